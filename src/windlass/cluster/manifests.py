@@ -1,0 +1,145 @@
+"""The cluster from a folder (or one file) of Kubernetes manifests, watched for changes.
+
+What cannot be read is reported and costs nothing else: a file that no longer parses keeps what it held before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import watchfiles
+import yaml
+
+from windlass.cluster.objects import Cluster, Malformed, Node, Problem, decode
+
+SUFFIXES = (".yaml", ".yml", ".json")  # JSON is YAML
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    digest: str
+    objects: tuple[Node, ...]
+    problems: tuple[Problem, ...]
+
+
+class ManifestsMissing(Exception):
+    """The folder is not there."""
+
+
+def revision_of(path: Path) -> str:
+    """Names the present content of the folder."""
+    return _revision({name: _digest(content) for name, content in _contents(path)})
+
+
+class Manifests:
+    """Reads the folder; each `read` decodes only the files that changed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files: dict[str, File] = {}
+
+    def read(self) -> Cluster:
+        files: dict[str, File] = {}
+        digests: dict[str, str] = {}
+        for name, content in _contents(self.path):
+            digests[name] = digest = _digest(content)
+            before = self._files.get(name)
+            files[name] = before if before and before.digest == digest else _parse(name, content, digest, before)
+        self._files = files
+        return _cluster(_revision(digests), files)
+
+    async def changes(self) -> AsyncIterator[Cluster]:
+        """The cluster now, and again after each change of the folder."""
+        watcher = watchfiles.awatch(
+            self.path if self.path.is_dir() else self.path.parent, step=20, debounce=100, rust_timeout=500
+        )
+        yield self.read()
+        async for _ in watcher:
+            yield self.read()
+
+
+def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
+    if not path.exists():
+        raise ManifestsMissing(f"{path}: no such file or folder; `manifests` in the configuration names it")
+    candidates = sorted(path.rglob("*")) if path.is_dir() else [path]
+    for file in candidates:
+        if file.suffix in SUFFIXES and not file.name.startswith(".") and file.is_file():
+            yield str(file.relative_to(path)) if path.is_dir() else file.name, file.read_bytes()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+def _revision(digests: dict[str, str]) -> str:
+    return _digest("\n".join(f"{name} {digest}" for name, digest in sorted(digests.items())).encode())
+
+
+def _parse(name: str, content: bytes, digest: str, before: File | None) -> File:
+    try:
+        documents = [opened for document in yaml.load_all(content, yaml.CSafeLoader) for opened in _opened(document)]
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" in line {mark.line + 1}" if mark else ""
+        what = getattr(error, "problem", None) or "it cannot be read"
+        kept = before.objects if before else ()
+        sentence = f"not valid YAML{line}: {what}; " + (
+            f"the {len(kept)} objects it held before stay" if before else "nothing of it is used"
+        )
+        return File(digest, kept, (Problem(name, sentence),))
+    return _decode_all(name, documents, digest, before)
+
+
+def _decode_all(name: str, documents: list[object], digest: str, before: File | None) -> File:
+    known = {node.metadata.name: node for node in before.objects} if before else {}
+    objects: list[Node] = []
+    problems: list[Problem] = []
+    for number, document in enumerate(documents, start=1):
+        try:
+            decoded = decode(document)
+        except Malformed as error:
+            identity = _identity(document)
+            kept = known.get(identity[1]) if identity and identity[0] == "Node" else None
+            if kept:
+                objects.append(kept)
+            label = " ".join(identity) if identity else f"document {number}"
+            now = "its earlier version stays" if kept else "it is left out, the rest is used"
+            problems.append(Problem(f"{name}: {label}", f"{error}; {now}"))
+        else:
+            if decoded is not None:
+                objects.append(decoded)
+    return File(digest, tuple(objects), tuple(problems))
+
+
+def _opened(document: object) -> Iterator[object]:
+    """A `kind: List` is its items; an empty document is nothing."""
+    if document is None:
+        return
+    if isinstance(document, dict) and str(document.get("kind", "")).endswith("List") and "items" in document:
+        yield from document["items"] or ()
+    else:
+        yield document
+
+
+def _identity(document: object) -> tuple[str, str] | None:
+    if isinstance(document, dict) and isinstance(metadata := document.get("metadata"), dict) and "name" in metadata:
+        return str(document.get("kind", "object")), str(metadata["name"])
+    return None
+
+
+def _cluster(revision: str, files: dict[str, File]) -> Cluster:
+    nodes: dict[str, Node] = {}
+    problems: list[Problem] = []
+    for name, file in files.items():
+        problems += file.problems
+        for node in file.objects:
+            if node.metadata.name in nodes:
+                problems.append(
+                    Problem(f"{name}: Node {node.metadata.name}", "is in an earlier file too; that one is used")
+                )
+            else:
+                nodes[node.metadata.name] = node
+    return Cluster(revision, nodes, tuple(problems))

@@ -1,0 +1,125 @@
+"""What a flow or a bucket does with a packet."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from windlass.model.families import IPAddress
+from windlass.openflow.fields import CONTROLLER_PORT, IN_PORT_PORT, Bits, Field, Term
+
+
+class Output(Struct, frozen=True, gc=False):
+    port: int
+
+
+class OutputTo(Struct, frozen=True, gc=False):
+    """Output to the port whose number these bits hold."""
+
+    port: Bits
+
+
+class Set(Struct, frozen=True, gc=False):
+    """Write a value into a field, or into the bits of its mask."""
+
+    term: Term
+
+
+class Move(Struct, frozen=True, gc=False):
+    source: Bits
+    to: Bits
+
+
+class Goto(Struct, frozen=True, gc=False):
+    """The packet goes on in a later table. Always the last action of a flow."""
+
+    table: int
+
+
+class Resubmit(Struct, frozen=True, gc=False):
+    """Look the packet up in another table, then go on with the next action."""
+
+    table: int
+
+
+class Nat(Struct, frozen=True, gc=False):
+    """`Nat()` translates as the connection was committed; with an address it decides how to."""
+
+    source: IPAddress | None = None
+    to: IPAddress | None = None
+    ports: tuple[int, int] | None = None  # first and last
+
+
+class Ct(Struct, frozen=True, gc=False):
+    """Connection tracking. With a table, the packet goes on there with its connection's state."""
+
+    zone: int
+    table: int | None = None
+    commit: bool = False
+    nat: Nat | None = None
+    sets: tuple[Set, ...] = ()  # of ct_mark and ct_label, on commit
+
+
+class ToGroup(Struct, frozen=True, gc=False):
+    group: int
+
+
+class Conjunction(Struct, frozen=True, gc=False):
+    """This flow meets dimension `clause` (from 0) of `clauses` of the conjunctive match `identity`."""
+
+    identity: int
+    clause: int
+    clauses: int
+
+
+class LearnMatch(Struct, frozen=True, gc=False):
+    """The learned flow matches `to` against the packet's `source` bits, or against a constant."""
+
+    to: Bits
+    source: Bits | int
+
+
+class LearnLoad(Struct, frozen=True, gc=False):
+    """The learned flow loads into `to` the packet's `source` bits, or a constant."""
+
+    to: Bits
+    source: Bits | int
+
+
+class Learn(Struct, frozen=True, gc=False):
+    """Install a flow made from this packet."""
+
+    table: int
+    priority: int
+    cookie: int
+    specs: tuple[LearnMatch | LearnLoad, ...]
+    idle_timeout: int = 0
+    hard_timeout: int = 0
+    delete_learned: bool = False
+
+
+class DecTtl(Struct, frozen=True, gc=False):
+    pass
+
+
+class ToController(Struct, frozen=True, gc=False):
+    """Hand the packet to the agent, with `userdata` that tells it why."""
+
+    userdata: bytes
+    max_length: int = 0xFFFF
+
+
+Action: TypeAlias = (
+    Output | OutputTo | Set | Move | Goto | Resubmit | Ct | ToGroup | Conjunction | Learn | DecTtl | ToController
+)
+Actions: TypeAlias = tuple[Action, ...]
+
+DROP: Actions = ()
+BACK: Action = Output(IN_PORT_PORT)  # out of the port it came in by, which a plain output would ignore
+CONTROLLER: Action = Output(CONTROLLER_PORT)
+
+
+def move(source: Field, to: Field) -> Move:
+    """Copy a whole field into another of the same width."""
+    return Move(source.whole, to.whole)

@@ -1,0 +1,225 @@
+"""The packet and metadata fields that the pipeline can match on and write, each declared once.
+
+The order of the declarations is the order in which Open vSwitch reports a match, so that what we send is byte
+for byte what a dump gives back (see `wire`).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from ipaddress import IPv4Address, IPv6Address
+
+from msgspec import Struct
+
+from windlass.model.families import Family, IPAddress, IPNetwork
+
+
+class Notation(Enum):
+    """How people write a value of a field."""
+
+    DECIMAL = "decimal"
+    HEX = "hex"
+    MAC = "mac"
+    IPV4 = "ipv4"
+    IPV6 = "ipv6"
+
+
+class Field:
+    """One OXM/NXM field. Compared by identity: each exists once."""
+
+    __slots__ = ("bits", "maskable", "name", "notation", "number", "order", "oxm_class")
+
+    def __init__(
+        self, order: int, name: str, bits: int, oxm_class: int, number: int, notation: Notation, maskable: bool
+    ) -> None:
+        self.order = order
+        self.name = name  # as ovs-ofctl writes it
+        self.bits = bits  # that count; on the wire it is padded to whole bytes
+        self.oxm_class = oxm_class
+        self.number = number
+        self.notation = notation
+        self.maskable = maskable
+
+    def __call__(self, value: int, mask: int | None = None) -> Term:
+        """The condition that this field has this value, in the bits of `mask`."""
+        every_bit = (1 << self.bits) - 1
+        if mask is None or mask == every_bit:
+            if value & ~every_bit:
+                raise ValueError(f"{self.name}: {value:#x} does not fit its {self.bits} bits")
+            return Term(self, value)
+        if not self.maskable:
+            raise ValueError(f"{self.name}: Open vSwitch matches it whole or not at all, not under {mask:#x}")
+        if mask & ~every_bit or value & ~mask:
+            raise ValueError(f"{self.name}: {value:#x}/{mask:#x} does not fit its {self.bits} bits or its mask")
+        return Term(self, value, mask)
+
+    def __getitem__(self, bits: slice | int) -> Bits:
+        """`field[0:16]` are the bits 0 to 15, `field[17]` is one bit."""
+        if isinstance(bits, int):
+            return Bits(self, bits, 1)
+        return Bits(self, bits.start, bits.stop - bits.start)
+
+    @property
+    def whole(self) -> Bits:
+        return Bits(self, 0, self.bits)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Term(Struct, frozen=True, gc=False):
+    """One condition of a match: a field, its value, and the bits that count (None: all)."""
+
+    field: Field
+    value: int
+    mask: int | None = None
+
+
+class Bits(Struct, frozen=True, gc=False):
+    """A run of bits of a field."""
+
+    field: Field
+    low: int
+    width: int
+
+    @property
+    def mask(self) -> int:
+        return ((1 << self.width) - 1) << self.low
+
+    def __call__(self, value: int) -> Term:
+        if value >> self.width:
+            raise ValueError(f"{self.field.name}[{self.low}:{self.low + self.width}]: {value:#x} does not fit")
+        return self.field(value << self.low, self.mask)
+
+
+_BASIC = 0x8000
+_NICIRA = 0x0001
+_ERICSSON = 0x1000
+_declared: list[Field] = []
+
+
+def _field(name: str, bits: int, number: int, notation: Notation = Notation.DECIMAL, oxm_class: int = _BASIC) -> Field:
+    field = Field(len(_declared), name, bits, oxm_class, number, notation)
+    _declared.append(field)
+    return field
+
+
+CONJ_ID = _field("conj_id", 32, 37, oxm_class=_NICIRA, maskable=False)
+IN_PORT = _field("in_port", 32, 0, maskable=False)
+ETH_SRC = _field("eth_src", 48, 4, Notation.MAC)
+ETH_DST = _field("eth_dst", 48, 3, Notation.MAC)
+ETH_TYPE = _field("eth_type", 16, 5, Notation.HEX, maskable=False)
+IPV4_SRC = _field("ip_src", 32, 11, Notation.IPV4)
+IPV4_DST = _field("ip_dst", 32, 12, Notation.IPV4)
+IPV6_SRC = _field("ipv6_src", 128, 26, Notation.IPV6)
+IPV6_DST = _field("ipv6_dst", 128, 27, Notation.IPV6)
+IP_FRAG = _field("ip_frag", 2, 26, Notation.HEX, _NICIRA)
+IP_PROTO = _field("ip_proto", 8, 10, maskable=False)
+TCP_SRC = _field("tcp_src", 16, 13)
+TCP_DST = _field("tcp_dst", 16, 14)
+TCP_FLAGS = _field("tcp_flags", 12, 42, Notation.HEX)
+UDP_SRC = _field("udp_src", 16, 15)
+UDP_DST = _field("udp_dst", 16, 16)
+SCTP_SRC = _field("sctp_src", 16, 17)
+SCTP_DST = _field("sctp_dst", 16, 18)
+ICMP_TYPE = _field("icmp_type", 8, 19, maskable=False)
+ICMP_CODE = _field("icmp_code", 8, 20, maskable=False)
+ICMPV6_TYPE = _field("icmpv6_type", 8, 29, maskable=False)
+ICMPV6_CODE = _field("icmpv6_code", 8, 30, maskable=False)
+ND_RESERVED = _field("nd_reserved", 32, 1, Notation.HEX, _ERICSSON, maskable=False)
+ND_TARGET = _field("nd_target", 128, 31, Notation.IPV6)
+ND_OPTIONS_TYPE = _field("nd_options_type", 8, 2, oxm_class=_ERICSSON, maskable=False)
+ND_SLL = _field("nd_sll", 48, 32, Notation.MAC)
+ND_TLL = _field("nd_tll", 48, 33, Notation.MAC)
+ARP_OP = _field("arp_op", 16, 21, maskable=False)
+ARP_SPA = _field("arp_spa", 32, 22, Notation.IPV4)
+ARP_TPA = _field("arp_tpa", 32, 23, Notation.IPV4)
+ARP_SHA = _field("arp_sha", 48, 24, Notation.MAC)
+ARP_THA = _field("arp_tha", 48, 25, Notation.MAC)
+TUN_IPV4_SRC = _field("tun_src", 32, 31, Notation.IPV4, _NICIRA)
+TUN_IPV4_DST = _field("tun_dst", 32, 32, Notation.IPV4, _NICIRA)
+TUN_IPV6_SRC = _field("tun_ipv6_src", 128, 109, Notation.IPV6, _NICIRA)
+TUN_IPV6_DST = _field("tun_ipv6_dst", 128, 110, Notation.IPV6, _NICIRA)
+REGISTERS = tuple(_field(f"reg{n}", 32, n, Notation.HEX, _NICIRA) for n in range(16))
+PKT_MARK = _field("pkt_mark", 32, 33, Notation.HEX, _NICIRA)
+CT_STATE = _field("ct_state", 32, 105, Notation.HEX, _NICIRA)
+CT_ZONE = _field("ct_zone", 16, 106, oxm_class=_NICIRA, maskable=False)
+CT_MARK = _field("ct_mark", 32, 107, Notation.HEX, _NICIRA)
+CT_LABEL = _field("ct_label", 128, 108, Notation.HEX, _NICIRA)
+
+FIELDS: tuple[Field, ...] = tuple(_declared)
+
+LOCAL_PORT = 0xFFFFFFFE
+IN_PORT_PORT = 0xFFFFFFF8
+CONTROLLER_PORT = 0xFFFFFFFD
+
+TCP, UDP, SCTP, ICMP, ICMPV6 = 6, 17, 132, 1, 58
+
+
+def reg(number: int) -> Field:
+    return REGISTERS[number]
+
+
+def mac(text: str) -> int:
+    return int(text.replace(":", ""), 16)
+
+
+def mac_text(value: int) -> str:
+    digits = f"{value:012x}"
+    return ":".join(digits[i : i + 2] for i in range(0, 12, 2))
+
+
+def address_text(value: int, notation: Notation) -> str:
+    return str(IPv4Address(value) if notation is Notation.IPV4 else IPv6Address(value))
+
+
+# Conditions that differ between the families only in the field and its number.
+_ETH_TYPES = {Family.IPV4: 0x0800, Family.IPV6: 0x86DD}
+_SOURCES = {Family.IPV4: IPV4_SRC, Family.IPV6: IPV6_SRC}
+_DESTINATIONS = {Family.IPV4: IPV4_DST, Family.IPV6: IPV6_DST}
+_TUNNEL_DESTINATIONS = {Family.IPV4: TUN_IPV4_DST, Family.IPV6: TUN_IPV6_DST}
+_PORTS = {TCP: (TCP_SRC, TCP_DST), UDP: (UDP_SRC, UDP_DST), SCTP: (SCTP_SRC, SCTP_DST)}
+
+ARP: Term = ETH_TYPE(0x0806)
+
+
+def ip(family: Family) -> Term:
+    return ETH_TYPE(_ETH_TYPES[family])
+
+
+def source(where: IPAddress | IPNetwork) -> tuple[Term, Term]:
+    """An IP packet from this address or network."""
+    return _addressed(_SOURCES, where)
+
+
+def destination(where: IPAddress | IPNetwork) -> tuple[Term, Term]:
+    """An IP packet to this address or network."""
+    return _addressed(_DESTINATIONS, where)
+
+
+def protocol(family: Family, number: int) -> tuple[Term, Term]:
+    return ip(family), IP_PROTO(number)
+
+
+def icmp(family: Family, kind: int | None = None) -> tuple[Term, ...]:
+    """ICMP or ICMPv6, of one type or of any."""
+    if family is Family.IPV4:
+        return (*protocol(family, ICMP), *(() if kind is None else (ICMP_TYPE(kind),)))
+    return (*protocol(family, ICMPV6), *(() if kind is None else (ICMPV6_TYPE(kind),)))
+
+
+def destination_port(family: Family, number: int, port: int, mask: int | None = None) -> tuple[Term, ...]:
+    """Packets of protocol `number` (TCP, UDP or SCTP) to this port, or to those that agree in the mask's bits."""
+    return (*protocol(family, number), _PORTS[number][1](port, mask))
+
+
+def tunnel_destination(address: IPAddress) -> Term:
+    return _TUNNEL_DESTINATIONS[Family(address.version)](int(address))
+
+
+def _addressed(fields: dict[Family, Field], where: IPAddress | IPNetwork) -> tuple[Term, Term]:
+    family = Family(where.version)
+    field = fields[family]
+    if isinstance(where, IPAddress):
+        return ip(family), Term(field, int(where))
+    return ip(family), field(int(where.network_address), int(where.netmask))

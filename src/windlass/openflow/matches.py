@@ -1,0 +1,41 @@
+"""Matches: conditions in one canonical order, so that equal matches are equal values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from windlass.openflow.fields import Term
+
+Match = tuple[Term, ...]  # in the order of the fields' declarations, one term a field
+
+# What `match` and the tables' `flow` take: a term, or several that belong together (`ip to this address`).
+Condition = Term | Iterable[Term]
+
+
+class ContradictionError(ValueError):
+    """Two conditions of one match exclude each other: no packet could ever meet it."""
+
+
+def match(*conditions: Condition) -> Match:
+    """All of the conditions at once. Terms on different bits of one field become one."""
+    merged: dict[int, Term] = {}
+    for term in _terms(conditions):
+        known = merged.get(term.field.order)
+        merged[term.field.order] = term if known is None else _both(known, term)
+    return tuple(merged[order] for order in sorted(merged))
+
+
+def _terms(conditions: Iterable[Condition]) -> Iterator[Term]:
+    for condition in conditions:
+        if isinstance(condition, Term):
+            yield condition
+        else:
+            yield from condition
+
+
+def _both(one: Term, other: Term) -> Term:
+    every_bit = (1 << one.field.bits) - 1
+    mask, other_mask = (every_bit if term.mask is None else term.mask for term in (one, other))
+    if (one.value ^ other.value) & mask & other_mask:
+        raise ContradictionError(f"{one.field.name} cannot be both {one.value:#x} and {other.value:#x}")
+    return one.field(one.value | other.value, mask | other_mask)

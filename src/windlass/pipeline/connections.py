@@ -1,0 +1,118 @@
+"""Connection tracking: look-up, state, commit, and the translation of Pods to their Node's address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from windlass.model.families import Family
+from windlass.model.nodes import LocalNode
+from windlass.openflow.actions import Ct, Nat, Output
+from windlass.openflow.fields import (
+    IP_FRAG,
+    LOCAL_PORT,
+    TCP,
+    UDP,
+    destination,
+    destination_port,
+    icmp,
+    ip,
+    protocol,
+)
+from windlass.openflow.flows import Flow
+from windlass.pipeline.datapaths import DATAPATHS
+from windlass.pipeline.declarations import goto
+from windlass.pipeline.layout import (
+    CONNTRACK,
+    CONNTRACK_COMMIT,
+    CONNTRACK_STATE,
+    CT_SNAT,
+    FROM_UPLINK,
+    HIGH,
+    INVALID,
+    L2_FORWARDING_OUT,
+    L3_FORWARDING,
+    MISS,
+    NEW,
+    NORMAL,
+    POD_ZONE,
+    SNAT,
+    SNAT_PORT_MASKS,
+    SNAT_PORTS,
+    UNTRACKED,
+    UPLINK,
+)
+
+# ICMP that can answer a translated Pod: echo replies, and errors about its packets.
+ANSWERS = {Family.IPV4: (0, 3, 11, 12), Family.IPV6: (129, 1, 2, 3, 4)}
+ANY_FRAGMENT = IP_FRAG(1, 1)
+
+
+def flows(node: LocalNode) -> Iterator[Flow]:
+    for family in node.families:
+        yield from look_up(node, family)
+        yield from answers_to_pods(node, family)
+        yield from commit(node, family)
+    yield from state()
+
+
+def look_up(node: LocalNode, family: Family) -> Iterator[Flow]:
+    for number in DATAPATHS[node.os].tracked_protocols(family):
+        yield CONNTRACK.flow(NORMAL, protocol(family, number)).then(
+            Ct(POD_ZONE, table=CONNTRACK_STATE.number, nat=Nat()),
+            why="look its connection up and translate it",
+        )
+    yield CONNTRACK.flow(MISS, ip(family)).then(
+        goto(L3_FORWARDING), why="a protocol that connection tracking does not know goes on without"
+    )
+
+
+def answers_to_pods(node: LocalNode, family: Family) -> Iterator[Flow]:
+    """From the wire to the Node's address: only what can be an answer to a translated Pod is looked up.
+
+    The host's own traffic never enters connection tracking, but for the few packets that look like such an answer.
+    """
+    to_node = destination(node.addresses[family].ip)
+    for number in (TCP, UDP):
+        for port, mask in SNAT_PORT_MASKS:
+            yield UPLINK.flow(NORMAL, to_node, destination_port(family, number, port, mask)).then(
+                goto(CONNTRACK), why="to a port that Pods use as their Node: an answer to one of them?"
+            )
+    for kind in ANSWERS[family]:
+        yield UPLINK.flow(NORMAL, to_node, icmp(family, kind)).then(
+            goto(CONNTRACK), why="an echo reply or an error: for a Pod that left as its Node?"
+        )
+    yield UPLINK.flow(NORMAL, to_node, ANY_FRAGMENT).then(
+        goto(CONNTRACK), why="a fragment has no port to tell: connection tracking reassembles it"
+    )
+    yield CONNTRACK_STATE.flow(HIGH, FROM_UPLINK, to_node).then(
+        Output(LOCAL_PORT), why="not translated to a Pod's address: it was for the host after all"
+    )
+
+
+def state() -> Iterator[Flow]:
+    yield CONNTRACK_STATE.flow(NORMAL, INVALID).drop(
+        why="untranslated or out of its connection's window: passing it on would break that connection"
+    )
+    yield CONNTRACK_STATE.flow(MISS).then(goto(L3_FORWARDING), why="new or known: on to where it belongs")
+
+
+def commit(node: LocalNode, family: Family) -> Iterator[Flow]:
+    yield CONNTRACK_COMMIT.flow(HIGH, ip(family), SNAT, NEW).then(
+        Ct(
+            POD_ZONE,
+            table=L2_FORWARDING_OUT.number,
+            commit=True,
+            nat=Nat(source=node.addresses[family].ip, ports=SNAT_PORTS),
+            sets=(CT_SNAT.set(),),
+        ),
+        why="a Pod's first packet to the outside: from now on this connection leaves as the Node",
+    )
+    yield CONNTRACK_COMMIT.flow(HIGH, ip(family), SNAT, UNTRACKED).drop(
+        why="cannot be translated, and must not leave with a Pod's address"
+    )
+    yield CONNTRACK_COMMIT.flow(NORMAL, ip(family), NEW).then(
+        Ct(POD_ZONE, commit=True),
+        goto(L2_FORWARDING_OUT),
+        why="the first packet of a connection: remember it",
+    )
+    yield CONNTRACK_COMMIT.flow(MISS, ip(family)).then(goto(L2_FORWARDING_OUT), why="known, or not tracked")

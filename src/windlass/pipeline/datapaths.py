@@ -1,0 +1,123 @@
+"""What each datapath can carry out, declared; and the check that a Program stays within it.
+
+One pipeline serves both. The Windows datapath accepts every flow and silently ignores what it cannot do, so a flow
+that it would misread must be found here, before it is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from windlass.model.families import Family
+from windlass.model.nodes import OperatingSystem
+from windlass.openflow.actions import Action, Ct, DecTtl, Goto, Learn, Move, Resubmit, Set, ToGroup
+from windlass.openflow.fields import (
+    ICMP,
+    ICMPV6,
+    IPV6_DST,
+    IPV6_SRC,
+    PKT_MARK,
+    SCTP,
+    SCTP_DST,
+    SCTP_SRC,
+    TCP,
+    TCP_FLAGS,
+    UDP,
+    Field,
+)
+from windlass.openflow.flows import Flow, Group
+
+
+@dataclass(frozen=True, slots=True)
+class Datapath:
+    name: str
+    families: tuple[Family, ...]
+    transports: tuple[int, ...]  # what connection tracking knows, beside ICMP of the family
+    unmatched: frozenset[Field]  # accepted in a match, and ignored
+    unwritten: frozenset[Field]  # accepted in an action, and not applied
+    recirculations: int  # how often a packet may pass ct or a select group; more and it is lost
+
+    def tracked_protocols(self, family: Family) -> tuple[int, ...]:
+        return (*self.transports, ICMP if family is Family.IPV4 else ICMPV6)
+
+
+DATAPATHS = {
+    OperatingSystem.LINUX: Datapath(
+        name="Linux",
+        families=(Family.IPV4, Family.IPV6),
+        transports=(TCP, UDP, SCTP),
+        unmatched=frozenset(),
+        unwritten=frozenset(),
+        recirculations=12,
+    ),
+    # Read in the code of the last Open vSwitch with Windows support (3.7.1); no Windows machine confirmed it.
+    OperatingSystem.WINDOWS: Datapath(
+        name="Windows",
+        families=(Family.IPV4,),  # after ct every IPv6 packet takes the slow path, and IPv6 cannot be rewritten
+        transports=(TCP, UDP),  # ct drops what it does not know
+        unmatched=frozenset({TCP_FLAGS, PKT_MARK}),
+        unwritten=frozenset({PKT_MARK, IPV6_SRC, IPV6_DST, SCTP_SRC, SCTP_DST}),
+        recirculations=6,
+    ),
+}
+
+
+def violations(datapath: Datapath, flows: Iterable[Flow], groups: Iterable[Group] = ()) -> Iterator[str]:
+    """Sentences about what this datapath could not carry out of the flows and groups."""
+    flows = tuple(flows)
+    buckets = {group.identity: group.buckets for group in groups}
+    for flow in flows:
+        where = f"{datapath.name} datapath, table {flow.table} priority {flow.priority} ({flow.why})"
+        for term in flow.match:
+            if term.field in datapath.unmatched:
+                yield f"{where}: it ignores a match on {term.field.name}"
+        for field in _written(flow.actions):
+            if field in datapath.unwritten:
+                yield f"{where}: it does not apply a write to {field.name}"
+        for action in flow.actions:
+            if isinstance(action, Ct) and action.zone == 0:
+                yield f"{where}: zone 0 belongs to the host"
+    longest = longest_way(flows, {identity: [b.actions for b in of] for identity, of in buckets.items()})
+    if longest > datapath.recirculations:
+        yield (
+            f"{datapath.name} datapath: a packet could recirculate {longest} times, "
+            f"and {datapath.recirculations} is the most it can"
+        )
+
+
+def longest_way(flows: Iterable[Flow], buckets: dict[int, list[tuple[Action, ...]]]) -> int:
+    """The most recirculations any packet can meet. Tables lead only forward, so one pass from the last is enough."""
+    by_table: dict[int, list[tuple[Action, ...]]] = {}
+    for flow in flows:
+        by_table.setdefault(flow.table, []).append(flow.actions)
+    ways: dict[int, int] = {}
+
+    def cost(actions: tuple[Action, ...]) -> int:
+        most = 0
+        for action in actions:
+            match action:
+                case Goto(table) | Resubmit(table):
+                    most = max(most, ways.get(table, 0))
+                case Ct(table=int(table)):
+                    most = max(most, 1 + ways.get(table, 0))
+                case ToGroup(group):
+                    most = max(most, *(1 + cost(bucket) for bucket in buckets.get(group, [()])))
+        return most
+
+    for table in sorted(by_table, reverse=True):
+        ways[table] = max(cost(actions) for actions in by_table[table])
+    return max(ways.values(), default=0)
+
+
+def _written(actions: Iterable[Action]) -> Iterator[Field]:
+    for action in actions:
+        match action:
+            case Set(term):
+                yield term.field
+            case Move(to=bits):
+                yield bits.field
+            case Ct(sets=sets):
+                yield from _written(sets)
+            case Learn() | DecTtl():
+                pass

@@ -1,0 +1,82 @@
+"""Classification by port, and output: the two ends of the pipeline (design note 004)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from windlass.model.families import Family
+from windlass.model.nodes import LocalNode, TrafficMode
+from windlass.openflow.actions import Output, OutputTo
+from windlass.openflow.fields import ARP, IN_PORT, LOCAL_PORT, destination, icmp, ip
+from windlass.openflow.flows import Flow
+from windlass.pipeline.declarations import goto
+from windlass.pipeline.layout import (
+    ARP_RESPONDER,
+    CLASSIFIER,
+    CONNTRACK,
+    FROM_BRIDGE,
+    FROM_GATEWAY,
+    FROM_TUNNEL,
+    FROM_UPLINK,
+    HIGH,
+    L2_FORWARDING_OUT,
+    LOW,
+    NORMAL,
+    OUT_PORT,
+    UPLINK,
+)
+
+NEIGHBOUR_SOLICITATION = 135
+
+
+def flows(node: LocalNode) -> Iterator[Flow]:
+    yield from host(node)
+    yield from gateway(node)
+    if node.mode is not TrafficMode.NO_ENCAP:
+        yield from tunnel(node)
+    yield from output()
+
+
+def host(node: LocalNode) -> Iterator[Flow]:
+    """The host's own traffic: between the bridge interface and the wire, whatever the rest of the pipeline holds."""
+    yield CLASSIFIER.flow(NORMAL, IN_PORT(LOCAL_PORT)).then(
+        Output(node.ports.uplink),
+        why="the host talks to the network; tunnelled packets leave this way too",
+    )
+    for family in node.families:
+        yield CLASSIFIER.flow(HIGH, IN_PORT(LOCAL_PORT), destination(node.pod_cidrs[family])).then(
+            FROM_BRIDGE.set(),
+            goto(CONNTRACK),
+            why="the host forwarded it to a local Pod by the bridge interface",
+        )
+    yield CLASSIFIER.flow(NORMAL, IN_PORT(node.ports.uplink)).then(FROM_UPLINK.set(), goto(UPLINK), why="from the wire")
+    yield UPLINK.flow(0).then(
+        Output(LOCAL_PORT), why="the host's own: ARP, its connections, tunnelled packets to unpack"
+    )
+
+
+def gateway(node: LocalNode) -> Iterator[Flow]:
+    """What the host sends towards Pods."""
+    gateway = IN_PORT(node.ports.gateway)
+    yield CLASSIFIER.flow(NORMAL, gateway, ARP).then(
+        FROM_GATEWAY.set(), goto(ARP_RESPONDER), why="the host asks for a Pod's or a peer's MAC"
+    )
+    if Family.IPV6 in node.families:
+        yield CLASSIFIER.flow(NORMAL, gateway, icmp(Family.IPV6, NEIGHBOUR_SOLICITATION)).then(
+            FROM_GATEWAY.set(), goto(ARP_RESPONDER), why="the host asks for a Pod's or a peer's MAC"
+        )
+    for family in node.families:
+        yield CLASSIFIER.flow(LOW, gateway, ip(family)).then(
+            FROM_GATEWAY.set(), goto(CONNTRACK), why="the host talks to a Pod"
+        )
+
+
+def tunnel(node: LocalNode) -> Iterator[Flow]:
+    for family in node.families:
+        yield CLASSIFIER.flow(NORMAL, IN_PORT(node.ports.tunnel), ip(family)).then(
+            FROM_TUNNEL.set(), goto(CONNTRACK), why="from a peer's Pod or host, unpacked"
+        )
+
+
+def output() -> Iterator[Flow]:
+    yield L2_FORWARDING_OUT.flow(NORMAL).then(OutputTo(OUT_PORT.bits), why="the port that L3Forwarding chose")

@@ -1,0 +1,90 @@
+"""ARP and Neighbour Discovery: the switch answers every question with the one virtual MAC.
+
+Pods and the host's gateway therefore need no other neighbour, nothing is flooded, and what a packet's MAC says is
+decided in one place (`routing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from windlass.model.families import Family
+from windlass.model.nodes import LocalNode
+from windlass.openflow.actions import BACK, Action, Move, Set, move
+from windlass.openflow.fields import (
+    ARP,
+    ARP_OP,
+    ARP_SHA,
+    ARP_SPA,
+    ARP_THA,
+    ARP_TPA,
+    ETH_DST,
+    ETH_SRC,
+    ICMPV6_TYPE,
+    IPV6_DST,
+    IPV6_SRC,
+    ND_OPTIONS_TYPE,
+    ND_RESERVED,
+    ND_TARGET,
+    ND_TLL,
+    icmp,
+)
+from windlass.openflow.flows import Flow
+from windlass.pipeline.layout import ARP_RESPONDER, ASKED, FROM_GATEWAY, HIGH, NORMAL, VIRTUAL_MAC
+
+ARP_REQUEST, ARP_REPLY = 1, 2
+SOLICITATION, ADVERTISEMENT = 135, 136
+TARGET_LINK_LAYER_ADDRESS = 2
+SOLICITED_OVERRIDE = 0x60000000
+
+
+def flows(node: LocalNode) -> Iterator[Flow]:
+    if Family.IPV4 in node.families:
+        yield from arp(node)
+    if Family.IPV6 in node.families:
+        yield from neighbour_discovery(node)
+
+
+def arp(node: LocalNode) -> Iterator[Flow]:
+    yield ARP_RESPONDER.flow(HIGH, ARP, ARP_TPA(int(node.gateway(Family.IPV4))), FROM_GATEWAY).drop(
+        why="the gateway announces its own address: an answer would look like a second owner"
+    )
+    yield ARP_RESPONDER.flow(HIGH, ARP, ARP_SPA(0)).drop(
+        why="a probe for a duplicate address: an answer would claim it"
+    )
+    yield ARP_RESPONDER.flow(NORMAL, ARP, ARP_OP(ARP_REQUEST)).then(
+        *_from_the_virtual_mac(),
+        Set(ARP_OP(ARP_REPLY)),
+        move(ARP_SHA, ARP_THA),
+        Set(ARP_SHA(VIRTUAL_MAC)),
+        Move(ARP_TPA.whole, ASKED.bits),
+        move(ARP_SPA, ARP_TPA),
+        Move(ASKED.bits, ARP_SPA.whole),
+        BACK,
+        why="every address is at the virtual MAC",
+    )
+
+
+def neighbour_discovery(node: LocalNode) -> Iterator[Flow]:
+    solicitation = icmp(Family.IPV6, SOLICITATION)
+    yield ARP_RESPONDER.flow(HIGH, solicitation, ND_TARGET(int(node.gateway(Family.IPV6))), FROM_GATEWAY).drop(
+        why="the gateway asks for its own address: an answer would look like a second owner"
+    )
+    yield ARP_RESPONDER.flow(HIGH, solicitation, IPV6_SRC(0)).drop(
+        why="detection of a duplicate address: an answer would claim it"
+    )
+    yield ARP_RESPONDER.flow(NORMAL, solicitation).then(
+        *_from_the_virtual_mac(),
+        move(IPV6_SRC, IPV6_DST),
+        move(ND_TARGET, IPV6_SRC),
+        Set(ICMPV6_TYPE(ADVERTISEMENT)),
+        Set(ND_OPTIONS_TYPE(TARGET_LINK_LAYER_ADDRESS)),
+        Set(ND_RESERVED(SOLICITED_OVERRIDE)),
+        Set(ND_TLL(VIRTUAL_MAC)),
+        BACK,
+        why="every address is at the virtual MAC",
+    )
+
+
+def _from_the_virtual_mac() -> tuple[Action, ...]:
+    return move(ETH_SRC, ETH_DST), Set(ETH_SRC(VIRTUAL_MAC))

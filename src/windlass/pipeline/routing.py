@@ -1,0 +1,134 @@
+"""L3Forwarding: where an address is, and so by which port and with which MAC the packet leaves.
+
+No TTL is decremented here: nothing can circle, for OpenFlow never sends a packet back out of the port it came in by
+unless told to, and the host decrements what it forwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
+
+from windlass.model.families import Family, IPAddress, IPNetwork, family_of
+from windlass.model.nodes import AttachedPod, LocalNode, Peer, TrafficMode
+from windlass.openflow.actions import Action, Set
+from windlass.openflow.fields import ETH_DST, ETH_SRC, destination, ip, mac, tunnel_destination
+from windlass.openflow.flows import Flow
+from windlass.pipeline.declarations import goto
+from windlass.pipeline.layout import (
+    CONNTRACK,
+    CONNTRACK_COMMIT,
+    FROM_POD,
+    HIGH,
+    L3_FORWARDING,
+    LOW,
+    MISS,
+    NORMAL,
+    OUT_PORT,
+    SNAT,
+    UPLINK,
+    VIRTUAL_MAC,
+)
+
+MULTICAST: dict[Family, IPNetwork] = {Family.IPV4: IPv4Network("224.0.0.0/4"), Family.IPV6: IPv6Network("ff00::/8")}
+BROADCAST = IPv4Address("255.255.255.255")
+
+
+def flows(node: LocalNode) -> Iterator[Flow]:
+    for family in node.families:
+        yield from to_host(node, family)
+        yield from to_nobody(node, family)
+        yield from pod_to_external(node, family)
+        if node.mode is not TrafficMode.ENCAP:
+            yield from from_the_wire(node, family)
+
+
+def to_host(node: LocalNode, family: Family) -> Iterator[Flow]:
+    yield L3_FORWARDING.flow(NORMAL, destination(node.gateway(family))).then(
+        *out_of_gateway(node), why="to the host's end of the Pod network"
+    )
+    own: list[IPAddress] = [node.addresses[family].ip, *node.other_addresses]
+    for address in own:
+        if family_of(address) is family:
+            yield L3_FORWARDING.flow(NORMAL, destination(address)).then(
+                *out_of_gateway(node),
+                why="Pod to its own Node: it keeps its address, the host answers by the gateway",
+            )
+
+
+def to_nobody(node: LocalNode, family: Family) -> Iterator[Flow]:
+    yield L3_FORWARDING.flow(LOW, destination(node.pod_cidrs[family])).drop(why="no Pod has this address of ours")
+    yield L3_FORWARDING.flow(HIGH, destination(MULTICAST[family])).drop(why="no multicast leaves a Pod")
+    if family is Family.IPV4:
+        yield L3_FORWARDING.flow(HIGH, destination(BROADCAST)).drop(why="no broadcast leaves a Pod")
+
+
+def pod_to_external(node: LocalNode, family: Family) -> Iterator[Flow]:
+    """Design note 004, "SNAT configuration"; the translation itself is in `connections`."""
+    yield L3_FORWARDING.flow(MISS, ip(family), FROM_POD).then(
+        SNAT.set(),
+        *out_of_gateway(node),
+        why="no Pod and no Node has this address: it is outside, and the host knows the way",
+    )
+
+
+def from_the_wire(node: LocalNode, family: Family) -> Iterator[Flow]:
+    """Design note 003: requests from remote Pods and hosts, and replies, straight to the Pod."""
+    yield UPLINK.flow(NORMAL, destination(node.pod_cidrs[family])).then(
+        goto(CONNTRACK), why="for a local Pod, as it is: the underlay routes PodCIDRs"
+    )
+
+
+def to_pod(pod: AttachedPod, address: IPAddress) -> Iterator[Flow]:
+    yield L3_FORWARDING.flow(NORMAL, destination(address)).then(
+        Set(ETH_SRC(VIRTUAL_MAC)),
+        Set(ETH_DST(mac(pod.mac))),
+        OUT_PORT.load(pod.ofport),
+        goto(CONNTRACK_COMMIT),
+        why=f"to Pod {pod.key}",
+    )
+
+
+def peer_flows(node: LocalNode, peer: Peer) -> Iterator[Flow]:
+    for family in node.families:
+        if family not in peer.pod_cidrs:
+            continue
+        to_its_pods = L3_FORWARDING.flow(NORMAL, destination(peer.pod_cidrs[family]))
+        if is_direct(node, peer, family):
+            yield to_its_pods.then(
+                *out_of_gateway(node), why=f"to a Pod of {peer.name}, as it is: the host knows the way"
+            )
+        else:
+            yield to_its_pods.then(
+                Set(ETH_DST(VIRTUAL_MAC)),
+                Set(tunnel_destination(tunnel_end(node, peer))),
+                OUT_PORT.load(node.ports.tunnel),
+                goto(CONNTRACK_COMMIT),
+                why=f"to a Pod of {peer.name}, through the tunnel",
+            )
+
+
+def is_direct(node: LocalNode, peer: Peer, family: Family) -> bool:
+    """Does traffic to this peer's Pods go without a tunnel?"""
+    match node.mode:
+        case TrafficMode.ENCAP:
+            return False
+        case TrafficMode.NO_ENCAP:
+            return True
+        case TrafficMode.HYBRID:
+            return family in peer.addresses and peer.addresses[family] in node.addresses[family].network
+
+
+def tunnel_end(node: LocalNode, peer: Peer) -> IPAddress:
+    """Both families of Pod traffic ride in one tunnel: over IPv4 where both Nodes have it."""
+    family = next(family for family in Family if family in node.addresses and family in peer.addresses)
+    return peer.addresses[family]
+
+
+def out_of_gateway(node: LocalNode) -> tuple[Action, ...]:
+    return (
+        Set(ETH_SRC(VIRTUAL_MAC)),
+        Set(ETH_DST(mac(node.gateway_mac))),
+        OUT_PORT.load(node.ports.gateway),
+        goto(CONNTRACK_COMMIT),
+    )

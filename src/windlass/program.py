@@ -1,0 +1,83 @@
+"""NodeState -> Program: everything a packet can meet on a Node, each flow owned by the object that asks for it.
+
+Pure. A change of one object recomputes `part(state, owner)` of that owner and nothing else; what an owner no longer
+asks for is absent, and so removed: there is no uninstall code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from windlass.model.nodes import NodeState
+from windlass.openflow.flows import Flow, Group
+from windlass.pipeline import connections, pods, ports, responders, routing
+
+
+class Kind(Enum):
+    NODE = "Node"
+    PEER = "Peer"
+    POD = "Pod"
+
+
+class Owner(NamedTuple):
+    """The object that asks for a flow. `name` is its key in NodeState."""
+
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} {self.name}"
+
+
+class Part(Struct, frozen=True):
+    """What one owner asks for."""
+
+    flows: tuple[Flow, ...] = ()
+    groups: tuple[Group, ...] = ()
+
+
+NOTHING = Part()
+Program = Mapping[Owner, Part]
+
+
+def program(state: NodeState) -> Program:
+    return {owner: part(state, owner) for owner in owners(state)}
+
+
+def owners(state: NodeState) -> Iterator[Owner]:
+    yield Owner(Kind.NODE, state.node.name)
+    for name in state.peers:
+        yield Owner(Kind.PEER, name)
+    for container_id in state.pods:
+        yield Owner(Kind.POD, container_id)
+
+
+def part(state: NodeState, owner: Owner) -> Part:
+    """What this owner asks for now; nothing when it is gone."""
+    node = state.node
+    match owner.kind:
+        case Kind.NODE if owner.name == node.name:
+            return Part(
+                flows=(
+                    *ports.flows(node),
+                    *responders.flows(node),
+                    *pods.flows(node),
+                    *connections.flows(node),
+                    *routing.flows(node),
+                )
+            )
+        case Kind.PEER if owner.name in state.peers:
+            return Part(flows=tuple(routing.peer_flows(node, state.peers[owner.name])))
+        case Kind.POD if owner.name in state.pods:
+            return Part(flows=tuple(pods.pod_flows(node, state.pods[owner.name])))
+    return NOTHING
+
+
+def flows_of(program: Program) -> Iterator[tuple[Owner, Flow]]:
+    for owner, owned in program.items():
+        for flow in owned.flows:
+            yield owner, flow
