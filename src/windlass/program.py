@@ -77,6 +77,17 @@ def part(state: NodeState, owner: Owner) -> Part:
     return NOTHING
 
 
+def changed_owners(before: NodeState, after: NodeState) -> Iterator[Owner]:
+    """Those whose part may differ between the two; all of them when the Node itself changed."""
+    if before.node != after.node:
+        yield from dict.fromkeys((*owners(before), *owners(after)))
+        return
+    for kind, old, new in ((Kind.PEER, before.peers, after.peers), (Kind.POD, before.pods, after.pods)):
+        for name in old.keys() | new.keys():
+            if old.get(name) != new.get(name):
+                yield Owner(kind, name)
+
+
 def flows_of(program: Program) -> Iterator[tuple[Owner, Flow]]:
     for owner, owned in program.items():
         for flow in owned.flows:

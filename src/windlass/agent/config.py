@@ -78,6 +78,7 @@ class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw
     audit_seconds: Annotated[int, Meta(ge=1)] = 60
     # json for machines, text for people.
     log_format: LogFormat = LogFormat.JSON
+    # debug, info, warning or error.
     log_level: LogLevel = LogLevel.INFO
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,8 +67,11 @@ def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
         raise ManifestsMissing(f"{path}: no such file or folder; `manifests` in the configuration names it")
     candidates = sorted(path.rglob("*")) if path.is_dir() else [path]
     for file in candidates:
-        if file.suffix in SUFFIXES and not file.name.startswith(".") and file.is_file():
-            yield str(file.relative_to(path)) if path.is_dir() else file.name, file.read_bytes()
+        name = file.relative_to(path) if path.is_dir() else Path(file.name)
+        # Hidden: unfinished files, and the folders in which the kubelet keeps the versions of a mounted ConfigMap.
+        if file.suffix in SUFFIXES and not any(part.startswith(".") for part in name.parts) and file.is_file():
+            with suppress(FileNotFoundError):  # gone since it was listed
+                yield str(name), file.read_bytes()
 
 
 def _digest(content: bytes) -> str:
@@ -81,10 +85,10 @@ def _revision(digests: dict[str, str]) -> str:
 def _parse(name: str, content: bytes, digest: str, before: File | None) -> File:
     try:
         documents = [opened for document in yaml.load_all(content, yaml.CSafeLoader) for opened in _opened(document)]
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # PyYAML lets a ValueError through: a date such as 2024-13-01
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark else ""
-        what = getattr(error, "problem", None) or "it cannot be read"
+        what = getattr(error, "problem", None) or str(error).partition("\n")[0]
         kept = before.objects if before else ()
         sentence = f"not valid YAML{line}: {what}; " + (
             f"the {len(kept)} objects it held before stay" if before else "nothing of it is used"
@@ -119,7 +123,8 @@ def _opened(document: object) -> Iterator[object]:
     if document is None:
         return
     if isinstance(document, dict) and str(document.get("kind", "")).endswith("List") and "items" in document:
-        yield from document["items"] or ()
+        items = document["items"] or ()
+        yield from items if isinstance(items, list | tuple) else [items]
     else:
         yield document
 
@@ -137,9 +142,7 @@ def _cluster(revision: str, files: dict[str, File]) -> Cluster:
         problems += file.problems
         for node in file.objects:
             if node.metadata.name in nodes:
-                problems.append(
-                    Problem(f"{name}: Node {node.metadata.name}", "is in an earlier file too; that one is used")
-                )
+                problems.append(Problem(f"{name}: Node {node.metadata.name}", "is there twice; the first one is used"))
             else:
                 nodes[node.metadata.name] = node
     return Cluster(revision, nodes, tuple(problems))

@@ -52,28 +52,42 @@ def identity(node: Node) -> Identity:
     label = node.metadata.labels.get(OS_LABEL, OperatingSystem.LINUX.value)
     windows = label == OperatingSystem.WINDOWS.value
     return Identity(
-        name, OperatingSystem.WINDOWS if windows else OperatingSystem.LINUX, addresses, tuple(others), cidrs
+        name,
+        OperatingSystem.WINDOWS if windows else OperatingSystem.LINUX,
+        addresses,
+        # Some clouds list the InternalIP as ExternalIP, too.
+        tuple(dict.fromkeys(address for address in others if address not in addresses.values())),
+        cidrs,
     )
 
 
 def peers(cluster: Cluster, own: Identity, before: Mapping[str, Peer]) -> tuple[dict[str, Peer], list[Problem]]:
     """All other Nodes that can be used. A PodCIDR that two claim stays with the one that had it before."""
-    found: dict[str, Peer] = {}
-    problems: list[Problem] = []
-    claims = _Claims()
-    claims.add(own)
-    for node in sorted(cluster.nodes.values(), key=lambda node: (node.metadata.name not in before, node.metadata.name)):
-        name = node.metadata.name
+    usable: list[Peer] = []
+    refused: dict[str, NotUsable] = {}
+    for name, node in cluster.nodes.items():
         if name == own.name:
             continue
         try:
-            peer = identity(node)
-            claims.add(peer)
+            other = identity(node)
+            usable.append(Peer(name, other.addresses, other.pod_cidrs))
         except NotUsable as reason:
-            problems.append(Problem(f"Node {name}", f"{reason}; its Pods cannot be reached until this is mended"))
-        else:
-            found[name] = Peer(name, peer.addresses, peer.pod_cidrs)
-    return found, problems
+            refused[name] = reason
+    found: dict[str, Peer] = {}
+    claims = _Claims()
+    claims.add(own)
+    for peer in sorted(usable, key=lambda peer: (not _keeps_its_cidrs(peer, before.get(peer.name)), peer.name)):
+        try:
+            claims.add(peer)
+            found[peer.name] = peer
+        except NotUsable as reason:
+            refused[peer.name] = reason
+    sentence = "its Pods cannot be reached until this is mended"
+    return found, [Problem(f"Node {name}", f"{refused[name]}; {sentence}") for name in sorted(refused)]
+
+
+def _keeps_its_cidrs(peer: Peer, before: Peer | None) -> bool:
+    return before is not None and before.pod_cidrs == peer.pod_cidrs
 
 
 def _pod_cidrs(node: Node) -> dict[Family, IPNetwork]:
@@ -99,7 +113,7 @@ class _Claims:
     def __init__(self) -> None:
         self._spans: dict[Family, list[tuple[int, int, str]]] = {family: [] for family in Family}
 
-    def add(self, who: Identity) -> None:
+    def add(self, who: Identity | Peer) -> None:
         """All of its PodCIDRs, or none and an explanation."""
         spans = {f: (int(c.network_address), int(c.broadcast_address), who.name) for f, c in who.pod_cidrs.items()}
         for family, (first, last, _) in spans.items():

@@ -30,7 +30,7 @@ class Field:
     __slots__ = ("bits", "maskable", "name", "notation", "number", "order", "oxm_class")
 
     def __init__(
-        self, order: int, name: str, bits: int, oxm_class: int, number: int, notation: Notation, maskable: bool
+        self, order: int, name: str, bits: int, oxm_class: int, number: int, notation: Notation, *, maskable: bool
     ) -> None:
         self.order = order
         self.name = name  # as ovs-ofctl writes it
@@ -98,8 +98,16 @@ _ERICSSON = 0x1000
 _declared: list[Field] = []
 
 
-def _field(name: str, bits: int, number: int, notation: Notation = Notation.DECIMAL, oxm_class: int = _BASIC) -> Field:
-    field = Field(len(_declared), name, bits, oxm_class, number, notation)
+def _field(
+    name: str,
+    bits: int,
+    number: int,
+    notation: Notation = Notation.DECIMAL,
+    oxm_class: int = _BASIC,
+    *,
+    maskable: bool = True,
+) -> Field:
+    field = Field(len(_declared), name, bits, oxm_class, number, notation, maskable=maskable)
     _declared.append(field)
     return field
 

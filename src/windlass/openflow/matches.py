@@ -17,12 +17,12 @@ class ContradictionError(ValueError):
 
 
 def match(*conditions: Condition) -> Match:
-    """All of the conditions at once. Terms on different bits of one field become one."""
+    """All of the conditions at once. Terms on different bits of one field become one; a mask of 0 asks nothing."""
     merged: dict[int, Term] = {}
     for term in _terms(conditions):
         known = merged.get(term.field.order)
         merged[term.field.order] = term if known is None else _both(known, term)
-    return tuple(merged[order] for order in sorted(merged))
+    return tuple(merged[order] for order in sorted(merged) if merged[order].mask != 0)
 
 
 def _terms(conditions: Iterable[Condition]) -> Iterator[Term]:

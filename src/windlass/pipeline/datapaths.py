@@ -72,18 +72,25 @@ def violations(datapath: Datapath, flows: Iterable[Flow], groups: Iterable[Group
         for term in flow.match:
             if term.field in datapath.unmatched:
                 yield f"{where}: it ignores a match on {term.field.name}"
-        for field in _written(flow.actions):
-            if field in datapath.unwritten:
-                yield f"{where}: it does not apply a write to {field.name}"
-        for action in flow.actions:
-            if isinstance(action, Ct) and action.zone == 0:
-                yield f"{where}: zone 0 belongs to the host"
+        yield from _undone(datapath, flow.actions, where)
+    for identity, of in buckets.items():
+        for bucket in of:
+            yield from _undone(datapath, bucket.actions, f"{datapath.name} datapath, group {identity}")
     longest = longest_way(flows, {identity: [b.actions for b in of] for identity, of in buckets.items()})
     if longest > datapath.recirculations:
         yield (
             f"{datapath.name} datapath: a packet could recirculate {longest} times, "
             f"and {datapath.recirculations} is the most it can"
         )
+
+
+def _undone(datapath: Datapath, actions: Iterable[Action], where: str) -> Iterator[str]:
+    for field in _written(actions):
+        if field in datapath.unwritten:
+            yield f"{where}: it does not apply a write to {field.name}"
+    for action in actions:
+        if isinstance(action, Ct) and action.zone == 0:
+            yield f"{where}: zone 0 belongs to the host"
 
 
 def longest_way(flows: Iterable[Flow], buckets: dict[int, list[tuple[Action, ...]]]) -> int:
@@ -102,7 +109,7 @@ def longest_way(flows: Iterable[Flow], buckets: dict[int, list[tuple[Action, ...
                 case Ct(table=int(table)):
                     most = max(most, 1 + ways.get(table, 0))
                 case ToGroup(group):
-                    most = max(most, *(1 + cost(bucket) for bucket in buckets.get(group, [()])))
+                    most = max(most, 1 + max(map(cost, buckets.get(group, ())), default=0))
         return most
 
     for table in sorted(by_table, reverse=True):

@@ -13,6 +13,8 @@ from windlass.openflow.fields import Bits, Term
 from windlass.openflow.flows import Flow
 from windlass.openflow.matches import Condition, match
 
+LAST_TABLE = 254  # 255 stands for all of them in OpenFlow
+
 
 class DeclarationError(Exception):
     """The pipeline's declarations contradict each other."""
@@ -92,12 +94,18 @@ class Layout:
     def table(
         self, number: int, name: str, question: str, *, leads_to: tuple[str, ...] = (), miss: str = "drop"
     ) -> Table:
+        if not 0 <= number <= LAST_TABLE:
+            raise DeclarationError(f"table {name}: {number} is not a table; they are 0 to {LAST_TABLE}")
         if self.tables and number <= max(self.tables):
             raise DeclarationError(f"table {name}: {number} is not past the tables declared before it")
+        if any(name == other.name for other in self.tables.values()):
+            raise DeclarationError(f"table {name}: {number} has the name of another table")
         self.tables[number] = declared = Table(number, name, question, leads_to, miss)
         return declared
 
     def field(self, bits: Bits, name: str, purpose: str) -> RegisterField:
+        if bits.low < 0 or bits.width < 1 or bits.low + bits.width > bits.field.bits:
+            raise DeclarationError(f"{name}: {bits.field.name} has bits 0 to {bits.field.bits - 1}, not all of these")
         for other in self.fields:
             if other.bits.field is bits.field and other.bits.mask & bits.mask:
                 raise DeclarationError(f"{name} overlaps {other.name} in {bits.field.name}")

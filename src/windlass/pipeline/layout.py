@@ -32,7 +32,13 @@ SPOOF_GUARD = LAYOUT.table(
     "Does the Pod speak as itself?",
     leads_to=("ARPResponder", "Conntrack"),
 )
-ARP_RESPONDER = LAYOUT.table(20, "ARPResponder", "Who has this address? The switch answers for all.")
+ARP_RESPONDER = LAYOUT.table(
+    20,
+    "ARPResponder",
+    "Who has this address? The switch answers for all, by ARP and Neighbour Discovery.",
+    leads_to=("NDAdvertiser",),
+)
+ND_ADVERTISER = LAYOUT.table(21, "NDAdvertiser", "A solicitation become an advertisement: now it can carry the MAC.")
 CONNTRACK = LAYOUT.table(
     30,
     "Conntrack",
@@ -44,6 +50,7 @@ CONNTRACK_STATE = LAYOUT.table(
     "ConntrackState",
     "What does the state of its connection say?",
     leads_to=("L3Forwarding",),
+    miss="on to L3Forwarding",
 )
 L3_FORWARDING = LAYOUT.table(
     70,
@@ -57,7 +64,7 @@ CONNTRACK_COMMIT = LAYOUT.table(
     "Is it the first of its connection? Remember it, and decide its translation.",
     leads_to=("L2ForwardingOut",),
 )
-L2_FORWARDING_OUT = LAYOUT.table(110, "L2ForwardingOut", "Out of the port that was chosen.")
+L2_FORWARDING_OUT = LAYOUT.table(110, "L2ForwardingOut", "Out of the port that was chosen.", miss="out of that port")
 
 LAYOUT.complete()
 
@@ -88,6 +95,7 @@ UNTRACKED: Term = CT_STATE(0, 0x20)  # -trk
 
 # --- Priorities ------------------------------------------------------------------------------------------------------
 
+TOP = 220
 HIGH = 210
 NORMAL = 200
 LOW = 190

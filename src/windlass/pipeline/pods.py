@@ -32,22 +32,23 @@ from windlass.pipeline.layout import (
     LOW,
     NORMAL,
     SPOOF_GUARD,
+    TOP,
 )
 from windlass.pipeline.responders import ARP_REQUEST, SOLICITATION
 from windlass.pipeline.routing import to_pod
 
 LINK_LOCAL = IPv6Network("fe80::/10")
 
-# Neighbour Discovery that tells instead of asking: router solicitation and advertisement, advertisement, redirect.
-TELLING = (133, 134, 136, 137)
+# Router solicitation and advertisement, neighbour solicitation and advertisement, redirect.
+NEIGHBOUR_DISCOVERY = (133, 134, SOLICITATION, 136, 137)
 
 
 def flows(node: LocalNode) -> Iterator[Flow]:
     """What holds for all Pods."""
     if Family.IPV6 in node.families:
-        for kind in TELLING:
-            yield SPOOF_GUARD.flow(HIGH, icmp(Family.IPV6, kind)).drop(
-                why="a Pod may ask for neighbours, never tell: nobody here needs to learn from it"
+        for kind in NEIGHBOUR_DISCOVERY:
+            yield SPOOF_GUARD.flow(NORMAL, icmp(Family.IPV6, kind)).drop(
+                why="a Pod may ask for neighbours as itself, never tell: nobody here needs to learn from it"
             )
 
 
@@ -62,7 +63,7 @@ def pod_flows(node: LocalNode, pod: AttachedPod) -> Iterator[Flow]:
 def speaks_as_itself(pod: AttachedPod, address: IPAddress) -> Iterator[Flow]:
     """MAC and address must be the Pod's own; everything else misses the table and is dropped."""
     sender = (IN_PORT(pod.ofport), ETH_SRC(mac(pod.mac)))
-    yield SPOOF_GUARD.flow(NORMAL, sender, source(address)).then(
+    yield SPOOF_GUARD.flow(LOW, sender, source(address)).then(
         goto(CONNTRACK), why=f"Pod {pod.key} sends from its own address"
     )
     if isinstance(address, IPv4Address):
@@ -80,6 +81,6 @@ def speaks_as_itself(pod: AttachedPod, address: IPAddress) -> Iterator[Flow]:
             yield SPOOF_GUARD.flow(HIGH, sender, *asks_neighbour, origin).then(
                 goto(ARP_RESPONDER), why=f"Pod {pod.key} asks for a neighbour"
             )
-        yield SPOOF_GUARD.flow(HIGH + 10, sender, icmp(Family.IPV6, SOLICITATION), ND_TARGET(int(address))).drop(
+        yield SPOOF_GUARD.flow(TOP, sender, icmp(Family.IPV6, SOLICITATION), ND_TARGET(int(address))).drop(
             why=f"Pod {pod.key} asks for its own address: an answer would look like a second owner"
         )

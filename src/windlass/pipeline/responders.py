@@ -30,7 +30,8 @@ from windlass.openflow.fields import (
     icmp,
 )
 from windlass.openflow.flows import Flow
-from windlass.pipeline.layout import ARP_RESPONDER, ASKED, FROM_GATEWAY, HIGH, NORMAL, VIRTUAL_MAC
+from windlass.pipeline.declarations import goto
+from windlass.pipeline.layout import ARP_RESPONDER, ASKED, FROM_GATEWAY, HIGH, ND_ADVERTISER, NORMAL, VIRTUAL_MAC
 
 ARP_REQUEST, ARP_REPLY = 1, 2
 SOLICITATION, ADVERTISEMENT = 135, 136
@@ -77,12 +78,15 @@ def neighbour_discovery(node: LocalNode) -> Iterator[Flow]:
         *_from_the_virtual_mac(),
         move(IPV6_SRC, IPV6_DST),
         move(ND_TARGET, IPV6_SRC),
-        Set(ICMPV6_TYPE(ADVERTISEMENT)),
         Set(ND_OPTIONS_TYPE(TARGET_LINK_LAYER_ADDRESS)),
         Set(ND_RESERVED(SOLICITED_OVERRIDE)),
-        Set(ND_TLL(VIRTUAL_MAC)),
-        BACK,
+        Set(ICMPV6_TYPE(ADVERTISEMENT)),
+        goto(ND_ADVERTISER),
         why="every address is at the virtual MAC",
+    )
+    # Open vSwitch lets a flow write the target's MAC only where the flow matches an advertisement: hence two steps.
+    yield ND_ADVERTISER.flow(NORMAL, icmp(Family.IPV6, ADVERTISEMENT)).then(
+        Set(ND_TLL(VIRTUAL_MAC)), BACK, why="every address is at the virtual MAC"
     )
 
 

@@ -98,10 +98,12 @@ def peer_flows(node: LocalNode, peer: Peer) -> Iterator[Flow]:
             yield to_its_pods.then(
                 *out_of_gateway(node), why=f"to a Pod of {peer.name}, as it is: the host knows the way"
             )
+        elif (end := tunnel_end(node, peer)) is None:
+            yield to_its_pods.drop(why=f"to a Pod of {peer.name}: the two Nodes have no address family in common")
         else:
             yield to_its_pods.then(
                 Set(ETH_DST(VIRTUAL_MAC)),
-                Set(tunnel_destination(tunnel_end(node, peer))),
+                Set(tunnel_destination(end)),
                 OUT_PORT.load(node.ports.tunnel),
                 goto(CONNTRACK_COMMIT),
                 why=f"to a Pod of {peer.name}, through the tunnel",
@@ -119,10 +121,10 @@ def is_direct(node: LocalNode, peer: Peer, family: Family) -> bool:
             return family in peer.addresses and peer.addresses[family] in node.addresses[family].network
 
 
-def tunnel_end(node: LocalNode, peer: Peer) -> IPAddress:
+def tunnel_end(node: LocalNode, peer: Peer) -> IPAddress | None:
     """Both families of Pod traffic ride in one tunnel: over IPv4 where both Nodes have it."""
-    family = next(family for family in Family if family in node.addresses and family in peer.addresses)
-    return peer.addresses[family]
+    common = (family for family in Family if family in node.addresses and family in peer.addresses)
+    return next((peer.addresses[family] for family in common), None)
 
 
 def out_of_gateway(node: LocalNode) -> tuple[Action, ...]:

@@ -1,0 +1,48 @@
+# One target per habit. `make demo` and `make test` need nothing beforehand but a Debian 12 machine and root.
+.PHONY: help setup demo test scenarios lint format goldens docs bench test-kernel lock clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | column -t -s '|'
+
+setup: ## install what is needed; leaves the command at .venv/bin/windlass
+	@tools/setup
+
+demo: setup ## a tour: three Nodes with real Open vSwitch on this machine, and what their packets do
+	@tools/demo
+
+test: setup ## all tests, on real Open vSwitch where it and root are there
+	.venv/bin/python -m pytest -q
+
+scenarios: setup ## every scenario, with real packets
+	.venv/bin/windlass lab run scenarios/
+
+lint: setup ## formatting, lint, types, layers
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports --no-cache
+
+format: setup ## put the code into shape
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+goldens: setup ## rewrite the expected flows; read the diff before you commit it
+	WINDLASS_UPDATE_GOLDENS=1 .venv/bin/python -m pytest -q tests/pipeline
+
+docs: setup ## regenerate the pages that come from the code
+	.venv/bin/python tools/generate-docs
+
+bench: setup ## the benchmarks, each beside its floor
+	.venv/bin/windlass bench sync
+	.venv/bin/windlass bench cni
+
+test-kernel: setup ## a few scenarios on the kernel datapath, in an emulated machine (minutes)
+	tools/test-kernel
+
+lock: ## resolve the dependencies anew into requirements.lock
+	.venv/bin/python -m pip install --quiet pip-tools
+	.venv/bin/pip-compile --quiet --upgrade --extra lab --extra dev --generate-hashes --strip-extras --allow-unsafe \
+	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host -o requirements.lock pyproject.toml
+
+clean: ## remove what setup and the tests made here
+	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -1,0 +1,132 @@
+"""The local HTTP API on a unix socket: state, flows with their reasons, convergence, health, metrics. It only reads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from windlass.agent.status import Status
+from windlass.model.nodes import NodeState
+from windlass.openflow.flows import Flow
+from windlass.openflow.ofctl import flow_text
+from windlass.openflow.wire.flows import encode
+from windlass.pipeline.symbols import flow_symbols
+from windlass.program import Owner
+
+
+class Subject(Protocol):
+    """What the API tells about."""
+
+    status: Status
+    registry: CollectorRegistry
+
+    @property
+    def state(self) -> NodeState | None: ...
+    def flows(self) -> Iterable[tuple[Owner, Flow]]: ...
+
+
+class FlowReport(Struct):
+    cookie: str
+    owner: str
+    why: str
+    symbolic: str
+    ofctl: str
+
+
+@asynccontextmanager
+async def serving(socket: Path, subject: Subject) -> AsyncIterator[None]:
+    application = web.Application()
+    application.add_routes(
+        [
+            web.get("/healthz", lambda _: health(subject)),
+            web.get("/v1/state", lambda _: state(subject)),
+            web.get("/v1/flows", lambda request: flows(subject, request)),
+            web.get("/v1/convergence", lambda request: convergence(subject, request)),
+            web.get("/metrics", lambda _: metrics(subject)),
+        ]
+    )
+    runner = web.AppRunner(application, handle_signals=False, access_log=None, shutdown_timeout=0.5)
+    await runner.setup()
+    socket.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    with suppress(FileNotFoundError):
+        socket.unlink()  # of an agent that was killed
+    try:
+        await web.UnixSite(runner, str(socket)).start()
+        socket.chmod(0o600)
+        yield
+    finally:
+        await runner.cleanup()
+        with suppress(FileNotFoundError):
+            socket.unlink()
+
+
+async def health(subject: Subject) -> web.Response:
+    status = subject.status
+    body = {"ready": status.ready, "waitingFor": status.waiting_for, "problems": status.problems}
+    return _json(body, status=200 if status.ready else 503)
+
+
+async def state(subject: Subject) -> web.Response:
+    status = subject.status
+    return _json(
+        {
+            "ready": status.ready,
+            "waitingFor": status.waiting_for,
+            "revision": status.revision,
+            "generation": status.generation,
+            "problems": status.problems,
+            "state": subject.state,
+        }
+    )
+
+
+async def flows(subject: Subject, request: web.Request) -> web.Response:
+    """All flows, or with `?cookie=0x...` the one of that cookie: which object asked for it, and why."""
+    wanted = request.query.get("cookie")
+    try:
+        cookie = None if wanted is None else int(wanted, 16)
+    except ValueError:
+        return _json({"error": f"cookie: {wanted!r} is not a hexadecimal number such as 0x1f"}, status=400)
+    reports = [
+        FlowReport(f"{encoded.cookie:#018x}", str(owner), flow.why, flow_symbols(flow), flow_text(flow))
+        for owner, flow in subject.flows()
+        if cookie in {None, (encoded := encode(flow)).cookie}
+    ]
+    return _json({"flows": reports})
+
+
+async def convergence(subject: Subject, request: web.Request) -> web.Response:
+    """Waits until the Node holds the state of the cluster that `revision` names."""
+    status = subject.status
+    try:
+        seconds = float(request.query.get("timeout", "0"))
+    except ValueError:
+        return _json({"error": "timeout: a number of seconds is needed"}, status=400)
+    converged = await status.wait_for_revision(request.query.get("revision", status.revision), seconds)
+    body = {
+        "converged": converged,
+        "revision": status.revision,
+        "generation": status.generation,
+        "waitingFor": status.waiting_for,
+        "problems": status.problems,
+    }
+    return _json(body, status=200 if converged else 408)
+
+
+async def metrics(subject: Subject) -> web.Response:
+    return web.Response(body=generate_latest(subject.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _json(body: object, status: int = 200) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(body, enc_hook=str, order="deterministic"),
+        status=status,
+        content_type="application/json",
+    )

@@ -1,0 +1,45 @@
+"""The root of the command. Subcommands are imported when called, so that each starts as quickly as it can."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+import windlass
+
+_COMMANDS = {
+    "agent": "run the agent on a Node",
+    "lab": "try a cluster's network on this machine, with real packets",
+    "render": "print the flows a Node would get, from manifests alone",
+    "bench": "measure, each figure beside its floor in the same run",
+}
+
+
+class _Lazy(click.Group):
+    def list_commands(self, _context: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, _context: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        command = getattr(importlib.import_module(f"windlass.cli.{name}"), name)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"windlass.cli.{name}.{name} is not a command")
+        return command
+
+    def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(windlass.__version__, message="windlass %(version)s")
+def main() -> None:
+    r"""The network of a Kubernetes Node on Open vSwitch.
+
+    \b
+    Try it:   windlass lab run scenarios/tour
+    Look:     windlass render scenarios/tour --node node-a
+    Run it:   windlass agent --config /etc/windlass/windlass.yaml
+    """

@@ -1,0 +1,158 @@
+"""`windlass render`: the flows and groups of a Node from manifests alone, without a switch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from ipaddress import ip_interface
+from pathlib import Path
+
+import click
+import msgspec
+
+from windlass.agent.config import ConfigError, parse
+from windlass.cluster.nodes import NotUsable, identity, peers
+from windlass.cluster.objects import Cluster, Node, decode
+from windlass.lab import scenarios
+from windlass.lab.worlds import World
+from windlass.model.families import Family, IPAddress
+from windlass.model.nodes import AttachedPod, LocalNode, NodeState, mac_for
+from windlass.openflow.ofctl import flow_text, group_text
+from windlass.openflow.wire.flows import encode
+from windlass.pipeline.datapaths import DATAPATHS
+from windlass.pipeline.symbols import flow_symbols, group_symbols
+from windlass.program import Program, program
+from windlass.switch.pod_ports import POD_NUMBERS
+
+PREFIXES = {Family.IPV4: 24, Family.IPV6: 64}  # manifests do not tell a Node's subnet; the lab uses these
+UPLINK_MAC = "02:00:00:00:00:01"  # nor its NIC's MAC
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--node", required=True, help="The Node whose flows to print.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["symbolic", "ofctl", "json"]),
+    default="symbolic",
+    show_default=True,
+    help="symbolic: names instead of numbers; ofctl: as ovs-ofctl reads it; json: both, with owner and why.",
+)
+@click.option("--why", is_flag=True, help="With symbolic: the reason above each flow.")
+def render(path: Path, node: str, form: str, why: bool) -> None:
+    """Print the flows that a Node would get from the manifests in PATH (a file or a folder; a scenario is fine).
+
+    Pods without an address get the next free one, ports are numbered as the agent would; the Node's subnet is taken
+    to be a /24 (IPv6: /64).
+    """
+    try:
+        rendered = render_program(path, node)
+    except (scenarios.ScenarioError, NotUsable, ConfigError) as error:
+        click.echo(f"windlass render: {error}", err=True)
+        sys.exit(2)
+    match form:
+        case "symbolic":
+            lines = _symbolic(rendered, why=why)
+        case "ofctl":
+            lines = _ofctl(rendered)
+        case _:
+            lines = iter([msgspec.json.format(msgspec.json.encode(list(_reports(rendered)))).decode()])
+    for line in lines:
+        click.echo(line)
+
+
+def render_program(path: Path, node: str) -> Program:
+    return program(state_of(_world(path), node))
+
+
+def state_of(world: World, name: str) -> NodeState:
+    """The state that the agent of this Node would come to, as far as manifests tell."""
+    config = parse(msgspec.json.encode(world.configuration), "ConfigMap kube-system/windlass-config")
+    nodes = {}
+    for entry in world.objects.values():
+        decoded = decode(entry.raw) if entry.kind == "Node" else None
+        if isinstance(decoded, Node):
+            nodes[decoded.metadata.name] = decoded
+    if name not in nodes:
+        raise NotUsable(f"there is no Node {name}; there: {', '.join(sorted(nodes)) or 'none'}")
+    own = identity(nodes[name])
+    families = DATAPATHS[own.os].families
+    local = LocalNode(
+        name=name,
+        mode=config.traffic_mode,
+        tunnel=config.tunnel_type,
+        os=own.os,
+        addresses={f: ip_interface(f"{a}/{PREFIXES[f]}") for f, a in own.addresses.items() if f in families},
+        pod_cidrs={family: cidr for family, cidr in own.pod_cidrs.items() if family in families},
+        uplink_mac=UPLINK_MAC,
+        other_addresses=own.other_addresses,
+    )
+    known, _ = peers(Cluster(nodes=nodes), own, {})
+    return NodeState(local, known, {pod.container_id: pod for pod in _pods(world, local)})
+
+
+def _world(path: Path) -> World:
+    found = scenarios.find(path)
+    if len(found) != 1:
+        raise scenarios.ScenarioError(f"{path}: holds {len(found)} scenarios; name one: {', '.join(sorted(found))}")
+    ((name, files),) = found.items()
+    *_, (_, world) = scenarios.read(name, files).worlds()
+    return world
+
+
+def _pods(world: World, node: LocalNode) -> Iterator[AttachedPod]:
+    pods = [p for p in world.pods.values() if p.spec.node_name == node.name and not p.spec.host_network]
+    taken: set[IPAddress] = {address for pod in pods for address in pod.fixed_addresses}
+    for number, pod in zip(POD_NUMBERS, pods, strict=False):
+        addresses = pod.fixed_addresses or tuple(_next_free(node, taken))
+        yield AttachedPod(
+            namespace=pod.metadata.namespace or "default",
+            name=pod.metadata.name,
+            container_id=pod.key,
+            interface=pod.metadata.name[:15],
+            ofport=number,
+            mac=mac_for(min(addresses, key=lambda address: address.version)),
+            addresses=addresses,
+        )
+
+
+def _next_free(node: LocalNode, taken: set[IPAddress]) -> Iterator[IPAddress]:
+    for family in node.families:
+        address = node.gateway(family) + 1
+        while address in taken:
+            address += 1
+        taken.add(address)
+        yield address
+
+
+def _symbolic(rendered: Program, *, why: bool) -> Iterator[str]:
+    flows = [flow for owned in rendered.values() for flow in owned.flows]
+    for flow in sorted(flows, key=lambda flow: (flow.table, -flow.priority, flow_symbols(flow))):
+        if why:
+            yield f"# {flow.why}"
+        yield flow_symbols(flow)
+    for owned in rendered.values():
+        for group in owned.groups:
+            yield from group_symbols(group)
+
+
+def _ofctl(rendered: Program) -> Iterator[str]:
+    for owned in rendered.values():
+        for group in owned.groups:
+            yield group_text(group)
+    flows = [flow for owned in rendered.values() for flow in owned.flows]
+    for flow in sorted(flows, key=lambda flow: (flow.table, -flow.priority, flow_symbols(flow))):
+        yield flow_text(flow)
+
+
+def _reports(rendered: Program) -> Iterator[dict[str, object]]:
+    for owner, owned in rendered.items():
+        for flow in owned.flows:
+            yield {
+                "owner": str(owner),
+                "why": flow.why,
+                "cookie": f"{encode(flow).cookie:#018x}",
+                "symbolic": flow_symbols(flow),
+                "ofctl": flow_text(flow),
+            }

@@ -1,0 +1,149 @@
+"""What a Pod's attachment is, and the narrow interfaces behind which others do the work. No I/O here.
+
+A `Host` is `Links` as it is; the agent implements `Ports` with the switch and `Agent` with itself. All their removing
+methods are idempotent: what is gone is as good as removed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_interface
+from typing import Protocol
+
+from windlass.host.protocol import PodLink
+from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork, family_of
+from windlass.model.nodes import AttachedPod
+from windlass.switch.pod_ports import PodPort
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Attachment:
+    """The pair that identifies an attachment in CNI."""
+
+    container_id: str
+    ifname: str  # the interface inside the Pod
+
+
+@dataclass(frozen=True, slots=True)
+class PodNetwork:
+    """What this Node's Pods have in common."""
+
+    pod_cidrs: Mapping[Family, IPNetwork]  # in the Node's order: its first family is a Pod's first
+    mtu: int
+    userspace: bool  # the switch runs its userspace datapath
+
+    def holds(self, address: IPAddress) -> bool:
+        return any(address in cidr for cidr in self.pod_cidrs.values())
+
+    def gateway(self, family: Family) -> IPAddress:
+        return self.pod_cidrs[family].network_address + 1
+
+
+class Links(Protocol):
+    async def attach_pod(self, link: PodLink) -> None:
+        """Make the link and configure the Pod's end. An error if the Pod has another interface of that name."""
+
+    async def detach_pod(self, host_interface: str) -> None:
+        """Remove the link by the name of the Node's end, and with it the Pod's end."""
+
+    async def check_pod(self, link: PodLink) -> Sequence[str]:
+        """A sentence for each thing that is not as it should be."""
+
+
+class Ports(Protocol):
+    async def add_pod_port(self, port: PodPort) -> int:
+        """Make the interface a port of the bridge; its OpenFlow number. For a port that is there, nothing changes."""
+
+    async def delete_pod_port(self, interface: str) -> None: ...
+
+    async def list_pod_ports(self) -> Sequence[PodPort]:
+        """All that the switch remembers, also of earlier agents; also a port without a number, whose link has gone."""
+
+
+class Addresses(Protocol):
+    async def allocate(
+        self, attachment: Attachment, pod_cidrs: Mapping[Family, IPNetwork], wished: Sequence[IPAddress]
+    ) -> tuple[IPInterface, ...]:
+        """One address of each range, in their order; those that it holds already if it holds some."""
+
+    async def release(self, attachment: Attachment) -> None: ...
+
+    async def check(self, attachment: Attachment, addresses: Iterable[IPAddress]) -> Sequence[str]:
+        """A sentence for each of these addresses that is not reserved for the attachment."""
+
+    async def holders(self) -> frozenset[Attachment]:
+        """Everyone who holds an address: what garbage collection starts from."""
+
+    def unavailable(self) -> str:
+        """Why no address can be given at all; empty if there is no reason."""
+
+
+class NotReadyError(Exception):
+    """The agent cannot attach Pods yet; the sentence says what it waits for."""
+
+
+class Agent(Protocol):
+    def pod_network(self) -> PodNetwork:
+        """Raises `NotReadyError` until the agent can serve ADD."""
+
+    async def programmed(self, pod: AttachedPod) -> None:
+        """Returns when the flows of this Pod are in the switch. For a Pod that it knows, nothing changes."""
+
+    async def forget(self, container_id: str) -> None:
+        """Returns when the flows of this Pod are out of the switch."""
+
+
+def interface_name(pod_name: str, attachment: Attachment) -> str:
+    """The Node's end of a link: the Pod's name for people, a digest (30 bits) to be unique, 15 characters at most."""
+    identity = hashlib.sha256(f"{attachment.container_id}/{attachment.ifname}".encode()).digest()
+    digest = base64.b32encode(identity).decode().lower()[:6]
+    readable = re.sub("[^a-z0-9]", "-", pod_name.lower())[:8].rstrip("-")
+    return f"{readable}-{digest}"
+
+
+def belongs_to(port: PodPort, attachments: Iterable[Attachment]) -> bool:
+    """Whether it is the port of one of these. The switch does not remember CNI_IFNAME, but the name depends on it."""
+    return any(
+        attachment.container_id == port.container_id and interface_name(port.name, attachment) == port.interface
+        for attachment in attachments
+    )
+
+
+def pod_mac(addresses: Iterable[IPAddress]) -> str:
+    """A pure function of the address (the IPv4 one if there is one), so that nobody need ever be told it."""
+    first = min(addresses, key=lambda address: address.version)
+    return (b"\x0a\x58" + first.packed[-4:]).hex(":")
+
+
+def pod_link(network: PodNetwork, port: PodPort, attachment: Attachment, netns: str) -> PodLink:
+    """The link that this Pod should have. Its addresses must lie in the PodCIDRs."""
+    families = [family_of(address) for address in port.addresses]
+    return PodLink(
+        namespace=netns,
+        interface=attachment.ifname,
+        host_interface=port.interface,
+        mac=port.mac,
+        addresses=tuple(
+            ip_interface(f"{address}/{network.pod_cidrs[family].prefixlen}")
+            for address, family in zip(port.addresses, families, strict=True)
+        ),
+        gateways=tuple(network.gateway(family) for family in families),
+        mtu=network.mtu,
+        userspace=network.userspace,
+    )
+
+
+def attached_pod(port: PodPort, ofport: int) -> AttachedPod:
+    return AttachedPod(
+        namespace=port.namespace,
+        name=port.name,
+        container_id=port.container_id,
+        interface=port.interface,
+        ofport=ofport,
+        mac=port.mac,
+        addresses=port.addresses,
+    )

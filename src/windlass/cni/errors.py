@@ -1,0 +1,45 @@
+"""What can go wrong in a CNI request, by the specification's codes and our own; the words are sentences."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """Up to 99 from the CNI specification; from 100 on what only Windlass can say."""
+
+    INCOMPATIBLE_VERSION = 1
+    UNSUPPORTED_FIELD = 2
+    UNKNOWN_CONTAINER = 3
+    INVALID_ENVIRONMENT = 4
+    IO_FAILURE = 5
+    UNDECODABLE = 6
+    INVALID_CONFIG = 7
+    TRY_AGAIN_LATER = 11
+    NOT_AVAILABLE = 50
+    NO_FREE_ADDRESS = 100
+    ADDRESS_REFUSED = 101
+    ADDRESSES_FAILED = 102
+    LINK_FAILED = 103
+    PORT_FAILED = 104
+    FLOWS_FAILED = 105
+    SECOND_INTERFACE = 106
+    NAME_TAKEN = 107
+    ATTACHMENT_WRONG = 108
+    NOT_ALL_REMOVED = 109
+    INTERNAL = 999  # as the reference implementation numbers it
+
+
+class RequestError(Exception):
+    """Becomes the CNI error of the answer. `details` says what to do, or what else is known."""
+
+    def __init__(self, code: Code, msg: str, details: str = "") -> None:
+        super().__init__(f"{msg}; {details}" if details else msg)
+        self.code = code
+        self.msg = msg
+        self.details = details
+
+    def besides(self, sentence: str) -> RequestError:
+        """The same error with one more thing to know."""
+        before = f"{self.details.removesuffix('.')}. " if self.details else ""
+        return RequestError(self.code, self.msg, before + sentence)

@@ -1,0 +1,193 @@
+"""What a container runtime asks for, parsed and validated (CNI 1.1 and the older forms in use); no I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from windlass.cni import configurations
+from windlass.cni.attachments import Attachment
+from windlass.cni.configurations import Configuration, Dns, PreviousResult
+from windlass.cni.errors import Code, RequestError
+from windlass.model.families import IPAddress
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    version: str
+    attachment: Attachment
+    netns: str
+    namespace: str
+    name: str
+    wished: tuple[IPAddress, ...]  # addresses that the Pod should get, at most one of a family
+    dns: Dns
+    previous: PreviousResult
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    attachment: Attachment
+    name: str | None  # of the Pod, if the runtime still says it
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    attachment: Attachment
+    netns: str
+    expected: tuple[IPAddress, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectGarbage:
+    valid: frozenset[Attachment]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    version: str
+
+
+Request = Add | Delete | Check | CollectGarbage | Status | Version
+
+
+def parse(environment: Mapping[str, str], config: bytes) -> Request:
+    """Raises `RequestError` with the specification's code."""
+    command = environment.get("CNI_COMMAND", "")
+    match command:
+        case "ADD":
+            return _add(environment, configurations.decode(config, command))
+        case "DEL":
+            return _delete(environment, config)
+        case "CHECK":
+            return _check(environment, configurations.decode(config, command, since="0.4.0"))
+        case "GC":
+            return _collect_garbage(configurations.decode(config, command, since="1.1.0"))
+        case "STATUS":
+            configurations.decode(config, command, since="1.1.0")
+            return Status()
+        case "VERSION":
+            return Version(configurations.version_asked(config))
+    raise RequestError(
+        Code.INVALID_ENVIRONMENT,
+        f"CNI_COMMAND is {command!r}",
+        "It must be ADD, DEL, CHECK, GC, STATUS or VERSION.",
+    )
+
+
+# ---- each command ----
+
+
+def _add(environment: Mapping[str, str], config: Configuration) -> Add:
+    configurations.refuse_unsupported(config)
+    arguments = _arguments(environment)
+    namespace, name = arguments.get("K8S_POD_NAMESPACE", ""), arguments.get("K8S_POD_NAME", "")
+    if not _LABEL.fullmatch(namespace) or not _SUBDOMAIN.fullmatch(name):
+        raise RequestError(
+            Code.INVALID_ENVIRONMENT,
+            f"CNI_ARGS names no Pod: K8S_POD_NAMESPACE is {namespace!r}, K8S_POD_NAME is {name!r}",
+            "Windlass attaches Kubernetes Pods only; the runtime must pass both.",
+        )
+    return Add(
+        version=config.cni_version,
+        attachment=_attachment(environment),
+        netns=_netns(environment),
+        namespace=namespace,
+        name=name,
+        wished=configurations.wished(config, arguments.get("IP", "")),
+        dns=configurations.dns(config),
+        previous=config.previous_result or PreviousResult(),
+    )
+
+
+def _delete(environment: Mapping[str, str], config: bytes) -> Delete:
+    configurations.require_name(config)
+    try:
+        name = _arguments(environment).get("K8S_POD_NAME")
+    except RequestError:
+        name = None
+    return Delete(_attachment(environment), name if name and _SUBDOMAIN.fullmatch(name) else None)
+
+
+def _check(environment: Mapping[str, str], config: Configuration) -> Check:
+    if config.previous_result is None:
+        raise RequestError(
+            Code.INVALID_CONFIG,
+            "the network configuration has no prevResult",
+            "CHECK compares the Pod's network with the result of ADD; the runtime must pass it.",
+        )
+    expected = tuple(
+        configurations.address(str(ip.get("address", "")), f"prevResult.ips[{index}].address")
+        for index, ip in enumerate(config.previous_result.ips)
+    )
+    return Check(_attachment(environment), _netns(environment), expected)
+
+
+def _collect_garbage(config: Configuration) -> CollectGarbage:
+    valid = config.valid_attachments
+    if valid is msgspec.UNSET:
+        # Read as "none is valid" it would remove the network of every Pod on the Node.
+        raise RequestError(
+            Code.INVALID_CONFIG,
+            "the network configuration has no cni.dev/valid-attachments",
+            "GC removes what is not listed there; without the list nothing is removed.",
+        )
+    return CollectGarbage(frozenset(Attachment(a.container_id, a.ifname) for a in valid or ()))
+
+
+# ---- the environment ----
+
+_CONTAINER_ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}")
+_IFNAME = re.compile(r"[^/:\s\0]{1,15}")
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+
+
+def _attachment(environment: Mapping[str, str]) -> Attachment:
+    container_id, ifname = environment.get("CNI_CONTAINERID", ""), environment.get("CNI_IFNAME", "")
+    if not _CONTAINER_ID.fullmatch(container_id):
+        raise RequestError(
+            Code.INVALID_ENVIRONMENT,
+            f"CNI_CONTAINERID is {container_id!r}",
+            "It must start with a letter or digit and go on with letters, digits, '_', '.' or '-', 255 at most.",
+        )
+    if not _IFNAME.fullmatch(ifname) or ifname in {".", ".."}:
+        raise RequestError(
+            Code.INVALID_ENVIRONMENT,
+            f"CNI_IFNAME is {ifname!r}",
+            "It must be the name of an interface: 1 to 15 characters without space, '/' and ':'.",
+        )
+    return Attachment(container_id, ifname)
+
+
+def _netns(environment: Mapping[str, str]) -> str:
+    netns = environment.get("CNI_NETNS", "")
+    if not netns:
+        raise RequestError(
+            Code.INVALID_ENVIRONMENT,
+            "CNI_NETNS is empty",
+            "It must name the network namespace of the Pod; only DEL goes without.",
+        )
+    return netns
+
+
+def _arguments(environment: Mapping[str, str]) -> dict[str, str]:
+    """CNI_ARGS. Keys that we do not know are the business of others, with or without IgnoreUnknown."""
+    found: dict[str, str] = {}
+    for pair in filter(None, environment.get("CNI_ARGS", "").split(";")):
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise RequestError(
+                Code.INVALID_ENVIRONMENT,
+                f"CNI_ARGS has {pair!r}, which is not of the form KEY=VALUE",
+                "Pairs are separated by semicolons.",
+            )
+        found[key] = value
+    return found

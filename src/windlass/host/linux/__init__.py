@@ -1,0 +1,1 @@
+"""The Linux host: rtnetlink, sysctl files and ethtool in-process; it starts no other program."""

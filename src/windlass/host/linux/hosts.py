@@ -1,0 +1,124 @@
+"""The Linux host: the protocol's methods, each carried out in a thread of the namespace in which it was opened.
+
+Requests to the kernel are synchronous and mostly take microseconds; but behind a long queue for its configuration lock
+(a namespace with many interfaces going away, say) they take longer, and the event loop has other work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+from windlass.host.linux import items, pods, uplinks
+from windlass.host.linux.namespaces import join
+from windlass.host.linux.netlink import Netlink
+from windlass.host.linux.watches import Watch
+from windlass.host.plans import HostChange, HostNames, HostPlan
+from windlass.host.protocol import Adapter, AttachedLink, HostError, PodLink
+from windlass.model.families import IPAddress
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_THREADS = 8  # the kernel does one thing at a time, but takes its time to wipe up after a deletion
+
+
+class LinuxHost:
+    def __init__(self, state_directory: Path) -> None:
+        self._record_file = state_directory / "uplink.json"
+        self._namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        self._threads = ThreadPoolExecutor(_THREADS, "host", initializer=join, initargs=(self._namespace,))
+        self._finishing: set[asyncio.Task[None]] = set()  # deletions that nobody waits for any more
+
+    async def installed(self, names: HostNames) -> HostPlan:
+        return await self._run(items.installed, names)
+
+    async def apply(self, change: HostChange) -> tuple[str, ...]:
+        return await self._run(items.apply, change)
+
+    async def find_uplink(self, bridge: str, addresses: Collection[IPAddress], name: str | None = None) -> Adapter:
+        return await self._run(uplinks.find, self._record_file, bridge, addresses, name)
+
+    async def adopt_uplink(self, uplink: str, bridge: str, addresses: Collection[IPAddress]) -> Adapter:
+        return await self._run(uplinks.adopt, self._record_file, uplink, bridge, addresses)
+
+    async def release_uplink(self, uplink: str, bridge: str) -> None:
+        await self._run(uplinks.release, self._record_file, uplink, bridge)
+
+    async def attach_pod(self, link: PodLink) -> None:
+        await self._run(pods.attach, link)
+
+    async def detach_pod(self, host_interface: str) -> None:
+        """Returns once the kernel has announced that the link is gone, which takes it a millisecond; for some 20 more
+        it keeps whoever deleted it, to free the memory when no CPU looks at it any more.
+        """
+        watch = await self._run(Watch, (host_interface,))
+        loop = asyncio.get_running_loop()
+        gone = asyncio.Event()
+
+        def look() -> None:
+            watch.changed()
+            if host_interface in watch.gone:
+                gone.set()
+
+        loop.add_reader(watch.fileno(), look)
+        announced = loop.create_task(gone.wait())
+        deletion = loop.create_task(self._run(pods.detach, host_interface))
+        try:
+            await asyncio.wait({announced, deletion}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            announced.cancel()
+            loop.remove_reader(watch.fileno())
+            watch.close()
+        if deletion.done():
+            deletion.result()
+        else:
+            self._finishing.add(deletion)
+            deletion.add_done_callback(self._finishing.discard)
+
+    async def check_pod(self, link: PodLink) -> tuple[str, ...]:
+        return await self._run(pods.check, link)
+
+    async def pod_links(self) -> tuple[AttachedLink, ...]:
+        return await self._run(pods.attached)
+
+    async def watch(self, names: HostNames) -> AsyncGenerator[frozenset[str], None]:
+        watch = await self._run(Watch, names)
+        loop = asyncio.get_running_loop()
+        changed = set(names)
+        wake = asyncio.Event()
+
+        def look() -> None:
+            changed.update(watch.changed())
+            if changed:
+                wake.set()
+
+        loop.add_reader(watch.fileno(), look)
+        try:
+            while True:
+                told = frozenset(changed)
+                changed.clear()
+                wake.clear()
+                yield told
+                await wake.wait()
+        finally:
+            loop.remove_reader(watch.fileno())
+            watch.close()
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._finishing)
+        await asyncio.to_thread(self._threads.shutdown)
+        os.close(self._namespace)
+
+    async def _run(self, do: Callable[Concatenate[Netlink, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        def connected() -> R:
+            with Netlink() as netlink:
+                return do(netlink, *args, **kwargs)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, connected)
+        except OSError as error:
+            raise HostError(f"the kernel refused: {error.strerror}") from error

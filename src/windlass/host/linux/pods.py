@@ -1,0 +1,155 @@
+"""Pod links: a veth pair whose one end is the Pod's interface and whose other end is a port of the bridge."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from ipaddress import ip_network
+
+from windlass.host.linux import ingress, rtnetlink, settings
+from windlass.host.linux.namespaces import entered
+from windlass.host.linux.netlink import Netlink, told
+from windlass.host.linux.rtnetlink import Link
+from windlass.host.protocol import AttachedLink, HostError, PodLink, UplinkRoute
+from windlass.model.families import Family, IPAddress, IPInterface
+
+_LOOPBACK = 1
+_STATIC = 4  # the routing protocol of what an administrator sets up
+_ALIAS = "windlass Pod "  # the mark by which a host end is known; after it: interface and namespace of the Pod
+
+
+def attach(host: Netlink, wanted: PodLink) -> None:
+    existing = rtnetlink.link(host, wanted.host_interface)
+    if existing is not None:
+        if not check(host, wanted):
+            return
+        _delete(host, existing)  # what an earlier attempt left
+    try:
+        _create(host, wanted)
+    except (HostError, OSError):
+        detach(host, wanted.host_interface)
+        raise
+
+
+def detach(host: Netlink, host_interface: str) -> None:
+    existing = rtnetlink.link(host, host_interface)
+    if existing is not None:
+        _delete(host, existing)
+
+
+def check(host: Netlink, wanted: PodLink) -> tuple[str, ...]:
+    link = rtnetlink.link(host, wanted.host_interface)
+    if link is None:
+        return (f"there is no interface {wanted.host_interface}",)
+    found = []
+    if link.alias != _alias(wanted) or not link.up:
+        found.append(f"{link.name} is not up for {wanted.interface} in {wanted.namespace}")
+    if ingress.is_closed(host, link.index) != wanted.userspace:
+        found.append(f"{link.name}: the kernel {'gets' if wanted.userspace else 'does not get'} what comes in")
+    try:
+        with entered(wanted.namespace), Netlink() as pod:
+            found += _differences_in_pod(pod, wanted, link.peer)
+    except FileNotFoundError:
+        found.append(f"there is no namespace {wanted.namespace}")
+    return tuple(found)
+
+
+def attached(host: Netlink) -> tuple[AttachedLink, ...]:
+    found = []
+    for link in rtnetlink.links(host):
+        if link.alias.startswith(_ALIAS):
+            interface, _, namespace = link.alias.removeprefix(_ALIAS).partition(" ")
+            found.append(AttachedLink(link.name, interface, namespace))
+    return tuple(sorted(found, key=lambda link: link.host_interface))
+
+
+def _create(host: Netlink, wanted: PodLink) -> None:
+    where = f"{wanted.interface} in the Pod's namespace {wanted.namespace}"
+    with told(f"enter {wanted.namespace}"):
+        namespace = os.open(wanted.namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with told(f"make {where}"):
+            name, peer = wanted.host_interface, wanted.interface
+            rtnetlink.add_veth(host, name, peer, namespace, peer_mac=wanted.mac, mtu=wanted.mtu)
+    finally:
+        os.close(namespace)
+    with told(f"set up {where}"), entered(wanted.namespace), Netlink() as pod:
+        _set_up_in_pod(pod, wanted)
+    with told(f"set up {wanted.host_interface}"):
+        _set_up_on_host(host, wanted)
+
+
+def _set_up_in_pod(pod: Netlink, wanted: PodLink) -> None:
+    link = _found(pod, wanted.interface)
+    rtnetlink.set_link(pod, _LOOPBACK, up=True)
+    if wanted.userspace:
+        settings.set_offloads(pod, link.name, on=False)
+    if settings.has(Family.IPV6, link.name):
+        settings.set_sysctl(Family.IPV6, link.name, "accept_ra", 0)
+        settings.set_sysctl(Family.IPV6, link.name, "accept_dad", 0)  # nobody else is on this wire
+    rtnetlink.set_link(pod, link.index, up=True)
+    for address in wanted.addresses:
+        with told(f"add address {address} to it"):
+            rtnetlink.add_address(pod, link.index, address)
+    for gateway in wanted.gateways:
+        with told(f"route by {gateway}"):
+            rtnetlink.add_route(pod, link.index, _default_route(gateway))
+
+
+def _set_up_on_host(host: Netlink, wanted: PodLink) -> None:
+    """A wire to the switch: the host has no address there, and neither asks nor answers."""
+    link = _found(host, wanted.host_interface)
+    if settings.has(Family.IPV6, link.name):
+        settings.set_sysctl(Family.IPV6, link.name, "disable_ipv6", 1)
+    if wanted.userspace:
+        ingress.close(host, link.index)
+    rtnetlink.set_link(host, link.index, up=True, arp=False, alias=_alias(wanted))
+
+
+def _found(netlink: Netlink, name: str) -> Link:
+    link = rtnetlink.link(netlink, name)
+    if link is None:
+        raise OSError(errno.ENODEV, "it has vanished meanwhile")
+    return link
+
+
+def _alias(wanted: PodLink) -> str:
+    return f"{_ALIAS}{wanted.interface} {wanted.namespace}"
+
+
+def _default_route(gateway: IPAddress) -> UplinkRoute:
+    return UplinkRoute(ip_network("0.0.0.0/0" if gateway.version == 4 else "::/0"), via=gateway, protocol=_STATIC)
+
+
+def _delete(host: Netlink, link: Link) -> None:
+    if link.kind != "veth":
+        raise HostError(f"{link.name} is no Pod link but an interface of another kind ({link.kind}): it was left alone")
+    rtnetlink.delete_link(host, link.index)
+
+
+def _differences_in_pod(pod: Netlink, wanted: PodLink, index: int) -> list[str]:
+    link = rtnetlink.link(pod, wanted.interface)
+    if link is None or link.index != index:
+        return [f"the other end of {wanted.host_interface} is not {wanted.interface} in {wanted.namespace}"]
+    addresses = (address for _, address in rtnetlink.addresses(pod, index))
+    routes = (found.route for found in rtnetlink.routes(pod, index=index))
+    gateways = (route.via for route in routes if route.via is not None and route.destination.prefixlen == 0)
+    compared = {
+        "state": ("up" if link.up else "down", "up"),
+        "MAC": (link.mac, wanted.mac),
+        "MTU": (str(link.mtu), str(wanted.mtu)),
+        "addresses": (_listed(addresses), _listed(wanted.addresses)),
+        "gateways": (_listed(gateways), _listed(wanted.gateways)),
+    }
+    if wanted.userspace:
+        compared["offloads"] = ("on" if settings.offloads(pod, link.name) else "off", "off")
+    return [
+        f"{wanted.interface} in {wanted.namespace}: {what} {is_ or 'none'} instead of {should_be or 'none'}"
+        for what, (is_, should_be) in compared.items()
+        if is_ != should_be
+    ]
+
+
+def _listed(values: Iterable[IPAddress | IPInterface]) -> str:
+    return ", ".join(sorted(map(str, values)))

@@ -1,0 +1,326 @@
+"""What rtnetlink says about links, addresses, routes and neighbours, as typed values.
+
+Each function is one request. Which requests to make is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import IPv6Interface, ip_address, ip_interface, ip_network
+
+from windlass.host.linux.netlink import (
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NLM_F_REPLACE,
+    Netlink,
+    NetlinkError,
+    as_number,
+    as_text,
+    attribute,
+    attributes,
+    nested,
+    number,
+    text,
+)
+from windlass.host.protocol import UplinkRoute
+from windlass.model.families import IPAddress, IPInterface
+
+# The mark of our routes and neighbours, by which they are known after a restart ("W"; `ip route show proto 87`).
+PROTOCOL = 87
+PROTOCOL_KERNEL = 2
+TABLE_MAIN = 254
+TABLE_LOCAL = 255
+
+RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
+RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
+RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
+RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
+# Multicast groups, as the mask that a socket is bound to.
+GROUP_LINKS = 0x1
+GROUP_ADDRESSES = 0x10 | 0x100
+GROUP_ROUTES = 0x40 | 0x400
+
+_IFF_UP, _IFF_NOARP = 0x1, 0x80
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_LINKINFO = 1, 3, 4, 5, 18
+_IFLA_IFALIAS, _IFLA_NET_NS_FD, _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 20, 28, 1, 2, 1
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_BROADCAST, _IFA_FLAGS = 1, 2, 4, 8
+_IFA_F_TEMPORARY, _IFA_F_NODAD = 0x01, 0x02
+_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_PREFSRC, _RTA_METRICS = 1, 4, 5, 6, 7, 8
+_RTA_MULTIPATH, _RTA_TABLE, _RTA_VIA, _RTA_ENCAP = 9, 15, 18, 22
+_RTN_UNICAST, _RTNH_F_ONLINK, _RTM_F_CLONED = 1, 4, 0x200
+_RT_SCOPE_UNIVERSE, _RT_SCOPE_LINK, _RT_SCOPE_ANY = 0, 253, 255
+_NDA_DST, _NDA_LLADDR, _NDA_IFINDEX, _NDA_PROTOCOL, _NUD_PERMANENT = 1, 2, 8, 12, 0x80
+
+_LINK = struct.Struct("=BxHiII")  # family, type, index, flags, change
+_ADDRESS = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
+_ROUTE = struct.Struct("=BBBBBBBBI")  # family, dst len, src len, tos, table, protocol, scope, type, flags
+_NEIGHBOUR = struct.Struct("=BxxxiHBB")  # family, index, state, flags, type
+
+_FAMILIES = {4: int(socket.AF_INET), 6: int(socket.AF_INET6)}
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    index: int
+    name: str
+    up: bool
+    mac: str
+    mtu: int
+    kind: str
+    peer: int  # of a veth: the index of its other end, in the namespace where that is
+    alias: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelNeighbour:
+    address: IPAddress
+    mac: str
+    ours: bool
+
+
+@contextmanager
+def unless_absent() -> Iterator[None]:
+    """Removing what is gone already is as good."""
+    try:
+        yield
+    except NetlinkError as error:
+        if error.errno not in {errno.ENODEV, errno.ENOENT, errno.ESRCH, errno.EADDRNOTAVAIL}:
+            raise
+
+
+def link(netlink: Netlink, name_or_index: str | int) -> Link | None:
+    wanted = _link(0) + text(_IFLA_IFNAME, name_or_index) if isinstance(name_or_index, str) else _link(name_or_index)
+    try:
+        return read_link(netlink.get(RTM_GETLINK, wanted))
+    except NetlinkError as error:
+        if error.errno == errno.ENODEV:
+            return None
+        raise
+
+
+def links(netlink: Netlink) -> Iterator[Link]:
+    return map(read_link, netlink.dump(RTM_GETLINK, _link(0)))
+
+
+def read_link(body: bytes) -> Link:
+    _, _, index, flags, _ = _LINK.unpack_from(body)
+    found = attributes(body, _LINK.size)
+    info = attributes(found.get(_IFLA_LINKINFO, b""))
+    return Link(
+        index=index,
+        name=as_text(found.get(_IFLA_IFNAME, b"")),
+        up=bool(flags & _IFF_UP),
+        mac=_as_mac(found.get(_IFLA_ADDRESS, b"")),
+        mtu=as_number(found.get(_IFLA_MTU, b"")),
+        kind=as_text(info.get(_IFLA_INFO_KIND, b"")),
+        peer=as_number(found.get(_IFLA_LINK, b"")),
+        alias=as_text(found.get(_IFLA_IFALIAS, b"")),
+    )
+
+
+def set_link(
+    netlink: Netlink,
+    index: int,
+    *,
+    up: bool | None = None,
+    mac: str | None = None,
+    mtu: int | None = None,
+    alias: str | None = None,
+    arp: bool | None = None,
+) -> None:
+    flags = (_IFF_UP if up else 0) | (0 if arp in {None, True} else _IFF_NOARP)
+    changed = (0 if up is None else _IFF_UP) | (0 if arp is None else _IFF_NOARP)
+    body = _link(index, flags, changed)
+    if mac is not None:
+        body += attribute(_IFLA_ADDRESS, _mac(mac))
+    if mtu is not None:
+        body += number(_IFLA_MTU, mtu)
+    if alias is not None:
+        body += attribute(_IFLA_IFALIAS, alias.encode())
+    netlink.do(RTM_NEWLINK, body)
+
+
+def add_veth(netlink: Netlink, name: str, peer: str, peer_namespace: int, peer_mac: str, mtu: int) -> None:
+    """Both ends down; the peer is born in its namespace (a file descriptor of it), under its final name."""
+    other = (
+        _link(0)
+        + text(_IFLA_IFNAME, peer)
+        + attribute(_IFLA_ADDRESS, _mac(peer_mac))
+        + number(_IFLA_MTU, mtu)
+        + number(_IFLA_NET_NS_FD, peer_namespace)
+    )
+    kind = text(_IFLA_INFO_KIND, "veth") + nested(_IFLA_INFO_DATA, attribute(_VETH_INFO_PEER, other))
+    body = _link(0) + text(_IFLA_IFNAME, name) + number(_IFLA_MTU, mtu) + nested(_IFLA_LINKINFO, kind)
+    netlink.do(RTM_NEWLINK, body, NLM_F_CREATE | NLM_F_EXCL)
+
+
+def delete_link(netlink: Netlink, index: int) -> None:
+    with unless_absent():
+        netlink.do(RTM_DELLINK, _link(index))
+
+
+def addresses(netlink: Netlink, index: int = 0) -> Iterator[tuple[int, IPInterface]]:
+    """Index and address, of one interface or all, in the kernel's order; without those that it makes itself."""
+    for body in netlink.dump(RTM_GETADDR, _ADDRESS.pack(0, 0, 0, 0, index)):
+        _, prefix, short_flags, _, where = _ADDRESS.unpack_from(body)
+        parts = attributes(body, _ADDRESS.size)
+        flags = as_number(parts[_IFA_FLAGS]) if _IFA_FLAGS in parts else short_flags
+        address = ip_interface((parts.get(_IFA_LOCAL, parts.get(_IFA_ADDRESS, b"")), prefix))
+        temporary = address.version == 6 and flags & _IFA_F_TEMPORARY
+        if not address.is_link_local and not temporary:
+            yield where, address
+
+
+def index_of_address(body: bytes) -> int:
+    return int(_ADDRESS.unpack_from(body)[4])
+
+
+def add_address(netlink: Netlink, index: int, address: IPInterface) -> None:
+    """An address that is there already stays. IPv6 is usable at once: we know that nobody else has it."""
+    body = _address(index, address)
+    if isinstance(address, IPv6Interface):
+        body += number(_IFA_FLAGS, _IFA_F_NODAD)
+    elif address.network.prefixlen < 31:
+        body += attribute(_IFA_BROADCAST, address.network.broadcast_address.packed)
+    try:
+        netlink.do(RTM_NEWADDR, body, NLM_F_CREATE | NLM_F_EXCL)
+    except NetlinkError as error:
+        if error.errno != errno.EEXIST:
+            raise
+
+
+def delete_address(netlink: Netlink, index: int, address: IPInterface) -> None:
+    with unless_absent():
+        netlink.do(RTM_DELADDR, _address(index, address))
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRoute:
+    index: int
+    route: UplinkRoute
+    kernel_made: bool  # a connected, link-local or local route: it comes and goes by itself
+    plain: bool  # one next hop of its own family, which is all that UplinkRoute can say
+
+
+def routes(netlink: Netlink, *, protocol: int = 0, index: int = 0) -> Iterator[KernelRoute]:
+    """Unicast routes of both families; of this maker, by this interface."""
+    by = number(_RTA_OIF, index) if index else b""
+    for family in _FAMILIES.values():
+        for body in netlink.dump(RTM_GETROUTE, _ROUTE.pack(family, 0, 0, 0, 0, protocol, 0, 0, 0) + by):
+            route = read_route(body)
+            if route is not None:
+                yield route
+
+
+def read_route(body: bytes) -> KernelRoute | None:
+    family, prefix, _, _, short_table, protocol, _, kind, flags = _ROUTE.unpack_from(body)
+    if kind != _RTN_UNICAST or family not in _FAMILIES.values() or flags & _RTM_F_CLONED:
+        return None
+    parts = attributes(body, _ROUTE.size)
+    table = as_number(parts[_RTA_TABLE]) if _RTA_TABLE in parts else short_table
+    anywhere = bytes(4 if family == socket.AF_INET else 16)
+    destination = ip_network((parts.get(_RTA_DST, anywhere), prefix))
+    route = UplinkRoute(
+        destination=destination,
+        via=ip_address(parts[_RTA_GATEWAY]) if _RTA_GATEWAY in parts else None,
+        source=ip_address(parts[_RTA_PREFSRC]) if _RTA_PREFSRC in parts else None,
+        metric=as_number(parts.get(_RTA_PRIORITY, b"")),
+        onlink=bool(flags & _RTNH_F_ONLINK),
+        table=0 if table == TABLE_MAIN else table,
+        protocol=protocol,
+        options=parts.get(_RTA_METRICS, b""),
+    )
+    kernel_made = (
+        protocol == PROTOCOL_KERNEL
+        or table == TABLE_LOCAL
+        or destination.is_multicast
+        or destination.network_address.is_link_local
+    )
+    plain = parts.keys().isdisjoint({_RTA_MULTIPATH, _RTA_VIA, _RTA_ENCAP})
+    return KernelRoute(as_number(parts.get(_RTA_OIF, b"")), route, kernel_made, plain)
+
+
+def add_route(netlink: Netlink, index: int, route: UplinkRoute, *, instead: bool = False) -> None:
+    """A destination that somebody has routed already is an error; or, `instead`, this one goes before that (IPv4)."""
+    scope = _RT_SCOPE_LINK if route.via is None and route.destination.version == 4 else _RT_SCOPE_UNIVERSE
+    exclusive = 0 if instead and route.destination.version == 4 else NLM_F_EXCL
+    netlink.do(RTM_NEWROUTE, _route(index, route, scope), NLM_F_CREATE | exclusive)
+
+
+def delete_route(netlink: Netlink, index: int, route: UplinkRoute) -> None:
+    with unless_absent():
+        netlink.do(RTM_DELROUTE, _route(index, route, _RT_SCOPE_ANY))
+
+
+def neighbours(netlink: Netlink, index: int) -> Iterator[KernelNeighbour]:
+    """The permanent ones; the kernel learns and forgets the others."""
+    for body in netlink.dump(RTM_GETNEIGH, _NEIGHBOUR.pack(0, 0, 0, 0, 0) + number(_NDA_IFINDEX, index)):
+        family, _, state, _, _ = _NEIGHBOUR.unpack_from(body)
+        parts = attributes(body, _NEIGHBOUR.size)
+        if state & _NUD_PERMANENT and family in _FAMILIES.values() and _NDA_LLADDR in parts:
+            ours = as_number(parts.get(_NDA_PROTOCOL, b"")) == PROTOCOL
+            yield KernelNeighbour(ip_address(parts[_NDA_DST]), _as_mac(parts[_NDA_LLADDR]), ours)
+
+
+def set_neighbour(netlink: Netlink, index: int, address: IPAddress, mac: str) -> None:
+    body = _neighbour(index, address, _NUD_PERMANENT)
+    body += attribute(_NDA_LLADDR, _mac(mac)) + attribute(_NDA_PROTOCOL, bytes((PROTOCOL,)))
+    netlink.do(RTM_NEWNEIGH, body, NLM_F_CREATE | NLM_F_REPLACE)  # whatever was learnt about it is replaced
+
+
+def delete_neighbour(netlink: Netlink, index: int, address: IPAddress) -> None:
+    with unless_absent():
+        netlink.do(RTM_DELNEIGH, _neighbour(index, address, 0))
+
+
+def _link(index: int, flags: int = 0, changed: int = 0) -> bytes:
+    return _LINK.pack(0, 0, index, flags, changed)
+
+
+def _address(index: int, address: IPInterface) -> bytes:
+    local = address.ip.packed
+    body = _ADDRESS.pack(_FAMILIES[address.version], address.network.prefixlen, 0, 0, index)
+    return body + attribute(_IFA_LOCAL, local) + attribute(_IFA_ADDRESS, local)
+
+
+def _route(index: int, route: UplinkRoute, scope: int) -> bytes:
+    body = _ROUTE.pack(
+        _FAMILIES[route.destination.version],
+        route.destination.prefixlen,
+        0,
+        0,
+        0,
+        route.protocol,
+        scope,
+        _RTN_UNICAST,
+        _RTNH_F_ONLINK if route.onlink else 0,
+    )
+    body += attribute(_RTA_DST, route.destination.network_address.packed)
+    body += number(_RTA_OIF, index) + number(_RTA_TABLE, route.table or TABLE_MAIN)
+    if route.via is not None:
+        body += attribute(_RTA_GATEWAY, route.via.packed)
+    if route.source is not None:
+        body += attribute(_RTA_PREFSRC, route.source.packed)
+    if route.metric:
+        body += number(_RTA_PRIORITY, route.metric)
+    if route.options:
+        body += attribute(_RTA_METRICS, route.options)
+    return body
+
+
+def _neighbour(index: int, address: IPAddress, state: int) -> bytes:
+    body = _NEIGHBOUR.pack(_FAMILIES[address.version], index, state, 0, 0)
+    return body + attribute(_NDA_DST, address.packed)
+
+
+def _mac(value: str) -> bytes:
+    return bytes.fromhex(value.replace(":", ""))
+
+
+def _as_mac(value: bytes) -> str:
+    return value.hex(":")

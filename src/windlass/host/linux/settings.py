@@ -1,0 +1,151 @@
+"""Settings of an interface: what sysctl files, ethtool and the link itself say, read and set as `InterfaceSettings`.
+
+Sysctl files are those of the namespace that the calling thread is in.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from ctypes import addressof, create_string_buffer
+from functools import partial
+from pathlib import Path
+
+from windlass.host.linux import ingress, rtnetlink
+from windlass.host.linux.netlink import Netlink
+from windlass.host.linux.rtnetlink import Link
+from windlass.host.plans import InterfaceSettings
+from windlass.model.families import Family
+
+_CONF = {Family.IPV4: Path("/proc/sys/net/ipv4/conf"), Family.IPV6: Path("/proc/sys/net/ipv6/conf")}
+_SIOCETHTOOL = 0x8946
+# The commands to read and to set each of: transmit checksums, TSO, GRO.
+_OFFLOADS = ((0x16, 0x17), (0x1E, 0x1F), (0x2B, 0x2C))
+
+
+def read(netlink: Netlink, link: Link) -> InterfaceSettings:
+    return InterfaceSettings(
+        link.name,
+        up=link.up,
+        mac=link.mac,
+        mtu=link.mtu,
+        forwards=frozenset(family for family in Family if _forwards(link.name, family)),
+        accepts_own_source=_accepts_own_source(link.name),
+        offloads=offloads(netlink, link.name),
+        kernel_ingress=not ingress.is_closed(netlink, link.index),
+    )
+
+
+def write(netlink: Netlink, link: Link, wanted: InterfaceSettings) -> list[str]:
+    """Each setting on its own; what could not be set is told in a sentence."""
+    problems = []
+    for what, do in _steps(netlink, link, wanted):
+        try:
+            do()
+        except OSError as error:
+            problems.append(f"{link.name}: could not set {what}: {error.strerror}")
+    return problems
+
+
+def _steps(netlink: Netlink, link: Link, wanted: InterfaceSettings) -> Iterator[tuple[str, Callable[[], None]]]:
+    set_link = partial(rtnetlink.set_link, netlink, link.index)
+    if wanted.mac is not None:
+        yield f"its MAC to {wanted.mac}", partial(set_link, mac=wanted.mac)
+    if wanted.mtu is not None:
+        yield f"its MTU to {wanted.mtu}", partial(set_link, mtu=wanted.mtu)
+    for family in sorted(wanted.forwards, key=str):
+        yield f"{family} forwarding", partial(_forward, link.name, family)
+    if wanted.accepts_own_source is not None:
+        accept = wanted.accepts_own_source
+        yield "accept_local and rp_filter", partial(_accept_own_source, link.name, accept=accept)
+    if wanted.offloads is not None:
+        yield "its offloads", partial(set_offloads, netlink, link.name, on=wanted.offloads)
+    if wanted.kernel_ingress is not None:
+        change = ingress.open_again if wanted.kernel_ingress else ingress.close
+        yield "its ingress filter", partial(change, netlink, link.index)
+    if wanted.up is not None:  # last: it comes up as it shall be
+        yield "it up" if wanted.up else "it down", partial(set_link, up=wanted.up)
+
+
+def sysctl(family: Family, interface: str, name: str) -> int:
+    return int((_CONF[family] / interface / name).read_text())
+
+
+def set_sysctl(family: Family, interface: str, name: str, value: int) -> None:
+    (_CONF[family] / interface / name).write_text(str(value))
+
+
+def has(family: Family, interface: str) -> bool:
+    """False for IPv6 where the kernel was started without it, or the MTU is below what IPv6 asks for."""
+    return (_CONF[family] / interface).is_dir()
+
+
+def offloads(netlink: Netlink, interface: str) -> bool:
+    """Is any of the work left to the device?"""
+    return any(_ethtool(netlink, interface, command, 0) for command, _ in _OFFLOADS)
+
+
+def set_offloads(netlink: Netlink, interface: str, *, on: bool) -> None:
+    for _, command in _OFFLOADS:
+        _ethtool(netlink, interface, command, int(on))
+
+
+def _forwards(interface: str, family: Family) -> bool:
+    return has(family, interface) and all(
+        sysctl(family, where, "forwarding") for where in _forwarding(interface, family)
+    )
+
+
+def _forward(interface: str, family: Family) -> None:
+    if family is Family.IPV6 and not sysctl(family, "all", "forwarding"):
+        # A router does not listen to other routers unless told to: who got a default route that way shall keep it.
+        for other in _interfaces(family):
+            with suppress(FileNotFoundError):  # it has gone meanwhile
+                if sysctl(family, other, "accept_ra") == 1:
+                    set_sysctl(family, other, "accept_ra", 2)
+    for where in _forwarding(interface, family):
+        set_sysctl(family, where, "forwarding", 1)
+
+
+def _forwarding(interface: str, family: Family) -> tuple[str, ...]:
+    # For IPv6 the switch of an interface is about router advertisements; that of all interfaces is about forwarding.
+    return ("all", interface) if family is Family.IPV6 else (interface,)
+
+
+def _accepts_own_source(interface: str) -> bool:
+    filtered = any(sysctl(Family.IPV4, where, "rp_filter") for where in ("all", interface))
+    return bool(sysctl(Family.IPV4, interface, "accept_local")) and not filtered
+
+
+def _accept_own_source(interface: str, *, accept: bool) -> None:
+    set_sysctl(Family.IPV4, interface, "accept_local", int(accept))
+    strictness = sysctl(Family.IPV4, "all", "rp_filter")
+    if accept and strictness:
+        # The stricter of `all` and the interface holds: the others shall keep what they had.
+        for other in _interfaces(Family.IPV4):
+            with suppress(FileNotFoundError):
+                if sysctl(Family.IPV4, other, "rp_filter") < strictness:
+                    set_sysctl(Family.IPV4, other, "rp_filter", strictness)
+        set_sysctl(Family.IPV4, "all", "rp_filter", 0)
+    if accept:
+        set_sysctl(Family.IPV4, interface, "rp_filter", 0)
+
+
+def _interfaces(family: Family) -> list[str]:
+    return [path.name for path in _CONF[family].iterdir() if path.name not in {"all", "default"}]
+
+
+def _ethtool(netlink: Netlink, interface: str, command: int, value: int) -> int:
+    data = create_string_buffer(struct.pack("=II", command, value), 8)
+    request = struct.pack("16sP16x", interface.encode(), addressof(data))
+    try:
+        fcntl.ioctl(netlink.fileno(), _SIOCETHTOOL, request)
+    except OSError as error:
+        # A device that cannot do such work at all need not be told not to.
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        return 0
+    return int(struct.unpack_from("=I", data.raw, 4)[0])

@@ -1,0 +1,57 @@
+"""What the kernel announces about a few interfaces: that they, their addresses or routes have changed, not how."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+
+from windlass.host.linux import rtnetlink
+from windlass.host.linux.netlink import Netlink
+
+_GROUPS = rtnetlink.GROUP_LINKS | rtnetlink.GROUP_ADDRESSES | rtnetlink.GROUP_ROUTES
+
+
+class Watch:
+    """A socket that becomes readable; `changed` says what for."""
+
+    def __init__(self, netlink: Netlink, names: Iterable[str]) -> None:
+        self._names = frozenset(names)
+        self._netlink = Netlink(_GROUPS)
+        found = [rtnetlink.link(netlink, name) for name in self._names]
+        self.gone: set[str] = set()
+        self._known = {link.index: link.name for link in found if link is not None}
+
+    def fileno(self) -> int:
+        return self._netlink.fileno()
+
+    def close(self) -> None:
+        self._netlink.close()
+
+    def changed(self) -> frozenset[str]:
+        """The names of those of our interfaces that have been talked about since the last time."""
+        changed = set()
+        try:
+            for kind, body in self._netlink.announced():
+                name = self._subject(kind, body)
+                if name is not None:
+                    changed.add(name)
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                raise
+            return self._names  # more was said than the socket could hold: it may have been about any of them
+        return frozenset(changed)
+
+    def _subject(self, kind: int, body: bytes) -> str | None:
+        if kind in {rtnetlink.RTM_NEWLINK, rtnetlink.RTM_DELLINK}:
+            link = rtnetlink.read_link(body)
+            if link.name not in self._names:
+                return None
+            self._known[link.index] = link.name
+            (self.gone.add if kind == rtnetlink.RTM_DELLINK else self.gone.discard)(link.name)
+            return link.name
+        if kind in {rtnetlink.RTM_NEWADDR, rtnetlink.RTM_DELADDR}:
+            return self._known.get(rtnetlink.index_of_address(body))
+        if kind in {rtnetlink.RTM_NEWROUTE, rtnetlink.RTM_DELROUTE}:
+            route = rtnetlink.read_route(body)
+            return None if route is None else self._known.get(route.index)
+        return None

@@ -1,0 +1,110 @@
+"""What Windlass asks of an operating system. Each host implements `Host`, and passes the same contract tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from windlass.host.plans import HostChange, HostNames, HostPlan
+from windlass.model.families import IPAddress, IPInterface, IPNetwork
+
+
+class HostError(Exception):
+    """The host could not do it. The message says what, where, and what is the case now."""
+
+
+@dataclass(frozen=True, slots=True)
+class UplinkRoute:
+    """A route by the uplink that somebody else made, kept as they made it."""
+
+    destination: IPNetwork
+    via: IPAddress | None = None
+    source: IPAddress | None = None
+    metric: int = 0
+    onlink: bool = False
+    table: int = 0  # 0: the host's main table
+    protocol: int = 0  # who made it, as the host numbers them
+    options: bytes = b""  # further settings of the route (MTU, window) in the host's own form
+
+    def __str__(self) -> str:
+        via = f" via {self.via}" if self.via else ""
+        return f"route {self.destination}{via}"
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An interface of the host with what it holds; without what the host makes by itself (link-local, connected)."""
+
+    name: str
+    index: int  # the host's number for this very interface: one that is made again has another
+    mac: str
+    mtu: int
+    addresses: tuple[IPInterface, ...] = ()
+    routes: tuple[UplinkRoute, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PodLink:
+    """A Pod's interface and its other end on the host, as asked for."""
+
+    namespace: str  # the path of the Pod's network namespace (Windows: its HCN id)
+    interface: str  # its name in the Pod
+    host_interface: str
+    mac: str
+    addresses: tuple[IPInterface, ...]
+    gateways: tuple[IPAddress, ...]
+    mtu: int
+    userspace: bool  # the switch runs its userspace datapath
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedLink:
+    """A Pod link as it is found on the host."""
+
+    host_interface: str
+    interface: str
+    namespace: str
+
+
+class Host(Protocol):
+    async def installed(self, names: HostNames) -> HostPlan:
+        """What there is of ours: addresses of the gateway, our routes and neighbours, settings of the three interfaces.
+        What others have set up is not in it, and so never in a change.
+        """
+
+    async def apply(self, change: HostChange) -> tuple[str, ...]:
+        """Do all that can be done; each problem is a sentence about one item, and does not stop the others."""
+
+    async def find_uplink(self, bridge: str, addresses: Collection[IPAddress], name: str | None = None) -> Adapter:
+        """The NIC of that name, or else the one that holds these Node IPs; with what the bridge interface holds
+        for it, once it is adopted.
+        """
+
+    async def adopt_uplink(self, uplink: str, bridge: str, addresses: Collection[IPAddress]) -> Adapter:
+        """Addresses, routes, MAC and MTU of the uplink are the bridge interface's, whatever was the case before:
+        never moved, moved, half moved, or lost with the bridge interface. If that fails the uplink has them.
+        """
+
+    async def release_uplink(self, uplink: str, bridge: str) -> None:
+        """The uplink has its addresses and routes back, wherever they were."""
+
+    async def attach_pod(self, link: PodLink) -> None:
+        """The link is there, exactly so. After an error there is none."""
+
+    async def detach_pod(self, host_interface: str) -> None:
+        """The link is gone; so be it if it was gone already."""
+
+    async def check_pod(self, link: PodLink) -> tuple[str, ...]:
+        """How what is there differs from this link; one sentence for each difference."""
+
+    async def pod_links(self) -> tuple[AttachedLink, ...]:
+        """Those there are, in order of the host's interface names."""
+
+    def watch(self, names: HostNames) -> AsyncGenerator[frozenset[str], None]:
+        """Yields at once, and then whenever something of these interfaces has changed: which of them, by name.
+        Changes that come faster than they are taken are taken together.
+        """
+
+    async def close(self) -> None:
+        """Nothing is undone: what was set up stays."""

@@ -1,0 +1,210 @@
+"""A running cluster, made to match a World: machines, Nodes, Pods, servers and manifests. It sends no probes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from ipaddress import ip_network
+from typing import TYPE_CHECKING
+
+from windlass.host.linux import namespaces
+from windlass.lab import labs, manifests, segments, underlays, worlds
+from windlass.lab.arrivals import Arrivals
+from windlass.lab.labs import Description, Place
+from windlass.lab.servers import Servers
+from windlass.lab.underlays import Underlay
+from windlass.lab.worlds import World
+from windlass.model.nodes import TrafficMode
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Iterator, Mapping
+
+    from windlass.lab.directives import Action, Source
+    from windlass.lab.fabrics import Fabric
+    from windlass.lab.labs import Lab
+    from windlass.lab.objects import Pod
+    from windlass.lab.segments import Machine
+    from windlass.lab.worlds import Addresses
+    from windlass.model.families import IPAddress, IPNetwork
+
+
+class Cluster:
+    """Starts empty. `apply` brings it from the world that it is in to the next."""
+
+    def __init__(self, lab: Lab, fabric: Fabric, machines: Iterable[Machine]) -> None:
+        """`machines` are all that there will ever be: wires are laid once."""
+        self.arrivals = Arrivals()
+        self.world = World()
+        self.lab = lab
+        self._fabric = fabric
+        self._underlay = Underlay(lab, segments.segments(machines))
+        self._servers = Servers(self.arrivals)
+        self._attached: dict[str, tuple[IPAddress, ...]] = {}
+
+    @property
+    def addresses(self) -> Addresses:
+        """Of every Pod."""
+        return worlds.pod_addresses(self.world, self._attached)
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._underlay.create)
+
+    @property
+    def dataplane(self) -> str:
+        return self._fabric.dataplane
+
+    async def reach(self, world: World, actions: Iterable[Action]) -> None:
+        """One step: objects are applied, then actions done, and all of it has taken effect on every Node."""
+        await self._apply(world)
+        for action in actions:
+            await self._fabric.act(action.spec, self.world.configuration)
+        await self._fabric.converge()
+        for node in self.world.nodes:
+            underlays.ask_neighbours_patiently(self._node_namespace(node))  # the bridge and the gateway are new
+
+    async def route(self, addresses: Mapping[IPAddress, str]) -> None:
+        """Has the router send these addresses to these Nodes; and PodCIDRs to theirs, where nothing is encapsulated."""
+        wanted: dict[IPNetwork, IPAddress] = {}
+        for node in self.world.nodes.values() if self.world.traffic_mode is TrafficMode.NO_ENCAP else ():
+            for family, cidr in node.pod_cidrs.items():
+                if family in node.addresses:
+                    wanted[cidr] = node.addresses[family]
+        for address, name in addresses.items():
+            via = next(ip for ip in self.world.nodes[name].addresses.values() if ip.version == address.version)
+            wanted[ip_network(address)] = via
+        await asyncio.to_thread(self._underlay.route, wanted)
+
+    async def end(self) -> None:
+        """Only processes and sockets: the lab removes namespaces and files."""
+        self._servers.close_all()
+        await self._fabric.end()
+
+    # Where things are -------------------------------------------------------------------------------------------
+
+    def namespace_of(self, source: Source) -> str:
+        if source.node:
+            return self._node_namespace(source.node)
+        if source.pod:
+            return self._pod_namespace(self.world.pods[source.pod])
+        return self._host_namespace(source.external_host)
+
+    def machines(self) -> Iterator[tuple[str, str]]:
+        """Each namespace of the cluster with the name under which its packets are noted."""
+        for pod in self.world.pods.values():
+            if not pod.spec.host_network:
+                yield self._pod_namespace(pod), pod.key
+        yield from ((self._node_namespace(name), f"node/{name}") for name in self.world.nodes)
+        yield from ((self._host_namespace(name), f"externalHost/{name}") for name in self.world.hosts)
+
+    def places(self) -> dict[str, Place]:
+        nodes = {
+            f"node/{name}": Place(self._node_namespace(name), str(self.lab.node_folder(name) / "ovs"))
+            for name in self.world.nodes
+        }
+        pods = {f"pod/{key}": Place(self._pod_namespace(pod)) for key, pod in self.world.pods.items()}
+        hosts = {f"externalHost/{name}": Place(self._host_namespace(name)) for name in self.world.hosts}
+        return nodes | pods | hosts
+
+    def describe(self, scenario: str) -> None:
+        """For `lab status` and `lab exec`."""
+        labs.describe(self.lab, Description(self.lab.id, os.getpid(), scenario, self.dataplane, self.places()))
+
+    def _node_namespace(self, name: str) -> str:
+        return self.lab.namespace("node", name)
+
+    def _host_namespace(self, name: str) -> str:
+        return self.lab.namespace("host", name)
+
+    def _pod_namespace(self, pod: Pod) -> str:
+        if pod.spec.host_network:
+            return self._node_namespace(pod.spec.node_name)
+        return self.lab.namespace("pod", pod.key)
+
+    async def _apply(self, world: World) -> None:
+        """Objects that are gone go first; what is new comes in the order in which it depends on each other."""
+        before, self.world = self.world, world
+        await self._remove_pods(before)
+        await self._remove_machines(before)
+        self._write_manifests()
+        await self._add_hosts(before)
+        await self._add_nodes(before)
+        await self._add_pods(before)
+        self._write_manifests()  # now with the addresses of the Pods
+
+    # Machines ---------------------------------------------------------------------------------------------------
+
+    async def _add_hosts(self, before: World) -> None:
+        for name, host in self.world.hosts.items():
+            if before.hosts.get(name) == host:
+                continue
+            namespace = await asyncio.to_thread(self._underlay.plug, segments.machine_of_host(host))
+            backend = f"externalHost/{name}"
+            self._servers.watch(namespace, backend)
+            await self._servers.listen(namespace, backend, [(port.protocol, port.port) for port in host.spec.ports])
+
+    async def _add_nodes(self, before: World) -> None:
+        new = [node for name, node in self.world.nodes.items() if name not in before.nodes]
+        for node in new:
+            namespace = await asyncio.to_thread(self._underlay.plug, segments.machine_of_node(node))
+            self._servers.watch(namespace, f"node/{node.name}")
+        await self.route({})
+        await _all(
+            self._fabric.add_node(node, self._node_namespace(node.name), self.world.configuration) for node in new
+        )
+
+    async def _remove_machines(self, before: World) -> None:
+        for name, node in before.nodes.items():
+            if name not in self.world.nodes:
+                await self._fabric.remove_node(name)
+                await self._remove_machine(segments.machine_of_node(node), f"node/{name}")
+        for name, host in before.hosts.items():
+            if self.world.hosts.get(name) != host:
+                await self._remove_machine(segments.machine_of_host(host), f"externalHost/{name}")
+
+    async def _remove_machine(self, machine: Machine, backend: str) -> None:
+        self._servers.close(backend)
+        await asyncio.to_thread(self._underlay.unplug, machine)
+
+    # Pods -------------------------------------------------------------------------------------------------------
+
+    async def _add_pods(self, before: World) -> None:
+        await _all(self._add_pod(pod) for pod in self.world.pods.values() if not _same(pod, before))
+
+    async def _add_pod(self, pod: Pod) -> None:
+        namespace = self._pod_namespace(pod)
+        if not pod.spec.host_network:
+            underlays.make_namespace(namespace)
+            self._attached[pod.key] = await self._fabric.attach(pod, namespace)
+            underlays.ask_neighbours_patiently(namespace)
+            self._servers.watch(namespace, pod.key)
+        await self._servers.listen(namespace, pod.key, [(port.protocol, port.container_port) for port in pod.ports])
+
+    async def _remove_pods(self, before: World) -> None:
+        await _all(self._remove_pod(pod) for pod in before.pods.values() if not _same(pod, self.world))
+
+    async def _remove_pod(self, pod: Pod) -> None:
+        self._servers.close(pod.key)
+        if not pod.spec.host_network:
+            namespace = self._pod_namespace(pod)
+            await self._fabric.detach(pod, namespace)
+            namespaces.delete(namespace)
+            del self._attached[pod.key]
+
+    def _write_manifests(self) -> None:
+        manifests.write(self.lab.manifests, manifests.render(self.world, self.addresses))
+
+
+def _same(pod: Pod, world: World) -> bool:
+    """Whether the Pod runs on there: another Node, address or port is another Pod, as it is to Kubernetes."""
+    other = world.pods.get(pod.key)
+    return other is not None and (pod.spec, pod.fixed_addresses) == (other.spec, other.fixed_addresses)
+
+
+async def _all(jobs: Iterable[Coroutine[None, None, None]]) -> None:
+    """Side by side; the first that fails ends the others, so that nothing is still under way when it is told."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for job in jobs:
+                group.create_task(job)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None

@@ -1,0 +1,39 @@
+"""What a cluster needs of the software that makes its Pods reach each other. agents.py has the real one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from windlass.lab.directives import ActionSpec
+    from windlass.lab.objects import Node, Pod
+    from windlass.model.families import IPAddress
+
+
+class Fabric(Protocol):
+    """Nodes are added with their underlay NICs in place and the manifests written; Pods with an empty namespace."""
+
+    @property
+    def dataplane(self) -> str: ...
+
+    async def add_node(self, node: Node, namespace: str, configuration: Mapping[str, object]) -> None: ...
+
+    async def remove_node(self, node: str) -> None: ...
+
+    async def attach(self, pod: Pod, namespace: str) -> tuple[IPAddress, ...]:
+        """Returns the addresses that the Pod has now."""
+        ...
+
+    async def detach(self, pod: Pod, namespace: str) -> None: ...
+
+    async def act(self, action: ActionSpec, configuration: Mapping[str, object]) -> None: ...
+
+    async def converge(self) -> None:
+        """Until every Node forwards by the manifests as they are now."""
+        ...
+
+    async def end(self) -> None:
+        """Ends all processes at once; nobody will need what they hold."""
+        ...

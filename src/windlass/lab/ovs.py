@@ -1,0 +1,97 @@
+"""The Open vSwitch of each Node: both daemons as children of the lab, in the Node's namespace. Agents program it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from windlass.lab.labs import LabError
+from windlass.lab.processes import Child, program
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
+_KERNEL_MODULE = Path("/sys/module/openvswitch")
+# A cluster shares this machine's cores: one thread of each kind a switch is enough.
+_FIRST_ROW = (
+    '["Open_vSwitch",{"op":"insert","table":"Open_vSwitch","row":{"other_config":["map",'
+    '[["n-handler-threads","1"],["n-revalidator-threads","1"]]]}}]'
+)
+
+
+@cache
+def datapath_type() -> str:
+    """`system` where the kernel has openvswitch, else `netdev`, the userspace datapath."""
+    if not _KERNEL_MODULE.exists():
+        with suppress(LabError):  # no modprobe, no modules
+            subprocess.run([program("modprobe"), "--quiet", "openvswitch"], check=False, capture_output=True)
+    return "system" if _KERNEL_MODULE.exists() else "netdev"
+
+
+def datapath_in_words() -> str:
+    if datapath_type() == "system":
+        return "Open vSwitch in the kernel"
+    return "Open vSwitch in userspace (this kernel has no openvswitch module)"
+
+
+class Switch:
+    """ovsdb-server and ovs-vswitchd of one Node. All their files are in one folder."""
+
+    def __init__(self, node: str, namespace: str, folder: Path) -> None:
+        self.folder = folder
+        self._node = node
+        self._namespace = namespace
+        self._database: Child | None = None
+        self._switch: Child | None = None
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """With this, `ovs-ofctl` and its kin talk to this switch."""
+        names = ("OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR")
+        return dict.fromkeys(names, str(self.folder))
+
+    async def start(self) -> None:
+        self.folder.mkdir(parents=True)
+        (self.folder / "conf.db").write_bytes(await asyncio.to_thread(_empty_database))
+        self._database = self._daemon("ovsdb-server", "conf.db", f"--remote=punix:{self.folder}/db.sock")
+        await self._database.listening(self.folder / "db.sock")
+        await self._start_switch()
+
+    async def restart(self) -> None:
+        """As an upgrade does: the database stays. In userspace, the bridge's interfaces go and come with the daemon."""
+        if self._switch:
+            await self._switch.stop()
+        await self._start_switch()
+
+    async def end(self) -> None:
+        await asyncio.gather(*(daemon.kill() for daemon in (self._switch, self._database) if daemon))
+
+    async def _start_switch(self) -> None:
+        self._switch = self._daemon("ovs-vswitchd", f"unix:{self.folder}/db.sock")
+        await self._switch.listening(self.folder / "ovs-vswitchd.ctl")
+
+    def _daemon(self, name: str, *arguments: str) -> Child:
+        own_files = (f"--unixctl={self.folder}/{name}.ctl", f"--pidfile={self.folder}/{name}.pid")
+        return Child(
+            f"{name} of Node {self._node}",
+            [program(name), *arguments, *own_files, "--no-chdir"],
+            namespace=self._namespace,
+            log=self.folder / f"{name}.log",
+            environment=self.environment,
+            folder=self.folder,
+        )
+
+
+@cache
+def _empty_database() -> bytes:
+    with TemporaryDirectory() as folder:
+        database = f"{folder}/conf.db"
+        subprocess.run([program("ovsdb-tool"), "create", database, str(SCHEMA)], check=True)
+        subprocess.run([program("ovsdb-tool"), "transact", database, _FIRST_ROW], check=True, stdout=subprocess.DEVNULL)
+        return Path(database).read_bytes()

@@ -1,0 +1,138 @@
+"""Runs scenarios from nothing to clean: reads them, brings each cluster up, sends its probes, reports the verdicts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from windlass.lab import labs, ovs, results, scenarios, segments
+from windlass.lab.agents import Agents, Programs
+from windlass.lab.clusters import Cluster
+from windlass.lab.fabrics import Fabric
+from windlass.lab.labs import Lab, LabError
+from windlass.lab.processes import program
+from windlass.lab.results import ScenarioResult
+from windlass.lab.rounds import Rounds
+from windlass.lab.scenarios import Scenario, ScenarioError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+    from pathlib import Path
+
+    from windlass.lab.probes import Verdict
+
+Say = Callable[[str], None]  # tells a person what is going on
+FabricOf = Callable[[Lab], Fabric]
+INTERRUPTED = 130  # as shells have it
+
+
+def run(
+    paths: Sequence[Path], *, json_file: Path | None = None, programs: Programs | None = None, jobs: int = 1
+) -> int:
+    """The whole of `windlass lab run`; returns the exit status. Prints as it goes, in colour only on a terminal."""
+    console = Console(highlight=False, soft_wrap=True)
+    nodes = programs or Programs()
+    started = time.monotonic()
+    try:
+        check_machine(nodes)
+        console.print(f"Nodes forward by {ovs.datapath_in_words()}.")
+        outcome = asyncio.run(interruptible(_run(paths, lambda lab: Agents(lab, nodes), console.print, jobs)))
+    except LabError as error:
+        console.print(str(error), style="bold red")
+        return results.TROUBLE
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        console.print("interrupted; nothing is left behind")
+        return INTERRUPTED
+    console.print(results.table(outcome), soft_wrap=False)
+    console.print(f"{results.summary(outcome)} in {time.monotonic() - started:.1f} s")
+    if json_file:
+        json_file.write_bytes(results.to_json(outcome))
+    return results.status(outcome)
+
+
+async def run_scenario(scenario: Scenario, fabric_of: FabricOf, say: Say) -> ScenarioResult:
+    """One scenario in a lab of its own."""
+    started = time.monotonic()
+    verdicts: list[Verdict] = []
+    error = dataplane = ""
+    try:
+        async with standing(scenario, fabric_of) as cluster:
+            dataplane = cluster.dataplane
+            rounds = Rounds(cluster)
+            for step, world in scenario.worlds():
+                await cluster.reach(world, step.actions)
+                say(f"  {scenario.name}: {step.name} stands after {time.monotonic() - started:.1f} s")
+                verdicts += await rounds.send(step)
+            verdicts += await rounds.end()
+    except LabError as trouble:
+        error = str(trouble)
+    declared = [(step.name, probe.name) for step in scenario.steps for probe in step.probes]
+    verdicts.sort(key=lambda verdict: declared.index((verdict.step, verdict.probe)))
+    return ScenarioResult(scenario.name, dataplane, time.monotonic() - started, tuple(verdicts), error)
+
+
+@asynccontextmanager
+async def standing(scenario: Scenario, fabric_of: FabricOf) -> AsyncIterator[Cluster]:
+    """A cluster in a lab of its own, empty still, with wires for all machines that the scenario will have."""
+    machines = dict.fromkeys(machine for _, world in scenario.worlds() for machine in segments.machines(world))
+    with labs.opened() as lab:
+        cluster = Cluster(lab, fabric_of(lab), machines)
+        try:
+            await cluster.start()
+            yield cluster
+        finally:
+            await cluster.end()
+
+
+def read(paths: Sequence[Path]) -> Iterator[Scenario | ScenarioResult]:
+    """Every scenario below the paths; of one that cannot be read, the result that says why."""
+    for path in paths:
+        try:
+            found = scenarios.find(path)
+        except ScenarioError as error:
+            yield ScenarioResult(str(path), "", 0, error=str(error))
+            continue
+        for name, files in found.items():
+            try:
+                yield scenarios.read(name, files)
+            except ScenarioError as error:
+                yield ScenarioResult(name, "", 0, error=str(error))
+
+
+def check_machine(programs: Programs) -> None:
+    """Whether this machine can have a lab at all."""
+    if os.geteuid() != 0:
+        raise LabError("the lab makes network namespaces and so needs root: run it with sudo")
+    for name in ("ovsdb-server", "ovs-vswitchd", "ovsdb-tool", "nsenter", "setpriv"):
+        program(name)
+    if not programs.cni.exists():
+        raise LabError(f"{programs.cni}: the CNI plugin is not there; `make setup` builds it")
+
+
+async def interruptible(job: Coroutine[None, None, Sequence[ScenarioResult]]) -> Sequence[ScenarioResult]:
+    """SIGTERM ends it in order, as Ctrl-C does."""
+    task = asyncio.ensure_future(job)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await task
+
+
+async def _run(paths: Sequence[Path], fabric_of: FabricOf, say: Say, jobs: int) -> Sequence[ScenarioResult]:
+    places = asyncio.Semaphore(jobs)
+
+    async def one(scenario: Scenario | ScenarioResult) -> ScenarioResult:
+        if isinstance(scenario, ScenarioResult):
+            return scenario
+        async with places:
+            say(f"{scenario.name}")
+            for warning in scenario.warnings:
+                say(f"  {scenario.name}: warning: {warning}")
+            return await run_scenario(scenario, fabric_of, say)
+
+    return await asyncio.gather(*map(one, read(paths)))

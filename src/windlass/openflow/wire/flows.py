@@ -1,0 +1,114 @@
+"""Flows as bytes: what one is to the switch, the messages that add and remove it, and what a dump says."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from hashlib import blake2b
+
+from msgspec import Struct
+
+from windlass.openflow.flows import Flow
+from windlass.openflow.wire import actions, matches
+from windlass.openflow.wire.messages import VERSION, MalformedMessage, Part, Type, multipart_request
+
+ALL_TABLES = 0xFF
+
+Key = tuple[int, int, bytes]
+
+
+class EncodedFlow(Struct, frozen=True, gc=False):
+    """A flow as Open vSwitch reports it. Equal ones behave equally; the cookie is a digest of all the rest."""
+
+    table: int
+    priority: int
+    match: bytes  # the conditions alone
+    instructions: bytes
+    cookie: int
+
+    @property
+    def key(self) -> Key:
+        """Whose flow this is: a switch holds one flow a key, and adding another replaces it."""
+        return self.table, self.priority, self.match
+
+
+_CONTENT = struct.Struct("!BHH")
+_DIGEST = struct.Struct("!Q")
+_NOT_DIGESTS = (0, (1 << 64) - 1)  # what a flow has by default, and "any cookie" in requests
+
+
+def encode(flow: Flow) -> EncodedFlow:
+    match = matches.encode(flow.match)
+    instructions = actions.instructions(flow.actions)
+    table, priority = flow.table, flow.priority
+    content = _CONTENT.pack(table, priority, len(match)) + match + instructions
+    (cookie,) = _DIGEST.unpack(blake2b(content, digest_size=8).digest())
+    return EncodedFlow(table, priority, match, instructions, 1 if cookie in _NOT_DIGESTS else cookie)
+
+
+# header; cookie, cookie mask, table, command, two timeouts, priority, buffer, out port, out group, flags, importance;
+# header of the match
+_FLOW_MOD = struct.Struct("!BBHI QQBBHHHIIIHH HH")
+_TYPE = int(Type.FLOW_MOD)
+_ADD, _DELETE, _DELETE_STRICT = 0, 3, 4
+_ANY = 0xFFFFFFFF
+_OXM = 1
+
+
+def add(flow: EncodedFlow, xid: int) -> bytes:
+    """Add the flow, in place of the one with its key if there is one."""
+    match = flow.match
+    length = len(match)
+    end = match + matches.padding(match) + flow.instructions
+    # fmt: off
+    return _FLOW_MOD.pack(
+        VERSION, _TYPE, 52 + len(end), xid,
+        flow.cookie, 0, flow.table, _ADD, 0, 0, flow.priority, _ANY, _ANY, _ANY, 0, 0,
+        _OXM, length + 4,
+    ) + end
+    # fmt: on
+
+
+def delete(flow: EncodedFlow, xid: int) -> bytes:
+    """Delete the flow with this key, whatever it does."""
+    return _delete(_DELETE_STRICT, flow.table, flow.priority, flow.match, xid)
+
+
+def delete_all(xid: int) -> bytes:
+    return _delete(_DELETE, ALL_TABLES, 0, b"", xid)
+
+
+def _delete(command: int, table: int, priority: int, match: bytes, xid: int) -> bytes:
+    end = match + matches.padding(match)
+    # fmt: off
+    return _FLOW_MOD.pack(
+        VERSION, _TYPE, 52 + len(end), xid,
+        0, 0, table, command, 0, 0, priority, _ANY, _ANY, _ANY, 0, 0,
+        _OXM, len(match) + 4,
+    ) + end
+    # fmt: on
+
+
+def dump_request(xid: int, table: int = ALL_TABLES) -> bytes:
+    body = struct.pack("!B3xII4xQQ", table, _ANY, _ANY, 0, 0) + matches.structure(b"")
+    return multipart_request(Part.FLOWS, xid, body)
+
+
+# length, table, priority, timeouts and flags (not ours), cookie; length of the match
+_DUMPED = struct.Struct("!H2xBxH8xQ2xH")
+_STATISTICS = struct.Struct("!2xH")
+
+
+def dumped(body: bytes) -> Iterator[EncodedFlow]:
+    """The flows in one part of the answer to a dump request."""
+    offset = 0
+    end = len(body)
+    while offset < end:
+        length, table, priority, cookie, match_length = _DUMPED.unpack_from(body, offset)
+        match = offset + 28
+        statistics = offset + 24 + (match_length + 7 & ~7)
+        instructions = statistics + (_STATISTICS.unpack_from(body, statistics)[0] + 7 & ~7)
+        offset += length
+        if not instructions <= offset <= end:
+            raise MalformedMessage(f"a flow in a dump claims {length} bytes, which do not hold its parts")
+        yield EncodedFlow(table, priority, body[match : match + match_length - 4], body[instructions:offset], cookie)

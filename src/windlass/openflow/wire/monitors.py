@@ -1,0 +1,84 @@
+"""Flow monitors: the switch tells of each change of its flows, and so of those that somebody else made."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+
+from msgspec import Struct
+
+from windlass.openflow.wire import matches
+from windlass.openflow.wire.flows import ALL_TABLES, EncodedFlow
+from windlass.openflow.wire.messages import MalformedMessage, Part, multipart_request
+
+
+class Event(IntEnum):
+    INITIAL = 0
+    ADDED = 1
+    REMOVED = 2
+    MODIFIED = 3
+    OURS = 4  # done by a message of this connection: its xid is all that is told
+    PAUSED = 5
+    RESUMED = 6
+
+
+class FlowUpdate(Struct, frozen=True, gc=False):
+    """A change of the switch's flows. A removed flow comes without its instructions."""
+
+    event: Event
+    flow: EncodedFlow | None = None
+    xid: int | None = None
+
+
+_ANY = 0xFFFFFFFF
+_ADD, _DELETE = 0, 2
+_ADDED, _REMOVED, _MODIFIED, _WITH_INSTRUCTIONS = 2, 4, 8, 16
+_REQUEST = struct.Struct("!IIIHBB")
+
+
+def monitor_request(monitor: int, xid: int, table: int = ALL_TABLES) -> bytes:
+    """From now on tell of flows that are added, changed and removed."""
+    events = _ADDED | _REMOVED | _MODIFIED | _WITH_INSTRUCTIONS
+    return _request(monitor, xid, events, table, _ADD)
+
+
+def cancel_request(monitor: int, xid: int) -> bytes:
+    return _request(monitor, xid, 0, ALL_TABLES, _DELETE)
+
+
+def _request(monitor: int, xid: int, events: int, table: int, command: int) -> bytes:
+    body = _REQUEST.pack(monitor, _ANY, _ANY, events, table, command) + matches.structure(b"")
+    return multipart_request(Part.FLOW_MONITOR, xid, body)
+
+
+# length, event; then table, reason, timeouts (not ours), priority, cookie; length of the match
+_UPDATE = struct.Struct("!HH")
+_FLOW = struct.Struct("!4xBx4xH4xQ2xH")
+_XID = struct.Struct("!4xI")
+
+
+def updates(body: bytes) -> Iterator[FlowUpdate]:
+    """The changes in one part of a monitor's reply. Replies keep coming, with xid 0."""
+    offset = 0
+    while offset < len(body):
+        length, kind = _UPDATE.unpack_from(body, offset)
+        if not 8 <= length <= len(body) - offset:
+            raise MalformedMessage(f"a flow update claims {length} bytes of {len(body) - offset}")
+        event = Event(kind)
+        if event is Event.OURS:
+            yield FlowUpdate(event, xid=_XID.unpack_from(body, offset)[0])
+        elif event in {Event.PAUSED, Event.RESUMED}:
+            yield FlowUpdate(event)
+        else:
+            yield FlowUpdate(event, _flow(body, offset, length))
+        offset += length
+
+
+def _flow(body: bytes, offset: int, length: int) -> EncodedFlow:
+    table, priority, cookie, match_length = _FLOW.unpack_from(body, offset)
+    match = offset + 28
+    instructions = offset + 24 + (match_length + 7 & ~7)
+    return EncodedFlow(
+        table, priority, body[match : match + match_length - 4], body[instructions : offset + length], cookie
+    )

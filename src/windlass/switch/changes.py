@@ -1,0 +1,118 @@
+"""What to tell a switch so that it holds what it should: the difference, as steps in a safe order. No I/O.
+
+One function serves a first sync, an ordinary change, an audit and the healing of drift: they differ only in how
+much of the switch they look at. See docs/decisions/0004-flows-by-content.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from windlass.openflow.wire import flows as flow_wire
+from windlass.openflow.wire import groups as group_wire
+from windlass.openflow.wire.flows import EncodedFlow, Key
+from windlass.openflow.wire.groups import EncodedGroup
+
+Identity: TypeAlias = Key | int  # what a switch tells its flows apart by, and its groups
+
+
+class AddFlow(Struct, frozen=True, gc=False):
+    """Overwrites the flow that has the same key: there is no moment without one."""
+
+    flow: EncodedFlow
+
+
+class DeleteFlow(Struct, frozen=True, gc=False):
+    flow: EncodedFlow
+
+
+class AddGroup(Struct, frozen=True, gc=False):
+    group: EncodedGroup
+
+
+class ModifyGroup(Struct, frozen=True, gc=False):
+    group: EncodedGroup
+
+
+class DeleteGroup(Struct, frozen=True, gc=False):
+    group: EncodedGroup
+
+
+Step: TypeAlias = AddFlow | DeleteFlow | AddGroup | ModifyGroup | DeleteGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Flows and groups, by their identity, that a switch holds or should hold."""
+
+    flows: dict[Key, EncodedFlow] = field(default_factory=dict)
+    groups: dict[int, EncodedGroup] = field(default_factory=dict)
+
+    def record(self, step: Step) -> None:
+        """The step was taken."""
+        match step:
+            case AddFlow(flow):
+                self.flows[flow.key] = flow
+            case DeleteFlow(flow):
+                self.flows.pop(flow.key, None)
+            case AddGroup(group) | ModifyGroup(group):
+                self.groups[group.identity] = group
+            case DeleteGroup(group):
+                self.groups.pop(group.identity, None)
+
+    def only(self, identities: Iterable[Identity]) -> Holding:
+        """The part of it that has one of these identities."""
+        part = Holding()
+        for identity in identities:
+            if isinstance(identity, int):
+                if (group := self.groups.get(identity)) is not None:
+                    part.groups[identity] = group
+            elif (flow := self.flows.get(identity)) is not None:
+                part.flows[identity] = flow
+        return part
+
+
+def diff(installed: Holding, flows: Iterable[EncodedFlow], groups: Iterable[EncodedGroup]) -> Iterator[Step]:
+    """The steps from `installed` to exactly these flows and groups, in an order that a switch can take.
+
+    Groups come before the flows that use them, and go after them: deleting a group deletes its flows. Flows are
+    added before others are deleted, so that a packet never meets less than both the old and the new.
+
+    The steps are made as they are asked for, so that a switch takes in the first while the last are still being
+    encoded. `installed` is read at once and not changed.
+    """
+    surplus_groups = dict(installed.groups)
+    surplus_flows = dict(installed.flows)
+    for group in groups:
+        held_group = surplus_groups.pop(group.identity, None)
+        if held_group is None:
+            yield AddGroup(group)
+        elif held_group != group:
+            yield ModifyGroup(group)
+    for flow in flows:
+        held_flow = surplus_flows.pop(flow.key, None)
+        if held_flow != flow:
+            yield AddFlow(flow)
+    for flow in surplus_flows.values():
+        yield DeleteFlow(flow)
+    for group in surplus_groups.values():
+        yield DeleteGroup(group)
+
+
+def message(step: Step, xid: int) -> bytes:
+    """What to send for a step."""
+    match step:
+        case AddFlow(flow):
+            return flow_wire.add(flow, xid)
+        case DeleteFlow(flow):
+            return flow_wire.delete(flow, xid)
+        case AddGroup(group):
+            return group_wire.add(group, xid)
+        case ModifyGroup(group):
+            return group_wire.modify(group, xid)
+        case DeleteGroup(group):
+            return group_wire.delete(group.identity, xid)

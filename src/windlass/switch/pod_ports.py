@@ -1,0 +1,195 @@
+"""The Pods' ports of the bridge. What an agent must know of a Pod after a restart stands with its port in the database.
+
+It neither makes interfaces nor gives addresses: the host and CNI do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+
+from windlass.model.families import IPAddress
+from windlass.model.nodes import AttachedPod
+from windlass.switch.bridges import (
+    ROLE,
+    Role,
+    insert_port,
+    interfaces_with,
+    known_bridge,
+    port_number,
+    refuse_foreign,
+    remove_port,
+)
+from windlass.switch.ovsdb import Database, SwitchRefusedError
+from windlass.switch.rows import Interface, Operation, Value, View, put_keys, ref, still_there
+from windlass.switch.streams import SwitchUnreachableError
+
+# Below are the bridge's own ports, which may come later than the first Pod; above, those that OpenFlow reserves.
+POD_NUMBERS: Final = range(16, 0xFF00)
+
+
+@dataclass(frozen=True, slots=True)
+class PodPort:
+    interface: str
+    container_id: str
+    namespace: str
+    name: str
+    mac: str
+    addresses: tuple[IPAddress, ...]
+    netns: str = ""
+
+    @property
+    def external_ids(self) -> dict[str, str]:
+        return {
+            ROLE: Role.POD.value,
+            _CONTAINER: self.container_id,
+            _NAMESPACE: self.namespace,
+            _NAME: self.name,
+            _MAC: self.mac,
+            _ADDRESSES: ",".join(map(str, self.addresses)),
+            **({_NETNS: self.netns} if self.netns else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedPods:
+    pods: tuple[AttachedPod, ...]
+    problems: tuple[str, ...]  # a sentence for each port that says it is a Pod's but does not make sense as one
+
+
+async def add_pod_port(db: Database, bridge: str, pod: PodPort) -> int:
+    """The number of the Pod's port. Repeating it is fine; if it fails, no port is left."""
+    await declare_pod_port(db, bridge, pod)
+    try:
+        return await port_number(db, bridge, pod.interface)
+    except (SwitchRefusedError, SwitchUnreachableError):
+        with suppress(SwitchUnreachableError):
+            await delete_pod_port(db, bridge, pod.interface)
+        raise
+
+
+async def declare_pod_port(db: Database, bridge: str, pod: PodPort) -> None:
+    """The first half of `add_pod_port`: the port stands in the database, and may not work yet.
+
+    It is all that can be done on Windows during ADD: there the vNIC comes later, and with it the type `internal`
+    and the number.
+    """
+    await db.change(lambda view: pod_port_difference(view, bridge, pod))
+
+
+async def delete_pod_port(db: Database, bridge: str, interface: str) -> None:
+    """A port that is gone is as good as deleted, and so is one that was never a Pod's: that one stays."""
+    await db.change(
+        lambda view: [
+            operation
+            for row in interfaces_with(view, bridge, Role.POD)
+            if row.name == interface
+            for operation in remove_port(view, bridge, row)
+        ]
+    )
+
+
+def attached_pods(view: View, bridge: str) -> AttachedPods:
+    """The Pods on the bridge, as the agents that attached them wrote them down."""
+    pods: dict[str, AttachedPod] = {}
+    problems = []
+    for interface in sorted(interfaces_with(view, bridge, Role.POD), key=lambda row: row.name):
+        try:
+            pod = _pod(interface)
+        except ValueError as error:
+            problems.append(f"{bridge}: port {interface.name} is left alone: {error}")
+            continue
+        first = pods.setdefault(pod.container_id, pod)
+        if first is not pod:
+            problems.append(
+                f"{bridge}: port {pod.interface} is left alone: container {pod.container_id} has port {first.interface}"
+            )
+    return AttachedPods(tuple(pods.values()), tuple(problems))
+
+
+def pod_ports(view: View, bridge: str) -> list[PodPort]:
+    """All that can be read, also those that have no number at present."""
+    ports = []
+    for interface in interfaces_with(view, bridge, Role.POD):
+        with suppress(ValueError):
+            ports.append(_pod_port(interface))
+    return ports
+
+
+def pod_port_difference(view: View, bridge: str, pod: PodPort) -> list[Operation]:
+    row = known_bridge(view, bridge)
+    wanted = pod.external_ids
+    operations: list[Operation] = []
+    if there := view.interfaces.get(pod.interface):
+        refuse_foreign(view, bridge, pod.interface)
+        if there.external_ids.get(ROLE) != Role.POD.value:
+            raise SwitchRefusedError(f"{bridge}: port {pod.interface} is there already, and is not a Pod's; left alone")
+        if there.external_ids.get(_CONTAINER) == pod.container_id:
+            differing = {key: value for key, value in wanted.items() if there.external_ids.get(key) != value}
+            return [put_keys(there, "external_ids", differing)] if differing else []
+        # The name is taken by a container that is gone: the host has no two interfaces of one name.
+        operations += remove_port(view, bridge, there)
+    number = _free_number(view.interfaces_of(bridge))
+    columns: dict[str, Value] = {"name": pod.interface, "ofport_request": number, "external_ids": wanted}
+    return [still_there(row), *operations, *insert_port(ref(row.uuid), Role.POD, columns)]
+
+
+_CONTAINER: Final = "windlass-container-id"
+_NAMESPACE: Final = "windlass-pod-namespace"
+_NAME: Final = "windlass-pod-name"
+_MAC: Final = "windlass-mac"
+_ADDRESSES: Final = "windlass-ips"
+_NETNS: Final = "windlass-netns"
+_IS_MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+
+
+def _free_number(interfaces: Iterable[Interface]) -> int:
+    """The next one up, so that a number is not soon another Pod's; the lowest free one once the top is reached."""
+    asked = [number for row in interfaces for number in (row.ofport, row.ofport_request) if number is not None]
+    taken = {number for number in asked if number in POD_NUMBERS}
+    following = max(taken, default=POD_NUMBERS.start - 1) + 1
+    if following in POD_NUMBERS:
+        return following
+    return next(number for number in POD_NUMBERS if number not in taken)
+
+
+def _pod_port(interface: Interface) -> PodPort:
+    """A ValueError says what is wrong, for `problems`."""
+    ids = interface.external_ids
+    missing = [key for key in (_CONTAINER, _NAMESPACE, _NAME, _MAC, _ADDRESSES) if not ids.get(key)]
+    if missing:
+        raise ValueError(f"external_ids lack {', '.join(missing)}")
+    if not _IS_MAC.fullmatch(ids[_MAC]):
+        raise ValueError(f"{_MAC}: {ids[_MAC]!r} is not a MAC address in small letters")
+    try:
+        addresses = tuple(ip_address(address) for address in ids[_ADDRESSES].split(","))
+    except ValueError as error:
+        raise ValueError(f"{_ADDRESSES}: {error}") from error
+    return PodPort(
+        interface=interface.name,
+        container_id=ids[_CONTAINER],
+        namespace=ids[_NAMESPACE],
+        name=ids[_NAME],
+        mac=ids[_MAC],
+        addresses=addresses,
+        netns=ids.get(_NETNS, ""),
+    )
+
+
+def _pod(interface: Interface) -> AttachedPod:
+    port = _pod_port(interface)
+    if interface.ofport is None or interface.ofport < 0:
+        raise ValueError(f"Pod {port.namespace}/{port.name} has no port number: {interface.error or 'not yet'}")
+    return AttachedPod(
+        namespace=port.namespace,
+        name=port.name,
+        container_id=port.container_id,
+        interface=interface.name,
+        ofport=interface.ofport,
+        mac=port.mac,
+        addresses=port.addresses,
+    )

@@ -1,0 +1,340 @@
+"""Keeps one bridge as a Program says: sync, changes, healing of what others did, and a sync again after a loss.
+
+It decides nothing about flows: what should be there is the Program's, what to send for it is `changes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from typing import NoReturn
+
+import structlog
+
+from windlass.openflow import ofctl
+from windlass.openflow.actions import Actions
+from windlass.openflow.flows import Flow, Group
+from windlass.openflow.wire import flows as flow_wire
+from windlass.openflow.wire import groups as group_wire
+from windlass.openflow.wire.errors import OpenFlowError
+from windlass.openflow.wire.flows import EncodedFlow, Key
+from windlass.openflow.wire.groups import EncodedGroup, GroupTooLargeError
+from windlass.openflow.wire.messages import MalformedMessage
+from windlass.openflow.wire.monitors import Event as FlowEvent
+from windlass.openflow.wire.monitors import FlowUpdate
+from windlass.openflow.wire.packets import PacketIn
+from windlass.openflow.wire.ports import PortStatus
+from windlass.program import NOTHING, Owner, Part, Program
+from windlass.switch.changes import (
+    AddFlow,
+    AddGroup,
+    DeleteFlow,
+    DeleteGroup,
+    Holding,
+    Identity,
+    ModifyGroup,
+    Step,
+    diff,
+    message,
+)
+from windlass.switch.connection import (
+    Complaint,
+    Connection,
+    ConnectionLostError,
+    GroupsChanged,
+    Outcome,
+    Refused,
+    connected,
+)
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to connect; the socket is local, trying is cheap
+
+# With a monitor the switch tells of every single message of ours, which makes it a third slower. Where so many flows
+# are missing it is off for the while, and the bridge is looked at once more afterwards.
+_BULK = 1000
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A flow or group that is asked for and not there."""
+
+    owner: Owner
+    what: Flow | Group
+    reason: str
+
+    def __str__(self) -> str:
+        text = ofctl.flow_text(self.what) if isinstance(self.what, Flow) else ofctl.group_text(self.what)
+        return f"{self.owner}: not in the switch, the rest is: {text}: {self.reason}"
+
+
+@dataclass(slots=True)
+class Counters:
+    """For the metrics; they only grow."""
+
+    syncs: int = 0
+    changes_sent: int = 0  # messages that add, change or delete a flow or a group
+    drift_healed: int = 0  # flows and groups that somebody else had changed
+
+
+class InstalledProgram:
+    """A Program in a switch. `keep` must be running for anything to happen."""
+
+    def __init__(
+        self,
+        path: str,
+        program: Program,
+        on_event: Callable[[PacketIn | PortStatus], None] = lambda _: None,
+    ) -> None:
+        """`path` is the bridge's management socket. The Program replaces whatever the bridge holds."""
+        self.path = path
+        self.counters = Counters()
+        self.trouble = "not connected yet"  # why there is no connection; empty while there is one
+        self._program = dict(program)
+        self._on_event = on_event
+        self._owners: dict[Identity, Owner] = {}
+        self._installed = Holding()  # what the switch accepted from us, or said it had
+        self._problems: dict[Identity, Problem] = {}
+        self._connection: Connection | None = None  # one that has been synced
+        self._synced = asyncio.Event()
+        self._lock = asyncio.Lock()  # of all of the above while a change is under way
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        return tuple(self._problems.values())
+
+    async def synced(self) -> None:
+        """Returns when the switch holds the Program, but for what `problems` names."""
+        await self._synced.wait()
+
+    async def apply(self, parts: Mapping[Owner, Part]) -> None:
+        """These owners ask for these parts from now on; for nothing with NOTHING. Returns when the switch has them.
+
+        The work grows with these parts, not with the Program. All of them become visible to packets at once. While
+        the switch is away this waits for it.
+        """
+        async with self._lock:
+            steps = self._adopt(parts)
+            if self._connection is not None:
+                try:
+                    await self._carry_out(self._connection, steps)
+                except ConnectionLostError as error:
+                    self._lost(str(error))
+        await self._synced.wait()
+
+    async def audit(self) -> int:
+        """Compares all that the switch holds with what it should; sets right what differs and says how much it was."""
+        async with self._lock:
+            if self._connection is None:
+                return 0  # the coming sync looks at everything anyway
+            try:
+                return await self._audit(self._connection)
+            except ConnectionLostError as error:
+                self._lost(str(error))
+                return 0
+
+    async def packet_out(self, packet: bytes, in_port: int, does: Actions) -> None:
+        """Have the switch treat the packet as one that came in by `in_port`. While it is away, packets are lost."""
+        if self._connection is not None:
+            with suppress(ConnectionLostError):
+                await self._connection.packet_out(packet, in_port, does)
+
+    async def keep(self) -> NoReturn:
+        """Connects, syncs and heals; when the connection is lost, from the beginning."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                async with connected(self.path) as connection:
+                    await self._sync(connection)
+                    pause = FIRST_PAUSE
+                    await self._tend(connection)
+            except (ConnectionError, OpenFlowError, MalformedMessage) as error:
+                if str(error) != self.trouble:
+                    _log.warning("the switch is away", reason=str(error))
+                self._lost(str(error))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _lost(self, reason: str) -> None:
+        self.trouble = reason
+        self._connection = None
+        self._synced.clear()
+
+    # ---- the whole
+
+    async def _sync(self, connection: Connection) -> None:
+        async with self._lock:
+            await _watch(connection)  # before it is read, so that nothing slips in between
+            held = await _read(connection)
+            bulk = sum(len(part.flows) for part in self._program.values()) - len(held.flows) > _BULK
+            if bulk:
+                await connection.unwatch_flows()
+            self._installed = held
+            self._owners.clear()
+            self._problems.clear()
+            # Encoded as the switch takes them in: both work at the same time.
+            steps = diff(held, self._claimed_flows(self._program), self._claimed_groups(self._program))
+            outcome = await connection.deliver(steps, message)
+            self._record(outcome)
+            self.counters.syncs += 1
+            self.trouble = ""
+            self._connection = connection
+            self._synced.set()
+        _log.info("the switch is in sync", flows=len(self._installed.flows), sent=len(outcome.accepted))
+        if bulk:
+            await _watch(connection)
+            async with self._lock:
+                await self._audit(connection)
+
+    async def _audit(self, connection: Connection) -> int:
+        held = await _read(connection)
+        connection.forget_flow_updates()  # the dump has shown what they would tell
+        steps = list(diff(held, self._installed.flows.values(), self._installed.groups.values()))
+        self._installed = held
+        healed = await self._heal(connection, steps)
+        if refused := {problem.owner: self._program[problem.owner] for problem in self._problems.values()}:
+            await self._carry_out(connection, self._adopt(refused))  # the reason may be gone
+        return healed
+
+    # ---- what others do to our bridge
+
+    async def _tend(self, connection: Connection) -> NoReturn:
+        while True:
+            changed: dict[Key, FlowUpdate] = {}
+            groups_changed = False
+            for event in await connection.events():
+                match event:
+                    case FlowUpdate(flow=EncodedFlow() as flow):
+                        changed[flow.key] = event  # the last one tells what is there now
+                    case GroupsChanged():
+                        groups_changed = True
+                    case PacketIn() | PortStatus():
+                        self._on_event(event)
+                    case Complaint(error):
+                        _log.warning("the switch refused a message", reason=str(error))
+            if groups_changed:
+                await self.audit()  # flows go with their group, so look at all
+            elif changed:
+                async with self._lock:
+                    await self._heal(connection, self._restoring(changed))
+
+    def _restoring(self, changed: Mapping[Key, FlowUpdate]) -> list[Step]:
+        """The steps back to what was there; until they are taken, what is known to be there is what the switch said."""
+        known = self._installed
+        ours = known.only(changed)
+        for key, update in changed.items():
+            known.flows.pop(key, None)
+            if update.flow is not None and update.event is not FlowEvent.REMOVED:
+                known.flows[key] = update.flow
+        return list(diff(known.only(changed), ours.flows.values(), ()))
+
+    async def _heal(self, connection: Connection, steps: Sequence[Step]) -> int:
+        if not steps:
+            return 0
+        outcome = await connection.deliver(steps, message)
+        self._record(outcome)
+        healed = len(outcome.accepted)
+        self.counters.drift_healed += healed
+        _log.warning("somebody else changed our bridge; it is as it should be again", healed=healed)
+        return healed
+
+    # ---- what we do to it
+
+    def _adopt(self, parts: Mapping[Owner, Part]) -> list[Step]:
+        """Makes these parts the Program's, and says what is to be done in the switch for that."""
+        touched = {identity for owner in parts for identity in self._release(owner)}
+        self._program.update((owner, part) for owner, part in parts.items() if part != NOTHING)
+        flows = list(self._claimed_flows(parts))
+        groups = list(self._claimed_groups(parts))
+        touched.update(flow.key for flow in flows)
+        touched.update(group.identity for group in groups)
+        return list(diff(self._installed.only(touched), flows, groups))
+
+    def _release(self, owner: Owner) -> Iterator[Identity]:
+        """What this owner had and nobody else has taken over, as a new Pod does with the port of one that is gone."""
+        part = self._program.pop(owner, NOTHING)
+        keys: Iterator[Identity] = (flow_wire.encode(flow).key for flow in part.flows)
+        for identity in chain(keys, (group.identity for group in part.groups)):
+            if self._owners.get(identity) == owner:
+                del self._owners[identity]
+                self._problems.pop(identity, None)
+                yield identity
+
+    def _claimed_flows(self, parts: Program) -> Iterator[EncodedFlow]:
+        for owner, part in parts.items():
+            for flow in part.flows:
+                encoded = flow_wire.encode(flow)
+                self._owners[encoded.key] = owner
+                yield encoded
+
+    def _claimed_groups(self, parts: Program) -> Iterator[EncodedGroup]:
+        for owner, part in parts.items():
+            for group in part.groups:
+                self._owners[group.identity] = owner
+                try:
+                    yield group_wire.encode(group)
+                except GroupTooLargeError as error:
+                    self._problems[group.identity] = Problem(owner, group, str(error))
+                    # Better the buckets it had than none, and no flow that leads nowhere.
+                    if (held := self._installed.groups.get(group.identity)) is not None:
+                        yield held
+
+    async def _carry_out(self, connection: Connection, steps: Sequence[Step]) -> None:
+        if not steps:
+            return
+        try:
+            # Where the switch refuses the change as a whole, each step has to stand for itself, and most get in.
+            outcome = await connection.commit(steps, message) or await connection.deliver(steps, message)
+        except asyncio.CancelledError:
+            connection.lose("a change was given up half-way, so what is there must be read again")
+            raise
+        self._record(outcome)
+
+    def _record(self, outcome: Outcome[Step]) -> None:
+        self.counters.changes_sent += len(outcome.accepted) + len(outcome.refused)
+        for step in outcome.accepted:
+            self._installed.record(step)
+        for refused in outcome.refused:
+            self._note(refused)
+
+    def _note(self, refused: Refused[Step]) -> None:
+        reason = str(refused.error)
+        match refused.what:
+            case AddFlow(flow):
+                identity: Identity = flow.key
+            case AddGroup(group) | ModifyGroup(group):
+                identity = group.identity
+            case DeleteFlow() | DeleteGroup():
+                _log.error("the switch did not delete what nobody asks for", reason=reason)
+                return
+        owner = self._owners[identity]
+        problem = Problem(owner, _find(self._program[owner], identity), reason)
+        self._problems[identity] = problem
+        _log.error("the switch refused a part of the Program", problem=str(problem))
+
+
+def _find(part: Part, identity: Identity) -> Flow | Group:
+    if isinstance(identity, int):
+        return next(group for group in part.groups if group.identity == identity)
+    return next(flow for flow in part.flows if flow_wire.encode(flow).key == identity)
+
+
+async def _watch(connection: Connection) -> None:
+    try:
+        await connection.watch_flows()
+    except OpenFlowError as error:
+        _log.warning("what others do to the bridge is found by audits only", reason=str(error))
+
+
+async def _read(connection: Connection) -> Holding:
+    """What the switch holds. Flows last: a flow that is there then has its group in the dump or in an event."""
+    held = Holding()
+    async for body in connection.dump(group_wire.dump_request):
+        held.groups.update((group.identity, group) for group in group_wire.dumped(body))
+    async for body in connection.dump(flow_wire.dump_request):
+        held.flows.update((flow.key, flow) for flow in flow_wire.dumped(body))
+    return held

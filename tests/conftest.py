@@ -1,0 +1,7 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+from ovs import switch
+
+__all__ = ["switch"]

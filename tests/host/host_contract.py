@@ -1,0 +1,338 @@
+"""What every host must do, whatever its operating system. A host's tests subclass this and bring a `machine`.
+
+A machine is a throw-away computer with a NIC that holds the Node IPs and routes of both families, and with a bridge
+interface and a gateway interface; it can be looked at and interfered with by means that are not ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface, ip_network
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+from host_states import PEERS, STATE
+
+from windlass.host.plans import (
+    Address,
+    HostChange,
+    HostNames,
+    HostPlan,
+    InterfaceSettings,
+    Neighbour,
+    Route,
+    diff,
+    plan,
+    plan_peer,
+)
+from windlass.host.protocol import AttachedLink, Host, HostError, PodLink
+
+if TYPE_CHECKING:
+    from windlass.model.families import IPAddress
+
+
+class Machine(Protocol):
+    names: HostNames
+    node_ips: tuple[IPAddress, ...]
+
+    def open_host(self) -> Host: ...
+    def make_bridge(self) -> None: ...
+    def remove_bridge(self) -> None: ...
+    def new_sandbox(self) -> str: ...
+    def remove_sandbox(self, path: str) -> None: ...
+    def add_foreign_route(self, destination: str) -> None: ...
+    def has_route(self, destination: str) -> bool: ...
+    def take_route_away(self, destination: str) -> None: ...
+    def holders(self, address: str) -> set[str]: ...
+
+
+def pod_link(sandbox: str, name: str = "pod-1") -> PodLink:
+    return PodLink(
+        namespace=sandbox,
+        interface="eth0",
+        host_interface=name,
+        mac="0a:58:0a:00:01:07",
+        addresses=(ip_interface("10.0.1.7/24"), ip_interface("2001:db8:1::7/64")),
+        gateways=(ip_address("10.0.1.1"), ip_address("2001:db8:1::1")),
+        mtu=1450,
+        userspace=True,
+    )
+
+
+class PlanContract:
+    """A plan is applied by its difference from what is there."""
+
+    async def test_what_is_applied_is_installed_and_then_there_is_nothing_to_do(self, host: Host, machine: Machine):
+        desired = plan(STATE, machine.names, 1500, userspace=True)
+        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+
+        assert await host.apply(diff(await host.installed(machine.names), desired)) == ()
+
+        assert (await host.installed(machine.names)).items == desired.items
+        assert not diff(await host.installed(machine.names), desired)
+
+    async def test_a_restart_finds_everything_in_place(self, host: Host, machine: Machine):
+        desired = plan(STATE, machine.names, 1500, userspace=True)
+        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        await host.apply(diff(await host.installed(machine.names), desired))
+
+        again = machine.open_host()
+        try:
+            assert not diff(await again.installed(machine.names), desired)
+        finally:
+            await again.close()
+
+    async def test_a_peer_that_leaves_takes_its_routes_and_no_others(self, host: Host, machine: Machine):
+        desired = plan(STATE, machine.names, 1500, userspace=True)
+        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        await host.apply(diff(await host.installed(machine.names), desired))
+
+        leaving = plan_peer(STATE.node, PEERS["far"], machine.names)
+        assert await host.apply(diff(leaving, HostPlan())) == ()
+
+        assert (await host.installed(machine.names)).items == desired.items - leaving.items
+        assert await host.apply(diff(leaving, HostPlan())) == ()  # gone is gone
+
+    async def test_routes_of_others_are_neither_seen_nor_touched(self, host: Host, machine: Machine):
+        machine.add_foreign_route("10.250.0.0/16")
+        before = (await host.installed(machine.names)).items
+
+        assert not any(isinstance(item, Route) for item in before)
+        await host.apply(diff(await host.installed(machine.names), HostPlan()))
+        assert machine.has_route("10.250.0.0/16")
+
+    async def test_a_refused_item_is_told_and_does_not_stop_the_others(self, host: Host, machine: Machine):
+        taken = Route(ip_network("10.250.0.0/16"), "windlass-gw0", via=ip_address("10.250.0.1"), onlink=True)
+        nowhere = Address("no-such", ip_interface("10.9.9.9/24"))
+        desired = plan(STATE, machine.names, 1500, userspace=True)
+        machine.add_foreign_route("10.250.0.0/16")
+        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+
+        change = diff(await host.installed(machine.names), desired)
+        problems = await host.apply(replace(change, added=change.added | {taken, nowhere}))
+
+        assert len(problems) == 2
+        assert "could not add route 10.250.0.0/16 via 10.250.0.1 on windlass-gw0: " in problems[1]
+        assert problems[0] == "there is no interface no-such for address 10.9.9.9/24 on no-such"
+        assert (await host.installed(machine.names)).items == desired.items
+
+    async def test_another_gateway_address_comes_before_the_old_one_goes(self, host: Host, machine: Machine):
+        gateway = machine.names.gateway
+        route = Route(ip_network("10.0.9.0/24"), gateway, via=ip_address("10.0.9.1"), onlink=True)
+        settings = plan(STATE, machine.names, 1500, userspace=True).settings
+        for address in ("10.0.1.1/24", "10.0.2.1/24"):
+            desired = HostPlan(settings, frozenset((route, Address(gateway, ip_interface(address)))))
+            assert await host.apply(diff(await host.installed(machine.names), desired)) == ()
+            assert (await host.installed(machine.names)).items == desired.items
+
+    async def test_a_neighbour_is_set_changed_and_removed(self, host: Host, machine: Machine):
+        gateway = machine.names.gateway
+        await host.apply(HostChange(settings=tuple(plan(STATE, machine.names, 1500, userspace=True).settings)))
+        for mac in ("aa:bb:cc:dd:ee:ff", "aa:bb:cc:dd:ee:01"):
+            wanted = frozenset(Neighbour(gateway, ip_address(a), mac) for a in ("169.254.0.253", "fd00::253"))
+            desired = HostPlan(items=wanted)
+            assert await host.apply(diff(await host.installed(machine.names), desired)) == ()
+            assert (await host.installed(machine.names)).items == wanted
+        await host.apply(diff(await host.installed(machine.names), HostPlan()))
+        assert (await host.installed(machine.names)).items == frozenset()
+
+
+class UplinkContract:
+    """The uplink's addresses and routes move to the bridge interface, and a Node never ends up without them."""
+
+    async def test_the_uplink_is_the_nic_with_the_node_ip(self, host: Host, machine: Machine):
+        found = await host.find_uplink("br-int", machine.node_ips)
+
+        assert (found.name, found.mac, found.mtu) == ("eth0", "02:00:00:00:00:05", 1500)
+        assert ip_interface("192.0.2.5/24") in found.addresses
+        assert {str(r.destination) for r in found.routes} >= {"0.0.0.0/0", "::/0", "203.0.113.0/24"}
+
+    async def test_no_nic_with_the_node_ip_is_told(self, host: Host, machine: Machine):
+        with pytest.raises(HostError, match=r"Node IP 192\.0\.2\.99.*name the uplink in the configuration"):
+            await host.find_uplink("br-int", [ip_address("192.0.2.99")])
+        with pytest.raises(HostError, match="there is no interface eth9"):
+            await host.find_uplink("br-int", machine.node_ips, "eth9")
+
+    async def test_adopted_the_bridge_interface_has_all_that_the_uplink_had(self, host: Host, machine: Machine):
+        before = await host.find_uplink("br-int", machine.node_ips)
+
+        adopted = await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+
+        assert adopted == before
+        for address in before.addresses:
+            assert machine.holders(str(address.ip)) == {"br-int"}
+
+    async def test_adopting_again_changes_nothing(self, host: Host, machine: Machine):
+        adopted = await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+
+        async with aclosing(host.watch(machine.names)) as changes:
+            await anext(changes)
+            assert await host.adopt_uplink("eth0", "br-int", machine.node_ips) == adopted
+            await host.apply(HostChange(settings=(InterfaceSettings("windlass-gw0", mtu=1400),)))
+            assert await anext(changes) == {"windlass-gw0"}  # and nothing before it
+
+    async def test_after_a_restart_the_uplink_is_found_by_what_was_adopted(self, host: Host, machine: Machine):
+        adopted = await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+
+        again = machine.open_host()
+        try:
+            assert await again.find_uplink("br-int", machine.node_ips) == adopted
+            assert await again.adopt_uplink("eth0", "br-int", machine.node_ips) == adopted
+        finally:
+            await again.close()
+
+    async def test_a_bridge_interface_that_is_made_again_gets_everything_back(self, host: Host, machine: Machine):
+        adopted = await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        machine.remove_bridge()
+        assert machine.holders("192.0.2.5") == set()
+        machine.make_bridge()
+
+        assert await host.adopt_uplink("eth0", "br-int", machine.node_ips) == adopted
+
+        for address in adopted.addresses:
+            assert machine.holders(str(address.ip)) == {"br-int"}
+        assert await host.find_uplink("br-int", machine.node_ips) == adopted
+
+    async def test_without_a_bridge_interface_the_uplink_is_left_as_it_is(self, host: Host, machine: Machine):
+        before = await host.find_uplink("br-int", machine.node_ips)
+        machine.remove_bridge()
+
+        with pytest.raises(HostError, match="there is no interface br-int: eth0 was left as it is"):
+            await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+
+        assert await host.find_uplink("br-int", machine.node_ips) == before
+        assert machine.holders("192.0.2.5") == {"eth0"}
+
+    async def test_a_node_ip_that_is_nowhere_is_told_and_nothing_moves(self, host: Host, machine: Machine):
+        with pytest.raises(HostError, match=r"has the Node IP 192\.0\.2\.99: eth0 was left as it is"):
+            await host.adopt_uplink("eth0", "br-int", [ip_address("192.0.2.99")])
+        assert machine.holders("192.0.2.5") == {"eth0"}
+
+    async def test_released_the_uplink_has_everything_back(self, host: Host, machine: Machine):
+        before = await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+
+        for _ in range(2):
+            await host.release_uplink("eth0", "br-int")
+            for address in before.addresses:
+                assert machine.holders(str(address.ip)) == {"eth0"}
+            assert set((await host.find_uplink("br-int", machine.node_ips)).routes) == set(before.routes)
+
+    async def test_released_after_the_bridge_interface_went_the_uplink_has_everything(
+        self, host: Host, machine: Machine
+    ):
+        before = await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        machine.remove_bridge()
+
+        await host.release_uplink("eth0", "br-int")
+
+        assert machine.holders("192.0.2.5") == machine.holders("2001:db8::5") == {"eth0"}
+        assert set((await host.find_uplink("br-int", machine.node_ips)).routes) == set(before.routes)
+
+
+class PodContract:
+    """A Pod's link is made whole or not at all."""
+
+    async def test_attached_it_is_as_asked_for_and_again_is_the_same(self, host: Host, machine: Machine):
+        link = pod_link(machine.new_sandbox())
+
+        await host.attach_pod(link)
+        assert await host.check_pod(link) == ()
+        await host.attach_pod(link)
+
+        assert await host.check_pod(link) == ()
+        assert await host.pod_links() == (AttachedLink("pod-1", "eth0", link.namespace),)
+
+    async def test_a_difference_is_told_in_a_sentence(self, host: Host, machine: Machine):
+        link = pod_link(machine.new_sandbox())
+        assert await host.check_pod(link) == ("there is no interface pod-1",)
+        await host.attach_pod(link)
+
+        (told,) = await host.check_pod(replace(link, mtu=1400))
+        assert told == f"eth0 in {link.namespace}: MTU 1450 instead of 1400"
+        (told,) = await host.check_pod(replace(link, gateways=link.gateways[:1]))
+        assert told.endswith("gateways 10.0.1.1, 2001:db8:1::1 instead of 10.0.1.1")
+
+    async def test_another_request_for_the_same_link_wins(self, host: Host, machine: Machine):
+        link = pod_link(machine.new_sandbox())
+        await host.attach_pod(link)
+        other = replace(link, mtu=1300, addresses=(ip_interface("10.0.1.8/24"),), gateways=(ip_address("10.0.1.1"),))
+
+        await host.attach_pod(other)
+
+        assert await host.check_pod(other) == ()
+
+    async def test_detached_it_is_gone_and_gone_is_fine(self, host: Host, machine: Machine):
+        link = pod_link(machine.new_sandbox())
+        await host.attach_pod(link)
+
+        await host.detach_pod("pod-1")
+        assert await host.pod_links() == ()
+        await host.detach_pod("pod-1")
+
+        await host.attach_pod(link)
+        machine.remove_sandbox(link.namespace)
+        await host.detach_pod("pod-1")
+        assert await host.pod_links() == ()
+
+    async def test_a_failure_leaves_nothing_behind(self, host: Host, machine: Machine):
+        sandbox = machine.new_sandbox()
+        for impossible, reason in (
+            (pod_link(f"{sandbox}-gone"), "could not enter .*-gone: No such file"),
+            # In the middle, when the interface is there already: no address of the Pod is in the gateway's network.
+            (replace(pod_link(sandbox), gateways=(ip_address("172.16.0.1"),)), r"could not route by 172\.16\.0\.1"),
+        ):
+            with pytest.raises(HostError, match=reason):
+                await host.attach_pod(impossible)
+            assert await host.pod_links() == ()
+        await host.attach_pod(pod_link(sandbox))  # the name is free, on both sides
+
+    async def test_many_at_once(self, host: Host, machine: Machine):
+        links = [pod_link(machine.new_sandbox(), f"pod-{i}") for i in range(8)]
+
+        await asyncio.gather(*map(host.attach_pod, links))
+        assert [await host.check_pod(link) for link in links] == [()] * 8
+        await asyncio.gather(*(host.detach_pod(link.host_interface) for link in links))
+
+        assert await host.pod_links() == ()
+
+
+class WatchContract:
+    """Whoever watches is told at once, and told what was told meanwhile together."""
+
+    async def test_it_speaks_at_once_and_then_of_what_changes(self, host: Host, machine: Machine):
+        async with aclosing(host.watch(machine.names)) as changes:
+            assert await anext(changes) == {"eth0", "br-int", "windlass-gw0"}
+
+            await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+            told = set()
+            while told < {"eth0", "br-int"}:
+                told |= await anext(changes)
+            assert told == {"eth0", "br-int"}
+
+    async def test_a_bridge_interface_that_goes_and_comes_is_told(self, host: Host, machine: Machine):
+        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        async with aclosing(host.watch(machine.names)) as changes:
+            await anext(changes)
+            machine.remove_bridge()
+            assert "br-int" in await anext(changes)
+            machine.make_bridge()
+            assert "br-int" in await anext(changes)
+            await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+            assert machine.holders("192.0.2.5") == {"br-int"}
+
+    async def test_a_route_that_somebody_takes_away_is_told(self, host: Host, machine: Machine):
+        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        desired = plan(STATE, machine.names, 1500, userspace=True)
+        await host.apply(diff(await host.installed(machine.names), desired))
+        async with aclosing(host.watch(machine.names)) as changes:
+            await anext(changes)
+            machine.take_route_away("10.0.3.0/24")
+            assert await anext(changes) == {"windlass-gw0"}
+            assert await host.apply(diff(await host.installed(machine.names), desired)) == ()
+            assert machine.has_route("10.0.3.0/24")
+
+
+class HostContract(PlanContract, UplinkContract, PodContract, WatchContract):
+    pass

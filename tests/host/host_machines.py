@@ -1,0 +1,152 @@
+"""A throw-away Linux machine for tests: namespaces with a Node's interfaces, and `ip` as the independent judge."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from windlass.host.linux import namespaces
+from windlass.host.linux.hosts import LinuxHost
+from windlass.host.plans import HostNames
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PREFIX = "wlhost-"
+_counter = itertools.count(1)
+
+
+def _why_not() -> str | None:
+    if sys.platform != "linux":
+        return "needs Linux network namespaces"
+    if os.geteuid() != 0:
+        return "needs root, to make network namespaces"
+    return None
+
+
+requires_namespaces = pytest.mark.skipif(_why_not() is not None, reason=_why_not() or "")
+
+# eth0 is the NIC with its wire's other end in the namespace beside; veth pairs stand in for the ports of the switch.
+_INTERFACES = """
+link set lo up
+link add eth0 address 02:00:00:00:00:05 mtu 1500 type veth peer name wire netns {wire}
+link add windlass-gw0 type veth peer name gw-far
+link set gw-far up
+link set eth0 up
+addr add 192.0.2.5/24 brd + dev eth0
+addr add 192.0.2.77/24 dev eth0
+addr add 2001:db8::5/64 dev eth0 nodad
+addr add 2001:db8::77/64 dev eth0 nodad
+route add 198.51.100.7 dev eth0 proto static scope link
+route add default via 192.0.2.1 dev eth0 proto dhcp metric 100
+route add 203.0.113.0/24 via 192.0.2.9 dev eth0 src 192.0.2.77 mtu 1400
+route add ::/0 via 2001:db8::1 dev eth0 metric 512
+route add 2001:db8:9::/48 via fe80::9 dev eth0
+"""
+_BRIDGE = """
+link add br-int type veth peer name br-far
+link set br-far up
+"""
+_WIRE = """
+link set lo up
+link set wire up
+addr add 192.0.2.1/24 dev wire
+addr add 2001:db8::1/64 dev wire nodad
+"""
+
+
+@dataclass
+class LinuxMachine:
+    """While a test has one, its thread is inside: sockets, `ip` and `/proc/sys` are the machine's."""
+
+    state_directory: Path
+    wire: str  # the namespace at the other end of the NIC
+    _stack: ExitStack
+    names = HostNames(uplink="eth0")
+    node_ips = (ip_address("192.0.2.5"), ip_address("2001:db8::5"))
+
+    def open_host(self) -> LinuxHost:
+        return LinuxHost(self.state_directory)
+
+    def make_bridge(self) -> None:
+        ip("-batch", "-", stdin=_BRIDGE)
+
+    def remove_bridge(self) -> None:
+        ip("link", "delete", "br-int")
+
+    def new_sandbox(self) -> str:
+        return str(namespaces.path_of(_namespace(self._stack)))
+
+    def remove_sandbox(self, path: str) -> None:
+        namespaces.delete(Path(path).name)
+
+    def add_foreign_route(self, destination: str) -> None:
+        ip("route", "add", destination, "dev", "gw-far")
+
+    def has_route(self, destination: str) -> bool:
+        return bool(ip_json("route", "show", destination))
+
+    def take_route_away(self, destination: str) -> None:
+        ip("route", "delete", destination)
+
+    def holders(self, address: str) -> set[str]:
+        """The interfaces that have it."""
+        return {
+            link["ifname"]
+            for link in ip_json("address", "show")
+            for info in link["addr_info"]
+            if info["local"] == address
+        }
+
+
+def reaches(address: str) -> bool:
+    """Is somebody at home there, who refuses a connection to a port on which nobody listens?"""
+    try:
+        socket.create_connection((address, 9), timeout=0.3).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def linux_machine(state_directory: Path) -> Iterator[LinuxMachine]:
+    for leftover in namespaces.NAMED.glob(f"{_PREFIX}*"):
+        if not Path("/proc", leftover.name.removeprefix(_PREFIX).partition("-")[0]).exists():
+            namespaces.delete(leftover.name)
+    with ExitStack() as stack:
+        node, wire = _namespace(stack), _namespace(stack)
+        stack.enter_context(namespaces.entered(namespaces.path_of(node)))
+        ip("-batch", "-", stdin=_INTERFACES.format(wire=wire) + _BRIDGE)
+        ip("-n", wire, "-batch", "-", stdin=_WIRE)
+        yield LinuxMachine(state_directory, wire, stack)
+
+
+def ip(*arguments: str, stdin: str = "") -> str:
+    done = subprocess.run(["ip", *arguments], input=stdin, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr}"
+    return done.stdout
+
+
+def ip_json(*arguments: str) -> list[dict[str, Any]]:
+    found = json.loads(ip("-json", "-details", *arguments) or "[]")
+    return [entry for entry in found if entry]
+
+
+def _namespace(stack: ExitStack) -> str:
+    name = f"{_PREFIX}{os.getpid()}-{next(_counter)}"
+    namespaces.create(name)
+    stack.callback(namespaces.delete, name)
+    return name

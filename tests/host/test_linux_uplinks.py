@@ -1,0 +1,253 @@
+"""Moving the uplink on Linux: whatever fails, and whenever, the Node keeps its addresses and routes as they were."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import re
+import subprocess
+from contextlib import suppress
+from ipaddress import ip_interface
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from host_machines import LinuxMachine, ip, ip_json, reaches, requires_namespaces
+
+from windlass.host.linux import records, uplinks
+from windlass.host.linux.netlink import Netlink, NetlinkError
+from windlass.host.plans import HostChange, InterfaceSettings
+from windlass.host.protocol import HostError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from windlass.host.linux.hosts import LinuxHost
+
+pytestmark = requires_namespaces
+
+
+def seen(interface: str) -> dict[str, Any]:
+    """What `ip` says that an interface holds."""
+    (link,) = ip_json("address", "show", "dev", interface)
+    routes = (
+        *ip_json("-4", "route", "show", "table", "all", "dev", interface),
+        *ip_json("-6", "route", "show", "table", "all", "dev", interface),
+    )
+    return {
+        "addresses": [
+            f"{a['local']}/{a['prefixlen']} brd {a.get('broadcast')}"
+            for a in link["addr_info"]
+            if a["scope"] == "global" and a["local"] != "192.0.2.77"  # made without a broadcast address; it gets one
+        ],
+        "routes": sorted(
+            str({**route, "flags": [flag for flag in route["flags"] if flag != "linkdown"]})
+            for route in routes
+            if route["protocol"] != "kernel"
+        ),
+        "connected": sorted(
+            route["dst"] for route in routes if route["protocol"] == "kernel" and route.get("table") != "local"
+        ),
+    }
+
+
+CHANGES = 15  # there are at least so many steps to a move
+EMPTY: dict[str, Any] = {"addresses": [], "routes": [], "connected": ["fe80::/64"]}
+
+
+class Faulty(Netlink):
+    """The real thing, of which one change is refused."""
+
+    def __init__(self, at: int, error: BaseException) -> None:
+        super().__init__()
+        self.changes = 0
+        self._at = at
+        self._error = error
+
+    def do(self, kind: int, body: bytes, flags: int = 0) -> None:
+        self.changes += 1
+        if self.changes == self._at:
+            raise self._error
+        super().do(kind, body, flags)
+
+
+class CrashError(BaseException):
+    """The process is no more: nothing of ours runs any further."""
+
+
+@pytest.fixture
+def record_file(machine: LinuxMachine) -> Path:
+    return machine.state_directory / "uplink.json"
+
+
+def test_what_moves_is_the_same_in_the_eyes_of_ip_there_and_back(machine: LinuxMachine, record_file: Path):
+    before = seen("eth0")
+    with Netlink() as netlink:
+        uplinks.adopt(netlink, record_file, "eth0", "br-int", machine.node_ips)
+        assert seen("eth0") == EMPTY
+        assert seen("br-int") == before
+        (bridge,) = ip_json("link", "show", "br-int")
+        assert (bridge["address"], bridge["mtu"]) == ("02:00:00:00:00:05", 1500)
+        uplinks.release(netlink, record_file, "eth0", "br-int")
+    assert seen("eth0") == before
+    assert seen("br-int") == EMPTY
+    assert not record_file.exists()
+
+
+def test_whichever_change_is_refused_the_uplink_is_as_it_was(machine: LinuxMachine, record_file: Path):
+    before = seen("eth0")
+    for at in itertools.count(1):
+        machine.remove_bridge()
+        machine.make_bridge()
+        told = ""
+        with Faulty(at, NetlinkError(errno.EIO, "refused by the test")) as netlink:
+            try:
+                uplinks.adopt(netlink, record_file, "eth0", "br-int", machine.node_ips)
+            except HostError as error:
+                told = str(error)
+        if not told:
+            break
+        assert re.search("could not .*: refused by the test: eth0 has its addresses back", told)
+        assert seen("eth0") == before, f"change {at}"
+        assert seen("br-int")["addresses"] == [], f"change {at}"
+        assert not record_file.exists()
+    assert at > CHANGES
+
+
+def test_whenever_it_crashes_the_next_try_completes_the_move(machine: LinuxMachine, record_file: Path):
+    before = seen("eth0")
+    crashed = True
+    for at in itertools.count(1):
+        machine.remove_bridge()
+        machine.make_bridge()
+        with Faulty(at, CrashError()) as netlink, suppress(CrashError):
+            uplinks.adopt(netlink, record_file, "eth0", "br-int", machine.node_ips)
+            crashed = False
+        for address in machine.node_ips:
+            assert machine.holders(str(address)), f"change {at}"
+        with Netlink() as netlink:
+            uplinks.adopt(netlink, record_file, "eth0", "br-int", machine.node_ips)
+            assert seen("br-int") == before, f"change {at}"
+            assert seen("eth0") == EMPTY, f"change {at}"
+            uplinks.release(netlink, record_file, "eth0", "br-int")
+        if not crashed:
+            break
+    assert at > CHANGES
+
+
+def test_whenever_a_release_crashes_the_next_one_completes_it(machine: LinuxMachine, record_file: Path):
+    before = seen("eth0")
+    crashed = True
+    for at in itertools.count(1):
+        with Netlink() as netlink:
+            uplinks.adopt(netlink, record_file, "eth0", "br-int", machine.node_ips)
+        with Faulty(at, CrashError()) as netlink, suppress(CrashError):
+            uplinks.release(netlink, record_file, "eth0", "br-int")
+            crashed = False
+        with Netlink() as netlink:
+            uplinks.release(netlink, record_file, "eth0", "br-int")
+        assert seen("eth0") == before, f"change {at}"
+        if not crashed:
+            break
+    assert at > CHANGES
+
+
+@pytest.mark.parametrize(
+    ("preparation", "refused"),
+    [
+        ("ip link add name br-int type veth peer name br-far", None),
+        # An interface that does not take the MTU of the uplink, or its MAC, or an IPv6 address; a route that the kernel
+        # would not accept a second time.
+        ("ip tuntap add br-int mode tap; ip link set eth0 mtu 65535", "set the MTU of br-int to 65535: mtu greater"),
+        ("ip link add br-int link eth0 type macvlan mode bridge", "set the MAC of br-int to .*: .* in use"),
+        (
+            "ip link add name br-int type veth peer name br-far; echo 1 >/proc/sys/net/ipv6/conf/br-int/disable_ipv6",
+            "add address 2001:db8::5/64 to br-int: .*IPv6 is disabled on this device",
+        ),
+        (
+            """ip link add name br-int type veth peer name br-far
+            ip route add 172.16.0.1 dev eth0
+            ip route add 172.17.0.0/16 via 172.16.0.1 dev eth0
+            ip route del 172.16.0.1 dev eth0""",
+            "add route 172.17.0.0/16 via 172.16.0.1 to br-int: Nexthop has invalid gateway",
+        ),
+    ],
+    ids=["nothing", "mtu", "mac", "address", "route"],
+)
+async def test_what_the_kernel_refuses_is_undone_and_told(host: LinuxHost, machine: LinuxMachine, preparation, refused):
+    machine.remove_bridge()
+    subprocess.run(["sh", "-ec", preparation], check=True)  # noqa: ASYNC221
+    before = seen("eth0")
+    if refused is None:
+        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        return
+    with pytest.raises(HostError, match=f"could not {refused}.*: eth0 has its addresses back"):
+        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    assert seen("eth0") == before
+    assert seen("br-int")["addresses"] == []
+
+
+async def test_giving_back_also_gives_the_kernel_what_comes_in(host: LinuxHost, machine: LinuxMachine):
+    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    await host.apply(HostChange(settings=(InterfaceSettings("eth0", kernel_ingress=False),)))
+    assert not reaches("192.0.2.1")
+
+    await host.release_uplink("eth0", "br-int")
+
+    assert reaches("192.0.2.1")
+
+
+async def test_an_address_that_comes_to_the_nic_later_moves_too(host: LinuxHost, machine: LinuxMachine):
+    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    ip("address", "add", "198.18.0.1/24", "dev", "eth0")
+
+    adopted = await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+
+    assert ip_interface("198.18.0.1/24") in adopted.addresses
+    assert machine.holders("198.18.0.1") == {"br-int"}
+
+
+async def test_an_address_that_left_the_bridge_interface_does_not_come_back(host: LinuxHost, machine: LinuxMachine):
+    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    ip("address", "delete", "192.0.2.77/24", "dev", "br-int")
+    ip("address", "delete", "192.0.2.5/24", "dev", "br-int")
+
+    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    machine.remove_bridge()
+    machine.make_bridge()
+    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+
+    assert machine.holders("192.0.2.77") == set()
+    assert machine.holders("192.0.2.5") == {"br-int"}  # that of the Node always does
+
+
+async def test_down_and_up_again_restores_what_the_kernel_took(host: LinuxHost, machine: LinuxMachine):
+    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    before = seen("br-int")["routes"]
+    ip("link", "set", "br-int", "down")
+    assert seen("br-int")["routes"] != before
+
+    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+
+    assert seen("br-int")["routes"] == before
+    assert machine.holders("2001:db8::5") == {"br-int"}
+
+
+async def test_a_route_over_several_next_hops_is_refused_before_anything_moves(host: LinuxHost, machine: LinuxMachine):
+    ip("route", "add", "10.8.0.0/16", "nexthop", "via", "192.0.2.1", "nexthop", "via", "192.0.2.2")
+    before = seen("eth0")
+    with pytest.raises(HostError, match=r"10\.8\.0\.0/16 is routed by eth0 through several next hops"):
+        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    assert seen("eth0") == before
+
+
+async def test_a_record_that_cannot_be_read_is_as_good_as_none(
+    host: LinuxHost, machine: LinuxMachine, record_file: Path
+):
+    adopted = await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    record_file.write_text("{")  # noqa: ASYNC240
+
+    with pytest.raises(HostError, match=f"{record_file} does not say which one had it: name the uplink"):
+        await host.find_uplink("br-int", machine.node_ips)
+    assert await host.find_uplink("br-int", machine.node_ips, "eth0") == adopted
+    assert await host.adopt_uplink("eth0", "br-int", machine.node_ips) == adopted
+    assert records.load(record_file) is not None

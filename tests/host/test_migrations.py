@@ -1,0 +1,142 @@
+"""Which addresses and routes belong to the uplink, and the steps that bring them to where they shall be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface, ip_network
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windlass.host.migrations import Add, Record, Remove, steps, uplink_with_all
+from windlass.host.protocol import Adapter, UplinkRoute
+
+NODE_IP = ip_interface("192.0.2.5/24")
+VIRTUAL = ip_interface("192.0.2.77/24")
+DEFAULT = UplinkRoute(ip_network("0.0.0.0/0"), via=ip_address("192.0.2.1"), metric=100)
+OTHER = UplinkRoute(ip_network("203.0.113.0/24"), via=ip_address("192.0.2.9"))
+DEFAULT6 = UplinkRoute(ip_network("::/0"), via=ip_address("fe80::1"), metric=1024)
+ON_LINK = UplinkRoute(ip_network("198.51.100.7/32"))
+
+FULL = Adapter("eth0", 2, "02:00:00:00:00:05", 1500, (NODE_IP, VIRTUAL), (DEFAULT, OTHER))
+BARE = replace(FULL, addresses=(), routes=())
+BRIDGE = Adapter("br-int", 7, "02:00:00:00:00:99", 1500)
+SETTLED = Record(FULL, "br-int", boot="today", settled_on=7)
+
+
+def test_the_first_time_it_is_what_the_nic_holds():
+    assert uplink_with_all(None, FULL, BRIDGE, "today") == FULL
+
+
+def test_without_a_record_it_is_also_what_the_bridge_interface_holds():
+    bridge = replace(BRIDGE, addresses=(NODE_IP,), routes=(DEFAULT,))
+    half = replace(FULL, addresses=(VIRTUAL,), routes=(OTHER,))
+    assert uplink_with_all(None, half, bridge, "today") == FULL
+
+
+def test_after_a_boot_what_the_nic_was_given_counts_and_not_the_record():
+    renumbered = replace(BARE, addresses=(ip_interface("192.0.2.6/24"),))
+    assert uplink_with_all(SETTLED, renumbered, BRIDGE, "tomorrow") == renumbered
+
+
+def test_after_a_boot_that_gave_the_nic_nothing_the_record_counts():
+    assert uplink_with_all(SETTLED, BARE, BRIDGE, "tomorrow") == FULL
+    assert uplink_with_all(SETTLED, BARE, None, "tomorrow") == FULL
+
+
+def test_the_record_of_another_nic_does_not_count():
+    other = replace(FULL, name="eth1", addresses=(ip_interface("10.9.9.9/24"),), routes=())
+    assert uplink_with_all(SETTLED, other, BRIDGE, "today") == other
+
+
+def test_a_bridge_interface_that_was_made_again_is_given_everything():
+    assert uplink_with_all(SETTLED, BARE, replace(BRIDGE, index=8), "today") == FULL
+
+
+def test_an_address_that_was_taken_away_on_purpose_stays_away_but_not_the_nodes():
+    bridge = replace(BRIDGE, addresses=(), routes=(DEFAULT, OTHER))
+    goal = uplink_with_all(SETTLED, BARE, bridge, "today", [NODE_IP.ip])
+    assert goal.addresses == (NODE_IP,)
+
+
+def test_a_route_from_an_address_that_was_taken_away_stays_away_with_it():
+    record = replace(SETTLED, uplink=replace(FULL, routes=(DEFAULT, replace(OTHER, source=VIRTUAL.ip))))
+    bridge = replace(BRIDGE, addresses=(NODE_IP,), routes=(DEFAULT,))
+    assert uplink_with_all(record, BARE, bridge, "today").routes == (DEFAULT,)
+
+
+def test_a_route_that_was_changed_on_the_bridge_interface_stays_changed():
+    changed = replace(DEFAULT, via=ip_address("192.0.2.254"))
+    bridge = replace(BRIDGE, addresses=(NODE_IP, VIRTUAL), routes=(changed, OTHER))
+    goal = uplink_with_all(SETTLED, BARE, bridge, "today")
+    assert goal.routes == (changed, OTHER)
+    assert list(steps(goal, BARE, bridge)) == []
+
+
+def test_what_others_put_on_the_bridge_interface_is_not_ours():
+    bridge = replace(BRIDGE, addresses=(NODE_IP, VIRTUAL, ip_interface("192.0.2.200/32")), routes=(DEFAULT, OTHER))
+    assert uplink_with_all(SETTLED, BARE, bridge, "today") == FULL
+
+
+def test_steps_read_as_what_happens():
+    goal = replace(FULL, routes=(DEFAULT, ON_LINK, DEFAULT6))
+    assert [str(step) for step in steps(goal, goal, BRIDGE)] == [
+        "add address 192.0.2.5/24 to br-int",
+        "add address 192.0.2.77/24 to br-int",
+        "add route 198.51.100.7/32 to br-int",
+        "remove route 198.51.100.7/32 from eth0",
+        "add route 0.0.0.0/0 via 192.0.2.1 to br-int",
+        "remove route 0.0.0.0/0 via 192.0.2.1 from eth0",
+        "remove route ::/0 via fe80::1 from eth0",
+        "add route ::/0 via fe80::1 to br-int",
+        "remove address 192.0.2.77/24 from eth0",
+        "remove address 192.0.2.5/24 from eth0",
+    ]
+
+
+addresses = st.lists(st.integers(1, 5).map(lambda i: ip_interface(f"192.0.2.{i}/24")), unique=True).map(tuple)
+routes = st.lists(
+    st.builds(
+        UplinkRoute,
+        st.integers(1, 3).map(lambda i: ip_network(f"10.{i}.0.0/16")),
+        st.none() | st.just(ip_address("192.0.2.1")),
+        metric=st.sampled_from([0, 100]),
+    ),
+    unique_by=lambda route: (route.destination, route.metric),
+).map(tuple)
+holdings = st.tuples(addresses, routes)
+
+
+@given(
+    on_uplink=holdings, on_bridge=holdings, recorded=st.none() | holdings, same_boot=st.booleans(), whole=st.booleans()
+)
+def test_whatever_was_the_case_the_target_ends_up_with_all_and_no_address_is_ever_away(
+    on_uplink, on_bridge, recorded, same_boot, whole
+):
+    uplink = replace(BARE, addresses=on_uplink[0], routes=on_uplink[1])
+    bridge = replace(BRIDGE, addresses=on_bridge[0], routes=on_bridge[1])
+    record = None
+    if recorded is not None:
+        known = replace(BARE, addresses=recorded[0], routes=recorded[1])
+        record = Record(known, "br-int", "today" if same_boot else "yesterday", settled_on=7 if whole else None)
+    goal = uplink_with_all(record, uplink, bridge, "today")
+
+    for source, target in ((uplink, bridge), (bridge, uplink)):
+        there = {"eth0": {*uplink.addresses, *uplink.routes}, "br-int": {*bridge.addresses, *bridge.routes}}
+        held_by_somebody = {a for a in goal.addresses if any(a in items for items in there.values())}
+        for step in steps(goal, source, target):
+            match step:
+                case Add(to, item):
+                    assert item not in there[to.name]
+                    there[to.name].add(item)
+                case Remove(by, item):
+                    there[by.name].remove(item)
+            assert all(any(a in items for items in there.values()) for a in held_by_somebody)
+        assert {a.ip for a in goal.addresses} <= {i.ip for i in there[target.name] if not isinstance(i, UplinkRoute)}
+        assert {(r.destination, r.metric) for r in goal.routes} <= {
+            (r.destination, r.metric) for r in there[target.name] if isinstance(r, UplinkRoute)
+        }
+        assert not set(goal.addresses) & there[source.name]
+        assert not {(r.destination, r.metric) for r in goal.routes} & {
+            (r.destination, r.metric) for r in there[source.name] if isinstance(r, UplinkRoute)
+        }

@@ -1,0 +1,189 @@
+"""What a Node's host should hold, and the difference from what it holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface, ip_network
+
+import pytest
+from host_states import PEERS, STATE, node
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windlass.host.plans import (
+    Address,
+    HostChange,
+    HostNames,
+    HostPlan,
+    InterfaceSettings,
+    Neighbour,
+    Route,
+    diff,
+    plan,
+    plan_peer,
+    pod_mtu,
+)
+from windlass.model.families import Family
+from windlass.model.nodes import NodeState, TrafficMode
+
+NAMES = HostNames(uplink="eth0")
+
+BY_TUNNEL = {
+    "10.0.3.0/24 by windlass-gw0 via 10.0.3.1 onlink",
+    "2001:db8:3::/64 by windlass-gw0 via 2001:db8:3::1 onlink",
+}
+DIRECTLY = {"10.0.2.0/24 by br-int via 192.0.2.6", "2001:db8:2::/64 by br-int via 2001:db8::6"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "routes"),
+    [
+        (TrafficMode.ENCAP, "far", BY_TUNNEL),
+        (
+            TrafficMode.ENCAP,
+            "near",
+            {
+                "10.0.2.0/24 by windlass-gw0 via 10.0.2.1 onlink",
+                "2001:db8:2::/64 by windlass-gw0 via 2001:db8:2::1 onlink",
+            },
+        ),
+        (TrafficMode.NO_ENCAP, "near", DIRECTLY),
+        (TrafficMode.NO_ENCAP, "far", set()),  # the default route: the network between knows the PodCIDRs
+        (TrafficMode.HYBRID, "near", DIRECTLY),
+        (TrafficMode.HYBRID, "far", BY_TUNNEL),
+    ],
+)
+def test_the_way_to_a_peers_pods(mode, name, routes):
+    items = plan_peer(node(mode), PEERS[name], NAMES).items
+    assert {
+        f"{r.destination} by {r.interface} via {r.via}{' onlink' if r.onlink else ''}"
+        for r in items
+        if isinstance(r, Route)
+    } == routes
+    assert len(items) == len(routes)
+
+
+def test_a_peer_of_one_family_gets_routes_of_that_family():
+    peer = replace(PEERS["far"], pod_cidrs={Family.IPV6: ip_network("2001:db8:3::/64")})
+    (route,) = plan_peer(node(TrafficMode.ENCAP), peer, NAMES).items
+    assert isinstance(route, Route)
+    assert route.destination == ip_network("2001:db8:3::/64")
+
+
+def test_the_gateway_has_the_first_address_of_each_pod_cidr():
+    items = plan(NodeState(node(TrafficMode.ENCAP)), NAMES, 1500, userspace=False).items
+    assert items == {
+        Address("windlass-gw0", ip_interface("10.0.1.1/24")),
+        Address("windlass-gw0", ip_interface("2001:db8:1::1/64")),
+    }
+
+
+def test_the_plan_is_the_parts_of_its_owners():
+    whole = plan(STATE, NAMES, 1500, userspace=False)
+    parts = plan(NodeState(STATE.node), NAMES, 1500, userspace=False)
+    for peer in PEERS.values():
+        parts |= plan_peer(STATE.node, peer, NAMES)
+    assert whole == parts
+
+
+def test_the_kernel_is_kept_from_the_ports_of_the_userspace_datapath_alone():
+    for userspace in (True, False):
+        settings = {s.name: s for s in plan(STATE, NAMES, 1500, userspace=userspace).settings}
+        assert settings["eth0"].kernel_ingress is not userspace
+        assert settings["br-int"].kernel_ingress is settings["windlass-gw0"].kernel_ingress is None
+        assert {s.offloads for s in settings.values()} == {False if userspace else None}
+
+
+def test_bridge_and_gateway_forward_and_meet_their_own_address():
+    settings = {s.name: s for s in plan(STATE, NAMES, 9000, userspace=False).settings}
+    for name, mac, mtu in (("br-int", "02:00:00:00:00:05", 9000), ("windlass-gw0", "0a:58:0a:00:01:01", 8950)):
+        assert settings[name] == InterfaceSettings(
+            name, up=True, mac=mac, mtu=mtu, forwards=frozenset(Family), accepts_own_source=True
+        )
+
+
+@pytest.mark.parametrize(
+    ("mode", "underlay", "mtu"),
+    [
+        (TrafficMode.ENCAP, set(Family), 1450),
+        (TrafficMode.ENCAP, {Family.IPV4}, 1450),
+        (TrafficMode.ENCAP, {Family.IPV6}, 1430),
+        (TrafficMode.HYBRID, {Family.IPV6}, 1430),
+        (TrafficMode.HYBRID, set(Family), 1450),
+        (TrafficMode.NO_ENCAP, {Family.IPV6}, 1500),
+    ],
+)
+def test_a_pods_packet_fits_into_the_tunnel(mode, underlay, mtu):
+    all_ = node(mode)
+    assert pod_mtu(replace(all_, addresses={f: a for f, a in all_.addresses.items() if f in underlay}), 1500) == mtu
+
+
+interfaces = st.sampled_from(["br-int", "windlass-gw0", "eth0"])
+addresses = st.sampled_from([f"10.0.{i}.1" for i in range(4)] + [f"2001:db8:{i}::1" for i in range(4)]).map(ip_address)
+networks = addresses.map(lambda a: ip_network((a, 24 if a.version == 4 else 64), strict=False))
+items = st.one_of(
+    st.builds(Address, interfaces, addresses.map(lambda a: ip_interface((a, 24)))),
+    st.builds(Route, networks, interfaces, st.none() | addresses, st.booleans(), st.none() | addresses),
+    st.builds(Neighbour, interfaces, addresses, st.sampled_from(["02:00:00:00:00:01", "02:00:00:00:00:02"])),
+)
+maybe = st.none() | st.booleans()
+macs = st.sampled_from(["02:00:00:00:00:01", "02:00:00:00:00:02"])
+mtus = st.sampled_from([1450, 1500])
+families = st.frozensets(st.sampled_from(Family))
+
+
+def plans(settings: st.SearchStrategy[InterfaceSettings]) -> st.SearchStrategy[HostPlan]:
+    each = st.lists(settings, unique_by=lambda s: s.name).map(frozenset)
+    return st.builds(HostPlan, each, st.frozensets(items))
+
+
+wishes = plans(
+    st.builds(InterfaceSettings, interfaces, maybe, st.none() | macs, st.none() | mtus, families, maybe, maybe, maybe)
+)
+facts = plans(
+    st.builds(
+        InterfaceSettings,
+        interfaces,
+        *(st.booleans(), macs, mtus, families, st.booleans(), st.booleans()),
+        st.booleans(),
+    )
+)
+
+
+def applied(installed: HostPlan, change: HostChange) -> HostPlan:
+    """What a host does, in Python: each setting that a change names is as it says."""
+    settings = {s.name: s for s in installed.settings}
+    for wanted in change.settings:
+        now = settings.get(wanted.name, InterfaceSettings(wanted.name))
+        named = {
+            name: getattr(wanted, name)
+            for name in ("up", "mac", "mtu", "accepts_own_source", "offloads", "kernel_ingress")
+            if getattr(wanted, name) is not None
+        }
+        settings[wanted.name] = replace(now, **named, forwards=now.forwards | wanted.forwards)
+    return HostPlan(frozenset(settings.values()), installed.items - change.removed | change.added)
+
+
+@given(installed=facts, desired=wishes)
+def test_applying_the_difference_gives_the_desired_state_whatever_was_installed(installed, desired):
+    change = diff(installed, desired)
+    after = applied(installed, change)
+
+    assert after.items == desired.items
+    assert not diff(after, desired)
+    # And it names nothing that holds already.
+    assert not change.removed & desired.items
+    assert not change.added & installed.items
+
+
+def test_from_a_plan_to_itself_there_is_nothing_to_do():
+    desired = plan(STATE, NAMES, 1500, userspace=True)
+    assert not diff(desired, desired)
+
+
+def test_a_difference_in_settings_names_only_what_is_different():
+    (settings,) = diff(
+        HostPlan(frozenset((InterfaceSettings("br-int", up=True, mtu=1500, forwards=frozenset((Family.IPV4,))),))),
+        HostPlan(frozenset((InterfaceSettings("br-int", up=True, mtu=9000, forwards=frozenset(Family)),))),
+    ).settings
+    assert settings == InterfaceSettings("br-int", mtu=9000, forwards=frozenset((Family.IPV6,)))

@@ -1,0 +1,41 @@
+"""What the lab's tests share: a small network of machines on this one, made and removed by the lab's own code."""
+
+from __future__ import annotations
+
+import pytest
+from labnet import CLIENT, FARAWAY, SERVER
+
+from windlass.lab import labs
+from windlass.lab.arrivals import Arrivals
+from windlass.lab.segments import segments
+from windlass.lab.servers import Servers
+from windlass.lab.underlays import Underlay
+
+
+@pytest.fixture
+def lab():
+    with labs.opened() as lab:
+        yield lab
+
+
+@pytest.fixture
+def underlay(lab):
+    """Client and server on one wire, a third machine behind the router."""
+    machines = (CLIENT, SERVER, FARAWAY)
+    underlay = Underlay(lab, segments(machines))
+    underlay.create()
+    for machine in machines:
+        underlay.plug(machine)
+    return underlay
+
+
+@pytest.fixture
+def arrivals():
+    return Arrivals()
+
+
+@pytest.fixture
+async def servers(arrivals):
+    servers = Servers(arrivals)
+    yield servers
+    servers.close_all()

@@ -1,0 +1,183 @@
+"""A real Open vSwitch for tests: both daemons as children, in a network namespace of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+_NAMED = Path("/run/netns")
+_NAMESPACE = "wltest-"
+_counter = itertools.count(1)
+
+
+def _why_not() -> str | None:
+    if sys.platform != "linux":
+        return "needs Linux network namespaces"
+    if os.geteuid() != 0:
+        return "needs root, to make network namespaces"
+    missing = [name for name in ("ovsdb-server", "ovs-vswitchd", "ovsdb-tool") if _program(name) is None]
+    if missing:
+        return f"needs Open vSwitch (Debian package openvswitch-switch); not found: {', '.join(missing)}"
+    return None
+
+
+def _program(name: str) -> str | None:
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+
+
+requires_ovs = pytest.mark.skipif(_why_not() is not None, reason=_why_not() or "")
+
+
+@dataclass
+class Switch:
+    """One running Open vSwitch. Its sockets are `rundir/db.sock` and `rundir/<bridge>.mgmt`."""
+
+    rundir: Path
+    namespace: str
+    _daemons: dict[str, _Daemon] = field(default_factory=dict)
+
+    @property
+    def database(self) -> Path:
+        return self.rundir / "db.sock"
+
+    def management(self, bridge: str) -> Path:
+        return self.rundir / f"{bridge}.mgmt"
+
+    async def start_database(self) -> None:
+        await self._start("ovsdb-server", f"{self.rundir}/conf.db", f"--remote=punix:{self.database}")
+
+    async def start_vswitchd(self) -> None:
+        await self._start("ovs-vswitchd", f"unix:{self.database}")
+
+    async def stop_database(self) -> None:
+        await self._daemons.pop("ovsdb-server").stop()
+
+    async def stop_vswitchd(self) -> None:
+        await self._daemons.pop("ovs-vswitchd").stop()
+
+    async def vsctl(self, *arguments: str) -> str:
+        return await run("ovs-vsctl", f"--db=unix:{self.database}", "--timeout=10", *arguments)
+
+    async def ofctl(self, *arguments: str) -> str:
+        """The bridge is named by its `management` socket: `await switch.ofctl("dump-flows", ...)`."""
+        return await run("ovs-ofctl", "-O", "OpenFlow15", *arguments)
+
+    async def appctl(self, daemon: str, *arguments: str) -> str:
+        return await run("ovs-appctl", "-t", f"{self.rundir}/{daemon}.ctl", *arguments)
+
+    async def add_nics(self, *names: str) -> None:
+        """Veth pairs inside the switch's namespace: stand-ins for a NIC or for the host end of a Pod."""
+        batch = "".join(f"link add name {name} up type veth peer name {name}-far\n" for name in names)
+        await run("ip", "-n", self.namespace, "-batch", "-", stdin=batch)
+
+    async def _start(self, name: str, *arguments: str) -> None:
+        program = _program(name)
+        assert program
+        self._daemons[name] = await _Daemon.start(
+            self.rundir,
+            name,
+            # A killed test run takes its daemons with it.
+            *("setpriv", "--pdeathsig", "KILL", "nsenter", f"--net={_NAMED / self.namespace}"),
+            *(
+                program,
+                *arguments,
+                f"--pidfile={self.rundir}/{name}.pid",
+                f"--unixctl={self.rundir}/{name}.ctl",
+            ),
+            *("-vsyslog:off", "-vfile:off", "-vconsole:info"),
+        )
+
+
+@asynccontextmanager
+async def running_switch(rundir: Path) -> AsyncIterator[Switch]:
+    """An empty switch (no bridge) whose daemons are up; all of it is gone when the block ends."""
+    for name in _namespaces_of_dead_runs():
+        with suppress(RuntimeError):  # another run may be faster
+            await run("ip", "netns", "delete", name)
+    switch = Switch(rundir, f"{_NAMESPACE}{os.getpid()}-{next(_counter)}")
+    await run("ovsdb-tool", "create", f"{rundir}/conf.db", _schema())
+    await run("ip", "netns", "add", switch.namespace)
+    try:
+        await switch.start_database()
+        await switch.start_vswitchd()
+        yield switch
+    finally:
+        for daemon in reversed(switch._daemons.values()):
+            await daemon.stop()
+        await run("ip", "netns", "delete", switch.namespace)
+
+
+@pytest.fixture
+async def switch(tmp_path: Path) -> AsyncIterator[Switch]:
+    async with running_switch(tmp_path) as running:
+        yield running
+
+
+async def run(*command: str, stdin: str | None = None) -> str:
+    """The standard output of a command; a failure is raised with what it said."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=DEVNULL if stdin is None else PIPE, stdout=PIPE, stderr=PIPE
+    )
+    output, errors = await process.communicate(None if stdin is None else stdin.encode())
+    if process.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: exit status {process.returncode}: {errors.decode().strip()}")
+    return output.decode()
+
+
+@dataclass
+class _Daemon:
+    process: Process
+    log: asyncio.Task[None]
+
+    @classmethod
+    async def start(cls, rundir: Path, name: str, *command: str) -> _Daemon:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=DEVNULL,
+            stdout=DEVNULL,
+            stderr=PIPE,
+            env={**os.environ, "OVS_RUNDIR": str(rundir)},
+        )
+        assert process.stderr
+        said = b""
+        while b"(Open vSwitch)" not in said:  # both daemons name their version once their sockets listen
+            line = await process.stderr.readline()
+            if not line:
+                raise RuntimeError(f"{name} ended with {await process.wait()} before it was up: {said.decode()}")
+            said += line
+        return cls(process, asyncio.create_task(_keep(process.stderr, rundir / f"{name}.log", said)))
+
+    async def stop(self) -> None:
+        if self.process.returncode is None:
+            self.process.terminate()
+        await self.process.wait()
+        await self.log
+
+
+async def _keep(lines: asyncio.StreamReader, path: Path, said: bytes) -> None:
+    with path.open("ab", buffering=0) as file:
+        file.write(said)
+        while line := await lines.readline():
+            file.write(line)
+
+
+def _schema() -> str:
+    return "/usr/share/openvswitch/vswitch.ovsschema"
+
+
+def _namespaces_of_dead_runs() -> list[str]:
+    pid_of = {path.name: path.name.removeprefix(_NAMESPACE).partition("-")[0] for path in _NAMED.glob(f"{_NAMESPACE}*")}
+    return [name for name, pid in pid_of.items() if not Path("/proc", pid).exists()]

@@ -1,0 +1,107 @@
+"""A Program is checked against what its Node's datapath can carry out."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address
+
+from hypothesis import given, settings
+from node_states import BOTH, node_states, small_cluster
+
+from windlass.model.families import Family
+from windlass.model.nodes import NodeState, OperatingSystem, TrafficMode
+from windlass.openflow.actions import Action, Ct, DecTtl, Goto, Move, Nat, Output, Set, ToGroup
+from windlass.openflow.fields import IPV6_DST, IPV6_SRC, PKT_MARK, TCP_FLAGS, Term
+from windlass.openflow.flows import Bucket, Flow, Group
+from windlass.pipeline.datapaths import DATAPATHS, longest_way, violations
+from windlass.program import flows_of, program
+
+LINUX, WINDOWS = DATAPATHS[OperatingSystem.LINUX], DATAPATHS[OperatingSystem.WINDOWS]
+
+
+def flow(*actions: Action, table: int = 0, when: tuple[Term, ...] = ()) -> Flow:
+    return Flow(table, 200, when, actions, "a test")
+
+
+def all_flows(state: NodeState) -> list[Flow]:
+    return [flow for _, flow in flows_of(program(state))]
+
+
+@given(node_states(OperatingSystem.WINDOWS))
+@settings(max_examples=60)
+def test_windows_nodes_get_only_what_windows_can_do(state):
+    assert list(violations(WINDOWS, all_flows(state))) == []
+
+
+@given(node_states())
+@settings(max_examples=30)
+def test_linux_nodes_get_only_what_linux_can_do(state):
+    assert list(violations(LINUX, all_flows(state))) == []
+
+
+def test_a_linux_program_of_both_families_is_too_much_for_windows():
+    found = list(violations(WINDOWS, all_flows(small_cluster(TrafficMode.ENCAP, *BOTH))))
+    assert any("Windows datapath, table 20 " in sentence and "a write to ipv6_src" in sentence for sentence in found)
+
+
+def test_what_connection_tracking_of_windows_would_drop_goes_around_it():
+    """SCTP is not translated there; ct would drop it."""
+    tracked = {
+        os: {flow.match for flow in all_flows(small_cluster(TrafficMode.ENCAP, Family.IPV4, os=os)) if flow.table == 30}
+        for os in OperatingSystem
+    }
+    assert tracked[OperatingSystem.WINDOWS] < tracked[OperatingSystem.LINUX]
+
+
+def test_each_kind_of_violation_is_named():
+    wrong = [
+        flow(when=(TCP_FLAGS(2),)),
+        flow(Set(PKT_MARK(1)), table=1),
+        flow(Move(IPV6_SRC.whole, IPV6_DST.whole), table=2),
+        flow(Ct(0, table=4), table=3),
+        flow(Ct(5, commit=True, sets=(Set(PKT_MARK(1)),)), DecTtl(), table=4),
+    ]
+    assert list(violations(WINDOWS, wrong)) == [
+        "Windows datapath, table 0 priority 200 (a test): it ignores a match on tcp_flags",
+        "Windows datapath, table 1 priority 200 (a test): it does not apply a write to pkt_mark",
+        "Windows datapath, table 2 priority 200 (a test): it does not apply a write to ipv6_dst",
+        "Windows datapath, table 3 priority 200 (a test): zone 0 belongs to the host",
+        "Windows datapath, table 4 priority 200 (a test): it does not apply a write to pkt_mark",
+    ]
+
+
+def test_buckets_are_checked_as_flows_are():
+    to_endpoint = Ct(0, table=9, commit=True, nat=Nat(to=IPv4Address("172.16.1.9"), ports=(80, 80)))
+    rewrites = Set(IPV6_DST(int(IPv6Address("fd00::1"))))
+    group = Group(7, (Bucket(1, (to_endpoint,)), Bucket(2, (rewrites,))), "a test")
+    assert list(violations(WINDOWS, [], [group])) == [
+        "Windows datapath, group 7: zone 0 belongs to the host",
+        "Windows datapath, group 7: it does not apply a write to ipv6_dst",
+    ]
+
+
+def test_too_many_recirculations():
+    stairs = [flow(Ct(1, table=n + 1), table=n) for n in range(7)]
+    assert list(violations(LINUX, stairs)) == []
+    assert list(violations(WINDOWS, stairs)) == [
+        "Windows datapath: a packet could recirculate 7 times, and 6 is the most it can"
+    ]
+
+
+def test_the_longest_way_is_that_of_one_packet():
+    flows = [
+        flow(Goto(1)),
+        flow(Ct(1, table=2), table=1),
+        flow(Ct(1, table=3), table=1),  # another packet's way
+        flow(ToGroup(7), table=2),
+        flow(Ct(1, commit=True), Output(1), table=3),  # a commit that goes on at once is no recirculation
+    ]
+    bucket = (Ct(2, table=3, commit=True),)
+    assert longest_way(flows, {7: [bucket, ()]}) == 3
+    assert longest_way(flows, {7: []}) == 2
+    assert longest_way([], {}) == 0
+
+
+def test_no_packet_of_ours_is_tracked_more_than_twice():
+    """Each pass costs: on Windows an upcall for each new connection."""
+    for mode in TrafficMode:
+        assert longest_way(all_flows(small_cluster(mode, *BOTH)), {}) == 2

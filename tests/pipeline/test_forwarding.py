@@ -1,0 +1,205 @@
+"""Which tables a packet meets, and by which port it leaves: the decisions that do not need a connection's state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+from node_states import BOTH, small_cluster
+from packets import decides, way
+
+from windlass.model.families import Family
+from windlass.model.nodes import TrafficMode
+from windlass.openflow.actions import Output, Set
+from windlass.openflow.fields import (
+    CT_STATE,
+    ETH_TYPE,
+    IN_PORT,
+    IP_FRAG,
+    IP_PROTO,
+    IPV4_DST,
+    IPV6_DST,
+    LOCAL_PORT,
+    TCP,
+    TCP_DST,
+    TUN_IPV4_DST,
+    Field,
+)
+from windlass.openflow.flows import Flow
+from windlass.pipeline.layout import (
+    CONNTRACK_COMMIT,
+    CONNTRACK_STATE,
+    FROM_POD,
+    FROM_TUNNEL,
+    FROM_UPLINK,
+    L3_FORWARDING,
+    OUT_PORT,
+    SNAT,
+    SNAT_PORT_MASKS,
+    SNAT_PORTS,
+    SOURCE,
+)
+from windlass.pipeline.routing import is_direct, tunnel_end
+from windlass.program import flows_of, program
+
+TUNNEL, GATEWAY, UPLINK = 1, 2, 3
+NEW, ESTABLISHED, INVALID = 0x21, 0x22, 0x30
+
+
+def flows(mode: TrafficMode) -> list[Flow]:
+    return [flow for _, flow in flows_of(program(small_cluster(mode, *BOTH)))]
+
+
+def to(address: str, **more: int) -> dict[Field, int]:
+    where = ip_address(address)
+    if where.version == 4:
+        return {ETH_TYPE: 0x0800, IPV4_DST: int(where), IP_PROTO: TCP, IP_FRAG: 0}
+    return {ETH_TYPE: 0x86DD, IPV6_DST: int(where), IP_PROTO: TCP, IP_FRAG: 0}
+
+
+def forwarded(mode: TrafficMode, address: str, source: int = FROM_POD.value) -> Flow | None:
+    table = [flow for flow in flows(mode) if flow.table == L3_FORWARDING.number]
+    return decides(table, to(address) | {SOURCE.bits.field: source})
+
+
+def out_port(flow: Flow | None) -> int | None:
+    """The port that the flow chooses; None where it drops."""
+    for action in flow.actions if flow else ():
+        if isinstance(action, Set) and action.term.field is OUT_PORT.bits.field:
+            return action.term.value
+    return None
+
+
+NEAR, FAR = "172.16.2.9", "172.16.3.9"
+NEAR_6, FAR_6 = "fd00:172:16:2::9", "fd00:172:16:3::9"
+
+
+@pytest.mark.parametrize(
+    ("mode", "address", "port"),
+    [
+        (TrafficMode.ENCAP, NEAR, TUNNEL),
+        (TrafficMode.ENCAP, FAR, TUNNEL),
+        (TrafficMode.ENCAP, NEAR_6, TUNNEL),
+        (TrafficMode.NO_ENCAP, NEAR, GATEWAY),
+        (TrafficMode.NO_ENCAP, FAR, GATEWAY),
+        (TrafficMode.NO_ENCAP, FAR_6, GATEWAY),
+        (TrafficMode.HYBRID, NEAR, GATEWAY),
+        (TrafficMode.HYBRID, FAR, TUNNEL),
+        (TrafficMode.HYBRID, NEAR_6, GATEWAY),
+        (TrafficMode.HYBRID, FAR_6, TUNNEL),
+    ],
+)
+def test_how_a_peers_pods_are_reached(mode, address, port):
+    assert out_port(forwarded(mode, address)) == port
+
+
+@pytest.mark.parametrize("mode", TrafficMode)
+@pytest.mark.parametrize(
+    ("address", "port"),
+    [
+        ("172.16.1.10", 11),  # a local Pod
+        ("fd00:172:16:1::b", 12),
+        ("172.16.1.1", GATEWAY),  # the gateway
+        ("10.176.25.11", GATEWAY),  # the Node IP
+        ("10.176.27.11", GATEWAY),  # its second NIC
+        ("fd00:10:176:25::11", GATEWAY),
+        ("172.16.1.250", None),  # nobody
+        ("fd00:172:16:1::250", None),
+        ("224.0.0.251", None),  # multicast, broadcast
+        ("ff02::fb", None),
+        ("255.255.255.255", None),
+    ],
+)
+def test_where_an_address_is(mode, address, port):
+    flow = forwarded(mode, address)
+    assert out_port(flow) == port
+    assert flow is not None
+    assert SNAT.set() not in flow.actions
+
+
+@pytest.mark.parametrize("mode", TrafficMode)
+@pytest.mark.parametrize("address", ["192.0.2.80", "10.176.25.12", "2001:db8:192::80", "fd00:10:176:26::13"])
+def test_only_pods_leave_as_their_node(mode, address):
+    """Other Nodes are outside of the Pod network, too."""
+    flow = forwarded(mode, address)
+    assert flow is not None
+    assert SNAT.set() in flow.actions
+    assert out_port(flow) == GATEWAY
+    assert forwarded(mode, address, FROM_TUNNEL.value) is None
+    assert forwarded(mode, address, FROM_UPLINK.value) is None
+
+
+def test_a_translated_packet_is_never_let_out_untranslated():
+    """What connection tracking does not know cannot be translated."""
+    table = [flow for flow in flows(TrafficMode.ENCAP) if flow.table == CONNTRACK_COMMIT.number]
+    snat = {SNAT.bits.field: SNAT.bits(1).value}
+    untracked = decides(table, to("192.0.2.80") | snat | {CT_STATE: 0})
+    assert untracked is not None
+    assert untracked.actions == ()
+
+
+@pytest.mark.parametrize("mode", TrafficMode)
+def test_the_hosts_packets_leave_by_the_wire_untouched(mode):
+    out = decides(flows_in(mode, 0), to("192.0.2.80") | {IN_PORT: LOCAL_PORT})
+    assert out is not None
+    assert out.actions == (Output(UPLINK),)
+
+
+@pytest.mark.parametrize("mode", TrafficMode)
+@pytest.mark.parametrize("port", [22, 6443, 0x3FFF, 0x7000, 30080, 60999])
+def test_the_hosts_connections_never_meet_connection_tracking(mode, port):
+    assert way(flows(mode), to("10.176.25.11") | {IN_PORT: UPLINK, TCP_DST: port}) == ["Classifier", "Uplink"]
+
+
+@pytest.mark.parametrize("port", [SNAT_PORTS[0], 0x5FFF, 0x6000, SNAT_PORTS[1]])
+def test_what_may_answer_a_translated_pod_is_looked_up(port):
+    packet = to("10.176.25.11") | {IN_PORT: UPLINK, TCP_DST: port}
+    assert way(flows(TrafficMode.ENCAP), packet) == ["Classifier", "Uplink", "Conntrack"]
+
+
+@pytest.mark.parametrize("state", [NEW, ESTABLISHED, INVALID])
+def test_what_was_looked_up_and_is_no_answer_is_still_the_hosts(state):
+    """Also in a state that would be dropped elsewhere: the host's connections are not tracked, so all look strange."""
+    packet = to("10.176.25.11") | {SOURCE.bits.field: FROM_UPLINK.value, CT_STATE: state}
+    flow = decides(flows_in(TrafficMode.ENCAP, CONNTRACK_STATE.number), packet)
+    assert flow is not None
+    assert flow.actions == (Output(LOCAL_PORT),)
+
+
+def test_the_masks_are_the_ports_of_translated_pods():
+    covered = {port for port in range(65536) if any(port & mask == value for value, mask in SNAT_PORT_MASKS)}
+    assert covered == set(range(SNAT_PORTS[0], SNAT_PORTS[1] + 1))
+
+
+@pytest.mark.parametrize(
+    ("mode", "met"),
+    [
+        (TrafficMode.ENCAP, ["Classifier", "Uplink"]),  # no business of ours: the host may drop it
+        (TrafficMode.NO_ENCAP, ["Classifier", "Uplink", "Conntrack"]),
+        (TrafficMode.HYBRID, ["Classifier", "Uplink", "Conntrack"]),
+    ],
+)
+def test_packets_from_the_wire_to_pods(mode, met):
+    """Design note 003: straight to the Pod, where Pod traffic travels as it is."""
+    assert way(flows(mode), to("172.16.1.10") | {IN_PORT: UPLINK, TCP_DST: 80}) == met
+
+
+def test_both_families_ride_in_one_tunnel():
+    state = small_cluster(TrafficMode.ENCAP, *BOTH)
+    flow = forwarded(TrafficMode.ENCAP, FAR_6)
+    assert flow is not None
+    assert Set(TUN_IPV4_DST(int(ip_address("10.176.26.13")))) in flow.actions
+    only_ipv6 = replace(state.peers["node-3"], addresses={Family.IPV6: ip_address("fd00:10:176:26::13")})
+    assert tunnel_end(state.node, only_ipv6) == ip_address("fd00:10:176:26::13")
+
+
+def test_hybrid_without_an_address_of_the_family_is_a_tunnel():
+    state = small_cluster(TrafficMode.HYBRID, *BOTH)
+    near = replace(state.peers["node-2"], addresses={Family.IPV4: ip_address("10.176.25.12")})
+    assert is_direct(state.node, near, Family.IPV4)
+    assert not is_direct(state.node, near, Family.IPV6)
+
+
+def flows_in(mode: TrafficMode, table: int) -> list[Flow]:
+    return [flow for flow in flows(mode) if flow.table == table]

@@ -1,0 +1,228 @@
+"""Laws that hold for the Program of every Node, whatever its state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from node_states import (
+    BOTH,
+    attached_pods,
+    families,
+    local_node,
+    local_nodes,
+    modes,
+    node_states,
+    peer,
+    peers,
+    pod_cidr,
+    small_cluster,
+)
+
+from windlass.model.families import Family
+from windlass.model.nodes import NodeState, OperatingSystem, TrafficMode
+from windlass.openflow.actions import Ct, Goto, Output, Resubmit
+from windlass.openflow.fields import IN_PORT, LOCAL_PORT
+from windlass.openflow.flows import Flow
+from windlass.openflow.matches import ContradictionError, match
+from windlass.pipeline.layout import CLASSIFIER, FROM_UPLINK, LAYOUT, UPLINK
+from windlass.program import NOTHING, Kind, Owner, Program, flows_of, owners, part, program
+
+any_state = st.sampled_from(OperatingSystem).flatmap(node_states)
+
+
+def flows(state: NodeState) -> list[Flow]:
+    return [flow for _, flow in flows_of(program(state))]
+
+
+# Each owner's part is its own -------------------------------------------------------------------------------------
+
+
+@given(before=node_states(), data=st.data())
+@settings(max_examples=60)
+def test_recomputing_what_changed_is_recomputing_everything(before, data):
+    kept = dict(program(before))
+    state = before
+    for _ in range(data.draw(st.integers(1, 4))):
+        state, changed = data.draw(changes(state))
+        for owner in changed:
+            kept[owner] = part(state, owner)
+        kept = {owner: kept[owner] for owner in kept if owner in set(owners(state))}
+        assert kept == program(state)
+
+
+@st.composite
+def changes(draw: st.DrawFn, state: NodeState) -> tuple[NodeState, set[Owner]]:
+    """A later state, and the owners that have to be recomputed for it."""
+    number = draw(st.integers(2, 9))
+    match draw(st.sampled_from(["peer", "no peer", "pod", "no pod", "node"])):
+        case "peer":
+            changed = draw(peers(number))
+            return replace(state, peers={**state.peers, changed.name: changed}), {Owner(Kind.PEER, changed.name)}
+        case "no peer":
+            name = f"node-{number}"
+            left = {other: found for other, found in state.peers.items() if other != name}
+            return replace(state, peers=left), {Owner(Kind.PEER, name)}
+        case "pod":
+            pod = draw(attached_pods(number))
+            return replace(state, pods={**state.pods, pod.container_id: pod}), {Owner(Kind.POD, pod.container_id)}
+        case "no pod":
+            gone = f"c{number}"
+            remaining = {other: pod for other, pod in state.pods.items() if other != gone}
+            return replace(state, pods=remaining), {Owner(Kind.POD, gone)}
+        case _:
+            # The Node itself is the one object whose change recomputes everything.
+            other = replace(state, node=draw(local_nodes()))
+            return other, set(owners(other))
+
+
+@given(any_state)
+@settings(max_examples=30)
+def test_an_owner_that_is_not_there_asks_for_nothing(state):
+    for kind in Kind:
+        assert part(state, Owner(kind, "nobody")) is NOTHING
+
+
+@given(any_state)
+@settings(max_examples=30)
+def test_every_flow_is_owned_by_an_object_of_the_state(state):
+    known = {state.node.name, *state.peers, *state.pods}
+    assert {owner.name for owner, _ in flows_of(program(state))} <= known
+
+
+@given(any_state)
+@settings(max_examples=30)
+def test_the_same_state_gives_the_same_program(state):
+    assert program(state) == program(state)
+    assert list(program(state)) == list(owners(state))
+
+
+# A packet meets one decision --------------------------------------------------------------------------------------
+
+
+@given(any_state)
+@settings(max_examples=60)
+def test_no_two_flows_have_the_same_place(state):
+    places = Counter((flow.table, flow.priority, flow.match) for flow in flows(state))
+    assert [place for place, times in places.items() if times > 1] == []
+
+
+@given(any_state)
+@settings(max_examples=40)
+def test_flows_of_one_priority_never_disagree_about_a_packet(state):
+    """Which of them a switch would take is not defined."""
+    levels: dict[tuple[int, int], list[Flow]] = {}
+    for flow in flows(state):
+        levels.setdefault((flow.table, flow.priority), []).append(flow)
+    for level in levels.values():
+        for one, other in combinations(level, 2):
+            assert one.actions == other.actions or not could_both_match(one, other), (one, other)
+
+
+def could_both_match(one: Flow, other: Flow) -> bool:
+    try:
+        match(one.match, other.match)
+    except ContradictionError:
+        return False
+    return True
+
+
+# The declarations are the truth -----------------------------------------------------------------------------------
+
+
+@given(any_state)
+@settings(max_examples=40)
+def test_flows_lead_only_where_their_table_declares(state):
+    for flow in flows(state):
+        declared = LAYOUT.tables[flow.table]
+        assert {LAYOUT.tables[number].name for number in next_tables(flow)} <= set(declared.leads_to), flow
+
+
+def test_every_declared_way_is_used():
+    used = {
+        (LAYOUT.tables[flow.table].name, LAYOUT.tables[number].name)
+        for mode in TrafficMode
+        for flow in flows(small_cluster(mode, *BOTH))
+        for number in next_tables(flow)
+    }
+    assert used == {(table.name, name) for table in LAYOUT.tables.values() for name in table.leads_to}
+
+
+@pytest.mark.parametrize("mode", TrafficMode)
+def test_what_a_table_says_of_its_misses_is_so(mode):
+    """A table that declares no drop has a flow that takes everything, in every mode; one that does has none."""
+    takes_all = {flow.table for flow in flows(small_cluster(mode, *BOTH)) if not flow.match}
+    assert takes_all == {table.number for table in LAYOUT.tables.values() if table.miss != "drop"}
+
+
+def next_tables(flow: Flow) -> Iterator[int]:
+    for action in flow.actions:
+        match action:
+            case Goto(table) | Resubmit(table) | Ct(table=int(table)):
+                yield table
+
+
+@given(any_state)
+@settings(max_examples=30)
+def test_every_flow_says_why(state):
+    assert [flow for flow in flows(state) if not flow.why.strip()] == []
+
+
+@given(any_state)
+@settings(max_examples=30)
+def test_a_goto_is_the_last_action(state):
+    for flow in flows(state):
+        assert not any(isinstance(action, Goto) for action in flow.actions[:-1]), flow
+
+
+# The host is never cut off ----------------------------------------------------------------------------------------
+
+
+@given(mode=modes, own=families)
+@settings(max_examples=20)
+def test_the_hosts_traffic_needs_no_pod_and_no_peer(mode, own):
+    assert_host_is_connected(program(NodeState(local_node(mode, *own))))
+
+
+def test_the_hosts_traffic_needs_not_even_a_pod_network():
+    assert_host_is_connected(program(NodeState(local_node(TrafficMode.ENCAP))))
+
+
+@given(any_state)
+@settings(max_examples=30)
+def test_the_hosts_traffic_is_there_whatever_else_is(state):
+    assert_host_is_connected(program(state))
+
+
+def assert_host_is_connected(whole: Program) -> None:
+    """Out by one flow; in by two: the first only marks the packet, the second takes all that nobody else claimed."""
+    ways = {(flow.table, flow.match): flow.actions for _, flow in flows_of(whole)}
+    assert ways[CLASSIFIER.number, (IN_PORT(LOCAL_PORT),)] == (Output(3),)
+    assert ways[CLASSIFIER.number, (IN_PORT(3),)] == (FROM_UPLINK.set(), Goto(UPLINK.number))
+    assert ways[UPLINK.number, ()] == (Output(LOCAL_PORT),)
+
+
+# Peers --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_peer_without_a_common_underlay_is_no_reason_to_fail():
+    """Its Pods have IPv6 addresses, its Node has only an IPv4 address and ours only an IPv6 address: no tunnel."""
+    stranger = peer(2, 25, Family.IPV4)
+    stranger = replace(stranger, pod_cidrs={family: pod_cidr(2, family) for family in BOTH})
+    state = NodeState(local_node(TrafficMode.ENCAP, Family.IPV6), {stranger.name: stranger})
+    owned = part(state, Owner(Kind.PEER, stranger.name))
+    assert [flow.actions for flow in owned.flows] == [()]
+
+
+@given(node_states())
+@settings(max_examples=30)
+def test_a_peer_costs_one_flow_for_each_common_family(state):
+    """Work grows with the change: thousands of Nodes are thousands of flows, not more."""
+    for name, found in state.peers.items():
+        common = set(found.pod_cidrs) & set(state.node.families)
+        assert len(part(state, Owner(Kind.PEER, name)).flows) == len(common)
