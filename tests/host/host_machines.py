@@ -141,8 +141,13 @@ def ip(*arguments: str, stdin: str = "") -> str:
 
 
 def ip_json(*arguments: str) -> list[dict[str, Any]]:
-    found = json.loads(ip("-json", "-details", *arguments) or "[]")
-    return [entry for entry in found if entry]
+    return [entry for entry in json.loads(ip("-json", "-details", *arguments) or "[]") if entry]
+
+
+def ip_batch(*commands: str) -> list[list[dict[str, Any]]]:
+    """What `ip` answers to each: one process for all of them."""
+    answers = ip("-json", "-details", "-batch", "-", stdin="\n".join(commands)).splitlines()
+    return [[entry for entry in json.loads(answer) if entry] for answer in answers if answer.strip()]
 
 
 def _namespace(stack: ExitStack) -> str:

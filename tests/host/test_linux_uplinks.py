@@ -11,7 +11,7 @@ from ipaddress import ip_interface
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from host_machines import LinuxMachine, ip, ip_json, reaches, requires_namespaces
+from host_machines import LinuxMachine, ip, ip_batch, ip_json, reaches, requires_namespaces
 
 from windlass.host.linux import records, uplinks
 from windlass.host.linux.netlink import Netlink, NetlinkError
@@ -28,11 +28,7 @@ pytestmark = requires_namespaces
 
 def seen(interface: str) -> dict[str, Any]:
     """What `ip` says that an interface holds."""
-    (link,) = ip_json("address", "show", "dev", interface)
-    routes = (
-        *ip_json("-4", "route", "show", "table", "all", "dev", interface),
-        *ip_json("-6", "route", "show", "table", "all", "dev", interface),
-    )
+    (link,), routes = ip_batch(f"address show dev {interface}", f"route show table all dev {interface}")
     return {
         "addresses": [
             f"{a['local']}/{a['prefixlen']} brd {a.get('broadcast')}"

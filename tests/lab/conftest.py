@@ -12,13 +12,13 @@ from windlass.lab.servers import Servers
 from windlass.lab.underlays import Underlay
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def lab():
     with labs.opened() as lab:
         yield lab
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def underlay(lab):
     """Client and server on one wire, a third machine behind the router."""
     machines = (CLIENT, SERVER, FARAWAY)

@@ -1,4 +1,4 @@
-"""Machines for the lab's tests, and Nodes without Windlass: plain Linux bridges, so that the lab is tested by itself."""
+"""Machines for the lab's tests, and Nodes without Windlass: plain Linux bridges, so that the lab is tested alone."""
 
 from __future__ import annotations
 

@@ -195,14 +195,18 @@ def _learning(draw: DrawFn, packets: Packets) -> Learn:
         specs.append(
             LearnMatch(to, draw(st.integers(0, (1 << to.width) - 1)))
             if draw(st.booleans())
-            else LearnMatch(to, draw(_bits((*fields.REGISTERS, *packets.readable, fields.CT_LABEL), to.width)))
+            else LearnMatch(
+                to, draw(_bits((*fields.REGISTERS, *packets.readable, fields.IN_PORT, fields.CT_LABEL), to.width))
+            )
         )
     for field in draw(_some((*fields.REGISTERS, fields.PKT_MARK), 2)):
         to = draw(_bits((field,)))
         specs.append(
             LearnLoad(to, draw(st.integers(0, (1 << to.width) - 1)))
             if draw(st.booleans())
-            else LearnLoad(to, draw(_bits((*fields.REGISTERS, *packets.readable, fields.CT_LABEL), to.width)))
+            else LearnLoad(
+                to, draw(_bits((*fields.REGISTERS, *packets.readable, fields.IN_PORT, fields.CT_LABEL), to.width))
+            )
         )
     return Learn(
         *(draw(_tables), draw(_u16), draw(_u64), tuple(specs)),

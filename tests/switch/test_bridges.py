@@ -1,13 +1,275 @@
+"""The bridge and its own ports on a real switch; ovs-vsctl and ovs-ofctl are the judges."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+import pytest
+
 from ovs import Switch, requires_ovs
+from windlass.model.nodes import TunnelType
+from windlass.switch import ovsdb
+from windlass.switch.bridges import (
+    BridgePorts,
+    BridgeSpec,
+    TunnelSpec,
+    add_uplink,
+    bridge_difference,
+    ensure_bridge,
+    remove_uplink,
+)
+from windlass.switch.ovsdb import SwitchRefusedError, open_database
+from windlass.switch.rows import Mutate, Update, View
+from windlass.switch.streams import SwitchUnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from windlass.switch.ovsdb import Database
+
 pytestmark = requires_ovs
-async def test_x(switch: Switch):
-    await switch.add_nics("a", "b")
-    await switch.vsctl("add-br","br0","--","set","bridge","br0","datapath_type=netdev", "--", "add-port", "br0", "a")
-    print(await switch.ofctl("show", str(switch.management("br0"))))
+
+SPEC = BridgeSpec(
+    name="br-int",
+    datapath_type="netdev",
+    hwaddr="02:00:00:00:00:01",
+    gateway="windlass-gw0",
+    gateway_mac="02:00:00:00:00:02",
+    uplink="eth0",
+    tunnel=TunnelSpec(TunnelType.GENEVE, local_ip=ip_address("10.0.0.1"), checksum=True),
+)
+
+
+@pytest.fixture
+async def db(switch: Switch) -> AsyncIterator[Database]:
+    async with open_database(str(switch.database)) as database:
+        yield database
+
+
+async def column(switch: Switch, table: str, name: str, column: str) -> object:
+    """As ovs-vsctl reads it; maps as dicts, sets as lists."""
+    table_json = json.loads(await switch.vsctl("--format=json", f"--columns={column}", "list", table, name))
+    match table_json["data"][0][0]:
+        case ["map", pairs]:
+            return dict(pairs)
+        case ["set", items]:
+            return items
+        case value:
+            return value
+
+
+async def ports(switch: Switch) -> dict[str, int]:
+    """As the switch itself tells over OpenFlow."""
+    shown = await switch.ofctl("show", str(switch.management("br-int")))
+    lines = [line.strip() for line in shown.splitlines() if "): addr:" in line]
+    numbers = dict(line.split("):")[0].split("(")[::-1] for line in lines)
+    return {name: 65534 if number == "LOCAL" else int(number) for name, number in numbers.items()}
+
+
+@asynccontextmanager
+async def committing_nothing(switch: Switch) -> AsyncIterator[None]:
+    """Every transaction that changes anything is appended to the database's file, whoever sends it."""
+    file = switch.rundir / "conf.db"
+    size = file.stat().st_size
+    yield
+    assert file.stat().st_size == size
+
+
+async def test_a_bridge_from_nothing(switch: Switch, db: Database):
+    assert await ensure_bridge(db, SPEC) == BridgePorts(local=65534, gateway=2, tunnel=1)
+    assert await ports(switch) == {"br-int": 65534, "windlass-gw0": 2, "windlass-tun0": 1}
+    assert await column(switch, "Bridge", "br-int", "datapath_type") == "netdev"
+    assert await column(switch, "Bridge", "br-int", "fail_mode") == "secure"
+    assert await column(switch, "Bridge", "br-int", "protocols") == ["OpenFlow13", "OpenFlow15"]
+    assert await column(switch, "Interface", "br-int", "mac_in_use") == SPEC.hwaddr
+    assert await column(switch, "Interface", "windlass-gw0", "mac_in_use") == SPEC.gateway_mac
+    assert await column(switch, "Interface", "windlass-gw0", "type") == "internal"
+    assert await column(switch, "Interface", "windlass-tun0", "type") == "geneve"
+    assert await column(switch, "Interface", "windlass-tun0", "options") == {
+        "remote_ip": "flow",
+        "key": "flow",
+        "local_ip": "10.0.0.1",
+        "csum": "true",
+    }
+
+
+async def test_what_is_there_is_not_sent_again_also_not_by_the_next_agent(switch: Switch, db: Database):
+    await switch.add_nics("eth0")
+    there = await ensure_bridge(db, SPEC)
+    await add_uplink(db, SPEC)
+    async with committing_nothing(switch):
+        assert await ensure_bridge(db, SPEC) == there
+        assert await add_uplink(db, SPEC) == 3
+        async with open_database(str(switch.database)) as next_agent:
+            assert await ensure_bridge(next_agent, SPEC) == there
+            assert await add_uplink(next_agent, SPEC) == 3
+
+
+async def test_what_somebody_changed_is_put_right_and_nothing_else_touched(switch: Switch, db: Database):
+    await ensure_bridge(db, SPEC)
+    before = db.view
+    await switch.vsctl("set-fail-mode", "br-int", "standalone", "--", "clear", "Interface", "windlass-gw0", "mac")
+    await switch.vsctl("set", "Bridge", "br-int", "other_config:hwaddr=02:00:00:00:00:99", "other_config:theirs=1")
+    async with open_database(str(switch.database)) as agent:
+        sent = bridge_difference(agent.view, SPEC)
+        assert [(type(operation), operation.table) for operation in sent] == [
+            (Update, "Bridge"),
+            (Mutate, "Bridge"),
+            (Update, "Interface"),
+        ]
+        await ensure_bridge(agent, SPEC)
+        assert await column(switch, "Bridge", "br-int", "fail_mode") == "secure"
+        assert await column(switch, "Interface", "br-int", "mac_in_use") == SPEC.hwaddr
+        assert (await column(switch, "Bridge", "br-int", "other_config"))["theirs"] == "1"
+        assert agent.view.interfaces == before.interfaces
+
+
+async def test_another_tunnel_type_replaces_only_the_tunnel(switch: Switch, db: Database):
+    await ensure_bridge(db, SPEC)
+    before = db.view
+    vxlan = replace(SPEC, tunnel=TunnelSpec(TunnelType.VXLAN))
+    assert await ensure_bridge(db, vxlan) == BridgePorts(local=65534, gateway=2, tunnel=1)
+    assert others(db.view, "windlass-tun0") == others(before, "windlass-tun0")
+    assert await column(switch, "Interface", "windlass-tun0", "type") == "vxlan"
+    assert await column(switch, "Interface", "windlass-tun0", "options") == {"remote_ip": "flow", "key": "flow"}
+    assert await ports(switch) == {"br-int": 65534, "windlass-gw0": 2, "windlass-tun0": 1}
+
+
+async def test_without_encapsulation_there_is_no_tunnel(switch: Switch, db: Database):
+    await ensure_bridge(db, SPEC)
+    assert await ensure_bridge(db, replace(SPEC, tunnel=None)) == BridgePorts(local=65534, gateway=2, tunnel=None)
+    assert await ports(switch) == {"br-int": 65534, "windlass-gw0": 2}
+
+
+async def test_another_gateway_name_replaces_only_the_gateway(switch: Switch, db: Database):
+    await ensure_bridge(db, SPEC)
+    before = db.view
+    assert (await ensure_bridge(db, replace(SPEC, gateway="gw1"))).gateway == 2
+    assert others(db.view, "gw1") == others(before, "windlass-gw0")
+    assert await ports(switch) == {"br-int": 65534, "gw1": 2, "windlass-tun0": 1}
+
+
+def others(view: View, *names: str):
+    return {name: row for name, row in view.interfaces.items() if name not in names}
+
+
+async def test_ports_of_other_people_stay(switch: Switch, db: Database):
+    await switch.add_nics("theirs", "first")
+    await switch.vsctl(
+        "add-br", "br-int", "--", "set", "Bridge", "br-int", "datapath_type=netdev", "protocols=OpenFlow10"
+    )
+    await switch.vsctl("add-port", "br-int", "first")  # which thereby has number 1, without having asked for it
+    await switch.vsctl("add-port", "br-int", "theirs", "--", "set", "Interface", "theirs", "ofport_request=7")
+    assert await ensure_bridge(db, SPEC) == BridgePorts(local=65534, gateway=2, tunnel=1)
+    assert await ensure_bridge(db, replace(SPEC, tunnel=None)) == BridgePorts(local=65534, gateway=2, tunnel=None)
+    assert (await ports(switch))["theirs"] == 7
+    assert "first" in await ports(switch)
+    assert await column(switch, "Bridge", "br-int", "protocols") == ["OpenFlow10", "OpenFlow13", "OpenFlow15"]
+
+
+# ---- the uplink
+
+
+async def test_the_uplink_comes_is_replaced_and_goes(switch: Switch, db: Database):
+    await switch.add_nics("eth0", "eth1")
+    await ensure_bridge(db, SPEC)
+    assert await add_uplink(db, SPEC) == 3
+    assert (await ports(switch))["eth0"] == 3
+    before = db.view
+    assert await add_uplink(db, replace(SPEC, uplink="eth1")) == 3
+    assert others(db.view, "eth1") == others(before, "eth0")
+    assert await ports(switch) == {"br-int": 65534, "windlass-gw0": 2, "windlass-tun0": 1, "eth1": 3}
+    await remove_uplink(db, SPEC.name)
+    assert await ports(switch) == {"br-int": 65534, "windlass-gw0": 2, "windlass-tun0": 1}
+    async with committing_nothing(switch):
+        await remove_uplink(db, SPEC.name)
+
+
+async def test_ensuring_the_bridge_leaves_the_uplink_where_it_is(switch: Switch, db: Database):
+    await switch.add_nics("eth0")
+    await ensure_bridge(db, SPEC)
+    await add_uplink(db, SPEC)
+    await ensure_bridge(db, replace(SPEC, uplink="another", tunnel=None))
+    assert (await ports(switch))["eth0"] == 3
+
+
+async def test_a_missing_uplink_is_a_sentence_and_leaves_nothing(switch: Switch, db: Database):
+    await ensure_bridge(db, SPEC)
+    before = db.view
+    with pytest.raises(SwitchRefusedError, match=r"^br-int: port eth0: .*No such device.*; set `uplink`"):
+        await add_uplink(db, SPEC)
+    assert db.view.interfaces == before.interfaces
+    await switch.add_nics("eth0")
+    assert await add_uplink(db, SPEC) == 3
+
+
+async def test_an_uplink_whose_number_another_port_insists_on_is_a_sentence(switch: Switch, db: Database):
+    await switch.add_nics("eth0", "theirs")
+    await ensure_bridge(db, SPEC)
+    await switch.vsctl("add-port", "br-int", "theirs", "--", "set", "Interface", "theirs", "ofport_request=3")
+    complaint = r"^br-int: port eth0: its number 3 is held by theirs.*ovs-vsctl clear Interface theirs ofport_request"
+    with pytest.raises(SwitchRefusedError, match=complaint):
+        await add_uplink(db, SPEC)
+    assert "eth0" not in await ports(switch)
+
+
+async def test_an_uplink_without_its_bridge_is_a_sentence(db: Database):
+    with pytest.raises(SwitchRefusedError, match="^br-int: there is no such bridge"):
+        await add_uplink(db, SPEC)
+
+
+# ---- what can go wrong
+
+
+async def test_a_tunnel_that_is_there_on_another_bridge_is_a_sentence(switch: Switch, db: Database):
+    await switch.vsctl("add-br", "br1", "--", "set", "Bridge", "br1", "datapath_type=netdev")
+    options = ["type=geneve", "options:remote_ip=flow", "options:key=flow", "options:local_ip=10.0.0.1"]
+    await switch.vsctl("add-port", "br1", "their-tunnel", "--", "set", "Interface", "their-tunnel", *options)
+    with pytest.raises(SwitchRefusedError, match=r"port windlass-tun0: .*File exists.*; .* `tunnelType`"):
+        await ensure_bridge(db, SPEC)
+
+
+async def test_a_gateway_on_another_bridge_is_a_sentence(switch: Switch, db: Database):
+    await switch.vsctl("add-br", "br1", "--", "set", "Bridge", "br1", "datapath_type=netdev")
+    internal = ["set", "Interface", "windlass-gw0", "type=internal"]
+    await switch.vsctl("add-port", "br1", "windlass-gw0", "--", *internal)
+    with pytest.raises(SwitchRefusedError, match="windlass-gw0: is a port of bridge br1; .*del-port windlass-gw0"):
+        await ensure_bridge(db, SPEC)
+    assert "br-int" not in await switch.vsctl("list-br")
+
+
+async def test_a_gateway_whose_name_the_host_uses_is_a_sentence(switch: Switch, db: Database):
+    await switch.add_nics("windlass-gw0")
+    with pytest.raises(
+        SwitchRefusedError, match="^br-int: port windlass-gw0: .*; an interface of this name may be there"
+    ):
+        await ensure_bridge(db, SPEC)
+
+
+async def test_a_switch_that_is_down_is_a_sentence_and_the_bridge_comes_with_it(
+    switch: Switch, db: Database, monkeypatch: pytest.MonkeyPatch
+):
     await switch.stop_vswitchd()
-    await switch.stop_database()
-    await switch.start_database()
+    with monkeypatch.context() as impatient:
+        impatient.setattr(ovsdb, "PATIENCE", 0.05)
+        with pytest.raises(SwitchUnreachableError, match="ovs-vswitchd has not carried out a change .* is it running"):
+            await ensure_bridge(db, SPEC)
+        with pytest.raises(SwitchUnreachableError, match="ovs-vswitchd gave port br-int no number .* is it running"):
+            await ensure_bridge(db, SPEC)
     await switch.start_vswitchd()
-    print(await switch.vsctl("show"))
-    print(await switch.appctl("ovsdb-server", "version"))
-    print((switch.rundir/"ovs-vswitchd.log").read_text())
+    assert await ensure_bridge(db, SPEC) == BridgePorts(local=65534, gateway=2, tunnel=1)
+
+
+async def test_a_bridge_that_somebody_deletes_is_seen_and_made_anew(switch: Switch, db: Database):
+    await ensure_bridge(db, SPEC)
+    changes = db.changes(since=db.view)
+    await switch.vsctl("del-br", "br-int")
+    before, after = await anext(changes)
+    assert bridge_difference(before, SPEC) == []
+    assert bridge_difference(after, SPEC) != []
+    assert await ensure_bridge(db, SPEC) == BridgePorts(local=65534, gateway=2, tunnel=1)
+    await changes.aclose()

@@ -363,5 +363,7 @@ def _bridge_spec(config: Config, node: LocalNode, adapter: Adapter) -> BridgeSpe
         gateway_mac=node.gateway_mac,
         uplink=adapter.name,
         tunnel=None if config.traffic_mode is TrafficMode.NO_ENCAP else tunnel,
+        mtu=adapter.mtu,
+        gateway_mtu=config.mtu or pod_mtu(node, adapter.mtu),
         numbers=node.ports,
     )

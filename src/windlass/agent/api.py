@@ -82,7 +82,7 @@ async def state(subject: Subject) -> web.Response:
             "revision": status.revision,
             "generation": status.generation,
             "problems": status.problems,
-            "state": subject.state,
+            **({} if subject.state is None else _described(subject.state)),
         }
     )
 
@@ -122,6 +122,36 @@ async def convergence(subject: Subject, request: web.Request) -> web.Response:
 
 async def metrics(subject: Subject) -> web.Response:
     return web.Response(body=generate_latest(subject.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _described(state: NodeState) -> dict[str, object]:
+    node = state.node
+    return {
+        "node": {
+            "name": node.name,
+            "os": node.os.value,
+            "trafficMode": node.mode.value,
+            "addresses": [str(address) for address in node.addresses.values()],
+            "podCIDRs": [str(cidr) for cidr in node.pod_cidrs.values()],
+            "gateways": [str(node.gateway(family)) for family in node.families],
+        },
+        "peers": {
+            name: {
+                "addresses": [str(address) for address in peer.addresses.values()],
+                "podCIDRs": [str(cidr) for cidr in peer.pod_cidrs.values()],
+            }
+            for name, peer in state.peers.items()
+        },
+        "pods": {
+            pod.key: {
+                "containerID": pod.container_id,
+                "interface": pod.interface,
+                "ofport": pod.ofport,
+                "addresses": [str(address) for address in pod.addresses],
+            }
+            for pod in state.pods.values()
+        },
+    }
 
 
 def _json(body: object, status: int = 200) -> web.Response:

@@ -19,7 +19,7 @@ class Status:
 
     @property
     def problems(self) -> Mapping[str, tuple[str, ...]]:
-        return self._problems
+        return {area: sentences for area, sentences in self._problems.items() if sentences}
 
     def waits(self, sentence: str) -> None:
         self.ready = False

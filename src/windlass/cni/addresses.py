@@ -35,19 +35,15 @@ class HostLocal:
         self, attachment: Attachment, pod_cidrs: Mapping[Family, IPNetwork], wished: Sequence[IPAddress]
     ) -> tuple[IPInterface, ...]:
         _refuse_impossible(pod_cidrs, wished)
-        held = [address for address, holder in (await self._held()).items() if holder == attachment]
-        if held:
-            # An agent that was killed between this and the port: the Pod goes on with what it has.
-            if kept := _complete(held, pod_cidrs, wished):
-                return kept
-            await self.release(attachment)
-        ranges = [[{"subnet": str(c), "gateway": str(c.network_address + 1)}] for c in pod_cidrs.values()]
+        # host-local itself notices that the attachment holds an address, but not if it is asked for a certain one.
+        if wished and (kept := await self._kept(attachment, pod_cidrs, wished)):
+            return kept
         try:
-            result = await self._run("ADD", attachment, ranges, wished)
-        except _HostLocalError as error:
-            raise await self._explained(error, pod_cidrs, wished) from error
-        given = msgspec.json.decode(result, type=_Result).ips
-        return tuple(ip_interface(ip.address) for ip in given)
+            return await self._given(attachment, pod_cidrs, wished)
+        except _DuplicateError:
+            # An agent was killed between this and the port: the Pod goes on with what it has.
+            kept = await self._kept(attachment, pod_cidrs, wished)
+            return kept or await self._given(attachment, pod_cidrs, wished)
 
     async def release(self, attachment: Attachment) -> None:
         # It releases by holder, whatever the ranges, but wants to see one: any will do, and the Node's own may have
@@ -61,8 +57,9 @@ class HostLocal:
                 str(error),
             ) from error
 
-    async def check(self, attachment: Attachment, addresses: Iterable[IPAddress]) -> list[str]:
-        held = await self._held()
+    async def check(self, attachment: Attachment, addresses: Sequence[IPAddress]) -> list[str]:
+        files = [self._folder / _file_name(address) for address in addresses]
+        held = await asyncio.to_thread(_read_holders, files)
         return [
             f"{address} is not reserved for the Pod but {_holder_in_words(held.get(address))}"
             for address in addresses
@@ -80,9 +77,35 @@ class HostLocal:
             f"containernetworking-plugins"
         )
 
+    @property
+    def _folder(self) -> Path:
+        return self._data_directory / _NETWORK
+
     async def _held(self) -> dict[IPAddress, Attachment]:
-        # A few hundred small files: little, but the event loop has better to do than wait for a disk.
-        return await asyncio.to_thread(_read_holders, self._data_directory / _NETWORK)
+        # Hundreds of small files: the event loop has better to do than to wait for a disk.
+        return await asyncio.to_thread(_read_folder, self._folder)
+
+    async def _kept(
+        self, attachment: Attachment, pod_cidrs: Mapping[Family, IPNetwork], wished: Sequence[IPAddress]
+    ) -> tuple[IPInterface, ...]:
+        """What it holds already, if that is all that it should hold; else it holds nothing any more."""
+        held = [address for address, holder in (await self._held()).items() if holder == attachment]
+        complete = _complete(held, pod_cidrs, wished)
+        if held and not complete:
+            await self.release(attachment)
+        return complete
+
+    async def _given(
+        self, attachment: Attachment, pod_cidrs: Mapping[Family, IPNetwork], wished: Sequence[IPAddress]
+    ) -> tuple[IPInterface, ...]:
+        ranges = [[{"subnet": str(c), "gateway": str(c.network_address + 1)}] for c in pod_cidrs.values()]
+        try:
+            result = await self._run("ADD", attachment, ranges, wished)
+        except _HostLocalError as error:
+            if "duplicate allocation is not allowed" in str(error):
+                raise _DuplicateError(str(error)) from error
+            raise await self._explained(error, pod_cidrs, wished) from error
+        return tuple(ip_interface(ip.address) for ip in msgspec.json.decode(result, type=_Result).ips)
 
     async def _explained(
         self, error: _HostLocalError, pod_cidrs: Mapping[Family, IPNetwork], wished: Sequence[IPAddress]
@@ -156,6 +179,10 @@ class _HostLocalError(Exception):
     """host-local's own words."""
 
 
+class _DuplicateError(Exception):
+    """The attachment holds an address of one of the ranges."""
+
+
 class _ResultIp(msgspec.Struct):
     address: str
 
@@ -209,20 +236,27 @@ def _complete(
     return tuple(found) if as_wished and len(found) == len(held) == len(pod_cidrs) else ()
 
 
-def _read_holders(folder: Path) -> dict[IPAddress, Attachment]:
-    found: dict[IPAddress, Attachment] = {}
+def _read_folder(folder: Path) -> dict[IPAddress, Attachment]:
     try:
-        files = sorted(folder.iterdir())
+        return _read_holders(sorted(folder.iterdir()))
     except FileNotFoundError:
-        return found  # nobody has asked for an address yet
+        return {}  # nobody has asked for an address yet
+
+
+def _read_holders(files: Iterable[Path]) -> dict[IPAddress, Attachment]:
+    found: dict[IPAddress, Attachment] = {}
     for file in files:
         try:
-            address = ip_address(file.name.replace("_", ":"))  # as it names IPv6 addresses on Windows
+            address = ip_address(file.name.replace("_", ":"))
             container_id, ifname = file.read_text().split()
         except (ValueError, FileNotFoundError):
             continue  # its lock and its memory of the last address; or released in this moment
         found[address] = Attachment(container_id, ifname)
     return found
+
+
+def _file_name(address: IPAddress) -> str:
+    return str(address).replace(":", "_") if os.name == "nt" else str(address)  # as host-local does
 
 
 def _holder_in_words(holder: Attachment | None) -> str:

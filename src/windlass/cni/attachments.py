@@ -72,7 +72,7 @@ class Addresses(Protocol):
 
     async def release(self, attachment: Attachment) -> None: ...
 
-    async def check(self, attachment: Attachment, addresses: Iterable[IPAddress]) -> Sequence[str]:
+    async def check(self, attachment: Attachment, addresses: Sequence[IPAddress]) -> Sequence[str]:
         """A sentence for each of these addresses that is not reserved for the attachment."""
 
     async def holders(self) -> frozenset[Attachment]:

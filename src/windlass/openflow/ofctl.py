@@ -151,11 +151,13 @@ def _port(number: int) -> str:
 
 
 def _bits(bits: Bits) -> str:
+    # What ovs-ofctl calls in_port outside a match is another field, of 16 bits.
+    name = "in_port_oxm" if bits.field is IN_PORT else bits.field.name
     if bits == bits.field.whole:
-        return f"{bits.field.name}[]"
+        return f"{name}[]"
     if bits.width == 1:
-        return f"{bits.field.name}[{bits.low}]"
-    return f"{bits.field.name}[{bits.low}..{bits.low + bits.width - 1}]"
+        return f"{name}[{bits.low}]"
+    return f"{name}[{bits.low}..{bits.low + bits.width - 1}]"
 
 
 def _action(action: Action) -> str:

@@ -72,6 +72,9 @@ class BridgeSpec:
     gateway_mac: str
     uplink: str
     tunnel: TunnelSpec | None  # None in noEncap
+    # Unless asked for, ovs-vswitchd gives internal ports the least MTU of all ports, and again with each new Pod.
+    mtu: int | None = None
+    gateway_mtu: int | None = None
     numbers: Ports = field(default_factory=Ports)
     # OpenFlow 1.5 is ours; 1.3 is for people, whose tools start there.
     protocols: frozenset[str] = frozenset({"OpenFlow13", "OpenFlow15"})
@@ -122,7 +125,8 @@ async def port_number(db: Database, bridge: str, interface: str) -> int:
             row = await db.wait_for(lambda view: _settled(view, bridge, interface))
     except TimeoutError:
         raise SwitchUnreachableError(
-            f"{bridge}: ovs-vswitchd gave port {interface} no number for {ovsdb.PATIENCE:g} s; is it running?"
+            db.view.problem
+            or f"{bridge}: ovs-vswitchd gave port {interface} no number for {ovsdb.PATIENCE:g} s; is it running?"
         ) from None
     if row.ofport is None or row.ofport < 0:
         hint = _HINTS.get(row.external_ids.get(ROLE, ""), "see the log of ovs-vswitchd")
@@ -209,6 +213,7 @@ class _Wanted:
     type: str
     number: int | None = None
     mac: str | None = None
+    mtu: int | None = None
     options: Mapping[str, str] | None = None
 
     @property
@@ -218,14 +223,22 @@ class _Wanted:
             "type": self.type,
             "ofport_request": self.number,
             "mac": self.mac,
+            "mtu_request": self.mtu,
             "options": self.options,
         }
         return {column: value for column, value in opinions.items() if value is not None}
 
 
 def _wanted(spec: BridgeSpec) -> Iterator[_Wanted]:
-    yield _Wanted(spec.name, Role.LOCAL, type="internal")
-    yield _Wanted(spec.gateway, Role.GATEWAY, type="internal", number=spec.numbers.gateway, mac=spec.gateway_mac)
+    yield _Wanted(spec.name, Role.LOCAL, type="internal", mtu=spec.mtu)
+    yield _Wanted(
+        spec.gateway,
+        Role.GATEWAY,
+        type="internal",
+        number=spec.numbers.gateway,
+        mac=spec.gateway_mac,
+        mtu=spec.gateway_mtu,
+    )
     if spec.tunnel:
         yield _Wanted(
             spec.tunnel.name,

@@ -101,7 +101,10 @@ class Database:
                 return 0
             count = Mutate("Open_vSwitch", [], [["next_cfg", "+=", 1]])
             outcomes = await self.transact([*operations, count, Select("Open_vSwitch", [], ["next_cfg"])])
-        return outcomes[-1].rows[0].next_cfg
+        match outcomes:
+            case [*_, Outcome(rows=[counted])]:
+                return counted.next_cfg
+        raise SwitchRefusedError(f"{self.path}: answered a transaction with nonsense: it did not count it")
 
     async def carried_out(self, number: int) -> None:
         """Return when ovs-vswitchd has done what the change of that number asked for."""
@@ -110,8 +113,9 @@ class Database:
                 await self.wait_for(lambda view: view.done >= number)
         except TimeoutError:
             raise SwitchUnreachableError(
-                f"{self.path}: ovs-vswitchd has not carried out the change for {PATIENCE:g} s; is it running? "
-                "The change stands in the database and is made as soon as it is"
+                self.view.problem
+                or f"{self.path}: ovs-vswitchd has not carried out a change within {PATIENCE:g} s; is it running? "
+                "The change stands in the database and is made once it is"
             ) from None
 
     async def transact(self, operations: Sequence[Operation]) -> list[Outcome]:

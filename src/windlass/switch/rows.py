@@ -49,6 +49,7 @@ class Interface(Row, frozen=True, kw_only=True):
     ofport_request: int | None = None
     mac: str | None = None
     mac_in_use: str | None = None
+    mtu_request: int | None = None
     error: str | None = None
     options: dict[str, str] = {}
     external_ids: dict[str, str] = {}

@@ -23,7 +23,7 @@ from windlass.model.families import IPAddress
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_THREADS = 8  # the kernel does one thing at a time, but takes its time to wipe up after a deletion
+_THREADS = 16  # the kernel does one thing at a time, but takes its time to wipe up after a deletion
 
 
 class LinuxHost:

@@ -19,17 +19,22 @@ def installed(netlink: Netlink, names: HostNames) -> HostPlan:
 
 
 def apply(netlink: Netlink, change: HostChange) -> tuple[str, ...]:
+    names = {wanted.name for wanted in change.settings} | {i.interface for i in change.added | change.removed}
+    links = {link.name: link for link in (rtnetlink.link(netlink, name) for name in names) if link is not None}
     problems = []
     for wanted in change.settings:
-        link = rtnetlink.link(netlink, wanted.name)
-        if link is None:
-            problems.append(f"there is no interface {wanted.name}: its settings wait until there is")
+        if wanted.name in links:
+            problems += settings.write(netlink, links[wanted.name], wanted)
         else:
-            problems += settings.write(netlink, link, wanted)
+            problems.append(f"there is no interface {wanted.name}: its settings wait until there is")
     for item, there in _in_order(change):
+        link = links.get(item.interface)
         try:
-            with told(f"{'add' if there else 'remove'} {item}"):
-                (_add if there else _remove)(netlink, item)
+            if link is not None:
+                with told(f"{'add' if there else 'remove'} {item}"):
+                    (_add if there else _remove)(netlink, link.index, item)
+            elif there:  # what is to be removed went with its interface
+                problems.append(f"there is no interface {item.interface} for {item}")
         except HostError as error:
             problems.append(str(error))
     return tuple(problems)
@@ -64,30 +69,24 @@ def _sorted(items: Iterable[Item], *kinds: type[Item]) -> list[Item]:
     return sorted((item for item in items if isinstance(item, kinds)), key=lambda i: (kinds.index(type(i)), str(i)))
 
 
-def _add(netlink: Netlink, item: Item) -> None:
-    link = rtnetlink.link(netlink, item.interface)
-    if link is None:
-        raise HostError(f"there is no interface {item.interface} for {item}")
+def _add(netlink: Netlink, index: int, item: Item) -> None:
     match item:
         case Address():
-            rtnetlink.add_address(netlink, link.index, item.address)
+            rtnetlink.add_address(netlink, index, item.address)
         case Route():
-            rtnetlink.add_route(netlink, link.index, _kernel_route(item))
+            rtnetlink.add_route(netlink, index, _kernel_route(item))
         case Neighbour():
-            rtnetlink.set_neighbour(netlink, link.index, item.address, item.mac)
+            rtnetlink.set_neighbour(netlink, index, item.address, item.mac)
 
 
-def _remove(netlink: Netlink, item: Item) -> None:
-    link = rtnetlink.link(netlink, item.interface)
-    if link is None:
-        return  # it went with its interface
+def _remove(netlink: Netlink, index: int, item: Item) -> None:
     match item:
         case Address():
-            rtnetlink.delete_address(netlink, link.index, item.address)
+            rtnetlink.delete_address(netlink, index, item.address)
         case Route():
-            rtnetlink.delete_route(netlink, link.index, _kernel_route(item))
+            rtnetlink.delete_route(netlink, index, _kernel_route(item))
         case Neighbour():
-            rtnetlink.delete_neighbour(netlink, link.index, item.address)
+            rtnetlink.delete_neighbour(netlink, index, item.address)
 
 
 def _kernel_route(route: Route) -> UplinkRoute:

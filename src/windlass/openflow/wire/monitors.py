@@ -24,7 +24,7 @@ class Event(IntEnum):
 
 
 class FlowUpdate(Struct, frozen=True, gc=False):
-    """A change of the switch's flows. A removed flow comes without its instructions."""
+    """A change of the switch's flows. One that was added may have replaced another with its key."""
 
     event: Event
     flow: EncodedFlow | None = None

@@ -20,7 +20,6 @@ class PacketIn(Struct, frozen=True, gc=False):
     """A packet that a `ToController` action sent."""
 
     packet: bytes
-    length: int  # of the whole packet, of which `packet` may be the beginning
     table: int
     cookie: int  # of the flow whose action it was
     metadata: Match  # the port it came in by, the registers that are not 0
@@ -36,7 +35,7 @@ def ask_for_userdata(xid: int) -> bytes:
     return experimenter(_SET_PACKET_IN_FORMAT, xid, struct.pack("!I", 2))
 
 
-_PACKET, _FULL_LENGTH, _TABLE, _COOKIE, _METADATA, _USERDATA = 0, 1, 3, 4, 6, 7
+_PACKET, _TABLE, _COOKIE, _METADATA, _USERDATA = 0, 3, 4, 6, 7
 
 
 def parse_packet_in(body: bytes) -> PacketIn | None:
@@ -44,10 +43,8 @@ def parse_packet_in(body: bytes) -> PacketIn | None:
     if struct.unpack_from("!II", body) != (NICIRA, _PACKET_IN2):
         return None
     properties = _properties(body, 8)
-    packet = properties.get(_PACKET, b"")
     return PacketIn(
-        packet,
-        int.from_bytes(properties[_FULL_LENGTH]) if _FULL_LENGTH in properties else len(packet),
+        properties.get(_PACKET, b""),
         int.from_bytes(properties.get(_TABLE, b"")),
         int.from_bytes(properties.get(_COOKIE, b"")[-8:]),  # 4 bytes of padding stand before it
         matches.decode(properties.get(_METADATA, b"")),

@@ -1,0 +1,171 @@
+"""Pod links on Linux, in the eyes of `ip`, of packet sockets and of the Pod."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from host_contract import pod_link
+from host_machines import LinuxMachine, ip, ip_json, reaches, requires_namespaces
+
+from windlass.host.linux.namespaces import entered
+from windlass.host.linux.netlink import Netlink
+from windlass.host.linux.settings import offloads
+from windlass.host.plans import HostChange, InterfaceSettings
+from windlass.host.protocol import HostError
+
+if TYPE_CHECKING:
+    from windlass.host.linux.hosts import LinuxHost
+
+pytestmark = requires_namespaces
+
+ETH_P_ARP = 0x0806
+ETH_P_ALL = 0x0003
+
+
+async def test_a_pod_link_in_the_eyes_of_ip(host: LinuxHost, machine: LinuxMachine):
+    link = pod_link(machine.new_sandbox())
+
+    await host.attach_pod(link)
+
+    with entered(link.namespace):
+        (eth0,) = ip_json("address", "show", "eth0")
+        (lo,) = ip_json("link", "show", "lo")
+        routes = ip_json("route", "show", "default") + ip_json("-6", "route", "show", "default")
+    assert (eth0["address"], eth0["mtu"], eth0["operstate"]) == ("0a:58:0a:00:01:07", 1450, "UP")
+    usable = {f"{a['local']}/{a['prefixlen']}" for a in eth0["addr_info"] if not a.get("tentative")}
+    assert usable >= {"10.0.1.7/24", "2001:db8:1::7/64"}
+    assert "UP" in lo["flags"]
+    assert {route["gateway"] for route in routes} == {"10.0.1.1", "2001:db8:1::1"}
+
+    (end,) = ip_json("address", "show", "pod-1")
+    assert {"UP", "NOARP"} <= set(end["flags"])
+    assert end["addr_info"] == []  # not even a link-local address
+
+
+@pytest.mark.parametrize("userspace", [True, False])
+async def test_a_pod_does_its_own_checksums_for_the_userspace_datapath(
+    host: LinuxHost, machine: LinuxMachine, *, userspace: bool
+):
+    link = replace(pod_link(machine.new_sandbox()), userspace=userspace)
+    await host.attach_pod(link)
+    with entered(link.namespace), Netlink() as pod:
+        assert offloads(pod, "eth0") is not userspace
+    assert await host.check_pod(link) == ()
+    assert len(await host.check_pod(replace(link, userspace=not userspace))) == (1 if userspace else 2)
+
+
+async def test_the_kernel_answers_no_pod_but_the_switch_sees_its_packets(host: LinuxHost, machine: LinuxMachine):
+    """Were it not for the filter, the host would answer for its own address on whichever interface it is asked."""
+    ip("address", "add", "10.0.1.1/24", "dev", "windlass-gw0")
+    ip("link", "set", "windlass-gw0", "up")
+    link = pod_link(machine.new_sandbox())
+    await host.attach_pod(link)
+    ip("link", "set", "pod-1", "arp", "on")  # so that the filter alone stands between
+
+    with packet_socket("pod-1", ETH_P_ALL) as port:
+        with entered(link.namespace):
+            assert not reaches("10.0.1.1")
+        requests = received(port, ETH_P_ARP)
+    assert [target for _, target in requests][:1] == ["10.0.1.1"]
+    assert {sender for sender, _ in requests} == {"10.0.1.7"}  # nobody answered
+
+    await host.apply(HostChange(settings=(InterfaceSettings("pod-1", kernel_ingress=True),)))
+    with packet_socket("pod-1", ETH_P_ALL) as port:
+        with entered(link.namespace):
+            ip("neighbour", "flush", "all")  # it asks anew
+            reaches("10.0.1.1")
+        assert "10.0.1.1" in {sender for sender, _ in received(port, ETH_P_ARP)}
+
+
+async def test_without_the_filter_the_uplink_delivers_to_the_host_beside_the_switch(
+    host: LinuxHost, machine: LinuxMachine
+):
+    """After the move the NIC has no address, but the host is the same host: it would answer on any interface."""
+    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with listener, packet_socket("eth0", ETH_P_ALL) as port:
+        listener.bind(("192.0.2.5", 7000))
+        listener.settimeout(5)
+        send_from_the_wire(machine, b"hello")
+        assert listener.recv(100) == b"hello"
+
+        await host.apply(HostChange(settings=(InterfaceSettings("eth0", kernel_ingress=False),)))
+        send_from_the_wire(machine, b"first", b"second")
+        port.settimeout(5)
+        while b"second" not in port.recv(2000):
+            pass
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):  # the first is through, wherever it went
+            listener.recv(100)
+
+
+async def test_an_interface_that_is_no_pod_link_is_left_alone(host: LinuxHost, machine: LinuxMachine):
+    ip("link", "add", "cni0", "type", "bridge")
+    with pytest.raises(HostError, match=r"cni0 is no Pod link but an interface of another kind \(bridge\)"):
+        await host.detach_pod("cni0")
+    assert ip_json("link", "show", "cni0")
+
+
+async def test_an_interface_that_the_pod_has_already_is_told_and_kept(host: LinuxHost, machine: LinuxMachine):
+    link = pod_link(machine.new_sandbox())
+    await host.attach_pod(link)
+    with pytest.raises(HostError, match=f"could not make eth0 in the Pod's namespace {link.namespace}: File exists"):
+        await host.attach_pod(pod_link(link.namespace, "pod-2"))
+    assert await host.check_pod(link) == ()
+    assert [attached.host_interface for attached in await host.pod_links()] == ["pod-1"]
+
+
+async def test_what_was_changed_in_the_pod_is_told(host: LinuxHost, machine: LinuxMachine):
+    link = pod_link(machine.new_sandbox())
+    await host.attach_pod(link)
+    with entered(link.namespace):
+        ip("route", "delete", "default")
+        ip("link", "set", "eth0", "mtu", "1300")
+    where = f"eth0 in {link.namespace}"
+    assert await host.check_pod(link) == (
+        f"{where}: MTU 1300 instead of 1450",
+        f"{where}: gateways 2001:db8:1::1 instead of 10.0.1.1, 2001:db8:1::1",
+    )
+
+
+def test_a_socket_stays_where_it_was_made_and_the_thread_comes_back(machine: LinuxMachine):
+    home = Path("/proc/thread-self/ns/net").readlink()
+    with entered(machine.new_sandbox()):
+        assert Path("/proc/thread-self/ns/net").readlink() != home
+        netlink = Netlink()
+    assert Path("/proc/thread-self/ns/net").readlink() == home
+    netlink.close()
+
+
+def packet_socket(interface: str, protocol: int) -> socket.socket:
+    """What the userspace datapath reads a port with."""
+    port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(protocol))
+    port.bind((interface, protocol))
+    port.setblocking(False)
+    return port
+
+
+def received(port: socket.socket, ether_type: int) -> list[tuple[str, str]]:
+    """Sender and target address of the ARP packets that came in or went out."""
+    found = []
+    while True:
+        try:
+            frame = port.recv(2000)
+        except BlockingIOError:
+            return found
+        if frame[12:14] == ether_type.to_bytes(2, "big"):
+            found.append((str(ip_address(frame[28:32])), str(ip_address(frame[38:42]))))
+
+
+def send_from_the_wire(machine: LinuxMachine, *packets: bytes) -> None:
+    """To the NIC's MAC, as a neighbour that knows it would."""
+    with entered(f"/run/netns/{machine.wire}"):
+        ip("neighbour", "replace", "192.0.2.5", "lladdr", "02:00:00:00:00:05", "dev", "wire")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            for packet in packets:
+                sender.sendto(packet, ("192.0.2.5", 7000))

@@ -1,0 +1,287 @@
+"""Conversations with a real switch: what it answers and tells, and that we read it."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address
+
+import pytest
+from channels import Bridge, Channel
+
+from ovs import requires_ovs
+from windlass.model.families import Family
+from windlass.openflow.actions import Ct, DecTtl, Goto, Nat, Output, Set, ToController, ToGroup
+from windlass.openflow.fields import (
+    CT_MARK,
+    IN_PORT,
+    LOCAL_PORT,
+    TCP_DST,
+    Bits,
+    destination,
+    destination_port,
+    ip,
+    reg,
+)
+from windlass.openflow.flows import Bucket, Flow, Group
+from windlass.openflow.matches import match
+from windlass.openflow.wire import bundles, errors, flows, groups, messages, monitors, packets, ports
+from windlass.openflow.wire.bundles import Kind
+from windlass.openflow.wire.messages import MalformedMessage, Part, Type
+from windlass.openflow.wire.monitors import Event, FlowUpdate
+from windlass.openflow.wire.ports import Port, PortChange
+
+pytestmark = requires_ovs
+
+
+def a_flow(priority: int, *actions: Output | Goto | ToGroup) -> flows.EncodedFlow:
+    return flows.encode(Flow(3, priority, match(ip(Family.IPV4)), actions, "for this test"))
+
+
+REFUSED = {
+    "ACTION_MATCH_INCONSISTENT": Flow(0, 1, (), (DecTtl(),), ""),
+    "ACTION_BAD_GROUP": Flow(0, 1, (), (ToGroup(0xFFFFFFFC),), ""),
+    "ACTION_BAD_OUT_PORT": Flow(0, 1, (), (Output(0x10000),), ""),
+    "ACTION_BAD_ARGUMENT": Flow(0, 1, match(ip(Family.IPV4)), (Ct(1, sets=(Set(CT_MARK(1)),)),), ""),
+    "ACTION_BAD_SET_ARGUMENT": Flow(0, 1, (), (Set(IN_PORT(1)),), ""),
+    "INSTRUCTION_BAD_TABLE": Flow(5, 1, (), (Goto(4),), ""),
+    "MATCH_BAD_PREREQUISITE": Flow(0, 1, match(TCP_DST(80)), (), ""),
+}
+
+
+class TestErrors:
+    """The switch says what is wrong with which message, and we say it in words."""
+
+    @pytest.mark.parametrize("name", REFUSED)
+    def test_a_refused_flow(self, channel: Channel, name: str) -> None:
+        xid = channel.xid()
+        (error,) = channel.errors(flows.add(flows.encode(REFUSED[name]), xid))
+        assert (error.name, error.xid) == (name, xid)
+        assert name in str(error)
+        assert channel.flows() == set()
+
+    def test_an_error_of_open_vswitch_itself(self, channel: Channel) -> None:
+        conjunction_and_more = flows.EncodedFlow(
+            *(0, 1, b""),
+            bytes.fromhex("00040028 00000000 ffff0010 00002320 00220002 00000007 00000010 00000001 00000000 00000000"),
+            1,
+        )
+        (error,) = channel.errors(flows.add(conjunction_and_more, 77))
+        assert (error.name, error.xid) == ("NX_BAD_CONJUNCTION", 77)
+
+    def test_groups_that_cannot_be(self, channel: Channel) -> None:
+        group = groups.encode(Group(5, (Bucket(1, ()), Bucket(1, ())), ""))
+        assert [error.name for error in channel.errors(groups.add(group, 8))] == ["GROUP_BAD_BUCKET"]
+        group = groups.encode(Group(5, (Bucket(1, ()),), ""))
+        assert [error.name for error in channel.errors(groups.modify(group, 8))] == ["GROUP_UNKNOWN"]
+        channel.accepts(groups.add(group, 8))
+        assert [error.name for error in channel.errors(groups.add(group, 8))] == ["GROUP_EXISTS"]
+
+    def test_an_unknown_error_is_told_as_it_is(self) -> None:
+        error = errors.parse_error(bytes([0, 99, 0, 98]))
+        assert (error.name, error.xid) == ("error 99, 98", None)
+
+
+class TestGroups:
+    def test_one_too_large_to_be_described_is_not_sent(self) -> None:
+        """Open vSwitch 3.1 would take it in pieces, and die of the next dump."""
+        buckets = tuple(Bucket(number, (Ct(1, commit=True, nat=Nat()),)) for number in range(2000))
+        with pytest.raises(groups.GroupTooLargeError, match=r"group 7 \(a Service\): its 2000 buckets"):
+            groups.encode(Group(7, buckets, "a Service"))
+
+    def test_the_largest_one_is_taken_and_described(self, channel: Channel) -> None:
+        nat = Nat(to=IPv6Address("fd00::1"), ports=(80, 90))
+        largest = groups.LONGEST_BUCKETS // 80
+        group = groups.encode(
+            Group(7, tuple(Bucket(n, (Ct(1, commit=True, nat=nat),)) for n in range(largest)), "a Service")
+        )
+        another = groups.encode(Group(8, (Bucket(1, ()),), "another"))
+        assert channel.commit(1, groups.add(group, 21), groups.add(another, 22)) == []
+        assert channel.groups() == {group, another}
+
+    def test_a_foreign_group_equals_none_of_ours_and_can_be_taken_over(self, bridge: Bridge, channel: Channel) -> None:
+        bridge.ofctl("add-group", "group_id=1,type=all")
+        bridge.ofctl("add-group", "group_id=2,type=select,selection_method=dp_hash,bucket=bucket_id:1,actions=drop")
+        ours = {groups.encode(Group(1, (), "")), groups.encode(Group(2, (Bucket(1, (), 1),), ""))}
+        foreign = channel.groups()
+        assert {group.identity for group in foreign} == {1, 2}
+        assert not foreign & ours
+        channel.accepts(*(groups.modify(group, channel.xid()) for group in ours))
+        assert channel.groups() == ours
+
+    def test_deleting_a_group_deletes_the_flows_that_lead_to_it(self, channel: Channel) -> None:
+        group = groups.encode(Group(7, (), "a Service without endpoints"))
+        channel.accepts(groups.add(group, channel.xid()), flows.add(a_flow(1, ToGroup(7)), channel.xid()))
+        channel.accepts(groups.delete(7, channel.xid()))
+        assert (channel.flows(), channel.groups()) == (set(), set())
+
+
+class TestFlows:
+    def test_a_dump_of_one_table(self, channel: Channel) -> None:
+        here, there = a_flow(1, Output(1)), flows.encode(Flow(4, 1, (), (), ""))
+        channel.accepts(flows.add(here, channel.xid()), flows.add(there, channel.xid()))
+        channel.send(flows.dump_request(99, table=3))
+        _, body = channel.await_type(Type.MULTIPART_REPLY)
+        part = messages.parse_multipart(body)
+        assert (part.part, part.more) == (Part.FLOWS, False)
+        assert list(flows.dumped(part.body)) == [here]
+
+    def test_adding_a_flow_with_a_known_key_replaces_it(self, channel: Channel) -> None:
+        old, new = a_flow(1, Output(1)), a_flow(1, Output(2))
+        assert old.key == new.key
+        assert old.cookie != new.cookie
+        channel.accepts(flows.add(old, channel.xid()), flows.add(new, channel.xid()))
+        assert channel.flows() == {new}
+
+    def test_a_dump_in_several_parts(self, channel: Channel) -> None:
+        many = {a_flow(priority, Output(1), Goto(9)) for priority in range(2000)}
+        channel.accepts(*(flows.add(flow, channel.xid()) for flow in many))
+        assert channel.flows() == many
+
+    def test_a_dump_that_is_cut_is_refused(self, channel: Channel) -> None:
+        channel.accepts(flows.add(a_flow(1, Output(1)), channel.xid()))
+        channel.send(flows.dump_request(99))
+        _, body = channel.await_type(Type.MULTIPART_REPLY)
+        with pytest.raises(MalformedMessage, match="a flow in a dump claims"):
+            list(flows.dumped(messages.parse_multipart(body).body[:-8]))
+
+
+class TestBundles:
+    def test_all_of_it_is_done(self, channel: Channel) -> None:
+        group = groups.encode(Group(7, (), ""))
+        one, two = a_flow(1, ToGroup(7)), a_flow(2, Output(1))
+        assert channel.commit(1, groups.add(group, 31), flows.add(one, 32), flows.add(two, 33)) == []
+        assert channel.flows() == {one, two}
+
+    def test_or_nothing_and_the_culprit_is_named(self, channel: Channel) -> None:
+        good, bad = a_flow(1, Output(1)), a_flow(2, ToGroup(12345))
+        refused = channel.commit(1, flows.add(good, 32), flows.add(bad, 33))
+        assert (refused[0].name, refused[0].xid) == ("ACTION_BAD_GROUP", 33)
+        assert refused[-1].name == "BUNDLE_MESSAGE_FAILED"
+        assert channel.flows() == set()
+
+    def test_its_replies(self, channel: Channel) -> None:
+        channel.send(bundles.open_(6, 41))
+        header, body = channel.await_type(Type.BUNDLE_CONTROL)
+        assert (header.xid, bundles.parse_reply(body)) == (41, bundles.BundleReply(6, Kind.OPEN_REPLY))
+        channel.send(bundles.discard(6, 42))
+        header, body = channel.await_type(Type.BUNDLE_CONTROL)
+        assert (header.xid, bundles.parse_reply(body)) == (42, bundles.BundleReply(6, Kind.DISCARD_REPLY))
+
+
+class TestPackets:
+    PACKET = bytes.fromhex("ffffffffffff0a5801020304 0800") + bytes(range(46))
+
+    def test_a_packet_comes_with_its_reason(self, channel: Channel) -> None:
+        """A flow sends it to us, with what it knows about the packet."""
+        does = (Set(Bits(reg(5), 4, 8)(0x7F)), ToController(b"rejected"))
+        flow = flows.encode(Flow(0, 1, match(IN_PORT(LOCAL_PORT)), does, ""))
+        channel.accepts(
+            *(messages.ask_for_events(channel.xid()), packets.ask_for_userdata(channel.xid())),
+            flows.add(flow, channel.xid()),
+        )
+        to_the_tables = 0xFFFFFFF9
+        channel.send(packets.packet_out(self.PACKET, LOCAL_PORT, (Output(to_the_tables),), channel.xid()))
+        _, body = channel.await_type(Type.EXPERIMENTER)
+        packet = packets.parse_packet_in(body)
+        assert packet
+        assert (packet.packet, packet.userdata) == (self.PACKET, b"rejected")
+        assert (packet.table, packet.cookie, packet.in_port) == (0, flow.cookie, LOCAL_PORT)
+        assert reg(5)(0x7F0) in packet.metadata
+
+    def test_another_message_of_an_experimenter_is_no_packet(self) -> None:
+        assert packets.parse_packet_in(messages.experimenter(26, 1)[8:]) is None
+
+
+class TestPorts:
+    def test_they_are_told_on_request(self, bridge: Bridge, channel: Channel) -> None:
+        channel.send(ports.dump_request(channel.xid()))
+        _, body = channel.await_type(Type.MULTIPART_REPLY)
+        (local,) = ports.dumped(messages.parse_multipart(body).body)
+        assert (local.number, local.name) == (LOCAL_PORT, "br-int")
+        assert f"{local.mac:012x}" == bridge.do(
+            bridge.switch.vsctl("get", "interface", "br-int", "mac_in_use")
+        ).strip().strip('"').replace(":", "")
+
+    def test_they_are_told_when_they_change(self, bridge: Bridge, channel: Channel) -> None:
+        channel.accepts(messages.ask_for_events(channel.xid()))
+        bridge.do(bridge.switch.add_nics("pod-1"))
+        request = ("--", "set", "interface", "pod-1", "ofport_request=5")
+        bridge.do(bridge.switch.vsctl("add-port", "br-int", "pod-1", *request))
+        status = self.status_of(channel, PortChange.ADDED)
+        assert (status.number, status.name) == (5, "pod-1")
+        bridge.do(bridge.switch.vsctl("del-port", "pod-1"))
+        assert self.status_of(channel, PortChange.DELETED).number == 5
+
+    @staticmethod
+    def status_of(channel: Channel, change: PortChange) -> Port:
+        while True:
+            _, body = channel.await_type(Type.PORT_STATUS)
+            status = ports.parse_status(body)
+            if status.change is change:
+                return status.port
+
+
+class TestMonitors:
+    """Somebody else's changes are told in full, our own by their xid."""
+
+    def test_changes_by_others_and_by_us(self, channel: Channel, stranger: Channel) -> None:
+        channel.send(monitors.monitor_request(1, channel.xid()))
+        assert self.updates(channel) == []
+        first, second = a_flow(1, Output(1), Goto(9)), a_flow(1, Output(2))
+
+        stranger.accepts(flows.add(first, 50))
+        assert self.updates(channel) == [FlowUpdate(Event.ADDED, first)]
+        stranger.accepts(flows.add(second, 51))  # in place of the first, and yet told as an addition
+        assert self.updates(channel) == [FlowUpdate(Event.ADDED, second)]
+        stranger.accepts(flows.delete(second, 52))
+        assert self.updates(channel) == [FlowUpdate(Event.REMOVED, second)]
+        channel.send(flows.add(first, 53))
+        assert self.updates(channel) == [FlowUpdate(Event.OURS, xid=53)]
+
+    def test_one_can_be_cancelled(self, channel: Channel, stranger: Channel) -> None:
+        channel.send(monitors.monitor_request(1, channel.xid()))
+        assert self.updates(channel) == []
+        channel.accepts(monitors.cancel_request(1, channel.xid()))
+        stranger.accepts(flows.add(a_flow(1, Output(1)), 50))
+        channel.accepts()
+        channel.send(monitors.monitor_request(1, channel.xid()))
+        assert self.updates(channel) == []
+
+    @staticmethod
+    def updates(channel: Channel) -> list[FlowUpdate]:
+        _, body = channel.await_type(Type.MULTIPART_REPLY)
+        return list(monitors.updates(messages.parse_multipart(body).body))
+
+
+class TestFrames:
+    def test_features(self, channel: Channel) -> None:
+        channel.send(messages.features_request(channel.xid()))
+        _, body = channel.await_type(Type.FEATURES_REPLY)
+        assert messages.parse_features(body).tables == 254
+
+    def test_an_echo(self, channel: Channel) -> None:
+        channel.send(messages.echo_request(7, b"alive?"))
+        header, body = channel.await_type(Type.ECHO_REPLY)
+        assert (header.xid, body) == (7, b"alive?")
+
+    def test_a_peer_that_speaks_only_older_versions(self) -> None:
+        hello = messages.Header(4, Type.HELLO, 8, 1)
+        assert messages.VERSION not in messages.versions(hello, b"")
+        assert messages.versions(hello, bytes.fromhex("0001 0008 00000012")) == {1, 4}
+
+    def test_a_message_shorter_than_its_header(self) -> None:
+        with pytest.raises(MalformedMessage, match="claims 4 bytes"):
+            messages.parse_header(bytes.fromhex("06000004 00000001"))
+
+
+def test_a_flow_whose_goto_is_not_its_end() -> None:
+    with pytest.raises(ValueError, match="goto table 9 stands before other actions"):
+        flows.encode(Flow(0, 1, (), (Goto(9), Output(1)), ""))
+
+
+def test_equal_flows_have_equal_cookies_whatever_their_reason() -> None:
+    address = IPv4Address("10.96.0.1")
+    one, other = (
+        flows.encode(Flow(1, 2, match(destination(address), destination_port(Family.IPV4, 6, 80)), (), why))
+        for why in ("one", "other")
+    )
+    assert one == other
