@@ -80,7 +80,7 @@ class Switch:
 
     async def add_nics(self, *names: str) -> None:
         """Veth pairs inside the switch's namespace: stand-ins for a NIC or for the host end of a Pod."""
-        batch = "".join(f"link add name {name} up type veth peer name {name}-far\n" for name in names)
+        batch = "".join(f"link add name {name} up type veth peer name {name[:11]}-far\n" for name in names)
         await run("ip", "-n", self.namespace, "-batch", "-", stdin=batch)
 
     async def _start(self, name: str, *arguments: str) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from host_machines import LinuxMachine, linux_machine
+
+pytest.register_assert_rewrite("host_contract", "host_machines")  # a failing assert there shows its values, too
+
+from host_machines import LinuxMachine, linux_machine  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -89,6 +89,16 @@ def test_what_moves_is_the_same_in_the_eyes_of_ip_there_and_back(machine: LinuxM
     assert not record_file.exists()
 
 
+def test_when_everything_is_in_place_nothing_is_changed_and_nothing_written(machine: LinuxMachine, record_file: Path):
+    with Netlink() as netlink:
+        uplinks.adopt(netlink, record_file, "eth0", "br-int", machine.node_ips)
+    written = record_file.stat().st_ino
+    with Faulty(1, CrashError()) as netlink:
+        uplinks.adopt(netlink, record_file, "eth0", "br-int", machine.node_ips)
+        assert netlink.changes == 0
+    assert record_file.stat().st_ino == written  # a new record is a new file
+
+
 def test_whichever_change_is_refused_the_uplink_is_as_it_was(machine: LinuxMachine, record_file: Path):
     before = seen("eth0")
     for at in itertools.count(1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from windlass.host.migrations import Add, Record, Remove, steps, uplink_with_all
@@ -73,6 +73,12 @@ def test_a_route_that_was_changed_on_the_bridge_interface_stays_changed():
     assert list(steps(goal, BARE, bridge)) == []
 
 
+def test_another_node_ip_on_the_bridge_interface_is_ours():
+    renumbered = ip_interface("192.0.2.6/24")
+    bridge = replace(BRIDGE, addresses=(renumbered,), routes=(DEFAULT, OTHER))
+    assert uplink_with_all(SETTLED, BARE, bridge, "today", [renumbered.ip]).addresses == (renumbered,)
+
+
 def test_what_others_put_on_the_bridge_interface_is_not_ours():
     bridge = replace(BRIDGE, addresses=(NODE_IP, VIRTUAL, ip_interface("192.0.2.200/32")), routes=(DEFAULT, OTHER))
     assert uplink_with_all(SETTLED, BARE, bridge, "today") == FULL
@@ -107,6 +113,7 @@ routes = st.lists(
 holdings = st.tuples(addresses, routes)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 @given(
     on_uplink=holdings, on_bridge=holdings, recorded=st.none() | holdings, same_boot=st.booleans(), whole=st.booleans()
 )

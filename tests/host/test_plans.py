@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
 from host_states import PEERS, STATE, node
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from windlass.host.plans import (
@@ -164,6 +164,7 @@ def applied(installed: HostPlan, change: HostChange) -> HostPlan:
     return HostPlan(frozenset(settings.values()), installed.items - change.removed | change.added)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 @given(installed=facts, desired=wishes)
 def test_applying_the_difference_gives_the_desired_state_whatever_was_installed(installed, desired):
     change = diff(installed, desired)

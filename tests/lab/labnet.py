@@ -19,6 +19,7 @@ from windlass.lab.segments import Machine, Nic
 from windlass.model.families import family_of
 
 if TYPE_CHECKING:
+    from windlass.lab.labs import Lab
     from windlass.lab.objects import Node
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces are made")
@@ -32,6 +33,7 @@ FARAWAY = Machine("host", "faraway", (Nic("eth0", (ip_interface("10.8.0.30/24"),
 class PlainFabric:
     """Pods on a Linux bridge, forwarded by the Node's kernel: what noEncap needs of a Node, and no more."""
 
+    lab: Lab
     dataplane: str = "linux"
     ended: bool = False
     actions: list[str] = field(default_factory=list)

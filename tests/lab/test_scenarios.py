@@ -258,7 +258,7 @@ TO = "to: {address: 1.2.3.4, port: 80}"
         (POD, "1.yaml: Pod default/web-0, spec.nodeName: there is no Node win-1"),
         (
             NODE + POD.replace("8080", "http"),
-            "Pod default/web-0, spec.containers[0].ports[0].containerPort: Expected int, got str",
+            "web-0, spec.containers[0].ports[0].containerPort: Expected int, got str",
         ),
         (NODE + POD.replace("8080", "0"), "spec.containers[0].ports[0].containerPort: 0 is not a port"),
         (
@@ -272,14 +272,14 @@ TO = "to: {address: 1.2.3.4, port: 80}"
         ),
         (
             CONFIG.replace("MODE", "magic"),
-            "ConfigMap kube-system/windlass-config, data[windlass.yaml]: trafficMode: 'magic' is none of encap, noEncap",
+            "ConfigMap kube-system/windlass-config, data[windlass.yaml]: trafficMode: 'magic' is none of",
         ),
         ("kind: ExternalHost\nmetadata: {name: h}\nspec: {addresses: []}", "ExternalHost h, spec.addresses: is empty"),
         (probe(FROM), "1.yaml: Probe p, spec.to: is missing"),
         (probe(f"{FROM}, {TO}, prot: TCP"), "1.yaml: Probe p, spec.prot: there is no such field"),
         (
             probe(f"{FROM}, to: {{address: 1.2.3.4}}"),
-            "Probe p, spec.to.port: is missing; only ICMP has no ports, this is TCP",
+            "spec.to.port: is missing; only ICMP has no ports, this is TCP",
         ),
         (
             probe("from: {node: win-1, pod: a/b}, " + TO),

@@ -271,6 +271,6 @@ def _buckets(draw: DrawFn, identity: int) -> Bucket:
 
 @st.composite
 def groups(draw: DrawFn) -> Group:
-    identities = draw(st.lists(st.integers(0, 0xFFFFFF00), max_size=8, unique=True))
+    identities = draw(st.lists(st.integers(0, 0xFFFFFF00), max_size=4, unique=True))
     buckets = tuple(draw(_buckets(identity)) for identity in identities)
     return Group(draw(st.integers(1, 0xFFFFFEFF)), buckets, "a property holds for it")

@@ -27,7 +27,7 @@ on_one_switch = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 many_flows = st.lists(generated.flows(), min_size=1, max_size=25)
-many_groups = st.lists(generated.groups(), min_size=1, max_size=8)
+many_groups = st.lists(generated.groups(), min_size=1, max_size=4)
 
 
 @pytest.fixture

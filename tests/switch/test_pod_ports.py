@@ -147,7 +147,7 @@ async def test_a_number_that_changes_under_us_is_seen(switch: Switch, db: Databa
 
 @requires_ovs
 async def test_a_missing_interface_is_a_sentence_and_leaves_nothing(switch: Switch, db: Database):
-    with pytest.raises(SwitchRefusedError, match="^br-int: port pod1: .*No such device.*its interface must be there"):
+    with pytest.raises(SwitchRefusedError, match=r"^br-int: port pod1: .*No such device.*its interface must be there"):
         await add_pod_port(db, "br-int", pod(1))
     assert "pod1" not in await switch.vsctl("list-ports", "br-int")
     await switch.add_nics("pod1")
@@ -172,7 +172,7 @@ async def test_a_switch_that_is_down_is_a_sentence_and_leaves_nothing(
 ):
     monkeypatch.setattr(ovsdb, "PATIENCE", 0.05)
     await switch.stop_vswitchd()
-    with pytest.raises(SwitchUnreachableError, match="ovs-vswitchd gave port pod1 no number .* is it running"):
+    with pytest.raises(SwitchUnreachableError, match=r"ovs-vswitchd gave port pod1 no number .* is it running"):
         await add_pod_port(db, "br-int", pod(1))
     assert "pod1" not in db.view.interfaces
 
@@ -193,7 +193,7 @@ async def test_ports_of_other_people_are_neither_taken_nor_deleted_nor_listed(sw
     await switch.add_nics("pod1")
     await switch.vsctl("add-port", "br-int", "pod1")
     await db.wait_for(lambda view: "pod1" in view.interfaces)
-    with pytest.raises(SwitchRefusedError, match="^br-int: port pod1 is there already, and is not a Pod's"):
+    with pytest.raises(SwitchRefusedError, match=r"^br-int: port pod1 is there already, and is not a Pod's"):
         await add_pod_port(db, "br-int", pod(1))
     await delete_pod_port(db, "br-int", "pod1")
     await delete_pod_port(db, "br-int", SPEC.gateway)
@@ -205,8 +205,8 @@ async def test_ports_of_other_people_are_neither_taken_nor_deleted_nor_listed(sw
 async def test_a_bridge_that_is_gone_is_a_sentence(switch: Switch, db: Database):
     await switch.add_nics("pod1")
     await switch.vsctl("del-br", "br-int")
-    with pytest.raises(SwitchRefusedError, match="^br-int: there is no such bridge"):
-        await db.wait_for(lambda view: "br-int" not in view.bridges)
+    await db.wait_for(lambda view: "br-int" not in view.bridges)
+    with pytest.raises(SwitchRefusedError, match=r"^br-int: there is no such bridge"):
         await add_pod_port(db, "br-int", pod(1))
     await delete_pod_port(db, "br-int", "pod1")
 

@@ -51,10 +51,10 @@ def uplink_with_all(
     record: Record | None, uplink: Adapter, bridge: Adapter | None, boot: str, node_ips: Collection[IPAddress] = ()
 ) -> Adapter:
     """The uplink with what belongs to it, wherever that is now."""
-    lost = Adapter("", 0, "", 0) if bridge is None else bridge
+    there = Adapter("", 0, "", 0) if bridge is None else bridge
     if record is None or record.uplink.name != uplink.name or (record.boot != boot and uplink.addresses):
         # The first time; or the machine was started again and has configured its NIC anew, perhaps differently.
-        known = lost
+        known = there
     elif bridge is not None and record.boot == boot and record.settled_on == bridge.index:
         # An address that is missing where everything was in place has been taken away on purpose (a virtual one that
         # moved to another Node, say); but never that of the Node.
@@ -67,10 +67,11 @@ def uplink_with_all(
         )
     else:
         known = record.uplink
+    of_the_node = tuple(address for address in there.addresses if address.ip in node_ips)
     return replace(
         uplink,
-        addresses=_joined(_address_key, known.addresses, uplink.addresses, newest=lost.addresses),
-        routes=_joined(_route_key, known.routes, uplink.routes, newest=lost.routes),
+        addresses=_joined(_address_key, known.addresses, of_the_node, uplink.addresses, newest=there.addresses),
+        routes=_joined(_route_key, known.routes, uplink.routes, newest=there.routes),
     )
 
 
@@ -80,16 +81,18 @@ def steps(goal: Adapter, source: Adapter | None, target: Adapter) -> Iterator[St
     Everything is on the target before it leaves the source. Only of IPv6 routes there would then be two halves of one,
     so these are away for the microseconds between two steps.
     """
-    there = {_address_key(address) for address in target.addresses}
+    held = {_address_key(address) for address in target.addresses}
     for address in goal.addresses:
-        if _address_key(address) not in there:
+        if _address_key(address) not in held:
             yield Add(target, address)
     routed = {_route_key(route) for route in target.routes}
     # A route without a next hop may be how the next hop of another is reached.
     for route in sorted(goal.routes, key=lambda route: route.via is not None):
         key = _route_key(route)
-        add = [Add(target, route)] if key not in routed else []
-        remove = [Remove(source, r) for r in source.routes if _route_key(r) == key] if source is not None else []
+        add: list[Step] = [Add(target, route)] if key not in routed else []
+        remove: list[Step] = (
+            [Remove(source, r) for r in source.routes if _route_key(r) == key] if source is not None else []
+        )
         yield from (*add, *remove) if route.destination.version == 4 else (*remove, *add)
     if source is not None:
         # Backwards, so that what is left is at any moment the beginning: the order of addresses has a meaning.

@@ -105,10 +105,8 @@ class HostChange:
 
 def plan(state: NodeState, names: HostNames, uplink_mtu: int, *, userspace: bool) -> HostPlan:
     """`userspace`: the switch runs its userspace datapath, which shares its ports with the kernel."""
-    whole = plan_node(state.node, names, uplink_mtu, userspace=userspace)
-    for peer in state.peers.values():
-        whole |= plan_peer(state.node, peer, names)
-    return whole
+    of_peers = (plan_peer(state.node, peer, names).items for peer in state.peers.values())
+    return plan_node(state.node, names, uplink_mtu, userspace=userspace) | HostPlan(items=frozenset().union(*of_peers))
 
 
 def plan_node(node: LocalNode, names: HostNames, uplink_mtu: int, *, userspace: bool) -> HostPlan:

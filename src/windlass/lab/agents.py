@@ -190,7 +190,12 @@ class Agents:
                 "CNI_PATH": ":".join(map(str, PLUGIN_FOLDERS)),
             },
         )
-        output, complaint = await process.communicate(msgspec.json.encode(_network_configuration(stack, pod)))
+        try:
+            output, complaint = await process.communicate(msgspec.json.encode(_network_configuration(stack, pod)))
+        finally:
+            if process.returncode is None:  # the run was interrupted
+                process.kill()
+                await process.wait()
         if process.returncode:
             said = (output or complaint).decode(errors="replace").strip()
             raise LabError(f"Pod {pod.key}: CNI {command} failed on Node {stack.node}: {said}")

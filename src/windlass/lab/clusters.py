@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from ipaddress import ip_network
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from windlass.host.linux import namespaces
 from windlass.lab import labs, manifests, segments, underlays, worlds
@@ -17,7 +17,7 @@ from windlass.lab.worlds import World
 from windlass.model.nodes import TrafficMode
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 
     from windlass.lab.directives import Action, Source
     from windlass.lab.fabrics import Fabric
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from windlass.lab.segments import Machine
     from windlass.lab.worlds import Addresses
     from windlass.model.families import IPAddress, IPNetwork
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class Cluster:
@@ -47,7 +50,7 @@ class Cluster:
         return worlds.pod_addresses(self.world, self._attached)
 
     async def start(self) -> None:
-        await asyncio.to_thread(self._underlay.create)
+        await _in_thread(self._underlay.create)
 
     @property
     def dataplane(self) -> str:
@@ -72,7 +75,7 @@ class Cluster:
         for address, name in addresses.items():
             via = next(ip for ip in self.world.nodes[name].addresses.values() if ip.version == address.version)
             wanted[ip_network(address)] = via
-        await asyncio.to_thread(self._underlay.route, wanted)
+        await _in_thread(self._underlay.route, wanted)
 
     async def end(self) -> None:
         """Only processes and sockets: the lab removes namespaces and files."""
@@ -137,7 +140,7 @@ class Cluster:
         for name, host in self.world.hosts.items():
             if before.hosts.get(name) == host:
                 continue
-            namespace = await asyncio.to_thread(self._underlay.plug, segments.machine_of_host(host))
+            namespace = await _in_thread(self._underlay.plug, segments.machine_of_host(host))
             backend = f"externalHost/{name}"
             self._servers.watch(namespace, backend)
             await self._servers.listen(namespace, backend, [(port.protocol, port.port) for port in host.spec.ports])
@@ -145,7 +148,7 @@ class Cluster:
     async def _add_nodes(self, before: World) -> None:
         new = [node for name, node in self.world.nodes.items() if name not in before.nodes]
         for node in new:
-            namespace = await asyncio.to_thread(self._underlay.plug, segments.machine_of_node(node))
+            namespace = await _in_thread(self._underlay.plug, segments.machine_of_node(node))
             self._servers.watch(namespace, f"node/{node.name}")
         await self.route({})
         await _all(
@@ -163,7 +166,7 @@ class Cluster:
 
     async def _remove_machine(self, machine: Machine, backend: str) -> None:
         self._servers.close(backend)
-        await asyncio.to_thread(self._underlay.unplug, machine)
+        await _in_thread(self._underlay.unplug, machine)
 
     # Pods -------------------------------------------------------------------------------------------------------
 
@@ -198,6 +201,15 @@ def _same(pod: Pod, world: World) -> bool:
     """Whether the Pod runs on there: another Node, address or port is another Pod, as it is to Kubernetes."""
     other = world.pods.get(pod.key)
     return other is not None and (pod.spec, pod.fixed_addresses) == (other.spec, other.fixed_addresses)
+
+
+async def _in_thread(function: Callable[_P, _R], *arguments: _P.args, **more: _P.kwargs) -> _R:
+    """A thread cannot be cancelled: who is waits for it, so that nothing is made after all has been removed."""
+    job = asyncio.ensure_future(asyncio.to_thread(function, *arguments, **more))
+    try:
+        return await asyncio.shield(job)
+    finally:
+        await asyncio.wait([job])
 
 
 async def _all(jobs: Iterable[Coroutine[None, None, None]]) -> None:

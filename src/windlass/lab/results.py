@@ -55,7 +55,9 @@ def to_json(results: Sequence[ScenarioResult]) -> bytes:
 
 def table(results: Sequence[ScenarioResult]) -> Table:
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("scenario", "probe", "outcome", "backends", "client seen as", "result"):
+    for column in ("scenario", "probe", "outcome"):
+        shown.add_column(column, no_wrap=True)
+    for column in ("backends", "client seen as", "result"):
         shown.add_column(column, overflow="fold")
     for result in results:
         name = result.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from contextlib import asynccontextmanager
@@ -31,13 +32,14 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]  # tells a person what is going on
 FabricOf = Callable[[Lab], Fabric]
 INTERRUPTED = 130  # as shells have it
+WIDTH_OF_A_FILE = 160
 
 
 def run(
     paths: Sequence[Path], *, json_file: Path | None = None, programs: Programs | None = None, jobs: int = 1
 ) -> int:
     """The whole of `windlass lab run`; returns the exit status. Prints as it goes, in colour only on a terminal."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
     nodes = programs or Programs()
     started = time.monotonic()
     try:
@@ -50,7 +52,7 @@ def run(
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("interrupted; nothing is left behind")
         return INTERRUPTED
-    console.print(results.table(outcome), soft_wrap=False)
+    console.print(results.table(outcome))
     console.print(f"{results.summary(outcome)} in {time.monotonic() - started:.1f} s")
     if json_file:
         json_file.write_bytes(results.to_json(outcome))
@@ -66,11 +68,13 @@ async def run_scenario(scenario: Scenario, fabric_of: FabricOf, say: Say) -> Sce
         async with standing(scenario, fabric_of) as cluster:
             dataplane = cluster.dataplane
             rounds = Rounds(cluster)
-            for step, world in scenario.worlds():
-                await cluster.reach(world, step.actions)
-                say(f"  {scenario.name}: {step.name} stands after {time.monotonic() - started:.1f} s")
-                verdicts += await rounds.send(step)
-            verdicts += await rounds.end()
+            try:
+                for step, world in scenario.worlds():
+                    await cluster.reach(world, step.actions)
+                    say(f"  {scenario.name}: {step.name} stands after {time.monotonic() - started:.1f} s")
+                    verdicts += await rounds.send(step)
+            finally:
+                verdicts += await rounds.end()
     except LabError as trouble:
         error = str(trouble)
     declared = [(step.name, probe.name) for step in scenario.steps for probe in step.probes]

@@ -25,6 +25,7 @@ from windlass.switch.rows import (
     Reference,
     Value,
     View,
+    count,
     insert,
     link,
     new_ref,
@@ -95,18 +96,16 @@ class BridgePorts:
 async def ensure_bridge(db: Database, spec: BridgeSpec) -> BridgePorts:
     """The bridge with all but its uplink. Sends the difference only, so nothing where nothing differs."""
     await db.carried_out(await db.change(lambda view: bridge_difference(view, spec)))
-    return BridgePorts(
-        local=await port_number(db, spec.name, spec.name),
-        gateway=await _requested_number(db, spec, spec.gateway, spec.numbers.gateway),
-        tunnel=await _requested_number(db, spec, spec.tunnel.name, spec.numbers.tunnel) if spec.tunnel else None,
-    )
+    local = await port_number(db, spec.name, spec.name)
+    numbers = await _requested_numbers(db, spec.name, {port.name: port.number for port in _wanted(spec) if port.number})
+    return BridgePorts(local, numbers[spec.gateway], numbers[spec.tunnel.name] if spec.tunnel else None)
 
 
 async def add_uplink(db: Database, spec: BridgeSpec) -> int:
     """A call of its own, because the flows must be there before the NIC is. If it fails, no uplink is left."""
     try:
         await db.carried_out(await db.change(lambda view: uplink_difference(view, spec)))
-        return await _requested_number(db, spec, spec.uplink, spec.numbers.uplink)
+        return (await _requested_numbers(db, spec.name, {spec.uplink: spec.numbers.uplink}))[spec.uplink]
     except (SwitchRefusedError, SwitchUnreachableError):
         with suppress(SwitchUnreachableError):
             await db.change(lambda view: _without(view, spec.name, Role.UPLINK))
@@ -327,13 +326,19 @@ def _settled(view: View, bridge: str, interface: str) -> Interface | None:
     return row if row.ofport is not None or row.error else None
 
 
-async def _requested_number(db: Database, spec: BridgeSpec, interface: str, number: int) -> int:
-    """Flows are made for the number before the port is: another one is as good as none."""
-    given = await port_number(db, spec.name, interface)
-    if given == number:
-        return given
-    holder = next((i.name for i in db.view.interfaces_of(spec.name) if i.ofport == number), "another port")
+async def _requested_numbers(db: Database, bridge: str, requests: Mapping[str, int]) -> Mapping[str, int]:
+    """Flows are made for a number before its port is: another one is as good as none.
+
+    ovs-vswitchd takes a number from a port that did not ask for it, but only one each time it looks.
+    """
+    for _ in range(3):
+        given = {name: await port_number(db, bridge, name) for name in requests}
+        if given == requests:
+            return given
+        await db.carried_out(await db.change(lambda _: [count()]))
+    interface, number = next(request for request in requests.items() if request not in given.items())
+    holder = next((i.name for i in db.view.interfaces_of(bridge) if i.ofport == number), "another port")
     raise SwitchRefusedError(
-        f"{spec.name}: port {interface}: its number {number} is held by {holder}, which asks for it, too; "
+        f"{bridge}: port {interface}: its number {number} is held by {holder}, which asks for it, too; "
         f"release it: ovs-vsctl clear Interface {holder} ofport_request"
     )

@@ -19,7 +19,7 @@ import msgspec
 import structlog
 from msgspec import Raw, Struct
 
-from windlass.switch.rows import DATABASE, Mutate, Operation, Select, Updates, View, monitored, updated
+from windlass.switch.rows import DATABASE, Operation, Select, Updates, View, count, monitored, updated
 from windlass.switch.streams import SwitchUnreachableError, open_stream
 
 PROBE_INTERVAL = 5.0  # seconds of silence after which the server is asked for a sign of life; twice that: lost
@@ -99,8 +99,7 @@ class Database:
             operations = decide(self.view)
             if not operations:
                 return 0
-            count = Mutate("Open_vSwitch", [], [["next_cfg", "+=", 1]])
-            outcomes = await self.transact([*operations, count, Select("Open_vSwitch", [], ["next_cfg"])])
+            outcomes = await self.transact([*operations, count(), Select("Open_vSwitch", [], ["next_cfg"])])
         match outcomes:
             case [*_, Outcome(rows=[counted])]:
                 return counted.next_cfg

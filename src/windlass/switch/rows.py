@@ -272,6 +272,11 @@ def unlink(row: Row, column: str, reference: Reference) -> Mutate:
     return Mutate(_table(type(row)), _is(row), [[column, "delete", ("set", [reference])]])
 
 
+def count() -> Mutate:
+    """Has ovs-vswitchd look at its whole configuration, and say in `cur_cfg` when it is through with it."""
+    return Mutate(_table(OpenVSwitch), [], [["next_cfg", "+=", 1]])
+
+
 def still_there(row: Bridge) -> Wait:
     return Wait(_table(Bridge), _is(row), ["name"], [{"name": row.name}])
 

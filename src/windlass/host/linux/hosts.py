@@ -18,7 +18,7 @@ from windlass.host.linux.namespaces import join
 from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.watches import Watch
 from windlass.host.plans import HostChange, HostNames, HostPlan
-from windlass.host.protocol import Adapter, AttachedLink, HostError, PodLink
+from windlass.host.protocol import Adapter, AttachedLink, Host, HostError, PodLink
 from windlass.model.families import IPAddress
 
 P = ParamSpec("P")
@@ -26,12 +26,12 @@ R = TypeVar("R")
 _THREADS = 16  # the kernel does one thing at a time, but takes its time to wipe up after a deletion
 
 
-class LinuxHost:
+class LinuxHost(Host):
     def __init__(self, state_directory: Path) -> None:
         self._record_file = state_directory / "uplink.json"
         self._namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._threads = ThreadPoolExecutor(_THREADS, "host", initializer=join, initargs=(self._namespace,))
-        self._finishing: set[asyncio.Task[None]] = set()  # deletions that nobody waits for any more
+        self._finishing: set[asyncio.Task[None]] = set()  # deletions, even when nobody waits any more
 
     async def installed(self, names: HostNames) -> HostPlan:
         return await self._run(items.installed, names)
@@ -67,6 +67,8 @@ class LinuxHost:
         loop.add_reader(watch.fileno(), look)
         announced = loop.create_task(gone.wait())
         deletion = loop.create_task(self._run(pods.detach, host_interface))
+        self._finishing.add(deletion)
+        deletion.add_done_callback(self._finishing.discard)
         try:
             await asyncio.wait({announced, deletion}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -75,9 +77,6 @@ class LinuxHost:
             watch.close()
         if deletion.done():
             deletion.result()
-        else:
-            self._finishing.add(deletion)
-            deletion.add_done_callback(self._finishing.discard)
 
     async def check_pod(self, link: PodLink) -> tuple[str, ...]:
         return await self._run(pods.check, link)
@@ -109,7 +108,7 @@ class LinuxHost:
             watch.close()
 
     async def close(self) -> None:
-        await asyncio.gather(*self._finishing)
+        await asyncio.gather(*self._finishing, return_exceptions=True)
         await asyncio.to_thread(self._threads.shutdown)
         os.close(self._namespace)
 

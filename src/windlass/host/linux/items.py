@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from windlass.host.linux import rtnetlink, settings
 from windlass.host.linux.netlink import Netlink, told
 from windlass.host.plans import Address, HostChange, HostNames, HostPlan, Item, Neighbour, Route
 from windlass.host.protocol import HostError, UplinkRoute
+
+Kind = TypeVar("Kind", bound=Item)
 
 
 def installed(netlink: Netlink, names: HostNames) -> HostPlan:
@@ -56,17 +59,22 @@ def _items(netlink: Netlink, names_by_index: dict[int, str], names: HostNames) -
 
 
 def _in_order(change: HostChange) -> Iterator[tuple[Item, bool]]:
-    """Addresses come before they go, and before what depends on them: with the last address of an interface the
-    kernel also takes its routes away.
+    """What goes (False) and comes (True), such that nothing takes away or stands in the way of another.
+
+    With the last IPv4 address of an interface the kernel takes its routes away: the new one comes first. The same IPv6
+    address with another prefix is one too many for it: the old one goes first.
     """
     yield from ((item, False) for item in _sorted(change.removed, Neighbour, Route))
+    addresses = _sorted(change.removed, Address)
+    yield from ((item, False) for item in addresses if item.address.version == 6)
     yield from ((item, True) for item in _sorted(change.added, Address))
-    yield from ((item, False) for item in _sorted(change.removed, Address))
+    yield from ((item, False) for item in addresses if item.address.version == 4)
     yield from ((item, True) for item in _sorted(change.added, Route, Neighbour))
 
 
-def _sorted(items: Iterable[Item], *kinds: type[Item]) -> list[Item]:
-    return sorted((item for item in items if isinstance(item, kinds)), key=lambda i: (kinds.index(type(i)), str(i)))
+def _sorted(items: Iterable[Item], *kinds: type[Kind]) -> list[Kind]:
+    chosen = [item for item in items if isinstance(item, kinds)]
+    return sorted(chosen, key=lambda item: (kinds.index(type(item)), str(item)))
 
 
 def _add(netlink: Netlink, index: int, item: Item) -> None:

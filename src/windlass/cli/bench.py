@@ -1,0 +1,36 @@
+"""`windlass bench`: the benchmarks, thin over `windlass.bench`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from windlass.bench import reports
+from windlass.lab.labs import LabError
+
+BENCHMARKS = {
+    "sync": "100,000 flows and 10,000 groups into the switch; one changed flow; a restart",
+    "cni": "attaching and detaching a Pod",
+}
+
+
+@click.command(epilog="\b\n" + "\n".join(f"{name}  {what}" for name, what in BENCHMARKS.items()))
+@click.argument("name", type=click.Choice(list(BENCHMARKS)))
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path), help="Write the figures for machines to this file."
+)
+def bench(name: str, json_file: Path | None) -> None:
+    """Run the benchmark NAME. Each figure stands beside its floor, the quickest other way, measured in the same run."""
+    module = importlib.import_module(f"windlass.bench.{name}")
+    try:
+        report = module.run(lambda sentence: click.echo(sentence, err=True))
+    except LabError as error:
+        click.echo(f"windlass bench: {error}", err=True)
+        sys.exit(2)
+    Console(highlight=False).print(reports.to_table(report))
+    if json_file:
+        json_file.write_bytes(reports.to_json(report))

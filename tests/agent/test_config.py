@@ -1,0 +1,156 @@
+"""The agent's configuration: sound defaults, and errors that say what to write instead."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import pytest
+
+from windlass.agent.config import Config, ConfigError, DatapathType, LogFormat, LogLevel, load, parse
+from windlass.model.nodes import TrafficMode, TunnelType
+
+OPTIONS = (
+    "auditSeconds, bridge, datapathType, gateway, ipamPlugin, logFormat, logLevel, manifests, mtu, nodeName, "
+    "nodePortAddresses, ovsRunDirectory, runDirectory, stateDirectory, trafficMode, tunnel, tunnelType, uplink"
+)
+
+
+@pytest.mark.parametrize("content", [b"", b"---\n", b"# nothing set\n", b"{}"])
+def test_every_option_has_a_default(content):
+    config = parse(content, "windlass.yaml")
+    assert config == Config()
+    assert config.node_name == platform.node()
+    assert config.traffic_mode is TrafficMode.ENCAP
+    assert config.tunnel_type is TunnelType.GENEVE
+    assert config.datapath_type is DatapathType.SYSTEM
+    assert (config.bridge, config.gateway, config.tunnel, config.uplink) == (
+        "br-int",
+        "windlass-gw0",
+        "windlass-tun0",
+        "",
+    )
+    assert config.mtu == 0
+    assert (config.log_format, config.log_level) == (LogFormat.JSON, LogLevel.INFO)
+
+
+def test_where_the_sockets_are():
+    config = Config()
+    assert config.api_socket == Path("/run/windlass/agent.sock")
+    assert config.cni_socket == Path("/run/windlass/cni.sock")
+    assert config.ovsdb_socket == Path("/run/openvswitch/db.sock")
+    assert config.openflow_socket == Path("/run/openvswitch/br-int.mgmt")
+    elsewhere = Config(run_directory="/tmp/w", ovs_run_directory="/tmp/ovs", bridge="br0")
+    assert elsewhere.cni_socket == Path("/tmp/w/cni.sock")
+    assert elsewhere.openflow_socket == Path("/tmp/ovs/br0.mgmt")
+
+
+def test_a_file_with_everything(tmp_path):
+    file = tmp_path / "windlass.yaml"
+    file.write_text(
+        "nodeName: node-7\ntrafficMode: hybrid\ntunnelType: vxlan\ndatapathType: netdev\n"
+        "nodePortAddresses: [10.0.0.0/8, 'fd00::/8']\nbridge: br0\nuplink: eth1\ngateway: gw\ntunnel: tun\nmtu: 1400\n"
+        "manifests: /etc/windlass/manifests\nrunDirectory: /tmp/run\nstateDirectory: /tmp/state\n"
+        "ovsRunDirectory: /tmp/ovs\nipamPlugin: /usr/lib/cni/host-local\nauditSeconds: 5\nlogFormat: text\nlogLevel: debug\n"
+    )
+    assert load(file) == Config(
+        node_name="node-7",
+        traffic_mode=TrafficMode.HYBRID,
+        tunnel_type=TunnelType.VXLAN,
+        datapath_type=DatapathType.NETDEV,
+        node_port_addresses=("10.0.0.0/8", "fd00::/8"),
+        bridge="br0",
+        uplink="eth1",
+        gateway="gw",
+        tunnel="tun",
+        mtu=1400,
+        manifests="/etc/windlass/manifests",
+        run_directory="/tmp/run",
+        state_directory="/tmp/state",
+        ovs_run_directory="/tmp/ovs",
+        ipam_plugin="/usr/lib/cni/host-local",
+        audit_seconds=5,
+        log_format=LogFormat.TEXT,
+        log_level=LogLevel.DEBUG,
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"a: b: c", "windlass.yaml, line 1: not valid YAML: mapping values are not allowed in this context"),
+        (b"mtu: 5\n  x: [", "windlass.yaml, line 2: not valid YAML: mapping values are not allowed in this context"),
+        (b"[trafficMode]", "windlass.yaml: expected options such as `trafficMode: encap`, got list"),
+        (b"encap", "windlass.yaml: expected options such as `trafficMode: encap`, got str"),
+        (b"trafficmode: encap", "windlass.yaml: trafficmode: there is no such option; did you mean trafficMode?"),
+        (b"5: encap", f"windlass.yaml: 5: there is no such option; the options are {OPTIONS}"),
+        (
+            b"trafficMode: overlay",
+            "windlass.yaml: trafficMode: 'overlay' is not one of its values: encap or noEncap or hybrid",
+        ),
+        (b"trafficMode: 5", "windlass.yaml: trafficMode: 5 is not one of its values: encap or noEncap or hybrid"),
+        (b"trafficMode:", "windlass.yaml: trafficMode: None is not one of its values: encap or noEncap or hybrid"),
+        (b"tunnelType: gre", "windlass.yaml: tunnelType: 'gre' is not one of its values: geneve or vxlan"),
+        (b"datapathType: dpdk", "windlass.yaml: datapathType: 'dpdk' is not one of its values: system or netdev"),
+        (
+            b"logLevel: loud",
+            "windlass.yaml: logLevel: 'loud' is not one of its values: debug or info or warning or error",
+        ),
+        (b"mtu: much", "windlass.yaml: mtu: expected `int`, got `str`; it is 'much'"),
+        (b"mtu: -1", "windlass.yaml: mtu: expected `int` >= 0; it is -1"),
+        (b"mtu: 70000", "windlass.yaml: mtu: expected `int` <= 65535; it is 70000"),
+        (b"auditSeconds: 0", "windlass.yaml: auditSeconds: expected `int` >= 1; it is 0"),
+        (b"nodeName: 7", "windlass.yaml: nodeName: expected `str`, got `int`; it is 7"),
+        (b"manifests: [a]", "windlass.yaml: manifests: expected `str`, got `array`; it is ['a']"),
+        (
+            b"nodePortAddresses: 10.0.0.0/8",
+            "windlass.yaml: nodePortAddresses: expected `array`, got `str`; it is '10.0.0.0/8'",
+        ),
+        (
+            b"nodePortAddresses: [10.0.0.0/8, 10.0.0.5/8]",
+            "windlass.yaml: nodePortAddresses[1]: 10.0.0.5/8 has host bits set",
+        ),
+        (
+            b"nodePortAddresses: [all]",
+            "windlass.yaml: nodePortAddresses[0]: 'all' does not appear to be an IPv4 or IPv6 network",
+        ),
+        (
+            b"gateway: br-int",
+            "windlass.yaml: bridge, gateway, tunnel and uplink need different names, got br-int, br-int, windlass-tun0",
+        ),
+        (
+            b"uplink: windlass-tun0",
+            "windlass.yaml: bridge, gateway, tunnel and uplink need different names, "
+            "got br-int, windlass-gw0, windlass-tun0, windlass-tun0",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_said_and_what_to_write_instead(content, sentence):
+    with pytest.raises(ConfigError) as refusal:
+        parse(content, "windlass.yaml")
+    assert str(refusal.value) == sentence
+
+
+@pytest.mark.parametrize("name", ["", "a name", "a/b", "a-name-of-16-let"])
+def test_a_name_that_no_interface_can_have(name):
+    with pytest.raises(ConfigError, match=f"^windlass.yaml: bridge: .*; it is '{name}'$"):
+        parse(f"bridge: '{name}'".encode(), "windlass.yaml")
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match="nowhere.yaml: cannot be read: No such file or directory$"):
+        load(tmp_path / "nowhere.yaml")
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory$"):
+        load(tmp_path)
+
+
+def test_every_option_is_explained_where_it_is_declared():
+    """The comment above an option is its documentation."""
+    lines = Path(__import__("windlass.agent.config", fromlist=["config"]).__file__).read_text().splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("class Config("))
+    undocumented = []
+    for name in Config.__struct_fields__:
+        place = next(n for n, line in enumerate(lines[start:], start) if line.startswith(f"    {name}: "))
+        if not lines[place - 1].strip().startswith("#") and not lines[place - 1].startswith("    log_format"):
+            undocumented.append(name)
+    assert undocumented == []

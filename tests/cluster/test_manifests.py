@@ -1,0 +1,271 @@
+"""A folder of manifests: what it holds is used, what cannot be read is told and costs nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from windlass.cluster.manifests import Manifests, ManifestsMissing, revision_of
+from windlass.cluster.objects import Cluster
+
+
+def node(name: str, cidr: str = "172.16.1.0/24") -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name},
+        "spec": {"podCIDRs": [cidr]},
+        "status": {"addresses": [{"type": "InternalIP", "address": "10.176.25.11"}]},
+    }
+
+
+def write(folder: Path, name: str, *documents: object) -> None:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump_all(documents))
+
+
+def problems(cluster: Cluster) -> list[str]:
+    return [str(problem) for problem in cluster.problems]
+
+
+# What is read -----------------------------------------------------------------------------------------------------
+
+
+def test_every_node_of_every_file(tmp_path):
+    write(tmp_path, "a.yaml", node("node-1"), node("node-2"))
+    write(tmp_path, "deeper/b.yml", node("node-3"))
+    (tmp_path / "c.json").write_text('{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-4"}}')
+    cluster = Manifests(tmp_path).read()
+    assert list(cluster.nodes) == ["node-1", "node-2", "node-4", "node-3"]
+    assert cluster.problems == ()
+    assert cluster.nodes["node-1"].pod_cidrs == ("172.16.1.0/24",)
+
+
+def test_a_single_file(tmp_path):
+    write(tmp_path, "cluster.yaml", node("node-1"))
+    write(tmp_path, "other.yaml", node("node-2"))
+    assert set(Manifests(tmp_path / "cluster.yaml").read().nodes) == {"node-1"}
+
+
+def test_a_list_is_its_items(tmp_path):
+    items = [node("node-1"), None, node("node-2")]
+    write(tmp_path, "a.yaml", {"apiVersion": "v1", "kind": "List", "items": items})
+    write(tmp_path, "b.yaml", {"apiVersion": "v1", "kind": "NodeList", "items": [node("node-3")]})
+    write(tmp_path, "c.yaml", {"apiVersion": "v1", "kind": "List", "items": None})
+    cluster = Manifests(tmp_path).read()
+    assert set(cluster.nodes) == {"node-1", "node-2", "node-3"}
+
+
+def test_what_no_part_of_windlass_reads_is_no_problem(tmp_path):
+    write(
+        tmp_path, "a.yaml", {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}, node("node-1")
+    )
+    cluster = Manifests(tmp_path).read()
+    assert (set(cluster.nodes), cluster.problems) == ({"node-1"}, ())
+
+
+@pytest.mark.parametrize("content", ["", "---\n---\n", "# only a comment\n"])
+def test_an_empty_file_is_no_problem(tmp_path, content):
+    (tmp_path / "empty.yaml").write_text(content)
+    cluster = Manifests(tmp_path).read()
+    assert (cluster.nodes, cluster.problems) == ({}, ())
+
+
+def test_an_empty_folder_is_an_empty_cluster(tmp_path):
+    assert Manifests(tmp_path).read().nodes == {}
+
+
+def test_hidden_and_foreign_files_are_not_read(tmp_path):
+    write(tmp_path, ".node.yaml.new", node("node-1"))
+    write(tmp_path, ".node.yaml", node("node-2"))
+    write(tmp_path, "README.md", node("node-3"))
+    assert Manifests(tmp_path).read().nodes == {}
+
+
+def test_a_mounted_config_map_is_read_once(tmp_path):
+    """The kubelet keeps each version in a hidden folder, and links to it."""
+    write(tmp_path, "..2024_01_01/nodes.yaml", node("node-1"))
+    (tmp_path / "..data").symlink_to("..2024_01_01")
+    (tmp_path / "nodes.yaml").symlink_to("..data/nodes.yaml")
+    cluster = Manifests(tmp_path).read()
+    assert (set(cluster.nodes), problems(cluster)) == ({"node-1"}, [])
+
+
+def test_the_old_pod_cidr_field_is_understood(tmp_path):
+    old = node("node-1") | {"spec": {"podCIDR": "172.16.9.0/24"}}
+    write(tmp_path, "a.yaml", old)
+    assert Manifests(tmp_path).read().nodes["node-1"].pod_cidrs == ("172.16.9.0/24",)
+
+
+# What cannot be read ----------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(
+        ManifestsMissing, match="nowhere: no such file or folder; `manifests` in the configuration names it"
+    ):
+        Manifests(tmp_path / "nowhere").read()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"a: b: c\n", "not valid YAML in line 1: mapping values are not allowed in this context"),
+        (b"kind: Node\nspec: [\n", "not valid YAML in line 3: did not find expected node content"),
+        (
+            b"a: !!python/object:os.system x\n",
+            "not valid YAML in line 1: could not determine a constructor for the tag",
+        ),
+        (b"created: 2024-13-45\n", "not valid YAML: month must be in 1..12"),
+        (b"\x00\x01", "not valid YAML: unacceptable character"),
+        (b"a: \xff\xff", "not valid YAML: 'utf-8' codec can't decode"),
+    ],
+)
+def test_a_file_that_is_no_yaml(tmp_path, content, sentence):
+    (tmp_path / "broken.yaml").write_bytes(content)
+    write(tmp_path, "sound.yaml", node("node-1"))
+    cluster = Manifests(tmp_path).read()
+    assert set(cluster.nodes) == {"node-1"}
+    [problem] = problems(cluster)
+    assert problem.startswith(f"broken.yaml: {sentence}")
+    assert problem.endswith("; nothing of it is used")
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        (5, "document 1: expected a Kubernetes object, got int"),
+        (["a"], "document 1: expected a Kubernetes object, got list"),
+        ({"kind": "Node"}, "document 1: an object needs `apiVersion` and `kind`"),
+        ({"apiVersion": "v1", "metadata": {"name": "x"}}, "object x: an object needs `apiVersion` and `kind`"),
+        ({"apiVersion": "v1", "kind": "Node"}, "document 1: object missing required field `metadata`"),
+        ({"apiVersion": "v1", "kind": "Node", "metadata": 5}, "document 1: metadata: expected `object`, got `int`"),
+        (
+            {"apiVersion": "v1", "kind": "Node", "metadata": {}},
+            "document 1: metadata: object missing required field `name`",
+        ),
+        (
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": 5}},
+            "Node 5: metadata.name: expected `str`, got `int`",
+        ),
+        (node("a") | {"spec": {"podCIDRs": "172.16.1.0/24"}}, "Node a: spec.podCIDRs: expected `array`, got `str`"),
+        (node("a") | {"spec": {"podCIDRs": [5]}}, "Node a: spec.podCIDRs[0]: expected `str`, got `int`"),
+        (
+            node("a") | {"status": {"addresses": [{"type": "InternalIP"}]}},
+            "Node a: status.addresses[0]: object missing required field `address`",
+        ),
+        ({"apiVersion": "v1", "kind": "List", "items": 5}, "document 1: expected a Kubernetes object, got int"),
+        ({"apiVersion": "v1", "kind": "List", "items": "abc"}, "document 1: expected a Kubernetes object, got str"),
+    ],
+)
+def test_an_object_of_the_wrong_shape(tmp_path, document, problem):
+    write(tmp_path, "a.yaml", document, node("sound"))
+    cluster = Manifests(tmp_path).read()
+    assert set(cluster.nodes) == {"sound"}
+    assert problems(cluster) == [f"a.yaml: {problem}; it is left out, the rest is used"]
+
+
+def test_a_node_that_is_there_twice(tmp_path):
+    write(tmp_path, "a.yaml", node("node-1", "172.16.1.0/24"))
+    write(tmp_path, "b.yaml", node("node-1", "172.16.2.0/24"), node("node-2", "172.16.3.0/24"), node("node-2"))
+    cluster = Manifests(tmp_path).read()
+    assert cluster.nodes["node-1"].pod_cidrs == ("172.16.1.0/24",)
+    assert cluster.nodes["node-2"].pod_cidrs == ("172.16.3.0/24",)
+    assert problems(cluster) == [
+        "b.yaml: Node node-1: is there twice; the first one is used",
+        "b.yaml: Node node-2: is there twice; the first one is used",
+    ]
+
+
+# What worked is kept ----------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_breaks_keeps_what_it_held(tmp_path):
+    manifests = Manifests(tmp_path)
+    write(tmp_path, "a.yaml", node("node-1"), node("node-2"))
+    manifests.read()
+    for content in ("{", "[", "{"):  # however often it is saved while it is broken
+        (tmp_path / "a.yaml").write_text(content)
+        cluster = manifests.read()
+        assert set(cluster.nodes) == {"node-1", "node-2"}
+        assert problems(cluster)[0].endswith("; the 2 objects it held before stay")
+    write(tmp_path, "a.yaml", node("node-2"))
+    cluster = manifests.read()
+    assert (set(cluster.nodes), cluster.problems) == ({"node-2"}, ())
+
+
+def test_an_object_that_breaks_keeps_its_earlier_version(tmp_path):
+    manifests = Manifests(tmp_path)
+    write(tmp_path, "a.yaml", node("node-1", "172.16.1.0/24"), node("node-2", "172.16.2.0/24"))
+    manifests.read()
+    broken = node("node-1") | {"spec": {"podCIDRs": 5}}
+    write(tmp_path, "a.yaml", broken, node("node-2", "172.16.3.0/24"))
+    cluster = manifests.read()
+    assert cluster.nodes["node-1"].pod_cidrs == ("172.16.1.0/24",)
+    assert cluster.nodes["node-2"].pod_cidrs == ("172.16.3.0/24",)
+    assert problems(cluster) == [
+        "a.yaml: Node node-1: spec.podCIDRs: expected `array`, got `int`; its earlier version stays"
+    ]
+
+
+def test_a_file_that_is_removed_takes_its_objects_along(tmp_path):
+    manifests = Manifests(tmp_path)
+    write(tmp_path, "a.yaml", node("node-1"))
+    write(tmp_path, "b.yaml", node("node-2"))
+    manifests.read()
+    (tmp_path / "a.yaml").unlink()
+    assert set(manifests.read().nodes) == {"node-2"}
+
+
+# Revisions and changes --------------------------------------------------------------------------------------------
+
+
+def test_a_revision_names_the_content(tmp_path):
+    manifests = Manifests(tmp_path)
+    write(tmp_path, "a.yaml", node("node-1"))
+    first = manifests.read().revision
+    assert revision_of(tmp_path) == first
+    write(tmp_path, "a.yaml", node("node-2"))
+    second = manifests.read().revision
+    assert second == revision_of(tmp_path) != first
+    write(tmp_path, "a.yaml", node("node-1"))
+    assert manifests.read().revision == first
+
+
+def test_files_that_did_not_change_are_not_decoded_again(tmp_path):
+    manifests = Manifests(tmp_path)
+    write(tmp_path, "a.yaml", node("node-1"))
+    write(tmp_path, "b.yaml", node("node-2"))
+    before = manifests.read()
+    write(tmp_path, "b.yaml", node("node-2", "172.16.9.0/24"))
+    after = manifests.read()
+    assert after.nodes["node-1"] is before.nodes["node-1"]
+    assert after.nodes["node-2"] is not before.nodes["node-2"]
+
+
+async def test_a_change_of_the_folder_is_seen(tmp_path):
+    write(tmp_path, "a.yaml", node("node-1"))
+    changes = Manifests(tmp_path).changes()
+    seen = await anext(changes)
+    assert set(seen.nodes) == {"node-1"}
+    write(tmp_path, "b.yaml", node("node-2"))
+    while set(seen.nodes) != {"node-1", "node-2"}:  # a write may be seen in two halves
+        seen = await anext(changes)
+    (tmp_path / "a.yaml").unlink()
+    while set(seen.nodes) != {"node-2"}:
+        seen = await anext(changes)
+    await changes.aclose()
+
+
+async def test_a_change_of_a_single_file_is_seen(tmp_path):
+    write(tmp_path, "a.yaml", node("node-1"))
+    changes = Manifests(tmp_path / "a.yaml").changes()
+    seen = await anext(changes)
+    write(tmp_path, "new.tmp", node("node-2"))
+    (tmp_path / "new.tmp").rename(tmp_path / "a.yaml")  # as editors save
+    while set(seen.nodes) != {"node-2"}:
+        seen = await anext(changes)
+    await changes.aclose()

@@ -1,0 +1,219 @@
+"""Whole scenarios from nothing to clean, on Nodes that are plain Linux routers: what the lab does by itself."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from labnet import PlainFabric, needs_root, netlink
+
+from windlass.lab import labs, runs, scenarios, segments
+from windlass.lab.clusters import Cluster
+from windlass.lab.rounds import Rounds, waves
+
+pytestmark = needs_root
+
+CLUSTER = """
+{apiVersion: v1, kind: ConfigMap, metadata: {name: windlass-config, namespace: kube-system},
+ data: {windlass.yaml: "trafficMode: noEncap"}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDRs: [10.1.1.0/24, "fd01:1::/64"]},
+ status: {addresses: [{type: InternalIP, address: 10.0.0.11}, {type: InternalIP, address: "fd00::11"},
+                      {type: ExternalIP, address: 10.9.0.11}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDRs: [10.1.2.0/24, "fd01:2::/64"]},
+ status: {addresses: [{type: InternalIP, address: 10.0.2.12}, {type: InternalIP, address: "fd00:2::12"}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: n1, containers: [{ports: [
+ {name: http, containerPort: 80}, {name: dns, containerPort: 53, protocol: UDP}]}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: b}, spec: {nodeName: n2, containers: [{ports: [
+ {name: http, containerPort: 80}, {containerPort: 99, protocol: SCTP}]}]},
+ status: {podIPs: [{ip: 10.1.2.77}, {ip: "fd01:2::77"}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: h}, spec: {nodeName: n2, hostNetwork: true,
+ containers: [{ports: [{containerPort: 22}, {containerPort: 22, protocol: UDP}]}]}}
+---
+{kind: ExternalHost, metadata: {name: out}, spec: {addresses: [10.5.0.5, "fd05::5"], ports: [{port: 443}]}}
+---
+"""
+
+
+def probe(name, source, to, more=""):
+    spec = f"from: {{{source}}}, to: {{{to}}}, connections: 2{more}"
+    return f"{{kind: Probe, metadata: {{name: {name}}}, spec: {{{spec}}}}}\n---\n"
+
+
+PROBES = "".join(
+    [
+        probe(
+            "pod-to-pod",
+            "pod: default/a",
+            "pod: default/b, port: http",
+            ", expect: {backends: [default/b], clientAddress: Preserved}",
+        ),
+        probe("pod-to-pod-v6", "pod: default/a", "pod: default/b, port: http, family: IPv6", ", bytes: 100000"),
+        probe("sctp", "pod: default/a", "pod: default/b, port: 99", ", protocol: SCTP"),
+        probe("ping", "externalHost: out", "pod: default/b", ", protocol: ICMP, expect: {backends: [default/b]}"),
+        probe(
+            "node-to-pod", "node: n1", "pod: default/a, port: dns", ", protocol: UDP, expect: {clientAddress: Gateway}"
+        ),
+        probe(
+            "pod-to-outside",
+            "pod: default/a",
+            "address: 10.5.0.5, port: 443",
+            ", expect: {backends: [externalHost/out]}",
+        ),
+        probe("to-host-network", "externalHost: out", "pod: default/h, port: 22", ", expect: {backends: [default/h]}"),
+        probe("udp-of-host-network", "pod: default/a", "address: 10.0.2.12, port: 22", ", protocol: UDP"),
+        probe(
+            "second-nic", "externalHost: out", "address: 10.9.0.11", ", protocol: ICMP, expect: {backends: [node/n1]}"
+        ),
+        probe(
+            "spoofed",
+            "pod: default/a",
+            "pod: default/b, port: http",
+            ", sourceAddress: 10.1.1.200, expect: {backends: [default/b]}",
+        ),
+        probe("closed", "pod: default/a", "pod: default/b, port: 81", ", expect: {outcome: Refused}"),
+        probe("nobody", "pod: default/a", "address: 10.1.2.250, port: 80", ", expect: {outcome: Timeout}"),
+        probe("wrong", "pod: default/a", "pod: default/b, port: http", ", expect: {backends: [default/a]}"),
+        probe(
+            "held", "pod: default/a", "pod: default/b, port: http", ", hold: true, expect: {maxGapMilliseconds: 1500}"
+        ),
+        probe("rated", "pod: default/a", "pod: default/b, port: http", ", rate: 20"),
+    ]
+)
+CHANGES = """
+{kind: Delete, metadata: {name: d}, spec: {kind: Pod, name: default/a}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: c}, spec: {nodeName: n1, containers: [{ports: [{containerPort: 80}]}]}}
+---
+{kind: Action, metadata: {name: r}, spec: {restartAgent: n1}}
+---
+""" + probe("to-the-new-one", "pod: default/b", "pod: default/c, port: 80")
+
+
+@pytest.fixture
+def read(tmp_path):
+    def one(*steps):
+        files = [tmp_path / f"{number}.yaml" for number, _ in enumerate(steps, start=1)]
+        for file, text in zip(files, steps, strict=True):
+            file.write_text(text)
+        return scenarios.read("test", tuple(files))
+
+    return one
+
+
+@pytest.fixture
+def fabrics():
+    """Of every lab that a test made; each must have ended and left nothing."""
+    made = []
+    yield made
+    assert made
+    assert all(fabric.ended for fabric in made)
+    assert [(fabric.lab.namespaces, fabric.lab.folder.exists()) for fabric in made] == [([], False)] * len(made)
+
+
+@pytest.fixture
+def run(fabrics):
+    """Runs a scenario in a lab of its own."""
+
+    def plain(lab):
+        fabrics.append(PlainFabric(lab))
+        return fabrics[-1]
+
+    def one(scenario, say=lambda _: None):
+        return runs.run_scenario(scenario, plain, say)
+
+    return one
+
+
+async def test_a_scenario_from_nothing_to_clean(read, run):
+    told = []
+    result = await run(read(CLUSTER + PROBES), told.append)
+    assert result.error == ""
+    verdicts = {verdict.probe: verdict.reasons for verdict in result.verdicts}
+    assert {name: reasons for name, reasons in verdicts.items() if reasons} == {
+        "wrong": ("no answer from default/a", "unexpected answer from default/b")
+    }
+    assert len(verdicts) == 15
+    assert list(verdicts)[-2:] == ["held", "rated"]
+    assert told[0].startswith("  test: 1.yaml stands after")
+
+
+async def test_later_steps_change_the_cluster_and_act_on_it(read, run, fabrics):
+    result = await run(read(CLUSTER, CHANGES))
+    assert result.error == ""
+    assert [verdict.passed for verdict in result.verdicts] == [True]
+    assert fabrics[0].actions == ["restartAgent n1"]
+
+
+async def test_trouble_is_told_in_the_result_and_leaves_nothing(read, run):
+    api = "{kind: Action, metadata: {name: r}, spec: {stopAPIServer: true}}"
+    result = await run(read(CLUSTER, api))
+    assert result.error == "stopAPIServer: this lab has no API server"
+
+
+async def test_two_host_network_pods_cannot_have_one_port(read, run):
+    twin = CLUSTER.split("---\n")[5].replace("name: h", "name: i")
+    result = await run(read(CLUSTER + twin))
+    assert "cannot answer on TCP port 22: Address already in use" in result.error
+
+
+async def test_cancelling_a_run_leaves_nothing(read, run):
+    standing = asyncio.Event()
+    running = asyncio.ensure_future(run(read(CLUSTER + PROBES), lambda _: standing.set()))
+    await standing.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_two_labs_at_once_do_not_meet(read, run):
+    scenario = read(CLUSTER + PROBES)
+    outcomes = await asyncio.gather(run(scenario), run(scenario))
+    assert [[v.probe for v in outcome.verdicts if not v.passed] for outcome in outcomes] == [["wrong"], ["wrong"]]
+
+
+SERVICE = """
+{apiVersion: v1, kind: Service, metadata: {name: lb}, spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]},
+ status: {loadBalancer: {ingress: [{ip: 10.1.1.99}]}}}
+---
+"""
+
+
+async def test_the_underlay_routes_a_load_balancers_address_to_one_node_at_a_time(read):
+    """Seen from outside: the Node it enters by decides who has the address; n2 has it, n1 has nobody there."""
+    asked = probe(
+        "by-n1", "externalHost: out", "loadBalancer: default/lb, port: 80, node: n1", ", expect: {outcome: Timeout}"
+    )
+    asked += probe(
+        "by-n2",
+        "externalHost: out",
+        "loadBalancer: default/lb, port: 80, node: n2",
+        ", expect: {backends: [default/x]}",
+    )
+    holder = """
+{apiVersion: v1, kind: Pod, metadata: {name: x}, spec: {nodeName: n2, hostNetwork: true,
+ containers: [{ports: [{containerPort: 80}]}]}}
+---
+"""
+    scenario = read(CLUSTER + SERVICE + holder + asked)
+    ((step, world),) = scenario.worlds()
+    with labs.opened() as lab:
+        cluster = Cluster(lab, PlainFabric(lab), segments.machines(world))
+        try:
+            await cluster.start()
+            await cluster.reach(world, ())
+            await asyncio.to_thread(give_address, lab.namespace("node", "n2"), "10.1.1.99")
+            rounds = Rounds(cluster)
+            assert len(waves(rounds._aimed(probe, step.name) for probe in step.probes)) == 2
+            assert [verdict.reasons for verdict in await rounds.send(step)] == [(), ()]
+        finally:
+            await cluster.end()
+
+
+def give_address(namespace, address):
+    with netlink(namespace) as ip:
+        ip.addr("add", index=ip.link_lookup(ifname="lo")[0], address=address, prefixlen=32)
