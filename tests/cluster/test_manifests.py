@@ -121,7 +121,7 @@ def test_a_folder_that_is_not_there(tmp_path):
         ),
         (b"created: 2024-13-45\n", "not valid YAML: month must be in 1..12"),
         (b"\x00\x01", "not valid YAML: unacceptable character"),
-        (b"a: \xff\xff", "not valid YAML: 'utf-8' codec can't decode"),
+        (b"a: \xff\xff", "not valid YAML: unacceptable character #x00ff: invalid leading UTF-8 octet"),
     ],
 )
 def test_a_file_that_is_no_yaml(tmp_path, content, sentence):
@@ -258,6 +258,11 @@ async def test_a_change_of_the_folder_is_seen(tmp_path):
     while set(seen.nodes) != {"node-2"}:
         seen = await anext(changes)
     await changes.aclose()
+
+
+async def test_a_folder_that_is_not_there_cannot_be_watched(tmp_path):
+    with pytest.raises(ManifestsMissing, match="no such file or folder"):
+        await anext(Manifests(tmp_path / "nowhere").changes())
 
 
 async def test_a_change_of_a_single_file_is_seen(tmp_path):

@@ -138,10 +138,11 @@ def test_all_others_are_peers():
 def test_a_node_that_cannot_be_used_costs_only_itself():
     found, problems = peers(cluster(node("node-2", cidrs=()), node("node-3", cidrs=("172.16.3.0/24",))), OWN, {})
     assert list(found) == ["node-3"]
-    assert [str(problem) for problem in problems] == [
+    [problem] = problems
+    assert str(problem) == (
         "Node node-2: spec.podCIDRs is empty: does the controller-manager run with --allocate-node-cidrs?; "
         "its Pods cannot be reached until this is mended"
-    ]
+    )
 
 
 @pytest.mark.parametrize("cidr", ["172.16.1.0/24", "172.16.1.128/25", "172.16.0.0/16"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import shutil
 import subprocess
 from collections import defaultdict
@@ -15,6 +16,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
+import structlog
 
 from windlass.cni import wire
 from windlass.cni.addresses import HostLocal
@@ -31,6 +33,14 @@ CIDRS = {Family.IPV4: ip_network("10.1.0.0/24"), Family.IPV6: ip_network("fd00:1
 def find_host_local() -> Path | None:
     places = [Path("/usr/lib/cni/host-local"), Path("/opt/cni/bin/host-local")]
     return next((place for place in places if place.exists()), None)
+
+
+@pytest.fixture(autouse=True)
+def brief_logs():
+    """As in production: without the tracebacks of failures that a test has ordered, which take a second to draw."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
@@ -131,3 +132,17 @@ async def test_what_says_nothing_sensible_is_quoted(tmp_path):
     odd.chmod(0o755)
     with pytest.raises(RequestError, match="oops\ndear"):
         await HostLocal(odd, tmp_path).allocate(ONE, BOTH, ())
+
+
+async def test_a_plugin_that_hangs_is_killed_with_the_request(tmp_path):
+    stuck, started = tmp_path / "host-local", tmp_path / "started"
+    os.mkfifo(started)
+    stuck.write_text(f"#!/bin/sh\necho $$ > {started}\nexec sleep 100\n")
+    stuck.chmod(0o755)
+    task = asyncio.create_task(HostLocal(stuck, tmp_path).allocate(ONE, BOTH, ()))
+    pid = int(await asyncio.to_thread(started.read_text))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

@@ -145,6 +145,14 @@ async def test_a_removal_that_hangs_is_bounded(make_node):
     assert node.is_empty()
 
 
+async def test_a_switch_that_does_not_answer_is_not_waited_for_for_ever(make_node):
+    node = make_node(limits=Limits(work=0.1))
+    node.faults.hang.add("list_pod_ports")
+    for command in ("ADD", "DEL", "GC"):
+        failed = await node.call(command, config={VALID: []})
+        assert failed.json["code"] in {11, 104}
+
+
 async def test_a_bug_is_one_requests_error(node):
     node.agent.pod_network = lambda: 1 / 0
     failed = await node.call("ADD")

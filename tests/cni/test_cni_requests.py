@@ -225,8 +225,8 @@ def test_the_result_goes_on_from_that_of_earlier_plugins_in_a_chain():
 
 
 @given(
-    st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,60}[a-z0-9])?", fullmatch=True),
-    st.lists(st.from_regex(r"[a-f0-9]{64}", fullmatch=True), min_size=2, max_size=5, unique=True),
+    st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,20}[a-z0-9])?", fullmatch=True),
+    st.lists(st.binary(min_size=32, max_size=32).map(bytes.hex), min_size=2, max_size=5, unique=True),
 )
 def test_interface_names_fit_are_readable_and_differ(pod, containers):
     names = {interface_name(pod, Attachment(container, ifname)) for container in containers for ifname in ("eth0", "a")}

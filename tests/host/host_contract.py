@@ -280,7 +280,10 @@ class PodContract:
         for impossible, reason in (
             (pod_link(f"{sandbox}-gone"), "could not enter .*-gone: No such file"),
             # In the middle, when the interface is there already: no address of the Pod is in the gateway's network.
-            (replace(pod_link(sandbox), gateways=(ip_address("172.16.0.1"),)), r"could not route by 172\.16\.0\.1"),
+            (
+                replace(pod_link(sandbox), gateways=(ip_address("172.16.0.1"),)),
+                r"could not route by gateway 172\.16\.0\.1 on eth0",
+            ),
         ):
             with pytest.raises(HostError, match=reason):
                 await host.attach_pod(impossible)

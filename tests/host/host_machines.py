@@ -85,6 +85,9 @@ class LinuxMachine:
     def remove_bridge(self) -> None:
         ip("link", "delete", "br-int")
 
+    def remake_bridge(self) -> None:
+        ip("-batch", "-", stdin=f"link delete br-int\n{_BRIDGE}")
+
     def new_sandbox(self) -> str:
         return str(namespaces.path_of(_namespace(self._stack)))
 

@@ -29,6 +29,8 @@ ETH_P_ALL = 0x0003
 
 async def test_a_pod_link_in_the_eyes_of_ip(host: LinuxHost, machine: LinuxMachine):
     link = pod_link(machine.new_sandbox())
+    with entered(link.namespace):
+        Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1")  # as some runtimes do  # noqa: ASYNC240
 
     await host.attach_pod(link)
 

@@ -113,7 +113,7 @@ routes = st.lists(
 holdings = st.tuples(addresses, routes)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 @given(
     on_uplink=holdings, on_bridge=holdings, recorded=st.none() | holdings, same_boot=st.booleans(), whole=st.booleans()
 )

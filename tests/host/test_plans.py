@@ -118,6 +118,12 @@ def test_a_pods_packet_fits_into_the_tunnel(mode, underlay, mtu):
     assert pod_mtu(replace(all_, addresses={f: a for f, a in all_.addresses.items() if f in underlay}), 1500) == mtu
 
 
+def test_a_configured_mtu_holds_for_pods_and_gateway_but_not_for_the_bridge_interface():
+    settings = {s.name: s for s in plan(STATE, NAMES, 1500, userspace=True, configured_mtu=1400).settings}
+    assert (settings["windlass-gw0"].mtu, settings["br-int"].mtu) == (1400, 1500)
+    assert pod_mtu(STATE.node, 1500, 1400) == 1400
+
+
 interfaces = st.sampled_from(["br-int", "windlass-gw0", "eth0"])
 addresses = st.sampled_from([f"10.0.{i}.1" for i in range(4)] + [f"2001:db8:{i}::1" for i in range(4)]).map(ip_address)
 networks = addresses.map(lambda a: ip_network((a, 24 if a.version == 4 else 64), strict=False))
@@ -164,7 +170,7 @@ def applied(installed: HostPlan, change: HostChange) -> HostPlan:
     return HostPlan(frozenset(settings.values()), installed.items - change.removed | change.added)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 @given(installed=facts, desired=wishes)
 def test_applying_the_difference_gives_the_desired_state_whatever_was_installed(installed, desired):
     change = diff(installed, desired)

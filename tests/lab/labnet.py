@@ -37,6 +37,7 @@ class PlainFabric:
     dataplane: str = "linux"
     ended: bool = False
     actions: list[str] = field(default_factory=list)
+    _stopped: set[str] = field(default_factory=set)
     _nodes: dict[str, tuple[Node, str]] = field(default_factory=dict)
     _numbers: count = field(default_factory=lambda: count(10))
 
@@ -46,6 +47,9 @@ class PlainFabric:
 
     async def remove_node(self, node):
         del self._nodes[node]
+
+    def serves(self, node):
+        return node in self._nodes and node not in self._stopped
 
     async def attach(self, pod, namespace):
         node, node_namespace = self._nodes[pod.spec.node_name]
@@ -59,6 +63,7 @@ class PlainFabric:
 
     async def act(self, action, _configuration):
         self.actions.append(f"{action.verb} {action.node}")
+        (self._stopped.add if action.verb == "stopAgent" else self._stopped.discard)(action.node)
         if not action.node:
             raise LabError(f"{action.verb}: this lab has no API server")
 

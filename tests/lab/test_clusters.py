@@ -149,6 +149,25 @@ async def test_later_steps_change_the_cluster_and_act_on_it(read, run, fabrics):
     assert fabrics[0].actions == ["restartAgent n1"]
 
 
+POD_ON_N1 = """
+{apiVersion: v1, kind: Pod, metadata: {name: late}, spec: {nodeName: n1, containers: [{ports: [{containerPort: 80}]}]}}
+---
+"""
+STOP, START = (
+    f"{{kind: Action, metadata: {{name: x}}, spec: {{{verb}: n1}}}}\n---\n" for verb in ("stopAgent", "startAgent")
+)
+
+
+async def test_a_pod_waits_for_an_agent_that_is_started_in_its_step(read, run):
+    """As a kubelet goes on asking until the CNI plugin answers."""
+    asked = probe("late", "pod: default/b", "pod: default/late, port: 80")
+    deleted = "{kind: Delete, metadata: {name: d}, spec: {kind: Pod, name: default/a}}\n---\n"
+    result = await run(read(CLUSTER, STOP, deleted, START + POD_ON_N1 + asked))
+    assert (result.error, [verdict.reasons for verdict in result.verdicts]) == ("", [()])
+    result = await run(read(CLUSTER, STOP, POD_ON_N1))
+    assert result.error.startswith("Pod default/late cannot start: no agent runs on Node n1")
+
+
 async def test_trouble_is_told_in_the_result_and_leaves_nothing(read, run):
     api = "{kind: Action, metadata: {name: r}, spec: {stopAPIServer: true}}"
     result = await run(read(CLUSTER, api))
@@ -164,7 +183,8 @@ async def test_two_host_network_pods_cannot_have_one_port(read, run):
 async def test_cancelling_a_run_leaves_nothing(read, run):
     standing = asyncio.Event()
     running = asyncio.ensure_future(run(read(CLUSTER + PROBES), lambda _: standing.set()))
-    await standing.wait()
+    async with asyncio.timeout(20):
+        await standing.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -87,6 +87,11 @@ class Agent:
     def flows(self) -> Iterator[tuple[Owner, Flow]]:
         return flows_of(self._program)
 
+    @property
+    def problems(self) -> dict[str, tuple[str, ...]]:
+        away = self._installed.trouble if self._installed else ""
+        return {**self.status.problems, **({"switch": (away,)} if away else {})}
+
     def waits(self, sentence: str) -> None:
         if sentence != self.status.waiting_for:
             _log.warning("waiting", reason=sentence)

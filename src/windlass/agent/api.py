@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Protocol
@@ -29,6 +29,8 @@ class Subject(Protocol):
 
     @property
     def state(self) -> NodeState | None: ...
+    @property
+    def problems(self) -> Mapping[str, tuple[str, ...]]: ...
     def flows(self) -> Iterable[tuple[Owner, Flow]]: ...
 
 
@@ -69,7 +71,7 @@ async def serving(socket: Path, subject: Subject) -> AsyncIterator[None]:
 
 async def health(subject: Subject) -> web.Response:
     status = subject.status
-    body = {"ready": status.ready, "waitingFor": status.waiting_for, "problems": status.problems}
+    body = {"ready": status.ready, "waitingFor": status.waiting_for, "problems": subject.problems}
     return _json(body, status=200 if status.ready else 503)
 
 
@@ -81,7 +83,7 @@ async def state(subject: Subject) -> web.Response:
             "waitingFor": status.waiting_for,
             "revision": status.revision,
             "generation": status.generation,
-            "problems": status.problems,
+            "problems": subject.problems,
             **({} if subject.state is None else _described(subject.state)),
         }
     )
@@ -115,7 +117,7 @@ async def convergence(subject: Subject, request: web.Request) -> web.Response:
         "revision": status.revision,
         "generation": status.generation,
         "waitingFor": status.waiting_for,
-        "problems": status.problems,
+        "problems": subject.problems,
     }
     return _json(body, status=200 if converged else 408)
 

@@ -5,6 +5,7 @@ What cannot be read is reported and costs nothing else: a file that no longer pa
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -57,9 +58,16 @@ class Manifests:
         watcher = watchfiles.awatch(
             self.path if self.path.is_dir() else self.path.parent, step=20, debounce=100, rust_timeout=500
         )
-        yield self.read()
-        async for _ in watcher:
-            yield self.read()
+        changed = asyncio.ensure_future(anext(watcher))
+        try:
+            await asyncio.sleep(0)  # the watch begins: what changes from here on is not missed
+            while True:
+                yield self.read()
+                await changed
+                changed = asyncio.ensure_future(anext(watcher))
+        finally:
+            changed.cancel()
+            await asyncio.gather(changed, return_exceptions=True)
 
 
 def _contents(path: Path) -> Iterator[tuple[str, bytes]]:

@@ -160,7 +160,7 @@ class Handler:
     async def _existing(self, add: Add, network: PodNetwork) -> PodLink | None:
         """The link of an ADD that was done before (the runtime repeats it), if it is still as it should be."""
         attachment = add.attachment
-        ports = await self._list_ports()
+        ports = await self._list_ports(self._deadline())
         _refuse_second(add, ports)
         port = next((port for port in ports if belongs_to(port, [attachment])), None)
         if port is None:
@@ -186,8 +186,9 @@ class Handler:
 
     async def _delete(self, delete: Delete) -> None:
         attachment = delete.attachment
-        async with self._turns.turn(attachment.container_id, self._deadline()):
-            ports = await self._list_ports()
+        deadline = self._deadline()
+        async with self._turns.turn(attachment.container_id, deadline):
+            ports = await self._list_ports(deadline)
             names = {port.interface for port in ports if belongs_to(port, [attachment])}
             if delete.name is not None:  # an agent that was killed within ADD left a link that is not a port yet
                 names.add(interface_name(delete.name, attachment))
@@ -202,10 +203,11 @@ class Handler:
         busy = self._turns.taken()
         with _failing(Code.ADDRESSES_FAILED, "the addresses in use could not be listed"):
             stale_addresses = await self._addresses.holders() - garbage.valid
-        stale_ports = [port for port in await self._list_ports() if not belongs_to(port, garbage.valid)]
+        ports = await self._list_ports(self._deadline())
+        stale_ports = [port for port in ports if not belongs_to(port, garbage.valid)]
         containers = {port.container_id for port in stale_ports} | {a.container_id for a in stale_addresses}
         failures: list[str] = []
-        for container_id in sorted(containers - busy):
+        for container_id in sorted(containers - busy - self._turns.taken()):
             attachments = sorted(a for a in stale_addresses if a.container_id == container_id)
             names = [port.interface for port in stale_ports if port.container_id == container_id]
             try:
@@ -251,7 +253,8 @@ class Handler:
             )
 
     async def _check_problems(self, check: Check, network: PodNetwork) -> list[str]:
-        port = next((port for port in await self._list_ports() if belongs_to(port, [check.attachment])), None)
+        ports = await self._list_ports(self._deadline())
+        port = next((port for port in ports if belongs_to(port, [check.attachment])), None)
         if port is None:
             return ["the bridge has no port for it"]
         # Addresses outside the podCIDRs are those of other plugins of the chain.
@@ -292,9 +295,10 @@ class Handler:
         with _failing(Code.FLOWS_FAILED, f"the flows of the Pod at {port.interface} could not be installed"):
             await self._agent.programmed(attached_pod(port, ofport))
 
-    async def _list_ports(self) -> Sequence[PodPort]:
+    async def _list_ports(self, deadline: float) -> Sequence[PodPort]:
         with _failing(Code.PORT_FAILED, "the ports of the bridge could not be listed"):
-            return await self._ports.list_pod_ports()
+            async with asyncio.timeout_at(deadline):
+                return await self._ports.list_pod_ports()
 
     def _network(self, code: Code) -> PodNetwork:
         try:
@@ -317,6 +321,8 @@ def _failing(code: Code, msg: str) -> Iterator[None]:
         yield
     except RequestError:
         raise
+    except TimeoutError as error:
+        raise RequestError(code, msg, str(error) or "It took too long.") from error
     except Exception as error:
         raise RequestError(code, msg, str(error) or repr(error)) from error
 

@@ -113,8 +113,8 @@ async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
             writer.close()
             await writer.wait_closed()
     except (OSError, TimeoutError) as error:
-        # The plugin has gone. What was done stays: the runtime will ask for ADD again or for DEL.
-        log.warning("the CNI plugin did not take its answer", error=repr(error))
+        # What was done stays: the runtime will ask for ADD again or for DEL.
+        log.warning("the CNI plugin went away", error=repr(error))
     finally:
         writer.transport.abort()
 

@@ -103,13 +103,19 @@ class HostChange:
         return bool(self.settings or self.removed or self.added)
 
 
-def plan(state: NodeState, names: HostNames, uplink_mtu: int, *, userspace: bool) -> HostPlan:
+def plan(
+    state: NodeState, names: HostNames, uplink_mtu: int, *, userspace: bool, configured_mtu: int | None = None
+) -> HostPlan:
     """`userspace`: the switch runs its userspace datapath, which shares its ports with the kernel."""
+    own = plan_node(state.node, names, uplink_mtu, userspace=userspace, configured_mtu=configured_mtu)
     of_peers = (plan_peer(state.node, peer, names).items for peer in state.peers.values())
-    return plan_node(state.node, names, uplink_mtu, userspace=userspace) | HostPlan(items=frozenset().union(*of_peers))
+    return own | HostPlan(items=frozenset().union(*of_peers))
 
 
-def plan_node(node: LocalNode, names: HostNames, uplink_mtu: int, *, userspace: bool) -> HostPlan:
+def plan_node(
+    node: LocalNode, names: HostNames, uplink_mtu: int, *, userspace: bool, configured_mtu: int | None = None
+) -> HostPlan:
+    gateway_mtu = pod_mtu(node, uplink_mtu, configured_mtu)
     forwards = frozenset(node.families)
     # The userspace datapath sees packets as the sender's kernel left them: without checksums and longer than the MTU,
     # unless that kernel is told to do the work itself.
@@ -120,7 +126,7 @@ def plan_node(node: LocalNode, names: HostNames, uplink_mtu: int, *, userspace: 
         settings=frozenset(
             (
                 replace(routed, name=names.bridge, mac=node.uplink_mac, mtu=uplink_mtu),
-                replace(routed, name=names.gateway, mac=node.gateway_mac, mtu=pod_mtu(node, uplink_mtu)),
+                replace(routed, name=names.gateway, mac=node.gateway_mac, mtu=gateway_mtu),
                 InterfaceSettings(names.uplink, up=True, offloads=offloads, kernel_ingress=not userspace),
             )
         ),
@@ -132,8 +138,10 @@ def plan_peer(node: LocalNode, peer: Peer, names: HostNames) -> HostPlan:
     return HostPlan(items=frozenset(_routes(node, peer, names)))
 
 
-def pod_mtu(node: LocalNode, uplink_mtu: int) -> int:
+def pod_mtu(node: LocalNode, uplink_mtu: int, configured: int | None = None) -> int:
     """The longest packet that a Pod may send, wherever it goes: hybrid mode may meet a tunnel, too."""
+    if configured is not None:
+        return configured
     if node.mode is TrafficMode.NO_ENCAP:
         return uplink_mtu
     underlay = Family.IPV4 if Family.IPV4 in node.addresses else Family.IPV6

@@ -82,6 +82,9 @@ class Agents:
         stack = self._stacks.pop(node)
         await self._end(stack)
 
+    def serves(self, node: str) -> bool:
+        return node in self._stacks and self._stacks[node].agent is not None
+
     async def attach(self, pod: Pod, namespace: str) -> tuple[IPAddress, ...]:
         stack = self._stacks[pod.spec.node_name]
         stack.containers[pod.key] = secrets.token_hex(16)

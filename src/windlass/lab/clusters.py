@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from windlass.host.linux import namespaces
 from windlass.lab import labs, manifests, segments, underlays, worlds
 from windlass.lab.arrivals import Arrivals
-from windlass.lab.labs import Description, Place
+from windlass.lab.labs import Description, LabError, Place
 from windlass.lab.servers import Servers
 from windlass.lab.underlays import Underlay
 from windlass.lab.worlds import World
@@ -32,7 +32,7 @@ _R = TypeVar("_R")
 
 
 class Cluster:
-    """Starts empty. `apply` brings it from the world that it is in to the next."""
+    """Starts empty. `reach` brings it from the world that it is in to the next."""
 
     def __init__(self, lab: Lab, fabric: Fabric, machines: Iterable[Machine]) -> None:
         """`machines` are all that there will ever be: wires are laid once."""
@@ -42,6 +42,7 @@ class Cluster:
         self._fabric = fabric
         self._underlay = Underlay(lab, segments.segments(machines))
         self._servers = Servers(self.arrivals)
+        self._running: dict[str, Pod] = {}
         self._attached: dict[str, tuple[IPAddress, ...]] = {}
 
     @property
@@ -49,21 +50,31 @@ class Cluster:
         """Of every Pod."""
         return worlds.pod_addresses(self.world, self._attached)
 
-    async def start(self) -> None:
-        await _in_thread(self._underlay.create)
-
     @property
     def dataplane(self) -> str:
         return self._fabric.dataplane
 
+    async def start(self) -> None:
+        await _in_thread(self._underlay.create)
+
     async def reach(self, world: World, actions: Iterable[Action]) -> None:
         """One step: objects are applied, then actions done, and all of it has taken effect on every Node."""
-        await self._apply(world)
+        before, self.world = self.world, world
+        await self._stop_pods()  # while their Nodes are there
+        await self._remove_machines(before)
+        self._write_manifests()
+        await self._add_hosts(before)
+        await self._add_nodes(before)
+        await self._start_pods()
         for action in actions:
             await self._fabric.act(action.spec, self.world.configuration)
+        await self._stop_pods()  # what had to wait for an agent to be started
+        await self._start_pods()
+        self._complain_of_waiting_pods()
+        self._write_manifests()  # now with the addresses of the Pods
         await self._fabric.converge()
         for node in self.world.nodes:
-            underlays.ask_neighbours_patiently(self._node_namespace(node))  # the bridge and the gateway are new
+            underlays.ask_neighbours_patiently(self._node_namespace(node))  # the bridge and the gateway may be new
 
     async def route(self, addresses: Mapping[IPAddress, str]) -> None:
         """Has the router send these addresses to these Nodes; and PodCIDRs to theirs, where nothing is encapsulated."""
@@ -123,17 +134,6 @@ class Cluster:
             return self._node_namespace(pod.spec.node_name)
         return self.lab.namespace("pod", pod.key)
 
-    async def _apply(self, world: World) -> None:
-        """Objects that are gone go first; what is new comes in the order in which it depends on each other."""
-        before, self.world = self.world, world
-        await self._remove_pods(before)
-        await self._remove_machines(before)
-        self._write_manifests()
-        await self._add_hosts(before)
-        await self._add_nodes(before)
-        await self._add_pods(before)
-        self._write_manifests()  # now with the addresses of the Pods
-
     # Machines ---------------------------------------------------------------------------------------------------
 
     async def _add_hosts(self, before: World) -> None:
@@ -170,11 +170,19 @@ class Cluster:
 
     # Pods -------------------------------------------------------------------------------------------------------
 
-    async def _add_pods(self, before: World) -> None:
-        await _all(self._add_pod(pod) for pod in self.world.pods.values() if not _same(pod, before))
+    # They come and go only where an agent runs: elsewhere they wait for it, as a kubelet goes on asking.
 
-    async def _add_pod(self, pod: Pod) -> None:
+    async def _stop_pods(self) -> None:
+        gone = [pod for pod in self._running.values() if not _same(pod, self.world.pods) and self._served(pod)]
+        await _all(self._stop(pod) for pod in gone)
+
+    async def _start_pods(self) -> None:
+        new = [pod for key, pod in self.world.pods.items() if key not in self._running and self._served(pod)]
+        await _all(self._run(pod) for pod in new)
+
+    async def _run(self, pod: Pod) -> None:
         namespace = self._pod_namespace(pod)
+        self._running[pod.key] = pod
         if not pod.spec.host_network:
             underlays.make_namespace(namespace)
             self._attached[pod.key] = await self._fabric.attach(pod, namespace)
@@ -182,24 +190,31 @@ class Cluster:
             self._servers.watch(namespace, pod.key)
         await self._servers.listen(namespace, pod.key, [(port.protocol, port.container_port) for port in pod.ports])
 
-    async def _remove_pods(self, before: World) -> None:
-        await _all(self._remove_pod(pod) for pod in before.pods.values() if not _same(pod, self.world))
-
-    async def _remove_pod(self, pod: Pod) -> None:
+    async def _stop(self, pod: Pod) -> None:
         self._servers.close(pod.key)
         if not pod.spec.host_network:
             namespace = self._pod_namespace(pod)
             await self._fabric.detach(pod, namespace)
             namespaces.delete(namespace)
             del self._attached[pod.key]
+        del self._running[pod.key]
+
+    def _served(self, pod: Pod) -> bool:
+        return pod.spec.host_network or self._fabric.serves(pod.spec.node_name)
+
+    def _complain_of_waiting_pods(self) -> None:
+        for key, pod in self.world.pods.items():
+            if key not in self._running:
+                node = pod.spec.node_name
+                raise LabError(f"Pod {key} cannot start: no agent runs on Node {node}; a startAgent in this step helps")
 
     def _write_manifests(self) -> None:
         manifests.write(self.lab.manifests, manifests.render(self.world, self.addresses))
 
 
-def _same(pod: Pod, world: World) -> bool:
-    """Whether the Pod runs on there: another Node, address or port is another Pod, as it is to Kubernetes."""
-    other = world.pods.get(pod.key)
+def _same(pod: Pod, wanted: Mapping[str, Pod]) -> bool:
+    """Whether this Pod is to run on: another Node, address or port is another Pod, as it is to Kubernetes."""
+    other = wanted.get(pod.key)
     return other is not None and (pod.spec, pod.fixed_addresses) == (other.spec, other.fixed_addresses)
 
 

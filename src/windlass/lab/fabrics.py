@@ -22,6 +22,10 @@ class Fabric(Protocol):
 
     async def remove_node(self, node: str) -> None: ...
 
+    def serves(self, node: str) -> bool:
+        """Whether Pods can be attached there now, and detached."""
+        ...
+
     async def attach(self, pod: Pod, namespace: str) -> tuple[IPAddress, ...]:
         """Returns the addresses that the Pod has now."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from windlass.openflow.fields import Term
 
@@ -19,18 +19,12 @@ class ContradictionError(ValueError):
 def match(*conditions: Condition) -> Match:
     """All of the conditions at once. Terms on different bits of one field become one; a mask of 0 asks nothing."""
     merged: dict[int, Term] = {}
-    for term in _terms(conditions):
-        known = merged.get(term.field.order)
-        merged[term.field.order] = term if known is None else _both(known, term)
-    return tuple(merged[order] for order in sorted(merged) if merged[order].mask != 0)
-
-
-def _terms(conditions: Iterable[Condition]) -> Iterator[Term]:
     for condition in conditions:
-        if isinstance(condition, Term):
-            yield condition
-        else:
-            yield from condition
+        for term in (condition,) if isinstance(condition, Term) else condition:
+            order = term.field.order
+            known = merged.get(order)
+            merged[order] = term if known is None or known == term else _both(known, term)
+    return tuple([merged[order] for order in sorted(merged) if merged[order].mask != 0])
 
 
 def _both(one: Term, other: Term) -> Term:

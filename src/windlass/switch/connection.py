@@ -33,6 +33,7 @@ _READ = 1 << 18  # bytes
 _WRITE = 1 << 16  # bytes to encode before they are handed on: the switch works on them while we encode the next
 _MOST_EVENTS = 10_000  # that nobody has taken yet; beyond that packets are dropped, which their senders survive
 _MONITOR = 1
+_OF_ANY_VERSION = (Type.HELLO, Type.ERROR)  # they come before the version is agreed on
 _NOBODY = 0  # the xid of messages whose outcome nobody awaits
 
 
@@ -95,7 +96,7 @@ class Connection:
         self._writer = writer
         self._last_xid = 0
         self._heard = True  # anything since the last look
-        self._loss: ConnectionLostError | None = None
+        self._loss = ""  # why it is gone; empty while it is there
         self._greeted = asyncio.Event()
         self._answers: dict[int, Future[None]] = {}  # by xid
         self._dumps: dict[int, Queue[Multipart | Exception]] = {}  # by xid
@@ -214,7 +215,7 @@ class Connection:
 
     async def probe(self, interval: float) -> None:
         """A peer that says nothing is asked for an echo, and lost if it does not even answer that."""
-        while self._loss is None:
+        while not self._loss:
             self._heard = False
             await asyncio.sleep(interval)
             if self._heard:
@@ -226,14 +227,14 @@ class Connection:
 
     def lose(self, reason: str) -> None:
         """The end: everybody who waits hears of it, now and later."""
-        if self._loss is not None:
+        if self._loss:
             return
-        self._loss = ConnectionLostError(f"{self.path}: the connection was lost: {reason}")
+        self._loss = f"{self.path}: the connection was lost: {reason}"
         for answer in self._answers.values():
             if not answer.done():
-                answer.set_exception(self._loss)
+                answer.set_exception(ConnectionLostError(self._loss))
         for parts in self._dumps.values():
-            parts.put_nowait(self._loss)
+            parts.put_nowait(ConnectionLostError(self._loss))
         self._something_happened.set()
         self._greeted.set()
         self._writer.close()
@@ -245,8 +246,8 @@ class Connection:
         return self._last_xid
 
     def _check(self) -> None:
-        if self._loss is not None:
-            raise self._loss
+        if self._loss:
+            raise ConnectionLostError(self._loss)
 
     async def _send(self, messages: Iterable[bytes]) -> None:
         """At the pace of the switch: what it has not taken in yet does not pile up here."""
@@ -302,6 +303,8 @@ class Connection:
         while end - offset >= HEADER_SIZE:
             header = wire.parse_header(data, offset)
             following = offset + header.length
+            if header.version != wire.VERSION and header.type not in _OF_ANY_VERSION:
+                raise MalformedMessage(f"a message of version {header.version}")
             if following > end:
                 break
             self._handle(header, data[offset + HEADER_SIZE : following])

@@ -203,7 +203,7 @@ class Database:
             case _Message(id="monitor"):
                 if message.error is not None:
                     raise SwitchUnreachableError(
-                        f"{self.path}: does not have what Windlass needs of Open vSwitch 2.17 or later: {message.error}"
+                        f"{self.path}: has not the tables of Open vSwitch that Windlass needs: {message.error}"
                     )
                 rows = msgspec.json.decode(message.result, type=Updates)
                 self._publish(updated(View(connections=self.view.connections + 1), rows))
@@ -239,7 +239,8 @@ class Database:
                     SwitchUnreachableError(f"{problem}; whether the last change was made will show when it is back")
                 )
         self._pending.clear()
-        self._publish(replace(self.view, problem=problem))
+        # Another attempt with the same outcome is no change, but `open_database` counts on hearing of it.
+        self._publish(self.view if problem == self.view.problem else replace(self.view, problem=problem))
 
 
 class Frames:

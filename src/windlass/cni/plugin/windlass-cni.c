@@ -567,7 +567,7 @@ int main(void)
         return print_error(INVALID_ENVIRONMENT, no_room, "No CNI command has that much to say: look at CNI_ARGS.");
     if (*command == '\0')
         return print_error(INVALID_ENVIRONMENT, no_command,
-                           "This is a CNI plugin: a container runtime starts it, with CNI_COMMAND and a configuration.");
+                           "This is a CNI plugin: a container runtime starts it, with a command and a configuration.");
 
     while ((count = read_some(standard_input(), config + config_size, sizeof config - config_size)) > 0)
         config_size += (size_t)count;

@@ -120,4 +120,4 @@ class LinuxHost(Host):
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, connected)
         except OSError as error:
-            raise HostError(f"the kernel refused: {error.strerror}") from error
+            raise HostError(f"the kernel refused: {error}") from error

@@ -1,7 +1,7 @@
 """Netlink itself: requests, replies and attributes as bytes. What they say about networks is in `rtnetlink`.
 
 The kernel carries a request out while it is being sent, so that the reply waits when `send` returns: an event loop has
-nothing to wait for. That, and some 20 us for a request against 400 us, is why there is no netlink library beneath.
+nothing to wait for. That, and some 40 us for a request against 400, is why there is no netlink library beneath.
 """
 
 from __future__ import annotations

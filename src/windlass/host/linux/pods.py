@@ -75,25 +75,27 @@ def _create(host: Netlink, wanted: PodLink) -> None:
     finally:
         os.close(namespace)
     with told(f"set up {where}"), entered(wanted.namespace), Netlink() as pod:
-        _set_up_in_pod(pod, wanted)
+        _set_up_in_pod(pod, wanted, where)
     with told(f"set up {wanted.host_interface}"):
         _set_up_on_host(host, wanted)
 
 
-def _set_up_in_pod(pod: Netlink, wanted: PodLink) -> None:
+def _set_up_in_pod(pod: Netlink, wanted: PodLink, where: str) -> None:
     link = _found(pod, wanted.interface)
     rtnetlink.set_link(pod, _LOOPBACK, up=True)
     if wanted.userspace:
         settings.set_offloads(pod, link.name, on=False)
     if settings.has(Family.IPV6, link.name):
+        if any(address.version == 6 for address in wanted.addresses):
+            settings.set_sysctl(Family.IPV6, link.name, "disable_ipv6", 0)  # runtimes may have disabled it for all
         settings.set_sysctl(Family.IPV6, link.name, "accept_ra", 0)
         settings.set_sysctl(Family.IPV6, link.name, "accept_dad", 0)  # nobody else is on this wire
     rtnetlink.set_link(pod, link.index, up=True)
     for address in wanted.addresses:
-        with told(f"add address {address} to it"):
+        with told(f"add address {address} to {where}"):
             rtnetlink.add_address(pod, link.index, address)
     for gateway in wanted.gateways:
-        with told(f"route by {gateway}"):
+        with told(f"route by gateway {gateway} on {where}"):
             rtnetlink.add_route(pod, link.index, _default_route(gateway))
 
 

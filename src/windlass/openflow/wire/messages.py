@@ -11,7 +11,6 @@ VERSION = 6  # OpenFlow 1.5
 NICIRA = 0x2320
 
 HEADER_SIZE = 8
-LONGEST = 0xFFFF  # bytes of a message: its length has 16 bits
 
 
 class Type(IntEnum):

@@ -1,0 +1,420 @@
+"""The OpenFlow connection, against a real ovs-vswitchd, and against peers that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from ovs import Switch, requires_ovs, running_switch
+from windlass.openflow.actions import Output, Resubmit, Set, ToController, ToGroup
+from windlass.openflow.fields import ETH_TYPE, LOCAL_PORT, TCP_DST, reg
+from windlass.openflow.flows import Bucket, Flow, Group
+from windlass.openflow.matches import match
+from windlass.openflow.wire import flows, groups, messages
+from windlass.openflow.wire.messages import Type
+from windlass.openflow.wire.monitors import Event as FlowEvent
+from windlass.openflow.wire.monitors import FlowUpdate
+from windlass.openflow.wire.packets import PacketIn
+from windlass.openflow.wire.ports import PortChange, PortStatus
+from windlass.switch import connection as connections
+from windlass.switch.connection import Complaint, ConnectionLostError, GroupsChanged, connected
+from windlass.switch.streams import SwitchUnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from windlass.openflow.wire.flows import EncodedFlow
+    from windlass.switch.connection import Connection, Event
+
+# One switch for all tests that do not break it; each has a bridge of its own.
+shared_loop = pytest.mark.asyncio(loop_scope="module")
+_names = (f"br{number}" for number in itertools.count())
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Switch]:
+    async with running_switch(tmp_path_factory.mktemp("ovs")) as switch:
+        yield switch
+
+
+async def new_bridge(switch: Switch, *settings: str) -> str:
+    """The path of its management socket."""
+    name = next(_names)
+    await switch.vsctl(
+        "add-br", name, "--", "set", "bridge", name, "datapath_type=netdev", "fail_mode=secure", *settings
+    )
+    return str(switch.management(name))
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def path(running: Switch) -> str:
+    return await new_bridge(running)
+
+
+def flow(value: int, *, table: int = 0, port: int = 1) -> EncodedFlow:
+    return flows.encode(Flow(table, 100, match(reg(0)(value)), (Output(port),), ""))
+
+
+NONSENSE = flows.encode(Flow(0, 100, (TCP_DST(80),), (Output(1),), ""))  # a TCP port, but not of TCP
+DANGLING = flows.encode(Flow(0, 100, (reg(0)(99),), (ToGroup(77),), ""))  # its group is not there
+
+
+async def held(connection: Connection) -> set[EncodedFlow]:
+    return {each async for body in connection.dump(flows.dump_request) for each in flows.dumped(body)}
+
+
+async def told(connection: Connection, *kinds: type[Event]) -> list[Event]:
+    """The next events of these kinds; a new bridge also tells of its own port."""
+    while True:
+        if events := [event for event in await connection.events() if isinstance(event, kinds)]:
+            return events
+
+
+# ---- what is sent, and what becomes of it
+
+
+@requires_ovs
+@shared_loop
+async def test_what_was_delivered_is_in_the_switch_when_the_call_returns(path: str):
+    async with connected(path) as connection:
+        outcome = await connection.deliver([flow(1), flow(2)], flows.add)
+        assert (outcome.accepted, outcome.refused) == ([flow(1), flow(2)], [])
+        assert await held(connection) == {flow(1), flow(2)}
+
+
+@requires_ovs
+@shared_loop
+async def test_an_error_is_about_the_flow_that_caused_it_and_the_others_get_in(path: str):
+    async with connected(path) as connection:
+        outcome = await connection.deliver([flow(1), NONSENSE, flow(2), DANGLING], flows.add)
+        assert outcome.accepted == [flow(1), flow(2)]
+        assert [refused.what for refused in outcome.refused] == [NONSENSE, DANGLING]
+        assert "tcp_dst needs tcp" in str(outcome.refused[0].error)
+        assert "a group that is not there" in str(outcome.refused[1].error)
+        assert await held(connection) == {flow(1), flow(2)}
+
+
+@requires_ovs
+@shared_loop
+async def test_a_commit_is_all_or_nothing(path: str):
+    async with connected(path) as connection:
+        assert await connection.commit([flow(1), DANGLING], flows.add) is None
+        assert await held(connection) == set()
+        outcome = await connection.commit([flow(1), flow(2)], flows.add)
+        assert outcome is not None
+        assert outcome.accepted == [flow(1), flow(2)]
+        assert await held(connection) == {flow(1), flow(2)}
+
+
+@requires_ovs
+@shared_loop
+async def test_a_commit_leaves_out_what_the_switch_cannot_read_and_says_so(path: str):
+    async with connected(path) as connection:
+        outcome = await connection.commit([flow(1), NONSENSE, flow(2)], flows.add)
+        assert outcome is not None
+        assert outcome.accepted == [flow(1), flow(2)]
+        assert [refused.what for refused in outcome.refused] == [NONSENSE]
+        assert await held(connection) == {flow(1), flow(2)}
+
+
+@requires_ovs
+@shared_loop
+async def test_deliveries_side_by_side_do_not_mix_up_their_errors(path: str):
+    async with connected(path) as connection:
+        outcomes = await asyncio.gather(
+            connection.deliver([flow(1), NONSENSE], flows.add),
+            connection.commit([flow(2), flow(3)], flows.add),
+            connection.deliver([DANGLING, flow(4)], flows.add),
+        )
+        assert [[refused.what for refused in outcome.refused] for outcome in outcomes if outcome] == [
+            [NONSENSE],
+            [],
+            [DANGLING],
+        ]
+        assert await held(connection) == {flow(1), flow(2), flow(3), flow(4)}
+
+
+@requires_ovs
+@shared_loop
+async def test_a_burst_of_many_messages_both_ways(path: str):
+    """Megabytes, so that every buffer on the way is full at times and messages arrive in pieces."""
+    everything = [flow(number) for number in range(20_000)]
+    async with connected(path) as connection:
+        outcome = await connection.deliver(everything, flows.add)
+        assert len(outcome.accepted) == len(everything)
+        assert await held(connection) == set(everything)
+        refused = await connection.deliver([NONSENSE] * 5_000, flows.add)
+        assert (len(refused.accepted), len(refused.refused)) == (0, 5_000)
+
+
+@requires_ovs
+@shared_loop
+async def test_a_refused_dump_is_an_error_for_the_one_who_asked(path: str):
+    async with connected(path) as connection:
+        with pytest.raises(Exception, match="does not know what is asked for"):
+            await anext(
+                connection.dump(lambda xid: messages.message(Type.MULTIPART_REQUEST, xid, b"\x77\x77" + bytes(6)))
+            )
+        await connection.barrier()
+
+
+# ---- events
+
+
+@requires_ovs
+@shared_loop
+async def test_what_others_do_to_the_flows_is_told_and_what_we_do_is_not(path: str, running: Switch):
+    async with connected(path) as connection:
+        await connection.watch_flows()
+        await connection.deliver([flow(1)], flows.add)
+        await connection.commit([flow(2)], flows.add)
+        await running.ofctl("add-flow", path, "table=9,priority=5,actions=drop")
+        (event,) = await told(connection, FlowUpdate)
+        theirs = flows.encode(Flow(9, 5, (), (), ""))
+        assert isinstance(event, FlowUpdate)
+        assert event.event is FlowEvent.ADDED
+        assert event.flow is not None
+        assert event.flow.key == theirs.key
+        await running.ofctl("del-flows", path, "table=0")
+        assert {(event.event, event.flow.key) for event in await told(connection, FlowUpdate)} == {
+            (FlowEvent.REMOVED, flow(1).key),
+            (FlowEvent.REMOVED, flow(2).key),
+        }
+
+
+@requires_ovs
+@shared_loop
+async def test_no_flow_is_told_of_any_more_once_nobody_watches(path: str, running: Switch):
+    async with connected(path) as connection:
+        await connection.watch_flows()
+        await connection.unwatch_flows()
+        await running.ofctl("add-flow", path, "table=9,actions=drop")
+        await running.ofctl("add-group", path, "group_id=1,type=select,bucket=bucket_id:0,actions=drop")
+        assert await told(connection, FlowUpdate, GroupsChanged) == [GroupsChanged()]
+
+
+@requires_ovs
+@shared_loop
+async def test_what_others_do_to_the_groups_is_told_and_what_we_do_is_not(path: str, running: Switch):
+    ours = groups.encode(Group(1, (Bucket(0, (Output(1),)),), ""))
+    async with connected(path) as connection:
+        await connection.deliver([ours], groups.add)
+        await connection.commit([ours], groups.modify)
+        await running.ofctl("del-groups", path)
+        assert await told(connection, FlowUpdate, GroupsChanged) == [GroupsChanged()]
+
+
+@requires_ovs
+@shared_loop
+async def test_ports_that_come_and_go(path: str, running: Switch):
+    bridge = Path(path).stem
+    async with connected(path) as connection:
+        await running.vsctl("add-port", bridge, f"{bridge}p", "--", "set", "interface", f"{bridge}p", "type=internal")
+        seen: list[Event] = []
+        while (PortChange.ADDED, f"{bridge}p") not in [(event.change, event.port.name) for event in seen]:
+            seen += await told(connection, PortStatus)
+        await running.vsctl("del-port", f"{bridge}p")
+        while (PortChange.DELETED, f"{bridge}p") not in [(event.change, event.port.name) for event in seen]:
+            seen += await told(connection, PortStatus)
+
+
+@requires_ovs
+@shared_loop
+async def test_a_packet_goes_out_through_the_tables_and_comes_back_with_its_reason(path: str):
+    packet = bytes.fromhex("ffffffffffff 020000000001 88b5") + bytes(50)
+    to_us = Flow(0, 1, match(ETH_TYPE(0x88B5)), (Set(reg(3)(7)), ToController(b"why")), "")
+    async with connected(path) as connection:
+        await connection.deliver([flows.encode(to_us)], flows.add)
+        await connection.packet_out(packet, LOCAL_PORT, (Resubmit(0),))
+        (came,) = await told(connection, PacketIn)
+        assert (came.packet, came.userdata, came.in_port) == (packet, b"why", LOCAL_PORT)
+        assert reg(3)(7) in came.metadata
+
+
+@requires_ovs
+@shared_loop
+async def test_a_packet_that_is_refused_is_a_complaint(path: str):
+    async with connected(path) as connection:
+        await connection.packet_out(bytes(60), LOCAL_PORT, (ToGroup(77),))
+        (complaint,) = await told(connection, Complaint)
+        assert "a group that is not there" in str(complaint.error)
+
+
+# ---- the life of a connection
+
+
+async def test_an_unreachable_socket_is_an_error_that_says_where_and_what_to_do(tmp_path: Path):
+    with pytest.raises(SwitchUnreachableError, match=rf"{tmp_path}/br-int.mgmt: no such socket; start Open vSwitch"):
+        async with connected(f"{tmp_path}/br-int.mgmt"):
+            pass
+
+
+@requires_ovs
+@shared_loop
+async def test_a_bridge_that_does_not_speak_our_version_is_an_error_that_says_what_to_do(running: Switch):
+    old = await new_bridge(running, "protocols=OpenFlow10,OpenFlow13")
+    with pytest.raises(SwitchUnreachableError, match=r"does not speak OpenFlow 1.5; add it: ovs-vsctl set bridge"):
+        async with connected(old):
+            pass
+
+
+@requires_ovs
+async def test_a_switch_that_stops_ends_every_wait(switch: Switch):
+    path = await new_bridge(switch)
+    async with connected(path) as connection, asyncio.timeout(10):
+        waiting = asyncio.create_task(connection.events())
+        await connection.barrier()
+        await switch.stop_vswitchd()
+        with pytest.raises(ConnectionLostError, match=rf"{path}: the connection was lost"):
+            await waiting
+        for ask in (connection.barrier, connection.events, lambda: connection.deliver([flow(1)], flows.add)):
+            with pytest.raises(ConnectionLostError, match=r"ovs-vswitchd has stopped, or the bridge was deleted"):
+                await ask()
+
+
+@requires_ovs
+async def test_a_switch_that_hangs_is_lost(switch: Switch):
+    path = await new_bridge(switch)
+    pid = int((switch.rundir / "ovs-vswitchd.pid").read_text())
+    async with connected(path, probe_interval=0.05) as connection, asyncio.timeout(10):
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(ConnectionLostError, match=r"has not answered for 0\.05 s"):
+                await connection.barrier()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+@asynccontextmanager
+async def peer(
+    path: Path, behave: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+) -> AsyncIterator[str]:
+    """Somebody at a socket who behaves like this; what it raises is raised here."""
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await behave(reader, writer)
+            ended.set_result(None)
+        except Exception as error:  # noqa: BLE001, whatever it is, the test shall see it
+            ended.set_exception(error)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_unix_server(meet, path)
+    async with server:
+        yield str(path)
+        async with asyncio.timeout(5):
+            await ended
+
+
+async def receive(reader: asyncio.StreamReader, kind: Type) -> tuple[messages.Header, bytes]:
+    """The next message of this type."""
+    while True:
+        header = messages.parse_header(await reader.readexactly(8))
+        body = await reader.readexactly(header.length - 8)
+        if header.type == kind:
+            return header, body
+
+
+async def test_a_quiet_peer_is_asked_for_an_echo_and_one_that_asks_is_answered(tmp_path: Path):
+    echoed = asyncio.Event()
+
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for byte in messages.hello(1) + messages.echo_request(42, b"are you there"):
+            writer.write(bytes([byte]))  # byte by byte: nobody promised whole messages
+            await writer.drain()
+        header, body = await receive(reader, Type.ECHO_REPLY)
+        assert (header.xid, body) == (42, b"are you there")
+        for _ in range(3):
+            header, body = await receive(reader, Type.ECHO_REQUEST)
+            writer.write(messages.echo_reply(header.xid, body))
+        echoed.set()
+        header, _ = await receive(reader, Type.BARRIER_REQUEST)
+        writer.write(messages.message(Type.BARRIER_REPLY, header.xid))
+        await reader.read()  # until we hang up
+
+    async with peer(tmp_path / "s", behave) as path, connected(path, probe_interval=0.1) as connection:
+        await echoed.wait()
+        await connection.barrier()
+
+
+async def test_a_peer_that_never_greets_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connections, "GREETING_PATIENCE", 0.05)
+
+    async def behave(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with peer(tmp_path / "s", behave) as path:
+        with pytest.raises(SwitchUnreachableError, match=rf"{path}: somebody listens but does not greet"):
+            async with connected(path):
+                pass
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        bytes.fromhex("06 05 0004 00000001"),  # a message shorter than its header
+        messages.message(Type.MULTIPART_REPLY, 0, b"\x00\x10" + bytes(6) + b"\xff" * 8),  # an update past its end
+        b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(0x3200),
+    ],
+)
+async def test_a_peer_that_talks_nonsense_is_lost_and_not_believed(tmp_path: Path, nonsense: bytes):
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(messages.hello(1))
+        await receive(reader, Type.BARRIER_REQUEST)
+        writer.write(nonsense)
+        await writer.drain()
+        await reader.read()
+
+    async with peer(tmp_path / "s", behave) as path, connected(path) as connection:
+        with pytest.raises(ConnectionLostError, match=r"what is no OpenFlow 1.5"):
+            await connection.barrier()
+
+
+async def test_a_slow_peer_slows_the_sender_down(tmp_path: Path):
+    """What it has not read does not pile up here: it stays unencoded."""
+    read = asyncio.Event()
+    encoded = 0
+
+    def add(each: EncodedFlow, xid: int) -> bytes:
+        nonlocal encoded
+        encoded += 1
+        return flows.add(each, xid)
+
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(messages.hello(1))
+        await read.wait()
+        header, _ = await receive(reader, Type.BARRIER_REQUEST)
+        writer.write(messages.message(Type.BARRIER_REPLY, header.xid))
+        await reader.read()
+
+    many = 100_000
+    async with peer(tmp_path / "s", behave) as path, connected(path) as connection:
+        delivery = asyncio.create_task(connection.deliver([flow(1)] * many, add))
+        before = -1
+        while encoded != before:  # until it stops by itself
+            before = encoded
+            for _ in range(100):
+                await asyncio.sleep(0)
+        assert encoded < many / 2
+        read.set()
+        assert len((await delivery).accepted) == many
+
+
+@requires_ovs
+@shared_loop
+async def test_closing_leaves_no_wait_behind(path: str):
+    async with connected(path) as connection:
+        waiting = asyncio.create_task(connection.events())
+        await connection.barrier()
+    with pytest.raises(ConnectionLostError, match="it was closed"):
+        await waiting
