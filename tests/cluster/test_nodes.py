@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_address, ip_network
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windlass.cluster.nodes import Identity, NotUsable, identity, peers
@@ -215,6 +215,7 @@ cidrs = st.builds(
 
 
 @given(st.lists(cidrs, max_size=12))
+@settings(deadline=None)
 def test_no_two_peers_ever_overlap(claimed):
     nodes = [node(f"node-{number:02}", cidrs=(cidr,)) for number, cidr in enumerate(claimed, start=2)]
     found, problems = peers(cluster(*nodes), OWN, {})

@@ -71,7 +71,7 @@ def test_a_running_lab_tells_about_itself_and_can_be_chosen(lab):
     assert description in keepers.status()
     assert keepers._chosen(lab.id) == description
     assert keepers._place(description, "n1").ovs_run_directory == "/x"
-    with pytest.raises(LabError, match="n9 is none of the places of lab .*: node/n1"):
+    with pytest.raises(LabError, match=r"n9 is none of the places of lab \w+: node/n1"):
         keepers._place(description, "n9")
     with pytest.raises(LabError, match="no lab runs as zzzz"):
         keepers._chosen("zzzz")

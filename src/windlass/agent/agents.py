@@ -259,7 +259,7 @@ class Agent:
             raise
 
     async def _set_up_host(self, state: NodeState, names: HostNames, adapter: Adapter) -> None:
-        desired = plan(state, names, adapter.mtu, userspace=self._userspace)
+        desired = plan(state, names, adapter.mtu, userspace=self._userspace, configured_mtu=self.config.mtu or None)
         problems = await self._host.apply(diff(await self._host.installed(names), desired))
         self._report("host", problems)
         if problems:
@@ -288,7 +288,7 @@ class Agent:
         if self.state is None or self._adapter is None:
             raise NotReadyError(f"it waits for: {self.status.waiting_for}")
         node = self.state.node
-        mtu = self.config.mtu or pod_mtu(node, self._adapter.mtu)
+        mtu = pod_mtu(node, self._adapter.mtu, self.config.mtu or None)
         cidrs = {family: node.pod_cidrs[family] for family in node.families}
         return PodNetwork(cidrs, mtu, self._userspace)
 
@@ -369,6 +369,6 @@ def _bridge_spec(config: Config, node: LocalNode, adapter: Adapter) -> BridgeSpe
         uplink=adapter.name,
         tunnel=None if config.traffic_mode is TrafficMode.NO_ENCAP else tunnel,
         mtu=adapter.mtu,
-        gateway_mtu=config.mtu or pod_mtu(node, adapter.mtu),
+        gateway_mtu=pod_mtu(node, adapter.mtu, config.mtu or None),
         numbers=node.ports,
     )

@@ -1,0 +1,47 @@
+"""The scenarios that come with Windlass can be read, and hold what they promise; running them needs root and OVS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from windlass.lab import scenarios
+from windlass.lab.scenarios import Scenario
+from windlass.model.nodes import TrafficMode
+
+FOLDER = Path(__file__).parents[2] / "scenarios"
+FOUND = scenarios.find(FOLDER)
+
+
+def read(name: str) -> Scenario:
+    return scenarios.read(name, FOUND[name])
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_it_can_be_read(name):
+    scenario = read(name)
+    assert scenario.warnings == ()
+    probes = [probe for step in scenario.steps for probe in step.probes]
+    assert probes
+    assert len({probe.name for probe in probes}) == len(probes), "names of probes are to tell them apart"
+    assert {probe.metadata.labels.get("seed") for probe in probes} <= {"003", "004"}
+
+
+def test_every_traffic_mode_is_tried_also_with_windows_nodes():
+    tried = set()
+    for name in FOUND:
+        for _, world in read(name).worlds():
+            systems = {node.metadata.labels.get("kubernetes.io/os", "linux") for node in world.nodes.values()}
+            tried |= {(world.traffic_mode, system) for system in systems}
+    assert tried == {(mode, system) for mode in TrafficMode for system in ("linux", "windows")}
+
+
+def test_the_scenario_of_the_bar_is_of_its_size():
+    *_, (_, world) = read("speed").worlds()
+    assert (len(world.nodes), len(world.pods)) == (3, 12)
+    assert sum(len(step.probes) for step in read("speed").steps) == 100
+
+
+def test_the_tour_is_short_enough_to_watch():
+    assert sum(len(step.probes) for step in read("tour").steps) <= 40

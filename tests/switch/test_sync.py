@@ -1,0 +1,369 @@
+"""A Program in a real switch: in sync, changed, tampered with, restarted. `ovs-ofctl` says what is really there."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from ovs import Switch, requires_ovs, running_switch
+from windlass.openflow import ofctl
+from windlass.openflow.actions import Ct, Output, Resubmit, ToController, ToGroup
+from windlass.openflow.fields import ETH_TYPE, LOCAL_PORT, TCP_DST, reg
+from windlass.openflow.flows import Bucket, Flow, Group
+from windlass.openflow.matches import match
+from windlass.openflow.wire import flows as wire
+from windlass.openflow.wire.monitors import FlowUpdate
+from windlass.openflow.wire.packets import PacketIn
+from windlass.program import NOTHING, Kind, Owner, Part
+from windlass.switch.connection import connected
+from windlass.switch.programs import InstalledProgram
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from pathlib import Path
+
+    from windlass.switch.connection import Connection
+
+pytestmark = [requires_ovs, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(30)]
+
+_names = (f"br{number}" for number in itertools.count())
+WEB, DNS, API = (Owner(Kind.POD, name) for name in ("web", "dns", "api"))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Switch]:
+    """One switch for all tests that do not break it; each has a bridge of its own."""
+    async with running_switch(tmp_path_factory.mktemp("ovs")) as switch:
+        yield switch
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def bridge(running: Switch) -> Bridge:
+    return await Bridge.new(running)
+
+
+class Bridge:
+    """A bridge as seen by somebody who is not the agent."""
+
+    def __init__(self, switch: Switch, name: str) -> None:
+        self.switch = switch
+        self.path = str(switch.management(name))
+
+    @classmethod
+    async def new(cls, switch: Switch) -> Bridge:
+        name = next(_names)
+        await switch.vsctl("add-br", name, "--", "set", "bridge", name, "datapath_type=netdev", "fail_mode=secure")
+        return cls(switch, name)
+
+    async def ofctl(self, command: str, *arguments: str) -> str:
+        return await self.switch.ofctl(command, self.path, *arguments)
+
+    async def holds(self, program: Mapping[Owner, Part], folder: Path) -> bool:
+        """Compared by `ovs-ofctl`, from the text form: another way than the one by which flows came here."""
+        texts = [ofctl.flow_text(flow, wire.encode(flow).cookie) for part in program.values() for flow in part.flows]
+        file = folder / "flows.txt"
+        file.write_text("\n".join(texts))
+        groups = {group.identity for part in program.values() for group in part.groups}
+        dumped = await self.ofctl("dump-groups")
+        try:
+            await self.ofctl("diff-flows", str(file))
+        except RuntimeError:  # exit status 2: they differ
+            return False
+        return {int(line.partition("group_id=")[2].partition(",")[0]) for line in dumped.splitlines()[1:]} == groups
+
+
+@asynccontextmanager
+async def installed(
+    bridge: Bridge, program: Mapping[Owner, Part], **options: Callable
+) -> AsyncIterator[InstalledProgram]:
+    """The agent's part: a Program that is kept in the bridge."""
+    kept = InstalledProgram(bridge.path, program, **options)
+    keeper = asyncio.create_task(kept.keep())
+    try:
+        await kept.synced()
+        yield kept
+    finally:
+        keeper.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeper
+
+
+def flow(value: int, port: int = 1, *, table: int = 0) -> Flow:
+    return Flow(table, 100, match(reg(0)(value)), (Output(port),), f"for {value}")
+
+
+def service(number: int, *endpoints: int) -> Part:
+    """A flow that leads to a group."""
+    buckets = tuple(Bucket(port, (Ct(zone=1, commit=True), Output(port))) for port in endpoints)
+    return Part(
+        (Flow(40, 100, match(reg(1)(number)), (ToGroup(number),), "a Service"),), (Group(number, buckets, "endpoints"),)
+    )
+
+
+NONSENSE = Flow(0, 100, (TCP_DST(80),), (Output(1),), "a TCP port, but not of TCP")
+DANGLING = Flow(0, 100, match(reg(0)(99)), (ToGroup(77),), "its group is nobody's")
+
+
+# ---- sync
+
+
+async def test_the_first_sync_leaves_what_the_program_says_and_nothing_else(bridge: Bridge, tmp_path: Path):
+    await bridge.ofctl("add-group", "group_id=1,type=all,bucket=output:9")
+    await bridge.ofctl("add-group", "group_id=8,type=select,bucket=bucket_id:0,actions=output:9")
+    await bridge.ofctl("add-flow", "table=3,ip,nw_dst=10.0.0.1,actions=group:8")
+    await bridge.ofctl("add-flow", "table=0,priority=100,reg0=1,actions=drop")  # ours, with other actions
+    program = {WEB: Part((flow(1), flow(2))), DNS: service(1, 1, 2)}
+    async with installed(bridge, program) as kept:
+        assert await bridge.holds(program, tmp_path)
+        assert kept.problems == ()
+        assert kept.counters.changes_sent == 6  # group 1 and 8, three flows of ours, one of theirs
+
+
+async def test_a_restart_with_the_same_state_sends_nothing(bridge: Bridge, tmp_path: Path):
+    program = {WEB: Part(tuple(flow(number) for number in range(2000))), DNS: service(1, 1, 2), API: service(2, 3)}
+    async with installed(bridge, program) as before:
+        assert before.counters.changes_sent == 2004
+    async with installed(bridge, program) as after:
+        assert after.counters.changes_sent == 0
+        assert await after.audit() == 0
+        assert await bridge.holds(program, tmp_path)
+
+
+async def test_a_restart_with_another_state_sends_the_difference(bridge: Bridge, tmp_path: Path):
+    async with installed(bridge, {WEB: Part((flow(1), flow(2), flow(3))), DNS: service(1, 1)}):
+        pass
+    program = {WEB: Part((flow(1), flow(2, port=2), flow(4))), API: service(2, 1)}
+    async with installed(bridge, program) as after:
+        assert await bridge.holds(program, tmp_path)
+        assert after.counters.changes_sent == 3 + 4  # changed, new and gone; flow and group twice
+
+
+# ---- changes
+
+
+async def test_a_change_sends_what_differs_of_its_owners_and_is_there_when_the_call_returns(
+    bridge: Bridge, tmp_path: Path
+):
+    program = {WEB: Part((flow(1), flow(2))), DNS: service(1, 1, 2)}
+    async with installed(bridge, program) as kept:
+        before = kept.counters.changes_sent
+        await kept.apply({WEB: Part((flow(1), flow(2, port=7)))})
+        assert kept.counters.changes_sent - before == 1
+        await kept.apply({DNS: service(1, 1, 2, 3), API: service(2, 1)})
+        assert kept.counters.changes_sent - before == 4
+        await kept.apply({DNS: service(1, 1, 2, 3)})
+        assert kept.counters.changes_sent - before == 4
+        assert await bridge.holds(
+            {WEB: Part((flow(1), flow(2, port=7))), DNS: service(1, 1, 2, 3), API: service(2, 1)}, tmp_path
+        )
+        await kept.apply({DNS: NOTHING, WEB: NOTHING})
+        assert await bridge.holds({API: service(2, 1)}, tmp_path)
+        assert kept.counters.drift_healed == 0
+
+
+async def test_packets_never_meet_a_part_of_a_change(bridge: Bridge):
+    """Somebody who watches sees the flows of one change in one event, in one version of the tables."""
+    async with installed(bridge, {WEB: Part((flow(1), flow(2)))}) as kept, connected(bridge.path) as watcher:
+        await watcher.watch_flows()
+        await kept.apply({WEB: Part((flow(1, port=2), flow(3))), DNS: service(1, 1)})
+        told = [event for event in await watcher.events() if isinstance(event, FlowUpdate)]
+        assert {event.flow.key for event in told} == {
+            wire.encode(each).key for each in (flow(1), flow(2), flow(3), *service(1, 1).flows)
+        }
+
+
+async def test_what_a_new_owner_has_taken_over_does_not_go_with_the_old_one(bridge: Bridge, tmp_path: Path):
+    async with installed(bridge, {WEB: Part((flow(1),))}) as kept:
+        await kept.apply({API: Part((flow(1),))})
+        await kept.apply({WEB: NOTHING})
+        assert await bridge.holds({API: Part((flow(1),))}, tmp_path)
+
+
+async def test_changes_side_by_side(bridge: Bridge, tmp_path: Path):
+    owners = {Owner(Kind.POD, f"pod-{number}"): Part((flow(number),)) for number in range(50)}
+    async with installed(bridge, {}) as kept:
+        await asyncio.gather(*(kept.apply({owner: part}) for owner, part in owners.items()))
+        assert await bridge.holds(owners, tmp_path)
+
+
+# ---- what the switch refuses
+
+
+async def test_a_refused_flow_is_a_problem_and_the_others_get_in(bridge: Bridge, tmp_path: Path):
+    async with installed(bridge, {WEB: Part((flow(1), NONSENSE)), DNS: Part((flow(2),))}) as kept:
+        assert await bridge.holds({WEB: Part((flow(1),)), DNS: Part((flow(2),))}, tmp_path)
+        (problem,) = kept.problems
+        assert str(problem) == (
+            "Pod web: not in the switch, the rest is: table=0,priority=100,tcp_dst=80 actions=output:1: "
+            "a condition needs another before it (tcp_dst needs tcp, ip_dst needs ip) (MATCH_BAD_PREREQUISITE)"
+        )
+        await kept.apply({WEB: Part((flow(1), flow(3)))})
+        assert kept.problems == ()
+
+
+@pytest.mark.parametrize("bad", [NONSENSE, DANGLING], ids=["cannot be read", "cannot be done"])
+async def test_a_change_with_a_refused_flow_brings_in_the_rest_of_it(bridge: Bridge, tmp_path: Path, bad: Flow):
+    async with installed(bridge, {WEB: Part((flow(1),))}) as kept:
+        await kept.apply({WEB: Part((flow(1, port=5), bad, flow(2))), DNS: service(1, 1)})
+        assert [problem.what for problem in kept.problems] == [bad]
+        assert await bridge.holds({WEB: Part((flow(1, port=5), flow(2))), DNS: service(1, 1)}, tmp_path)
+        await kept.apply({WEB: NOTHING})
+        assert kept.problems == ()
+        assert await bridge.holds({DNS: service(1, 1)}, tmp_path)
+
+
+async def test_what_was_refused_is_tried_again_by_an_audit(bridge: Bridge, tmp_path: Path):
+    async with installed(bridge, {WEB: Part((DANGLING,))}) as kept:
+        assert [problem.owner for problem in kept.problems] == [WEB]
+        group = Group(77, (Bucket(0, (Output(1),)),), "late")
+        await kept.apply({DNS: Part((), (group,))})
+        assert await kept.audit() == 0
+        assert kept.problems == ()
+        assert await bridge.holds({WEB: Part((DANGLING,)), DNS: Part((), (group,))}, tmp_path)
+
+
+async def test_a_group_beyond_what_a_switch_can_describe_is_a_problem_and_keeps_its_buckets(
+    bridge: Bridge, tmp_path: Path
+):
+    program = {WEB: service(1, 1, 2)}
+    async with installed(bridge, program) as kept:
+        await kept.apply({WEB: service(1, *range(2000))})
+        assert ["Spread them over several groups" in str(problem) for problem in kept.problems] == [True]
+        assert await bridge.holds(program, tmp_path)
+        await kept.apply(program)
+        assert kept.problems == ()
+
+
+# ---- what others do
+
+
+async def changes_until(watcher: Connection, bridge: Bridge, right: Callable[[], asyncio.Future[bool]]) -> None:
+    """Waits until it is right, looking whenever the bridge tells of a change."""
+    while not await right():
+        await watcher.events()
+
+
+@pytest.mark.parametrize(
+    ("command", "argument", "healed"),
+    [
+        ("add-flow", "table=9,priority=5,ip,actions=normal", 1),
+        ("add-flow", "table=0,priority=100,reg0=1,actions=drop", 1),
+        ("mod-flows", "table=0,actions=drop", 2),
+        ("del-flows", "table=0", 2),
+        ("del-flows", "", 3),
+        ("del-groups", "", 2),  # with its flow
+        ("mod-group", "group_id=1,type=select,bucket=bucket_id:0,actions=output:9", 1),
+        ("add-group", "group_id=5,type=select,bucket=bucket_id:0,actions=output:9", 1),
+    ],
+)
+async def test_drift_is_healed_at_once(bridge: Bridge, tmp_path: Path, command: str, argument: str, healed: int):
+    program = {WEB: Part((flow(1), flow(2))), DNS: service(1, 1, 2)}
+    async with connected(bridge.path) as watcher, installed(bridge, program) as kept:
+        await watcher.watch_flows()
+        await bridge.ofctl(command, *filter(None, [argument]))
+        while kept.counters.drift_healed < healed:  # the heal is a change by somebody else for the watcher
+            await watcher.events()
+        assert kept.counters.drift_healed == healed
+        assert await bridge.holds(program, tmp_path)
+        assert await kept.audit() == 0
+
+
+async def test_a_flood_of_foreign_flows_is_healed(bridge: Bridge, tmp_path: Path):
+    program = {WEB: Part((flow(1),)), DNS: service(1, 1)}
+    theirs = tmp_path / "theirs.txt"
+    theirs.write_text("".join(f"table=8,reg2={number},actions=drop\n" for number in range(3000)))
+    async with connected(bridge.path) as watcher, installed(bridge, program) as kept:
+        await watcher.watch_flows()
+        await bridge.ofctl("--bundle", "add-flows", str(theirs))
+        while kept.counters.drift_healed < 3000:
+            await watcher.events()
+        assert await bridge.holds(program, tmp_path)
+
+
+async def test_an_audit_finds_what_nobody_told_of(bridge: Bridge, tmp_path: Path):
+    """As on a switch without flow monitors."""
+    program = {WEB: Part((flow(1), flow(2)))}
+    async with installed(bridge, program) as kept:
+        connection = kept._connection
+        assert connection is not None
+        await connection.unwatch_flows()
+        await bridge.ofctl("add-flow", "table=9,actions=normal")
+        await bridge.ofctl("del-flows", "table=0,reg0=1")
+        assert await kept.audit() == 2
+        assert kept.counters.drift_healed == 2
+        assert await bridge.holds(program, tmp_path)
+
+
+async def test_our_own_changes_are_no_drift(bridge: Bridge):
+    async with installed(bridge, {}) as kept:
+        for number in range(20):
+            await kept.apply({WEB: Part((flow(number),)), DNS: service(1, number)})
+        assert await kept.audit() == 0
+        assert kept.counters.drift_healed == 0
+
+
+# ---- what befalls the switch
+
+
+async def test_a_restarted_switch_is_filled_again_and_what_was_asked_meanwhile_is_in_it(tmp_path: Path):
+    async with running_switch(tmp_path) as switch:
+        bridge = await Bridge.new(switch)
+        async with installed(bridge, {WEB: Part((flow(1),)), DNS: service(1, 1)}) as kept:
+            await switch.stop_vswitchd()
+            change = asyncio.create_task(kept.apply({WEB: Part((flow(2),)), API: service(2, 1)}))
+            await switch.start_vswitchd()
+            await change
+            assert kept.counters.syncs == 2
+            assert await bridge.holds({WEB: Part((flow(2),)), DNS: service(1, 1), API: service(2, 1)}, tmp_path)
+
+
+async def test_a_switch_that_comes_later_is_awaited(tmp_path: Path):
+    async with running_switch(tmp_path) as switch:
+        later = Bridge(switch, "later")
+        kept = InstalledProgram(later.path, {WEB: Part((flow(1),))})
+        keeper = asyncio.create_task(kept.keep())
+        change = asyncio.create_task(kept.apply({DNS: service(1, 1)}))
+        while "no such socket; start Open vSwitch" not in kept.trouble:
+            await asyncio.sleep(0)
+        assert not change.done()
+        await switch.vsctl("add-br", "later", "--", "set", "bridge", "later", "datapath_type=netdev")
+        await change
+        assert kept.trouble == ""
+        assert await later.holds({WEB: Part((flow(1),)), DNS: service(1, 1)}, tmp_path)
+        keeper.cancel()
+        await asyncio.wait([keeper])
+
+
+async def test_a_change_that_is_given_up_half_way_is_made_whole_by_a_new_sync(bridge: Bridge, tmp_path: Path):
+    async with installed(bridge, {WEB: Part((flow(1),))}) as kept:
+        change = asyncio.create_task(kept.apply({WEB: Part(tuple(flow(number) for number in range(3000)))}))
+        await asyncio.sleep(0)  # it is under way
+        change.cancel()
+        with suppress(asyncio.CancelledError):
+            await change
+        await kept.apply({DNS: service(1, 1)})
+        assert await bridge.holds(
+            {WEB: Part(tuple(flow(number) for number in range(3000))), DNS: service(1, 1)}, tmp_path
+        )
+
+
+# ---- events for the agent
+
+
+async def test_packets_go_to_the_one_who_asked_for_them_and_back(bridge: Bridge):
+    came: asyncio.Queue[PacketIn] = asyncio.Queue()
+    to_us = Flow(0, 1, match(ETH_TYPE(0x88B5)), (ToController(b"why"),), "for us")
+
+    def on_event(event: object) -> None:
+        if isinstance(event, PacketIn):
+            came.put_nowait(event)
+
+    async with installed(bridge, {WEB: Part((to_us,))}, on_event=on_event) as kept:
+        packet = bytes.fromhex("ffffffffffff 020000000001 88b5") + bytes(50)
+        await kept.packet_out(packet, LOCAL_PORT, (Resubmit(0),))
+        assert (await came.get()).userdata == b"why"
