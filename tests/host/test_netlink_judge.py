@@ -17,7 +17,6 @@ pytestmark = requires_namespaces
 
 
 async def test_pyroute2_reads_what_we_wrote(machine: LinuxMachine, host: LinuxHost) -> None:
-    machine.make_bridge()
     await host.adopt_uplink(machine.names.uplink, machine.names.bridge, machine.node_ips)
     desired = plan(STATE, machine.names, 1500, userspace=True)
     assert await host.apply(diff(await host.installed(machine.names), desired)) == ()
