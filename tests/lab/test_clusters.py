@@ -76,7 +76,6 @@ PROBES = "".join(
             ", sourceAddress: 10.1.1.200, expect: {backends: [default/b]}",
         ),
         probe("closed", "pod: default/a", "pod: default/b, port: 81", ", expect: {outcome: Refused}"),
-        probe("nobody", "pod: default/a", "address: 10.1.2.250, port: 80", ", expect: {outcome: Timeout}"),
         probe("wrong", "pod: default/a", "pod: default/b, port: http", ", expect: {backends: [default/a]}"),
         probe(
             "held", "pod: default/a", "pod: default/b, port: http", ", hold: true, expect: {maxGapMilliseconds: 1500}"
@@ -137,7 +136,7 @@ async def test_a_scenario_from_nothing_to_clean(read, run):
     assert {name: reasons for name, reasons in verdicts.items() if reasons} == {
         "wrong": ("no answer from default/a", "unexpected answer from default/b")
     }
-    assert len(verdicts) == 15
+    assert len(verdicts) == 14
     assert list(verdicts)[-2:] == ["held", "rated"]
     assert told[0].startswith("  test: 1.yaml stands after")
 

@@ -321,6 +321,7 @@ TO = "to: {address: 1.2.3.4, port: 80}"
         (probe(f"{FROM}, {TO}, expect: {{outcome: Maybe}}"), "spec.expect.outcome: Invalid enum value 'Maybe'"),
         (probe("from: {node: win-9}, " + TO), "1.yaml: Probe p, spec.from.node: there is no Node win-9"),
         (probe("from: {externalHost: x}, " + TO), "spec.from.externalHost: there is no ExternalHost x"),
+        (probe(f"{FROM}, {TO}, sourceAddress: 'fd00::1'"), "spec.sourceAddress: fd00::1 is not IPv4, as the target is"),
         (probe(f"{FROM}, to: {{pod: default/x, port: 1}}"), "spec.to.pod: there is no Pod default/x that runs"),
         (probe(f"{FROM}, to: {{service: default/x, port: 1}}"), "spec.to.service: there is no Service default/x"),
         (probe(f"{FROM}, {TO}") + "---" + probe(f"{FROM}, {TO}"), "1.yaml: Probe p: this step has 2 of this name"),

@@ -30,7 +30,7 @@ from windlass.openflow.actions import (
     ToController,
     ToGroup,
 )
-from windlass.openflow.fields import Bits, Field, Term
+from windlass.openflow.fields import Bits, Field, Notation, Term
 from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.openflow.matches import match
 
@@ -107,7 +107,9 @@ def _values(field: Field, *, masked: bool) -> SearchStrategy[Term]:
     exact = st.integers(0, every_bit).map(field)
     if not (masked and field.maskable):
         return exact
-    under_mask = st.tuples(st.integers(0, every_bit), st.integers(1, every_bit))
+    # ovs-ofctl takes an IPv6 mask that begins with a decimal digit for the length of a prefix.
+    always = 0xF << 124 if field.notation is Notation.IPV6 else 0
+    under_mask = st.tuples(st.integers(0, every_bit), st.integers(1, every_bit).map(lambda mask: mask | always))
     return st.one_of(exact, under_mask.map(lambda pair: field(pair[0] & pair[1], pair[1])))
 
 

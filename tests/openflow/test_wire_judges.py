@@ -7,24 +7,42 @@ apart and puts it together again. Where os-ken cannot, the test says so.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
 import openflow_strategies as generated
 import pytest
 from hypothesis import given, settings
+from msgspec import structs
 from os_ken.ofproto import ofproto_v1_5 as ken_constants
 from os_ken.ofproto import ofproto_v1_5_parser as ken
 from os_ken.ofproto.ofproto_parser import MsgBase
 
 from ovs import requires_ovs
 from windlass.model.families import Family
-from windlass.openflow.actions import Ct, Move, Nat, Output, Resubmit, Set, ToController, ToGroup
+from windlass.openflow.actions import (
+    Action,
+    Actions,
+    Ct,
+    Learn,
+    LearnLoad,
+    LearnMatch,
+    Move,
+    Nat,
+    Output,
+    Resubmit,
+    Set,
+    ToController,
+    ToGroup,
+)
 from windlass.openflow.fields import (
     ETH_DST,
     ETH_SRC,
     LOCAL_PORT,
+    ND_OPTIONS_TYPE,
+    ND_RESERVED,
+    Bits,
     destination,
     destination_port,
     ip,
@@ -299,14 +317,35 @@ def test_hello_names_our_version() -> None:
 
 
 @given(flow=generated.flows())
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_os_ken_reads_every_flow_and_writes_it_the_same(flow: Flow) -> None:
-    """Except for a copied field: os-ken reads past the end of that action; the next test has it build one."""
-    does = tuple(action for action in flow.actions if not isinstance(action, Move))
+    does = tuple(within_os_ken(flow.actions))
     ours = flows.add(flows.encode(Flow(flow.table, flow.priority, flow.match, does, "")), XID)
     message = taken_apart(ours)
     assert (message.table_id, message.priority) == (flow.table, flow.priority)
     assert bytes_of(message).hex(" ", 4) == ours.hex(" ", 4)
+
+
+def within_os_ken(actions: Actions) -> Iterator[Action]:
+    """What os-ken can do with actions.
+
+    It reads past the end of a copied field (the next test has it build one), writes the padding of a translation
+    behind the action that follows it, and cannot learn fields that it does not know.
+    """
+    for action in actions:
+        if isinstance(action, Ct) and action.nat:
+            yield structs.replace(action, sets=())
+        elif isinstance(action, Learn):
+            yield structs.replace(action, specs=tuple(filter(os_ken_knows, action.specs)))
+        elif not isinstance(action, Move):
+            yield action
+
+
+def os_ken_knows(spec: LearnMatch | LearnLoad) -> bool:
+    return not {bits.field for bits in (spec.to, spec.source) if isinstance(bits, Bits)} & {
+        ND_RESERVED,
+        ND_OPTIONS_TYPE,
+    }
 
 
 @requires_ovs

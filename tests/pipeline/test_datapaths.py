@@ -10,7 +10,18 @@ from node_states import BOTH, node_states, small_cluster
 from windlass.model.families import Family
 from windlass.model.nodes import NodeState, OperatingSystem, TrafficMode
 from windlass.openflow.actions import Action, Ct, DecTtl, Goto, Move, Nat, Output, Set, ToGroup
-from windlass.openflow.fields import IPV6_DST, IPV6_SRC, PKT_MARK, TCP_FLAGS, Term
+from windlass.openflow.fields import (
+    ICMP,
+    ICMP_TYPE,
+    IP_PROTO,
+    IPV6_DST,
+    IPV6_SRC,
+    PKT_MARK,
+    TCP,
+    TCP_FLAGS,
+    UDP,
+    Term,
+)
 from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.pipeline.datapaths import DATAPATHS, longest_way, violations
 from windlass.program import flows_of, program
@@ -44,12 +55,23 @@ def test_a_linux_program_of_both_families_is_too_much_for_windows():
 
 
 def test_what_connection_tracking_of_windows_would_drop_goes_around_it():
-    """SCTP is not translated there; ct would drop it."""
-    tracked = {
-        os: {flow.match for flow in all_flows(small_cluster(TrafficMode.ENCAP, Family.IPV4, os=os)) if flow.table == 30}
-        for os in OperatingSystem
+    """SCTP is not known there, and an ICMP error comes out of ct as invalid."""
+    state = small_cluster(TrafficMode.ENCAP, Family.IPV4, os=OperatingSystem.WINDOWS)
+    tracked = {flow.match[1:] for flow in all_flows(state) if flow.table == 30 and flow.priority}
+    assert tracked == {
+        (IP_PROTO(TCP),),
+        (IP_PROTO(UDP),),
+        (IP_PROTO(ICMP), ICMP_TYPE(8)),
+        (IP_PROTO(ICMP), ICMP_TYPE(0)),
     }
-    assert tracked[OperatingSystem.WINDOWS] < tracked[OperatingSystem.LINUX]
+
+
+def test_whatever_is_translated_has_its_answers_looked_up():
+    """Else a Pod would reach the world by that protocol, and never hear from it."""
+    for os, datapath in DATAPATHS.items():
+        uplink = [flow for flow in all_flows(small_cluster(TrafficMode.ENCAP, Family.IPV4, os=os)) if flow.table == 5]
+        answered = {term.value for flow in uplink for term in flow.match if term.field is IP_PROTO}
+        assert answered == {*datapath.transports, ICMP}
 
 
 def test_each_kind_of_violation_is_named():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.openflow.matches import match
 from windlass.openflow.wire import flows, groups, messages
 from windlass.openflow.wire.flows import EncodedFlow, Key
+from windlass.openflow.wire.groups import EncodedGroup
 from windlass.switch.changes import (
     AddFlow,
     AddGroup,
@@ -22,6 +24,7 @@ from windlass.switch.changes import (
     ModifyGroup,
     Step,
     diff,
+    differing,
     message,
 )
 
@@ -29,26 +32,33 @@ GROUPS = (1, 2, 3)
 LEADS_TO = {flows.encode(Flow(0, 0, (), (ToGroup(group),), "")).instructions: group for group in GROUPS}
 
 
-@st.composite
-def programs(draw) -> tuple[list[Flow], list[Group]]:
-    """Few keys and few contents, so that two programs often share some."""
-    identities = draw(st.sets(st.sampled_from(GROUPS)))
-    actions = [(Output(1),), (Output(2),), *((ToGroup(identity),) for identity in sorted(identities))]
-    keys = draw(st.sets(st.tuples(st.integers(0, 1), st.integers(1, 2), st.integers(0, 2))))
-    return (
-        [
-            Flow(table, priority, match(reg(0)(value)), draw(st.sampled_from(actions)), "")
-            for table, priority, value in sorted(keys)
-        ],
-        [Group(identity, (Bucket(0, (Output(draw(st.integers(1, 3))),)),), "") for identity in sorted(identities)],
-    )
+@cache
+def encoded_flow(table: int, value: int, port: int, group: int | None) -> EncodedFlow:
+    action = Output(port) if group is None else ToGroup(group)
+    return flows.encode(Flow(table, 100, match(reg(0)(value)), (action,), ""))
 
 
-holdings = programs().map(
-    lambda program: Holding(
-        {encoded.key: encoded for encoded in map(flows.encode, program[0])},
-        {encoded.identity: encoded for encoded in map(groups.encode, program[1])},
-    )
+@cache
+def encoded_group(identity: int, port: int) -> EncodedGroup:
+    return groups.encode(Group(identity, (Bucket(0, (Output(port),)),), ""))
+
+
+def holding(ports_of_groups: dict[int, int], actions_of_flows: dict[tuple[int, int], int]) -> Holding:
+    """A flow whose action is the number of a group leads to that group, if there is one; else it is a port."""
+    held = Holding()
+    for identity, port in ports_of_groups.items():
+        held.groups[identity] = encoded_group(identity, port)
+    for (table, value), action in actions_of_flows.items():
+        flow = encoded_flow(table, value, action, action if action in ports_of_groups else None)
+        held.flows[flow.key] = flow
+    return held
+
+
+# Few identities and few contents, so that two of them often share some.
+holdings = st.builds(
+    holding,
+    st.dictionaries(st.sampled_from(GROUPS), st.integers(1, 2)),
+    st.dictionaries(st.tuples(st.integers(0, 1), st.integers(0, 2)), st.integers(0, 4)),
 )
 
 
@@ -88,7 +98,7 @@ def steps_between(before: Holding, after: Holding) -> list[Step]:
 
 @given(holdings, holdings)
 def test_applying_the_difference_gives_what_is_desired_whatever_was_installed(installed, desired):
-    switch = StrictSwitch(Holding(dict(installed.flows), dict(installed.groups)))
+    switch = StrictSwitch(installed.copy())
     for step in steps_between(installed, desired):
         switch.take(step)
     assert switch.holding == desired
@@ -101,7 +111,7 @@ def test_equal_holdings_have_no_difference(holding):
 
 @given(holdings, holdings)
 def test_a_flow_that_is_there_before_and_after_is_there_all_the_time(installed, desired):
-    switch = StrictSwitch(Holding(dict(installed.flows), dict(installed.groups)))
+    switch = StrictSwitch(installed.copy())
     for step in steps_between(installed, desired):
         switch.take(step)
     stays = installed.flows.keys() & desired.flows.keys()
@@ -140,6 +150,15 @@ def test_a_part_of_a_holding_has_these_identities_and_no_others(holding, identit
     part = holding.only(wanted)
     assert part.flows == {key: flow for key, flow in holding.flows.items() if key in wanted}
     assert part.groups == {identity: group for identity, group in holding.groups.items() if identity in wanted}
+
+
+@given(holdings, holdings)
+def test_what_differs_is_all_that_must_be_put_to_make_two_holdings_equal(one, other):
+    identities = differing(one, other)
+    assert all(one.get(identity) != other.get(identity) for identity in identities)
+    result = one.copy()
+    result.put(identities, other.only(identities))
+    assert result == other
 
 
 @given(holdings, holdings, st.integers(1, 0xFFFFFFFF))

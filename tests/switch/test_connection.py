@@ -364,6 +364,9 @@ async def test_a_peer_that_never_greets_is_given_up(tmp_path: Path, monkeypatch:
     [
         bytes.fromhex("06 05 0004 00000001"),  # a message shorter than its header
         messages.message(Type.MULTIPART_REPLY, 0, b"\x00\x10" + bytes(6) + b"\xff" * 8),  # an update past its end
+        messages.message(Type.MULTIPART_REPLY, 0, b"\x00"),
+        messages.message(Type.PORT_STATUS, 0),
+        messages.message(Type.ERROR, 0),
         b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(0x3200),
     ],
 )

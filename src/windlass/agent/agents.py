@@ -32,8 +32,8 @@ from windlass.host.protocol import Adapter, Host, HostError
 from windlass.model.families import Family
 from windlass.model.nodes import AttachedPod, LocalNode, NodeState, TrafficMode
 from windlass.openflow.flows import Flow
-from windlass.pipeline.datapaths import DATAPATHS
-from windlass.program import Kind, Owner, Part, changed_owners, flows_of, part, program
+from windlass.pipeline.datapaths import DATAPATHS, violations
+from windlass.program import Kind, Owner, Part, Program, changed_owners, flows_of, part, program
 from windlass.switch.bridges import BridgeSpec, TunnelSpec, add_uplink, ensure_bridge, remove_uplink
 from windlass.switch.ovsdb import Change, Database, SwitchRefusedError, open_database
 from windlass.switch.pod_ports import PodPort, add_pod_port, attached_pods, delete_pod_port, pod_ports
@@ -227,6 +227,7 @@ class Agent:
         before, self.state = self.state, state
         if self._installed is None or before is None:
             self._program = dict(program(state))
+            self._check(self._program)
             self._installed = InstalledProgram(str(self.config.openflow_socket), self._program)
             tasks.create_task(self._installed.keep(), name="switch")
         try:
@@ -243,12 +244,21 @@ class Agent:
         if self.state is None or self._installed is None:
             return
         parts = {owner: part(self.state, owner) for owner in owners}
+        self._check(parts)
         self._program.update(parts)
         for owner, owned in parts.items():
             if not owned.flows and not owned.groups:
                 del self._program[owner]
         if parts:
             await self._installed.apply(parts)
+
+    def _check(self, parts: Program) -> None:
+        """The datapath may accept what it cannot do: that is a mistake of the pipeline, and must not pass unseen."""
+        if self.state is None:
+            return
+        flows = [flow for owned in parts.values() for flow in owned.flows]
+        groups = [group for owned in parts.values() for group in owned.groups]
+        self._report("datapath", violations(DATAPATHS[self.state.node.os], flows, groups))
 
     async def _take_uplink(self, database: Database, spec: BridgeSpec, own: Identity) -> None:
         await add_uplink(database, spec)
@@ -345,7 +355,7 @@ def _local_node(config: Config, own: Identity, adapter: Adapter) -> LocalNode:
         raise NotUsable(
             f"Node {own.name}: {', '.join(missing)} is not on {adapter.name}; its NIC must hold the Node's InternalIPs"
         )
-    return LocalNode(
+    node = LocalNode(
         name=own.name,
         mode=config.traffic_mode,
         tunnel=config.tunnel_type,
@@ -355,6 +365,9 @@ def _local_node(config: Config, own: Identity, adapter: Adapter) -> LocalNode:
         uplink_mac=adapter.mac,
         other_addresses=own.other_addresses,
     )
+    if not node.families:
+        raise NotUsable(f"Node {own.name}: {DATAPATHS[own.os].name} forwards {', '.join(map(str, families))} only")
+    return node
 
 
 def _bridge_spec(config: Config, node: LocalNode, adapter: Adapter) -> BridgeSpec:

@@ -44,7 +44,7 @@ class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw
     """Every option has a sound default; a comment here is its documentation."""
 
     # The name of this Node's object in the cluster. Default: the host name.
-    node_name: str = msgspec.field(default_factory=platform.node)
+    node_name: Annotated[str, Meta(min_length=1)] = msgspec.field(default_factory=platform.node)
     # How Pod traffic travels between Nodes: encap (a tunnel), noEncap (as it is; the network routes PodCIDRs),
     # hybrid (as it is within a subnet, a tunnel across).
     traffic_mode: TrafficMode = TrafficMode.ENCAP
@@ -108,11 +108,13 @@ def load(file: Path) -> Config:
 
 def parse(content: bytes, where: str) -> Config:
     try:
-        options = yaml.load(content, yaml.CSafeLoader) or {}
-    except yaml.YAMLError as error:
+        options = yaml.load(content, yaml.CSafeLoader)
+    except (yaml.YAMLError, ValueError) as error:  # a date or number that is none is a ValueError of the loader
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise ConfigError(f"{where}{line}: not valid YAML: {getattr(error, 'problem', error)}") from None
+    if options is None:
+        options = {}
     if not isinstance(options, dict):
         raise ConfigError(f"{where}: expected options such as `trafficMode: encap`, got {type(options).__name__}")
     _refuse_unknown(options, where)

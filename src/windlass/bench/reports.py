@@ -64,7 +64,10 @@ def to_table(report: Report) -> Table:
     machine = report.machine
     table = Table(
         title=f"windlass bench {report.benchmark}",
-        caption=f"{machine.cpu}, {machine.cores} cores, OVS {machine.ovs} ({machine.datapath}), Python {machine.python}",
+        caption=(
+            f"{machine.cpu}, {machine.cores} cores; Open vSwitch {machine.ovs} ({machine.datapath}), "
+            f"Python {machine.python}, Linux {machine.kernel}"
+        ),
     )
     table.add_column("figure")
     for column in ("value", "floor", "ratio"):

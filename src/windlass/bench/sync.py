@@ -1,18 +1,21 @@
 """`windlass bench sync`: a Program of 100,000 flows into a switch, and one flow of it changed.
 
 The floor is `ovs-ofctl` loading the same flows and groups from text files: the tool that people would use instead.
-It has two ways to do so, with and without `--bundle`; the quicker of them is the floor.
+It can do so with and without `--bundle`; the quicker of the two is the floor.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
+
+import structlog
 
 from windlass.bench.reports import Figure, Report, figure, this_machine
 from windlass.host.linux import namespaces
@@ -41,6 +44,7 @@ _VIRTUAL, _ENDPOINT = IPv4Address("10.96.0.0"), IPv4Address("10.128.0.0")
 
 def run(say: Callable[[str], None] = print) -> Report:
     """Takes about a minute. `say` hears of the progress."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     return asyncio.run(_run(say))
 
 
@@ -59,7 +63,7 @@ async def _run(say: Callable[[str], None]) -> Report:
 
 
 async def _cold_sync(say: Callable[[str], None], socket: Path, program: Program, flows: Path, groups: Path) -> Figure:
-    """Ours and the floors take turns, so that what disturbs the machine disturbs all of them."""
+    """Ours and the floor take turns, so that what disturbs the machine disturbs both."""
     ours: list[float] = []
     floors: dict[str, list[float]] = {"ovs-ofctl": [], "ovs-ofctl --bundle": []}
     for turn in range(1, ROUNDS + 1):
@@ -75,8 +79,11 @@ async def _cold_sync(say: Callable[[str], None], socket: Path, program: Program,
             ours.append(time.perf_counter() - began)
         in_words = ", ".join(f"{name} {seconds[-1]:.2f} s" for name, seconds in floors.items())
         say(f"cold sync, round {turn} of {ROUNDS}: {ours[-1]:.2f} s; {in_words}")
-    floor = min(statistics.median(seconds) for seconds in floors.values())
-    return figure("cold-sync-100k-flows", statistics.median(ours), "s", floor)
+        # Without --bundle each flow waits for the one before; it is much slower, and has shown it.
+        quicker = min(floors, key=lambda name: floors[name][-1])
+        floors = {quicker: floors[quicker]}
+    (floor,) = floors.values()
+    return figure("cold-sync-100k-flows", statistics.median(ours), "s", statistics.median(floor))
 
 
 async def _restart(say: Callable[[str], None], socket: Path, program: Program) -> list[Figure]:
@@ -125,7 +132,7 @@ async def _installed(socket: Path, program: Program) -> AsyncIterator[InstalledP
         keeper.cancel()
         await asyncio.wait([keeper])
     if installed.problems:
-        raise RuntimeError(f"the figures are worthless, for the switch refused flows: {installed.problems[0]}")
+        raise labs.LabError(f"the figures are worthless, for the switch refused flows: {installed.problems[0]}")
 
 
 # ---- the Program
@@ -205,6 +212,9 @@ async def _ofctl(*arguments: str | Path) -> None:
 
 
 async def _command(name: str, *arguments: str) -> None:
-    process = await asyncio.create_subprocess_exec(program_path(name), *arguments)
-    if await process.wait() != 0:
-        raise RuntimeError(f"{name} {' '.join(arguments)} failed with status {process.returncode}")
+    process = await asyncio.create_subprocess_exec(
+        program_path(name), *arguments, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await process.communicate()  # also that it was busy for long, which is no news here
+    if process.returncode != 0:
+        raise labs.LabError(f"{name} {' '.join(arguments)} ended with status {process.returncode}: {said.decode()}")

@@ -13,10 +13,11 @@ import msgspec
 from windlass.agent.config import ConfigError, parse
 from windlass.cluster.nodes import NotUsable, identity, peers
 from windlass.cluster.objects import Cluster, Node, decode
+from windlass.cni.attachments import pod_mac
 from windlass.lab import scenarios
 from windlass.lab.worlds import World
 from windlass.model.families import Family, IPAddress
-from windlass.model.nodes import AttachedPod, LocalNode, NodeState, mac_for
+from windlass.model.nodes import AttachedPod, LocalNode, NodeState
 from windlass.openflow.ofctl import flow_text, group_text
 from windlass.openflow.wire.flows import encode
 from windlass.pipeline.datapaths import DATAPATHS
@@ -112,7 +113,7 @@ def _pods(world: World, node: LocalNode) -> Iterator[AttachedPod]:
             container_id=pod.key,
             interface=pod.metadata.name[:15],
             ofport=number,
-            mac=mac_for(min(addresses, key=lambda address: address.version)),
+            mac=pod_mac(addresses),
             addresses=addresses,
         )
 

@@ -49,7 +49,7 @@ def identity(node: Node) -> Identity:
     cidrs = _pod_cidrs(node)
     if not set(cidrs) & set(addresses):
         raise NotUsable("no family has both an InternalIP and a PodCIDR")
-    label = node.metadata.labels.get(OS_LABEL, OperatingSystem.LINUX.value)
+    label = (node.metadata.labels or {}).get(OS_LABEL, OperatingSystem.LINUX.value)
     windows = label == OperatingSystem.WINDOWS.value
     return Identity(
         name,

@@ -13,7 +13,7 @@ from msgspec import Struct
 class Metadata(Struct, frozen=True, omit_defaults=True):
     name: str
     namespace: str = ""
-    labels: dict[str, str] = {}
+    labels: dict[str, str] | None = None  # null and absent are the same in Kubernetes
 
 
 class NodeSpec(Struct, frozen=True, omit_defaults=True, rename="camel"):

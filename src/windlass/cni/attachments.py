@@ -16,7 +16,7 @@ from typing import Protocol
 
 from windlass.host.protocol import PodLink
 from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork, family_of
-from windlass.model.nodes import AttachedPod
+from windlass.model.nodes import AttachedPod, mac_for
 from windlass.switch.pod_ports import PodPort
 
 
@@ -115,8 +115,7 @@ def belongs_to(port: PodPort, attachments: Iterable[Attachment]) -> bool:
 
 def pod_mac(addresses: Iterable[IPAddress]) -> str:
     """A pure function of the address (the IPv4 one if there is one), so that nobody need ever be told it."""
-    first = min(addresses, key=lambda address: address.version)
-    return (b"\x0a\x58" + first.packed[-4:]).hex(":")
+    return mac_for(min(addresses, key=lambda address: address.version))
 
 
 def pod_link(network: PodNetwork, port: PodPort, attachment: Attachment, netns: str) -> PodLink:

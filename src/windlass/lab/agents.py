@@ -42,7 +42,7 @@ class Programs:
     """The two executables that a Node needs, beside Open vSwitch."""
 
     agent: tuple[str, ...] = (str(Path(sys.executable).with_name("windlass")), "agent")
-    cni: Path = Path("build/cni/windlass-cni")
+    cni: Path = Path(__file__).parents[3] / "build" / "cni" / "windlass-cni"  # where `make setup` puts it
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ class Arrivals:
     @contextmanager
     def expected(self) -> Iterator[tuple[int, asyncio.Future[Arrival]]]:
         """A token of 32 bits to put into a packet, and what will be known once a machine gets it."""
-        token = next(self._tokens) & 0xFFFFFFFF
+        token = self.token()
         future: asyncio.Future[Arrival] = asyncio.get_running_loop().create_future()
         self._expected[token] = future
         try:
@@ -43,6 +43,10 @@ class Arrivals:
         finally:
             del self._expected[token]
             future.cancel()
+
+    def token(self) -> int:
+        """32 bits that no other packet of the lab has; never 0."""
+        return next(self._tokens) & 0xFFFFFFFF or self.token()
 
     def note(self, token: int, backend: str, client: str) -> None:
         future = self._expected.get(token)

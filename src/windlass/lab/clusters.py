@@ -14,6 +14,7 @@ from windlass.lab.labs import Description, LabError, Place
 from windlass.lab.servers import Servers
 from windlass.lab.underlays import Underlay
 from windlass.lab.worlds import World
+from windlass.model.families import family_of
 from windlass.model.nodes import TrafficMode
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Cluster:
         self._fabric = fabric
         self._underlay = Underlay(lab, segments.segments(machines))
         self._servers = Servers(self.arrivals)
+        self._entries: dict[IPAddress, str] = {}  # the Nodes to which the underlay routes load balancers' addresses
         self._running: dict[str, Pod] = {}
         self._attached: dict[str, tuple[IPAddress, ...]] = {}
 
@@ -76,17 +78,10 @@ class Cluster:
         for node in self.world.nodes:
             underlays.ask_neighbours_patiently(self._node_namespace(node))  # the bridge and the gateway may be new
 
-    async def route(self, addresses: Mapping[IPAddress, str]) -> None:
-        """Has the router send these addresses to these Nodes; and PodCIDRs to theirs, where nothing is encapsulated."""
-        wanted: dict[IPNetwork, IPAddress] = {}
-        for node in self.world.nodes.values() if self.world.traffic_mode is TrafficMode.NO_ENCAP else ():
-            for family, cidr in node.pod_cidrs.items():
-                if family in node.addresses:
-                    wanted[cidr] = node.addresses[family]
-        for address, name in addresses.items():
-            via = next(ip for ip in self.world.nodes[name].addresses.values() if ip.version == address.version)
-            wanted[ip_network(address)] = via
-        await _in_thread(self._underlay.route, wanted)
+    async def route(self, entries: Mapping[IPAddress, str]) -> None:
+        """From now on the router sends these addresses to these Nodes; a cloud's load balancer would."""
+        self._entries.update(entries)
+        await self._route()
 
     async def end(self) -> None:
         """Only processes and sockets: the lab removes namespaces and files."""
@@ -150,10 +145,22 @@ class Cluster:
         for node in new:
             namespace = await _in_thread(self._underlay.plug, segments.machine_of_node(node))
             self._servers.watch(namespace, f"node/{node.name}")
-        await self.route({})
+        await self._route()
         await _all(
             self._fabric.add_node(node, self._node_namespace(node.name), self.world.configuration) for node in new
         )
+
+    async def _route(self) -> None:
+        wanted: dict[IPNetwork, IPAddress] = {}
+        for node in self.world.nodes.values() if self.world.traffic_mode is TrafficMode.NO_ENCAP else ():
+            for family, cidr in node.pod_cidrs.items():
+                if family in node.addresses:
+                    wanted[cidr] = node.addresses[family]
+        for address, name in self._entries.items():
+            node_ips = self.world.nodes[name].addresses if name in self.world.nodes else {}
+            if family_of(address) in node_ips:
+                wanted[ip_network(address)] = node_ips[family_of(address)]
+        await _in_thread(self._underlay.route, wanted)
 
     async def _remove_machines(self, before: World) -> None:
         for name, node in before.nodes.items():
@@ -173,7 +180,8 @@ class Cluster:
     # They come and go only where an agent runs: elsewhere they wait for it, as a kubelet goes on asking.
 
     async def _stop_pods(self) -> None:
-        gone = [pod for pod in self._running.values() if not _same(pod, self.world.pods) and self._served(pod)]
+        wanted = self.world.pods
+        gone = [pod for pod in self._running.values() if not _same(pod, wanted) and self._served(pod)]
         await _all(self._stop(pod) for pod in gone)
 
     async def _start_pods(self) -> None:

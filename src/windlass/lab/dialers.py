@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import socket
 from dataclasses import dataclass
-from itertools import count
 from typing import TYPE_CHECKING
 
 from windlass.lab import packets, sockets
@@ -29,8 +27,6 @@ PATIENCE = 3.0  # seconds: a first SYN may be lost and sent again after one
 RETRY = 0.4  # seconds until a datagram is taken for lost: the first of a tunnel may be, while ARP resolves
 LARGEST_DATAGRAM = 1200  # bytes of payload: fits any tunnel
 DATA = b"="  # the first byte of a UDP datagram that is to be sent back
-
-_source_ports = count(20000)  # for raw packets; below the range from which the kernel takes its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +116,7 @@ async def dial(namespace: str, protocol: Protocol, to: Address, arrivals: Arriva
         case Protocol.UDP:
             return await _dial_udp(namespace, to)
         case Protocol.SCTP:
-            return await _dial_sctp(namespace, to)
+            return await _dial_sctp(namespace, to, arrivals.token())
         case Protocol.ICMP:
             return await _dial_icmp(namespace, to, arrivals)
 
@@ -130,7 +126,7 @@ async def forge(namespace: str, protocol: Protocol, to: Address, source: IPAddre
     with arrivals.expected() as (token, arrived):
         payload, number = _forged(protocol, to, source, token)
         packet = packets.with_ip_header(source, to.ip, number, payload)
-        with sockets.opened(namespace, to.family, socket.SOCK_RAW, socket.IPPROTO_RAW) as sock:
+        with _opened(namespace, to, socket.SOCK_RAW, socket.IPPROTO_RAW) as sock:
             async with asyncio.timeout(PATIENCE):
                 while not arrived.done():
                     sock.sendto(packet, (str(to.ip), 0))
@@ -197,9 +193,8 @@ async def _dial_udp(namespace: str, to: Address) -> Conversation:
         raise
 
 
-async def _dial_sctp(namespace: str, to: Address) -> Conversation:
-    ports = next(_source_ports) % 10000 + 20000, to.port
-    tag = int.from_bytes(os.urandom(4)) | 1  # must not be 0
+async def _dial_sctp(namespace: str, to: Address, tag: int) -> Conversation:
+    ports = _source_port(tag), to.port
 
     def reply(packet: bytes) -> SctpPacket | None:
         found = packets.decode_sctp(sockets.payload_of(packet, to.family))
@@ -229,7 +224,7 @@ async def _dial_sctp(namespace: str, to: Address) -> Conversation:
 
 
 async def _dial_icmp(namespace: str, to: Address, arrivals: Arrivals) -> Conversation:
-    identifier = next(_source_ports) & 0xFFFF
+    identifier = arrivals.token() & 0xFFFF
     number = packets.ICMP if to.family is Family.IPV4 else packets.ICMPV6
     sock = _connected(namespace, to, socket.SOCK_RAW, number)
 
@@ -255,7 +250,7 @@ async def _dial_icmp(namespace: str, to: Address, arrivals: Arrivals) -> Convers
 
 
 def _forged(protocol: Protocol, to: Address, source: IPAddress, token: int) -> tuple[bytes, int]:
-    ports = next(_source_ports) % 10000 + 20000, to.port
+    ports = _source_port(token), to.port
     match protocol:
         case Protocol.TCP:
             return packets.tcp_syn(source, to.ip, ports, token), packets.TCP
@@ -269,6 +264,11 @@ def _forged(protocol: Protocol, to: Address, source: IPAddress, token: int) -> t
 
 
 # Details ----------------------------------------------------------------------------------------------------------
+
+
+def _source_port(token: int) -> int:
+    """Of a packet that we build ourselves: below the range from which the kernel takes its own."""
+    return 20000 + token % 10000
 
 
 def _opened(namespace: str, to: Address, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:

@@ -80,8 +80,7 @@ class Description(msgspec.Struct, frozen=True, rename="camel"):
 @contextmanager
 def opened() -> Iterator[Lab]:
     """A lab of one's own; whatever it made is gone when the block ends. Removes what crashed labs have left, too."""
-    ROOT.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with _locked(ROOT / ".lock", fcntl.LOCK_EX):  # nobody takes a lab for abandoned while it is being made
+    with _nobody_else():
         clean()
         lab = Lab(_unused_id())
         lab.folder.mkdir()
@@ -92,6 +91,8 @@ def opened() -> Iterator[Lab]:
     finally:
         remove(lab)
         os.close(held)
+        with _nobody_else(), suppress(OSError):
+            ROOT.rmdir()  # the last one out
 
 
 def clean() -> list[Lab]:
@@ -104,12 +105,17 @@ def clean() -> list[Lab]:
 
 def is_alive(lab: Lab) -> bool:
     try:
-        with _locked(lab.folder / "lock", fcntl.LOCK_SH | fcntl.LOCK_NB):
-            return False
-    except BlockingIOError:
-        return True
+        lock = os.open(lab.folder / "lock", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:  # died before it had a lock, or is being removed
         return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(lock)
 
 
 def describe(lab: Lab, description: Description) -> None:
@@ -120,8 +126,13 @@ def describe(lab: Lab, description: Description) -> None:
 
 def running() -> list[Description]:
     """The labs on this machine that are up."""
-    described = (lab.folder / "lab.json" for lab in _all() if is_alive(lab))
-    return [msgspec.json.decode(file.read_bytes(), type=Description) for file in described if file.exists()]
+    described: list[Description] = []
+    for lab in _all():
+        with suppress(FileNotFoundError):  # not described yet, or going just now
+            if is_alive(lab):
+                content = (lab.folder / "lab.json").read_bytes()
+                described.append(msgspec.json.decode(content, type=Description))
+    return described
 
 
 def remove(lab: Lab) -> None:
@@ -136,14 +147,24 @@ def remove(lab: Lab) -> None:
 
 
 @contextmanager
-def _locked(path: Path, how: int) -> Iterator[None]:
-    flags = os.O_RDWR | os.O_CLOEXEC | (0 if how & fcntl.LOCK_NB else os.O_CREAT)
-    lock = os.open(path, flags, 0o600)
+def _nobody_else() -> Iterator[None]:
+    """While labs are made or cleaned, so that nobody takes one for abandoned that is just being made."""
+    lock = _locked_root()
     try:
-        fcntl.flock(lock, how)
         yield
     finally:
         os.close(lock)
+
+
+def _locked_root() -> int:
+    while True:
+        ROOT.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # the last one out may have removed it, now or while we wait
+            lock = os.open(ROOT, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if ROOT.exists() and ROOT.samefile(f"/proc/self/fd/{lock}"):
+                return lock
+            os.close(lock)
 
 
 def _all() -> list[Lab]:

@@ -29,6 +29,7 @@ class Attempt:
 @dataclass(frozen=True, slots=True)
 class Observation:
     attempts: tuple[Attempt, ...]
+    failures: int = 0  # of a rate: how many were not answered in time
     max_gap: float | None = None  # seconds; of a held connection
     broken: str = ""  # why a held connection ended before the scenario did
 
@@ -47,10 +48,6 @@ class Observation:
     @property
     def client_addresses(self) -> list[str]:
         return sorted({attempt.client for attempt in self.attempts if attempt.client})
-
-    @property
-    def failures(self) -> int:
-        return sum(attempt.outcome is not Outcome.CONNECTED for attempt in self.attempts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +72,8 @@ def _reasons(probe: Probe, observation: Observation, seen_as: IPAddress | None) 
     yield from sorted({attempt.fault for attempt in observation.attempts if attempt.fault})
     if probe.spec.rate and expect.outcome is Outcome.CONNECTED:
         if observation.failures > expect.failures:
-            yield f"{_count(observation)} failed; at most {expect.failures} may"
+            total = len(observation.attempts)
+            yield f"{observation.failures} of {total} connections failed; at most {expect.failures} may"
     elif any(attempt.outcome is not expect.outcome for attempt in observation.attempts):
         yield f"expected {expect.outcome.value}, saw {_summary(observation)}"
     if observation.broken:
@@ -123,7 +121,3 @@ def _summary(observation: Observation) -> str:
     if len(counted) == 1:
         return observation.outcome.value
     return ", ".join(f"{outcome.value} {counted[outcome]} of {total}" for outcome in Outcome if counted[outcome])
-
-
-def _count(observation: Observation) -> str:
-    return f"{observation.failures} of {len(observation.attempts)} connections"

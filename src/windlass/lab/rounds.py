@@ -78,15 +78,11 @@ class Rounds:
         return Aimed(probe, step, flow, destination, seen_as)
 
     async def _send(self, wave: list[Aimed]) -> list[Verdict]:
-        passing: list[Aimed] = []
-        for aimed in wave:
-            spec = aimed.probe.spec
-            if spec.hold:
-                self._going_on.append((aimed, await self._traffic.hold(aimed.flow)))
-            elif spec.rate:
-                self._going_on.append((aimed, self._traffic.rate(aimed.flow, spec.rate)))
-            else:
-                passing.append(aimed)
+        holding = [a for a in wave if a.probe.spec.hold]
+        held = await asyncio.gather(*(self._traffic.hold(a.flow) for a in holding))
+        self._going_on += zip(holding, held, strict=True)
+        self._going_on += [(a, self._traffic.rate(a.flow, a.probe.spec.rate)) for a in wave if a.probe.spec.rate]
+        passing = [a for a in wave if not (a.probe.spec.hold or a.probe.spec.rate)]
         with ExitStack() as watching:
             if any(a.flow.source and a.flow.protocol is Protocol.TCP for a in passing):
                 watching.enter_context(self._cluster.arrivals.watching_syns(self._cluster.machines()))

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -25,7 +26,6 @@ from windlass.lab.scenarios import Scenario, ScenarioError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-    from pathlib import Path
 
     from windlass.lab.probes import Verdict
 
@@ -39,7 +39,7 @@ def run(
     paths: Sequence[Path], *, json_file: Path | None = None, programs: Programs | None = None, jobs: int = 1
 ) -> int:
     """The whole of `windlass lab run`; returns the exit status. Prints as it goes, in colour only on a terminal."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
     nodes = programs or Programs()
     started = time.monotonic()
     try:
@@ -114,6 +114,8 @@ def check_machine(programs: Programs) -> None:
     """Whether this machine can have a lab at all."""
     if os.geteuid() != 0:
         raise LabError("the lab makes network namespaces and so needs root: run it with sudo")
+    if not Path("/proc/sys/net/ipv6").exists():
+        raise LabError("this kernel has IPv6 switched off, and the lab needs it: boot without ipv6.disable=1")
     for name in ("ovsdb-server", "ovs-vswitchd", "ovsdb-tool", "nsenter", "setpriv"):
         program(name)
     if not programs.cni.exists():
@@ -134,7 +136,7 @@ async def _run(paths: Sequence[Path], fabric_of: FabricOf, say: Say, jobs: int) 
         if isinstance(scenario, ScenarioResult):
             return scenario
         async with places:
-            say(f"{scenario.name}")
+            say(scenario.name)
             for warning in scenario.warnings:
                 say(f"  {scenario.name}: warning: {warning}")
             return await run_scenario(scenario, fabric_of, say)

@@ -189,7 +189,8 @@ def _dangling(scenario: Scenario) -> Iterator[str]:
                 yield f"{where}: there is no Node {action.spec.node}"
         for probe in step.probes:
             try:
-                targets.resolve(probe, world, worlds.imagined_addresses(world))
+                destination = targets.resolve(probe, world, worlds.imagined_addresses(world))
+                targets.seen_address(probe, destination, world)
             except targets.UnresolvedError as error:
                 yield f"{step.name}: Probe {probe.name}, {error}"
         earlier = world

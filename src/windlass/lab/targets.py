@@ -34,6 +34,42 @@ class UnresolvedError(ValueError):
 
 
 def resolve(probe: Probe, world: World, addresses: Addresses) -> Destination:
+    destination = _destination(probe, world, addresses)
+    forged = probe.spec.source_address
+    if forged and family_of(ip_address(forged)) is not destination.family:
+        raise UnresolvedError(f"spec.sourceAddress: {forged} is not {destination.family}, as the target is")
+    return destination
+
+
+def node_at(address: IPAddress, world: World) -> str | None:
+    """The Node that has this address, or whose Pods do."""
+    for node in world.nodes.values():
+        if address in (*node.addresses.values(), *node.other_addresses):
+            return node.name
+        if any(address in cidr for cidr in node.pod_cidrs.values()):
+            return node.name
+    return None
+
+
+def seen_address(probe: Probe, destination: Destination, world: World) -> IPAddress | None:
+    """The client address that the backends should see; None where any will do, or where it is the client's own."""
+    expected = probe.spec.expect.client_address
+    if expected is None or expected == "Preserved":
+        return None
+    if expected not in {"Gateway", "Node"}:
+        return ip_address(expected)
+    if destination.entry is None:
+        raise UnresolvedError(f"spec.expect.clientAddress: {expected}: this packet enters the cluster by no Node")
+    node = world.nodes[destination.entry]
+    address = node.gateway(destination.family) if expected == "Gateway" else node.addresses.get(destination.family)
+    if address is None:
+        raise UnresolvedError(
+            f"spec.expect.clientAddress: Node {node.name} has no {destination.family} {expected} address"
+        )
+    return address
+
+
+def _destination(probe: Probe, world: World, addresses: Addresses) -> Destination:
     to, protocol = probe.spec.target, probe.spec.protocol
     client_node = _node_of_source(probe.spec.source, world)
     if to.service:
@@ -63,34 +99,6 @@ def resolve(probe: Probe, world: World, addresses: Addresses) -> Destination:
     if isinstance(to.port, str):
         raise UnresolvedError(f"spec.to.port: {to.port!r} is a name; an address has only numbers")
     return Destination(address, to.port or 0, client_node or node_at(address, world))
-
-
-def node_at(address: IPAddress, world: World) -> str | None:
-    """The Node that has this address, or whose Pods do."""
-    for node in world.nodes.values():
-        if address in (*node.addresses.values(), *node.other_addresses):
-            return node.name
-        if any(address in cidr for cidr in node.pod_cidrs.values()):
-            return node.name
-    return None
-
-
-def seen_address(probe: Probe, destination: Destination, world: World) -> IPAddress | None:
-    """The client address that the backends should see; None where any will do, or where it is the client's own."""
-    expected = probe.spec.expect.client_address
-    if expected is None or expected == "Preserved":
-        return None
-    if expected not in {"Gateway", "Node"}:
-        return ip_address(expected)
-    if destination.entry is None:
-        raise UnresolvedError(f"spec.expect.clientAddress: {expected}: this packet enters the cluster by no Node")
-    node = world.nodes[destination.entry]
-    address = node.gateway(destination.family) if expected == "Gateway" else node.addresses.get(destination.family)
-    if address is None:
-        raise UnresolvedError(
-            f"spec.expect.clientAddress: Node {node.name} has no {destination.family} {expected} address"
-        )
-    return address
 
 
 # What the names stand for ---------------------------------------------------------------------------------------

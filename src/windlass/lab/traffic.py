@@ -74,7 +74,7 @@ class Traffic:
     async def _forge(self, flow: Flow, source: IPv4Address | IPv6Address) -> Attempt:
         try:
             arrival = await dialers.forge(flow.namespace, flow.protocol, flow.to, source, self._arrivals)
-        except OSError as error:
+        except (OSError, dialers.NoRouteError) as error:
             return _failed(error)
         return Attempt(Outcome.CONNECTED, arrival.backend, arrival.client, str(source))
 
@@ -169,7 +169,8 @@ class Rated:
         """No new ones; those under way get their second."""
         await _cancelled([self._starting])
         await asyncio.gather(*self._under_way)
-        return Observation(tuple(self._attempts))
+        failures = sum(attempt.outcome is not Outcome.CONNECTED for attempt in self._attempts)
+        return Observation(tuple(self._attempts), failures=failures)
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()

@@ -64,8 +64,10 @@ class Underlay:
         """The router with a bridge for each segment."""
         make_namespace(self._router, _ROUTER)
         with _netlink(self._router) as ip:
-            for segment in self._segments:
-                ip.link("add", ifname=segment.bridge, kind="bridge", br_mcast_snooping=0)
+            for number, segment in enumerate(self._segments, start=1):
+                # A MAC of its own: else the bridge takes that of a port, and changes it when a Node joins or leaves.
+                mac = f"02:00:00:00:00:{number:02x}"
+                ip.link("add", ifname=segment.bridge, kind="bridge", br_mcast_snooping=0, address=mac)
                 index = _index(ip, segment.bridge)
                 for subnet in segment.subnets:
                     _add_address(ip, index, router_of(subnet), subnet.prefixlen)

@@ -73,6 +73,9 @@ class World:
             if _key(delete) not in known:
                 name = delete.metadata.name
                 yield f"Delete {name}, spec.name: no earlier step made a {kind} {delete.spec.name}"
+        for name, node in self.nodes.items():
+            if name in earlier.nodes and node.status.addresses != earlier.nodes[name].status.addresses:
+                yield f"Node {name}, status.addresses: cannot change while it runs; delete the Node in a step before"
         for pod in self.pods.values():
             if pod.spec.node_name not in self.nodes:
                 yield f"Pod {pod.key}, spec.nodeName: there is no Node {pod.spec.node_name}"

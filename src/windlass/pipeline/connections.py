@@ -10,8 +10,6 @@ from windlass.openflow.actions import Ct, Nat, Output
 from windlass.openflow.fields import (
     IP_FRAG,
     LOCAL_PORT,
-    TCP,
-    UDP,
     destination,
     destination_port,
     icmp,
@@ -42,8 +40,9 @@ from windlass.pipeline.layout import (
     UPLINK,
 )
 
-# ICMP that can answer a translated Pod: echo replies, and errors about its packets.
-ANSWERS = {Family.IPV4: (0, 3, 11, 12), Family.IPV6: (129, 1, 2, 3, 4)}
+ECHO_REQUEST = {Family.IPV4: 8, Family.IPV6: 128}
+ECHO_REPLY = {Family.IPV4: 0, Family.IPV6: 129}
+ICMP_ERRORS = {Family.IPV4: (3, 11, 12), Family.IPV6: (1, 2, 3, 4)}
 ANY_FRAGMENT = IP_FRAG(1, 1)
 
 
@@ -56,8 +55,13 @@ def flows(node: LocalNode) -> Iterator[Flow]:
 
 
 def look_up(node: LocalNode, family: Family) -> Iterator[Flow]:
-    for number in DATAPATHS[node.os].tracked_protocols(family):
-        yield CONNTRACK.flow(NORMAL, protocol(family, number)).then(
+    datapath = DATAPATHS[node.os]
+    echoes = (icmp(family, ECHO_REQUEST[family]), icmp(family, ECHO_REPLY[family]))
+    for tracked in (
+        *(protocol(family, number) for number in datapath.transports),
+        *((icmp(family),) if datapath.icmp_errors else echoes),
+    ):
+        yield CONNTRACK.flow(NORMAL, tracked).then(
             Ct(POD_ZONE, table=CONNTRACK_STATE.number, nat=Nat()),
             why="look its connection up and translate it",
         )
@@ -72,12 +76,13 @@ def answers_to_pods(node: LocalNode, family: Family) -> Iterator[Flow]:
     The host's own traffic never enters connection tracking, but for the few packets that look like such an answer.
     """
     to_node = destination(node.addresses[family].ip)
-    for number in (TCP, UDP):
+    datapath = DATAPATHS[node.os]
+    for number in datapath.transports:
         for port, mask in SNAT_PORT_MASKS:
             yield UPLINK.flow(NORMAL, to_node, destination_port(family, number, port, mask)).then(
                 goto(CONNTRACK), why="to a port that Pods use as their Node: an answer to one of them?"
             )
-    for kind in ANSWERS[family]:
+    for kind in (ECHO_REPLY[family], *(ICMP_ERRORS[family] if datapath.icmp_errors else ())):
         yield UPLINK.flow(NORMAL, to_node, icmp(family, kind)).then(
             goto(CONNTRACK), why="an echo reply or an error: for a Pod that left as its Node?"
         )

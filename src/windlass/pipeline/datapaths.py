@@ -13,8 +13,6 @@ from windlass.model.families import Family
 from windlass.model.nodes import OperatingSystem
 from windlass.openflow.actions import Action, Ct, DecTtl, Goto, Learn, Move, Resubmit, Set, ToGroup
 from windlass.openflow.fields import (
-    ICMP,
-    ICMPV6,
     IPV6_DST,
     IPV6_SRC,
     PKT_MARK,
@@ -33,13 +31,11 @@ from windlass.openflow.flows import Flow, Group
 class Datapath:
     name: str
     families: tuple[Family, ...]
-    transports: tuple[int, ...]  # what connection tracking knows, beside ICMP of the family
+    transports: tuple[int, ...]  # what connection tracking knows, beside ICMP echoes
+    icmp_errors: bool  # whether it also knows the connection that an ICMP error is about
     unmatched: frozenset[Field]  # accepted in a match, and ignored
     unwritten: frozenset[Field]  # accepted in an action, and not applied
     recirculations: int  # how often a packet may pass ct or a select group; more and it is lost
-
-    def tracked_protocols(self, family: Family) -> tuple[int, ...]:
-        return (*self.transports, ICMP if family is Family.IPV4 else ICMPV6)
 
 
 DATAPATHS = {
@@ -47,6 +43,7 @@ DATAPATHS = {
         name="Linux",
         families=(Family.IPV4, Family.IPV6),
         transports=(TCP, UDP, SCTP),
+        icmp_errors=True,
         unmatched=frozenset(),
         unwritten=frozenset(),
         recirculations=12,
@@ -56,6 +53,7 @@ DATAPATHS = {
         name="Windows",
         families=(Family.IPV4,),  # after ct every IPv6 packet takes the slow path, and IPv6 cannot be rewritten
         transports=(TCP, UDP),  # ct drops what it does not know
+        icmp_errors=False,  # they come out of ct as invalid
         unmatched=frozenset({TCP_FLAGS, PKT_MARK}),
         unwritten=frozenset({PKT_MARK, IPV6_SRC, IPV6_DST, SCTP_SRC, SCTP_DST}),
         recirculations=6,

@@ -64,6 +64,9 @@ class Holding:
             case DeleteGroup(group):
                 self.groups.pop(group.identity, None)
 
+    def get(self, identity: Identity) -> EncodedFlow | EncodedGroup | None:
+        return self.groups.get(identity) if isinstance(identity, int) else self.flows.get(identity)
+
     def only(self, identities: Iterable[Identity]) -> Holding:
         """The part of it that has one of these identities."""
         part = Holding()
@@ -74,6 +77,29 @@ class Holding:
             elif (flow := self.flows.get(identity)) is not None:
                 part.flows[identity] = flow
         return part
+
+    def put(self, identities: Iterable[Identity], part: Holding) -> None:
+        """What has one of these identities is now this part."""
+        for identity in identities:
+            if isinstance(identity, int):
+                self.groups.pop(identity, None)
+            else:
+                self.flows.pop(identity, None)
+        self.flows.update(part.flows)
+        self.groups.update(part.groups)
+
+    def copy(self) -> Holding:
+        return Holding(dict(self.flows), dict(self.groups))
+
+
+def differing(one: Holding, other: Holding) -> set[Identity]:
+    """The identities under which the two hold something different, or only one of them something."""
+    keys = one.flows.keys() | other.flows.keys()
+    groups = one.groups.keys() | other.groups.keys()
+    return {
+        *(key for key in keys if one.flows.get(key) != other.flows.get(key)),
+        *(group for group in groups if one.groups.get(group) != other.groups.get(group)),
+    }
 
 
 def diff(installed: Holding, flows: Iterable[EncodedFlow], groups: Iterable[EncodedGroup]) -> Iterator[Step]:

@@ -7,6 +7,7 @@ looks on the wire is `openflow.wire`, and to connect again after a loss is the c
 from __future__ import annotations
 
 import asyncio
+import struct
 from asyncio import Future, Queue, StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -164,17 +165,16 @@ class Connection:
         await self._send((packets.packet_out(packet, in_port, does, _NOBODY),))
 
     async def events(self) -> list[Event]:
-        """What happened since the last call, at least one thing; waits for it. Raises when the connection is lost."""
+        """What happened since the last call, at least one thing; waits for it. Raises when the connection is lost.
+
+        Updates of flows that a dump has shown in the meantime are left out.
+        """
         while not self._events:
             self._something_happened.clear()
             self._check()
             await self._something_happened.wait()
         happened, self._events = self._events, []
         return happened
-
-    def forget_flow_updates(self) -> None:
-        """Of those that have come and nobody has taken: for one who has just seen all flows in a dump."""
-        self._events = [event for event in self._events if not isinstance(event, FlowUpdate)]
 
     # ---- the life of the connection
 
@@ -206,7 +206,7 @@ class Connection:
             while chunk := await self._reader.read(_READ):
                 self._heard = True
                 unread = self._handle_all(unread + chunk)
-        except MalformedMessage as error:
+        except (ValueError, IndexError, struct.error) as error:  # of a message that does not hold what it should
             self.lose(f"the peer sent what is no OpenFlow 1.5: {error}")
         except OSError as error:
             self.lose(str(error))
@@ -351,6 +351,8 @@ class Connection:
                     self._tell(update)
         elif xid in self._dumps:
             self._dumps[xid].put_nowait(part)
+            if part.part == wire.Part.FLOWS and not part.more:
+                self._events = [event for event in self._events if not isinstance(event, FlowUpdate)]
 
     def _handle_error(self, xid: int, error: OpenFlowError) -> None:
         answer = self._answers.get(xid)

@@ -6,10 +6,9 @@ It decides nothing about flows: what should be there is the Program's, what to s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from typing import NoReturn
 
 import structlog
@@ -38,6 +37,7 @@ from windlass.switch.changes import (
     ModifyGroup,
     Step,
     diff,
+    differing,
     message,
 )
 from windlass.switch.connection import (
@@ -97,6 +97,7 @@ class InstalledProgram:
         self._program = dict(program)
         self._on_event = on_event
         self._owners: dict[Identity, Owner] = {}
+        self._claims: dict[Owner, list[Identity]] = {}  # what each has asked for, be it still the owner or not
         self._installed = Holding()  # what the switch accepted from us, or said it had
         self._problems: dict[Identity, Problem] = {}
         self._connection: Connection | None = None  # one that has been synced
@@ -119,23 +120,26 @@ class InstalledProgram:
         """
         async with self._lock:
             steps = self._adopt(parts)
-            if self._connection is not None:
+            connection = self._connection
+            if connection is not None:
                 try:
-                    await self._carry_out(self._connection, steps)
+                    await self._carry_out(connection, steps)
                 except ConnectionLostError as error:
-                    self._lost(str(error))
+                    if connection is self._connection:  # `keep` has not heard of it yet
+                        self._lost(str(error))
         await self._synced.wait()
 
     async def audit(self) -> int:
-        """Compares all that the switch holds with what it should; sets right what differs and says how much it was."""
-        async with self._lock:
-            if self._connection is None:
-                return 0  # the coming sync looks at everything anyway
-            try:
-                return await self._audit(self._connection)
-            except ConnectionLostError as error:
-                self._lost(str(error))
-                return 0
+        """Compares all that the switch holds with what it should; sets right what differs and says how much it was.
+
+        Changes go on meanwhile.
+        """
+        if self._connection is None:
+            return 0  # the coming sync looks at everything anyway
+        try:
+            return await self._audit(self._connection)
+        except ConnectionLostError:
+            return 0  # likewise
 
     async def packet_out(self, packet: bytes, in_port: int, does: Actions) -> None:
         """Have the switch treat the packet as one that came in by `in_port`. While it is away, packets are lost."""
@@ -175,6 +179,7 @@ class InstalledProgram:
                 await connection.unwatch_flows()
             self._installed = held
             self._owners.clear()
+            self._claims.clear()
             self._problems.clear()
             # Encoded as the switch takes them in: both work at the same time.
             steps = diff(held, self._claimed_flows(self._program), self._claimed_groups(self._program))
@@ -187,29 +192,34 @@ class InstalledProgram:
         _log.info("the switch is in sync", flows=len(self._installed.flows), sent=len(outcome.accepted))
         if bulk:
             await _watch(connection)
-            async with self._lock:
-                await self._audit(connection)
+            await self._audit(connection)
 
     async def _audit(self, connection: Connection) -> int:
-        held = await _read(connection)
-        connection.forget_flow_updates()  # the dump has shown what they would tell
-        steps = list(diff(held, self._installed.flows.values(), self._installed.groups.values()))
-        self._installed = held
-        healed = await self._heal(connection, steps)
-        if refused := {problem.owner: self._program[problem.owner] for problem in self._problems.values()}:
-            await self._carry_out(connection, self._adopt(refused))  # the reason may be gone
+        before = self._installed.copy()
+        found = await _read(connection)
+        async with self._lock:
+            if connection is not self._connection:
+                return 0  # lost, and maybe regained by a sync that has looked at everything
+            ours = self._installed
+            # What we have changed ourselves since then is not as it was found, nor as it was before.
+            drift = {identity for identity in differing(before, found) if ours.get(identity) is before.get(identity)}
+            healed = await self._heal(connection, drift, found)
+            if refused := {problem.owner: self._program[problem.owner] for problem in self._problems.values()}:
+                await self._carry_out(connection, self._adopt(refused))  # the reason may be gone
         return healed
 
     # ---- what others do to our bridge
 
     async def _tend(self, connection: Connection) -> NoReturn:
         while True:
-            changed: dict[Key, FlowUpdate] = {}
+            changed: dict[Key, EncodedFlow | None] = {}
             groups_changed = False
             for event in await connection.events():
                 match event:
-                    case FlowUpdate(flow=EncodedFlow() as flow):
-                        changed[flow.key] = event  # the last one tells what is there now
+                    case FlowUpdate(FlowEvent.REMOVED, EncodedFlow() as flow):
+                        changed[flow.key] = None
+                    case FlowUpdate(_, EncodedFlow() as flow):
+                        changed[flow.key] = flow
                     case GroupsChanged():
                         groups_changed = True
                     case PacketIn() | PortStatus():
@@ -217,30 +227,24 @@ class InstalledProgram:
                     case Complaint(error):
                         _log.warning("the switch refused a message", reason=str(error))
             if groups_changed:
-                await self.audit()  # flows go with their group, so look at all
+                await self._audit(connection)  # flows go with their group, so look at everything
             elif changed:
+                found = Holding({key: flow for key, flow in changed.items() if flow is not None})
                 async with self._lock:
-                    await self._heal(connection, self._restoring(changed))
+                    await self._heal(connection, changed.keys(), found)
 
-    def _restoring(self, changed: Mapping[Key, FlowUpdate]) -> list[Step]:
-        """The steps back to what was there; until they are taken, what is known to be there is what the switch said."""
-        known = self._installed
-        ours = known.only(changed)
-        for key, update in changed.items():
-            known.flows.pop(key, None)
-            if update.flow is not None and update.event is not FlowEvent.REMOVED:
-                known.flows[key] = update.flow
-        return list(diff(known.only(changed), ours.flows.values(), ()))
-
-    async def _heal(self, connection: Connection, steps: Sequence[Step]) -> int:
+    async def _heal(self, connection: Connection, identities: Collection[Identity], found: Holding) -> int:
+        """Puts back what we had under these identities, where something else was found."""
+        ours, theirs = self._installed.only(identities), found.only(identities)
+        steps = list(diff(theirs, ours.flows.values(), ours.groups.values()))
         if not steps:
             return 0
+        self._installed.put(identities, theirs)  # until the steps are taken
         outcome = await connection.deliver(steps, message)
         self._record(outcome)
-        healed = len(outcome.accepted)
-        self.counters.drift_healed += healed
-        _log.warning("somebody else changed our bridge; it is as it should be again", healed=healed)
-        return healed
+        self.counters.drift_healed += len(outcome.accepted)
+        _log.warning("somebody else changed our bridge; set right", healed=len(outcome.accepted))
+        return len(outcome.accepted)
 
     # ---- what we do to it
 
@@ -256,9 +260,8 @@ class InstalledProgram:
 
     def _release(self, owner: Owner) -> Iterator[Identity]:
         """What this owner had and nobody else has taken over, as a new Pod does with the port of one that is gone."""
-        part = self._program.pop(owner, NOTHING)
-        keys: Iterator[Identity] = (flow_wire.encode(flow).key for flow in part.flows)
-        for identity in chain(keys, (group.identity for group in part.groups)):
+        self._program.pop(owner, None)
+        for identity in self._claims.pop(owner, ()):
             if self._owners.get(identity) == owner:
                 del self._owners[identity]
                 self._problems.pop(identity, None)
@@ -268,13 +271,13 @@ class InstalledProgram:
         for owner, part in parts.items():
             for flow in part.flows:
                 encoded = flow_wire.encode(flow)
-                self._owners[encoded.key] = owner
+                self._claim(owner, encoded.key)
                 yield encoded
 
     def _claimed_groups(self, parts: Program) -> Iterator[EncodedGroup]:
         for owner, part in parts.items():
             for group in part.groups:
-                self._owners[group.identity] = owner
+                self._claim(owner, group.identity)
                 try:
                     yield group_wire.encode(group)
                 except GroupTooLargeError as error:
@@ -282,6 +285,10 @@ class InstalledProgram:
                     # Better the buckets it had than none, and no flow that leads nowhere.
                     if (held := self._installed.groups.get(group.identity)) is not None:
                         yield held
+
+    def _claim(self, owner: Owner, identity: Identity) -> None:
+        self._owners[identity] = owner
+        self._claims.setdefault(owner, []).append(identity)
 
     async def _carry_out(self, connection: Connection, steps: Sequence[Step]) -> None:
         if not steps:

@@ -32,16 +32,7 @@ from windlass.openflow.wire.oxm import LAYOUTS, Layout, layout, older_header
 _OUTPUT, _GROUP, _DEC_TTL, _SET_FIELD, _COPY_FIELD = 0, 22, 24, 25, 28
 _EXPERIMENTER = 0xFFFF
 _NICIRA = 0x2320
-_RESUBMIT_TABLE, _OUTPUT_REG, _LEARN, _CONTROLLER, _CONJUNCTION, _CT, _NAT, _CONTROLLER2 = (
-    14,
-    15,
-    16,
-    20,
-    34,
-    35,
-    36,
-    37,
-)
+_RESUBMIT_TABLE, _OUTPUT_REG, _LEARN, _CONJUNCTION, _CT, _NAT, _CONTROLLER2 = 14, 15, 16, 34, 35, 36, 37
 
 _GOTO_TABLE, _APPLY_ACTIONS = 1, 4
 _INSTRUCTION = struct.Struct("!HH4x")
@@ -87,12 +78,8 @@ def _output(action: Output) -> bytes:
 
 def _output_to(action: OutputTo) -> bytes:
     bits = action.port
-    return _OUTPUT_BITS.pack(
-        *(_EXPERIMENTER, 24, _NICIRA, _OUTPUT_REG),
-        bits.low << 6 | (bits.width - 1),
-        older_header(bits.field),
-        _WHOLE_PACKET,
-    )
+    span = bits.low << 6 | (bits.width - 1)
+    return _OUTPUT_BITS.pack(_EXPERIMENTER, 24, _NICIRA, _OUTPUT_REG, span, older_header(bits.field), _WHOLE_PACKET)
 
 
 def _to_group(action: ToGroup) -> bytes:
@@ -105,9 +92,7 @@ def _resubmit(action: Resubmit) -> bytes:
 
 
 def _conjunction(action: Conjunction) -> bytes:
-    return _CONJUNCTIVE.pack(
-        *(_EXPERIMENTER, 16, _NICIRA, _CONJUNCTION), action.clause, action.clauses, action.identity
-    )
+    return _CONJUNCTIVE.pack(_EXPERIMENTER, 16, _NICIRA, _CONJUNCTION, action.clause, action.clauses, action.identity)
 
 
 def _dec_ttl(_: DecTtl) -> bytes:
@@ -121,7 +106,7 @@ def _goto(action: Goto) -> bytes:
 def _move(action: Move) -> bytes:
     source, to = action.source, action.to
     return _COPY.pack(
-        *(_COPY_FIELD, 24, to.width, source.low, to.low), layout(source.field).header, layout(to.field).header
+        _COPY_FIELD, 24, to.width, source.low, to.low, layout(source.field).header, layout(to.field).header
     )
 
 
@@ -203,18 +188,13 @@ def _learn(action: Learn) -> bytes:
     specs = b"".join(map(_spec, action.specs))
     length = 32 + len(specs)
     pad = -length % 8
-    return (
-        _TEACH.pack(
-            *(_EXPERIMENTER, length + pad, _NICIRA, _LEARN),
-            *(action.idle_timeout, action.hard_timeout, action.priority, action.cookie),
-            _DELETE_LEARNED if action.delete_learned else 0,
-            action.table,
-            0,
-            0,
-        )
-        + specs
-        + bytes(pad)
-    )
+    flags = _DELETE_LEARNED if action.delete_learned else 0
+    # fmt: off
+    return _TEACH.pack(
+        _EXPERIMENTER, length + pad, _NICIRA, _LEARN,
+        action.idle_timeout, action.hard_timeout, action.priority, action.cookie, flags, action.table, 0, 0,
+    ) + specs + bytes(pad)
+    # fmt: on
 
 
 def _spec(spec: LearnMatch | LearnLoad) -> bytes:

@@ -1,0 +1,131 @@
+"""The commands as a person uses them: run, up, status, exec, down; on hosts alone, which need no Open vSwitch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from labnet import needs_root
+
+from windlass.lab import keepers, runs
+from windlass.lab.agents import Programs
+from windlass.lab.labs import Lab, LabError
+
+pytestmark = needs_root
+
+HOSTS = """
+{kind: ExternalHost, metadata: {name: left}, spec: {addresses: [10.5.0.5]}}
+---
+{kind: ExternalHost, metadata: {name: right}, spec: {addresses: [10.6.0.6], ports: [{port: 80}]}}
+---
+"""
+PROBE = """
+kind: Probe
+metadata: {name: NAME}
+spec: {from: {externalHost: left}, to: {address: 10.6.0.6, port: PORT}, expect: {backends: [externalHost/right]}}
+---
+"""
+GOOD = PROBE.replace("NAME", "good").replace("PORT", "80")
+BAD = PROBE.replace("NAME", "bad").replace("PORT", "81")
+
+# A person at a terminal: run this in a process of its own, so that signals and forks are real
+UP = """
+import sys
+from pathlib import Path
+from windlass.lab import keepers
+keepers.up(Path(sys.argv[1]), detach=DETACH)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _able():
+    """`run` and `up` look first whether this machine can have a lab at all."""
+    try:
+        runs.check_machine(Programs())
+    except LabError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    def make(**files):
+        for name, text in files.items():
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "1.yaml").write_text(text)
+        return tmp_path
+
+    return make
+
+
+def test_all_passed_is_status_0_and_the_json_says_so(folder, tmp_path, capsys):
+    status = runs.run([folder(a=HOSTS + GOOD, b=HOSTS + GOOD)], json_file=tmp_path / "out.json", jobs=2)
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert (status, report["passed"], report["failed"]) == (0, 2, 0)
+    assert [scenario["name"] for scenario in report["scenarios"]] == ["a", "b"]
+    assert report["scenarios"][0]["probes"][0]["backends"] == {"externalHost/right": 10}
+    assert "2 passed, 0 failed in" in capsys.readouterr().out
+
+
+def test_a_failed_probe_is_status_1_and_the_table_says_why(folder, capsys):
+    assert runs.run([folder(a=HOSTS + GOOD + BAD)]) == 1
+    printed = capsys.readouterr().out
+    assert "FAIL: expected Connected, saw Refused; no answer from externalHost/right" in printed
+
+
+def test_what_cannot_be_read_is_status_2_and_the_others_run(folder, tmp_path, capsys):
+    status = runs.run([folder(a=HOSTS + GOOD, b="- 1"), tmp_path / "nowhere"], json_file=tmp_path / "out.json")
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert (status, report["passed"]) == (2, 1)
+    assert "1.yaml: holds a list" in report["scenarios"][1]["error"]
+    assert "there is no such file or folder" in report["scenarios"][2]["error"]
+    assert "2 scenarios could not run" in capsys.readouterr().out
+
+
+def test_a_lab_that_is_kept_in_the_background(folder):
+    file = folder(hosts=HOSTS + BAD) / "hosts"
+    command = [sys.executable, "-c", UP.replace("DETACH", "True"), str(file)]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    lab = Lab(told.split()[1])
+    try:
+        assert told.strip() == f"lab {lab.id} stands: externalHost/left, externalHost/right"
+        assert lab.id in [description.id for description in keepers.status()]
+        inside = f"from windlass.lab import keepers; keepers.enter('right', ['ip', '-br', 'addr'], {lab.id!r})"
+        shown = subprocess.run([sys.executable, "-c", inside], check=True, capture_output=True, text=True).stdout
+        assert "10.6.0.6/24" in shown
+    finally:
+        assert keepers.down(lab.id) == lab.id
+    assert not lab.folder.exists()
+    assert lab.namespaces == []
+
+
+def test_a_lab_that_is_kept_in_the_foreground_ends_with_ctrl_c(folder):
+    file = folder(hosts=HOSTS) / "hosts"
+    command = [sys.executable, "-u", "-c", UP.replace("DETACH", "False"), str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        lab = Lab(process.stdout.readline().split()[1])
+        assert lab.namespaces
+        process.send_signal(signal.SIGINT)
+    assert process.returncode == 0
+    assert lab.namespaces == []
+
+
+def test_a_lab_that_cannot_come_up_is_told_by_whoever_asked_for_it(folder):
+    stop_api = "{kind: Action, metadata: {name: x}, spec: {stopAPIServer: true}}"
+    with pytest.raises(LabError, match="there is no API server in this lab"):
+        keepers.up(folder(a=HOSTS + stop_api) / "a", detach=True)
+    with pytest.raises(LabError, match="holds 2 scenarios; name the one to bring up"):
+        keepers.up(folder(b=HOSTS))
+
+
+def test_what_a_machine_lacks_is_said(monkeypatch):
+    with pytest.raises(LabError, match="nowhere: the CNI plugin is not there; `make setup` builds it"):
+        runs.check_machine(Programs(cni=Path("nowhere")))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(LabError, match="needs root"):
+        runs.check_machine(Programs())
