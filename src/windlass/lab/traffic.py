@@ -112,15 +112,16 @@ async def attempt(flow: Flow, arrivals: Arrivals) -> Attempt:
 
 
 class Held:
-    """One connection, used every 20 ms; the longest silence is measured."""
+    """One connection, used every 20 ms; the longest silence is measured, but for what this process slept through."""
 
     def __init__(self, conversation: Conversation | None, opening: Attempt) -> None:
         self._opening = opening
         self._conversation = conversation
         self._longest = 0.0
         self._broken = ""
-        self._last = asyncio.get_running_loop().time()
-        jobs = (self._use(conversation), self._listen(conversation)) if conversation else ()
+        self._last = self._awake = asyncio.get_running_loop().time()
+        self._slept = 0.0  # since the last answer: how long this process itself did not run
+        jobs = (self._use(conversation), self._listen(conversation), self._tick()) if conversation else ()
         self._tasks = [asyncio.ensure_future(job) for job in jobs]
 
     async def end(self) -> Observation:
@@ -148,10 +149,23 @@ class Held:
         except OSError as error:
             self._broken = self._broken or _words(error)
 
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT)
+            self._now()
+
     def _heard(self) -> None:
-        now = asyncio.get_running_loop().time()
-        self._longest = max(self._longest, now - self._last)
+        now = self._now()
+        self._longest = max(self._longest, now - self._last - self._slept)
         self._last = now
+        self._slept = 0.0
+
+    def _now(self) -> float:
+        """Called at every beat: a beat that comes late says that this machine was busy, not that the network failed."""
+        now = asyncio.get_running_loop().time()
+        self._slept += max(0.0, now - self._awake - 2 * BEAT)
+        self._awake = now
+        return now
 
 
 class Rated:
