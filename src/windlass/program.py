@@ -14,13 +14,14 @@ from msgspec import Struct
 
 from windlass.model.nodes import NodeState
 from windlass.openflow.flows import Flow, Group
-from windlass.pipeline import connections, pods, ports, responders, routing
+from windlass.pipeline import connections, pods, ports, responders, routing, services
 
 
 class Kind(Enum):
     NODE = "Node"
     PEER = "Peer"
     POD = "Pod"
+    SERVICE = "Service"
 
 
 class Owner(NamedTuple):
@@ -54,6 +55,8 @@ def owners(state: NodeState) -> Iterator[Owner]:
         yield Owner(Kind.PEER, name)
     for container_id in state.pods:
         yield Owner(Kind.POD, container_id)
+    for key in state.services:
+        yield Owner(Kind.SERVICE, key)
 
 
 def part(state: NodeState, owner: Owner) -> Part:
@@ -68,12 +71,18 @@ def part(state: NodeState, owner: Owner) -> Part:
                     *pods.flows(node),
                     *connections.flows(node),
                     *routing.flows(node),
+                    *services.flows(node),
                 )
             )
         case Kind.PEER if owner.name in state.peers:
             return Part(flows=tuple(routing.peer_flows(node, state.peers[owner.name])))
         case Kind.POD if owner.name in state.pods:
             return Part(flows=tuple(pods.pod_flows(node, state.pods[owner.name])))
+        case Kind.SERVICE if owner.name in state.services:
+            service = state.services[owner.name]
+            return Part(
+                flows=tuple(services.service_flows(node, service)), groups=tuple(services.service_groups(node, service))
+            )
     return NOTHING
 
 
@@ -82,7 +91,11 @@ def changed_owners(before: NodeState, after: NodeState) -> Iterator[Owner]:
     if before.node != after.node:
         yield from dict.fromkeys((*owners(before), *owners(after)))
         return
-    for kind, old, new in ((Kind.PEER, before.peers, after.peers), (Kind.POD, before.pods, after.pods)):
+    for kind, old, new in (
+        (Kind.PEER, before.peers, after.peers),
+        (Kind.POD, before.pods, after.pods),
+        (Kind.SERVICE, before.services, after.services),
+    ):
         for name in old.keys() | new.keys():
             if old.get(name) != new.get(name):
                 yield Owner(kind, name)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork
+from windlass.model.services import Service
 
 
 class TrafficMode(Enum):
@@ -48,7 +49,11 @@ class LocalNode:
     pod_cidrs: Mapping[Family, IPNetwork]
     uplink_mac: str  # also the MAC of the bridge interface
     other_addresses: tuple[IPAddress, ...] = ()  # of NICs that are not on the bridge
+    node_port_networks: tuple[IPNetwork, ...] = ()  # NodePorts answer only at addresses in these; empty: at all
     ports: Ports = field(default_factory=Ports)
+
+    def serves_node_ports(self, address: IPAddress) -> bool:
+        return not self.node_port_networks or any(address in network for network in self.node_port_networks)
 
     @property
     def families(self) -> tuple[Family, ...]:
@@ -103,3 +108,4 @@ class NodeState:
     node: LocalNode
     peers: Mapping[str, Peer] = field(default_factory=dict)  # by Node name
     pods: Mapping[str, AttachedPod] = field(default_factory=dict)  # by container id
+    services: Mapping[str, Service] = field(default_factory=dict)  # by namespace/name

@@ -52,6 +52,7 @@ class ServicePort(Struct, frozen=True, gc=False):
     local_endpoints: tuple[Endpoint, ...]  # usable on this Node by policy Local
     anywhere: bool = True  # is there a usable endpoint on any Node? If not, connections are refused
     affinity_seconds: int = 0  # sessionAffinity ClientIP; 0: none
+    group: int = 0  # the first of 256 group numbers that are this port's, whatever happens to other Services
 
 
 class Service(Struct, frozen=True, gc=False):

@@ -58,7 +58,7 @@ class Ct(Struct, frozen=True, gc=False):
     table: int | None = None
     commit: bool = False
     nat: Nat | None = None
-    sets: tuple[Set, ...] = ()  # of ct_mark and ct_label, on commit
+    sets: tuple[Set | Move, ...] = ()  # of ct_mark and ct_label, on commit
 
 
 class ToGroup(Struct, frozen=True, gc=False):

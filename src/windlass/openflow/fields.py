@@ -221,6 +221,11 @@ def destination_port(family: Family, number: int, port: int, mask: int | None = 
     return (*protocol(family, number), _PORTS[number][1](port, mask))
 
 
+def source_port(family: Family, number: int, port: int, mask: int | None = None) -> tuple[Term, ...]:
+    """The same for the port they come from."""
+    return (*protocol(family, number), _PORTS[number][0](port, mask))
+
+
 def tunnel_destination(address: IPAddress) -> Term:
     return _TUNNEL_DESTINATIONS[Family(address.version)](int(address))
 

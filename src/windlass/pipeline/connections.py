@@ -23,6 +23,7 @@ from windlass.pipeline.layout import (
     CONNTRACK,
     CONNTRACK_COMMIT,
     CONNTRACK_STATE,
+    CT_SERVICE,
     CT_SNAT,
     FROM_UPLINK,
     HIGH,
@@ -34,8 +35,9 @@ from windlass.pipeline.layout import (
     NORMAL,
     POD_ZONE,
     SNAT,
-    SNAT_PORT_MASKS,
+    SNAT_PORT_MASK,
     SNAT_PORTS,
+    UN_SNAT,
     UNTRACKED,
     UPLINK,
 )
@@ -78,18 +80,20 @@ def answers_to_pods(node: LocalNode, family: Family) -> Iterator[Flow]:
     to_node = destination(node.addresses[family].ip)
     datapath = DATAPATHS[node.os]
     for number in datapath.transports:
-        for port, mask in SNAT_PORT_MASKS:
-            yield UPLINK.flow(NORMAL, to_node, destination_port(family, number, port, mask)).then(
-                goto(CONNTRACK), why="to a port that Pods use as their Node: an answer to one of them?"
-            )
+        yield UPLINK.flow(NORMAL, to_node, destination_port(family, number, *SNAT_PORT_MASK)).then(
+            goto(UN_SNAT), why="to a port that Pods use as their Node: an answer to one of them?"
+        )
     for kind in (ECHO_REPLY[family], *(ICMP_ERRORS[family] if datapath.icmp_errors else ())):
         yield UPLINK.flow(NORMAL, to_node, icmp(family, kind)).then(
-            goto(CONNTRACK), why="an echo reply or an error: for a Pod that left as its Node?"
+            goto(UN_SNAT), why="an echo reply or an error: for a Pod that left as its Node?"
         )
     yield UPLINK.flow(NORMAL, to_node, ANY_FRAGMENT).then(
-        goto(CONNTRACK), why="a fragment has no port to tell: connection tracking reassembles it"
+        goto(UN_SNAT), why="a fragment has no port to tell: connection tracking reassembles it"
     )
-    yield CONNTRACK_STATE.flow(HIGH, FROM_UPLINK, to_node).then(
+    yield CONNTRACK_STATE.flow(HIGH, FROM_UPLINK, to_node, INVALID).then(
+        Output(LOCAL_PORT), why="of no connection of a Pod: it was for the host after all"
+    )
+    yield L3_FORWARDING.flow(HIGH, FROM_UPLINK, to_node, CT_SERVICE.unset).then(
         Output(LOCAL_PORT), why="not translated to a Pod's address: it was for the host after all"
     )
 
@@ -102,7 +106,7 @@ def state() -> Iterator[Flow]:
 
 
 def commit(node: LocalNode, family: Family) -> Iterator[Flow]:
-    yield CONNTRACK_COMMIT.flow(HIGH, ip(family), SNAT, NEW).then(
+    yield CONNTRACK_COMMIT.flow(HIGH, ip(family), SNAT, NEW, CT_SERVICE.unset).then(
         Ct(
             POD_ZONE,
             table=L2_FORWARDING_OUT.number,
@@ -115,7 +119,7 @@ def commit(node: LocalNode, family: Family) -> Iterator[Flow]:
     yield CONNTRACK_COMMIT.flow(HIGH, ip(family), SNAT, UNTRACKED).drop(
         why="cannot be translated, and must not leave with a Pod's address"
     )
-    yield CONNTRACK_COMMIT.flow(NORMAL, ip(family), NEW).then(
+    yield CONNTRACK_COMMIT.flow(NORMAL, ip(family), NEW, CT_SERVICE.unset).then(
         Ct(POD_ZONE, commit=True),
         goto(L2_FORWARDING_OUT),
         why="the first packet of a connection: remember it",

@@ -35,6 +35,11 @@ class Mark:
     def set(self) -> Set:
         return Set(self.bits(self.value))
 
+    @property
+    def unset(self) -> Term:
+        """The condition that a flag is not set."""
+        return self.bits(0)
+
 
 @dataclass(frozen=True, slots=True)
 class RegisterField:

@@ -6,6 +6,9 @@ a dump. The pipeline page of the docs, the words of a rendered flow and the chec
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address, IPv6Address
+
+from windlass.model.families import Family, IPAddress
 from windlass.openflow.fields import CT_MARK, CT_STATE, Term, mac, reg
 from windlass.pipeline.declarations import Layout
 
@@ -17,20 +20,27 @@ CLASSIFIER = LAYOUT.table(
     0,
     "Classifier",
     "Which kind of port did the packet come in by?",
-    leads_to=("Uplink", "SpoofGuard", "ARPResponder", "Conntrack"),
+    leads_to=("Uplink", "SpoofGuard", "ARPResponder", "UnSNAT"),
 )
 UPLINK = LAYOUT.table(
     5,
     "Uplink",
-    "From the wire: is it for the host, or for a Pod?",
-    leads_to=("Conntrack",),
+    "From the wire: is it for the host, for a Pod, or for a Service?",
+    leads_to=("NodePortFilter", "UnSNAT"),
+    miss="to the host",
+)
+NODE_PORT_FILTER = LAYOUT.table(
+    6,
+    "NodePortFilter",
+    "To the Node's own address: is its port a NodePort?",
+    leads_to=("UnSNAT",),
     miss="to the host",
 )
 SPOOF_GUARD = LAYOUT.table(
     10,
     "SpoofGuard",
     "Does the Pod speak as itself?",
-    leads_to=("ARPResponder", "Conntrack"),
+    leads_to=("ARPResponder", "UnSNAT"),
 )
 ARP_RESPONDER = LAYOUT.table(
     20,
@@ -39,6 +49,13 @@ ARP_RESPONDER = LAYOUT.table(
     leads_to=("NDAdvertiser",),
 )
 ND_ADVERTISER = LAYOUT.table(21, "NDAdvertiser", "A solicitation become an advertisement: now it can carry the MAC.")
+UN_SNAT = LAYOUT.table(
+    25,
+    "UnSNAT",
+    "Is it an answer to a Service's connection that was given another source? Back to that source first.",
+    leads_to=("Conntrack",),
+    miss="on to Conntrack",
+)
 CONNTRACK = LAYOUT.table(
     30,
     "Conntrack",
@@ -49,6 +66,13 @@ CONNTRACK_STATE = LAYOUT.table(
     31,
     "ConntrackState",
     "What does the state of its connection say?",
+    leads_to=("ServiceLB", "L3Forwarding"),
+    miss="on to L3Forwarding",
+)
+SERVICE_LB = LAYOUT.table(
+    41,
+    "ServiceLB",
+    "The first packet of a connection: is it for a Service, and which endpoint serves it?",
     leads_to=("L3Forwarding",),
     miss="on to L3Forwarding",
 )
@@ -78,6 +102,14 @@ FROM_UPLINK = SOURCE.mark(4, "Uplink")
 FROM_BRIDGE = SOURCE.mark(5, "Bridge")
 
 SNAT = LAYOUT.flag(reg(0)[17], "snat", "leaves as the Node (set in L3Forwarding, used in ConntrackCommit)")
+MASQUERADE = LAYOUT.flag(reg(0)[18], "masquerade", "a Service's client that must be seen as the gateway (ServiceLB)")
+TO_NODE = LAYOUT.flag(reg(0)[19], "to-node", "addressed to the Node itself: perhaps to a NodePort (ConntrackState)")
+SNAT_VIRTUAL = LAYOUT.flag(
+    reg(0)[20],
+    "snat-virtual",
+    "leaves as the virtual client: the host's answers come back to the switch (L3Forwarding)",
+)
+HAIRPIN = LAYOUT.flag(reg(0)[21], "hairpin", "leaves by the port it came in by (set in L3Forwarding)")
 
 OUT_PORT = LAYOUT.field(reg(1)[0:32], "out", "the port by which the packet will leave")
 
@@ -86,10 +118,14 @@ ASKED = LAYOUT.field(reg(2)[0:32], "asked", "the address that an ARP request ask
 # --- Connection tracking ------------------------------------------------------------------------------------------
 
 POD_ZONE = 65520  # one zone for both families: a connection's addresses tell them apart
+SNAT_ZONE = 65521  # a Service's connection that needs another source as well: one translation per zone and commit
 
+CT_MASQUERADE = LAYOUT.flag(CT_MARK[4], "ct-masquerade", "a Service's connection whose client is seen as the gateway")
+CT_SERVICE = LAYOUT.flag(CT_MARK[5], "ct-service", "a connection to a Service (0x20, as in the design notes)")
 CT_SNAT = LAYOUT.flag(CT_MARK[6], "ct-snat", "the connection leaves as the Node (0x40, as in the design notes)")
 
 NEW: Term = CT_STATE(0x21, 0x21)  # +new+trk
+ESTABLISHED_ORIGINAL: Term = CT_STATE(0x20, 0x29)  # -new-rpl+trk: in the direction of the connection's first packet
 INVALID: Term = CT_STATE(0x30, 0x30)  # +inv+trk
 UNTRACKED: Term = CT_STATE(0, 0x20)  # -trk
 
@@ -105,7 +141,21 @@ MISS = 0
 
 VIRTUAL_MAC = mac("aa:bb:cc:dd:ee:ff")  # the one neighbour that Pods and the gateway see
 
-# Ports of the Node that translated Pod connections use. Outside of the NodePorts and of the ephemeral ports of Linux
-# and Windows, so that the host's own connections never meet one; 16384-28671 is two masks: few flows, few megaflows.
-SNAT_PORTS = (0x4000, 0x6FFF)
-SNAT_PORT_MASKS = ((0x4000, 0xE000), (0x6000, 0xF000))
+# What the host addresses NodePorts by, once it has translated its own address; and as whom its own connections to
+# endpoints on itself come to it. Both are behind the gateway, and nobody's.
+NODE_PORT_ADDRESS: dict[Family, IPAddress] = {
+    Family.IPV4: IPv4Address("169.254.169.110"),
+    Family.IPV6: IPv6Address("fd00:169:254:169::110"),
+}
+VIRTUAL_CLIENT: dict[Family, IPAddress] = {
+    Family.IPV4: IPv4Address("169.254.169.111"),
+    Family.IPV6: IPv6Address("fd00:169:254:169::111"),
+}
+
+# Ports that translated connections use. Outside of the NodePorts and of the ephemeral ports of Linux and Windows, so
+# that the host's own connections never meet one. Each range is one mask: few flows, few megaflows. Pods that leave as
+# their Node, and clients of Services, have a range each: so their answers are told apart before any look-up.
+SNAT_PORTS = (0x4000, 0x5FFF)
+SNAT_PORT_MASK = (0x4000, 0xE000)
+SERVICE_SNAT_PORTS = (0x6000, 0x6FFF)
+SERVICE_SNAT_PORT_MASK = (0x6000, 0xF000)

@@ -26,13 +26,13 @@ from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import (
     ARP_RESPONDER,
     CLASSIFIER,
-    CONNTRACK,
     FROM_POD,
     HIGH,
     LOW,
     NORMAL,
     SPOOF_GUARD,
     TOP,
+    UN_SNAT,
 )
 from windlass.pipeline.responders import ARP_REQUEST, SOLICITATION
 from windlass.pipeline.routing import to_pod
@@ -64,7 +64,7 @@ def speaks_as_itself(pod: AttachedPod, address: IPAddress) -> Iterator[Flow]:
     """MAC and address must be the Pod's own; everything else misses the table and is dropped."""
     sender = (IN_PORT(pod.ofport), ETH_SRC(mac(pod.mac)))
     yield SPOOF_GUARD.flow(LOW, sender, source(address)).then(
-        goto(CONNTRACK), why=f"Pod {pod.key} sends from its own address"
+        goto(UN_SNAT), why=f"Pod {pod.key} sends from its own address"
     )
     if isinstance(address, IPv4Address):
         asks = (ARP, ARP_OP(ARP_REQUEST), ARP_SHA(mac(pod.mac)), ARP_SPA(int(address)))

@@ -6,23 +6,24 @@ from collections.abc import Iterator
 
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode, TrafficMode
-from windlass.openflow.actions import Output, OutputTo
+from windlass.openflow.actions import BACK, Output, OutputTo
 from windlass.openflow.fields import ARP, IN_PORT, LOCAL_PORT, destination, icmp, ip
 from windlass.openflow.flows import Flow
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import (
     ARP_RESPONDER,
     CLASSIFIER,
-    CONNTRACK,
     FROM_BRIDGE,
     FROM_GATEWAY,
     FROM_TUNNEL,
     FROM_UPLINK,
+    HAIRPIN,
     HIGH,
     L2_FORWARDING_OUT,
     LOW,
     NORMAL,
     OUT_PORT,
+    UN_SNAT,
     UPLINK,
 )
 
@@ -34,7 +35,7 @@ def flows(node: LocalNode) -> Iterator[Flow]:
     yield from gateway(node)
     if node.mode is not TrafficMode.NO_ENCAP:
         yield from tunnel(node)
-    yield from output()
+    yield from output(node)
 
 
 def host(node: LocalNode) -> Iterator[Flow]:
@@ -46,7 +47,7 @@ def host(node: LocalNode) -> Iterator[Flow]:
     for family in node.families:
         yield CLASSIFIER.flow(HIGH, IN_PORT(LOCAL_PORT), destination(node.pod_cidrs[family])).then(
             FROM_BRIDGE.set(),
-            goto(CONNTRACK),
+            goto(UN_SNAT),
             why="the host forwarded it to a local Pod by the bridge interface",
         )
     yield CLASSIFIER.flow(NORMAL, IN_PORT(node.ports.uplink)).then(FROM_UPLINK.set(), goto(UPLINK), why="from the wire")
@@ -67,16 +68,20 @@ def gateway(node: LocalNode) -> Iterator[Flow]:
         )
     for family in node.families:
         yield CLASSIFIER.flow(LOW, gateway, ip(family)).then(
-            FROM_GATEWAY.set(), goto(CONNTRACK), why="the host talks to a Pod"
+            FROM_GATEWAY.set(), goto(UN_SNAT), why="the host talks to a Pod"
         )
 
 
 def tunnel(node: LocalNode) -> Iterator[Flow]:
     for family in node.families:
         yield CLASSIFIER.flow(NORMAL, IN_PORT(node.ports.tunnel), ip(family)).then(
-            FROM_TUNNEL.set(), goto(CONNTRACK), why="from a peer's Pod or host, unpacked"
+            FROM_TUNNEL.set(), goto(UN_SNAT), why="from a peer's Pod or host, unpacked"
         )
 
 
-def output() -> Iterator[Flow]:
+def output(node: LocalNode) -> Iterator[Flow]:
+    yield L2_FORWARDING_OUT.flow(HIGH, HAIRPIN).then(BACK, why="a Pod to itself")
+    yield L2_FORWARDING_OUT.flow(HIGH, FROM_GATEWAY, OUT_PORT.is_(node.ports.gateway)).then(
+        BACK, why="the host forwards what it sent to a Service"
+    )
     yield L2_FORWARDING_OUT.flow(NORMAL).then(OutputTo(OUT_PORT.bits), why="the port that L3Forwarding chose")

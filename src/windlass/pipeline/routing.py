@@ -12,13 +12,13 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 from windlass.model.nodes import AttachedPod, LocalNode, Peer, TrafficMode
 from windlass.openflow.actions import Action, Set
-from windlass.openflow.fields import ETH_DST, ETH_SRC, destination, ip, mac, tunnel_destination
+from windlass.openflow.fields import ETH_DST, ETH_SRC, IN_PORT, destination, ip, mac, tunnel_destination
 from windlass.openflow.flows import Flow
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import (
-    CONNTRACK,
     CONNTRACK_COMMIT,
     FROM_POD,
+    HAIRPIN,
     HIGH,
     L3_FORWARDING,
     LOW,
@@ -26,6 +26,7 @@ from windlass.pipeline.layout import (
     NORMAL,
     OUT_PORT,
     SNAT,
+    UN_SNAT,
     UPLINK,
     VIRTUAL_MAC,
 )
@@ -75,7 +76,7 @@ def pod_to_external(node: LocalNode, family: Family) -> Iterator[Flow]:
 def from_the_wire(node: LocalNode, family: Family) -> Iterator[Flow]:
     """Design note 003: requests from remote Pods and hosts, and replies, straight to the Pod."""
     yield UPLINK.flow(NORMAL, destination(node.pod_cidrs[family])).then(
-        goto(CONNTRACK), why="for a local Pod, as it is: the underlay routes PodCIDRs"
+        goto(UN_SNAT), why="for a local Pod, as it is: the underlay routes PodCIDRs"
     )
 
 
@@ -86,6 +87,13 @@ def to_pod(pod: AttachedPod, address: IPAddress) -> Iterator[Flow]:
         OUT_PORT.load(pod.ofport),
         goto(CONNTRACK_COMMIT),
         why=f"to Pod {pod.key}",
+    )
+    yield L3_FORWARDING.flow(HIGH, IN_PORT(pod.ofport), destination(address)).then(
+        Set(ETH_SRC(VIRTUAL_MAC)),
+        Set(ETH_DST(mac(pod.mac))),
+        HAIRPIN.set(),
+        goto(CONNTRACK_COMMIT),
+        why=f"Pod {pod.key} to itself, by a Service, and its answer",
     )
 
 

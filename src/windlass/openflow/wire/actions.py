@@ -141,8 +141,8 @@ _NO_TABLE = 0xFF
 def _ct(action: Ct) -> bytes:
     nat = action.nat
     nested = b"" if nat is None else _nat(nat)
-    for term in action.sets:
-        nested += _set(term)
+    for write in action.sets:
+        nested += _set(write) if isinstance(write, Set) else _move(write)
     flags = _COMMIT if action.commit else 0
     table = _NO_TABLE if action.table is None else action.table
     length = 24 + len(nested)

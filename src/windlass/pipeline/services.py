@@ -1,0 +1,323 @@
+"""Services: from the address that a client knows to an endpoint, and back (design notes 000, 001, 002).
+
+A frontend is a flow in ServiceLB, its endpoints are the buckets of a group, and a bucket commits the connection to its
+endpoint: no flow per endpoint, and none for the packets that follow. `service_flows` is what one Service asks for;
+`flows` is what all of them share, and where another source is given to a connection that needs one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from windlass.model.families import Family, IPAddress, family_of
+from windlass.model.nodes import LocalNode
+from windlass.model.services import Endpoint, Frontend, Reach, Service, ServicePort
+from windlass.openflow.actions import Action, Ct, Move, Nat, Output, ToController, ToGroup
+from windlass.openflow.fields import (
+    IN_PORT,
+    LOCAL_PORT,
+    Term,
+    destination,
+    destination_port,
+    ip,
+    source,
+    source_port,
+)
+from windlass.openflow.flows import Bucket, Flow, Group
+from windlass.openflow.matches import Condition
+from windlass.pipeline.datapaths import DATAPATHS
+from windlass.pipeline.declarations import goto
+from windlass.pipeline.layout import (
+    CLASSIFIER,
+    CONNTRACK,
+    CONNTRACK_COMMIT,
+    CONNTRACK_STATE,
+    CT_MASQUERADE,
+    CT_SERVICE,
+    ESTABLISHED_ORIGINAL,
+    FROM_BRIDGE,
+    FROM_GATEWAY,
+    FROM_POD,
+    FROM_TUNNEL,
+    FROM_UPLINK,
+    HAIRPIN,
+    HIGH,
+    INVALID,
+    L2_FORWARDING_OUT,
+    L3_FORWARDING,
+    LOW,
+    MASQUERADE,
+    MISS,
+    NEW,
+    NODE_PORT_ADDRESS,
+    NODE_PORT_FILTER,
+    NORMAL,
+    POD_ZONE,
+    SERVICE_LB,
+    SERVICE_SNAT_PORT_MASK,
+    SERVICE_SNAT_PORTS,
+    SNAT,
+    SNAT_VIRTUAL,
+    SNAT_ZONE,
+    TO_NODE,
+    TOP,
+    UN_SNAT,
+    UPLINK,
+    VIRTUAL_CLIENT,
+)
+from windlass.pipeline.routing import out_of_gateway
+
+REJECT = b"reject"  # tells the agent to answer with a reset or an ICMP unreachable
+GROUP_SIZE = 500  # a dump of a group must fit 64 KiB, or ovs-vswitchd dies of it; a bucket takes up to 120 bytes
+
+
+# --- what all Services share ----------------------------------------------------------------------------------------
+
+
+def flows(node: LocalNode) -> Iterator[Flow]:
+    yield UN_SNAT.flow(MISS).then(goto(CONNTRACK), why="no answer of that kind")
+    yield SERVICE_LB.flow(MISS).then(goto(L3_FORWARDING), why="for no Service")
+    yield NODE_PORT_FILTER.flow(MISS).then(Output(LOCAL_PORT), why="no NodePort: the host's own")
+    for family in node.families:
+        yield from answers(node, family)
+        yield from first_packets(node, family)
+        yield from to_endpoints(node, family)
+        yield from translations(node, family)
+
+
+def answers(node: LocalNode, family: Family) -> Iterator[Flow]:
+    """Answers to clients that were given another source."""
+    node_ip = node.addresses[family].ip
+    undo = Ct(SNAT_ZONE, table=CONNTRACK.number, nat=Nat())
+    for number in DATAPATHS[node.os].transports:
+        ours = destination_port(family, number, *SERVICE_SNAT_PORT_MASK)
+        yield UN_SNAT.flow(NORMAL, destination(node.gateway(family)), ours).then(
+            undo, why="an endpoint answers a client that it knows as the gateway"
+        )
+        yield UPLINK.flow(NORMAL, destination(node_ip), ours).then(
+            goto(UN_SNAT), why="to a port that clients of Services use as the Node: an answer to one of them?"
+        )
+        yield UN_SNAT.flow(NORMAL, FROM_UPLINK, destination(node_ip), ours).then(
+            undo, why="an endpoint outside answers a client that it knows as the Node"
+        )
+    yield UN_SNAT.flow(NORMAL, FROM_GATEWAY, destination(VIRTUAL_CLIENT[family])).then(
+        undo, why="an endpoint on this host answers the host itself, or a client from outside"
+    )
+
+
+def first_packets(node: LocalNode, family: Family) -> Iterator[Flow]:
+    yield CONNTRACK_STATE.flow(NORMAL, NEW, ip(family)).then(goto(SERVICE_LB), why="a new connection: to a Service?")
+    for address in node_port_addresses(node, family):
+        yield CONNTRACK_STATE.flow(HIGH, NEW, destination(address)).then(
+            TO_NODE.set(), goto(SERVICE_LB), why="a new connection to the Node itself: to a NodePort?"
+        )
+    if node.serves_node_ports(node.addresses[family].ip):
+        yield UPLINK.flow(LOW, destination(node.addresses[family].ip)).then(
+            goto(NODE_PORT_FILTER), why="to the Node: perhaps to a NodePort"
+        )
+
+
+def node_port_addresses(node: LocalNode, family: Family) -> Iterator[IPAddress]:
+    own: list[IPAddress] = [node.addresses[family].ip, *node.other_addresses]
+    yield from (address for address in own if family_of(address) is family and node.serves_node_ports(address))
+    yield NODE_PORT_ADDRESS[family]  # what the host makes of its other addresses, having asked the same question
+
+
+def to_endpoints(node: LocalNode, family: Family) -> Iterator[Flow]:
+    """Endpoints that are no Pods; Pods are where they always are (`routing`)."""
+    to_node = destination(node.addresses[family].ip)
+    yield L3_FORWARDING.flow(HIGH, FROM_GATEWAY, CT_SERVICE, to_node).then(
+        SNAT_VIRTUAL.set(),
+        *out_of_gateway(node),
+        why="the host to an endpoint on itself: its answer must come back here",
+    )
+    yield L3_FORWARDING.flow(HIGH, FROM_UPLINK, CT_SERVICE, CT_MASQUERADE, to_node).then(
+        SNAT_VIRTUAL.set(), *out_of_gateway(node), why="from outside to an endpoint on this host, by policy Cluster"
+    )
+    yield L3_FORWARDING.flow(HIGH, FROM_UPLINK, CT_SERVICE, CT_MASQUERADE.unset, to_node).then(
+        Output(LOCAL_PORT), why="from outside to an endpoint on this host, by policy Local: the client stays"
+    )
+    for origin in (FROM_GATEWAY, FROM_UPLINK, FROM_TUNNEL):
+        yield L3_FORWARDING.flow(MISS, ip(family), origin, CT_SERVICE).then(
+            SNAT.set(),
+            *out_of_gateway(node),
+            why="a Service's endpoint or client outside of the Pod network: the host knows the way",
+        )
+    # Answers of endpoints on this host that Classifier picked out (`host_endpoint_answers`).
+    to_the_wire = Output(node.ports.uplink)
+    yield CONNTRACK_STATE.flow(HIGH, FROM_BRIDGE, ip(family), INVALID).then(
+        to_the_wire, why="of no Service: the host's own"
+    )
+    yield CONNTRACK_STATE.flow(HIGH, FROM_BRIDGE, ip(family), NEW).then(
+        goto(L3_FORWARDING), why="the host's own, or to a local Pod"
+    )
+    yield L3_FORWARDING.flow(MISS, ip(family), FROM_BRIDGE).then(to_the_wire, why="the host talks to the network")
+
+
+def translations(node: LocalNode, family: Family) -> Iterator[Flow]:
+    """Clients of Services that an endpoint must see as somebody else, so that its answers come back here."""
+    gateway, as_node = node.gateway(family), node.addresses[family].ip
+    for priority, condition, seen_as, why in (
+        (TOP, SNAT, as_node, "an endpoint outside sees the Node"),
+        (TOP, SNAT_VIRTUAL, VIRTUAL_CLIENT[family], "an endpoint on this host sees the virtual client"),
+        (TOP, HAIRPIN, gateway, "a Pod that is its own endpoint sees the gateway"),
+        (HIGH, CT_MASQUERADE, gateway, "policy Cluster: the endpoint sees the gateway"),
+    ):
+        when: tuple[Condition, ...] = (ip(family), CT_SERVICE, condition)
+        commit = Ct(
+            SNAT_ZONE,
+            table=L2_FORWARDING_OUT.number,
+            commit=True,
+            nat=Nat(source=seen_as, ports=SERVICE_SNAT_PORTS),
+        )
+        yield CONNTRACK_COMMIT.flow(priority, *when, NEW).then(commit, why=why)
+        yield CONNTRACK_COMMIT.flow(priority, *when, ESTABLISHED_ORIGINAL).then(
+            Ct(SNAT_ZONE, table=L2_FORWARDING_OUT.number, nat=Nat()), why=why
+        )
+
+
+# --- what one Service asks for -----------------------------------------------------------------------------------------
+
+
+def service_flows(node: LocalNode, service: Service) -> Iterator[Flow]:
+    for port in service.ports:
+        if port.family in node.families and port.protocol in DATAPATHS[node.os].transports:
+            for frontend in port.frontends:
+                yield from enters(service, port, frontend)
+                yield from serves(node, service, port, frontend)
+            yield from host_endpoint_answers(node, service, port)
+    for address in service.cluster_ips:
+        if family_of(address) in node.families:
+            yield SERVICE_LB.flow(LOW, destination(address)).then(
+                ToController(REJECT), why=f"Service {service.key} has no such port"
+            )
+
+
+def service_groups(node: LocalNode, service: Service) -> Iterator[Group]:
+    for port in service.ports:
+        if port.family in node.families and port.protocol in DATAPATHS[node.os].transports:
+            yield from _groups(service, port, port.endpoints, local=False)
+            if any(frontend.local_only for frontend in port.frontends):
+                yield from _groups(service, port, port.local_endpoints, local=True)
+
+
+def enters(service: Service, port: ServicePort, frontend: Frontend) -> Iterator[Flow]:
+    """From the wire: only packets for Services that are reached from outside leave the host's way."""
+    ports = destination_port(port.family, port.protocol, frontend.port)
+    match frontend.reach:
+        case Reach.NODE_PORT:
+            yield NODE_PORT_FILTER.flow(NORMAL, ports).then(goto(UN_SNAT), why=f"a NodePort of Service {service.key}")
+        case Reach.EXTERNAL if frontend.address is not None:
+            yield UPLINK.flow(NORMAL, destination(frontend.address), ports).then(
+                goto(UN_SNAT), why=f"an external address of Service {service.key}"
+            )
+
+
+def serves(node: LocalNode, service: Service, port: ServicePort, frontend: Frontend) -> Iterator[Flow]:
+    at = TO_NODE if frontend.address is None else destination(frontend.address)
+    addressed = (*at, *destination_port(port.family, port.protocol, frontend.port))
+    if frontend.sources is None:
+        yield from _balanced(node, service, port, frontend, addressed, (), from_node=True)
+        return
+    for allowed in frontend.sources:
+        yield from _balanced(node, service, port, frontend, addressed, source(allowed), from_node=False)
+    if any(node.addresses[port.family].ip in allowed for allowed in frontend.sources):
+        yield from _from_node(node, service, port, frontend, addressed)
+    yield SERVICE_LB.flow(LOW + 1, addressed).drop(why=f"Service {service.key}: not in loadBalancerSourceRanges")
+
+
+def host_endpoint_answers(node: LocalNode, service: Service, port: ServicePort) -> Iterator[Flow]:
+    """By policy Local a client from outside is not translated: what the host answers is looked up on its way out."""
+    node_ip = node.addresses[port.family].ip
+    reached_from_outside = any(f.local_only and f.reach is not Reach.CLUSTER_IP for f in port.frontends)
+    for number in (
+        sorted({e.port for e in port.local_endpoints if e.address == node_ip}) if reached_from_outside else ()
+    ):
+        answered = (*source(node_ip), *source_port(port.family, port.protocol, number))
+        yield CLASSIFIER.flow(HIGH, IN_PORT(LOCAL_PORT), answered).then(
+            FROM_BRIDGE.set(), goto(UN_SNAT), why=f"an endpoint of Service {service.key} on this host answers"
+        )
+
+
+def _balanced(
+    node: LocalNode,
+    service: Service,
+    port: ServicePort,
+    frontend: Frontend,
+    addressed: tuple[Term, ...],
+    origin: tuple[Term, ...],
+    *,
+    from_node: bool,
+) -> Iterator[Flow]:
+    name = f"Service {service.key}"
+    if not port.anywhere:
+        yield SERVICE_LB.flow(NORMAL, addressed, origin).then(ToController(REJECT), why=f"{name} has no endpoint")
+    elif not frontend.local_only:
+        # A client of a NodePort or of an external address may be anywhere: the endpoint must answer by way of us.
+        masquerade = () if frontend.reach is Reach.CLUSTER_IP else (MASQUERADE.set(),)
+        yield from _to_groups(port, (NORMAL, addressed, origin), masquerade, local=False, why=f"to {name}")
+    else:
+        if frontend.reach is not Reach.CLUSTER_IP:
+            # Policy Local is for clients from outside; Pods and the Node itself are served by all endpoints.
+            yield from _to_groups(port, (HIGH, addressed, origin, FROM_POD), (), local=False, why=f"a Pod to {name}")
+            if from_node:
+                yield from _from_node(node, service, port, frontend, addressed)
+        if port.local_endpoints:
+            yield from _to_groups(port, (NORMAL, addressed, origin), (), local=True, why=f"to {name}, policy Local")
+        else:
+            yield SERVICE_LB.flow(NORMAL, addressed, origin).drop(why=f"{name}: policy Local, and no endpoint is here")
+
+
+def _from_node(
+    node: LocalNode, service: Service, port: ServicePort, frontend: Frontend, addressed: tuple[Term, ...]
+) -> Iterator[Flow]:
+    """The Node itself: it comes by the gateway, with the gateway's address."""
+    if port.anywhere and (frontend.local_only or frontend.sources is not None):
+        itself = source(node.gateway(port.family))
+        why = f"the Node itself to Service {service.key}"
+        yield from _to_groups(port, (HIGH, addressed, itself, FROM_GATEWAY), (), local=False, why=why)
+
+
+def _to_groups(
+    port: ServicePort, when: tuple[int | Condition, ...], before: tuple[Action, ...], *, local: bool, why: str
+) -> Iterator[Flow]:
+    """To the group; with very many endpoints to one of several, by the lowest bits of the client's port."""
+    priority, *conditions = when
+    count = _group_count(port.local_endpoints if local else port.endpoints)
+    for number in range(count):
+        share: tuple[Term, ...] = ()
+        if count > 1:
+            share = source_port(port.family, port.protocol, number, count - 1)
+        yield SERVICE_LB.flow(priority, *conditions, share).then(  # type: ignore[arg-type]
+            *before, ToGroup(group_id(port, number, local=local)), why=why
+        )
+
+
+def _groups(service: Service, port: ServicePort, endpoints: Sequence[Endpoint], *, local: bool) -> Iterator[Group]:
+    count = _group_count(endpoints) if endpoints else 0
+    for number in range(count):
+        yield Group(
+            group_id(port, number, local=local),
+            tuple(_bucket(index, endpoint) for index, endpoint in enumerate(endpoints[number::count])),
+            why=f"the endpoints of Service {service.key}" + (" on this Node" if local else ""),
+        )
+
+
+def _bucket(index: int, endpoint: Endpoint) -> Bucket:
+    nat = Nat(to=endpoint.address, ports=(endpoint.port, endpoint.port))
+    return Bucket(index, (Ct(POD_ZONE, L3_FORWARDING.number, True, nat, _MARKS),))
+
+
+def _group_count(endpoints: Sequence[Endpoint]) -> int:
+    """A power of two, so that bits of a port can choose."""
+    count = 1
+    while len(endpoints) > count * GROUP_SIZE:
+        count *= 2
+    return count
+
+
+def group_id(port: ServicePort, number: int, *, local: bool) -> int:
+    return port.group + 2 * number + local
+
+
+_MARKS = (CT_SERVICE.set(), Move(MASQUERADE.bits, CT_MASQUERADE.bits))
