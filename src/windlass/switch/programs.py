@@ -89,6 +89,7 @@ class InstalledProgram:
         path: str,
         program: Program,
         on_event: Callable[[PacketIn | PortStatus], None] = lambda _: None,
+        on_loss: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`path` is the bridge's management socket. The Program replaces whatever the bridge holds."""
         self.path = path
@@ -96,6 +97,7 @@ class InstalledProgram:
         self.trouble = "not connected yet"  # why there is no connection; empty while there is one
         self._program = dict(program)
         self._on_event = on_event
+        self._on_loss = on_loss
         self._owners: dict[Identity, Owner] = {}
         self._claims: dict[Owner, list[Identity]] = {}  # what each has asked for, be it still the owner or not
         self._installed = Holding()  # what the switch accepted from us, or said it had
@@ -103,6 +105,10 @@ class InstalledProgram:
         self._connection: Connection | None = None  # one that has been synced
         self._synced = asyncio.Event()
         self._lock = asyncio.Lock()  # of all of the above while a change is under way
+
+    @property
+    def program(self) -> Program:
+        return self._program
 
     @property
     def problems(self) -> Sequence[Problem]:
@@ -164,9 +170,12 @@ class InstalledProgram:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _lost(self, reason: str) -> None:
+        had_it = self._synced.is_set()
         self.trouble = reason
         self._connection = None
         self._synced.clear()
+        if had_it:
+            self._on_loss(reason)
 
     # ---- the whole
 
