@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ovs import switch
+from switches import switch
 
 __all__ = ["switch"]

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from agent_nodes import NODE, AgentNode, agent_node, peer
 
-from ovs import requires_ovs
+from switches import requires_ovs
 
 pytestmark = requires_ovs
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from host_machines import ip, requires_namespaces
 from host_states import STATE
 
-from ovs import requires_ovs
+from switches import requires_ovs
 from windlass.host.linux.hosts import LinuxHost
 from windlass.host.linux.namespaces import entered, path_of
 from windlass.host.plans import HostNames, diff, plan
@@ -18,7 +18,7 @@ from windlass.host.protocol import HostError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ovs import Switch
+    from switches import Switch
 
 NAMES = HostNames(uplink="eth0")
 NODE_IPS = (ip_address("192.0.2.5"), ip_address("2001:db8::5"))

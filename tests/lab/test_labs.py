@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from labnet import CLIENT, FARAWAY, SERVER, needs_root
 
-from ovs import requires_ovs
+from switches import requires_ovs
 from windlass.host.linux import namespaces
 from windlass.lab import keepers, labs, underlays
 from windlass.lab.labs import Description, Lab, LabError, Place

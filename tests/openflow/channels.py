@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ovs import Switch
+from switches import Switch
 from windlass.openflow.wire import bundles, errors, flows, groups, messages
 from windlass.openflow.wire.errors import OpenFlowError
 from windlass.openflow.wire.flows import EncodedFlow

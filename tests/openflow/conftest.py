@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 from channels import Bridge, Channel
 
-from ovs import running_switch
+from switches import running_switch
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from channels import Bridge, Channel
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ovs import requires_ovs
+from switches import requires_ovs
 from windlass.openflow import ofctl
 from windlass.openflow.flows import Flow, Group
 from windlass.openflow.wire import flows, groups, matches

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv6Address
 import pytest
 from channels import Bridge, Channel
 
-from ovs import requires_ovs
+from switches import requires_ovs
 from windlass.model.families import Family
 from windlass.openflow.actions import Ct, DecTtl, Goto, Nat, Output, Set, ToController, ToGroup
 from windlass.openflow.fields import (

@@ -19,7 +19,7 @@ from os_ken.ofproto import ofproto_v1_5 as ken_constants
 from os_ken.ofproto import ofproto_v1_5_parser as ken
 from os_ken.ofproto.ofproto_parser import MsgBase
 
-from ovs import requires_ovs
+from switches import requires_ovs
 from windlass.model.families import Family
 from windlass.openflow.actions import (
     Action,

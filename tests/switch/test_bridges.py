@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from ovs import Switch, requires_ovs, run
+from switches import Switch, requires_ovs, run
 from windlass.model.nodes import TunnelType
 from windlass.switch import ovsdb
 from windlass.switch.bridges import (

@@ -84,7 +84,7 @@ class StrictSwitch:
                 for flow in list(held.flows.values()):
                     if leads_to(flow) == group.identity:
                         del held.flows[flow.key]
-        held.record(step)
+        step.take(held)
         self.seen.append(set(held.flows))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from ovs import Switch, requires_ovs, running_switch
+from switches import Switch, requires_ovs, running_switch
 from windlass.openflow.actions import Output, Resubmit, Set, ToController, ToGroup
 from windlass.openflow.fields import ETH_TYPE, LOCAL_PORT, TCP_DST, reg
 from windlass.openflow.flows import Bucket, Flow, Group

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ovs import Switch, requires_ovs, run
+from switches import Switch, requires_ovs, run
 from windlass.switch import ovsdb
 from windlass.switch.ovsdb import Frames, SwitchRefusedError, open_database
 from windlass.switch.rows import Bridge, OpenVSwitch, insert, link, new_ref, put_keys, ref, update

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ovs import Switch, requires_ovs, run
+from switches import Switch, requires_ovs, run
 from windlass.model.nodes import AttachedPod
 from windlass.switch import ovsdb
 from windlass.switch.bridges import BridgeSpec, add_uplink, ensure_bridge

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from ovs import Switch, requires_ovs, running_switch
+from switches import Switch, requires_ovs, running_switch
 from windlass.openflow import ofctl
 from windlass.openflow.actions import Ct, Output, Resubmit, ToController, ToGroup
 from windlass.openflow.fields import ETH_TYPE, LOCAL_PORT, TCP_DST, reg

@@ -69,7 +69,6 @@ class Agent:
         self._host = host
         self._cluster: Cluster | None = None
         self._adapter: Adapter | None = None
-        self._program: dict[Owner, Part] = {}
         self._installed: InstalledProgram | None = None
         self._dirty = asyncio.Event()
         self._lock = asyncio.Lock()  # of the state, the program and what is made of them
@@ -82,10 +81,14 @@ class Agent:
 
     @property
     def flow_count(self) -> int:
-        return sum(len(owned.flows) for owned in self._program.values())
+        return sum(len(owned.flows) for owned in self.program.values())
+
+    @property
+    def program(self) -> Program:
+        return self._installed.program if self._installed else {}
 
     def flows(self) -> Iterator[tuple[Owner, Flow]]:
-        return flows_of(self._program)
+        return flows_of(self.program)
 
     @property
     def problems(self) -> dict[str, tuple[str, ...]]:
@@ -226,9 +229,9 @@ class Agent:
         """Flows first: when the uplink becomes a port, the host's traffic must already have its way."""
         before, self.state = self.state, state
         if self._installed is None or before is None:
-            self._program = dict(program(state))
-            self._check(self._program)
-            self._installed = InstalledProgram(str(self.config.openflow_socket), self._program)
+            desired = program(state)
+            self._check(desired)
+            self._installed = InstalledProgram(str(self.config.openflow_socket), desired, on_loss=self._switch_lost)
             tasks.create_task(self._installed.keep(), name="switch")
         try:
             async with asyncio.timeout(SYNC_PATIENCE):
@@ -239,16 +242,17 @@ class Agent:
             raise SwitchUnreachableError(self._installed.trouble or "the switch does not take the flows") from None
         self._report("switch", (str(problem) for problem in self._installed.problems))
 
+    def _switch_lost(self, reason: str) -> None:
+        """Its interfaces may have gone with it: the Node is not ready again before the next pass is through."""
+        self.waits(reason)
+        self._dirty.set()
+
     async def _apply(self, owners: Iterable[Owner]) -> None:
         """Recompute what these owners ask for, and bring just that to the switch."""
         if self.state is None or self._installed is None:
             return
         parts = {owner: part(self.state, owner) for owner in owners}
         self._check(parts)
-        self._program.update(parts)
-        for owner, owned in parts.items():
-            if not owned.flows and not owned.groups:
-                del self._program[owner]
         if parts:
             await self._installed.apply(parts)
 

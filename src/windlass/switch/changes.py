@@ -20,49 +20,12 @@ from windlass.openflow.wire.groups import EncodedGroup
 Identity: TypeAlias = Key | int  # what a switch tells its flows apart by, and its groups
 
 
-class AddFlow(Struct, frozen=True, gc=False):
-    """Overwrites the flow that has the same key: there is no moment without one."""
-
-    flow: EncodedFlow
-
-
-class DeleteFlow(Struct, frozen=True, gc=False):
-    flow: EncodedFlow
-
-
-class AddGroup(Struct, frozen=True, gc=False):
-    group: EncodedGroup
-
-
-class ModifyGroup(Struct, frozen=True, gc=False):
-    group: EncodedGroup
-
-
-class DeleteGroup(Struct, frozen=True, gc=False):
-    group: EncodedGroup
-
-
-Step: TypeAlias = AddFlow | DeleteFlow | AddGroup | ModifyGroup | DeleteGroup
-
-
 @dataclass(frozen=True, slots=True)
 class Holding:
     """Flows and groups, by their identity, that a switch holds or should hold."""
 
     flows: dict[Key, EncodedFlow] = field(default_factory=dict)
     groups: dict[int, EncodedGroup] = field(default_factory=dict)
-
-    def record(self, step: Step) -> None:
-        """The step was taken."""
-        match step:
-            case AddFlow(flow):
-                self.flows[flow.key] = flow
-            case DeleteFlow(flow):
-                self.flows.pop(flow.key, None)
-            case AddGroup(group) | ModifyGroup(group):
-                self.groups[group.identity] = group
-            case DeleteGroup(group):
-                self.groups.pop(group.identity, None)
 
     def get(self, identity: Identity) -> EncodedFlow | EncodedGroup | None:
         return self.groups.get(identity) if isinstance(identity, int) else self.flows.get(identity)
@@ -92,14 +55,86 @@ class Holding:
         return Holding(dict(self.flows), dict(self.groups))
 
 
-def differing(one: Holding, other: Holding) -> set[Identity]:
-    """The identities under which the two hold something different, or only one of them something."""
-    keys = one.flows.keys() | other.flows.keys()
-    groups = one.groups.keys() | other.groups.keys()
-    return {
-        *(key for key in keys if one.flows.get(key) != other.flows.get(key)),
-        *(group for group in groups if one.groups.get(group) != other.groups.get(group)),
-    }
+# Each step says what to send for it and what it does to a holding: a first sync takes a hundred thousand of them.
+
+
+class AddFlow(Struct, frozen=True, gc=False):
+    """Overwrites the flow of the same identity: there is no moment without one."""
+
+    flow: EncodedFlow
+
+    @property
+    def identity(self) -> Identity:
+        return self.flow.key
+
+    def message(self, xid: int) -> bytes:
+        return flow_wire.add(self.flow, xid)
+
+    def take(self, holding: Holding) -> None:
+        holding.flows[self.flow.key] = self.flow
+
+
+class DeleteFlow(Struct, frozen=True, gc=False):
+    flow: EncodedFlow
+
+    @property
+    def identity(self) -> Identity:
+        return self.flow.key
+
+    def message(self, xid: int) -> bytes:
+        return flow_wire.delete(self.flow, xid)
+
+    def take(self, holding: Holding) -> None:
+        holding.flows.pop(self.flow.key, None)
+
+
+class AddGroup(Struct, frozen=True, gc=False):
+    group: EncodedGroup
+
+    @property
+    def identity(self) -> Identity:
+        return self.group.identity
+
+    def message(self, xid: int) -> bytes:
+        return group_wire.add(self.group, xid)
+
+    def take(self, holding: Holding) -> None:
+        holding.groups[self.group.identity] = self.group
+
+
+class ModifyGroup(Struct, frozen=True, gc=False):
+    group: EncodedGroup
+
+    @property
+    def identity(self) -> Identity:
+        return self.group.identity
+
+    def message(self, xid: int) -> bytes:
+        return group_wire.modify(self.group, xid)
+
+    def take(self, holding: Holding) -> None:
+        holding.groups[self.group.identity] = self.group
+
+
+class DeleteGroup(Struct, frozen=True, gc=False):
+    group: EncodedGroup
+
+    @property
+    def identity(self) -> Identity:
+        return self.group.identity
+
+    def message(self, xid: int) -> bytes:
+        return group_wire.delete(self.group.identity, xid)
+
+    def take(self, holding: Holding) -> None:
+        holding.groups.pop(self.group.identity, None)
+
+
+Step: TypeAlias = AddFlow | DeleteFlow | AddGroup | ModifyGroup | DeleteGroup
+
+
+def message(step: Step, xid: int) -> bytes:
+    return step.message(xid)
 
 
 def diff(installed: Holding, flows: Iterable[EncodedFlow], groups: Iterable[EncodedGroup]) -> Iterator[Step]:
@@ -129,16 +164,11 @@ def diff(installed: Holding, flows: Iterable[EncodedFlow], groups: Iterable[Enco
         yield DeleteGroup(group)
 
 
-def message(step: Step, xid: int) -> bytes:
-    """What to send for a step."""
-    match step:
-        case AddFlow(flow):
-            return flow_wire.add(flow, xid)
-        case DeleteFlow(flow):
-            return flow_wire.delete(flow, xid)
-        case AddGroup(group):
-            return group_wire.add(group, xid)
-        case ModifyGroup(group):
-            return group_wire.modify(group, xid)
-        case DeleteGroup(group):
-            return group_wire.delete(group.identity, xid)
+def differing(one: Holding, other: Holding) -> set[Identity]:
+    """The identities under which the two hold something different, or only one of them something."""
+    keys = one.flows.keys() | other.flows.keys()
+    groups = one.groups.keys() | other.groups.keys()
+    return {
+        *(key for key in keys if one.flows.get(key) != other.flows.get(key)),
+        *(group for group in groups if one.groups.get(group) != other.groups.get(group)),
+    }

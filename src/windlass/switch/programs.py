@@ -28,13 +28,10 @@ from windlass.openflow.wire.packets import PacketIn
 from windlass.openflow.wire.ports import PortStatus
 from windlass.program import NOTHING, Owner, Part, Program
 from windlass.switch.changes import (
-    AddFlow,
-    AddGroup,
     DeleteFlow,
     DeleteGroup,
     Holding,
     Identity,
-    ModifyGroup,
     Step,
     diff,
     differing,
@@ -46,7 +43,6 @@ from windlass.switch.connection import (
     ConnectionLostError,
     GroupsChanged,
     Outcome,
-    Refused,
     connected,
 )
 
@@ -89,6 +85,7 @@ class InstalledProgram:
         path: str,
         program: Program,
         on_event: Callable[[PacketIn | PortStatus], None] = lambda _: None,
+        on_loss: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`path` is the bridge's management socket. The Program replaces whatever the bridge holds."""
         self.path = path
@@ -96,13 +93,17 @@ class InstalledProgram:
         self.trouble = "not connected yet"  # why there is no connection; empty while there is one
         self._program = dict(program)
         self._on_event = on_event
-        self._owners: dict[Identity, Owner] = {}
-        self._claims: dict[Owner, list[Identity]] = {}  # what each has asked for, be it still the owner or not
+        self._on_loss = on_loss
+        self._last_asked: dict[Identity, Owner] = {}  # who last asked for it, of what was asked for by `apply`
         self._installed = Holding()  # what the switch accepted from us, or said it had
         self._problems: dict[Identity, Problem] = {}
         self._connection: Connection | None = None  # one that has been synced
         self._synced = asyncio.Event()
         self._lock = asyncio.Lock()  # of all of the above while a change is under way
+
+    @property
+    def program(self) -> Program:
+        return self._program
 
     @property
     def problems(self) -> Sequence[Problem]:
@@ -164,9 +165,12 @@ class InstalledProgram:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _lost(self, reason: str) -> None:
+        had_it = self._synced.is_set()
         self.trouble = reason
         self._connection = None
         self._synced.clear()
+        if had_it:
+            self._on_loss(reason)
 
     # ---- the whole
 
@@ -178,11 +182,10 @@ class InstalledProgram:
             if bulk:
                 await connection.unwatch_flows()
             self._installed = held
-            self._owners.clear()
-            self._claims.clear()
             self._problems.clear()
             # Encoded as the switch takes them in: both work at the same time.
-            steps = diff(held, self._claimed_flows(self._program), self._claimed_groups(self._program))
+            flows = (flow_wire.encode(flow) for part in self._program.values() for flow in part.flows)
+            steps = diff(held, flows, self._encoded_groups(self._program))
             outcome = await connection.deliver(steps, message)
             self._record(outcome)
             self.counters.syncs += 1
@@ -251,33 +254,32 @@ class InstalledProgram:
     def _adopt(self, parts: Mapping[Owner, Part]) -> list[Step]:
         """Makes these parts the Program's, and says what is to be done in the switch for that."""
         touched = {identity for owner in parts for identity in self._release(owner)}
-        self._program.update((owner, part) for owner, part in parts.items() if part != NOTHING)
-        flows = list(self._claimed_flows(parts))
-        groups = list(self._claimed_groups(parts))
-        touched.update(flow.key for flow in flows)
-        touched.update(group.identity for group in groups)
+        flows: list[EncodedFlow] = []
+        groups: list[EncodedGroup] = []
+        for owner, part in parts.items():
+            if part == NOTHING:
+                continue
+            self._program[owner] = part
+            new_flows = [flow_wire.encode(flow) for flow in part.flows]
+            flows += new_flows
+            groups += self._encoded_groups({owner: part})
+            identities: list[Identity] = [flow.key for flow in new_flows]
+            identities += (group.identity for group in part.groups)
+            self._last_asked.update(dict.fromkeys(identities, owner))
+            touched.update(identities)
         return list(diff(self._installed.only(touched), flows, groups))
 
     def _release(self, owner: Owner) -> Iterator[Identity]:
-        """What this owner had and nobody else has taken over, as a new Pod does with the port of one that is gone."""
-        self._program.pop(owner, None)
-        for identity in self._claims.pop(owner, ()):
-            if self._owners.get(identity) == owner:
-                del self._owners[identity]
+        """What this owner asked for, and nobody else since: a new Pod may have got the port of one that is gone."""
+        for identity, _ in _contents(self._program.pop(owner, NOTHING)):
+            if self._last_asked.get(identity, owner) == owner:
+                self._last_asked.pop(identity, None)
                 self._problems.pop(identity, None)
                 yield identity
 
-    def _claimed_flows(self, parts: Program) -> Iterator[EncodedFlow]:
-        for owner, part in parts.items():
-            for flow in part.flows:
-                encoded = flow_wire.encode(flow)
-                self._claim(owner, encoded.key)
-                yield encoded
-
-    def _claimed_groups(self, parts: Program) -> Iterator[EncodedGroup]:
+    def _encoded_groups(self, parts: Program) -> Iterator[EncodedGroup]:
         for owner, part in parts.items():
             for group in part.groups:
-                self._claim(owner, group.identity)
                 try:
                     yield group_wire.encode(group)
                 except GroupTooLargeError as error:
@@ -285,10 +287,6 @@ class InstalledProgram:
                     # Better the buckets it had than none, and no flow that leads nowhere.
                     if (held := self._installed.groups.get(group.identity)) is not None:
                         yield held
-
-    def _claim(self, owner: Owner, identity: Identity) -> None:
-        self._owners[identity] = owner
-        self._claims.setdefault(owner, []).append(identity)
 
     async def _carry_out(self, connection: Connection, steps: Sequence[Step]) -> None:
         if not steps:
@@ -304,30 +302,28 @@ class InstalledProgram:
     def _record(self, outcome: Outcome[Step]) -> None:
         self.counters.changes_sent += len(outcome.accepted) + len(outcome.refused)
         for step in outcome.accepted:
-            self._installed.record(step)
-        for refused in outcome.refused:
-            self._note(refused)
+            step.take(self._installed)
+        if outcome.refused:
+            contents = {
+                identity: (owner, what) for owner, part in self._program.items() for identity, what in _contents(part)
+            }
+            for refused in outcome.refused:
+                self._note(refused.what, str(refused.error), contents)
 
-    def _note(self, refused: Refused[Step]) -> None:
-        reason = str(refused.error)
-        match refused.what:
-            case AddFlow(flow):
-                identity: Identity = flow.key
-            case AddGroup(group) | ModifyGroup(group):
-                identity = group.identity
-            case DeleteFlow() | DeleteGroup():
-                _log.error("the switch did not delete what nobody asks for", reason=reason)
-                return
-        owner = self._owners[identity]
-        problem = Problem(owner, _find(self._program[owner], identity), reason)
-        self._problems[identity] = problem
+    def _note(self, step: Step, reason: str, contents: Mapping[Identity, tuple[Owner, Flow | Group]]) -> None:
+        if isinstance(step, DeleteFlow | DeleteGroup):
+            _log.error("the switch did not delete what nobody asks for", reason=reason)
+            return
+        problem = Problem(*contents[step.identity], reason)
+        self._problems[step.identity] = problem
         _log.error("the switch refused a part of the Program", problem=str(problem))
 
 
-def _find(part: Part, identity: Identity) -> Flow | Group:
-    if isinstance(identity, int):
-        return next(group for group in part.groups if group.identity == identity)
-    return next(flow for flow in part.flows if flow_wire.encode(flow).key == identity)
+def _contents(part: Part) -> Iterator[tuple[Identity, Flow | Group]]:
+    for flow in part.flows:
+        yield flow_wire.encode(flow).key, flow
+    for group in part.groups:
+        yield group.identity, group
 
 
 async def _watch(connection: Connection) -> None:
