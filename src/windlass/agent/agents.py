@@ -33,7 +33,7 @@ from windlass.model.families import Family
 from windlass.model.nodes import AttachedPod, LocalNode, NodeState, TrafficMode
 from windlass.openflow.flows import Flow
 from windlass.pipeline.datapaths import DATAPATHS, violations
-from windlass.program import Kind, Owner, Part, Program, changed_owners, flows_of, part, program
+from windlass.program import Kind, Owner, Program, changed_owners, flows_of, part, program
 from windlass.switch.bridges import BridgeSpec, TunnelSpec, add_uplink, ensure_bridge, remove_uplink
 from windlass.switch.ovsdb import Change, Database, SwitchRefusedError, open_database
 from windlass.switch.pod_ports import PodPort, add_pod_port, attached_pods, delete_pod_port, pod_ports
