@@ -35,8 +35,10 @@ from windlass.pipeline.layout import (
     FROM_UPLINK,
     L3_FORWARDING,
     OUT_PORT,
+    SERVICE_SNAT_PORT_MASK,
+    SERVICE_SNAT_PORTS,
     SNAT,
-    SNAT_PORT_MASKS,
+    SNAT_PORT_MASK,
     SNAT_PORTS,
     SOURCE,
 )
@@ -167,9 +169,12 @@ def test_what_was_looked_up_and_is_no_answer_is_still_the_hosts(state):
     assert flow.actions == (Output(LOCAL_PORT),)
 
 
-def test_the_masks_are_the_ports_of_translated_pods():
-    covered = {port for port in range(65536) if any(port & mask == value for value, mask in SNAT_PORT_MASKS)}
-    assert covered == set(range(SNAT_PORTS[0], SNAT_PORTS[1] + 1))
+@pytest.mark.parametrize(
+    ("ports", "masked"), [(SNAT_PORTS, SNAT_PORT_MASK), (SERVICE_SNAT_PORTS, SERVICE_SNAT_PORT_MASK)]
+)
+def test_a_mask_is_the_ports_of_translated_connections(ports, masked):
+    value, mask = masked
+    assert {port for port in range(65536) if port & mask == value} == set(range(ports[0], ports[1] + 1))
 
 
 @pytest.mark.parametrize(
