@@ -82,6 +82,8 @@ SNAT = LAYOUT.flag(reg(0)[17], "snat", "leaves as the Node (set in L3Forwarding,
 OUT_PORT = LAYOUT.field(reg(1)[0:32], "out", "the port by which the packet will leave")
 
 ASKED = LAYOUT.field(reg(2)[0:32], "asked", "the address that an ARP request asks for (within ARPResponder)")
+ND_FLAGS = LAYOUT.field(reg(3)[0:32], "nd-flags", "the flags of an advertisement on their way there (ARPResponder)")
+ND_OPTION = LAYOUT.field(reg(4)[0:8], "nd-option", "its option's type on its way there (ARPResponder)")
 
 # --- Connection tracking ------------------------------------------------------------------------------------------
 
