@@ -139,7 +139,8 @@ class Agents:
         file.write_text(yaml.safe_dump({"logFormat": "text", **configuration, **own}))
         stack.agent = Child(
             f"the agent of Node {stack.node}",
-            [*self._programs.agent, "--config", str(file)],
+            # On a machine of two cores, Nodes would starve each other's packets while their agents start.
+            [program("nice"), "-n", "10", *self._programs.agent, "--config", str(file)],
             namespace=stack.namespace,
             folder=stack.folder,
             log=stack.folder / "agent.log",

@@ -114,6 +114,8 @@ HAIRPIN = LAYOUT.flag(reg(0)[21], "hairpin", "leaves by the port it came in by (
 OUT_PORT = LAYOUT.field(reg(1)[0:32], "out", "the port by which the packet will leave")
 
 ASKED = LAYOUT.field(reg(2)[0:32], "asked", "the address that an ARP request asks for (within ARPResponder)")
+ND_FLAGS = LAYOUT.field(reg(3)[0:32], "nd-flags", "the flags of an advertisement on their way there (ARPResponder)")
+ND_OPTION = LAYOUT.field(reg(4)[0:8], "nd-option", "its option's type on its way there (ARPResponder)")
 
 # --- Connection tracking ------------------------------------------------------------------------------------------
 
@@ -124,7 +126,7 @@ CT_MASQUERADE = LAYOUT.flag(CT_MARK[4], "ct-masquerade", "a Service's connection
 CT_SERVICE = LAYOUT.flag(CT_MARK[5], "ct-service", "a connection to a Service (0x20, as in the design notes)")
 CT_SNAT = LAYOUT.flag(CT_MARK[6], "ct-snat", "the connection leaves as the Node (0x40, as in the design notes)")
 
-NEW: Term = CT_STATE(0x21, 0x21)  # +new+trk
+NEW: Term = CT_STATE(0x21, 0x31)  # +new-inv+trk
 ESTABLISHED_ORIGINAL: Term = CT_STATE(0x20, 0x29)  # -new-rpl+trk: in the direction of the connection's first packet
 INVALID: Term = CT_STATE(0x30, 0x30)  # +inv+trk
 UNTRACKED: Term = CT_STATE(0, 0x20)  # -trk

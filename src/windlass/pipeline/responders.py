@@ -31,7 +31,17 @@ from windlass.openflow.fields import (
 )
 from windlass.openflow.flows import Flow
 from windlass.pipeline.declarations import goto
-from windlass.pipeline.layout import ARP_RESPONDER, ASKED, FROM_GATEWAY, HIGH, ND_ADVERTISER, NORMAL, VIRTUAL_MAC
+from windlass.pipeline.layout import (
+    ARP_RESPONDER,
+    ASKED,
+    FROM_GATEWAY,
+    HIGH,
+    ND_ADVERTISER,
+    ND_FLAGS,
+    ND_OPTION,
+    NORMAL,
+    VIRTUAL_MAC,
+)
 
 ARP_REQUEST, ARP_REPLY = 1, 2
 SOLICITATION, ADVERTISEMENT = 135, 136
@@ -78,8 +88,11 @@ def neighbour_discovery(node: LocalNode) -> Iterator[Flow]:
         *_from_the_virtual_mac(),
         move(IPV6_SRC, IPV6_DST),
         move(ND_TARGET, IPV6_SRC),
-        Set(ND_OPTIONS_TYPE(TARGET_LINK_LAYER_ADDRESS)),
-        Set(ND_RESERVED(SOLICITED_OVERRIDE)),
+        # By way of registers: where the kernel does not know these two fields they cannot be set, but moved into.
+        ND_OPTION.load(TARGET_LINK_LAYER_ADDRESS),
+        Move(ND_OPTION.bits, ND_OPTIONS_TYPE.whole),
+        ND_FLAGS.load(SOLICITED_OVERRIDE),
+        Move(ND_FLAGS.bits, ND_RESERVED.whole),
         Set(ICMPV6_TYPE(ADVERTISEMENT)),
         goto(ND_ADVERTISER),
         why="every address is at the virtual MAC",

@@ -145,10 +145,10 @@ def to_endpoints(node: LocalNode, family: Family) -> Iterator[Flow]:
         )
     # Answers of endpoints on this host that Classifier picked out (`host_endpoint_answers`).
     to_the_wire = Output(node.ports.uplink)
-    yield CONNTRACK_STATE.flow(HIGH, FROM_BRIDGE, ip(family), INVALID).then(
+    yield CONNTRACK_STATE.flow(TOP, FROM_BRIDGE, ip(family), INVALID).then(
         to_the_wire, why="of no Service: the host's own"
     )
-    yield CONNTRACK_STATE.flow(HIGH, FROM_BRIDGE, ip(family), NEW).then(
+    yield CONNTRACK_STATE.flow(TOP, FROM_BRIDGE, ip(family), NEW).then(
         goto(L3_FORWARDING), why="the host's own, or to a local Pod"
     )
     yield L3_FORWARDING.flow(MISS, ip(family), FROM_BRIDGE).then(to_the_wire, why="the host talks to the network")
