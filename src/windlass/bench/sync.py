@@ -33,7 +33,7 @@ from windlass.switch.programs import InstalledProgram
 SERVICES = 10_000
 PORTS = 10  # of a Service: one flow each
 ENDPOINTS = 10  # of a Service: one bucket each
-ROUNDS = 5
+ROUNDS = 7
 CHANGES = 1000
 
 _BRIDGE = "br-bench"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -180,7 +180,8 @@ class InstalledProgram:
             held = await _read(connection)
             bulk = sum(len(part.flows) for part in self._program.values()) - len(held.flows) > _BULK
             if bulk:
-                await connection.unwatch_flows()
+                with suppress(OpenFlowError):  # as `_watch` has said, if there are no monitors
+                    await connection.unwatch_flows()
             self._installed = held
             self._problems.clear()
             # Encoded as the switch takes them in: both work at the same time.
@@ -207,8 +208,9 @@ class InstalledProgram:
             # What we have changed ourselves since then is not as it was found, nor as it was before.
             drift = {identity for identity in differing(before, found) if ours.get(identity) is before.get(identity)}
             healed = await self._heal(connection, drift, found)
-            if refused := {problem.owner: self._program[problem.owner] for problem in self._problems.values()}:
-                await self._carry_out(connection, self._adopt(refused))  # the reason may be gone
+            refused = {problem.owner for problem in self._problems.values()} & self._program.keys()
+            # The reason why something was refused may be gone.
+            await self._carry_out(connection, self._adopt({owner: self._program[owner] for owner in refused}))
         return healed
 
     # ---- what others do to our bridge
@@ -243,7 +245,8 @@ class InstalledProgram:
         if not steps:
             return 0
         self._installed.put(identities, theirs)  # until the steps are taken
-        outcome = await connection.deliver(steps, message)
+        with _whole(connection):
+            outcome = await connection.deliver(steps, message)
         self._record(outcome)
         self.counters.drift_healed += len(outcome.accepted)
         _log.warning("somebody else changed our bridge; set right", healed=len(outcome.accepted))
@@ -291,12 +294,9 @@ class InstalledProgram:
     async def _carry_out(self, connection: Connection, steps: Sequence[Step]) -> None:
         if not steps:
             return
-        try:
+        with _whole(connection):
             # Where the switch refuses the change as a whole, each step has to stand for itself, and most get in.
             outcome = await connection.commit(steps, message) or await connection.deliver(steps, message)
-        except asyncio.CancelledError:
-            connection.lose("a change was given up half-way, so what is there must be read again")
-            raise
         self._record(outcome)
 
     def _record(self, outcome: Outcome[Step]) -> None:
@@ -311,12 +311,22 @@ class InstalledProgram:
                 self._note(refused.what, str(refused.error), contents)
 
     def _note(self, step: Step, reason: str, contents: Mapping[Identity, tuple[Owner, Flow | Group]]) -> None:
-        if isinstance(step, DeleteFlow | DeleteGroup):
-            _log.error("the switch did not delete what nobody asks for", reason=reason)
+        if isinstance(step, DeleteFlow | DeleteGroup) or step.identity not in contents:
+            _log.error("the switch refused to be rid of what nobody asks for", reason=reason)
             return
         problem = Problem(*contents[step.identity], reason)
         self._problems[step.identity] = problem
         _log.error("the switch refused a part of the Program", problem=str(problem))
+
+
+@contextmanager
+def _whole(connection: Connection) -> Iterator[None]:
+    """Steps that are given up half-way leave a switch of which we do not know what it holds: it is to be read again."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        connection.lose("a change was given up half-way")
+        raise
 
 
 def _contents(part: Part) -> Iterator[tuple[Identity, Flow | Group]]:
