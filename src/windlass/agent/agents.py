@@ -8,38 +8,54 @@ Only a Pod's own flows take a shorter way, because the container runtime waits f
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
+from ipaddress import ip_network
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from windlass.agent import api
 from windlass.agent.config import Config, DatapathType
 from windlass.agent.metrics import registry_for
+from windlass.agent.numbers import GroupNumbers
 from windlass.agent.status import Status
 from windlass.cluster import lastgood
+from windlass.cluster.catalogues import Catalogue
+from windlass.cluster.endpoints import ServingNode, zone_of
 from windlass.cluster.manifests import Manifests, ManifestsMissing
 from windlass.cluster.nodes import Identity, NotUsable, identity, peers
 from windlass.cluster.objects import Cluster
+from windlass.cluster.services import service_networks
 from windlass.cni import server as cni_server
 from windlass.cni.addresses import HostLocal
 from windlass.cni.attachments import NotReadyError, PodNetwork
 from windlass.cni.handler import Handler
-from windlass.host.plans import HostNames, diff, plan, pod_mtu
+from windlass.host.plans import HostNames, HostPlan, diff, plan, pod_mtu
 from windlass.host.protocol import Adapter, Host, HostError
+from windlass.host.services import plan_service, plan_services
 from windlass.model.families import Family
 from windlass.model.nodes import AttachedPod, LocalNode, NodeState, TrafficMode
+from windlass.model.services import Service
+from windlass.openflow.actions import Output
+from windlass.openflow.fields import LOCAL_PORT
 from windlass.openflow.flows import Flow
+from windlass.openflow.wire.packets import PacketIn
+from windlass.openflow.wire.ports import PortStatus
 from windlass.pipeline.datapaths import DATAPATHS, violations
+from windlass.pipeline.services import REJECT
 from windlass.program import Kind, Owner, Program, changed_owners, flows_of, part, program
 from windlass.switch.bridges import BridgeSpec, TunnelSpec, add_uplink, ensure_bridge, remove_uplink
 from windlass.switch.ovsdb import Change, Database, SwitchRefusedError, open_database
 from windlass.switch.pod_ports import PodPort, add_pod_port, attached_pods, delete_pod_port, pod_ports
 from windlass.switch.programs import Counters, InstalledProgram
+from windlass.switch.rejections import rejection
 from windlass.switch.streams import SwitchUnreachableError
 
+REJECTIONS_PER_SECOND = 500  # more than clients that mean well need, and little work
 RETRY_FIRST, RETRY_LONGEST = 0.2, 10.0  # seconds between passes while something is in the way
 SYNC_PATIENCE = 10.0  # seconds for the switch to take the Program before the pass is given up and repeated
 
@@ -69,8 +85,12 @@ class Agent:
         self._host = host
         self._cluster: Cluster | None = None
         self._adapter: Adapter | None = None
+        self._catalogue = Catalogue()
+        self._numbers = GroupNumbers()
+        self._rejections = RateLimit(REJECTIONS_PER_SECOND)
         self._installed: InstalledProgram | None = None
         self._dirty = asyncio.Event()
+        self._answers: set[asyncio.Future[None]] = set()  # on their way to the switch
         self._lock = asyncio.Lock()  # of the state, the program and what is made of them
 
     # --- what the local API and the metrics tell ------------------------------------------------------------------
@@ -189,7 +209,8 @@ class Agent:
         await ensure_bridge(database, spec)
         known_peers, problems = peers(cluster, own, self.state.peers if self.state else {})
         self._report("cluster", (str(problem) for problem in problems))
-        state = NodeState(node, known_peers, self._pods(database))
+        services = self._served(cluster, own)
+        state = NodeState(node, known_peers, self._pods(database), services)
         await self._program_switch(state, tasks)
         await self._take_uplink(database, spec, own)
         await self._set_up_host(state, names, adapter)
@@ -211,6 +232,28 @@ class Agent:
             raise NotUsable(f"Node {name}: {error}") from None
         return own
 
+    def _served(self, cluster: Cluster, own: Identity) -> dict[str, Service]:
+        """All Services as this Node serves them; only what changed is worked out anew."""
+        families = tuple(family for family in Family if family in own.addresses and family in own.pod_cidrs)
+        node = ServingNode(own.name, zone_of(cluster.nodes[own.name]), families, own.os, own.pod_cidrs)
+        changed = self._catalogue.follow(cluster, node)
+        self._report("services", (str(problem) for problem in self._catalogue.problems))
+        services = dict(self.state.services) if self.state else {}
+        for key in changed:
+            services.pop(key, None)
+            if (service := self._catalogue.services.get(key)) is not None:
+                services[key] = self._numbered(service)
+        return services
+
+    def _numbered(self, service: Service) -> Service:
+        ports = tuple(
+            msgspec.structs.replace(
+                port, group=self._numbers.of(f"{service.key} {port.name} {port.protocol} {port.family}")
+            )
+            for port in service.ports
+        )
+        return msgspec.structs.replace(service, ports=ports)
+
     def _pods(self, database: Database) -> dict[str, AttachedPod]:
         """At the start those that the bridge remembers; later those we know, with their present port numbers."""
         remembered = attached_pods(database.view, self.config.bridge)
@@ -231,7 +274,9 @@ class Agent:
         if self._installed is None or before is None:
             desired = program(state)
             self._check(desired)
-            self._installed = InstalledProgram(str(self.config.openflow_socket), desired, on_loss=self._switch_lost)
+            self._installed = InstalledProgram(
+                str(self.config.openflow_socket), desired, on_event=self._switch_told, on_loss=self._switch_lost
+            )
             tasks.create_task(self._installed.keep(), name="switch")
         try:
             async with asyncio.timeout(SYNC_PATIENCE):
@@ -241,6 +286,16 @@ class Agent:
         except TimeoutError:
             raise SwitchUnreachableError(self._installed.trouble or "the switch does not take the flows") from None
         self._report("switch", (str(problem) for problem in self._installed.problems))
+
+    def _switch_told(self, event: PacketIn | PortStatus) -> None:
+        """A packet that no endpoint serves is answered, as often as is reasonable."""
+        if isinstance(event, PacketIn) and event.userdata == REJECT and self._installed and self._rejections.allows():
+            answer = rejection(event.packet)
+            if answer is not None and event.in_port is not None:
+                sending = self._installed.packet_out(answer, LOCAL_PORT, (Output(event.in_port),))
+                task = asyncio.ensure_future(sending)
+                self._answers.add(task)
+                task.add_done_callback(self._answers.discard)
 
     def _switch_lost(self, reason: str) -> None:
         """Its interfaces may have gone with it: the Node is not ready again before the next pass is through."""
@@ -273,11 +328,20 @@ class Agent:
             raise
 
     async def _set_up_host(self, state: NodeState, names: HostNames, adapter: Adapter) -> None:
-        desired = plan(state, names, adapter.mtu, userspace=self._userspace, configured_mtu=self.config.mtu or None)
+        desired = plan(
+            state, names, adapter.mtu, userspace=self._userspace, configured_mtu=self.config.mtu or None
+        ) | self._service_plan(state, names)
         problems = await self._host.apply(diff(await self._host.installed(names), desired))
         self._report("host", problems)
         if problems:
             asyncio.get_running_loop().call_later(RETRY_LONGEST, self._dirty.set)
+
+    def _service_plan(self, state: NodeState, names: HostNames) -> HostPlan:
+        networks, problems = service_networks(self._cluster.service_cidrs if self._cluster else {})
+        self._report("service CIDRs", (str(problem) for problem in problems))
+        shared = plan_services(state.node, names, networks, state.node.node_port_networks)
+        each = (plan_service(state.node, names, service, networks) for service in state.services.values())
+        return shared | HostPlan(items=frozenset().union(*each))
 
     def _converged(self, cluster: Cluster) -> None:
         self._report("node", ())
@@ -324,6 +388,24 @@ class Agent:
             await self._apply([Owner(Kind.POD, container_id)])
 
 
+class RateLimit:
+    """So many a second, and no more saved up than for one second."""
+
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._left = per_second
+        self._at = time.monotonic()
+
+    def allows(self) -> bool:
+        now = time.monotonic()
+        self._left = min(self._left + (now - self._at) * self._per_second, self._per_second)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
 class _Ports:
     """The bridge's Pod ports, as the CNI server asks for them."""
 
@@ -368,6 +450,7 @@ def _local_node(config: Config, own: Identity, adapter: Adapter) -> LocalNode:
         pod_cidrs={family: cidr for family, cidr in own.pod_cidrs.items() if family in families},
         uplink_mac=adapter.mac,
         other_addresses=own.other_addresses,
+        node_port_networks=tuple(ip_network(text) for text in config.node_port_addresses),
     )
     if not node.families:
         raise NotUsable(f"Node {own.name}: {DATAPATHS[own.os].name} forwards {', '.join(map(str, families))} only")

@@ -176,7 +176,7 @@ def translations(node: LocalNode, family: Family) -> Iterator[Flow]:
         )
 
 
-# --- what one Service asks for -----------------------------------------------------------------------------------------
+# --- what one Service asks for --------------------------------------------------------------------------------------
 
 
 def service_flows(node: LocalNode, service: Service) -> Iterator[Flow]:

@@ -15,7 +15,7 @@ ALL_GROUPS = 0xFFFFFFFC
 
 # A group is described in one message. Open vSwitch 3.1 takes a larger one by several, and the next dump of its groups,
 # whoever asks for it, ends ovs-vswitchd by an assertion. The bound leaves room for the headers of a bundle.
-LONGEST_BUCKETS = 65488
+LONGEST_BUCKETS = 65448
 
 
 class GroupTooLargeError(ValueError):
@@ -56,13 +56,18 @@ _SELECT = 1
 _NO_BUCKET = 0xFFFFFFFF
 
 
+# A bucket is chosen by the datapath's own hash (`dp_hash`), over addresses and ports of every protocol: what Open
+# vSwitch does by itself leaves the ports of UDP out, and all datagrams of a client would go to one endpoint.
+_BY_HASH = struct.pack("!HHII4x16sQ", 0xFFFF, 40, 0x154D, 1, b"dp_hash", 0)
+
+
 def add(group: EncodedGroup, xid: int) -> bytes:
-    return _group_mod(_ADD, group.identity, group.buckets, xid)
+    return _group_mod(_ADD, group.identity, group.buckets, xid, _BY_HASH)
 
 
 def modify(group: EncodedGroup, xid: int) -> bytes:
     """Give the group these buckets in place of its own; flows that lead to it stay."""
-    return _group_mod(_MODIFY, group.identity, group.buckets, xid)
+    return _group_mod(_MODIFY, group.identity, group.buckets, xid, _BY_HASH)
 
 
 def delete(identity: int, xid: int) -> bytes:
@@ -74,12 +79,11 @@ def delete_all(xid: int) -> bytes:
     return _group_mod(_DELETE, ALL_GROUPS, b"", xid)
 
 
-def _group_mod(command: int, identity: int, buckets: bytes, xid: int) -> bytes:
+def _group_mod(command: int, identity: int, buckets: bytes, xid: int, properties: bytes = b"") -> bytes:
     length = len(buckets)
-    return (
-        _GROUP_MOD.pack(VERSION, Type.GROUP_MOD, 24 + length, xid, command, _SELECT, identity, length, _NO_BUCKET)
-        + buckets
-    )
+    whole = 24 + length + len(properties)
+    start = _GROUP_MOD.pack(VERSION, Type.GROUP_MOD, whole, xid, command, _SELECT, identity, length, _NO_BUCKET)
+    return start + buckets + properties
 
 
 def dump_request(xid: int) -> bytes:
@@ -92,7 +96,7 @@ _DUMPED = struct.Struct("!HBxIH6x")
 def dumped(body: bytes) -> Iterator[EncodedGroup]:
     """The groups in one part of the answer to a dump request.
 
-    One of another type or with properties is foreign. It comes with its whole description as its buckets, which
+    One of another type or with other properties is foreign. It comes with its whole description as its buckets, which
     equals the buckets of no group of ours.
     """
     offset = 0
@@ -100,6 +104,7 @@ def dumped(body: bytes) -> Iterator[EncodedGroup]:
         length, kind, identity, buckets_length = _DUMPED.unpack_from(body, offset)
         if not 16 + buckets_length <= length <= len(body) - offset:
             raise MalformedMessage(f"group {identity} in a dump claims {length} bytes, which do not hold its parts")
-        ours = kind == _SELECT and length == 16 + buckets_length
-        yield EncodedGroup(identity, body[offset + 16 if ours else offset : offset + length])
+        end = offset + 16 + buckets_length
+        ours = kind == _SELECT and body[end : offset + length] == _BY_HASH
+        yield EncodedGroup(identity, body[offset + 16 : end] if ours else body[offset : offset + length])
         offset += length
