@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_interface
 
 from hypothesis import strategies as st
+from msgspec import structs
 
-from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork
+from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork, family_of
 from windlass.model.nodes import (
     AttachedPod,
     LocalNode,
@@ -17,6 +19,7 @@ from windlass.model.nodes import (
     TunnelType,
     mac_for,
 )
+from windlass.model.services import Endpoint, Frontend, Protocol, Reach, Service, ServicePort
 
 BOTH = (Family.IPV4, Family.IPV6)
 SECOND_SEGMENT = 26
@@ -81,6 +84,93 @@ def small_cluster(mode: TrafficMode, *families: Family, os: OperatingSystem = Op
     )
 
 
+# Services ----------------------------------------------------------------------------------------------------------
+
+
+def cluster_ip(number: int, family: Family) -> IPAddress:
+    return IPv4Address(f"10.96.0.{number}") if family is Family.IPV4 else IPv6Address(f"fd00:10:96::{number}")
+
+
+def load_balancer(number: int, family: Family) -> IPAddress:
+    return IPv4Address(f"203.0.113.{number}") if family is Family.IPV4 else IPv6Address(f"2001:db8:203::{number}")
+
+
+def outside(number: int, family: Family) -> IPAddress:
+    return IPv4Address(f"192.0.2.{number}") if family is Family.IPV4 else IPv6Address(f"2001:db8:192::{number}")
+
+
+def pod_address(node: int, number: int, family: Family) -> IPAddress:
+    return pod_cidr(node, family)[9 + number]
+
+
+GROUPS_OF_A_PORT = 256
+
+
+def service_port(
+    number: int, frontends: tuple[Frontend, ...], endpoints: tuple[Endpoint, ...], family: Family, name: str = "http"
+) -> ServicePort:
+    """As the cluster's side makes it: local endpoints where a policy asks for them, and group numbers of its own."""
+    local_only = any(frontend.local_only for frontend in frontends)
+    return ServicePort(
+        name=name,
+        protocol=Protocol.TCP,
+        family=family,
+        frontends=frontends,
+        endpoints=endpoints,
+        local_endpoints=tuple(endpoint for endpoint in endpoints if endpoint.local) if local_only else (),
+        anywhere=bool(endpoints),
+        group=GROUPS_OF_A_PORT * (2 * number + (family is Family.IPV6)),
+    )
+
+
+def small_services(*families: Family) -> tuple[Service, ...]:
+    """One for each kind: of Pods, of the Nodes themselves, and of nothing."""
+
+    def web(family: Family) -> ServicePort:
+        pods = (Endpoint(pod_address(1, 1, family), 8080, local=True), Endpoint(pod_address(2, 1, family), 8080))
+        frontends = (
+            Frontend(Reach.CLUSTER_IP, cluster_ip(10, family), 80),
+            Frontend(Reach.NODE_PORT, None, 30080),
+        )
+        return service_port(1, frontends, pods, family)
+
+    def ingress(family: Family) -> ServicePort:
+        nodes = (
+            Endpoint(node_address(1, 25, family), 8443, local=True),
+            Endpoint(node_address(2, 25, family), 8443),
+        )
+        known = (IPv4Network("198.51.100.0/24"),) if family is Family.IPV4 else (IPv6Network("2001:db8:198::/64"),)
+        frontends = (
+            Frontend(Reach.CLUSTER_IP, cluster_ip(20, family), 443),
+            Frontend(Reach.NODE_PORT, None, 30443, local_only=True),
+            Frontend(Reach.EXTERNAL, load_balancer(20, family), 443, local_only=True, sources=known),
+        )
+        return service_port(2, frontends, nodes, family)
+
+    def idle(family: Family) -> ServicePort:
+        frontends = (
+            Frontend(Reach.CLUSTER_IP, cluster_ip(30, family), 80),
+            Frontend(Reach.EXTERNAL, load_balancer(30, family), 80),
+        )
+        return service_port(3, frontends, (), family)
+
+    return tuple(
+        Service(
+            "default",
+            make.__name__,
+            tuple(make(family) for family in families),
+            tuple(cluster_ip(number, family) for family in families),
+        )
+        for number, make in ((10, web), (20, ingress), (30, idle))
+    )
+
+
+def serving_cluster(mode: TrafficMode, *families: Family, os: OperatingSystem = OperatingSystem.LINUX) -> NodeState:
+    """The small cluster with its Services."""
+    served = {service.key: service for service in small_services(*families)}
+    return replace(small_cluster(mode, *families, os=os), services=served)
+
+
 # Arbitrary ones ------------------------------------------------------------------------------------------------
 
 families = st.sampled_from([(Family.IPV4,), (Family.IPV6,), BOTH])
@@ -92,7 +182,8 @@ def local_nodes(draw: st.DrawFn, os: OperatingSystem = OperatingSystem.LINUX) ->
     # What Windows cannot do in IPv6 is kept from it by whoever makes the LocalNode.
     own = (Family.IPV4,) if os is OperatingSystem.WINDOWS else draw(families)
     others = draw(st.sampled_from([(), (IPv4Address("10.176.27.11"),), (IPv6Address("fd00:10:176:27::11"),)]))
-    return local_node(draw(modes), *own, os=os, others=others)
+    node_ports = draw(st.sampled_from([(), (IPv4Network("10.176.25.0/24"),), (IPv4Network("10.176.27.0/24"),)]))
+    return replace(local_node(draw(modes), *own, os=os, others=others), node_port_networks=node_ports)
 
 
 @st.composite
@@ -110,6 +201,66 @@ def attached_pods(draw: st.DrawFn, number: int) -> AttachedPod:
     return attached_pod(number, *(pod_cidr(1, family)[host] for family in draw(families)))
 
 
+@st.composite
+def services(draw: st.DrawFn, number: int) -> Service:
+    """Frontends are its own: that two Services never have one in common is decided before (`cluster.claims`)."""
+    own = draw(families)
+    protocols = draw(st.lists(st.sampled_from(Protocol), min_size=1, max_size=3))
+    ports = tuple(
+        draw(service_ports(number, index, protocol, family))
+        for index, protocol in enumerate(protocols)
+        for family in own
+    )
+    return Service("default", f"service-{number}", ports, tuple(cluster_ip(number, family) for family in own))
+
+
+@st.composite
+def service_ports(draw: st.DrawFn, number: int, index: int, protocol: Protocol, family: Family) -> ServicePort:
+    policies, own_number = st.booleans(), 10 * number + index
+    everywhere = [
+        Frontend(Reach.CLUSTER_IP, cluster_ip(number, family), 80 + index, draw(policies)),
+        Frontend(Reach.NODE_PORT, None, 30000 + own_number, draw(policies)),
+        *(
+            # The Node's own address may be an external one, too; then the port tells the Services apart.
+            Frontend(Reach.EXTERNAL, address, 1000 + own_number, draw(policies), draw(source_ranges(family)))
+            for address in (load_balancer(number, family), node_address(1, 25, family))
+        ),
+    ]
+    frontends = tuple(draw(st.lists(st.sampled_from(everywhere), unique_by=lambda frontend: frontend.address)))
+    found = draw(st.lists(endpoints(number, family), max_size=6, unique_by=lambda found: (found.address, found.port)))
+    port = service_port(number, frontends, tuple(found), family, name=f"port-{index}")
+    group = GROUPS_OF_A_PORT * (2 * own_number + (family is Family.IPV6))
+    return structs.replace(port, protocol=protocol, group=group)
+
+
+@st.composite
+def source_ranges(draw: st.DrawFn, family: Family) -> tuple[IPNetwork, ...] | None:
+    """Of this family, each once; some lie in each other, and one has the Node itself."""
+    networks: list[IPNetwork] = [IPv4Network("198.51.100.0/24"), IPv4Network("198.51.0.0/16"), IPv4Network("0.0.0.0/0")]
+    networks += [IPv6Network("2001:db8:198::/64"), IPv6Network("2001:db8::/32"), IPv6Network("::/0")]
+    networks += [interface(node_address(1, 25, one)).network for one in BOTH]
+    known = [network for network in networks if family_of(network) is family]
+    return draw(st.none() | st.lists(st.sampled_from(known), unique=True).map(tuple))
+
+
+@st.composite
+def endpoints(draw: st.DrawFn, number: int, family: Family) -> Endpoint:
+    """Pods here and elsewhere, this Node and another, and somebody outside."""
+    host = draw(st.integers(1, 9))
+    match draw(st.sampled_from(["local Pod", "remote Pod", "this Node", "another Node", "outside"])):
+        case "local Pod":
+            return Endpoint(pod_address(1, host, family), 8080, local=True)
+        case "remote Pod":
+            return Endpoint(pod_address(2, host, family), 8080)
+        case "this Node":
+            # What listens on the Node at a port is one thing, and here of one Service: see `host_endpoint_answers`.
+            return Endpoint(node_address(1, 25, family), 9000 + number, local=True)
+        case "another Node":
+            return Endpoint(node_address(host + 1, 25, family), 8080)
+        case _:
+            return Endpoint(outside(host, family), 8080)
+
+
 numbers = st.sets(st.integers(2, 9), max_size=5)
 
 
@@ -117,6 +268,10 @@ numbers = st.sets(st.integers(2, 9), max_size=5)
 def node_states(draw: st.DrawFn, os: OperatingSystem = OperatingSystem.LINUX) -> NodeState:
     found = [draw(peers(number)) for number in sorted(draw(numbers))]
     pods = [draw(attached_pods(number)) for number in sorted(draw(numbers))]
+    served = [draw(services(number)) for number in sorted(draw(st.sets(st.integers(2, 9), max_size=3)))]
     return NodeState(
-        draw(local_nodes(os)), {peer.name: peer for peer in found}, {pod.container_id: pod for pod in pods}
+        draw(local_nodes(os)),
+        {peer.name: peer for peer in found},
+        {pod.container_id: pod for pod in pods},
+        {service.key: service for service in served},
     )

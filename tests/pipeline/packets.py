@@ -1,31 +1,87 @@
-"""A packet through the tables of a Program, as far as the tests of the core need it: matches, registers and gotos.
+"""A model of the switch: packets through the tables, groups and connections of a Program.
 
-Connection tracking and output are where it stops: what then happens is for real packets to show.
+As far as the tests of the core need it, and no further: fragments, timeouts and ICMP errors are for real packets to
+show. Where Open vSwitch leaves a choice (the bucket of a group, the port of a translation) the model takes it openly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address
+from typing import NamedTuple
 
-from windlass.openflow.actions import Goto, Set
-from windlass.openflow.fields import Field, Term
-from windlass.openflow.flows import Flow
+from windlass.model.families import IPAddress
+from windlass.openflow.actions import (
+    Actions,
+    Ct,
+    Goto,
+    Move,
+    Nat,
+    Output,
+    OutputTo,
+    Set,
+    ToController,
+    ToGroup,
+)
+from windlass.openflow.fields import (
+    CT_MARK,
+    CT_STATE,
+    ETH_TYPE,
+    IN_PORT,
+    IN_PORT_PORT,
+    IP_FRAG,
+    IP_PROTO,
+    IPV4_DST,
+    IPV4_SRC,
+    IPV6_DST,
+    IPV6_SRC,
+    REGISTERS,
+    SCTP,
+    SCTP_DST,
+    SCTP_SRC,
+    TCP,
+    TCP_DST,
+    TCP_FLAGS,
+    TCP_SRC,
+    UDP,
+    UDP_DST,
+    UDP_SRC,
+    Bits,
+    Field,
+    Term,
+)
+from windlass.openflow.flows import Flow, Group
 from windlass.pipeline.layout import LAYOUT
+from windlass.program import Program
 
 Packet = Mapping[Field, int]  # the fields that it has; a condition on any other is not met
+
+NEW, ESTABLISHED, REPLY, INVALID, TRACKED = 0x01, 0x02, 0x08, 0x10, 0x20  # of ct_state
+SYN, ACK, SYN_ACK = 0x02, 0x10, 0x12
+
+_ETH_TYPES = {4: 0x0800, 6: 0x86DD}
+_ADDRESSES = {0x0800: (IPv4Address, IPV4_SRC, IPV4_DST), 0x86DD: (IPv6Address, IPV6_SRC, IPV6_DST)}
+_PORTS = {TCP: (TCP_SRC, TCP_DST), UDP: (UDP_SRC, UDP_DST), SCTP: (SCTP_SRC, SCTP_DST)}
+_UNSET = {**dict.fromkeys(REGISTERS, 0), CT_STATE: 0, CT_MARK: 0, IP_FRAG: 0}
+
+
+# One table after the other, up to connection tracking --------------------------------------------------------------
 
 
 def way(flows: Iterable[Flow], packet: Packet, start: int = 0) -> list[str]:
     """The names of the tables that it meets, up to the one that drops it, sends it out or tracks it."""
-    tables: dict[int, list[Flow]] = {}
-    for flow in flows:
-        tables.setdefault(flow.table, []).append(flow)
-    met = []
+    return [LAYOUT.tables[table].name for table, _ in decisions(flows, packet, start)]
+
+
+def decisions(flows: Iterable[Flow], packet: Packet, start: int = 0) -> Iterator[tuple[int, Flow | None]]:
+    """The same tables by number, each with the flow that decides there."""
+    tables = by_table(flows)
     fields = dict(packet)
     table: int | None = start
     while table is not None:
-        met.append(LAYOUT.tables[table].name)
         flow = decides(tables.get(table, ()), fields)
+        yield table, flow
         table = None
         for action in flow.actions if flow else ():
             match action:
@@ -33,7 +89,6 @@ def way(flows: Iterable[Flow], packet: Packet, start: int = 0) -> list[str]:
                     fields[term.field] = written(fields.get(term.field, 0), term)
                 case Goto(later):
                     table = later
-    return met
 
 
 def decides(flows: Iterable[Flow], packet: Packet) -> Flow | None:
@@ -50,3 +105,188 @@ def written(before: int, term: Term) -> int:
 
 def mask_of(term: Term) -> int:
     return (1 << term.field.bits) - 1 if term.mask is None else term.mask
+
+
+def by_table(flows: Iterable[Flow]) -> dict[int, list[Flow]]:
+    tables: dict[int, list[Flow]] = {}
+    for flow in flows:
+        tables.setdefault(flow.table, []).append(flow)
+    return tables
+
+
+# Who talks to whom -------------------------------------------------------------------------------------------------
+
+
+class Ends(NamedTuple):
+    """The two ends of a connection, as a packet names them."""
+
+    source: IPAddress
+    source_port: int
+    destination: IPAddress
+    port: int
+    protocol: int = TCP
+
+    @property
+    def back(self) -> Ends:
+        """As an answer names them."""
+        return self._replace(
+            source=self.destination, source_port=self.port, destination=self.source, port=self.source_port
+        )
+
+    @property
+    def fields(self) -> dict[Field, int]:
+        eth_type = _ETH_TYPES[self.source.version]
+        _, source, destination = _ADDRESSES[eth_type]
+        source_port, port = _PORTS[self.protocol]
+        return {
+            ETH_TYPE: eth_type,
+            source: int(self.source),
+            destination: int(self.destination),
+            IP_PROTO: self.protocol,
+            source_port: self.source_port,
+            port: self.port,
+        }
+
+
+def ends(packet: Packet) -> Ends:
+    address, source, destination = _ADDRESSES[packet[ETH_TYPE]]
+    source_port, port = _PORTS[packet[IP_PROTO]]
+    return Ends(
+        address(packet[source]), packet[source_port], address(packet[destination]), packet[port], packet[IP_PROTO]
+    )
+
+
+# All tables, groups and connections --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Connection:
+    original: Ends  # as its first packet named them
+    answer: Ends  # as the packets that answer it name them
+    mark: int = 0
+    answered: bool = False
+
+
+@dataclass(slots=True)
+class Trip:
+    """What became of one packet: where it left, or that the agent is to refuse it. Neither: it was dropped."""
+
+    out: list[tuple[int, Packet]] = field(default_factory=list)
+    told: list[bytes] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)
+    tracked: int = 0  # ct actions
+    passes: int = 1  # through the datapath: each ct that leads to a table, and each group, is a further one
+    buckets: int = 0  # among how many it could choose
+
+
+class Switch:
+    def __init__(self, program: Program) -> None:
+        parts = list(program.values())
+        self._tables = by_table(flow for part in parts for flow in part.flows)
+        self._groups: dict[int, Group] = {group.identity: group for part in parts for group in part.groups}
+        self._connections: dict[tuple[int, Ends], Connection] = {}  # by zone, each under both directions
+
+    def send(self, packet: Packet, bucket: int = 0) -> Trip:
+        """The packet comes in; of a group it takes this bucket, or begins again where there are not so many."""
+        trip = Trip()
+        self._enter(0, {**_UNSET, **packet}, trip, bucket)
+        return trip
+
+    def _enter(self, table: int, fields: dict[Field, int], trip: Trip, bucket: int) -> None:
+        trip.tables.append(LAYOUT.tables[table].name)
+        flow = decides(self._tables.get(table, ()), fields)
+        if flow is not None:
+            self._do(flow.actions, fields, trip, bucket)
+
+    def _do(self, actions: Actions, fields: dict[Field, int], trip: Trip, bucket: int) -> None:
+        for action in actions:
+            match action:
+                case Set() | Move():
+                    write(action, fields, fields)
+                case Goto(table):
+                    self._enter(table, fields, trip, bucket)
+                case Ct(table=table):
+                    trip.tracked += 1
+                    tracked = self._track(action, fields)
+                    if table is not None:
+                        trip.passes += 1
+                        self._enter(table, tracked, trip, bucket)
+                case ToGroup(number):
+                    buckets = self._groups[number].buckets
+                    trip.passes += 1
+                    trip.buckets = len(buckets)
+                    self._do(buckets[bucket % len(buckets)].actions, dict(fields), trip, bucket)
+                case Output(port):
+                    _leave(fields, fields[IN_PORT] if port == IN_PORT_PORT else port, trip, back=port == IN_PORT_PORT)
+                case OutputTo(bits):
+                    _leave(fields, read(bits, fields), trip, back=False)
+                case ToController(userdata):
+                    trip.told.append(userdata)
+                case _:
+                    raise NotImplementedError(action)
+
+    def _track(self, action: Ct, fields: Packet) -> dict[Field, int]:
+        """The packet as it is after connection tracking."""
+        named = ends(fields)
+        known = self._connections.get((action.zone, named))
+        state = TRACKED
+        if known is None:
+            # The answer to a first packet that was never seen opens no connection.
+            state |= INVALID if fields.get(TCP_FLAGS) == SYN_ACK else NEW
+            if action.commit:
+                assert state & NEW, "only the first packet of a connection can be committed"
+                known = self._commit(action.zone, named, action.nat)
+        else:
+            is_answer = named == known.answer
+            known.answered |= is_answer
+            # Until there is an answer, all that the client sends is as good as its first packet.
+            state |= (ESTABLISHED if known.answered else NEW) | (REPLY if is_answer else 0)
+        after = dict(fields)
+        if known is not None:
+            if action.nat is not None:
+                after |= (known.original if named == known.answer else known.answer).back.fields
+            if action.commit:
+                marks = {CT_MARK: known.mark}
+                for change in action.sets:
+                    write(change, fields, marks)
+                known.mark = marks[CT_MARK]
+        after[CT_STATE] = state
+        after[CT_MARK] = known.mark if known else 0
+        return after
+
+    def _commit(self, zone: int, named: Ends, nat: Nat | None) -> Connection:
+        connection = Connection(named, self._answer(zone, named, nat))
+        for direction in (connection.original, connection.answer):
+            assert (zone, direction) not in self._connections, f"{direction} is another connection's already"
+            self._connections[zone, direction] = connection
+        return connection
+
+    def _answer(self, zone: int, named: Ends, nat: Nat | None) -> Ends:
+        """How its answers will name the ends, once it is translated."""
+        match nat:
+            case Nat(source=None, to=None) | None:
+                return named.back
+            case Nat(to=None, source=address, ports=(first, last)):
+                candidates = (named._replace(source=address, source_port=port).back for port in range(first, last + 1))
+                return next(answer for answer in candidates if (zone, answer) not in self._connections)
+            case Nat(source=None, to=address, ports=(first, last)) if first == last:
+                return named._replace(destination=address, port=first).back
+        raise NotImplementedError(nat)
+
+
+def _leave(fields: Packet, port: int, trip: Trip, *, back: bool) -> None:
+    if back or port != fields[IN_PORT]:  # an output to where it came from does nothing, unless it is asked for as such
+        trip.out.append((port, dict(fields)))
+
+
+def write(change: Set | Move, packet: Packet, target: dict[Field, int]) -> None:
+    """Into a field of `target`: a value, or bits of the packet."""
+    if isinstance(change, Set):
+        term = change.term
+    else:
+        term = change.to(read(change.source, packet))
+    target[term.field] = written(target.get(term.field, 0), term)
+
+
+def read(bits: Bits, packet: Packet) -> int:
+    return (packet[bits.field] & bits.mask) >> bits.low

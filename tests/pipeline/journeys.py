@@ -1,0 +1,141 @@
+"""Whole journeys of packets on one Node: through the switch, by way of the host where it forwards them, and back.
+
+The host is as the agent sets it up: it forwards, answers for its own addresses, and knows which addresses are behind
+the gateway. Everybody else (Pods, peers, the world) takes what is addressed to it, and answers whom it saw.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from packets import ACK, SYN, SYN_ACK, Ends, Packet, Switch, Trip, ends
+
+from windlass.model.families import Family, IPAddress, family_of
+from windlass.model.nodes import NodeState
+from windlass.openflow.fields import ETH_DST, ETH_SRC, IN_PORT, LOCAL_PORT, TCP, TCP_FLAGS, mac
+from windlass.pipeline.layout import VIRTUAL_MAC
+from windlass.pipeline.routing import is_direct
+from windlass.program import program
+
+TUNNEL_PORT, GATEWAY_PORT, UPLINK_PORT = 1, 2, 3
+ROUTER_MAC = mac("02:00:0a:b0:19:01")
+CLIENT_PORT = 40000
+LONGEST = 4  # times in the switch: more, and the packet circles
+
+
+class Place(NamedTuple):
+    """Where packets start and end."""
+
+    name: str
+    port: int  # of the switch; the host has two, and its routes choose
+
+    def __str__(self) -> str:
+        return self.name
+
+
+HOST, WIRE, TUNNEL = Place("the host", LOCAL_PORT), Place("the wire", UPLINK_PORT), Place("the tunnel", TUNNEL_PORT)
+
+
+def pod(number: int) -> Place:
+    return Place(f"Pod web-{number}", 10 + number)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Where a packet got to, and whom it named there. Without a place it was dropped, or refused by the agent."""
+
+    place: Place | None
+    ends: Ends
+    trips: tuple[Trip, ...]  # through the switch
+
+    @property
+    def refused(self) -> bool:
+        return self.trips[-1].told == [b"reject"]
+
+    @property
+    def dropped(self) -> bool:
+        return self.place is None and not self.trips[-1].told
+
+    @property
+    def client(self) -> IPAddress:
+        return self.ends.source
+
+    @property
+    def endpoint(self) -> tuple[IPAddress, int]:
+        return self.ends.destination, self.ends.port
+
+
+class Journeys:
+    """What happens on one Node. Connections are remembered from one journey to the next."""
+
+    def __init__(self, state: NodeState) -> None:
+        self.node, self.peers = state.node, state.peers
+        self.switch = Switch(program(state))
+        self._macs = {found.ofport: mac(found.mac) for found in state.pods.values()}
+
+    def converse(self, client: Place, asked: Ends, bucket: int = 0) -> Arrival:
+        """A connection, as it must go whoever serves it. Returns how its first packet arrived."""
+        first = self.send(client, asked, bucket=bucket)
+        assert first.place is not None, f"{asked} was {'refused' if first.refused else 'dropped'}: {first.trips}"
+        again = self.send(client, asked, bucket=bucket + 1)
+        assert (again.place, again.ends) == (first.place, first.ends), "what is sent again goes where the first went"
+        for flags in (SYN_ACK, ACK):
+            answer = self.send(first.place, first.ends.back, flags)
+            assert (answer.place, answer.ends) == (client, asked.back), "the answer is from whom the client asked"
+            on = self.send(client, asked, ACK, bucket=bucket + 1)
+            assert (on.place, on.ends) == (first.place, first.ends), "the connection goes on as it began"
+        return first
+
+    def send(self, place: Place, named: Ends, flags: int = SYN, bucket: int = 0) -> Arrival:
+        packet = {**named.fields, **({TCP_FLAGS: flags} if named.protocol == TCP else {})}
+        if place == HOST:
+            return self._carry(self._from_host(packet), bucket)
+        source, destination = (ROUTER_MAC, mac(self.node.uplink_mac)) if place == WIRE else (VIRTUAL_MAC, VIRTUAL_MAC)
+        frame = {IN_PORT: place.port, ETH_SRC: self._macs.get(place.port, source), ETH_DST: destination}
+        return self._carry(packet | frame, bucket)
+
+    def _carry(self, packet: Packet, bucket: int) -> Arrival:
+        trips: list[Trip] = []
+        while len(trips) < LONGEST:
+            trips.append(trip := self.switch.send(packet, bucket))
+            if not trip.out:
+                return Arrival(None, ends(packet), tuple(trips))
+            ((port, packet),) = trip.out  # a packet never becomes two
+            named = ends(packet)
+            if port == UPLINK_PORT:
+                return Arrival(WIRE, named, tuple(trips))
+            if port == TUNNEL_PORT:
+                return Arrival(TUNNEL, named, tuple(trips))
+            if port in self._macs:
+                assert packet[ETH_DST] == self._macs[port], "a Pod takes what is for its MAC"
+                return Arrival(pod(port - 10), named, tuple(trips))
+            assert packet[ETH_DST] == mac(self.node.gateway_mac if port == GATEWAY_PORT else self.node.uplink_mac)
+            if self._is_own(named.destination):
+                return Arrival(HOST, named, tuple(trips))
+            packet = self._from_host(packet)
+        raise AssertionError(f"it circles: {[trip.tables for trip in trips]}")
+
+    def _from_host(self, packet: Packet) -> Packet:
+        """By the gateway to what is behind it, with the bridge interface to all others."""
+        destination = ends(packet).destination
+        assert not self._is_own(destination), f"the host sends to itself, past the switch: {ends(packet)}"
+        if self._is_behind_the_gateway(destination):
+            frame = {IN_PORT: GATEWAY_PORT, ETH_SRC: mac(self.node.gateway_mac), ETH_DST: VIRTUAL_MAC}
+        else:
+            frame = {IN_PORT: LOCAL_PORT, ETH_SRC: mac(self.node.uplink_mac), ETH_DST: ROUTER_MAC}
+        plain = ends(packet).fields
+        return {**plain, **({TCP_FLAGS: packet[TCP_FLAGS]} if TCP_FLAGS in packet else {}), **frame}
+
+    def _is_own(self, address: IPAddress) -> bool:
+        family = family_of(address)
+        return address in {self.node.addresses[family].ip, self.node.gateway(family), *self.node.other_addresses}
+
+    def _is_behind_the_gateway(self, address: IPAddress) -> bool:
+        """Own Pods, Services, the virtual addresses, and the Pods of peers that a tunnel leads to."""
+        family = family_of(address)
+        if address in self.node.pod_cidrs[family] or any(address in network for network in BEHIND_THE_GATEWAY[family]):
+            return True
+        return any(
+            address in peer.pod_cidrs[family] and not is_direct(self.node, peer, family) for peer in self.peers.values()
+        )
