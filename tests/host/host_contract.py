@@ -10,23 +10,28 @@ import asyncio
 from contextlib import aclosing
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import pytest
 from host_states import PEERS, STATE
 
 from windlass.host.plans import (
     Address,
+    ExternalPort,
     HostChange,
     HostNames,
     HostPlan,
     Neighbour,
+    NodePort,
     Route,
     diff,
     plan,
     plan_peer,
 )
 from windlass.host.protocol import AttachedLink, Host, HostError, PodLink
+from windlass.host.services import plan_services
+from windlass.model import services
+from windlass.model.families import Family
 
 if TYPE_CHECKING:
     from windlass.model.families import IPAddress
@@ -138,6 +143,56 @@ class PlanContract:
             assert (await host.installed(machine.names)).items == wanted
         await host.apply(diff(await host.installed(machine.names), HostPlan()))
         assert (await host.installed(machine.names)).items == frozenset()
+
+
+class ServiceContract:
+    """What Services ask for comes and goes like the rest of a plan."""
+
+    PORTS: ClassVar = frozenset(
+        NodePort(family, protocol, port)
+        for family in Family
+        for protocol in services.Protocol
+        for port in (30080, 30081)
+    ) | {
+        ExternalPort(ip_address("203.0.113.80"), services.Protocol.TCP, 80),
+        ExternalPort(ip_address("2001:db8:cb::80"), services.Protocol.UDP, 53),
+    }
+
+    def desired(self, machine: Machine, *networks: str) -> HostPlan:
+        cidrs = (ip_network("10.96.0.0/16"), ip_network("fd00:10:96::/112"))
+        shared = plan_services(STATE.node, machine.names, cidrs, tuple(map(ip_network, networks)))
+        return plan(STATE, machine.names, 1500, userspace=True) | shared | HostPlan(items=self.PORTS)
+
+    async def test_what_is_applied_is_installed_and_a_restart_finds_it(self, host: Host, machine: Machine):
+        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        for networks in ((), ("192.0.2.5/32", "127.0.0.0/8", "2001:db8::/32"), ("2001:db8::5/128",)):
+            desired = self.desired(machine, *networks)
+            assert await host.apply(diff(await host.installed(machine.names), desired)) == ()
+            assert (await host.installed(machine.names)).items == desired.items
+            again = machine.open_host()
+            try:
+                assert not diff(await again.installed(machine.names), desired)
+            finally:
+                await again.close()
+
+    async def test_a_port_that_goes_takes_no_other_with_it(self, host: Host, machine: Machine):
+        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        desired = self.desired(machine)
+        await host.apply(diff(await host.installed(machine.names), desired))
+        for port in self.PORTS:
+            change = diff(HostPlan(items=frozenset((port,))), HostPlan())
+            assert await host.apply(change) == ()
+            assert await host.apply(change) == ()  # gone is gone
+            assert (await host.installed(machine.names)).items == desired.items - {port}
+            assert await host.apply(diff(await host.installed(machine.names), desired)) == ()
+
+    async def test_without_services_nothing_of_them_remains(self, host: Host, machine: Machine):
+        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        without = plan(STATE, machine.names, 1500, userspace=True)
+        await host.apply(diff(await host.installed(machine.names), self.desired(machine)))
+        for _ in range(2):
+            assert await host.apply(diff(self.desired(machine), without)) == ()
+            assert (await host.installed(machine.names)).items == without.items
 
 
 class UplinkContract:

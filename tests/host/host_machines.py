@@ -153,8 +153,15 @@ def ip_batch(*commands: str) -> list[list[dict[str, Any]]]:
     return [[entry for entry in json.loads(answer) if entry] for answer in answers if answer.strip()]
 
 
-def _namespace(stack: ExitStack) -> str:
+@contextmanager
+def new_namespace() -> Iterator[str]:
     name = f"{_PREFIX}{os.getpid()}-{next(_counter)}"
     namespaces.create(name)
-    stack.callback(namespaces.delete, name)
-    return name
+    try:
+        yield name
+    finally:
+        namespaces.delete(name)
+
+
+def _namespace(stack: ExitStack) -> str:
+    return stack.enter_context(new_namespace())

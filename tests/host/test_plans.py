@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from windlass.host.plans import (
     Address,
+    ExternalPort,
     HostChange,
     HostNames,
     HostPlan,
     InterfaceSettings,
     Neighbour,
+    NodePort,
     Route,
     diff,
     plan,
@@ -25,6 +27,7 @@ from windlass.host.plans import (
 )
 from windlass.model.families import Family
 from windlass.model.nodes import NodeState, TrafficMode
+from windlass.model.services import Protocol
 
 NAMES = HostNames(uplink="eth0")
 
@@ -131,6 +134,8 @@ items = st.one_of(
     st.builds(Address, interfaces, addresses.map(lambda a: ip_interface((a, 24)))),
     st.builds(Route, networks, interfaces, st.none() | addresses, st.booleans(), st.none() | addresses),
     st.builds(Neighbour, interfaces, addresses, st.sampled_from(["02:00:00:00:00:01", "02:00:00:00:00:02"])),
+    st.builds(NodePort, st.sampled_from(Family), st.sampled_from(Protocol), st.integers(30000, 30002)),
+    st.builds(ExternalPort, addresses, st.sampled_from(Protocol), st.integers(80, 81)),
 )
 maybe = st.none() | st.booleans()
 macs = st.sampled_from(["02:00:00:00:00:01", "02:00:00:00:00:02"])

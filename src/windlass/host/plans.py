@@ -1,7 +1,8 @@
-"""What the host of this Node should hold besides flows: interface settings, addresses, routes, neighbours.
+"""What the host of this Node should hold besides flows: interface settings, addresses, routes, ways to Services.
 
 Pure, and the same for every operating system; carrying it out is the business of a `protocol.Host`. The uplink's own
-addresses and routes are not planned here: they are found on the Node and moved as they are (`migrations`).
+addresses and routes are not planned here: they are found on the Node and moved as they are (`migrations`). What
+Services ask of the host is decided in `services`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TypeVar
 
 from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork
 from windlass.model.nodes import LocalNode, NodeState, Peer, TrafficMode
+from windlass.model.services import Protocol
 from windlass.pipeline.routing import is_direct
 
 V = TypeVar("V")
@@ -77,7 +79,51 @@ class Neighbour:
         return f"neighbour {self.address} at {self.mac} on {self.interface}"
 
 
-Item = Address | Route | Neighbour
+@dataclass(frozen=True, slots=True)
+class ServiceAccess:
+    """The host's way to Services, for its own connections and for those that come to it past the switch.
+
+    They leave by the gateway for the virtual next hop; the host's own with the gateway's address, so that their answers
+    come back there.
+    """
+
+    gateway: str
+    bridge: str
+    sources: frozenset[IPAddress]  # the gateway's addresses, one of each family that is served
+    node_ips: frozenset[IPAddress]  # what comes for these by the bridge interface, the switch has let pass on purpose
+    networks: frozenset[IPNetwork]  # NodePorts answer at those addresses of the host that are in these
+
+    def __str__(self) -> str:
+        return f"the way of the host to Services by {self.gateway}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodePort:
+    """Open at the addresses of the host that `ServiceAccess.networks` has; the Node IP is the switch's for others."""
+
+    family: Family
+    protocol: Protocol
+    port: int
+
+    def __str__(self) -> str:
+        return f"NodePort {self.port}/{self.protocol.name} ({self.family})"
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalPort:
+    """A port of a load balancer's or an external address. The address's other ports are none of our business."""
+
+    address: IPAddress
+    protocol: Protocol
+    port: int
+
+    def __str__(self) -> str:
+        return f"external address {self.address}, port {self.port}/{self.protocol.name}"
+
+
+InterfaceItem = Address | Route | Neighbour
+ServicePortItem = NodePort | ExternalPort
+Item = InterfaceItem | ServiceAccess | ServicePortItem
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,9 +49,11 @@ class ServicePort(Struct, frozen=True, gc=False):
     family: Family
     frontends: tuple[Frontend, ...]
     endpoints: tuple[Endpoint, ...]  # usable from here by policy Cluster, after hints; in a stable order
-    local_endpoints: tuple[Endpoint, ...]  # usable on this Node by policy Local
+    local_endpoints: tuple[Endpoint, ...]  # usable on this Node by policy Local; () where no policy is Local
     anywhere: bool = True  # is there a usable endpoint on any Node? If not, connections are refused
     affinity_seconds: int = 0  # sessionAffinity ClientIP; 0: none
+    # On any Node, terminating or not chosen by hints as well: connections with these may stay, with others not.
+    serving: tuple[Endpoint, ...] = ()
 
 
 class Service(Struct, frozen=True, gc=False):

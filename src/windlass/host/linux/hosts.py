@@ -10,13 +10,15 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from windlass.host.linux import items, pods, uplinks
+from windlass.host.linux import items, pods, service_tables, uplinks
 from windlass.host.linux.namespaces import join
 from windlass.host.linux.netlink import Netlink
-from windlass.host.linux.watches import Watch
+from windlass.host.linux.nftables import Nftables
+from windlass.host.linux.watches import TableWatch, Watch
 from windlass.host.plans import HostChange, HostNames, HostPlan
 from windlass.host.protocol import Adapter, AttachedLink, Host, HostError, PodLink
 from windlass.model.families import IPAddress
@@ -31,13 +33,14 @@ class LinuxHost(Host):
         self._record_file = state_directory / "uplink.json"
         self._namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._threads = ThreadPoolExecutor(_THREADS, "host", initializer=join, initargs=(self._namespace,))
+        self._nftables = Nftables()
         self._finishing: set[asyncio.Task[None]] = set()  # deletions, even when nobody waits any more
 
     async def installed(self, names: HostNames) -> HostPlan:
-        return await self._run(items.installed, names)
+        return await self._run(items.installed, self._nftables, names)
 
     async def apply(self, change: HostChange) -> tuple[str, ...]:
-        return await self._run(items.apply, change)
+        return await self._run(items.apply, self._nftables, change)
 
     async def find_uplink(self, bridge: str, addresses: Collection[IPAddress], name: str | None = None) -> Adapter:
         return await self._run(uplinks.find, self._record_file, bridge, addresses, name)
@@ -85,17 +88,21 @@ class LinuxHost(Host):
         return await self._run(pods.attached)
 
     async def watch(self, names: HostNames) -> AsyncGenerator[frozenset[str], None]:
-        watch = await self._run(Watch, names)
+        watches: list[Watch | TableWatch] = [await self._run(Watch, names)]
+        with suppress(HostError):  # of a kernel without nftables, which has no table either
+            watches.append(await self._run(TableWatch, service_tables.NAME, names.gateway))
         loop = asyncio.get_running_loop()
         changed = set(names)
         wake = asyncio.Event()
 
         def look() -> None:
-            changed.update(watch.changed())
+            for watch in watches:
+                changed.update(watch.changed())
             if changed:
                 wake.set()
 
-        loop.add_reader(watch.fileno(), look)
+        for watch in watches:
+            loop.add_reader(watch.fileno(), look)
         try:
             while True:
                 told = frozenset(changed)
@@ -104,12 +111,14 @@ class LinuxHost(Host):
                 yield told
                 await wake.wait()
         finally:
-            loop.remove_reader(watch.fileno())
-            watch.close()
+            for watch in watches:
+                loop.remove_reader(watch.fileno())
+                watch.close()
 
     async def close(self) -> None:
         await asyncio.gather(*self._finishing, return_exceptions=True)
         await asyncio.to_thread(self._threads.shutdown)
+        self._nftables.close()
         os.close(self._namespace)
 
     async def _run(self, do: Callable[Concatenate[Netlink, P], R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -5,24 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from windlass.host.linux import rtnetlink, settings
+from windlass.host.linux import rtnetlink, services, settings
 from windlass.host.linux.netlink import Netlink, told
-from windlass.host.plans import Address, HostChange, HostNames, HostPlan, Item, Neighbour, Route
+from windlass.host.linux.nftables import Nftables
+from windlass.host.plans import (
+    Address,
+    HostChange,
+    HostNames,
+    HostPlan,
+    InterfaceItem,
+    Item,
+    Neighbour,
+    Route,
+)
 from windlass.host.protocol import HostError, UplinkRoute
 
-Kind = TypeVar("Kind", bound=Item)
+Kind = TypeVar("Kind", bound=InterfaceItem)
 
 
-def installed(netlink: Netlink, names: HostNames) -> HostPlan:
+def installed(netlink: Netlink, nftables: Nftables, names: HostNames) -> HostPlan:
     found = [link for link in (rtnetlink.link(netlink, name) for name in names) if link is not None]
     return HostPlan(
         settings=frozenset(settings.read(netlink, link) for link in found),
-        items=frozenset(_items(netlink, {link.index: link.name for link in found}, names)),
+        items=frozenset(_items(netlink, {link.index: link.name for link in found}, names)).union(
+            services.installed(netlink, nftables, names)
+        ),
     )
 
 
-def apply(netlink: Netlink, change: HostChange) -> tuple[str, ...]:
-    names = {wanted.name for wanted in change.settings} | {i.interface for i in change.added | change.removed}
+def apply(netlink: Netlink, nftables: Nftables, change: HostChange) -> tuple[str, ...]:
+    items = (item for item in change.added | change.removed if isinstance(item, InterfaceItem))
+    names = {wanted.name for wanted in change.settings} | {item.interface for item in items}
     links = {link.name: link for link in (rtnetlink.link(netlink, name) for name in names) if link is not None}
     problems = []
     for wanted in change.settings:
@@ -40,10 +53,11 @@ def apply(netlink: Netlink, change: HostChange) -> tuple[str, ...]:
                 problems.append(f"there is no interface {item.interface} for {item}")
         except HostError as error:
             problems.append(str(error))
+    problems += services.apply(netlink, nftables, change)
     return tuple(problems)
 
 
-def _items(netlink: Netlink, names_by_index: dict[int, str], names: HostNames) -> Iterator[Item]:
+def _items(netlink: Netlink, names_by_index: dict[int, str], names: HostNames) -> Iterator[InterfaceItem]:
     for index, name in list(names_by_index.items()):
         if name == names.gateway:  # wholly ours; the bridge interface has the uplink's addresses, not planned ones
             yield from (Address(name, address) for _, address in rtnetlink.addresses(netlink, index))
@@ -51,6 +65,8 @@ def _items(netlink: Netlink, names_by_index: dict[int, str], names: HostNames) -
             if neighbour.ours:
                 yield Neighbour(name, neighbour.address, neighbour.mac)
     for found in rtnetlink.routes(netlink, protocol=rtnetlink.PROTOCOL):
+        if found.route.table == services.TABLE:
+            continue
         if found.index not in names_by_index:  # left from when an interface had another name
             link = rtnetlink.link(netlink, found.index)
             names_by_index[found.index] = "" if link is None else link.name
@@ -58,7 +74,7 @@ def _items(netlink: Netlink, names_by_index: dict[int, str], names: HostNames) -
         yield Route(route.destination, names_by_index[found.index], route.via, route.onlink, route.source)
 
 
-def _in_order(change: HostChange) -> Iterator[tuple[Item, bool]]:
+def _in_order(change: HostChange) -> Iterator[tuple[InterfaceItem, bool]]:
     """What goes (False) and comes (True), such that nothing takes away or stands in the way of another.
 
     With the last IPv4 address of an interface the kernel takes its routes away: the new one comes first. The same IPv6
@@ -77,7 +93,7 @@ def _sorted(items: Iterable[Item], *kinds: type[Kind]) -> list[Kind]:
     return sorted(chosen, key=lambda item: (kinds.index(type(item)), str(item)))
 
 
-def _add(netlink: Netlink, index: int, item: Item) -> None:
+def _add(netlink: Netlink, index: int, item: InterfaceItem) -> None:
     match item:
         case Address():
             rtnetlink.add_address(netlink, index, item.address)
@@ -87,7 +103,7 @@ def _add(netlink: Netlink, index: int, item: Item) -> None:
             rtnetlink.set_neighbour(netlink, index, item.address, item.mac)
 
 
-def _remove(netlink: Netlink, index: int, item: Item) -> None:
+def _remove(netlink: Netlink, index: int, item: InterfaceItem) -> None:
     match item:
         case Address():
             rtnetlink.delete_address(netlink, index, item.address)

@@ -16,6 +16,7 @@ from typing import Self
 
 from windlass.host.protocol import HostError
 
+NETLINK_NETFILTER = 12
 SOL_NETLINK = 270
 NETLINK_CAP_ACK = 10  # an acknowledgement does not repeat the request
 NETLINK_EXT_ACK = 11  # but tells in words what was wrong with it
@@ -49,8 +50,8 @@ class NetlinkError(OSError):
 class Netlink:
     """A connection to the network configuration of the namespace in which the calling thread opens it."""
 
-    def __init__(self, groups: int = 0) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+    def __init__(self, groups: int = 0, protocol: int = socket.NETLINK_ROUTE) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
         self._sequence = 0
         for option in (NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK):
             self._socket.setsockopt(SOL_NETLINK, option, 1)

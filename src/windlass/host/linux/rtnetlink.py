@@ -28,7 +28,7 @@ from windlass.host.linux.netlink import (
     text,
 )
 from windlass.host.protocol import UplinkRoute
-from windlass.model.families import IPAddress, IPInterface
+from windlass.model.families import Family, IPAddress, IPInterface
 
 # The mark of our routes and neighbours, by which they are known after a restart ("W"; `ip route show proto 87`).
 PROTOCOL = 87
@@ -40,6 +40,7 @@ RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
+RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
 # Multicast groups, as the mask that a socket is bound to.
 GROUP_LINKS = 0x1
 GROUP_ADDRESSES = 0x10 | 0x100
@@ -55,11 +56,13 @@ _RTA_MULTIPATH, _RTA_TABLE, _RTA_VIA, _RTA_ENCAP = 9, 15, 18, 22
 _RTN_UNICAST, _RTNH_F_ONLINK, _RTM_F_CLONED = 1, 4, 0x200
 _RT_SCOPE_UNIVERSE, _RT_SCOPE_LINK, _RT_SCOPE_ANY = 0, 253, 255
 _NDA_DST, _NDA_LLADDR, _NDA_IFINDEX, _NDA_PROTOCOL, _NUD_PERMANENT = 1, 2, 8, 12, 0x80
+_FRA_PRIORITY, _FRA_FWMARK, _FRA_TABLE, _FRA_FWMASK, _FRA_PROTOCOL, _FR_ACT_TO_TABLE = 6, 10, 15, 16, 21, 1
 
 _LINK = struct.Struct("=BxHiII")  # family, type, index, flags, change
 _ADDRESS = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
 _ROUTE = struct.Struct("=BBBBBBBBI")  # family, dst len, src len, tos, table, protocol, scope, type, flags
 _NEIGHBOUR = struct.Struct("=BxxxiHBB")  # family, index, state, flags, type
+_RULE = struct.Struct("=BBBBBxxBI")  # family, dst len, src len, tos, table, action, flags
 
 _FAMILIES = {4: int(socket.AF_INET), 6: int(socket.AF_INET6)}
 
@@ -81,6 +84,16 @@ class KernelNeighbour:
     address: IPAddress
     mac: str
     ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRule:
+    """Packets with this bit in their mark are routed by that table."""
+
+    family: Family
+    mark: int
+    table: int
+    priority: int
 
 
 @contextmanager
@@ -278,6 +291,30 @@ def delete_neighbour(netlink: Netlink, index: int, address: IPAddress) -> None:
         netlink.do(RTM_DELNEIGH, _neighbour(index, address, 0))
 
 
+def mark_rules(netlink: Netlink) -> Iterator[MarkRule]:
+    """Ours; in both families."""
+    for body in netlink.dump(RTM_GETRULE, _RULE.pack(0, 0, 0, 0, 0, 0, 0)):
+        family = next((f for f in Family if _FAMILIES[f.value] == body[0]), None)
+        parts = attributes(body, _RULE.size)
+        if family is not None and as_number(parts.get(_FRA_PROTOCOL, b"")) == PROTOCOL:
+            mark, table, priority = (as_number(parts.get(a, b"")) for a in (_FRA_FWMARK, _FRA_TABLE, _FRA_PRIORITY))
+            yield MarkRule(family, mark, table, priority)
+
+
+def add_mark_rule(netlink: Netlink, rule: MarkRule) -> None:
+    """One that is there already stays."""
+    try:
+        netlink.do(RTM_NEWRULE, _rule(rule), NLM_F_CREATE | NLM_F_EXCL)
+    except NetlinkError as error:
+        if error.errno != errno.EEXIST:
+            raise
+
+
+def delete_mark_rule(netlink: Netlink, rule: MarkRule) -> None:
+    with unless_absent():
+        netlink.do(RTM_DELRULE, _rule(rule))
+
+
 def _link(index: int, flags: int = 0, changed: int = 0) -> bytes:
     return _LINK.pack(0, 0, index, flags, changed)
 
@@ -311,6 +348,12 @@ def _route(index: int, route: UplinkRoute, scope: int) -> bytes:
     if route.options:
         body += attribute(_RTA_METRICS, route.options)
     return body
+
+
+def _rule(rule: MarkRule) -> bytes:
+    body = _RULE.pack(_FAMILIES[rule.family.value], 0, 0, 0, 0, _FR_ACT_TO_TABLE, 0)
+    body += number(_FRA_FWMARK, rule.mark) + number(_FRA_FWMASK, rule.mark) + number(_FRA_TABLE, rule.table)
+    return body + number(_FRA_PRIORITY, rule.priority) + attribute(_FRA_PROTOCOL, bytes((PROTOCOL,)))
 
 
 def _neighbour(index: int, address: IPAddress, state: int) -> bytes:

@@ -1,4 +1,4 @@
-"""What the kernel announces about a few interfaces: that they, their addresses or routes have changed, not how."""
+"""What the kernel announces: that something about a few interfaces or the table of Services has changed, not how."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ import errno
 from collections.abc import Iterable
 
 from windlass.host.linux import rtnetlink
-from windlass.host.linux.netlink import Netlink
+from windlass.host.linux.netlink import NETLINK_NETFILTER, Netlink, as_text, attributes
 
 _GROUPS = rtnetlink.GROUP_LINKS | rtnetlink.GROUP_ADDRESSES | rtnetlink.GROUP_ROUTES
+
+_GROUP_NFTABLES = 1 << 6
+_NFTABLES = 10 << 8
+# Tables that go, chains and rules that come or go. Elements of sets come and go all the time, and mostly by us.
+_RULESET_CHANGES = frozenset(_NFTABLES | kind for kind in (2, 3, 5, 6, 8))
+_TABLE_NAME = 1  # in each of these
+_NETFILTER_HEADER = 4
 
 
 class Watch:
@@ -55,3 +62,32 @@ class Watch:
             route = rtnetlink.read_route(body)
             return None if route is None else self._known.get(route.index)
         return None
+
+
+class TableWatch:
+    """A socket that becomes readable when somebody changes nftables; `changed` says whether it was that table."""
+
+    def __init__(self, _: Netlink, table: str, subject: str) -> None:
+        self._table = table
+        self._subject = subject  # what to call it
+        self._netlink = Netlink(_GROUP_NFTABLES, NETLINK_NETFILTER)
+
+    def fileno(self) -> int:
+        return self._netlink.fileno()
+
+    def close(self) -> None:
+        self._netlink.close()
+
+    def changed(self) -> frozenset[str]:
+        try:
+            ours = {self._is_ours(kind, body) for kind, body in self._netlink.announced()}
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                raise
+            ours = {True}  # more was said than the socket could hold
+        return frozenset((self._subject,)) if True in ours else frozenset()
+
+    def _is_ours(self, kind: int, body: bytes) -> bool:
+        if kind not in _RULESET_CHANGES:
+            return False
+        return as_text(attributes(body, _NETFILTER_HEADER).get(_TABLE_NAME, b"")) == self._table

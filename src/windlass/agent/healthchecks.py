@@ -1,0 +1,232 @@
+"""The health checks of load balancers: a port for each Service with healthCheckNodePort, and one for the whole Node.
+
+It answers what it is told about Services and about the agent; it finds nothing out by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from ipaddress import ip_address
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+from windlass.model.families import IPAddress, IPNetwork
+from windlass.model.nodes import LocalNode
+from windlass.model.services import Service
+
+NODE_PORT = 10256  # where kube-proxy answers for the Node as a whole
+RETRY_SECONDS = 1.0  # between attempts to open a port that somebody else has
+
+_NODE = ""  # the key of the Node's own check among those of Services
+_LOOPBACK = (ip_address("127.0.0.1"), ip_address("::1"))
+
+
+class ProxyHealth(Struct, frozen=True):
+    """What the agent says of itself."""
+
+    healthy: bool  # does the switch follow the cluster?
+    node_eligible: bool  # False: the Node is being deleted, and shall get no new connections
+    updated: datetime  # when it last was healthy; with a time zone
+
+
+class HealthCheck(Struct, frozen=True):
+    namespace: str
+    name: str
+    port: int
+    local_endpoints: int  # ready ones on this Node
+
+    def __str__(self) -> str:
+        return f"Service {self.namespace}/{self.name}: its health check port {self.port}"
+
+
+def health_check(service: Service) -> HealthCheck | None:
+    if not service.health_check_port:
+        return None
+    return HealthCheck(service.namespace, service.name, service.health_check_port, service.ready_local_endpoints)
+
+
+def served_addresses(node: LocalNode, node_port_networks: Collection[IPNetwork]) -> frozenset[IPAddress] | None:
+    """Those addresses of the Node that nodePortAddresses has; None: it has no entries, and all addresses are meant."""
+    if not node_port_networks:
+        return None
+    own = [*(address.ip for address in node.addresses.values()), *node.other_addresses, *_LOOPBACK]
+    return frozenset(address for address in own if any(address in network for network in node_port_networks))
+
+
+@asynccontextmanager
+async def serving(
+    health: Callable[[], ProxyHealth], report: Callable[[Iterable[str]], object]
+) -> AsyncIterator[HealthChecks]:
+    """`report` is called with all problems of the ports whenever they have changed."""
+    checks = HealthChecks(health, report)
+    await checks.start()
+    try:
+        yield checks
+    finally:
+        await checks.stop()
+
+
+class HealthChecks:
+    def __init__(self, health: Callable[[], ProxyHealth], report: Callable[[Iterable[str]], object]) -> None:
+        # One server for all ports: a port is a listening socket and nothing else.
+        server = web.Server(self._answer, access_log=None)
+        self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=0.5)
+        self._health = health
+        self._report = report
+        self._retries: asyncio.Task[None] | None = None
+        self._addresses: frozenset[IPAddress] | None = None  # None: everywhere
+        self._wanted: dict[str, HealthCheck] = {}  # by the key of the Service
+        self._open: dict[int, tuple[str, list[web.SockSite]]] = {}  # by port: whose it is
+        self._problems: dict[str, str] = {}
+        self._failed = asyncio.Event()
+        self._lock = asyncio.Lock()
+
+    async def start(self) -> None:
+        await self._runner.setup()
+        self._retries = asyncio.create_task(self._keep_trying(), name="health checks")
+        async with self._lock:
+            await self._try(_NODE)
+
+    async def stop(self) -> None:
+        if self._retries is not None:
+            self._retries.cancel()
+            await asyncio.wait((self._retries,))
+        await self._runner.cleanup()
+
+    async def set(self, key: str, check: HealthCheck | None) -> None:
+        """The check of this Service is now this; None: it has none (any more)."""
+        async with self._lock:
+            before = self._wanted.pop(key, None)
+            if check is not None:
+                self._wanted[key] = check
+            if before is not None and (check is None or check.port != before.port):
+                await self._close(key, before.port)
+            await self._try(key)
+
+    async def listen_at(self, addresses: frozenset[IPAddress] | None) -> None:
+        """The checks of Services answer at these; None: everywhere."""
+        async with self._lock:
+            if addresses == self._addresses:
+                return
+            self._addresses = addresses
+            for key, check in self._wanted.items():
+                await self._close(key, check.port)
+            for key in self._wanted:
+                await self._try(key)
+
+    async def _keep_trying(self) -> None:
+        while True:
+            await self._failed.wait()
+            await asyncio.sleep(RETRY_SECONDS)
+            self._failed.clear()
+            async with self._lock:
+                for key in list(self._problems):
+                    await self._try(key)
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        port = request.get_extra_info("sockname")[1]
+        if port == NODE_PORT:
+            return self._answer_for_node(request.path)
+        key, _ = self._open.get(port, (_NODE, []))
+        check = self._wanted.get(key)
+        if check is None:  # a connection that was kept open for longer than its Service
+            return _json({"error": "there is no such Service any more"}, 503, {"Connection": "close"})
+        healthy = self._health().healthy
+        body = {
+            "service": {"namespace": check.namespace, "name": check.name},
+            "localEndpoints": check.local_endpoints,
+            "serviceProxyHealthy": healthy,
+        }
+        weight = {"X-Load-Balancing-Endpoint-Weight": str(check.local_endpoints)}
+        return _json(body, 200 if healthy and check.local_endpoints else 503, weight)
+
+    def _answer_for_node(self, path: str) -> web.Response:
+        health = self._health()
+        now = datetime.now(UTC)
+        body = {"lastUpdated": now if health.healthy else health.updated, "currentTime": now}
+        match path:
+            case "/healthz":
+                body_of_node = {**body, "nodeEligible": health.node_eligible}
+                return _json(body_of_node, 200 if health.healthy and health.node_eligible else 503)
+            case "/livez":
+                return _json(body, 200 if health.healthy else 503)
+            case _:
+                return _json({"error": f"{path}: there are /healthz and /livez"}, 404)
+
+    async def _try(self, key: str) -> None:
+        """To open the port of this check, if it has one and it is not open."""
+        check = self._wanted.get(key)
+        if check is None and key != _NODE:
+            self._tell(key, "")
+            return
+        port = NODE_PORT if check is None else check.port
+        owner, _ = self._open.get(port, (None, []))
+        if owner == key:
+            return
+        problem = ""
+        if owner is not None:
+            problem = f"{_described(check)} cannot be opened: {_described(self._wanted.get(owner))} is the same"
+        else:
+            try:
+                await self._listen(key, port, None if check is None else self._addresses)
+            except OSError as error:
+                problem = f"{_described(check)} cannot be opened: {os.strerror(error.errno or 0)}"
+        self._tell(key, problem and f"{problem}; it is tried again every {RETRY_SECONDS:g} s")
+
+    async def _listen(self, key: str, port: int, addresses: frozenset[IPAddress] | None) -> None:
+        """At all of the addresses, or at none and an error."""
+        sockets: list[socket.socket] = []
+        try:
+            for address in ("",) if addresses is None else sorted(map(str, addresses)):
+                sockets.append(_bound(address, port))  # noqa: PERF401  # those made before a failure are to be closed
+        except OSError:
+            for made in sockets:
+                made.close()
+            raise
+        sites = [web.SockSite(self._runner, made) for made in sockets]
+        self._open[port] = key, sites
+        for site in sites:
+            await site.start()
+
+    async def _close(self, key: str, port: int) -> None:
+        owner, sites = self._open.get(port, (None, []))
+        if owner == key:
+            del self._open[port]
+            for site in sites:
+                await site.stop()
+
+    def _tell(self, key: str, problem: str) -> None:
+        before = self._problems.get(key, "")
+        if problem:
+            self._problems[key] = problem
+            self._failed.set()
+        else:
+            self._problems.pop(key, None)
+        if problem != before:
+            self._report(tuple(self._problems.values()))
+
+
+def _described(check: HealthCheck | None) -> str:
+    return f"the Node's health check port {NODE_PORT}" if check is None else str(check)
+
+
+def _bound(address: str, port: int) -> socket.socket:
+    """Listening; at every address of both families if none is named, and of IPv4 where the kernel has no IPv6."""
+    if address:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        return socket.create_server((address, port), family=family)
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
+def _json(body: object, status: int, headers: dict[str, str] | None = None) -> web.Response:
+    common = {"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"}
+    return web.Response(body=msgspec.json.encode(body), status=status, headers={**common, **(headers or {})})

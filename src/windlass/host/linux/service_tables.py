@@ -1,0 +1,252 @@
+"""The nftables table of Services as it shall be, and the commands that make it so. Pure.
+
+NodePorts and external ports are elements of sets, so that one more or less is one element; all else changes only with
+the Node, and then the table is replaced as a whole. Each rule carries a digest of itself in its comment: by these a
+table is known to be as it shall be, whatever form a listing gives its
+expressions (`service_listings`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2s
+from ipaddress import ip_network
+
+import msgspec
+
+from windlass.host.linux.nftables import Command
+from windlass.host.plans import ExternalPort, NodePort, ServiceAccess, ServicePortItem
+from windlass.host.services import NODE_PORT_ADDRESS, VIRTUAL_CLIENT
+from windlass.model.families import Family, IPAddress, IPNetwork, family_of
+
+NAME = "windlass"
+# The bit in the mark of a packet for an external port, on its way to the gateway. Those of kube-proxy (0x4000, 0x8000),
+# of Tailscale (0xff0000) and of most others are lower.
+MARK = 0x40000000
+_UNMARKED = 0xFFFFFFFF ^ MARK
+
+_FAMILY, _TABLE = "inet", {"family": "inet", "table": NAME}
+_IP = {Family.IPV4: "ip", Family.IPV6: "ip6"}
+# Before those of others at the usual places (raw -300, mangle -150, dstnat -100, srcnat 100).
+_BEFORE_TRACKING, _BEFORE_ROUTING, _DNAT, _SNAT = -310, -160, -110, 90
+
+Expression = dict[str, object]
+
+
+def replaced(access: ServiceAccess, ports: Iterable[ServicePortItem]) -> list[Command]:
+    """Whatever is there becomes this, in one transaction."""
+    table = {"family": _FAMILY, "name": NAME}
+    return [
+        *deleted(),
+        {"add": {"table": table}},
+        *({"add": {"set": {**_TABLE, "name": s.name, "type": s.type, "flags": s.flags}}} for s in SETS),
+        *({"add": {"chain": {**_TABLE, "name": chain.name, **chain.hook}}} for chain in chains(access)),
+        *_rule_commands(access),
+        *_network_commands(access.networks),
+        *changed(removed=(), added=ports),
+    ]
+
+
+def deleted() -> list[Command]:
+    """One that is not there can be deleted, too, once it is added."""
+    table = {"family": _FAMILY, "name": NAME}
+    return [{"add": {"table": table}}, {"delete": {"table": table}}]
+
+
+def changed(removed: Iterable[ServicePortItem], added: Iterable[ServicePortItem]) -> list[Command]:
+    """Elements that go and come; those that are gone or there already do not matter."""
+    commands: list[Command] = []
+    for name, elements in _by_set(removed).items():
+        element = {**_TABLE, "name": name, "elem": elements}
+        commands += [{"add": {"element": element}}, {"delete": {"element": element}}]
+    for name, elements in _by_set(added).items():
+        commands.append({"add": {"element": {**_TABLE, "name": name, "elem": elements}}})
+    return commands
+
+
+LIST_TABLES: list[Command] = [{"list": {"tables": {"family": _FAMILY}}}]
+LIST: list[Command] = [{"list": {"table": {"family": _FAMILY, "name": NAME}}}]
+
+
+# The table as it shall be ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    name: str
+    type: str | tuple[str, ...]
+    flags: tuple[str, ...] = ()
+
+
+SETS = (
+    Set("node-ports-4", ("inet_proto", "inet_service")),
+    Set("node-ports-6", ("inet_proto", "inet_service")),
+    Set("node-addresses-4", "ipv4_addr", flags=("interval",)),
+    Set("node-addresses-6", "ipv6_addr", flags=("interval",)),
+    Set("external-ports-4", ("ipv4_addr", "inet_proto", "inet_service")),
+    Set("external-ports-6", ("ipv6_addr", "inet_proto", "inet_service")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    why: str
+    expressions: tuple[Expression, ...]
+
+    @property
+    def comment(self) -> str:
+        digest = blake2s(msgspec.json.encode(self.expressions, order="sorted"), digest_size=6).hexdigest()
+        return f"{self.why} [{digest}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    name: str
+    rules: tuple[Rule, ...]
+    type: str = ""
+    at: str = ""  # the hook
+    priority: int = 0
+
+    @property
+    def hook(self) -> dict[str, object]:
+        return {"type": self.type, "hook": self.at, "prio": self.priority} if self.at else {}
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        return self.name, self.type, self.at, self.priority
+
+
+def chains(access: ServiceAccess) -> tuple[Chain, ...]:
+    families = sorted({family_of(source) for source in access.sources}, key=str)
+    gateway, bridge = _is(_meta("iifname"), access.gateway), _is(_meta("iifname"), access.bridge)
+    to_node_ports = Rule("is it for a NodePort?", ({"jump": {"target": "node-ports"}},))
+    to_external_ports = Rule("is it for an external port?", ({"jump": {"target": "external-ports"}},))
+    from_switch = Rule("from the switch, which knows its Services", (gateway, _RETURN))
+    from_wire = Rule("from the wire, where the switch knows them", (bridge, _RETURN))
+    let_pass = (_let_pass(bridge, address) for address in sorted(access.node_ips, key=str))
+    return (
+        Chain("node-ports", tuple(map(_node_ports, families))),
+        Chain("external-ports", tuple(map(_external_ports, families))),
+        Chain("come", (from_switch, *let_pass, to_node_ports), "nat", "prerouting", _DNAT),
+        Chain("start", (to_node_ports,), "nat", "output", _DNAT),
+        Chain("come-external", (from_switch, from_wire, to_external_ports), "filter", "prerouting", _BEFORE_ROUTING),
+        Chain("start-external", (to_external_ports,), "route", "output", _BEFORE_ROUTING),
+        Chain("leave", tuple(_as_gateway(access, family) for family in families), "nat", "postrouting", _SNAT),
+        Chain("unmark", (_unmark(access),), "filter", "postrouting", _BEFORE_ROUTING),
+        Chain("guard", tuple(_guard(gateway)), "filter", "prerouting", _BEFORE_TRACKING),
+    )
+
+
+def _node_ports(family: Family) -> Rule:
+    ip = _IP[family]
+    # Not to ::1: no packet with that source may leave the host, and Linux looks before it translates. Not to link-local
+    # addresses: their clients cannot be answered from behind another link.
+    but: tuple[Expression, ...] = ()
+    if family is Family.IPV6:
+        but = (_is_not(_field(ip, "daddr"), "::1"), _is_not(_field(ip, "daddr"), _prefix(ip_network("fe80::/10"))))
+    return Rule(
+        "a NodePort at an address of this host",
+        (
+            _is({"concat": [_meta("l4proto"), _field("th", "dport")]}, f"@node-ports-{family.value}"),
+            _is(_field(ip, "daddr"), f"@node-addresses-{family.value}"),
+            *but,
+            _is({"fib": {"result": "type", "flags": ["daddr"]}}, "local"),
+            {"dnat": {"family": ip, "addr": str(NODE_PORT_ADDRESS[family])}},
+        ),
+    )
+
+
+def _external_ports(family: Family) -> Rule:
+    port: Expression = {"concat": [_field(_IP[family], "daddr"), _meta("l4proto"), _field("th", "dport")]}
+    return Rule(
+        "an external port of a Service: routed to the switch",
+        (
+            _is(port, f"@external-ports-{family.value}"),
+            {"mangle": {"key": _meta("mark"), "value": {"|": [_meta("mark"), MARK]}}},
+        ),
+    )
+
+
+def _let_pass(bridge: Expression, node_ip: IPAddress) -> Rule:
+    """A connection must not begin by one way and go on by another."""
+    to_node = _is(_field(_IP[family_of(node_ip)], "daddr"), str(node_ip))
+    return Rule("to the Node IP, past the switch: the host's own", (bridge, to_node, _RETURN))
+
+
+def _as_gateway(access: ServiceAccess, family: Family) -> Rule:
+    """Not by masquerading, which forgets all connections when the gateway is down for a moment."""
+    ip = _IP[family]
+    source = next(str(address) for address in access.sources if family_of(address) is family)
+    return Rule(
+        "the host's own to a Service: as the gateway",
+        (
+            _is(_meta("oifname"), access.gateway),
+            _is({"rt": {"key": "nexthop", "family": ip}}, str(VIRTUAL_CLIENT[family])),
+            _is_not(_field(ip, "saddr"), source),
+            _is({"fib": {"result": "type", "flags": ["saddr"]}}, "local"),
+            {"snat": {"family": ip, "addr": source}},
+        ),
+    )
+
+
+def _unmark(access: ServiceAccess) -> Rule:
+    """Else the mark would come back with the packet from the kernel's datapath, and it would be routed in circles."""
+    marked = _is({"&": [_meta("mark"), MARK]}, MARK)
+    cleared: Expression = {"mangle": {"key": _meta("mark"), "value": {"&": [_meta("mark"), _UNMARKED]}}}
+    return Rule("routed: the mark has served", (_is(_meta("oifname"), access.gateway), marked, cleared))
+
+
+def _guard(gateway: Expression) -> Iterator[Rule]:
+    """The host may talk to itself by the gateway (`route_localnet`), but nobody else may pretend to be it."""
+    for field in ("daddr", "saddr"):
+        loopback = _is(_field("ip", field), _prefix(ip_network("127.0.0.0/8")))
+        yield Rule("nobody but the host itself has a loopback address", (gateway, loopback, {"drop": None}))
+
+
+def _rule_commands(access: ServiceAccess) -> Iterator[Command]:
+    for chain in chains(access):
+        for rule in chain.rules:
+            added = {"chain": chain.name, "expr": rule.expressions, "comment": rule.comment}
+            yield {"add": {"rule": {**_TABLE, **added}}}
+
+
+def _network_commands(networks: Iterable[IPNetwork]) -> Iterator[Command]:
+    for network in sorted(networks, key=str):
+        name = f"node-addresses-{network.version}"
+        yield {"add": {"element": {**_TABLE, "name": name, "elem": [_prefix(network)]}}}
+
+
+def _by_set(ports: Iterable[ServicePortItem]) -> dict[str, list[Expression]]:
+    found: dict[str, list[Expression]] = {}
+    for item in ports:
+        match item:
+            case NodePort(family, protocol, port):
+                found.setdefault(f"node-ports-{family.value}", []).append({"concat": [int(protocol), port]})
+            case ExternalPort(address, protocol, port):
+                element: Expression = {"concat": [str(address), int(protocol), port]}
+                found.setdefault(f"external-ports-{address.version}", []).append(element)
+    return found
+
+
+_RETURN: Expression = {"return": None}
+
+
+def _is(left: Expression, right: object) -> Expression:
+    return {"match": {"op": "==", "left": left, "right": right}}
+
+
+def _is_not(left: Expression, right: object) -> Expression:
+    return {"match": {"op": "!=", "left": left, "right": right}}
+
+
+def _meta(key: str) -> Expression:
+    return {"meta": {"key": key}}
+
+
+def _field(protocol: str, name: str) -> Expression:
+    return {"payload": {"protocol": protocol, "field": name}}
+
+
+def _prefix(network: IPNetwork) -> Expression:
+    return {"prefix": {"addr": str(network.network_address), "len": network.prefixlen}}

@@ -1,0 +1,135 @@
+"""What Services ask of the host: routes to the virtual next hop, NodePorts and external addresses.
+
+Pure. The switch has the Services; the host only has to bring it the packets that start on the host, or come to it by a
+NIC that is no port of the switch (design notes 000 and 001).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, collapse_addresses, ip_network
+
+from windlass.host.plans import (
+    ExternalPort,
+    HostChange,
+    HostNames,
+    HostPlan,
+    Item,
+    Neighbour,
+    NodePort,
+    Route,
+    ServiceAccess,
+)
+from windlass.model.families import Family, IPAddress, IPNetwork, family_of
+from windlass.model.nodes import LocalNode
+from windlass.model.services import Reach, Service
+from windlass.openflow.fields import mac_text
+from windlass.pipeline.layout import VIRTUAL_MAC
+
+# What the host makes of its own addresses when a packet is for a NodePort.
+NODE_PORT_ADDRESS: dict[Family, IPAddress] = {
+    Family.IPV4: IPv4Address("169.254.169.110"),
+    Family.IPV6: IPv6Address("fd00:169:254:169::110"),
+}
+# Behind the gateway, and nobody's: the next hop to all Services, and the client as whom the switch brings connections
+# back to endpoints on the host. For IPv6 it is no link-local address, because it must also be a source.
+VIRTUAL_CLIENT: dict[Family, IPAddress] = {
+    Family.IPV4: IPv4Address("169.254.169.111"),
+    Family.IPV6: IPv6Address("fd00:169:254:169::111"),
+}
+
+
+def plan_services(
+    node: LocalNode,
+    names: HostNames,
+    service_cidrs: Collection[IPNetwork],
+    node_port_networks: Collection[IPNetwork] = (),
+) -> HostPlan:
+    """What all Services share. `node_port_networks`: where NodePorts answer; empty: at every address of the host."""
+    access = ServiceAccess(
+        gateway=names.gateway,
+        bridge=names.bridge,
+        sources=frozenset(node.gateway(family) for family in node.families),
+        node_ips=frozenset(node.addresses[family].ip for family in node.families),
+        networks=frozenset(_networks(node, node_port_networks)),
+    )
+    # The neighbour is known, so that no Service waits for a question and its answer; the switch would answer, too.
+    neighbours = (Neighbour(names.gateway, VIRTUAL_CLIENT[f], mac_text(VIRTUAL_MAC)) for f in node.families)
+    return HostPlan(items=frozenset((access, *neighbours, *_shared_routes(node, names, service_cidrs))))
+
+
+def plan_service(
+    node: LocalNode, names: HostNames, service: Service, service_cidrs: Collection[IPNetwork]
+) -> frozenset[Item]:
+    """What one Service asks for. Others may ask for the same (an external address, say): see `Claims`."""
+    return frozenset(_items(node, names, service, service_cidrs))
+
+
+class Claims:
+    """Who asks for which items: an item is there as long as somebody asks for it."""
+
+    def __init__(self) -> None:
+        self._by_owner: dict[str, frozenset[Item]] = {}
+        self._count: Counter[Item] = Counter()
+
+    @property
+    def items(self) -> frozenset[Item]:
+        return frozenset(self._count)
+
+    def set(self, owner: str, items: frozenset[Item]) -> HostChange:
+        """The owner now asks for these and no others; what becomes different by that."""
+        before = self._by_owner.pop(owner, frozenset())
+        if items:
+            self._by_owner[owner] = items
+        new = items - before
+        added = frozenset(item for item in new if item not in self._count)
+        self._count.update(new)
+        removed = frozenset(self._released(before - items))
+        return HostChange(removed=removed, added=added)
+
+    def _released(self, items: Iterable[Item]) -> Iterator[Item]:
+        for item in items:
+            self._count[item] -= 1
+            if not self._count[item]:
+                del self._count[item]
+                yield item
+
+
+def _networks(node: LocalNode, configured: Collection[IPNetwork]) -> Iterator[IPNetwork]:
+    """Disjoint, and of the Node's families."""
+    networks = configured or (ip_network("0.0.0.0/0"), ip_network("::/0"))
+    if Family.IPV4 in node.families:
+        yield from collapse_addresses(network for network in networks if isinstance(network, IPv4Network))
+    if Family.IPV6 in node.families:
+        yield from collapse_addresses(network for network in networks if isinstance(network, IPv6Network))
+
+
+def _shared_routes(node: LocalNode, names: HostNames, service_cidrs: Collection[IPNetwork]) -> Iterator[Route]:
+    for family in node.families:
+        # To the next hop itself: endpoints on the host answer to it.
+        yield Route(ip_network(VIRTUAL_CLIENT[family]), names.gateway, source=node.gateway(family))
+        yield _route(node, names, ip_network(NODE_PORT_ADDRESS[family]))
+    for cidr in service_cidrs:
+        if family_of(cidr) in node.families:
+            yield _route(node, names, cidr)
+
+
+def _items(node: LocalNode, names: HostNames, service: Service, service_cidrs: Collection[IPNetwork]) -> Iterator[Item]:
+    for address in service.cluster_ips:
+        if family_of(address) in node.families and not any(address in cidr for cidr in service_cidrs):
+            yield _route(node, names, ip_network(address))
+    for port in service.ports:
+        if port.family not in node.families:
+            continue
+        for frontend in port.frontends:
+            if frontend.reach is Reach.NODE_PORT:
+                yield NodePort(port.family, port.protocol, frontend.port)
+            elif frontend.reach is Reach.EXTERNAL and frontend.address is not None:
+                yield ExternalPort(frontend.address, port.protocol, frontend.port)
+
+
+def _route(node: LocalNode, names: HostNames, destination: IPNetwork) -> Route:
+    family = family_of(destination)
+    via, source = VIRTUAL_CLIENT[family], node.gateway(family)
+    return Route(destination, names.gateway, via=via, onlink=True, source=source)

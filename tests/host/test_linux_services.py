@@ -1,0 +1,348 @@
+"""Services on a Linux host, with real packets: who asks whom, by which way, and as whom."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import struct
+import subprocess
+from contextlib import aclosing
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from host_machines import ip, requires_namespaces
+from service_machines import NAMES, ServiceMachine, apply, desired, requires_nftables, service_machine, told
+
+from windlass.host.linux import nftables
+from windlass.host.plans import ExternalPort, HostPlan, NodePort, ServiceAccess, diff
+from windlass.model.families import Family
+from windlass.model.services import Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from windlass.host.linux.hosts import LinuxHost
+
+pytestmark = [requires_namespaces, requires_nftables]
+requires_nft = pytest.mark.skipif(shutil.which("nft") is None, reason="needs nft, as an independent judge")
+
+PORT = 30080
+TCP, UDP, TCP6, UDP6 = (NodePort(f, p, PORT) for f in Family for p in (Protocol.TCP, Protocol.UDP))
+EXTERNAL = ExternalPort(ip_address("203.0.113.80"), Protocol.TCP, 80)
+EXTERNAL6 = ExternalPort(ip_address("2001:db8:cb::80"), Protocol.TCP, 80)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[ServiceMachine]:
+    with service_machine(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def host(machine: ServiceMachine) -> AsyncIterator[LinuxHost]:
+    opened = machine.open_host()
+    yield opened
+    await machine.close()
+    await opened.close()
+
+
+def sysctl(name: str, value: int | None = None) -> int:
+    file = Path("/proc/sys/net/ipv4/conf", name)
+    if value is not None:
+        file.write_text(str(value))
+    return int(file.read_text())
+
+
+def nft(*arguments: str) -> str:
+    return subprocess.run(["nft", *arguments], capture_output=True, text=True, check=True).stdout
+
+
+async def test_the_host_reaches_a_node_port_at_each_of_its_addresses(host: LinuxHost, machine: ServiceMachine):
+    """Design note 001, "Host --> NodeIP" and "Host --> Node LocalIP": the switch sees the gateway."""
+    await machine.answers("switch", PORT)
+    assert await apply(host, desired(TCP, TCP6, UDP, UDP6)) == ()
+    for address in ("192.0.2.5", "198.51.100.5", "127.0.0.1", "10.0.1.1", "2001:db8::5", "2001:db8:51::5"):
+        seen = "2001:db8:1::1" if ":" in address else "10.0.1.1"
+        assert await machine.ask("node", address, PORT) == f"switch saw {seen}", address
+        with machine.socket("node", address, socket.SOCK_DGRAM) as udp:
+            udp.connect((address, PORT))
+            assert await told(udp, b"?") == f"switch saw {seen}", address
+    assert await machine.ask("node", "192.0.2.5", PORT, source="198.51.100.5") == "switch saw 10.0.1.1"
+
+
+async def test_who_comes_by_a_second_nic_keeps_his_address(host: LinuxHost, machine: ServiceMachine):
+    """Design note 001, "Other NodeIPs": whether the client is translated is the switch's decision."""
+    await machine.answers("switch", PORT)
+    assert await apply(host, desired(TCP, TCP6)) == ()
+    for address, seen in (
+        ("198.51.100.5", "198.51.100.9"),
+        ("192.0.2.5", "198.51.100.9"),  # the Node IP, but not by the wire of the switch
+        ("2001:db8:51::5", "2001:db8:51::9"),
+    ):
+        assert await machine.ask("client", address, PORT) == f"switch saw {seen}"
+
+
+async def test_what_comes_by_the_bridge_interface_for_the_node_ip_is_the_hosts_own(
+    host: LinuxHost, machine: ServiceMachine
+):
+    await machine.answers("switch", PORT)
+    await machine.answers("node", PORT)
+    assert await apply(host, desired(TCP, TCP6)) == ()
+    assert await machine.ask("wire", "192.0.2.5", PORT) == "node saw 192.0.2.1"
+    assert await machine.ask("wire", "2001:db8::5", PORT) == "node saw 2001:db8::1"
+    # But not for its other addresses, of which the switch knows nothing there.
+    assert await machine.ask("wire", "198.51.100.5", PORT) == "switch saw 192.0.2.1"
+
+
+async def test_node_ports_answer_at_the_configured_addresses_only(host: LinuxHost, machine: ServiceMachine):
+    await machine.answers("switch", PORT)
+    wanted = desired(TCP, TCP6, networks=("198.51.100.0/25", "198.51.100.0/24", "2001:db8:51::5/128"))
+    assert await apply(host, wanted) == ()
+    assert await machine.ask("client", "198.51.100.5", PORT) == "switch saw 198.51.100.9"
+    assert await machine.ask("node", "2001:db8:51::5", PORT) == "switch saw 2001:db8:1::1"
+    for address in ("192.0.2.5", "127.0.0.1", "2001:db8::5"):
+        assert await machine.ask("node", address, PORT) == "refused"
+    assert sysctl("windlass-gw0/route_localnet") == 0
+
+    assert await apply(host, desired(TCP, TCP6)) == ()
+    assert await machine.ask("node", "127.0.0.1", PORT) == "switch saw 10.0.1.1"
+
+
+async def test_a_family_or_protocol_without_the_node_port_stays_the_hosts_own(host: LinuxHost, machine: ServiceMachine):
+    await machine.answers("switch", PORT)
+    await machine.answers("node", PORT)
+    assert await apply(host, desired(TCP)) == ()
+    assert await machine.ask("node", "192.0.2.5", PORT) == "switch saw 10.0.1.1"
+    assert await machine.ask("node", "2001:db8::5", PORT) == "node saw 2001:db8::5"
+    with machine.socket("node", "192.0.2.5", socket.SOCK_DGRAM) as udp:
+        udp.connect(("192.0.2.5", PORT))
+        assert await told(udp, b"?") == "node saw 192.0.2.5"
+
+
+async def test_the_ipv6_loopback_address_is_the_hosts_own(host: LinuxHost, machine: ServiceMachine):
+    """Linux cannot translate ::1."""
+    await machine.answers("switch", PORT)
+    await machine.answers("node", PORT)
+    assert await apply(host, desired(TCP6)) == ()
+    assert await machine.ask("node", "::1", PORT) == "node saw ::1"
+
+
+async def test_the_host_reaches_cluster_ips_as_the_gateway(host: LinuxHost, machine: ServiceMachine):
+    """Design note 000, whatever address the host's process has bound itself to."""
+    await machine.answers("switch", 443)
+    assert await apply(host, desired()) == ()
+    for source in ("", "192.0.2.5", "198.51.100.5"):
+        assert await machine.ask("node", "10.96.0.10", 443, source) == "switch saw 10.0.1.1"
+    for source in ("", "2001:db8::5"):
+        assert await machine.ask("node", "fd00:10:96::10", 443, source) == "switch saw 2001:db8:1::1"
+
+
+async def test_of_an_external_address_only_the_ports_of_services_are_ours(host: LinuxHost, machine: ServiceMachine):
+    for port in (80, 22):
+        await machine.answers("switch", port)
+        await machine.answers("wire", port)
+    assert await apply(host, desired(EXTERNAL, EXTERNAL6)) == ()
+    assert await machine.ask("node", "203.0.113.80", 80) == "switch saw 10.0.1.1"
+    assert await machine.ask("node", "203.0.113.80", 22) == "wire saw 192.0.2.5"
+    assert await machine.ask("node", "2001:db8:cb::80", 80) == "switch saw 2001:db8:1::1"
+    assert await machine.ask("node", "2001:db8:cb::80", 22) == "wire saw 2001:db8::5"
+    # And who comes by the second NIC keeps his address.
+    assert await machine.ask("client", "203.0.113.80", 80) == "switch saw 198.51.100.9"
+    assert await machine.ask("client", "2001:db8:cb::80", 80) == "switch saw 2001:db8:51::9"
+
+    assert await apply(host, desired()) == ()
+    assert await machine.ask("node", "203.0.113.80", 80) == "wire saw 192.0.2.5"
+
+
+async def test_nobody_behind_the_switch_speaks_to_the_hosts_loopback(host: LinuxHost, machine: ServiceMachine):
+    """What `route_localnet` would allow: a Pod reaches what the host's processes offer to the host alone."""
+    assert await apply(host, desired(UDP)) == ()
+    loop = asyncio.get_running_loop()
+    with (
+        machine.socket("node", "127.0.0.1", socket.SOCK_DGRAM) as private,
+        machine.socket("node", "10.0.1.1", socket.SOCK_DGRAM) as public,
+    ):
+        private.bind(("127.0.0.1", 9000))
+        public.bind(("10.0.1.1", 9000))
+        send_udp(machine, "169.254.169.110", "127.0.0.1", 9000)
+        send_udp(machine, "127.0.0.1", "10.0.1.1", 9000)
+        send_udp(machine, "169.254.169.110", "10.0.1.1", 9000)
+        _, sender = await asyncio.wait_for(loop.sock_recvfrom(public, 100), 5)
+        assert sender[0] == "169.254.169.110"
+        with pytest.raises(BlockingIOError):
+            private.recv(100)
+
+
+async def test_udp_flows_that_go_on_see_a_node_port_come_and_go(host: LinuxHost, machine: ServiceMachine):
+    await machine.answers("switch", PORT)
+    await machine.answers("switch", 80)
+    udp_external = ExternalPort(EXTERNAL.address, Protocol.UDP, 80)
+    assert await apply(host, desired()) == ()
+    with (
+        machine.socket("node", "127.0.0.1", socket.SOCK_DGRAM) as to_loopback,
+        machine.socket("node", "2001:db8::5", socket.SOCK_DGRAM) as to_node,
+        machine.socket("node", "203.0.113.80", socket.SOCK_DGRAM) as to_external,
+    ):
+        to_loopback.connect(("127.0.0.1", PORT))
+        to_node.connect(("2001:db8::5", PORT))
+        to_external.connect(("203.0.113.80", 80))
+        for _ in range(2):
+            assert [await told(udp, b"?") for udp in (to_loopback, to_node, to_external)] == ["refused"] * 3
+            assert await apply(host, desired(UDP, UDP6, udp_external)) == ()
+            assert [await told(udp, b"?") for udp in (to_loopback, to_node, to_external)] == [
+                "switch saw 10.0.1.1",
+                "switch saw 2001:db8:1::1",
+                "switch saw 10.0.1.1",
+            ]
+            assert await apply(host, desired()) == ()
+
+
+async def test_connections_go_on_while_the_table_is_replaced(host: LinuxHost, machine: ServiceMachine):
+    await machine.answers("switch", PORT)
+    assert await apply(host, desired(TCP)) == ()
+    with (
+        machine.socket("client", "198.51.100.5", socket.SOCK_STREAM) as of_client,
+        machine.socket("node", "127.0.0.1", socket.SOCK_STREAM) as of_host,
+    ):
+        await machine.connect(of_client, "198.51.100.5", PORT)
+        await machine.connect(of_host, "127.0.0.1", PORT)
+        assert await told(of_client) == "switch saw 198.51.100.9"
+        assert await told(of_host) == "switch saw 10.0.1.1"
+        assert await apply(host, desired(TCP, networks=("192.0.2.0/24", "127.0.0.0/8"))) == ()
+        assert await told(of_client, b"still there?") == await told(of_host, b"still there?") == "still there?"
+
+
+async def test_what_is_applied_is_installed_and_a_restart_finds_it(host: LinuxHost, machine: ServiceMachine):
+    wanted = desired(TCP, UDP6, EXTERNAL, EXTERNAL6, NodePort(Family.IPV4, Protocol.SCTP, 31000))
+    for networks in ((), ("192.0.2.5/32", "198.51.100.0/24", "127.0.0.0/8", "2001:db8::/32")):
+        wanted = desired(*(i for i in wanted.items if isinstance(i, NodePort | ExternalPort)), networks=networks)
+        assert await apply(host, wanted) == ()
+        assert (await host.installed(NAMES)).items == wanted.items
+        again = machine.open_host()
+        try:
+            assert not diff(await again.installed(NAMES), wanted)
+        finally:
+            await again.close()
+
+
+@requires_nft
+async def test_one_node_port_is_one_element(host: LinuxHost, machine: ServiceMachine):
+    before = desired(*(NodePort(Family.IPV4, Protocol.TCP, port) for port in range(31000, 31100)))
+    assert await apply(host, before) == ()
+    rules = nft("--handle", "--terse", "list", "table", "inet", "windlass")
+    after = before | HostPlan(items=frozenset((TCP,)))
+    assert await apply(host, after) == ()
+    # The same sets, chains and rules, by their handles.
+    assert nft("--handle", "--terse", "list", "table", "inet", "windlass") == rules
+    assert "tcp . 30080" in nft("list", "set", "inet", "windlass", "node-ports-4")
+    assert (await host.installed(NAMES)).items == after.items
+    assert await host.apply(diff(after, before)) == ()
+    assert await host.apply(diff(after, before)) == ()  # gone is gone
+    assert (await host.installed(NAMES)).items == before.items
+
+
+@requires_nft
+async def test_removed_nothing_remains_but_what_others_made(host: LinuxHost, machine: ServiceMachine):
+    nft("add table inet foreign; add chain inet foreign c { type nat hook output priority 0; }")
+    ip("rule", "add", "fwmark", "7", "lookup", "100")
+    ip("route", "add", "10.250.0.0/16", "via", "192.0.2.1", "table", "100")
+    foreign = nft("list", "ruleset"), ip("rule"), ip("-6", "rule"), ip("route", "show", "table", "100")
+    assert await apply(host, desired(TCP, EXTERNAL)) == ()
+
+    assert await apply(host, HostPlan()) == ()
+
+    assert (nft("list", "ruleset"), ip("rule"), ip("-6", "rule"), ip("route", "show", "table", "100")) == foreign
+    assert ip("route", "show", "table", "all", "proto", "87") == ip("neigh", "show", "proto", "87") == ""
+    assert sysctl("windlass-gw0/route_localnet") == 0
+    assert await host.apply(diff(desired(TCP, EXTERNAL), HostPlan())) == ()
+
+
+@requires_nft
+async def test_what_somebody_changed_is_put_right(host: LinuxHost, machine: ServiceMachine):
+    wanted = desired(TCP, EXTERNAL)
+    assert await apply(host, wanted) == ()
+    for spoil in (
+        lambda: nft("flush ruleset"),
+        lambda: nft("delete table inet windlass"),
+        lambda: nft("flush chain inet windlass leave"),
+        lambda: nft("insert rule inet windlass start accept"),
+        lambda: nft("add chain inet windlass mine"),
+        lambda: nft("add element inet windlass node-ports-4 { icmp . 7 }"),
+        lambda: nft("add element inet windlass node-ports-4 { tcp . 7 }"),
+        lambda: nft("delete element inet windlass external-ports-4 { 203.0.113.80 . tcp . 80 }"),
+        lambda: ip("rule", "delete", "pref", "87"),
+        lambda: ip("-6", "route", "flush", "table", "87"),
+        lambda: sysctl("windlass-gw0/route_localnet", 0),
+        lambda: sysctl("eth1/forwarding", 0),
+    ):
+        spoil()
+        assert diff(await host.installed(NAMES), wanted)
+        assert await apply(host, wanted) == ()
+        assert (await host.installed(NAMES)).items == wanted.items
+
+
+@requires_nft
+async def test_whoever_watches_is_told_when_somebody_flushes_the_ruleset(host: LinuxHost, machine: ServiceMachine):
+    wanted = desired(TCP)
+    assert await apply(host, wanted) == ()
+    async with aclosing(host.watch(NAMES)) as changes:
+        await anext(changes)
+        nft("add table inet foreign; flush ruleset")
+        assert NAMES.gateway in await asyncio.wait_for(anext(changes), 5)
+        assert await apply(host, wanted) == ()
+    assert not diff(await host.installed(NAMES), wanted)
+
+
+@requires_nft
+async def test_the_mark_of_external_ports_does_not_leave_the_host(host: LinuxHost, machine: ServiceMachine):
+    """The kernel's datapath would bring it back, and the packet be routed to the gateway again."""
+    await machine.answers("switch", 80)
+    nft(
+        "add table inet judge; add chain inet judge last { type filter hook postrouting priority 300; };"
+        'add rule inet judge last oifname "windlass-gw0" meta mark & 0x40000000 != 0 counter;'
+        'add rule inet judge last oifname "windlass-gw0" meta mark 7 tcp dport 80 counter'
+    )
+    nft(
+        "add chain inet judge first { type filter hook output priority -300; };"
+        "add rule inet judge first meta mark set 7"
+    )
+    assert await apply(host, desired(EXTERNAL)) == ()
+    assert await machine.ask("node", "203.0.113.80", 80) == "switch saw 10.0.1.1"
+    marked, unmarked = (
+        line for line in nft("list", "chain", "inet", "judge", "last").splitlines() if "counter" in line
+    )
+    assert "packets 0 " in marked
+    assert "packets 0 " not in unmarked  # and what others marked stays marked
+
+
+async def test_without_the_library_it_is_told_and_all_else_works(
+    host: LinuxHost, machine: ServiceMachine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(nftables, "LIBRARY", "libnftables.so.none")
+    await machine.answers("switch", 443)
+    wanted = desired(TCP, EXTERNAL)
+    (problem,) = await apply(host, wanted)
+    assert problem == (
+        "could not make the way of the host to Services by windlass-gw0: libnftables.so.none is not on this machine "
+        "(on Debian: apt-get install libnftables1); the host reaches ClusterIPs, but neither NodePorts nor external "
+        "addresses, and who comes by its other NICs does not reach them either"
+    )
+    assert await machine.ask("node", "10.96.0.10", 443) == "switch saw 10.0.1.1"
+    missing = diff(await host.installed(NAMES), wanted).added
+    assert missing == {item for item in wanted.items if isinstance(item, ServiceAccess | NodePort | ExternalPort)}
+
+    (problem,) = await host.apply(diff(HostPlan(), HostPlan(items=frozenset((TCP, EXTERNAL)))))
+    assert problem.startswith("could not add ")
+    assert " and 1 more: libnftables.so.none is not on this machine" in problem
+
+
+def send_udp(machine: ServiceMachine, source: str, destination: str, port: int) -> None:
+    """A packet that no socket of the kernel would send, from behind the gateway."""
+    data = struct.pack("!HHHH", 5000, port, 12, 0) + b"psst"
+    addresses = socket.inet_aton(source) + socket.inet_aton(destination)
+    header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(data), 1, 0, 64, socket.IPPROTO_UDP, 0) + addresses
+    checksum = 0xFFFF - sum(struct.unpack("!10H", header)) % 0xFFFF
+    machine.send_from_switch(header[:10] + struct.pack("!H", checksum) + header[12:] + data)
