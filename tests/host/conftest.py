@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.register_assert_rewrite(
-    "host_contract", "host_machines", "service_machines"
-)  # a failing assert there shows its values, too
+# A failing assert there shows its values, too.
+pytest.register_assert_rewrite("host_contract", "host_machines", "service_machines")
 
 from host_machines import LinuxMachine, linux_machine  # noqa: E402
 
