@@ -149,5 +149,6 @@ def test_a_cookie_comes_first() -> None:
 def test_a_group() -> None:
     group = Group(9, (Bucket(0, (Output(1),)), Bucket(1, (), 0)), "two endpoints, one of them on its way out")
     assert group_text(group) == (
-        "group_id=9,type=select,bucket=bucket_id:0,weight:100,actions=output:1,bucket=bucket_id:1,weight:0,actions=drop"
+        "group_id=9,type=select,selection_method=dp_hash,"
+        "bucket=bucket_id:0,weight:100,actions=output:1,bucket=bucket_id:1,weight:0,actions=drop"
     )

@@ -99,7 +99,7 @@ class TestGroups:
 
     def test_a_foreign_group_equals_none_of_ours_and_can_be_taken_over(self, bridge: Bridge, channel: Channel) -> None:
         bridge.ofctl("add-group", "group_id=1,type=all")
-        bridge.ofctl("add-group", "group_id=2,type=select,selection_method=dp_hash,bucket=bucket_id:1,actions=drop")
+        bridge.ofctl("add-group", "group_id=2,type=select,selection_method=hash,bucket=bucket_id:1,actions=drop")
         ours = {groups.encode(Group(1, (), "")), groups.encode(Group(2, (Bucket(1, (), 1),), ""))}
         foreign = channel.groups()
         assert {group.identity for group in foreign} == {1, 2}

@@ -6,6 +6,7 @@ apart and puts it together again. Where os-ken cannot, the test says so.
 
 from __future__ import annotations
 
+import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -137,6 +138,9 @@ def ken_deletion(command: int, table: int, priority: int, match: ken.OFPMatch) -
 
 
 def ken_group_mod(command: int, identity: int, *buckets: ken.OFPBucket) -> ken.OFPGroupMod:
+    # Four bytes of padding, the name of the method in sixteen, its parameter: as 4-byte words.
+    by_hash = struct.unpack("!7I", struct.pack("!4x16sQ", b"dp_hash", 0))
+    method = ken.OFPGroupPropExperimenter(type_=0xFFFF, experimenter=0x154D, exp_type=1, data=list(by_hash))
     return ken.OFPGroupMod(
         Datapath,
         command=command,
@@ -144,6 +148,7 @@ def ken_group_mod(command: int, identity: int, *buckets: ken.OFPBucket) -> ken.O
         group_id=identity,
         command_bucket_id=0xFFFFFFFF,
         buckets=list(buckets),
+        properties=[method] if buckets else [],
     )
 
 
@@ -225,7 +230,7 @@ CASES = {
     "group added": Case(
         groups.add(GROUP, XID),
         (
-            *("OFPT_GROUP_MOD", "ADD group_id=9,type=select,bucket=bucket_id:3,weight:50"),
+            *("OFPT_GROUP_MOD", "ADD group_id=9,type=select,selection_method=dp_hash,bucket=bucket_id:3,weight:50"),
             "actions=ct(commit,table=105,zone=1,nat(dst=172.16.2.5:8080)),resubmit(,6)",
         ),
         lambda: ken_group_mod(ken_constants.OFPGC_ADD, 9, ken_bucket()),

@@ -7,6 +7,7 @@ the gateway. Everybody else (Pods, peers, the world) takes what is addressed to 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
 from typing import NamedTuple
 
 from packets import ACK, SYN, SYN_ACK, Ends, Packet, Switch, Trip, ends
@@ -20,7 +21,11 @@ from windlass.program import program
 
 TUNNEL_PORT, GATEWAY_PORT, UPLINK_PORT = 1, 2, 3
 ROUTER_MAC = mac("02:00:0a:b0:19:01")
-CLIENT_PORT = 40000
+# By the host's routes to Services, their external addresses and the virtual ones.
+BEHIND_THE_GATEWAY = {
+    Family.IPV4: tuple(map(IPv4Network, ("10.96.0.0/16", "203.0.113.0/24", "169.254.169.0/24"))),
+    Family.IPV6: tuple(map(IPv6Network, ("fd00:10:96::/64", "2001:db8:203::/64", "fd00:169:254:169::/64"))),
+}
 LONGEST = 4  # times in the switch: more, and the packet circles
 
 

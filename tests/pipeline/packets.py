@@ -177,6 +177,7 @@ class Trip:
     tracked: int = 0  # ct actions
     passes: int = 1  # through the datapath: each ct that leads to a table, and each group, is a further one
     buckets: int = 0  # among how many it could choose
+    connection: tuple[int, Connection, bool] | None = None  # what it was last found to be: zone, and if an answer
 
 
 class Switch:
@@ -207,7 +208,7 @@ class Switch:
                     self._enter(table, fields, trip, bucket)
                 case Ct(table=table):
                     trip.tracked += 1
-                    tracked = self._track(action, fields)
+                    tracked = self._track(action, fields, trip)
                     if table is not None:
                         trip.passes += 1
                         self._enter(table, tracked, trip, bucket)
@@ -225,34 +226,42 @@ class Switch:
                 case _:
                     raise NotImplementedError(action)
 
-    def _track(self, action: Ct, fields: Packet) -> dict[Field, int]:
+    def _track(self, action: Ct, fields: Packet, trip: Trip) -> dict[Field, int]:
         """The packet as it is after connection tracking."""
+        found = self._found(action, fields, trip)
+        after = dict(fields)
+        if found is None:
+            after[CT_STATE], after[CT_MARK] = TRACKED | INVALID, 0
+            return after
+        known, is_answer = found
+        if action.nat is not None:
+            after |= (known.original if is_answer else known.answer).back.fields
+        if action.commit:
+            marks = {CT_MARK: known.mark}
+            for change in action.sets:
+                write(change, fields, marks)
+            known.mark = marks[CT_MARK]
+        # Until there is an answer, all that the client sends is as good as its first packet.
+        after[CT_STATE] = TRACKED | (ESTABLISHED if known.answered else NEW) | (REPLY if is_answer else 0)
+        after[CT_MARK] = known.mark
+        return after
+
+    def _found(self, action: Ct, fields: Packet, trip: Trip) -> tuple[Connection, bool] | None:
+        """Its connection, and whether it answers there; None for what neither belongs to one nor can begin one."""
+        if trip.connection and trip.connection[0] == action.zone:
+            return trip.connection[1:]  # also when it has been translated since
         named = ends(fields)
         known = self._connections.get((action.zone, named))
-        state = TRACKED
         if known is None:
-            # The answer to a first packet that was never seen opens no connection.
-            state |= INVALID if fields.get(TCP_FLAGS) == SYN_ACK else NEW
-            if action.commit:
-                assert state & NEW, "only the first packet of a connection can be committed"
-                known = self._commit(action.zone, named, action.nat)
-        else:
-            is_answer = named == known.answer
-            known.answered |= is_answer
-            # Until there is an answer, all that the client sends is as good as its first packet.
-            state |= (ESTABLISHED if known.answered else NEW) | (REPLY if is_answer else 0)
-        after = dict(fields)
-        if known is not None:
-            if action.nat is not None:
-                after |= (known.original if named == known.answer else known.answer).back.fields
-            if action.commit:
-                marks = {CT_MARK: known.mark}
-                for change in action.sets:
-                    write(change, fields, marks)
-                known.mark = marks[CT_MARK]
-        after[CT_STATE] = state
-        after[CT_MARK] = known.mark if known else 0
-        return after
+            if fields.get(TCP_FLAGS) == SYN_ACK:
+                return None
+            if not action.commit:
+                return Connection(named, named.back), False
+            known = self._commit(action.zone, named, action.nat)
+        is_answer = named == known.answer
+        known.answered |= is_answer
+        trip.connection = (action.zone, known, is_answer)
+        return known, is_answer
 
     def _commit(self, zone: int, named: Ends, nat: Nat | None) -> Connection:
         connection = Connection(named, self._answer(zone, named, nat))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, collapse_addresses, ip_network
+from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 
 from windlass.host.plans import (
     ExternalPort,
@@ -21,23 +21,11 @@ from windlass.host.plans import (
     Route,
     ServiceAccess,
 )
-from windlass.model.families import Family, IPAddress, IPNetwork, family_of
+from windlass.model.families import Family, IPNetwork, family_of
 from windlass.model.nodes import LocalNode
 from windlass.model.services import Reach, Service
 from windlass.openflow.fields import mac_text
-from windlass.pipeline.layout import VIRTUAL_MAC
-
-# What the host makes of its own addresses when a packet is for a NodePort.
-NODE_PORT_ADDRESS: dict[Family, IPAddress] = {
-    Family.IPV4: IPv4Address("169.254.169.110"),
-    Family.IPV6: IPv6Address("fd00:169:254:169::110"),
-}
-# Behind the gateway, and nobody's: the next hop to all Services, and the client as whom the switch brings connections
-# back to endpoints on the host. For IPv6 it is no link-local address, because it must also be a source.
-VIRTUAL_CLIENT: dict[Family, IPAddress] = {
-    Family.IPV4: IPv4Address("169.254.169.111"),
-    Family.IPV6: IPv6Address("fd00:169:254:169::111"),
-}
+from windlass.pipeline.layout import NODE_PORT_ADDRESS, VIRTUAL_CLIENT, VIRTUAL_MAC
 
 
 def plan_services(

@@ -54,6 +54,7 @@ class ServicePort(Struct, frozen=True, gc=False):
     affinity_seconds: int = 0  # sessionAffinity ClientIP; 0: none
     # On any Node, terminating or not chosen by hints as well: connections with these may stay, with others not.
     serving: tuple[Endpoint, ...] = ()
+    group: int = 0  # the first of 256 group numbers that are this port's, whatever happens to other Services
 
 
 class Service(Struct, frozen=True, gc=False):

@@ -80,7 +80,9 @@ def flow_text(flow: Flow, cookie: int | None = None) -> str:
 
 
 def group_text(group: Group) -> str:
-    return ",".join([f"group_id={group.identity}", "type=select", "selection_method=dp_hash", *map(_bucket, group.buckets)])
+    return ",".join(
+        [f"group_id={group.identity}", "type=select", "selection_method=dp_hash", *map(_bucket, group.buckets)]
+    )
 
 
 def actions_text(actions: Actions) -> str:

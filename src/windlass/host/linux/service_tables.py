@@ -17,8 +17,8 @@ import msgspec
 
 from windlass.host.linux.nftables import Command
 from windlass.host.plans import ExternalPort, NodePort, ServiceAccess, ServicePortItem
-from windlass.host.services import NODE_PORT_ADDRESS, VIRTUAL_CLIENT
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
+from windlass.pipeline.layout import NODE_PORT_ADDRESS, VIRTUAL_CLIENT
 
 NAME = "windlass"
 # The bit in the mark of a packet for an external port, on its way to the gateway. Those of kube-proxy (0x4000, 0x8000),

@@ -25,9 +25,9 @@ from windlass.host.plans import (
     ServicePortItem,
 )
 from windlass.host.protocol import HostError, UplinkRoute
-from windlass.host.services import VIRTUAL_CLIENT
 from windlass.model.families import Family, family_of
 from windlass.model.services import Protocol
+from windlass.pipeline.layout import VIRTUAL_CLIENT
 
 TABLE = rtnetlink.PROTOCOL  # for marked packets; as a number as good as any, and it says whose it is
 _PRIORITY = rtnetlink.PROTOCOL  # after the host's own addresses, and before whatever others have to say

@@ -1,0 +1,589 @@
+"""Services as clients and endpoints see them, packet by packet (design notes 000, 001 and 002).
+
+Who serves a client, as whom the endpoint sees it, and that the answer comes from the address that the client asked:
+`converse` holds every connection here to that. Beside it stand what is refused, what is dropped, and what it costs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+
+import pytest
+from journeys import HOST, TUNNEL, WIRE, Arrival, Journeys, Place, pod
+from msgspec import structs
+from node_states import (
+    BOTH,
+    cluster_ip,
+    load_balancer,
+    node_address,
+    outside,
+    pod_address,
+    service_port,
+    small_cluster,
+)
+from packets import ACK, SYN_ACK, Ends
+
+from windlass.model.families import Family, IPAddress
+from windlass.model.nodes import NodeState, TrafficMode
+from windlass.model.services import Endpoint, Frontend, Protocol, Reach, Service
+from windlass.openflow.fields import LOCAL_PORT, TCP
+from windlass.pipeline.layout import NODE_PORT_ADDRESS, SERVICE_SNAT_PORTS, VIRTUAL_CLIENT
+
+POD_1, POD_2 = pod(1), pod(2)
+NODE_PORT = 30080
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Everybody's address, in one family."""
+
+    family: Family
+
+    @property
+    def service(self) -> IPAddress:
+        return cluster_ip(10, self.family)
+
+    @property
+    def balancer(self) -> IPAddress:
+        return load_balancer(10, self.family)
+
+    @property
+    def node(self) -> IPAddress:
+        return node_address(1, 25, self.family)
+
+    @property
+    def gateway(self) -> IPAddress:
+        return pod_address(1, -8, self.family)
+
+    @property
+    def pod_1(self) -> IPAddress:
+        return pod_address(1, 1, self.family)
+
+    @property
+    def pod_2(self) -> IPAddress:
+        return pod_address(1, 2, self.family)
+
+    @property
+    def near_pod(self) -> IPAddress:
+        """Of a Node in the same segment."""
+        return pod_address(2, 1, self.family)
+
+    @property
+    def far_pod(self) -> IPAddress:
+        """Of a Node behind a router."""
+        return pod_address(3, 1, self.family)
+
+    @property
+    def other_node(self) -> IPAddress:
+        return node_address(2, 25, self.family)
+
+    @property
+    def outside(self) -> IPAddress:
+        return outside(80, self.family)
+
+    @property
+    def client(self) -> IPAddress:
+        """On the wire, not of the cluster."""
+        return IPv4Address("198.51.100.7") if self.family is Family.IPV4 else IPv6Address("2001:db8:198::7")
+
+    @property
+    def host_node_port(self) -> IPAddress:
+        """What the host makes of its own addresses, when it asks one of its NodePorts."""
+        return NODE_PORT_ADDRESS[self.family]
+
+    @property
+    def virtual_client(self) -> IPAddress:
+        return VIRTUAL_CLIENT[self.family]
+
+    def asks(self, client: Place, to: IPAddress, port: int, protocol: int = TCP, source_port: int = 40000) -> Ends:
+        source = {POD_1: self.pod_1, POD_2: self.pod_2, HOST: self.gateway, WIRE: self.client}[client]
+        return Ends(source, source_port, to, port, protocol)
+
+
+@pytest.fixture(params=BOTH, ids=str)
+def at(request: pytest.FixtureRequest) -> Known:
+    return Known(request.param)
+
+
+def on_cluster_ip(at: Known, *, local_only: bool = False) -> Frontend:
+    return Frontend(Reach.CLUSTER_IP, at.service, 80, local_only)
+
+
+def on_node_port(*, local_only: bool = False) -> Frontend:
+    return Frontend(Reach.NODE_PORT, None, NODE_PORT, local_only)
+
+
+def on_balancer(at: Known, *, local_only: bool = False, sources: tuple[str, ...] | None = None) -> Frontend:
+    network = IPv4Network if at.family is Family.IPV4 else IPv6Network
+    ranges = None if sources is None else tuple(map(network, sources))
+    return Frontend(Reach.EXTERNAL, at.balancer, 80, local_only, ranges)
+
+
+def here(address: IPAddress, port: int = 8080) -> Endpoint:
+    return Endpoint(address, port, local=True)
+
+
+def elsewhere(address: IPAddress, port: int = 8080) -> Endpoint:
+    return Endpoint(address, port)
+
+
+def cluster(
+    at: Known, frontend: Frontend, *endpoints: Endpoint, mode: TrafficMode = TrafficMode.ENCAP, protocol: int = TCP
+) -> NodeState:
+    port = structs.replace(service_port(1, (frontend,), endpoints, at.family), protocol=Protocol(protocol))
+    service = Service("default", "web", (port,), (at.service,))
+    return replace(small_cluster(mode, at.family), services={service.key: service})
+
+
+def journeys(
+    at: Known, frontend: Frontend, *endpoints: Endpoint, mode: TrafficMode = TrafficMode.ENCAP, protocol: int = TCP
+) -> Journeys:
+    return Journeys(cluster(at, frontend, *endpoints, mode=mode, protocol=protocol))
+
+
+def answered_by_each(state: NodeState, client: Place, asked: Ends) -> list[Arrival]:
+    """The same connection once by each endpoint that could be chosen for it."""
+    choices = Journeys(state).send(client, asked).trips[0].buckets
+    return [Journeys(state).converse(client, asked, bucket) for bucket in range(choices)]
+
+
+def from_outside(at: Known, *, local_only: bool = False) -> list[tuple[Frontend, IPAddress, int]]:
+    """The two kinds of frontends that the world can reach, and where it reaches them."""
+    return [
+        (on_node_port(local_only=local_only), at.node, NODE_PORT),
+        (on_balancer(at, local_only=local_only), at.balancer, 80),
+    ]
+
+
+# A ClusterIP -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", Protocol)
+def test_a_pod_asks_a_cluster_ip(at, protocol):
+    """Every endpoint can be the one, and sees who asks."""
+    state = cluster(at, on_cluster_ip(at), here(at.pod_2), elsewhere(at.near_pod, 8081), protocol=protocol)
+    seen = answered_by_each(state, POD_1, at.asks(POD_1, at.service, 80, protocol))
+    assert [(found.place, found.endpoint) for found in seen] == [
+        (POD_2, (at.pod_2, 8080)),
+        (TUNNEL, (at.near_pod, 8081)),
+    ]
+    assert {found.client for found in seen} == {at.pod_1}
+
+
+def test_the_host_asks_a_cluster_ip(at):
+    """Design note 000: endpoints see the gateway, so that they answer to it."""
+    state = cluster(at, on_cluster_ip(at), here(at.pod_2), elsewhere(at.near_pod))
+    seen = answered_by_each(state, HOST, at.asks(HOST, at.service, 80))
+    assert [found.place for found in seen] == [POD_2, TUNNEL]
+    assert {found.client for found in seen} == {at.gateway}
+
+
+@pytest.mark.parametrize("client", [POD_1, HOST])
+@pytest.mark.parametrize(
+    ("mode", "near", "far"),
+    [
+        (TrafficMode.ENCAP, TUNNEL, TUNNEL),
+        (TrafficMode.NO_ENCAP, WIRE, WIRE),
+        (TrafficMode.HYBRID, WIRE, TUNNEL),
+    ],
+)
+def test_remote_pods_serve_as_they_are_reached(at, client, mode, near, far):
+    state = cluster(at, on_cluster_ip(at), elsewhere(at.near_pod), elsewhere(at.far_pod), mode=mode)
+    seen = answered_by_each(state, client, at.asks(client, at.service, 80))
+    assert [found.place for found in seen] == [near, far]
+    assert {found.client for found in seen} == {at.asks(client, at.service, 80).source}
+
+
+@pytest.mark.parametrize("client", [POD_1, HOST])
+def test_internal_policy_local(at, client):
+    """Endpoints on this Node, or none."""
+    asked = at.asks(client, at.service, 80)
+    local_only = on_cluster_ip(at, local_only=True)
+    seen = answered_by_each(cluster(at, local_only, elsewhere(at.near_pod), here(at.pod_2)), client, asked)
+    assert [found.place for found in seen] == [POD_2]
+    assert journeys(at, local_only, elsewhere(at.near_pod)).send(client, asked).dropped
+
+
+def test_protocols_with_one_port_number_are_apart(at):
+    """DNS, for example: what serves TCP does not serve UDP."""
+    ports = tuple(
+        structs.replace(
+            service_port(number, (on_cluster_ip(at),), (here(address),), at.family, name=protocol.name),
+            protocol=protocol,
+        )
+        for number, protocol, address in ((1, Protocol.TCP, at.pod_1), (2, Protocol.UDP, at.pod_2))
+    )
+    service = Service("default", "dns", ports, (at.service,))
+    state = replace(small_cluster(TrafficMode.ENCAP, at.family), services={service.key: service})
+    assert Journeys(state).converse(HOST, at.asks(HOST, at.service, 80, Protocol.TCP)).place == POD_1
+    assert Journeys(state).converse(HOST, at.asks(HOST, at.service, 80, Protocol.UDP)).place == POD_2
+    assert Journeys(state).send(HOST, at.asks(HOST, at.service, 80, Protocol.SCTP)).refused
+
+
+# NodePorts and external addresses: policy Cluster ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", Protocol)
+def test_the_world_asks(at, protocol):
+    """Design note 002, policy Cluster: any endpoint, and it sees the gateway: so its answer comes back by this Node."""
+    for frontend, address, port in from_outside(at):
+        state = cluster(at, frontend, here(at.pod_2), elsewhere(at.near_pod), protocol=protocol)
+        seen = answered_by_each(state, WIRE, at.asks(WIRE, address, port, protocol))
+        assert [found.place for found in seen] == [POD_2, TUNNEL]
+        assert {found.client for found in seen} == {at.gateway}
+        assert {found.ends.source_port in range(*SERVICE_SNAT_PORTS) for found in seen} == {True}
+
+
+@pytest.mark.parametrize("mode", [TrafficMode.NO_ENCAP, TrafficMode.HYBRID])
+def test_the_world_asks_where_pod_traffic_goes_as_it_is(at, mode):
+    for frontend, address, port in from_outside(at):
+        state = cluster(at, frontend, elsewhere(at.near_pod), mode=mode)
+        (seen,) = answered_by_each(state, WIRE, at.asks(WIRE, address, port))
+        assert (seen.place, seen.client) == (WIRE, at.gateway)
+
+
+def test_a_pod_asks_what_the_world_can_ask(at):
+    for frontend, address, port in from_outside(at):
+        state = cluster(at, frontend, here(at.pod_2), elsewhere(at.near_pod))
+        seen = answered_by_each(state, POD_1, at.asks(POD_1, address, port))
+        assert [(found.place, found.client) for found in seen] == [(POD_2, at.gateway), (TUNNEL, at.gateway)]
+
+
+def test_the_host_asks_what_the_world_can_ask(at):
+    """Design note 001. A NodePort it asks by the virtual address, into which it has translated its own."""
+    for frontend, address, port in (
+        (on_node_port(), at.host_node_port, NODE_PORT),
+        (on_balancer(at), at.balancer, 80),
+    ):
+        state = cluster(at, frontend, here(at.pod_2), elsewhere(at.near_pod))
+        seen = answered_by_each(state, HOST, at.asks(HOST, address, port))
+        assert [(found.place, found.client) for found in seen] == [(POD_2, at.gateway), (TUNNEL, at.gateway)]
+
+
+def test_the_world_asks_by_a_nic_that_is_not_on_the_bridge(at):
+    """Design note 001, "other NodeIPs": the host has translated the address, and hands on whoever asks."""
+    way = journeys(at, on_node_port(), here(at.pod_2))
+    asked = Ends(at.client, 40000, at.host_node_port, NODE_PORT)
+    first = way.send(HOST, asked)
+    assert (first.place, first.client) == (POD_2, at.gateway)
+    answer = way.send(POD_2, first.ends.back, SYN_ACK)
+    assert answer.ends == asked.back
+    assert answer.trips[0].out[0][0] == way.node.ports.gateway, "the host translates it back"
+
+
+def test_a_pod_asks_the_address_of_the_second_nic():
+    at = Known(Family.IPV4)
+    seen = journeys(at, on_node_port(), here(at.pod_2)).converse(
+        POD_1, at.asks(POD_1, IPv4Address("10.176.27.11"), NODE_PORT)
+    )
+    assert (seen.place, seen.client) == (POD_2, at.gateway)
+
+
+def test_node_ports_are_open_only_where_they_are_meant_to_be():
+    """nodePortAddresses without the Node IP: there the port is the host's."""
+    at = Known(Family.IPV4)
+    state = cluster(at, on_node_port(), here(at.pod_2))
+    narrow = replace(state, node=replace(state.node, node_port_networks=(IPv4Network("10.176.27.0/24"),)))
+    for client in (WIRE, POD_1):
+        asked = at.asks(client, at.node, NODE_PORT)
+        found = Journeys(narrow).send(client, asked)
+        assert (found.place, found.ends) == (HOST, asked)
+    other = at.asks(POD_1, IPv4Address("10.176.27.11"), NODE_PORT)
+    assert Journeys(narrow).converse(POD_1, other).place == POD_2
+
+
+# NodePorts and external addresses: policy Local --------------------------------------------------------------------
+
+
+def test_external_policy_local_keeps_the_client(at):
+    """Design note 002: only endpoints on this Node, and they see who asks."""
+    for frontend, address, port in from_outside(at, local_only=True):
+        state = cluster(at, frontend, elsewhere(at.near_pod), here(at.pod_1), here(at.pod_2))
+        seen = answered_by_each(state, WIRE, at.asks(WIRE, address, port))
+        assert [(found.place, found.client) for found in seen] == [(POD_1, at.client), (POD_2, at.client)]
+
+
+def test_external_policy_local_without_an_endpoint_here(at):
+    """Dropped, not refused: the load balancer sends its clients elsewhere."""
+    for frontend, address, port in from_outside(at, local_only=True):
+        found = journeys(at, frontend, elsewhere(at.near_pod)).send(WIRE, at.asks(WIRE, address, port))
+        assert found.dropped
+
+
+def test_external_policy_local_is_not_for_those_within(at):
+    """A Pod and the Node itself are served by all endpoints, wherever they are."""
+    for frontend, address, port in from_outside(at, local_only=True):
+        by_host = at.host_node_port if frontend.reach is Reach.NODE_PORT else address
+        state = cluster(at, frontend, elsewhere(at.near_pod), here(at.pod_2))
+        for client, where, seen_as in ((POD_1, address, at.pod_1), (HOST, by_host, at.gateway)):
+            seen = answered_by_each(state, client, at.asks(client, where, port))
+            assert [(found.place, found.client) for found in seen] == [(TUNNEL, seen_as), (POD_2, seen_as)]
+
+
+# loadBalancerSourceRanges ------------------------------------------------------------------------------------------
+
+CLIENTS = {Family.IPV4: "198.51.100.0/24", Family.IPV6: "2001:db8:198::/64"}
+NODES = {Family.IPV4: "10.176.25.0/24", Family.IPV6: "fd00:10:176:25::/64"}
+PODS = {Family.IPV4: "172.16.0.0/16", Family.IPV6: "fd00:172:16::/48"}
+
+
+@pytest.mark.parametrize("local_only", [False, True])
+@pytest.mark.parametrize(
+    ("ranges", "served"),
+    [
+        ((CLIENTS,), {WIRE}),
+        ((NODES,), {HOST}),  # the Node itself: by its address, though it comes as the gateway
+        ((CLIENTS, NODES), {WIRE, HOST}),
+        ((), set()),  # there are ranges, and all of them are of the other family
+    ],
+)
+def test_source_ranges(at, ranges, served, local_only):
+    """Who is in none of them is dropped; Pods as well."""
+    frontend = on_balancer(at, local_only=local_only, sources=tuple(by_family[at.family] for by_family in ranges))
+    for client in (WIRE, HOST, POD_1):
+        asked = at.asks(client, at.balancer, 80)
+        if client in served:
+            assert journeys(at, frontend, here(at.pod_2)).converse(client, asked).place == POD_2
+        else:
+            assert journeys(at, frontend, here(at.pod_2)).send(client, asked).dropped
+
+
+@pytest.mark.parametrize("local_only", [False, True])
+def test_source_ranges_with_pods(at, local_only):
+    frontend = on_balancer(at, local_only=local_only, sources=(PODS[at.family],))
+    state = cluster(at, frontend, elsewhere(at.near_pod), here(at.pod_2))
+    seen = answered_by_each(state, POD_1, at.asks(POD_1, at.balancer, 80))
+    assert [found.place for found in seen] == [TUNNEL, POD_2]
+
+
+def test_source_ranges_are_about_endpoints_that_there_are(at):
+    """Those who may come are refused where there is no endpoint; the others hear nothing, as ever."""
+    frontend = on_balancer(at, sources=(CLIENTS[at.family], NODES[at.family]))
+    assert journeys(at, frontend).send(WIRE, at.asks(WIRE, at.balancer, 80)).refused
+    assert journeys(at, frontend).send(HOST, at.asks(HOST, at.balancer, 80)).refused
+    assert journeys(at, frontend).send(POD_1, at.asks(POD_1, at.balancer, 80)).dropped
+
+
+# An endpoint that asks itself --------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_is_its_own_endpoint_sees_the_gateway(at):
+    """It would drop a packet from itself; and its answer must come back to the switch."""
+    for frontend, address, port in (
+        (on_cluster_ip(at), at.service, 80),
+        (on_cluster_ip(at, local_only=True), at.service, 80),
+        *from_outside(at),
+        *from_outside(at, local_only=True),
+    ):
+        seen = journeys(at, frontend, here(at.pod_1)).converse(POD_1, at.asks(POD_1, address, port))
+        assert (seen.place, seen.client, seen.endpoint) == (POD_1, at.gateway, (at.pod_1, 8080))
+
+
+def test_a_pod_that_asks_itself_directly_is_let_be(at):
+    """Its packets do not leave it; if they do, they come back as they are."""
+    asked = Ends(at.pod_1, 40000, at.pod_1, 8080)
+    found = journeys(at, on_cluster_ip(at), here(at.pod_1)).send(POD_1, asked)
+    assert (found.place, found.ends) == (POD_1, asked)
+
+
+# Endpoints on this Node itself (hostNetwork) -----------------------------------------------------------------------
+
+
+def test_the_host_asks_an_endpoint_on_itself(at):
+    """As the virtual client: else the host would answer itself, past the switch, and with the wrong address."""
+    for frontend, address, port in (
+        (on_cluster_ip(at), at.service, 80),
+        (on_cluster_ip(at, local_only=True), at.service, 80),
+        (on_node_port(), at.host_node_port, NODE_PORT),
+        (on_node_port(local_only=True), at.host_node_port, NODE_PORT),
+        (on_balancer(at), at.balancer, 80),
+        (on_balancer(at, local_only=True), at.balancer, 80),
+    ):
+        seen = journeys(at, frontend, here(at.node)).converse(HOST, at.asks(HOST, address, port))
+        assert (seen.place, seen.client, seen.endpoint) == (HOST, at.virtual_client, (at.node, 8080))
+
+
+def test_a_pod_asks_an_endpoint_on_its_node(at):
+    """By a ClusterIP, and wherever policy Local holds, it keeps its address: the host answers Pods by the gateway."""
+    for frontend, address, port in (
+        (on_cluster_ip(at), at.service, 80),
+        (on_cluster_ip(at, local_only=True), at.service, 80),
+        *from_outside(at, local_only=True),
+    ):
+        seen = journeys(at, frontend, here(at.node)).converse(POD_1, at.asks(POD_1, address, port))
+        assert (seen.place, seen.client, seen.endpoint) == (HOST, at.pod_1, (at.node, 8080))
+
+
+def test_a_pod_asks_an_endpoint_on_its_node_by_policy_cluster(at):
+    """As the virtual client, not as the gateway: that is the host's own address, which it would answer to itself."""
+    for frontend, address, port in from_outside(at):
+        seen = journeys(at, frontend, here(at.node)).converse(POD_1, at.asks(POD_1, address, port))
+        assert (seen.place, seen.client) == (HOST, at.virtual_client)
+
+
+def test_the_world_asks_an_endpoint_on_this_node(at):
+    for frontend, address, port in from_outside(at):
+        seen = journeys(at, frontend, here(at.node)).converse(WIRE, at.asks(WIRE, address, port))
+        assert (seen.place, seen.client) == (HOST, at.virtual_client)
+
+
+def test_the_world_asks_an_endpoint_on_this_node_by_policy_local(at):
+    """The client stays; what the host answers is translated on its way out, and goes straight to the wire."""
+    for frontend, address, port in from_outside(at, local_only=True):
+        way = journeys(at, frontend, here(at.node))
+        asked = at.asks(WIRE, address, port)
+        seen = way.converse(WIRE, asked)
+        assert (seen.place, seen.client, seen.endpoint) == (HOST, at.client, (at.node, 8080))
+        assert seen.trips[-1].out[0][0] == LOCAL_PORT
+        answer = way.send(HOST, seen.ends.back, ACK)
+        assert (answer.place, answer.ends, len(answer.trips)) == (WIRE, asked.back, 1)
+
+
+@pytest.mark.parametrize("mode", TrafficMode)
+def test_who_asks_that_endpoint_directly_is_answered_as_ever(at, mode):
+    """The host's answers pass the look-up, and leave as they are: to the world, and to Pods of peers."""
+    way = journeys(at, on_node_port(local_only=True), here(at.node), mode=mode)
+    clients = [at.client, at.other_node, *([at.near_pod, at.far_pod] if mode is TrafficMode.NO_ENCAP else [])]
+    for client in clients:
+        asked = Ends(client, 40000, at.node, 8080)
+        first = way.send(WIRE, asked)
+        assert (first.place, first.ends) == (HOST, asked)
+        for flags in (SYN_ACK, ACK):
+            answer = way.send(HOST, asked.back, flags)
+            assert (answer.place, answer.ends, len(answer.trips)) == (WIRE, asked.back, 1)
+
+
+# Endpoints outside of the Pod network: other Nodes (hostNetwork), and the world --------------------------------------
+
+
+@pytest.mark.parametrize("client", [POD_1, HOST])
+def test_an_endpoint_outside_sees_the_node(at, client):
+    """Design note 000, "Endpoint is hostnetwork mode": it could not answer to a Pod or to the gateway."""
+    state = cluster(at, on_cluster_ip(at), elsewhere(at.other_node), elsewhere(at.outside))
+    seen = answered_by_each(state, client, at.asks(client, at.service, 80))
+    assert [(found.place, found.client, found.endpoint[0]) for found in seen] == [
+        (WIRE, at.node, at.other_node),
+        (WIRE, at.node, at.outside),
+    ]
+    assert {found.ends.source_port in range(*SERVICE_SNAT_PORTS) for found in seen} == {True}
+
+
+def test_an_endpoint_outside_of_what_the_world_can_ask(at):
+    for frontend, address, port in from_outside(at):
+        by_host = at.host_node_port if frontend.reach is Reach.NODE_PORT else address
+        state = cluster(at, frontend, elsewhere(at.other_node), elsewhere(at.outside))
+        for client, where in ((WIRE, address), (POD_1, address), (HOST, by_host)):
+            seen = answered_by_each(state, client, at.asks(client, where, port))
+            assert {(found.place, found.client) for found in seen} == {(WIRE, at.node)}
+
+
+@pytest.mark.parametrize("mode", TrafficMode)
+def test_a_pod_that_leaves_as_its_node_and_a_client_of_a_service_are_told_apart(at, mode):
+    """Both are the Node to the same server; answers go to whom they are for."""
+    way = journeys(at, on_cluster_ip(at), elsewhere(at.outside), mode=mode)
+    by_service = way.converse(POD_1, at.asks(POD_1, at.service, 80))
+    directly = way.converse(POD_2, at.asks(POD_2, at.outside, 8080))
+    assert (by_service.client, directly.client) == (at.node, at.node)
+    assert by_service.ends.source_port != directly.ends.source_port
+
+
+# Refused -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("local_only", [False, True])
+def test_no_endpoint_anywhere(at, local_only):
+    """The client hears so at once, wherever it is and whatever the policy."""
+    for frontend, address, port in from_outside(at, local_only=local_only):
+        by_host = at.host_node_port if frontend.reach is Reach.NODE_PORT else address
+        for client, where in ((WIRE, address), (POD_1, address), (HOST, by_host)):
+            assert journeys(at, frontend).send(client, at.asks(client, where, port)).refused
+    for client in (POD_1, HOST):
+        frontend = on_cluster_ip(at, local_only=local_only)
+        assert journeys(at, frontend).send(client, at.asks(client, at.service, 80)).refused
+
+
+@pytest.mark.parametrize("client", [POD_1, HOST])
+def test_a_port_that_the_service_does_not_have(at, client):
+    """Of a ClusterIP, which is the Service's alone."""
+    way = journeys(at, on_cluster_ip(at), here(at.pod_2))
+    assert way.send(client, at.asks(client, at.service, 81)).refused
+    assert way.send(client, at.asks(client, at.service, 80, Protocol.UDP)).refused
+
+
+def test_other_ports_of_a_load_balancer_are_none_of_our_business(at):
+    """From a Pod they are outside, from the wire the host's."""
+    way = journeys(at, on_balancer(at), here(at.pod_2))
+    for client, port in ((POD_1, way.node.ports.gateway), (WIRE, LOCAL_PORT)):
+        asked = at.asks(client, at.balancer, 81)
+        assert way.send(client, asked).trips[0].out[0][0] == port
+
+
+def test_other_ports_of_the_node_are_the_hosts(at):
+    way = journeys(at, on_node_port(), here(at.pod_2))
+    for client in (WIRE, POD_1):
+        asked = at.asks(client, at.node, NODE_PORT + 1)
+        found = way.send(client, asked)
+        assert (found.place, found.ends) == (HOST, asked)
+
+
+# What it takes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("client", "frontend", "endpoint", "first", "later"),
+    [
+        (POD_1, "ClusterIP", "Pod", (2, 4), (1, 2)),
+        (HOST, "ClusterIP", "Pod", (2, 4), (1, 2)),
+        (POD_1, "ClusterIP", "outside", (3, 5), (2, 3)),
+        (WIRE, "NodePort", "Pod", (3, 5), (2, 3)),
+        (WIRE, "NodePort Local", "Pod", (2, 4), (1, 2)),
+        (WIRE, "NodePort", "outside", (3, 5), (2, 3)),
+    ],
+)
+def test_what_a_connection_costs(at, client, frontend, endpoint, first, later):
+    """In ct actions and passes through the datapath: its first packet, and each that follows."""
+    asked, on = {
+        "ClusterIP": (at.asks(client, at.service, 80), on_cluster_ip(at)),
+        "NodePort": (at.asks(client, at.node, NODE_PORT), on_node_port()),
+        "NodePort Local": (at.asks(client, at.node, NODE_PORT), on_node_port(local_only=True)),
+    }[frontend]
+    way = journeys(at, on, here(at.pod_2) if endpoint == "Pod" else elsewhere(at.outside))
+    begun = way.send(client, asked)
+    assert cost(begun) == first
+    assert begun.place is not None
+    answered = way.send(begun.place, begun.ends.back, SYN_ACK)
+    assert answered.place == client
+    assert cost(answered) == later
+    assert cost(way.send(client, asked, ACK)) == later
+
+
+def cost(arrival: Arrival) -> tuple[int, int]:
+    """Of its first time in the switch: a packet that the host forwards comes a second time, and passes untouched."""
+    assert {trip.passes for trip in arrival.trips[1:]} <= {1}
+    return arrival.trips[0].tracked, arrival.trips[0].passes
+
+
+@pytest.mark.parametrize(("endpoints", "groups"), [(500, 1), (501, 2), (1201, 4)])
+def test_many_endpoints_are_spread_over_several_groups(at, endpoints, groups):
+    """A group has its limit. The client's port says which, so that all of them are reached."""
+    many = [elsewhere(pod_address(2, 1, at.family), 1000 + number) for number in range(endpoints)]
+    way = journeys(at, on_cluster_ip(at), *many)
+    reached = []
+    for share in range(groups):
+        buckets = way.send(POD_1, at.asks(POD_1, at.service, 80, source_port=20000 + share)).trips[0].buckets
+        assert buckets <= 500
+        for bucket in range(buckets):
+            source_port = 24000 + groups * bucket + share
+            asked = at.asks(POD_1, at.service, 80, source_port=source_port)
+            reached.append(way.send(POD_1, asked, bucket=bucket).endpoint)
+    assert sorted(reached) == sorted((endpoint.address, endpoint.port) for endpoint in many)
+
+
+def test_many_endpoints_by_policy_local(at):
+    """The few on this Node need no second group, however many there are elsewhere."""
+    many = [elsewhere(at.near_pod, 1000 + number) for number in range(501)]
+    way = journeys(at, on_node_port(local_only=True), *many, here(at.pod_2))
+    for source_port in (40000, 40001):
+        asked = at.asks(WIRE, at.node, NODE_PORT, source_port=source_port)
+        assert way.converse(WIRE, asked).place == POD_2
