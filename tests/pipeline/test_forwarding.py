@@ -7,12 +7,13 @@ from ipaddress import ip_address
 
 import pytest
 from node_states import BOTH, small_cluster
-from packets import decides, way
+from packets import decides, decisions, way
 
 from windlass.model.families import Family
 from windlass.model.nodes import TrafficMode
 from windlass.openflow.actions import Output, Set
 from windlass.openflow.fields import (
+    CT_MARK,
     CT_STATE,
     ETH_TYPE,
     IN_PORT,
@@ -151,20 +152,29 @@ def test_the_hosts_packets_leave_by_the_wire_untouched(mode):
 @pytest.mark.parametrize("mode", TrafficMode)
 @pytest.mark.parametrize("port", [22, 6443, 0x3FFF, 0x7000, 30080, 60999])
 def test_the_hosts_connections_never_meet_connection_tracking(mode, port):
-    assert way(flows(mode), to("10.176.25.11") | {IN_PORT: UPLINK, TCP_DST: port}) == ["Classifier", "Uplink"]
+    """Where no Service has that port."""
+    packet = to("10.176.25.11") | {IN_PORT: UPLINK, TCP_DST: port}
+    assert way(flows(mode), packet) == ["Classifier", "Uplink", "NodePortFilter"]
 
 
-@pytest.mark.parametrize("port", [SNAT_PORTS[0], 0x5FFF, 0x6000, SNAT_PORTS[1]])
+@pytest.mark.parametrize("port", SNAT_PORTS)
 def test_what_may_answer_a_translated_pod_is_looked_up(port):
     packet = to("10.176.25.11") | {IN_PORT: UPLINK, TCP_DST: port}
-    assert way(flows(TrafficMode.ENCAP), packet) == ["Classifier", "Uplink", "Conntrack"]
+    assert way(flows(TrafficMode.ENCAP), packet) == ["Classifier", "Uplink", "UnSNAT", "Conntrack"]
+
+
+@pytest.mark.parametrize("port", SERVICE_SNAT_PORTS)
+def test_what_may_answer_a_client_of_a_service_is_looked_up(port):
+    """In a zone of its own, which stands before the one of all connections."""
+    packet = to("10.176.25.11") | {IN_PORT: UPLINK, TCP_DST: port}
+    assert way(flows(TrafficMode.ENCAP), packet) == ["Classifier", "Uplink", "UnSNAT"]
 
 
 @pytest.mark.parametrize("state", [NEW, ESTABLISHED, INVALID])
 def test_what_was_looked_up_and_is_no_answer_is_still_the_hosts(state):
     """Also in a state that would be dropped elsewhere: the host's connections are not tracked, so all look strange."""
-    packet = to("10.176.25.11") | {SOURCE.bits.field: FROM_UPLINK.value, CT_STATE: state}
-    flow = decides(flows_in(TrafficMode.ENCAP, CONNTRACK_STATE.number), packet)
+    packet = to("10.176.25.11") | {SOURCE.bits.field: FROM_UPLINK.value, CT_STATE: state, CT_MARK: 0}
+    *_, (_, flow) = decisions(flows(TrafficMode.ENCAP), packet, CONNTRACK_STATE.number)
     assert flow is not None
     assert flow.actions == (Output(LOCAL_PORT),)
 
@@ -181,8 +191,8 @@ def test_a_mask_is_the_ports_of_translated_connections(ports, masked):
     ("mode", "met"),
     [
         (TrafficMode.ENCAP, ["Classifier", "Uplink"]),  # no business of ours: the host may drop it
-        (TrafficMode.NO_ENCAP, ["Classifier", "Uplink", "Conntrack"]),
-        (TrafficMode.HYBRID, ["Classifier", "Uplink", "Conntrack"]),
+        (TrafficMode.NO_ENCAP, ["Classifier", "Uplink", "UnSNAT", "Conntrack"]),
+        (TrafficMode.HYBRID, ["Classifier", "Uplink", "UnSNAT", "Conntrack"]),
     ],
 )
 def test_packets_from_the_wire_to_pods(mode, met):

@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from node_states import BOTH, small_cluster
+from node_states import BOTH, serving_cluster, small_cluster
 
 from windlass.model.families import Family
-from windlass.model.nodes import NodeState, OperatingSystem, TrafficMode
+from windlass.model.nodes import OperatingSystem, TrafficMode
 from windlass.openflow.flows import Flow
-from windlass.pipeline.symbols import flow_symbols
-from windlass.program import flows_of, program
+from windlass.pipeline.symbols import flow_symbols, group_symbols
+from windlass.program import Kind, flows_of, program
 
 GOLDENS = Path(__file__).parent / "goldens"
 
@@ -29,10 +30,31 @@ CLUSTERS = {
 }
 
 
+# What its Services add to a Node: all that the others hold is there, too.
+SERVICES = serving_cluster(TrafficMode.ENCAP, *BOTH)
+
+
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_flows_are_as_they_were_reviewed(name):
+    assert_reviewed(name, in_words([flow for _, flow in flows_of(program(CLUSTERS[name]))]))
+
+
+def test_services_are_as_they_were_reviewed():
+    words = []
+    for owner, part in program(SERVICES).items():
+        if owner.kind is Kind.SERVICE:
+            words += [f"# {owner}", *in_words(part.flows)]
+            words += [line for group in part.groups for line in group_symbols(group)]
+    assert_reviewed("services", words)
+
+
+def test_every_golden_has_its_cluster():
+    assert {golden.stem for golden in GOLDENS.glob("*.txt")} == {*CLUSTERS, "services"}
+
+
+def assert_reviewed(name: str, words: list[str]) -> None:
     golden = GOLDENS / f"{name}.txt"
-    rendered = "\n".join(in_words(CLUSTERS[name])) + "\n"
+    rendered = "\n".join(words) + "\n"
     if os.environ.get("WINDLASS_UPDATE_GOLDENS"):
         golden.write_text(rendered)
     assert rendered == golden.read_text(), (
@@ -40,12 +62,8 @@ def test_flows_are_as_they_were_reviewed(name):
     )
 
 
-def test_every_golden_has_its_cluster():
-    assert {golden.stem for golden in GOLDENS.glob("*.txt")} == set(CLUSTERS)
-
-
-def in_words(state: NodeState) -> list[str]:
+def in_words(flows: Iterable[Flow]) -> list[str]:
     def place(flow: Flow) -> tuple[int, int, str]:
         return flow.table, -flow.priority, flow_symbols(flow)
 
-    return [flow_symbols(flow) for flow in sorted((flow for _, flow in flows_of(program(state))), key=place)]
+    return [flow_symbols(flow) for flow in sorted(flows, key=place)]

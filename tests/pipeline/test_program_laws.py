@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
 
@@ -21,17 +21,18 @@ from node_states import (
     peer,
     peers,
     pod_cidr,
-    small_cluster,
+    services,
+    serving_cluster,
 )
 
 from windlass.model.families import Family
 from windlass.model.nodes import NodeState, OperatingSystem, TrafficMode
-from windlass.openflow.actions import Ct, Goto, Output, Resubmit
+from windlass.openflow.actions import Actions, Ct, Goto, Output, Resubmit, ToGroup
 from windlass.openflow.fields import IN_PORT, LOCAL_PORT
-from windlass.openflow.flows import Flow
+from windlass.openflow.flows import Flow, Group
 from windlass.openflow.matches import ContradictionError, match
 from windlass.pipeline.layout import CLASSIFIER, FROM_UPLINK, LAYOUT, UPLINK
-from windlass.program import NOTHING, Kind, Owner, Program, flows_of, owners, part, program
+from windlass.program import NOTHING, Kind, Owner, Program, changed_owners, flows_of, owners, part, program
 
 any_state = st.sampled_from(OperatingSystem).flatmap(node_states)
 
@@ -49,18 +50,20 @@ def test_recomputing_what_changed_is_recomputing_everything(before, data):
     kept = dict(program(before))
     state = before
     for _ in range(data.draw(st.integers(1, 4))):
-        state, changed = data.draw(changes(state))
+        state, allowed = data.draw(changes(earlier := state))
+        changed = set(changed_owners(earlier, state))
+        assert changed <= allowed, "the work grows with the change"
         for owner in changed:
             kept[owner] = part(state, owner)
-        kept = {owner: kept[owner] for owner in kept if owner in set(owners(state))}
+        kept = {owner: found for owner, found in kept.items() if found is not NOTHING}
         assert kept == program(state)
 
 
 @st.composite
 def changes(draw: st.DrawFn, state: NodeState) -> tuple[NodeState, set[Owner]]:
-    """A later state, and the owners that have to be recomputed for it."""
+    """A later state, and the owners that may have to be recomputed for it."""
     number = draw(st.integers(2, 9))
-    match draw(st.sampled_from(["peer", "no peer", "pod", "no pod", "node"])):
+    match draw(st.sampled_from(["peer", "no peer", "pod", "no pod", "service", "no service", "node"])):
         case "peer":
             changed = draw(peers(number))
             return replace(state, peers={**state.peers, changed.name: changed}), {Owner(Kind.PEER, changed.name)}
@@ -75,10 +78,36 @@ def changes(draw: st.DrawFn, state: NodeState) -> tuple[NodeState, set[Owner]]:
             gone = f"c{number}"
             remaining = {other: pod for other, pod in state.pods.items() if other != gone}
             return replace(state, pods=remaining), {Owner(Kind.POD, gone)}
+        case "service":
+            service = draw(services(number))
+            served = {**state.services, service.key: service}
+            return replace(state, services=served), {Owner(Kind.SERVICE, service.key)}
+        case "no service":
+            key = f"default/service-{number}"
+            others = {other: service for other, service in state.services.items() if other != key}
+            return replace(state, services=others), {Owner(Kind.SERVICE, key)}
         case _:
             # The Node itself is the one object whose change recomputes everything.
             other = replace(state, node=draw(local_nodes()))
             return other, set(owners(other))
+
+
+@given(any_state)
+@settings(max_examples=30)
+def test_owners_share_no_group(state):
+    """Nor does an owner lead packets to a group that is not its own."""
+    numbers = Counter(group.identity for owned in program(state).values() for group in owned.groups)
+    assert [number for number, times in numbers.items() if times > 1] == []
+    for owned in program(state).values():
+        led_to = {action.group for flow in owned.flows for action in flow.actions if isinstance(action, ToGroup)}
+        assert led_to <= {group.identity for group in owned.groups}
+
+
+@given(any_state)
+@settings(max_examples=30)
+def test_no_group_is_empty(state):
+    """It would drop what is led to it; where there is no endpoint, a flow says so."""
+    assert all(group.buckets for owned in program(state).values() for group in owned.groups)
 
 
 @given(any_state)
@@ -91,7 +120,7 @@ def test_an_owner_that_is_not_there_asks_for_nothing(state):
 @given(any_state)
 @settings(max_examples=30)
 def test_every_flow_is_owned_by_an_object_of_the_state(state):
-    known = {state.node.name, *state.peers, *state.pods}
+    known = {state.node.name, *state.peers, *state.pods, *state.services}
     assert {owner.name for owner, _ in flows_of(program(state))} <= known
 
 
@@ -138,17 +167,15 @@ def could_both_match(one: Flow, other: Flow) -> bool:
 @given(any_state)
 @settings(max_examples=40)
 def test_flows_lead_only_where_their_table_declares(state):
-    for flow in flows(state):
-        declared = LAYOUT.tables[flow.table]
-        assert {LAYOUT.tables[number].name for number in next_tables(flow)} <= set(declared.leads_to), flow
+    for flow, number in ways(state):
+        assert LAYOUT.tables[number].name in LAYOUT.tables[flow.table].leads_to, flow
 
 
 def test_every_declared_way_is_used():
     used = {
         (LAYOUT.tables[flow.table].name, LAYOUT.tables[number].name)
         for mode in TrafficMode
-        for flow in flows(small_cluster(mode, *BOTH))
-        for number in next_tables(flow)
+        for flow, number in ways(serving_cluster(mode, *BOTH))
     }
     assert used == {(table.name, name) for table in LAYOUT.tables.values() for name in table.leads_to}
 
@@ -156,21 +183,33 @@ def test_every_declared_way_is_used():
 @pytest.mark.parametrize("mode", TrafficMode)
 def test_what_a_table_says_of_its_misses_is_so(mode):
     """A table that declares no drop has a flow that takes everything, in every mode; one that does has none."""
-    takes_all = {flow.table for flow in flows(small_cluster(mode, *BOTH)) if not flow.match}
+    takes_all = {flow.table for flow in flows(serving_cluster(mode, *BOTH)) if not flow.match}
     assert takes_all == {table.number for table in LAYOUT.tables.values() if table.miss != "drop"}
 
 
-def next_tables(flow: Flow) -> Iterator[int]:
-    for action in flow.actions:
+def ways(state: NodeState) -> Iterator[tuple[Flow, int]]:
+    """Each flow, with each table to which it leads, by itself or by a group."""
+    for owned in program(state).values():
+        groups = {group.identity: group for group in owned.groups}
+        for flow in owned.flows:
+            yield from ((flow, table) for table in next_tables(flow.actions, groups))
+
+
+def next_tables(actions: Actions, groups: Mapping[int, Group]) -> Iterator[int]:
+    for action in actions:
         match action:
             case Goto(table) | Resubmit(table) | Ct(table=int(table)):
                 yield table
+            case ToGroup(number):
+                for bucket in groups[number].buckets:
+                    yield from next_tables(bucket.actions, groups)
 
 
 @given(any_state)
 @settings(max_examples=30)
 def test_every_flow_says_why(state):
     assert [flow for flow in flows(state) if not flow.why.strip()] == []
+    assert all(group.why.strip() for owned in program(state).values() for group in owned.groups)
 
 
 @given(any_state)

@@ -67,7 +67,7 @@ def expected(packet: Packet, pod: AttachedPod, state: NodeState) -> list[str]:
         return ["ARPResponder"] if asks and as_itself and not announces else []
     for family, field in ((Family.IPV4, IPV4_SRC), (Family.IPV6, IPV6_SRC)):
         if field in packet and packet[field] == own.get(family):
-            return ["Conntrack"]
+            return ["UnSNAT"]
     return []
 
 

@@ -54,7 +54,7 @@ from windlass.pipeline.symbols import actions_symbols, flow_symbols, group_symbo
         ((SNAT.bits(0),), "no snat"),
         ((CT_SNAT,), "ct-snat"),
         ((OUT_PORT.is_(7),), "out=7"),
-        ((NEW,), "ct=+new+trk"),
+        ((NEW,), "ct=+new-inv+trk"),
         ((INVALID,), "ct=+inv+trk"),
         ((UNTRACKED,), "ct=-trk"),
         ((IN_PORT(LOCAL_PORT),), "in_port=LOCAL"),

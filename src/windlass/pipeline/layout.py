@@ -100,6 +100,7 @@ FROM_GATEWAY = SOURCE.mark(1, "Gateway")
 FROM_POD = SOURCE.mark(2, "Pod")
 FROM_UPLINK = SOURCE.mark(4, "Uplink")
 FROM_BRIDGE = SOURCE.mark(5, "Bridge")
+FROM_HOST_ENDPOINT = SOURCE.mark(6, "HostEndpoint")  # by the bridge as well: perhaps a Service's answer
 
 SNAT = LAYOUT.flag(reg(0)[17], "snat", "leaves as the Node (set in L3Forwarding, used in ConntrackCommit)")
 MASQUERADE = LAYOUT.flag(reg(0)[18], "masquerade", "a Service's client that must be seen as the gateway (ServiceLB)")

@@ -23,6 +23,7 @@ from windlass.pipeline.layout import (
     LOW,
     NORMAL,
     OUT_PORT,
+    TOP,
     UN_SNAT,
     UPLINK,
 )
@@ -45,7 +46,7 @@ def host(node: LocalNode) -> Iterator[Flow]:
         why="the host talks to the network; tunnelled packets leave this way too",
     )
     for family in node.families:
-        yield CLASSIFIER.flow(HIGH, IN_PORT(LOCAL_PORT), destination(node.pod_cidrs[family])).then(
+        yield CLASSIFIER.flow(TOP, IN_PORT(LOCAL_PORT), destination(node.pod_cidrs[family])).then(
             FROM_BRIDGE.set(),
             goto(UN_SNAT),
             why="the host forwarded it to a local Pod by the bridge interface",

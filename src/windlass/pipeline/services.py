@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from windlass.model.families import Family, IPAddress, family_of
 from windlass.model.nodes import LocalNode
-from windlass.model.services import Endpoint, Frontend, Reach, Service, ServicePort
+from windlass.model.services import Endpoint, Frontend, Protocol, Reach, Service, ServicePort
 from windlass.openflow.actions import Action, Ct, Move, Nat, Output, ToController, ToGroup
 from windlass.openflow.fields import (
     IN_PORT,
@@ -35,14 +35,13 @@ from windlass.pipeline.layout import (
     CT_MASQUERADE,
     CT_SERVICE,
     ESTABLISHED_ORIGINAL,
-    FROM_BRIDGE,
     FROM_GATEWAY,
+    FROM_HOST_ENDPOINT,
     FROM_POD,
     FROM_TUNNEL,
     FROM_UPLINK,
     HAIRPIN,
     HIGH,
-    INVALID,
     L2_FORWARDING_OUT,
     L3_FORWARDING,
     LOW,
@@ -131,9 +130,11 @@ def to_endpoints(node: LocalNode, family: Family) -> Iterator[Flow]:
         *out_of_gateway(node),
         why="the host to an endpoint on itself: its answer must come back here",
     )
-    yield L3_FORWARDING.flow(HIGH, FROM_UPLINK, CT_SERVICE, CT_MASQUERADE, to_node).then(
-        SNAT_VIRTUAL.set(), *out_of_gateway(node), why="from outside to an endpoint on this host, by policy Cluster"
-    )
+    for origin in (FROM_UPLINK, FROM_POD):
+        # Not as the gateway, which is the host's own address: it would answer itself.
+        yield L3_FORWARDING.flow(HIGH, origin, CT_SERVICE, CT_MASQUERADE, to_node).then(
+            SNAT_VIRTUAL.set(), *out_of_gateway(node), why="to an endpoint on this host, by policy Cluster"
+        )
     yield L3_FORWARDING.flow(HIGH, FROM_UPLINK, CT_SERVICE, CT_MASQUERADE.unset, to_node).then(
         Output(LOCAL_PORT), why="from outside to an endpoint on this host, by policy Local: the client stays"
     )
@@ -143,26 +144,23 @@ def to_endpoints(node: LocalNode, family: Family) -> Iterator[Flow]:
             *out_of_gateway(node),
             why="a Service's endpoint or client outside of the Pod network: the host knows the way",
         )
-    # Answers of endpoints on this host that Classifier picked out (`host_endpoint_answers`).
-    to_the_wire = Output(node.ports.uplink)
-    yield CONNTRACK_STATE.flow(TOP, FROM_BRIDGE, ip(family), INVALID).then(
-        to_the_wire, why="of no Service: the host's own"
+    yield CONNTRACK_STATE.flow(TOP, FROM_HOST_ENDPOINT, ip(family)).then(
+        Output(node.ports.uplink), why="the host talks to the network; if for a Service, it is translated by now"
     )
-    yield CONNTRACK_STATE.flow(TOP, FROM_BRIDGE, ip(family), NEW).then(
-        goto(L3_FORWARDING), why="the host's own, or to a local Pod"
-    )
-    yield L3_FORWARDING.flow(MISS, ip(family), FROM_BRIDGE).then(to_the_wire, why="the host talks to the network")
 
 
 def translations(node: LocalNode, family: Family) -> Iterator[Flow]:
     """Clients of Services that an endpoint must see as somebody else, so that its answers come back here."""
     gateway, as_node = node.gateway(family), node.addresses[family].ip
-    for priority, condition, seen_as, why in (
-        (TOP, SNAT, as_node, "an endpoint outside sees the Node"),
-        (TOP, SNAT_VIRTUAL, VIRTUAL_CLIENT[family], "an endpoint on this host sees the virtual client"),
-        (TOP, HAIRPIN, gateway, "a Pod that is its own endpoint sees the gateway"),
+    # L3Forwarding sets one of these at most. The matches say so, too: of one priority no two may fit a packet.
+    outside, on_host, itself = SNAT, (SNAT.unset, *SNAT_VIRTUAL), (SNAT.unset, SNAT_VIRTUAL.unset, *HAIRPIN)
+    cases: tuple[tuple[int, Condition, IPAddress, str], ...] = (
+        (TOP, outside, as_node, "an endpoint outside sees the Node"),
+        (TOP, on_host, VIRTUAL_CLIENT[family], "an endpoint on this host sees the virtual client"),
+        (TOP, itself, gateway, "a Pod that is its own endpoint sees the gateway"),
         (HIGH, CT_MASQUERADE, gateway, "policy Cluster: the endpoint sees the gateway"),
-    ):
+    )
+    for priority, condition, seen_as, why in cases:
         when: tuple[Condition, ...] = (ip(family), CT_SERVICE, condition)
         commit = Ct(
             SNAT_ZONE,
@@ -180,12 +178,11 @@ def translations(node: LocalNode, family: Family) -> Iterator[Flow]:
 
 
 def service_flows(node: LocalNode, service: Service) -> Iterator[Flow]:
-    for port in service.ports:
-        if port.family in node.families and port.protocol in DATAPATHS[node.os].transports:
-            for frontend in port.frontends:
-                yield from enters(service, port, frontend)
-                yield from serves(node, service, port, frontend)
-            yield from host_endpoint_answers(node, service, port)
+    for port in _served(node, service):
+        for frontend in port.frontends:
+            yield from enters(service, port, frontend)
+            yield from serves(node, service, port, frontend)
+    yield from host_endpoint_answers(node, service)
     for address in service.cluster_ips:
         if family_of(address) in node.families:
             yield SERVICE_LB.flow(LOW, destination(address)).then(
@@ -194,11 +191,10 @@ def service_flows(node: LocalNode, service: Service) -> Iterator[Flow]:
 
 
 def service_groups(node: LocalNode, service: Service) -> Iterator[Group]:
-    for port in service.ports:
-        if port.family in node.families and port.protocol in DATAPATHS[node.os].transports:
-            yield from _groups(service, port, port.endpoints, local=False)
-            if any(frontend.local_only for frontend in port.frontends):
-                yield from _groups(service, port, port.local_endpoints, local=True)
+    for port in _served(node, service):
+        yield from _groups(service, port, port.endpoints, local=False)
+        if any(frontend.local_only for frontend in port.frontends):
+            yield from _groups(service, port, port.local_endpoints, local=True)
 
 
 def enters(service: Service, port: ServicePort, frontend: Frontend) -> Iterator[Flow]:
@@ -222,21 +218,30 @@ def serves(node: LocalNode, service: Service, port: ServicePort, frontend: Front
     for allowed in frontend.sources:
         yield from _balanced(node, service, port, frontend, addressed, source(allowed), from_node=False)
     if any(node.addresses[port.family].ip in allowed for allowed in frontend.sources):
-        yield from _from_node(node, service, port, frontend, addressed)
+        yield from _from_node(node, service, port, addressed)
     yield SERVICE_LB.flow(LOW + 1, addressed).drop(why=f"Service {service.key}: not in loadBalancerSourceRanges")
 
 
-def host_endpoint_answers(node: LocalNode, service: Service, port: ServicePort) -> Iterator[Flow]:
+def host_endpoint_answers(node: LocalNode, service: Service) -> Iterator[Flow]:
     """By policy Local a client from outside is not translated: what the host answers is looked up on its way out."""
-    node_ip = node.addresses[port.family].ip
-    reached_from_outside = any(f.local_only and f.reach is not Reach.CLUSTER_IP for f in port.frontends)
-    for number in (
-        sorted({e.port for e in port.local_endpoints if e.address == node_ip}) if reached_from_outside else ()
-    ):
-        answered = (*source(node_ip), *source_port(port.family, port.protocol, number))
+    answering: dict[tuple[Family, Protocol, int], None] = {}  # each once: ports of a Service may share an endpoint
+    for port in _served(node, service):
+        if any(frontend.local_only and frontend.reach is not Reach.CLUSTER_IP for frontend in port.frontends):
+            node_ip = node.addresses[port.family].ip
+            own = (endpoint.port for endpoint in port.local_endpoints if endpoint.address == node_ip)
+            answering.update(dict.fromkeys((port.family, port.protocol, number) for number in own))
+    for family, protocol, number in answering:
+        answered = (*source(node.addresses[family].ip), *source_port(family, protocol, number))
         yield CLASSIFIER.flow(HIGH, IN_PORT(LOCAL_PORT), answered).then(
-            FROM_BRIDGE.set(), goto(UN_SNAT), why=f"an endpoint of Service {service.key} on this host answers"
+            FROM_HOST_ENDPOINT.set(), goto(UN_SNAT), why=f"an endpoint of Service {service.key} on this host answers"
         )
+
+
+def _served(node: LocalNode, service: Service) -> Iterator[ServicePort]:
+    """Its ports in the families and protocols of this Node."""
+    for port in service.ports:
+        if port.family in node.families and port.protocol in DATAPATHS[node.os].transports:
+            yield port
 
 
 def _balanced(
@@ -261,21 +266,20 @@ def _balanced(
             # Policy Local is for clients from outside; Pods and the Node itself are served by all endpoints.
             yield from _to_groups(port, (HIGH, addressed, origin, FROM_POD), (), local=False, why=f"a Pod to {name}")
             if from_node:
-                yield from _from_node(node, service, port, frontend, addressed)
+                yield from _from_node(node, service, port, addressed)
         if port.local_endpoints:
             yield from _to_groups(port, (NORMAL, addressed, origin), (), local=True, why=f"to {name}, policy Local")
         else:
             yield SERVICE_LB.flow(NORMAL, addressed, origin).drop(why=f"{name}: policy Local, and no endpoint is here")
 
 
-def _from_node(
-    node: LocalNode, service: Service, port: ServicePort, frontend: Frontend, addressed: tuple[Term, ...]
-) -> Iterator[Flow]:
+def _from_node(node: LocalNode, service: Service, port: ServicePort, addressed: tuple[Term, ...]) -> Iterator[Flow]:
     """The Node itself: it comes by the gateway, with the gateway's address."""
-    if port.anywhere and (frontend.local_only or frontend.sources is not None):
-        itself = source(node.gateway(port.family))
-        why = f"the Node itself to Service {service.key}"
-        yield from _to_groups(port, (HIGH, addressed, itself, FROM_GATEWAY), (), local=False, why=why)
+    when = (HIGH, addressed, source(node.gateway(port.family)), FROM_GATEWAY)
+    if port.anywhere:
+        yield from _to_groups(port, when, (), local=False, why=f"the Node itself to Service {service.key}")
+    else:
+        yield SERVICE_LB.flow(*when).then(ToController(REJECT), why=f"Service {service.key} has no endpoint")
 
 
 def _to_groups(
