@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
-from windlass.cluster.objects import Cluster, Node
+from windlass.cluster.objects import Cluster
 
 FILE = "last-known-good.json"
-
-
-class _Saved(Struct):
-    revision: str
-    nodes: dict[str, Node]
 
 
 def save(directory: Path, cluster: Cluster) -> None:
@@ -23,7 +18,8 @@ def save(directory: Path, cluster: Cluster) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     fresh = directory / f".{FILE}.new"
     with fresh.open("wb") as file:
-        file.write(msgspec.json.encode(_Saved(cluster.revision, dict(cluster.nodes))))
+        # Problems are about files that may be mended by then.
+        file.write(msgspec.json.encode(replace(cluster, problems=())))
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(directory / FILE)
@@ -32,7 +28,7 @@ def save(directory: Path, cluster: Cluster) -> None:
 def load(directory: Path) -> Cluster | None:
     """None where there is none, or where it cannot be read: it is a help, never a condition."""
     try:
-        saved = msgspec.json.decode((directory / FILE).read_bytes(), type=_Saved)
+        saved = msgspec.json.decode((directory / FILE).read_bytes(), type=Cluster)
     except (OSError, msgspec.MsgspecError):
         return None
-    return Cluster(saved.revision, saved.nodes)
+    return saved if saved.revision else None  # without one it is a file of something else

@@ -11,19 +11,35 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+import msgspec
 import watchfiles
 import yaml
 
-from windlass.cluster.objects import Cluster, Malformed, Node, Problem, decode
+from windlass.cluster.objects import (
+    Cluster,
+    EndpointSlice,
+    Malformed,
+    Node,
+    Object,
+    Problem,
+    Service,
+    ServiceCIDR,
+    decode,
+)
 
-SUFFIXES = (".yaml", ".yml", ".json")  # JSON is YAML
+SUFFIXES = (".yaml", ".yml", ".json")
+NAMESPACED = {"Service", "EndpointSlice"}
+
+Name = tuple[str, str]  # kind and key: ("Service", "default/web")
+Kind = TypeVar("Kind", Node, Service, EndpointSlice, ServiceCIDR)
 
 
 @dataclass(frozen=True, slots=True)
 class File:
     digest: str
-    objects: tuple[Node, ...]
+    objects: tuple[tuple[Name, Object], ...]
     problems: tuple[Problem, ...]
 
 
@@ -92,7 +108,7 @@ def _revision(digests: dict[str, str]) -> str:
 
 def _parse(name: str, content: bytes, digest: str, before: File | None) -> File:
     try:
-        documents = [opened for document in yaml.load_all(content, yaml.CSafeLoader) for opened in _opened(document)]
+        documents = [opened for document in _documents(name, content) for opened in _opened(document)]
     except (yaml.YAMLError, ValueError) as error:  # PyYAML lets a ValueError through: a date such as 2024-13-01
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark else ""
@@ -105,24 +121,33 @@ def _parse(name: str, content: bytes, digest: str, before: File | None) -> File:
     return _decode_all(name, documents, digest, before)
 
 
+def _documents(name: str, content: bytes) -> list[object]:
+    if name.endswith(".json"):
+        with suppress(msgspec.DecodeError):  # JSON is YAML, but read fifty times as quickly
+            return [msgspec.json.decode(content)]
+    return list(yaml.load_all(content, yaml.CSafeLoader))
+
+
 def _decode_all(name: str, documents: list[object], digest: str, before: File | None) -> File:
-    known = {node.metadata.name: node for node in before.objects} if before else {}
-    objects: list[Node] = []
+    known = dict(before.objects) if before else {}
+    objects: list[tuple[Name, Object]] = []
     problems: list[Problem] = []
     for number, document in enumerate(documents, start=1):
         try:
             decoded = decode(document)
         except Malformed as error:
-            identity = _identity(document)
-            kept = known.get(identity[1]) if identity and identity[0] == "Node" else None
-            if kept:
-                objects.append(kept)
-            label = " ".join(identity) if identity else f"document {number}"
+            named = _name(document)
+            kept = known.get(named) if named else None
+            if named and kept:
+                objects.append((named, kept))
+            label = " ".join(named) if named else f"document {number}"
             now = "its earlier version stays" if kept else "it is left out, the rest is used"
             problems.append(Problem(f"{name}: {label}", f"{error}; {now}"))
         else:
             if decoded is not None:
-                objects.append(decoded)
+                named = type(decoded).__name__, decoded.key
+                same = known.get(named)  # what did not change stays the same object: readers compare by identity
+                objects.append((named, same if same == decoded else decoded))
     return File(digest, tuple(objects), tuple(problems))
 
 
@@ -137,20 +162,33 @@ def _opened(document: object) -> Iterator[object]:
         yield document
 
 
-def _identity(document: object) -> tuple[str, str] | None:
+def _name(document: object) -> Name | None:
+    """Of a document that cannot be decoded."""
     if isinstance(document, dict) and isinstance(metadata := document.get("metadata"), dict) and "name" in metadata:
-        return str(document.get("kind", "object")), str(metadata["name"])
+        kind, name = str(document.get("kind", "object")), str(metadata["name"])
+        return kind, f"{metadata.get('namespace') or 'default'}/{name}" if kind in NAMESPACED else name
     return None
 
 
 def _cluster(revision: str, files: dict[str, File]) -> Cluster:
-    nodes: dict[str, Node] = {}
+    found: dict[Name, Object] = {}
     problems: list[Problem] = []
-    for name, file in files.items():
+    for file_name, file in files.items():
         problems += file.problems
-        for node in file.objects:
-            if node.metadata.name in nodes:
-                problems.append(Problem(f"{name}: Node {node.metadata.name}", "is there twice; the first one is used"))
+        for name, one in file.objects:
+            if name in found:
+                problems.append(Problem(f"{file_name}: {' '.join(name)}", "is there twice; the first one is used"))
             else:
-                nodes[node.metadata.name] = node
-    return Cluster(revision, nodes, tuple(problems))
+                found[name] = one
+    return Cluster(
+        revision,
+        _of(Node, found),
+        tuple(problems),
+        services=_of(Service, found),
+        slices=_of(EndpointSlice, found),
+        service_cidrs=_of(ServiceCIDR, found),
+    )
+
+
+def _of(kind: type[Kind], found: dict[Name, Object]) -> dict[str, Kind]:
+    return {key: one for (_, key), one in found.items() if isinstance(one, kind)}

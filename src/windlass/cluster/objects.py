@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
+# null and absent are the same in Kubernetes: what may be absent may be None.
+# `gc=False`: these never refer back to one another, and a hundred thousand of them need no visit by the collector.
 
-class Metadata(Struct, frozen=True, omit_defaults=True):
+
+class Metadata(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
     name: str
-    namespace: str = ""
-    labels: dict[str, str] | None = None  # null and absent are the same in Kubernetes
+    namespace: str | None = None
+    labels: dict[str, str] | None = None
+    creation_timestamp: datetime | None = None
+
+    @property
+    def key(self) -> str:
+        """As kubectl has it: an object of a namespace that names none is in `default`."""
+        return f"{self.namespace or 'default'}/{self.name}"
 
 
 class NodeSpec(Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -37,8 +47,123 @@ class Node(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="Node"
     status: NodeStatus = NodeStatus()
 
     @property
+    def key(self) -> str:
+        return self.metadata.name
+
+    @property
     def pod_cidrs(self) -> tuple[str, ...]:
         return self.spec.pod_cidrs or ((self.spec.pod_cidr,) if self.spec.pod_cidr else ())
+
+
+class ServicePort(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    port: int
+    name: str | None = None
+    protocol: str | None = None
+    node_port: int | None = None
+
+
+class ClientIPConfig(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    timeout_seconds: int | None = None
+
+
+class SessionAffinityConfig(Struct, frozen=True, omit_defaults=True, gc=False):
+    client_ip: ClientIPConfig | None = msgspec.field(default=None, name="clientIP")
+
+
+class ServiceSpec(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    type: str | None = None
+    # `clusterIP` repeats the first of `clusterIPs`; an object that carries only the old field is understood as well.
+    cluster_ip: str | None = msgspec.field(default=None, name="clusterIP")
+    cluster_ips: tuple[str, ...] | None = msgspec.field(default=None, name="clusterIPs")
+    ip_families: tuple[str, ...] | None = None
+    ports: tuple[ServicePort, ...] | None = None
+    external_ips: tuple[str, ...] | None = msgspec.field(default=None, name="externalIPs")
+    external_traffic_policy: str | None = None
+    internal_traffic_policy: str | None = None
+    session_affinity: str | None = None
+    session_affinity_config: SessionAffinityConfig | None = None
+    load_balancer_source_ranges: tuple[str, ...] | None = None
+    health_check_node_port: int | None = None
+
+
+class LoadBalancerIngress(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    ip: str | None = None
+    ip_mode: str | None = None
+
+
+class LoadBalancerStatus(Struct, frozen=True, omit_defaults=True, gc=False):
+    ingress: tuple[LoadBalancerIngress, ...] | None = None
+
+
+class ServiceStatus(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    load_balancer: LoadBalancerStatus | None = None
+
+
+class Service(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="Service", gc=False):
+    metadata: Metadata
+    spec: ServiceSpec | None = None
+    status: ServiceStatus | None = None
+
+    @property
+    def key(self) -> str:
+        return self.metadata.key
+
+
+class EndpointConditions(Struct, frozen=True, omit_defaults=True, gc=False):
+    ready: bool | None = None
+    serving: bool | None = None
+    terminating: bool | None = None
+
+
+class Hint(Struct, frozen=True, gc=False):
+    name: str
+
+
+class EndpointHints(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    for_zones: tuple[Hint, ...] | None = None
+    for_nodes: tuple[Hint, ...] | None = None
+
+
+class Endpoint(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    addresses: tuple[str, ...] | None = None
+    conditions: EndpointConditions | None = None
+    node_name: str | None = None
+    hints: EndpointHints | None = None
+
+
+class EndpointPort(Struct, frozen=True, omit_defaults=True, gc=False):
+    name: str | None = None
+    protocol: str | None = None
+    port: int | None = None
+
+
+class EndpointSlice(
+    Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="kind", tag="EndpointSlice", gc=False
+):
+    metadata: Metadata
+    address_type: str | None = None
+    ports: tuple[EndpointPort, ...] | None = None
+    endpoints: tuple[Endpoint, ...] | None = None
+
+    @property
+    def key(self) -> str:
+        return self.metadata.key
+
+
+class ServiceCIDRSpec(Struct, frozen=True, omit_defaults=True, gc=False):
+    cidrs: tuple[str, ...] | None = None
+
+
+class ServiceCIDR(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="ServiceCIDR", gc=False):
+    metadata: Metadata
+    spec: ServiceCIDRSpec | None = None
+
+    @property
+    def key(self) -> str:
+        return self.metadata.name
+
+
+Object = Node | Service | EndpointSlice | ServiceCIDR
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +184,9 @@ class Cluster:
     revision: str = ""  # names this state; equal revisions are equal states
     nodes: Mapping[str, Node] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
+    services: Mapping[str, Service] = field(default_factory=dict)  # by namespace/name
+    slices: Mapping[str, EndpointSlice] = field(default_factory=dict)  # by namespace/name
+    service_cidrs: Mapping[str, ServiceCIDR] = field(default_factory=dict)
 
 
 class Source(Protocol):
@@ -68,14 +196,19 @@ class Source(Protocol):
     async def __anext__(self) -> Cluster: ...
 
 
-KINDS: Mapping[tuple[str, str], type[Node]] = {("v1", "Node"): Node}
+KINDS: Mapping[tuple[str, str], type[Object]] = {
+    ("v1", "Node"): Node,
+    ("v1", "Service"): Service,
+    ("discovery.k8s.io/v1", "EndpointSlice"): EndpointSlice,
+    ("networking.k8s.io/v1", "ServiceCIDR"): ServiceCIDR,
+}
 
 
 class Malformed(ValueError):
     """An object that does not have the shape its kind asks for."""
 
 
-def decode(document: object) -> Node | None:
+def decode(document: object) -> Object | None:
     """The typed object of a parsed document; None for a kind that no part of Windlass reads."""
     if not isinstance(document, dict):
         raise Malformed(f"expected a Kubernetes object, got {type(document).__name__}")
@@ -92,6 +225,6 @@ def decode(document: object) -> Node | None:
 
 def field_sentence(error: str) -> str:
     """msgspec says "Expected `str`, got `int` - at `$.spec.podCIDRs[0]`"; people start with the field."""
-    what, _, where = error.partition(" - at `$")
+    what, _, where = error.replace(" | null", "").partition(" - at `$")
     path = where.rstrip("`").lstrip(".")
     return f"{path}: {what[:1].lower()}{what[1:]}" if path else what[:1].lower() + what[1:]

@@ -1,0 +1,83 @@
+"""IP addresses as Kubernetes objects carry them: read quickly, and only those that a Service can have. Pure."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from itertools import repeat
+from operator import itemgetter
+from socket import AF_INET, AF_INET6, inet_pton
+
+from windlass.model.families import Family, IPAddress, IPNetwork
+
+# First bytes of all that _peculiar() refuses: a glance, and most addresses are through.
+_SUSPECT = frozenset({0, 127, 169, *range(224, 256)})
+_first_byte = itemgetter(0)
+
+
+def read_address(text: str) -> tuple[bytes, IPAddress] | None:
+    """The address, and its bytes: they compare and hash in no time.
+
+    None for what is no address, or none that a Service can have: see `complaint`.
+    """
+    six = ":" in text
+    try:
+        packed = inet_pton(AF_INET6 if six else AF_INET, text)
+    except (OSError, ValueError):
+        return None
+    address = IPv6Address(packed) if six else IPv4Address(packed)
+    return None if packed[0] in _SUSPECT and _peculiar(address) else (packed, address)
+
+
+def read_addresses(texts: list[str], family: Family) -> tuple[list[bytes], list[IPAddress], list[int]]:
+    """As `read_address` in one family, and the places of those that it refuses.
+
+    A list at a time, and without a step of Python's for each: there may be a hundred thousand endpoints.
+    """
+    kind, system = (IPv6Address, AF_INET6) if family is Family.IPV6 else (IPv4Address, AF_INET)
+    with suppress(OSError, ValueError):
+        packed = list(map(inet_pton, repeat(system), texts))
+        if _SUSPECT.isdisjoint(map(_first_byte, packed)):
+            return packed, list(map(kind, map(int.from_bytes, packed))), []
+    each = [read if read and isinstance(read[1], kind) else None for read in map(read_address, texts)]
+    good = [read for read in each if read]
+    return (
+        [read[0] for read in good],
+        [read[1] for read in good],
+        [place for place, read in enumerate(each) if not read],
+    )
+
+
+def complaint(text: str, family: str | None = None) -> str:
+    """Why `read_address` refuses this, or what is wrong with it in this family."""
+    try:
+        what = _peculiar(ip_address(text))
+    except ValueError:
+        return f"{text!r} is not an IP address"
+    return f"{text} is {what}" if what else f"{text} is not an {family or 'IP'} address"
+
+
+def read_network(text: str) -> IPNetwork | None:
+    """A CIDR; padding and host bits are forgiven, as kube-proxy does."""
+    address, _, length = text.strip().partition("/")
+    try:
+        return ip_network((address, int(length)), strict=False) if length.isdecimal() else None
+    except ValueError:
+        return None
+
+
+def _peculiar(address: IPAddress) -> str:
+    """What nothing can be sent to, or only on one link or host: the API server refuses most of it, manifests do not."""
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return "an IPv4-mapped address"
+    if address.is_unspecified or (isinstance(address, IPv4Address) and address.packed[0] == 0):
+        return "an unspecified address"
+    if address.is_loopback:
+        return "a loopback address"
+    if address.is_link_local:
+        return "a link-local address"
+    if address.is_multicast:
+        return "a multicast address"
+    if isinstance(address, IPv4Address) and address.is_reserved:
+        return "a reserved address"
+    return ""

@@ -1,0 +1,123 @@
+"""All Services as one Node serves them, from one Cluster to the next with the work of what changed. Pure.
+
+What a Service comes to is decided in `services`, and in `claims` where another one wants the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+from windlass.cluster.claims import Claims
+from windlass.cluster.endpoints import ServingNode
+from windlass.cluster.objects import Cluster, EndpointSlice, Problem
+from windlass.cluster.services import serve
+from windlass.model.services import Service
+
+SERVICE_LABEL = "kubernetes.io/service-name"
+
+
+class Touched(NamedTuple):
+    """The keys of all objects that may have changed, from a source that knows them."""
+
+    services: AbstractSet[str] = frozenset()
+    slices: AbstractSet[str] = frozenset()
+
+
+class Catalogue:
+    """What is served now; `follow` brings it up to a Cluster."""
+
+    def __init__(self) -> None:
+        self.services: dict[str, Service] = {}  # by namespace/name
+        self._problems: dict[str, list[Problem]] = {}
+        self._cluster = Cluster()
+        self._node: ServingNode | None = None
+        self._slices = SlicesByService()
+        self._claims = Claims()
+
+    @property
+    def problems(self) -> list[Problem]:
+        return [problem for key in sorted(self._problems) for problem in self._problems[key]]
+
+    def follow(self, cluster: Cluster, node: ServingNode, touched: Touched | None = None) -> set[str]:
+        """The keys of all Services that are served otherwise than before, or no longer.
+
+        Without `touched` all objects are compared with those of before: by identity, but it grows with the cluster.
+        """
+        changed = touched.services if touched else differences(self._cluster.services, cluster.services)
+        changed = changed | self._slices.follow(cluster.slices, touched.slices if touched else None)
+        self._cluster = cluster
+        if node != self._node:
+            self._node = node
+            changed |= cluster.services.keys()
+        judged = {key: self._judge(key, node) for key in changed}
+        others = self._claims.settle({key: service for key, (service, _) in judged.items()}, self._order)
+        judged |= {key: self._judge(key, node) for key in others}
+        return {key for key, (service, problems) in judged.items() if self._enter(key, service, problems)}
+
+    def _judge(self, key: str, node: ServingNode) -> tuple[Service | None, list[Problem]]:
+        service = self._cluster.services.get(key)
+        return serve(service, self._slices.of(key), node) if service else (None, [])
+
+    def _order(self, key: str) -> tuple[float, str]:
+        """The earlier by its time of creation; by name where there is none, as in manifests."""
+        service = self._cluster.services.get(key)
+        created = service.metadata.creation_timestamp if service else None
+        return created.timestamp() if created else float("inf"), key
+
+    def _enter(self, key: str, service: Service | None, problems: list[Problem]) -> bool:
+        before = self.services.pop(key, None)
+        self._problems.pop(key, None)
+        if service:
+            service, conflicts = self._claims.granted(service)
+            problems = problems + conflicts
+            self.services[key] = service
+        if problems:
+            self._problems[key] = problems
+        return service != before
+
+
+class SlicesByService:
+    """Which EndpointSlices belong to which Service."""
+
+    def __init__(self) -> None:
+        self._slices: Mapping[str, EndpointSlice] = {}
+        self._by_service: dict[str, tuple[EndpointSlice, ...]] = {}
+
+    def of(self, service: str) -> tuple[EndpointSlice, ...]:
+        return self._by_service.get(service, ())
+
+    def follow(self, slices: Mapping[str, EndpointSlice], keys: AbstractSet[str] | None = None) -> set[str]:
+        """The keys of the Services whose slices are others now; `keys`: only these slices may have changed."""
+        gone: dict[str, set[int]] = {}
+        come: dict[str, list[EndpointSlice]] = {}
+        for key in differences(self._slices, slices) if keys is None else keys:
+            old, new = self._slices.get(key), slices.get(key)
+            if old and (service := _service_of(old)):
+                gone.setdefault(service, set()).add(id(old))
+            if new and (service := _service_of(new)):
+                come.setdefault(service, []).append(new)
+        changed = gone.keys() | come.keys()
+        for service in changed:
+            kept = [one for one in self._by_service.pop(service, ()) if id(one) not in gone.get(service, ())]
+            # In order of name: what comes of them must not depend on the order in which they came.
+            if now := sorted((*kept, *come.get(service, ())), key=lambda one: one.metadata.name):
+                self._by_service[service] = tuple(now)
+        self._slices = slices
+        return changed
+
+
+def differences(old: Mapping[str, object], new: Mapping[str, object]) -> set[str]:
+    """The keys under which there is another object now. A source that keeps what did not change makes this cheap."""
+    if old is new:
+        return set()
+    if [*old] == [*new]:  # the same keys in the same order, most of the time: no need to look each of them up
+        pairs = zip(new.items(), old.values(), strict=True)
+        return {key for (key, value), before in pairs if value is not before}
+    return {key for key, value in new.items() if old.get(key) is not value} | (old.keys() - new.keys())
+
+
+def _service_of(one: EndpointSlice) -> str | None:
+    name = (one.metadata.labels or {}).get(SERVICE_LABEL)
+    return f"{one.metadata.namespace or 'default'}/{name}" if name else None

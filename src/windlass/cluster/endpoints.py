@@ -1,0 +1,174 @@
+"""From EndpointSlices to the endpoints that one Node uses: merged, judged by their conditions, nearest by their hints.
+
+trafficDistribution needs no code here: the EndpointSlice controller turns it into hints, and those are kept. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+from msgspec import Struct
+
+from windlass.cluster.addresses import complaint, read_addresses
+from windlass.cluster.objects import EndpointConditions, EndpointHints, EndpointSlice, Node, Problem
+from windlass.model.families import Family, IPAddress, IPNetwork
+from windlass.model.nodes import OperatingSystem
+from windlass.model.services import Endpoint, Protocol
+
+ZONE_LABEL = "topology.kubernetes.io/zone"
+HEADLESS_LABEL = "service.kubernetes.io/headless"
+ANY_PORT = range(1, 65536)
+NODE_PORTS = range(30000, 32768)  # as the API server's --service-node-port-range
+FAMILIES: Mapping[str, Family] = {str(family): family for family in Family}
+PROTOCOLS: Mapping[str, Protocol] = {protocol.name: protocol for protocol in Protocol}
+
+# How usable an endpoint is. Where it stands in two slices, the greater number counts: a local one before all.
+UNUSABLE, SERVING, DRAINING, READY = range(4)  # draining: terminating, but it serves
+LOCAL = 4  # added to it
+_NOT_SERVING = (UNUSABLE, UNUSABLE | LOCAL)
+
+
+@dataclass(frozen=True, slots=True)
+class ServingNode:
+    """What the Services of a Node depend on beside the Services themselves. A change recomputes all of them."""
+
+    name: str
+    zone: str  # "" where the Node has none
+    families: tuple[Family, ...]
+    os: OperatingSystem = OperatingSystem.LINUX
+    pod_cidrs: Mapping[Family, IPNetwork] = field(default_factory=dict)
+    node_ports: range = NODE_PORTS
+
+
+def zone_of(node: Node) -> str:
+    return (node.metadata.labels or {}).get(ZONE_LABEL, "")
+
+
+PortKey = tuple[str, str, str]  # addressType, port name, protocol
+Row = tuple[bytes, int, int, IPAddress, EndpointHints | None]  # address as bytes, port, how usable, address, hints
+_place = itemgetter(0, 1, 2)
+
+
+class Usable(Struct, frozen=True, gc=False):
+    """The endpoints of one port in one family, in order of address and port: the order says nothing of their slices."""
+
+    cluster: tuple[Endpoint, ...] = ()  # by policy Cluster, after hints; empty: no endpoint anywhere is usable
+    serving: tuple[Endpoint, ...] = ()  # connections with these may stay
+    local: tuple[Endpoint, ...] = ()  # by policy Local
+    ready_local: tuple[Endpoint, ...] = ()  # what a health check counts
+
+
+_NOTHING = Usable()
+
+
+def rows_by_port(
+    slices: Iterable[EndpointSlice], families: Container[str], node: ServingNode
+) -> tuple[dict[PortKey, list[Row]], list[Problem]]:
+    """The endpoints of a Service, whatever slice they stand in, by the port that they serve."""
+    found: dict[PortKey, list[Row]] = {}
+    problems: list[Problem] = []
+    for one in slices:
+        if one.metadata.labels and HEADLESS_LABEL in one.metadata.labels:
+            continue
+        kind = one.address_type or ""
+        if kind not in families:
+            if kind not in FAMILIES and kind != "FQDN":
+                problems.append(_problem(one, f"addressType: {kind!r} is none of IPv4, IPv6, FQDN; it is left out"))
+            continue
+        read: list[Row] | None = None
+        for name, protocol, number in _ports(one, problems):
+            if read is None:
+                read = _read(one, number, node.name, problems)
+            else:
+                read = [(packed, number, rank, address, hints) for packed, _, rank, address, hints in read]
+            key = kind, name, protocol
+            if key in found:
+                found[key].extend(read)
+            else:
+                found[key] = read
+    return found, problems
+
+
+def usable(rows: list[Row], node: ServingNode, *, local: bool = True) -> Usable:
+    """Ready ones; where there are none, those that end but still serve. The Local set is judged by itself."""
+    if not rows:
+        return _NOTHING
+    # Each address and port once: of equal ones the last, which is the most usable.
+    every = list({(row[0], row[1]): row for row in sorted(rows, key=_place)}.values())
+    ready = _with(every, READY, READY | LOCAL)
+    chosen = _nearest(ready, node) if ready else _with(every, DRAINING, DRAINING | LOCAL)
+    cluster = _endpoints(chosen)
+    serving = cluster if len(chosen) == len(every) else _endpoints(row for row in every if row[2] not in _NOT_SERVING)
+    if not local:
+        return Usable(cluster, serving)
+    ready_local = _with(every, READY | LOCAL)
+    return Usable(cluster, serving, _endpoints(ready_local or _with(every, DRAINING | LOCAL)), _endpoints(ready_local))
+
+
+def _nearest(ready: list[Row], node: ServingNode) -> list[Row]:
+    """Those that are hinted for this Node, else for its zone; but only where all of them have such hints."""
+    hints = [hints for *_, hints in ready if hints] if ready[0][4] else []
+    if len(hints) < len(ready):
+        return ready
+    for names, own in (
+        ([{hint.name for hint in one.for_nodes or ()} for one in hints], node.name),
+        ([{hint.name for hint in one.for_zones or ()} for one in hints], node.zone),
+    ):
+        if all(names) and any(own in one for one in names):
+            return [row for row, one in zip(ready, names, strict=True) if own in one]
+    return ready
+
+
+def _with(rows: list[Row], *ranks: int) -> list[Row]:
+    return [row for row in rows if row[2] in ranks]
+
+
+def _endpoints(rows: Iterable[Row]) -> tuple[Endpoint, ...]:
+    return tuple([Endpoint(address, number, rank >= LOCAL) for _, number, rank, address, _ in rows])
+
+
+def _read(one: EndpointSlice, number: int, node: str, problems: list[Problem]) -> list[Row]:
+    """Its endpoints with the first of their addresses: the others are, by definition, the same endpoint."""
+    entries = one.endpoints or ()
+    texts = [entry.addresses[0] if entry.addresses else "" for entry in entries]
+    packed, addresses, bad = read_addresses(texts, FAMILIES[one.address_type or ""])
+    if bad:  # one sentence for all of them: there may be thousands
+        what = complaint(texts[bad[0]], one.address_type) if texts[bad[0]] else "is empty"
+        more = f" (and {len(bad) - 1} more like it)" if len(bad) > 1 else ""
+        problems.append(_problem(one, f"endpoints[{bad[0]}].addresses: {what}{more}; the other endpoints are used"))
+        without = set(bad)
+        entries = tuple(entry for place, entry in enumerate(entries) if place not in without)
+    return [
+        (key, number, _rank(entry.conditions) | (LOCAL if entry.node_name == node else 0), address, entry.hints)
+        for key, address, entry in zip(packed, addresses, entries, strict=True)
+    ]
+
+
+def _rank(conditions: EndpointConditions | None) -> int:
+    """Unknown counts as ready, as serving, and as not terminating."""
+    if conditions is None or conditions.ready is not False:
+        return READY
+    if conditions.serving is False:
+        return UNUSABLE
+    return DRAINING if conditions.terminating else SERVING
+
+
+def _ports(one: EndpointSlice, problems: list[Problem]) -> Iterator[tuple[str, str, int]]:
+    for index, port in enumerate(one.ports or ()):
+        protocol = port.protocol or "TCP"
+        if not port.port:
+            continue  # "all ports": for consumers other than Services
+        if port.port not in ANY_PORT:
+            sentence = f"ports[{index}].port: {port.port} is outside 1-65535"
+        elif protocol not in PROTOCOLS:
+            sentence = f"ports[{index}].protocol: {protocol!r} is none of {', '.join(PROTOCOLS)}"
+        else:
+            yield port.name or "", protocol, port.port
+            continue
+        problems.append(_problem(one, f"{sentence}; its other ports are used"))
+
+
+def _problem(one: EndpointSlice, sentence: str) -> Problem:
+    return Problem(f"EndpointSlice {one.key}", sentence)
