@@ -6,9 +6,9 @@ from ipaddress import ip_address
 from itertools import pairwise
 
 import pytest
+from api_objects import NODE, endpoint, service, slice_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kubernetes import NODE, endpoint, service, slice_of
 
 from windlass.cluster.endpoints import zone_of
 from windlass.cluster.objects import EndpointSlice, Metadata, Node
@@ -372,7 +372,7 @@ def test_the_outcome_does_not_depend_on_the_order_of_slices(slices, random):
 
 
 @given(slices_of_entries)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 def test_the_rules_as_they_are_written(slices):
     """The same rules once more, one after the other, with no thought of speed."""
     best: dict[str, tuple[tuple[bool, int], dict[str, object]]] = {}

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from api_objects import endpoint, service, slice_of
 
 from windlass.cluster import lastgood
-from windlass.cluster.objects import Cluster, Metadata, Node, NodeAddress, NodeSpec, NodeStatus, Problem
+from windlass.cluster.objects import (
+    Cluster,
+    Metadata,
+    Node,
+    NodeAddress,
+    NodeSpec,
+    NodeStatus,
+    Problem,
+    ServiceCIDR,
+    ServiceCIDRSpec,
+)
 
 NODE = Node(
     Metadata("node-1", labels={"kubernetes.io/os": "windows"}),
@@ -17,6 +28,24 @@ NODE = Node(
 def test_what_was_saved_is_loaded(tmp_path):
     lastgood.save(tmp_path / "state", Cluster("r1", {"node-1": NODE}))
     assert lastgood.load(tmp_path / "state") == Cluster("r1", {"node-1": NODE})
+
+
+def test_all_kinds_are_saved(tmp_path):
+    slices = slice_of(endpoint("172.16.1.5", ready=False, zones=["zone-a"]), endpoint("172.16.1.6"))
+    cluster = Cluster(
+        "r1",
+        {"node-1": NODE},
+        services={"default/web": service(type="LoadBalancer", ingress=[{"ip": "192.0.2.1"}])},
+        slices={slices.key: slices},
+        service_cidrs={"kubernetes": ServiceCIDR(Metadata("kubernetes"), ServiceCIDRSpec(("10.96.0.0/16",)))},
+    )
+    lastgood.save(tmp_path, cluster)
+    assert lastgood.load(tmp_path) == cluster
+
+
+def test_a_file_of_before_there_were_services_is_understood(tmp_path):
+    (tmp_path / lastgood.FILE).write_bytes(b'{"revision": "r1", "nodes": {}}')
+    assert lastgood.load(tmp_path) == Cluster("r1")
 
 
 def test_problems_are_not_remembered(tmp_path):
@@ -47,7 +76,9 @@ def test_a_torn_file_is_none(tmp_path):
         assert lastgood.load(tmp_path) is None
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"[]", b'{"revision": 5, "nodes": {}}', b'{"nodes": {"a": {}}}'])
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b"[]", b'{"revision": 5, "nodes": {}}', b'{"nodes": {"a": {}}}', b"{}"]
+)
 def test_a_file_of_something_else_is_none(tmp_path, content):
     (tmp_path / lastgood.FILE).write_bytes(content)
     assert lastgood.load(tmp_path) is None

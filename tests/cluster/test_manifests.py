@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,20 @@ def node(name: str, cidr: str = "172.16.1.0/24") -> dict[str, object]:
         "metadata": {"name": name},
         "spec": {"podCIDRs": [cidr]},
         "status": {"addresses": [{"type": "InternalIP", "address": "10.176.25.11"}]},
+    }
+
+
+def service(name: str, **spec: object) -> dict[str, object]:
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "shop"}, "spec": spec}
+
+
+def endpoint_slice(name: str, *addresses: str) -> dict[str, object]:
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": name, "namespace": "shop"},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [address]} for address in addresses],
     }
 
 
@@ -42,6 +57,44 @@ def test_every_node_of_every_file(tmp_path):
     assert list(cluster.nodes) == ["node-1", "node-2", "node-4", "node-3"]
     assert cluster.problems == ()
     assert cluster.nodes["node-1"].pod_cidrs == ("172.16.1.0/24",)
+
+
+def test_services_slices_and_service_cidrs(tmp_path):
+    cidr = {"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"}}
+    write(tmp_path, "a.yaml", service("web", clusterIPs=["10.96.0.10"]), endpoint_slice("web", "172.16.1.5"))
+    write(tmp_path, "b.yaml", cidr | {"spec": {"cidrs": ["10.96.0.0/16"]}}, node("web"))
+    cluster = Manifests(tmp_path).read()
+    assert cluster.problems == ()  # objects of different kinds may have the same name
+    assert cluster.services["shop/web"].spec.cluster_ips == ("10.96.0.10",)
+    assert cluster.slices["shop/web"].endpoints[0].addresses == ("172.16.1.5",)
+    assert cluster.service_cidrs["kubernetes"].spec.cidrs == ("10.96.0.0/16",)
+    assert set(cluster.nodes) == {"web"}
+
+
+def test_kinds_of_the_same_name_in_other_groups_are_not_read(tmp_path):
+    knative = {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "web"}}
+    write(tmp_path, "a.yaml", knative)
+    assert Manifests(tmp_path).read() == Cluster(revision_of(tmp_path))
+
+
+def test_json_that_only_yaml_reads(tmp_path):
+    """A comment, and two documents."""
+    first, second = (json.dumps(node(name)) for name in ("node-1", "node-2"))
+    (tmp_path / "a.json").write_text(f"# two of them\n{first}\n---\n{second}\n")
+    assert set(Manifests(tmp_path).read().nodes) == {"node-1", "node-2"}
+
+
+def test_a_time_that_yaml_has_parsed_and_one_that_it_has_not(tmp_path):
+    (tmp_path / "a.yaml").write_text(
+        "apiVersion: v1\nkind: Service\nmetadata: {name: a, creationTimestamp: 2024-05-05T10:00:00Z}\n---\n"
+        "apiVersion: v1\nkind: Service\nmetadata: {name: b, creationTimestamp: '2024-05-05T10:00:00Z'}\n"
+    )
+    services = Manifests(tmp_path).read().services
+    assert (
+        services["default/a"].metadata.creation_timestamp
+        == services["default/b"].metadata.creation_timestamp
+        is not None
+    )
 
 
 def test_a_single_file(tmp_path):
@@ -157,6 +210,22 @@ def test_a_file_that_is_no_yaml(tmp_path, content, sentence):
             node("a") | {"status": {"addresses": [{"type": "InternalIP"}]}},
             "Node a: status.addresses[0]: object missing required field `address`",
         ),
+        (service("a", ports=[{"port": "80"}]), "Service shop/a: spec.ports[0].port: expected `int`, got `str`"),
+        (service("a", externalIPs="all"), "Service shop/a: spec.externalIPs: expected `array`, got `str`"),
+        (
+            {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": 5},
+            "Service default/a: spec: expected `object`, got `int`",
+        ),
+        (endpoint_slice("a", 5), "EndpointSlice shop/a: endpoints[0].addresses[0]: expected `str`, got `int`"),
+        (
+            {
+                "apiVersion": "networking.k8s.io/v1",
+                "kind": "ServiceCIDR",
+                "metadata": {"name": "a"},
+                "spec": "10.96.0.0/16",
+            },
+            "ServiceCIDR a: spec: expected `object`, got `str`",
+        ),
         ({"apiVersion": "v1", "kind": "List", "items": 5}, "document 1: expected a Kubernetes object, got int"),
         ({"apiVersion": "v1", "kind": "List", "items": "abc"}, "document 1: expected a Kubernetes object, got str"),
     ],
@@ -178,6 +247,16 @@ def test_a_node_that_is_there_twice(tmp_path):
         "b.yaml: Node node-1: is there twice; the first one is used",
         "b.yaml: Node node-2: is there twice; the first one is used",
     ]
+
+
+def test_a_service_that_is_there_twice(tmp_path):
+    write(tmp_path, "a.yaml", service("web", clusterIPs=["10.96.0.1"]), service("web", clusterIPs=["10.96.0.1"]))
+    manifests = Manifests(tmp_path)
+    for _ in range(2):
+        cluster = manifests.read()
+        assert set(cluster.services) == {"shop/web"}
+        assert problems(cluster) == ["a.yaml: Service shop/web: is there twice; the first one is used"]
+        write(tmp_path, "a.yaml", *[service("web", clusterIPs=["10.96.0.1"])] * 2, node("node-1"))
 
 
 # What worked is kept ----------------------------------------------------------------------------------------------
@@ -209,6 +288,16 @@ def test_an_object_that_breaks_keeps_its_earlier_version(tmp_path):
     assert problems(cluster) == [
         "a.yaml: Node node-1: spec.podCIDRs: expected `array`, got `int`; its earlier version stays"
     ]
+
+
+def test_a_service_that_breaks_keeps_its_earlier_version(tmp_path):
+    manifests = Manifests(tmp_path)
+    write(tmp_path, "a.yaml", service("web", clusterIPs=["10.96.0.1"]), endpoint_slice("web", "172.16.1.5"))
+    before = manifests.read()
+    write(tmp_path, "a.yaml", service("web", clusterIPs=5), endpoint_slice("web", 5))
+    after = manifests.read()
+    assert (after.services, after.slices) == (before.services, before.slices)
+    assert [problem.rpartition("; ")[2] for problem in problems(after)] == ["its earlier version stays"] * 2
 
 
 def test_a_file_that_is_removed_takes_its_objects_along(tmp_path):
@@ -244,6 +333,17 @@ def test_files_that_did_not_change_are_not_decoded_again(tmp_path):
     after = manifests.read()
     assert after.nodes["node-1"] is before.nodes["node-1"]
     assert after.nodes["node-2"] is not before.nodes["node-2"]
+
+
+def test_objects_that_did_not_change_stay_the_same_objects(tmp_path):
+    """In the same file, too: readers see by identity what changed."""
+    manifests = Manifests(tmp_path)
+    write(tmp_path, "a.yaml", service("a", clusterIPs=["10.96.0.1"]), service("b", clusterIPs=["10.96.0.2"]))
+    before = manifests.read()
+    write(tmp_path, "a.yaml", service("a", clusterIPs=["10.96.0.1"]), service("b", clusterIPs=["10.96.0.3"]))
+    after = manifests.read()
+    assert after.services["shop/a"] is before.services["shop/a"]
+    assert after.services["shop/b"] != before.services["shop/b"]
 
 
 async def test_a_change_of_the_folder_is_seen(tmp_path):

@@ -6,9 +6,9 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
+from api_objects import HTTP, NODE, endpoint, service, slice_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kubernetes import HTTP, NODE, endpoint, service, slice_of
 
 from windlass.cluster import objects
 from windlass.cluster.objects import Malformed, Metadata, ServiceCIDR, ServiceCIDRSpec, ServiceSpec, decode
@@ -484,7 +484,7 @@ specs = st.fixed_dictionaries(
 
 
 @given(specs, st.lists(st.fixed_dictionaries({"ip": texts, "ipMode": names}), max_size=3))
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 def test_whatever_a_service_says_it_is_served_or_told(spec, ingress):
     try:
         one = service(**spec, ingress=ingress)

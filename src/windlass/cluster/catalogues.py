@@ -6,6 +6,8 @@ What a Service comes to is decided in `services`, and in `claims` where another 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 from windlass.cluster.claims import Claims
 from windlass.cluster.endpoints import ServingNode
@@ -14,6 +16,13 @@ from windlass.cluster.services import serve
 from windlass.model.services import Service
 
 SERVICE_LABEL = "kubernetes.io/service-name"
+
+
+class Touched(NamedTuple):
+    """The keys of all objects that may have changed, from a source that knows them."""
+
+    services: AbstractSet[str] = frozenset()
+    slices: AbstractSet[str] = frozenset()
 
 
 class Catalogue:
@@ -31,9 +40,13 @@ class Catalogue:
     def problems(self) -> list[Problem]:
         return [problem for key in sorted(self._problems) for problem in self._problems[key]]
 
-    def follow(self, cluster: Cluster, node: ServingNode) -> set[str]:
-        """The keys of all Services that are served otherwise than before, or no longer."""
-        changed = differences(self._cluster.services, cluster.services) | self._slices.follow(cluster.slices)
+    def follow(self, cluster: Cluster, node: ServingNode, touched: Touched | None = None) -> set[str]:
+        """The keys of all Services that are served otherwise than before, or no longer.
+
+        Without `touched` all objects are compared with those of before: by identity, but it grows with the cluster.
+        """
+        changed = touched.services if touched else differences(self._cluster.services, cluster.services)
+        changed = changed | self._slices.follow(cluster.slices, touched.slices if touched else None)
         self._cluster = cluster
         if node != self._node:
             self._node = node
@@ -75,11 +88,11 @@ class SlicesByService:
     def of(self, service: str) -> tuple[EndpointSlice, ...]:
         return self._by_service.get(service, ())
 
-    def follow(self, slices: Mapping[str, EndpointSlice]) -> set[str]:
-        """The keys of the Services whose slices are others now."""
+    def follow(self, slices: Mapping[str, EndpointSlice], keys: AbstractSet[str] | None = None) -> set[str]:
+        """The keys of the Services whose slices are others now; `keys`: only these slices may have changed."""
         gone: dict[str, set[int]] = {}
         come: dict[str, list[EndpointSlice]] = {}
-        for key in differences(self._slices, slices):
+        for key in differences(self._slices, slices) if keys is None else keys:
             old, new = self._slices.get(key), slices.get(key)
             if old and (service := _service_of(old)):
                 gone.setdefault(service, set()).add(id(old))

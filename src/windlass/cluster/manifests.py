@@ -123,7 +123,7 @@ def _parse(name: str, content: bytes, digest: str, before: File | None) -> File:
 
 def _documents(name: str, content: bytes) -> list[object]:
     if name.endswith(".json"):
-        with suppress(msgspec.DecodeError):  # JSON is YAML, but read a hundred times as quickly
+        with suppress(msgspec.DecodeError):  # JSON is YAML, but read fifty times as quickly
             return [msgspec.json.decode(content)]
     return list(yaml.load_all(content, yaml.CSafeLoader))
 
