@@ -290,10 +290,7 @@ def _leave(fields: Packet, port: int, trip: Trip, *, back: bool) -> None:
 
 def write(change: Set | Move, packet: Packet, target: dict[Field, int]) -> None:
     """Into a field of `target`: a value, or bits of the packet."""
-    if isinstance(change, Set):
-        term = change.term
-    else:
-        term = change.to(read(change.source, packet))
+    term = change.term if isinstance(change, Set) else change.to(read(change.source, packet))
     target[term.field] = written(target.get(term.field, 0), term)
 
 

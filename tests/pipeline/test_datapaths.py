@@ -145,5 +145,5 @@ def test_no_packet_of_ours_recirculates_more_than_five_times(mode, os):
 
 @pytest.mark.parametrize("mode", TrafficMode)
 def test_where_there_are_no_services_nothing_is_balanced(mode):
-    """A Pod's packet is looked up, and committed when it leaves as the Node; an answer may be looked up in two zones."""
+    """An answer may be looked up in both zones; a Pod's first packet is committed where it leaves as the Node."""
     assert longest_way(all_flows(small_cluster(mode, *BOTH)), {}) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from ipaddress import ip_address
 
 import pytest
@@ -50,6 +51,7 @@ TUNNEL, GATEWAY, UPLINK = 1, 2, 3
 NEW, ESTABLISHED, INVALID = 0x21, 0x22, 0x30
 
 
+@cache
 def flows(mode: TrafficMode) -> list[Flow]:
     return [flow for _, flow in flows_of(program(small_cluster(mode, *BOTH)))]
 

@@ -6,20 +6,25 @@ Who serves a client, as whom the endpoint sees it, and that the answer comes fro
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from itertools import count
 
 import pytest
+from hypothesis import given, settings
 from journeys import HOST, TUNNEL, WIRE, Arrival, Journeys, Place, pod
 from msgspec import structs
 from node_states import (
     BOTH,
     cluster_ip,
     load_balancer,
+    modes,
     node_address,
     outside,
     pod_address,
     service_port,
+    services,
     small_cluster,
 )
 from packets import ACK, SYN_ACK, Ends
@@ -525,6 +530,38 @@ def test_other_ports_of_the_node_are_the_hosts(at):
         asked = at.asks(client, at.node, NODE_PORT + 1)
         found = way.send(client, asked)
         assert (found.place, found.ends) == (HOST, asked)
+
+
+# Whatever the Service ----------------------------------------------------------------------------------------------
+
+
+@given(mode=modes, service=services(7))
+@settings(max_examples=40)
+def test_who_is_served_is_answered_by_whom_it_asked(mode, service):
+    """Wherever it is, wherever the endpoint is: and if it is not served, then not half."""
+    way = Journeys(replace(small_cluster(mode, *BOTH), services={service.key: service}))
+    source_ports = count(40000)
+    for port in service.ports:
+        at = Known(port.family)
+        for frontend in port.frontends:
+            for client, address in clients_of(frontend, at):
+                for bucket in range(len(port.endpoints)):
+                    asked = at.asks(client, address, frontend.port, port.protocol, next(source_ports))
+                    first = way.send(client, asked, bucket=bucket)
+                    if first.place is not None:
+                        way.converse(client, asked, bucket)
+
+
+def clients_of(frontend: Frontend, at: Known) -> Iterator[tuple[Place, IPAddress]]:
+    """Who can ask it, and by which address; the host never sends to an address of its own."""
+    address = frontend.address or at.node
+    yield POD_1, address
+    if frontend.reach is not Reach.CLUSTER_IP:
+        yield WIRE, address
+    if frontend.reach is Reach.NODE_PORT:
+        yield HOST, at.host_node_port
+    elif address != at.node:
+        yield HOST, address
 
 
 # What it takes -----------------------------------------------------------------------------------------------------
