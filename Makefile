@@ -2,7 +2,7 @@
 .PHONY: help setup demo test scenarios lint format goldens docs bench test-kernel lock clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | column -t -s '|'
+	@sed -nE 's/^([a-z-]+):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-12s %s\n", $$1, $$2 }'
 
 setup: ## install what is needed; leaves the command at .venv/bin/windlass
 	@tools/setup

@@ -19,6 +19,7 @@ from windlass.cluster.manifests import revision_of
 from windlass.host.linux import namespaces
 from windlass.lab import ovs
 from windlass.lab.labs import LabError
+from windlass.lab.patiences import seconds
 from windlass.lab.processes import Child, program
 from windlass.lab.segments import UPLINK
 
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from windlass.lab.objects import Node, Pod
     from windlass.model.families import IPAddress
 
-SECONDS_TO_BE_READY = 20
-SECONDS_TO_CONVERGE = 20
+SECONDS_TO_BE_READY = seconds(20)
+SECONDS_TO_CONVERGE = seconds(20)
 SECONDS_BETWEEN_LOOKS = 0.02
 CNI_VERSION = "1.1.0"
 PLUGIN_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))  # Debian's, and the CNI project's

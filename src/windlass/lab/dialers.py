@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from windlass.lab import packets, sockets
 from windlass.lab.objects import Outcome, Protocol
 from windlass.lab.packets import Chunk, SctpPacket
+from windlass.lab.patiences import seconds
 from windlass.lab.servers import IAM, WHO, parse_identity
 from windlass.model.families import Family, family_of
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from windlass.lab.arrivals import Arrival, Arrivals
     from windlass.model.families import IPAddress
 
-PATIENCE = 3.0  # seconds: a first SYN may be lost and sent again after one
-RETRY = 0.4  # seconds until a datagram is taken for lost: the first of a tunnel may be, while ARP resolves
+PATIENCE = seconds(3.0)  # seconds: a first SYN may be lost and sent again after one
+RETRY = seconds(0.4)  # seconds until a datagram is taken for lost: the first of a tunnel may be, while ARP resolves
 LARGEST_DATAGRAM = 1200  # bytes of payload: fits any tunnel
 DATA = b"="  # the first byte of a UDP datagram that is to be sent back
 

@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from windlass.host.linux import namespaces
+from windlass.lab.patiences import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path("/run/windlass-lab")
 LONGEST_FOLDER = 32  # so that the sockets in it stay below the 108 bytes that a unix socket's path may have
-SECONDS_TO_DIE = 2.0
+SECONDS_TO_DIE = seconds(2.0)
 
 
 class LabError(RuntimeError):

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 from windlass.host.linux import namespaces
 from windlass.lab.labs import LabError
+from windlass.lab.patiences import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-SECONDS_TO_START = 20.0
-SECONDS_TO_STOP = 5.0
+SECONDS_TO_START = seconds(20.0)
+SECONDS_TO_STOP = seconds(5.0)
 SECONDS_BETWEEN_LOOKS = 0.005
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from windlass.lab import dialers
 from windlass.lab.objects import Outcome, Protocol
+from windlass.lab.patiences import seconds
 from windlass.lab.probes import Attempt, Observation
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ FIRST_MOMENT = 0.25  # seconds; who has no answer by then only waits, and waitin
 BULK = 64 * 1024  # bytes from which a connection is a transfer that keeps the machine busy
 TRANSFERS_AT_ONCE = 4
 BEAT = 0.02  # seconds between two uses of a held connection
-SECONDS_TO_ANSWER = 1.0  # for each connection of a rate
+SECONDS_TO_ANSWER = seconds(1.0)  # for each connection of a rate
 
 
 @dataclass(frozen=True, slots=True)
