@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 from hypothesis import given, settings
-from node_states import BOTH, node_states, serving_cluster, small_cluster
+from msgspec import structs
+from node_states import BOTH, node_states, serving_cluster, small_cluster, small_services
 
 from windlass.model.families import Family
 from windlass.model.nodes import NodeState, OperatingSystem, TrafficMode
-from windlass.openflow.actions import Action, Ct, DecTtl, Goto, Move, Nat, Output, Set, ToGroup
+from windlass.model.services import Protocol
+from windlass.openflow.actions import Action, Ct, DecTtl, Goto, Move, Nat, Output, Set, ToController, ToGroup
 from windlass.openflow.fields import (
     ICMP,
     ICMP_TYPE,
@@ -26,7 +29,10 @@ from windlass.openflow.fields import (
 )
 from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.pipeline.datapaths import DATAPATHS, longest_way, violations
-from windlass.program import flows_of, program
+from windlass.pipeline.declarations import Table
+from windlass.pipeline.layout import UN_SNAT, UPLINK
+from windlass.pipeline.services import REJECT
+from windlass.program import Kind, Owner, flows_of, part, program
 
 LINUX, WINDOWS = DATAPATHS[OperatingSystem.LINUX], DATAPATHS[OperatingSystem.WINDOWS]
 
@@ -73,12 +79,28 @@ def test_what_connection_tracking_of_windows_would_drop_goes_around_it():
     }
 
 
-def test_whatever_is_translated_has_its_answers_looked_up():
+@pytest.mark.parametrize("os", OperatingSystem)
+def test_whatever_is_translated_has_its_answers_looked_up(os):
     """Else a Pod would reach the world by that protocol, and never hear from it."""
-    for os, datapath in DATAPATHS.items():
-        uplink = [flow for flow in all_flows(small_cluster(TrafficMode.ENCAP, Family.IPV4, os=os)) if flow.table == 5]
-        answered = {term.value for flow in uplink for term in flow.match if term.field is IP_PROTO}
-        assert answered == {*datapath.transports, ICMP}
+    flows = all_flows(small_cluster(TrafficMode.ENCAP, Family.IPV4, os=os))
+    assert protocols_in(UPLINK, flows) == {*DATAPATHS[os].transports, ICMP}
+    assert protocols_in(UN_SNAT, flows) == set(DATAPATHS[os].transports)  # Services have no others
+
+
+def protocols_in(table: Table, flows: list[Flow]) -> set[int]:
+    matches = (flow.match for flow in flows if flow.table == table.number)
+    return {term.value for match in matches for term in match if term.field is IP_PROTO}
+
+
+def test_a_windows_node_serves_no_sctp():
+    """What asks for it is refused, as on any port that the Service does not have."""
+    web, *_ = small_services(Family.IPV4)
+    sctp = structs.replace(web, ports=tuple(structs.replace(port, protocol=Protocol.SCTP) for port in web.ports))
+    for os, groups in ((OperatingSystem.LINUX, 1), (OperatingSystem.WINDOWS, 0)):
+        state = replace(small_cluster(TrafficMode.ENCAP, Family.IPV4, os=os), services={sctp.key: sctp})
+        owned = part(state, Owner(Kind.SERVICE, sctp.key))
+        assert len(owned.groups) == groups
+        assert any(ToController(REJECT) in flow.actions for flow in owned.flows)
 
 
 def test_each_kind_of_violation_is_named():

@@ -237,7 +237,11 @@ class Agent:
         families = tuple(family for family in Family if family in own.addresses and family in own.pod_cidrs)
         node = ServingNode(own.name, zone_of(cluster.nodes[own.name]), families, own.os, own.pod_cidrs)
         changed = self._catalogue.follow(cluster, node)
-        self._report("services", (str(problem) for problem in self._catalogue.problems))
+        sticky = (
+            key for key, service in self._catalogue.services.items() if any(p.affinity_seconds for p in service.ports)
+        )
+        unkept = (f"Service {key}: sessionAffinity is not kept yet; any endpoint serves any client" for key in sticky)
+        self._report("services", (*map(str, self._catalogue.problems), *unkept))
         services = dict(self.state.services) if self.state else {}
         for key in changed:
             services.pop(key, None)
