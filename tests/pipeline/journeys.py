@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from packets import ACK, SYN, SYN_ACK, Ends, Packet, Switch, Trip, ends
 
-from windlass.model.families import Family, IPAddress, family_of
+from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 from windlass.model.nodes import NodeState
 from windlass.openflow.fields import ETH_DST, ETH_SRC, IN_PORT, LOCAL_PORT, TCP, TCP_FLAGS, mac
 from windlass.pipeline.layout import VIRTUAL_MAC
@@ -22,7 +22,7 @@ from windlass.program import program
 TUNNEL_PORT, GATEWAY_PORT, UPLINK_PORT = 1, 2, 3
 ROUTER_MAC = mac("02:00:0a:b0:19:01")
 # By the host's routes to Services, their external addresses and the virtual ones.
-BEHIND_THE_GATEWAY = {
+BEHIND_THE_GATEWAY: dict[Family, tuple[IPNetwork, ...]] = {
     Family.IPV4: tuple(map(IPv4Network, ("10.96.0.0/16", "203.0.113.0/24", "169.254.169.0/24"))),
     Family.IPV6: tuple(map(IPv6Network, ("fd00:10:96::/64", "2001:db8:203::/64", "fd00:169:254:169::/64"))),
 }

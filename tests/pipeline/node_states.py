@@ -181,7 +181,8 @@ modes = st.sampled_from(TrafficMode)
 def local_nodes(draw: st.DrawFn, os: OperatingSystem = OperatingSystem.LINUX) -> LocalNode:
     # What Windows cannot do in IPv6 is kept from it by whoever makes the LocalNode.
     own = (Family.IPV4,) if os is OperatingSystem.WINDOWS else draw(families)
-    others = draw(st.sampled_from([(), (IPv4Address("10.176.27.11"),), (IPv6Address("fd00:10:176:27::11"),)]))
+    second: list[tuple[IPAddress, ...]] = [(), (IPv4Address("10.176.27.11"),), (IPv6Address("fd00:10:176:27::11"),)]
+    others = draw(st.sampled_from(second))
     node_ports = draw(st.sampled_from([(), (IPv4Network("10.176.25.0/24"),), (IPv4Network("10.176.27.0/24"),)]))
     return replace(local_node(draw(modes), *own, os=os, others=others), node_port_networks=node_ports)
 

@@ -6,7 +6,7 @@ show. Where Open vSwitch leaves a choice (the bucket of a group, the port of a t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
@@ -61,7 +61,10 @@ NEW, ESTABLISHED, REPLY, INVALID, TRACKED = 0x01, 0x02, 0x08, 0x10, 0x20  # of c
 SYN, ACK, SYN_ACK = 0x02, 0x10, 0x12
 
 _ETH_TYPES = {4: 0x0800, 6: 0x86DD}
-_ADDRESSES = {0x0800: (IPv4Address, IPV4_SRC, IPV4_DST), 0x86DD: (IPv6Address, IPV6_SRC, IPV6_DST)}
+_ADDRESSES: dict[int, tuple[Callable[[int], IPAddress], Field, Field]] = {
+    0x0800: (IPv4Address, IPV4_SRC, IPV4_DST),
+    0x86DD: (IPv6Address, IPV6_SRC, IPV6_DST),
+}
 _PORTS = {TCP: (TCP_SRC, TCP_DST), UDP: (UDP_SRC, UDP_DST), SCTP: (SCTP_SRC, SCTP_DST)}
 _UNSET = {**dict.fromkeys(REGISTERS, 0), CT_STATE: 0, CT_MARK: 0, IP_FRAG: 0}
 
@@ -275,10 +278,10 @@ class Switch:
         match nat:
             case Nat(source=None, to=None) | None:
                 return named.back
-            case Nat(to=None, source=address, ports=(first, last)):
+            case Nat(to=None, source=address, ports=(first, last)) if address:
                 candidates = (named._replace(source=address, source_port=port).back for port in range(first, last + 1))
                 return next(answer for answer in candidates if (zone, answer) not in self._connections)
-            case Nat(source=None, to=address, ports=(first, last)) if first == last:
+            case Nat(source=None, to=address, ports=(first, last)) if address and first == last:
                 return named._replace(destination=address, port=first).back
         raise NotImplementedError(nat)
 

@@ -7,158 +7,43 @@ Who serves a client, as whom the endpoint sees it, and that the answer comes fro
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
 from itertools import count
 
 import pytest
 from hypothesis import given, settings
-from journeys import HOST, TUNNEL, WIRE, Arrival, Journeys, Place, pod
+from journeys import HOST, TUNNEL, WIRE, Arrival, Journeys, Place
 from msgspec import structs
-from node_states import (
-    BOTH,
-    cluster_ip,
-    load_balancer,
-    modes,
-    node_address,
-    outside,
-    pod_address,
-    service_port,
-    services,
-    small_cluster,
-)
+from node_states import BOTH, modes, pod_address, service_port, services, small_cluster
 from packets import ACK, SYN_ACK, Ends
+from service_cases import (
+    NODE_PORT,
+    POD_1,
+    POD_2,
+    Known,
+    answered_by_each,
+    cluster,
+    elsewhere,
+    from_outside,
+    here,
+    journeys,
+    on_balancer,
+    on_cluster_ip,
+    on_node_port,
+)
 
 from windlass.model.families import Family, IPAddress
-from windlass.model.nodes import NodeState, TrafficMode
-from windlass.model.services import Endpoint, Frontend, Protocol, Reach, Service
-from windlass.openflow.fields import LOCAL_PORT, TCP
-from windlass.pipeline.layout import NODE_PORT_ADDRESS, SERVICE_SNAT_PORTS, VIRTUAL_CLIENT
-
-POD_1, POD_2 = pod(1), pod(2)
-NODE_PORT = 30080
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """Everybody's address, in one family."""
-
-    family: Family
-
-    @property
-    def service(self) -> IPAddress:
-        return cluster_ip(10, self.family)
-
-    @property
-    def balancer(self) -> IPAddress:
-        return load_balancer(10, self.family)
-
-    @property
-    def node(self) -> IPAddress:
-        return node_address(1, 25, self.family)
-
-    @property
-    def gateway(self) -> IPAddress:
-        return pod_address(1, -8, self.family)
-
-    @property
-    def pod_1(self) -> IPAddress:
-        return pod_address(1, 1, self.family)
-
-    @property
-    def pod_2(self) -> IPAddress:
-        return pod_address(1, 2, self.family)
-
-    @property
-    def near_pod(self) -> IPAddress:
-        """Of a Node in the same segment."""
-        return pod_address(2, 1, self.family)
-
-    @property
-    def far_pod(self) -> IPAddress:
-        """Of a Node behind a router."""
-        return pod_address(3, 1, self.family)
-
-    @property
-    def other_node(self) -> IPAddress:
-        return node_address(2, 25, self.family)
-
-    @property
-    def outside(self) -> IPAddress:
-        return outside(80, self.family)
-
-    @property
-    def client(self) -> IPAddress:
-        """On the wire, not of the cluster."""
-        return IPv4Address("198.51.100.7") if self.family is Family.IPV4 else IPv6Address("2001:db8:198::7")
-
-    @property
-    def host_node_port(self) -> IPAddress:
-        """What the host makes of its own addresses, when it asks one of its NodePorts."""
-        return NODE_PORT_ADDRESS[self.family]
-
-    @property
-    def virtual_client(self) -> IPAddress:
-        return VIRTUAL_CLIENT[self.family]
-
-    def asks(self, client: Place, to: IPAddress, port: int, protocol: int = TCP, source_port: int = 40000) -> Ends:
-        source = {POD_1: self.pod_1, POD_2: self.pod_2, HOST: self.gateway, WIRE: self.client}[client]
-        return Ends(source, source_port, to, port, protocol)
+from windlass.model.nodes import TrafficMode
+from windlass.model.services import Frontend, Protocol, Reach, Service
+from windlass.openflow.fields import LOCAL_PORT
+from windlass.pipeline.layout import CLASSIFIER, SERVICE_SNAT_PORTS
+from windlass.program import Kind, Owner, part
 
 
 @pytest.fixture(params=BOTH, ids=str)
 def at(request: pytest.FixtureRequest) -> Known:
     return Known(request.param)
-
-
-def on_cluster_ip(at: Known, *, local_only: bool = False) -> Frontend:
-    return Frontend(Reach.CLUSTER_IP, at.service, 80, local_only)
-
-
-def on_node_port(*, local_only: bool = False) -> Frontend:
-    return Frontend(Reach.NODE_PORT, None, NODE_PORT, local_only)
-
-
-def on_balancer(at: Known, *, local_only: bool = False, sources: tuple[str, ...] | None = None) -> Frontend:
-    network = IPv4Network if at.family is Family.IPV4 else IPv6Network
-    ranges = None if sources is None else tuple(map(network, sources))
-    return Frontend(Reach.EXTERNAL, at.balancer, 80, local_only, ranges)
-
-
-def here(address: IPAddress, port: int = 8080) -> Endpoint:
-    return Endpoint(address, port, local=True)
-
-
-def elsewhere(address: IPAddress, port: int = 8080) -> Endpoint:
-    return Endpoint(address, port)
-
-
-def cluster(
-    at: Known, frontend: Frontend, *endpoints: Endpoint, mode: TrafficMode = TrafficMode.ENCAP, protocol: int = TCP
-) -> NodeState:
-    port = structs.replace(service_port(1, (frontend,), endpoints, at.family), protocol=Protocol(protocol))
-    service = Service("default", "web", (port,), (at.service,))
-    return replace(small_cluster(mode, at.family), services={service.key: service})
-
-
-def journeys(
-    at: Known, frontend: Frontend, *endpoints: Endpoint, mode: TrafficMode = TrafficMode.ENCAP, protocol: int = TCP
-) -> Journeys:
-    return Journeys(cluster(at, frontend, *endpoints, mode=mode, protocol=protocol))
-
-
-def answered_by_each(state: NodeState, client: Place, asked: Ends) -> list[Arrival]:
-    """The same connection once by each endpoint that could be chosen for it."""
-    choices = Journeys(state).send(client, asked).trips[0].buckets
-    return [Journeys(state).converse(client, asked, bucket) for bucket in range(choices)]
-
-
-def from_outside(at: Known, *, local_only: bool = False) -> list[tuple[Frontend, IPAddress, int]]:
-    """The two kinds of frontends that the world can reach, and where it reaches them."""
-    return [
-        (on_node_port(local_only=local_only), at.node, NODE_PORT),
-        (on_balancer(at, local_only=local_only), at.balancer, 80),
-    ]
 
 
 # A ClusterIP -------------------------------------------------------------------------------------------------------
@@ -457,6 +342,23 @@ def test_who_asks_that_endpoint_directly_is_answered_as_ever(at, mode):
         for flags in (SYN_ACK, ACK):
             answer = way.send(HOST, asked.back, flags)
             assert (answer.place, answer.ends, len(answer.trips)) == (WIRE, asked.back, 1)
+
+
+def test_ports_of_a_service_may_share_an_endpoint_on_this_node(at):
+    """One flow looks its answers up; each client hears from the port that it asked."""
+    ports = tuple(
+        service_port(
+            number, (Frontend(Reach.NODE_PORT, None, node_port, local_only=True),), (here(at.node),), at.family
+        )
+        for number, node_port in ((1, NODE_PORT), (2, NODE_PORT + 1))
+    )
+    service = Service("default", "web", ports, (at.service,))
+    state = replace(small_cluster(TrafficMode.ENCAP, at.family), services={service.key: service})
+    flows = part(state, Owner(Kind.SERVICE, service.key)).flows
+    assert len([flow for flow in flows if flow.table == CLASSIFIER.number]) == 1
+    way = Journeys(state)
+    for node_port in (NODE_PORT, NODE_PORT + 1):
+        assert way.converse(WIRE, at.asks(WIRE, at.node, node_port, source_port=node_port)).place == HOST
 
 
 # Endpoints outside of the Pod network: other Nodes (hostNetwork), and the world --------------------------------------
