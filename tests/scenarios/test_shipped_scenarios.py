@@ -24,7 +24,8 @@ def test_it_can_be_read(name):
     assert scenario.warnings == ()
     probes = [probe for step in scenario.steps for probe in step.probes]
     assert probes
-    assert len({probe.name for probe in probes}) == len(probes), "names of probes are to tell them apart"
+    named = {(step.name, probe.name) for step in scenario.steps for probe in step.probes}
+    assert len(named) == len(probes), "the names of a step's probes are to tell them apart"
     # A rule of Kubernetes that no design note speaks of has no such label.
     assert {probe.metadata.labels.get("seed") for probe in probes} <= {None, "000", "001", "002", "003", "004"}
 
