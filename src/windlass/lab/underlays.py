@@ -9,7 +9,7 @@ import fcntl
 import socket
 import struct
 from array import array
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -138,8 +138,9 @@ def ask_neighbours_patiently(namespace: str) -> None:
     with namespaces.entered(namespaces.path_of(namespace)):
         for family in ("ipv4", "ipv6"):
             for interface in Path("/proc/sys/net", family, "neigh").iterdir():
-                (interface / "retrans_time_ms").write_text("250")
-                (interface / "mcast_solicit").write_text("40")
+                with suppress(FileNotFoundError):  # an interface may go while we look
+                    (interface / "retrans_time_ms").write_text("250")
+                    (interface / "mcast_solicit").write_text("40")
 
 
 # Details --------------------------------------------------------------------------------------------------------
