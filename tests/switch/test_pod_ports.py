@@ -111,7 +111,7 @@ async def test_fifty_pods_at_once(switch: Switch, db: Database):
     assert set(there.pods) == {attached(port, by_name[port.interface]) for port in pods}
     await asyncio.gather(*(delete_pod_port(db, "br-int", port.interface) for port in pods))
     assert attached_pods(db.view, "br-int").pods == ()
-    await switch.vsctl("set", "bridge", "br-int", "external_ids:judge=here")  # returns when all before it is carried out
+    await switch.vsctl("set", "bridge", "br-int", "external_ids:judge=here")  # waits for all before it
     assert await numbers(switch) == {}
 
 
