@@ -16,11 +16,12 @@ test: setup ## all tests, on real Open vSwitch where it and root are there
 scenarios: setup ## every scenario, with real packets
 	.venv/bin/windlass lab run scenarios/
 
-lint: setup ## formatting, lint, types, layers
+lint: setup ## formatting, lint, types, layers, generated pages
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports --no-cache
+	.venv/bin/python tools/generate-docs --check
 
 format: setup ## put the code into shape
 	.venv/bin/ruff format .
