@@ -13,7 +13,7 @@ class GroupNumbers:
 
     def __init__(self) -> None:
         self._by_name: dict[str, int] = {}
-        self._taken: dict[int, str] = {}
+        self._taken: set[int] = set()  # also by Services that are gone: they may come back
 
     def of(self, name: str) -> int:
         """The first number of the name's space."""
@@ -23,10 +23,5 @@ class GroupNumbers:
             while known in self._taken:
                 known = (known + 1) % _SPACES
             self._by_name[name] = known
-            self._taken[known] = name
+            self._taken.add(known)
         return known * SPACE
-
-    def forget(self, name: str) -> None:
-        number = self._by_name.pop(name, None)
-        if number is not None:
-            del self._taken[number]
