@@ -177,6 +177,22 @@ async def test_every_flow_of_a_dump_can_be_asked_for_its_reason(running: AgentNo
         assert body["flows"][0]["why"]
 
 
+async def test_a_second_agent_is_refused_and_the_first_goes_on(running: AgentNode) -> None:
+    first = running.agent
+    command = [
+        str(Path(sys.executable).with_name("windlass")),
+        "agent",
+        "--config",
+        str(running.folder / "windlass.yaml"),
+    ]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 1
+    assert "another agent serves this Node" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert first.alive
+    await running.ready()
+
+
 async def test_a_bad_configuration_ends_with_a_sentence_and_status_2(tmp_path: Path) -> None:
     file = tmp_path / "windlass.yaml"
     file.write_text("trafficMode: teleport\n")

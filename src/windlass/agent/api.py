@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -57,6 +58,7 @@ async def serving(socket: Path, subject: Subject) -> AsyncIterator[None]:
     runner = web.AppRunner(application, handle_signals=False, access_log=None, shutdown_timeout=0.5)
     await runner.setup()
     socket.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    await _refuse_served(socket)
     with suppress(FileNotFoundError):
         socket.unlink()  # of an agent that was killed
     try:
@@ -67,6 +69,16 @@ async def serving(socket: Path, subject: Subject) -> AsyncIterator[None]:
         await runner.cleanup()
         with suppress(FileNotFoundError):
             socket.unlink()
+
+
+async def _refuse_served(socket: Path) -> None:
+    """Two agents on a Node would undo each other's work."""
+    try:
+        _, writer = await asyncio.open_unix_connection(socket)
+    except OSError:
+        return  # nobody there
+    writer.close()
+    raise OSError(f"{socket}: another agent serves this Node; stop it, or give this one a runDirectory of its own")
 
 
 async def health(subject: Subject) -> web.Response:

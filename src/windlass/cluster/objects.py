@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -187,13 +186,6 @@ class Cluster:
     services: Mapping[str, Service] = field(default_factory=dict)  # by namespace/name
     slices: Mapping[str, EndpointSlice] = field(default_factory=dict)  # by namespace/name
     service_cidrs: Mapping[str, ServiceCIDR] = field(default_factory=dict)
-
-
-class Source(Protocol):
-    """Where a Cluster comes from, and how one learns that it changed."""
-
-    def __aiter__(self) -> Source: ...
-    async def __anext__(self) -> Cluster: ...
 
 
 KINDS: Mapping[tuple[str, str], type[Object]] = {
