@@ -275,4 +275,5 @@ def _buckets(draw: DrawFn, identity: int) -> Bucket:
 def groups(draw: DrawFn) -> Group:
     identities = draw(st.lists(st.integers(0, 0xFFFFFF00), max_size=4, unique=True))
     buckets = tuple(draw(_buckets(identity)) for identity in identities)
-    return Group(draw(st.integers(1, 0xFFFFFEFF)), buckets, "a property holds for it")
+    by = draw(st.sampled_from((None, fields.IPV4_SRC, fields.IPV6_SRC)))
+    return Group(draw(st.integers(1, 0xFFFFFEFF)), buckets, "a property holds for it", by)

@@ -124,7 +124,7 @@ def service_port(
 
 
 def small_services(*families: Family) -> tuple[Service, ...]:
-    """One for each kind: of Pods, of the Nodes themselves, and of nothing."""
+    """One for each kind: of Pods, of the Nodes themselves, of nothing, and one that clients stay with."""
 
     def web(family: Family) -> ServicePort:
         pods = (Endpoint(pod_address(1, 1, family), 8080, local=True), Endpoint(pod_address(2, 1, family), 8080))
@@ -147,6 +147,11 @@ def small_services(*families: Family) -> tuple[Service, ...]:
         )
         return service_port(2, frontends, nodes, family)
 
+    def sticky(family: Family) -> ServicePort:
+        pods = (Endpoint(pod_address(1, 1, family), 8080, local=True), Endpoint(pod_address(2, 1, family), 8080))
+        port = service_port(4, (Frontend(Reach.CLUSTER_IP, cluster_ip(40, family), 80),), pods, family)
+        return structs.replace(port, affinity_seconds=10800)
+
     def idle(family: Family) -> ServicePort:
         frontends = (
             Frontend(Reach.CLUSTER_IP, cluster_ip(30, family), 80),
@@ -161,7 +166,7 @@ def small_services(*families: Family) -> tuple[Service, ...]:
             tuple(make(family) for family in families),
             tuple(cluster_ip(number, family) for family in families),
         )
-        for number, make in ((10, web), (20, ingress), (30, idle))
+        for number, make in ((10, web), (20, ingress), (30, idle), (40, sticky))
     )
 
 
@@ -232,7 +237,8 @@ def service_ports(draw: st.DrawFn, number: int, index: int, protocol: Protocol, 
     found = draw(st.lists(st.sampled_from(endpoints(number, family)), max_size=5, unique=True))
     port = service_port(number, frontends, tuple(found), family, name=f"port-{index}")
     group = GROUPS_OF_A_PORT * (2 * own_number + (family is Family.IPV6))
-    return structs.replace(port, protocol=protocol, group=group)
+    seconds = draw(st.sampled_from([0, 0, 1, 10800, 86400]))
+    return structs.replace(port, protocol=protocol, group=group, affinity_seconds=seconds)
 
 
 def source_ranges(family: Family) -> st.SearchStrategy[tuple[IPNetwork, ...] | None]:

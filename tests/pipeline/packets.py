@@ -16,10 +16,13 @@ from windlass.openflow.actions import (
     Actions,
     Ct,
     Goto,
+    Learn,
+    LearnMatch,
     Move,
     Nat,
     Output,
     OutputTo,
+    Resubmit,
     Set,
     ToController,
     ToGroup,
@@ -52,6 +55,7 @@ from windlass.openflow.fields import (
     Term,
 )
 from windlass.openflow.flows import Flow, Group
+from windlass.openflow.matches import match as match_of
 from windlass.pipeline.layout import LAYOUT
 from windlass.program import Program
 
@@ -207,8 +211,10 @@ class Switch:
             match action:
                 case Set() | Move():
                     write(action, fields, fields)
-                case Goto(table):
+                case Goto(table) | Resubmit(table):
                     self._enter(table, fields, trip, bucket)
+                case Learn():
+                    self._learn(action, fields)
                 case Ct(table=table):
                     trip.tracked += 1
                     tracked = self._track(action, fields, trip)
@@ -216,8 +222,9 @@ class Switch:
                         trip.passes += 1
                         self._enter(table, tracked, trip, bucket)
                 case ToGroup(number):
-                    buckets = self._groups[number].buckets
-                    trip.passes += 1
+                    group = self._groups[number]
+                    buckets = group.buckets
+                    trip.passes += group.by is None  # a field of the packet needs no further one
                     trip.buckets = len(buckets)
                     self._do(buckets[bucket % len(buckets)].actions, dict(fields), trip, bucket)
                 case Output(port):
@@ -228,6 +235,20 @@ class Switch:
                     trip.told.append(userdata)
                 case _:
                     raise NotImplementedError(action)
+
+    def _learn(self, action: Learn, fields: Packet) -> None:
+        """A flow made from this packet, in place of the one that matches the same."""
+        matches: list[Term] = []
+        loads: list[Set] = []
+        for spec in action.specs:
+            term = spec.to(spec.source if isinstance(spec.source, int) else read(spec.source, fields))
+            if isinstance(spec, LearnMatch):
+                matches.append(term)
+            else:
+                loads.append(Set(term))
+        learned = Flow(action.table, action.priority, match_of(*matches), tuple(loads), "learned")
+        table = self._tables.setdefault(action.table, [])
+        table[:] = [*(flow for flow in table if flow.match != learned.match), learned]
 
     def _track(self, action: Ct, fields: Packet, trip: Trip) -> dict[Field, int]:
         """The packet as it is after connection tracking."""

@@ -99,7 +99,7 @@ def test_conditions(conditions, words):
         ((ToController(b"\x01\xff"),), "controller(01ff)"),
         (
             (Learn(70, 200, 1, (LearnMatch(IPV4_SRC.whole, IPV4_DST.whole), LearnLoad(OUT_PORT.bits, 3))),),
-            "learn(L3Forwarding 200 match ip_src=ip_dst, load out=3)",
+            "learn(L3Forwarding 200 ip_src=ip_dst -> set out=3)",
         ),
     ],
 )

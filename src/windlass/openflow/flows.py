@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from collections.abc import Iterator
+from typing import Protocol
 
-from windlass.openflow.actions import Actions
+from msgspec import Struct
+from msgspec.structs import replace
+
+from windlass.model.families import IPAddress
+from windlass.openflow.actions import Actions, Ct, Nat
+from windlass.openflow.fields import Field
 from windlass.openflow.matches import Match
 
 
@@ -22,9 +28,45 @@ class Bucket(Struct, frozen=True, gc=False):
     weight: int = 100
 
 
+class Place(Protocol):
+    """Where a connection can be translated to."""
+
+    @property
+    def address(self) -> IPAddress: ...
+    @property
+    def port(self) -> int: ...
+
+
+class Translations(Struct, frozen=True, gc=False):
+    """Buckets that do all the same, but that each translates to another place.
+
+    A large cluster has a hundred thousand of them: what they share is there once, and a bucket is made when one is
+    looked at.
+    """
+
+    does: Ct  # without a translation of its own
+    to: tuple[Place, ...]
+
+    def __len__(self) -> int:
+        return len(self.to)
+
+    def __getitem__(self, index: int) -> Bucket:
+        place = self.to[index]
+        nat = Nat(to=place.address, ports=(place.port, place.port))
+        return Bucket(range(len(self.to))[index], (replace(self.does, nat=nat),))
+
+    def __iter__(self) -> Iterator[Bucket]:
+        return map(self.__getitem__, range(len(self.to)))
+
+
 class Group(Struct, frozen=True, gc=False):
-    """A select group: one bucket is chosen per connection by the datapath's hash."""
+    """A select group: one bucket is chosen per connection by the datapath's hash.
+
+    With `by` it is chosen by that field of the packet alone: equal values meet the same bucket, and a bucket that comes
+    or goes changes the choice only of those that it takes or leaves.
+    """
 
     identity: int
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[Bucket, ...] | Translations
     why: str
+    by: Field | None = None

@@ -80,9 +80,8 @@ def flow_text(flow: Flow, cookie: int | None = None) -> str:
 
 
 def group_text(group: Group) -> str:
-    return ",".join(
-        [f"group_id={group.identity}", "type=select", "selection_method=dp_hash", *map(_bucket, group.buckets)]
-    )
+    chosen = "selection_method=dp_hash" if group.by is None else f"selection_method=hash,fields({group.by.name})"
+    return ",".join([f"group_id={group.identity}", "type=select", chosen, *map(_bucket, group.buckets)])
 
 
 def actions_text(actions: Actions) -> str:

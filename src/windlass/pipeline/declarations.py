@@ -69,6 +69,7 @@ class Table:
     question: str  # what the table decides, in a sentence
     leads_to: tuple[str, ...]
     miss: str  # what happens to a packet that no flow of the table wants
+    once_more: bool = False  # it may lead to itself; that its flows do so only once is for a test to show
 
     def flow(self, priority: int, *conditions: Condition) -> FlowStart:
         return FlowStart(self.number, priority, conditions)
@@ -97,7 +98,14 @@ class Layout:
         self.fields: list[RegisterField] = []
 
     def table(
-        self, number: int, name: str, question: str, *, leads_to: tuple[str, ...] = (), miss: str = "drop"
+        self,
+        number: int,
+        name: str,
+        question: str,
+        *,
+        leads_to: tuple[str, ...] = (),
+        miss: str = "drop",
+        once_more: bool = False,
     ) -> Table:
         if not 0 <= number <= LAST_TABLE:
             raise DeclarationError(f"table {name}: {number} is not a table; they are 0 to {LAST_TABLE}")
@@ -105,7 +113,7 @@ class Layout:
             raise DeclarationError(f"table {name}: {number} is not past the tables declared before it")
         if any(name == other.name for other in self.tables.values()):
             raise DeclarationError(f"table {name}: {number} has the name of another table")
-        self.tables[number] = declared = Table(number, name, question, leads_to, miss)
+        self.tables[number] = declared = Table(number, name, question, leads_to, miss, once_more)
         return declared
 
     def field(self, bits: Bits, name: str, purpose: str) -> RegisterField:
@@ -130,7 +138,7 @@ class Layout:
             for name in table.leads_to:
                 if name not in numbers:
                     raise DeclarationError(f"table {table.name} leads to {name}, which is not declared")
-                if numbers[name] <= table.number:
+                if numbers[name] <= table.number and not (name == table.name and table.once_more):
                     raise DeclarationError(f"table {table.name} leads back to {name}: packets could circle")
                 reached.add(numbers[name])
         for number, table in self.tables.items():

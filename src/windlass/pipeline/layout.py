@@ -73,8 +73,20 @@ SERVICE_LB = LAYOUT.table(
     41,
     "ServiceLB",
     "The first packet of a connection: is it for a Service, and which endpoint serves it?",
-    leads_to=("L3Forwarding",),
+    leads_to=("SessionAffinity", "EndpointDNAT", "L3Forwarding"),
     miss="on to L3Forwarding",
+)
+SESSION_AFFINITY = LAYOUT.table(
+    42,
+    "SessionAffinity",
+    "Which endpoint served this client last? A look-up in flows that the switch writes itself; then EndpointDNAT.",
+)
+ENDPOINT_DNAT = LAYOUT.table(
+    43,
+    "EndpointDNAT",
+    "For a Service with session affinity: to the endpoint that is remembered, or to one that will be.",
+    leads_to=("EndpointDNAT", "L3Forwarding"),
+    once_more=True,  # by the group, which names an endpoint
 )
 L3_FORWARDING = LAYOUT.table(
     70,
@@ -113,6 +125,11 @@ SNAT_VIRTUAL = LAYOUT.flag(
 HAIRPIN = LAYOUT.flag(reg(0)[21], "hairpin", "leaves by the port it came in by (set in L3Forwarding)")
 
 OUT_PORT = LAYOUT.field(reg(1)[0:32], "out", "the port by which the packet will leave")
+
+STICKY_GROUP = LAYOUT.field(
+    reg(5)[0:32], "sticky-group", "the endpoints of a Service with session affinity (ServiceLB)"
+)
+ENDPOINT = LAYOUT.field(reg(6)[0:32], "endpoint", "the one among them that serves (SessionAffinity or the group)")
 
 ASKED = LAYOUT.field(reg(2)[0:32], "asked", "the address that an ARP request asks for (within ARPResponder)")
 ND_FLAGS = LAYOUT.field(reg(3)[0:32], "nd-flags", "the flags of an advertisement on their way there (ARPResponder)")

@@ -25,6 +25,7 @@ from windlass.openflow.fields import (
 )
 from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.openflow.matches import Condition
+from windlass.pipeline import affinity
 from windlass.pipeline.datapaths import DATAPATHS
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import (
@@ -182,6 +183,8 @@ def service_flows(node: LocalNode, service: Service) -> Iterator[Flow]:
         for frontend in port.frontends:
             yield from enters(service, port, frontend)
             yield from serves(node, service, port, frontend)
+        if port.affinity_seconds:
+            yield from remembers(service, port)
     yield from host_endpoint_answers(node, service)
     for address in service.cluster_ips:
         if family_of(address) in node.families:
@@ -192,9 +195,8 @@ def service_flows(node: LocalNode, service: Service) -> Iterator[Flow]:
 
 def service_groups(node: LocalNode, service: Service) -> Iterator[Group]:
     for port in _served(node, service):
-        yield from _groups(service, port, port.endpoints, local=False)
-        if any(frontend.local_only for frontend in port.frontends):
-            yield from _groups(service, port, port.local_endpoints, local=True)
+        for endpoints, local in _choices(port):
+            yield from _groups(service, port, endpoints, local=local)
 
 
 def enters(service: Service, port: ServicePort, frontend: Frontend) -> Iterator[Flow]:
@@ -220,6 +222,16 @@ def serves(node: LocalNode, service: Service, port: ServicePort, frontend: Front
     if any(node.addresses[port.family].ip in allowed for allowed in frontend.sources):
         yield from _from_node(node, service, port, addressed)
     yield SERVICE_LB.flow(LOW + 1, addressed).drop(why=f"Service {service.key}: not in loadBalancerSourceRanges")
+
+
+def remembers(service: Service, port: ServicePort) -> Iterator[Flow]:
+    for endpoints, local in _choices(port):
+        count = _group_count(endpoints)
+        for number in range(count if endpoints else 0):
+            choice = affinity.numbered(endpoints[number::count])
+            translations = {key: (endpoint, _translate(endpoint)) for key, endpoint in choice.items()}
+            group, why = group_id(port, number, local=local), f"Service {service.key}"
+            yield from affinity.flows(port.family, group, translations, port.affinity_seconds, why)
 
 
 def host_endpoint_answers(node: LocalNode, service: Service) -> Iterator[Flow]:
@@ -289,27 +301,40 @@ def _to_groups(
     priority, *conditions = when
     count = _group_count(port.local_endpoints if local else port.endpoints)
     for number in range(count):
+        group = group_id(port, number, local=local)
+        does = affinity.ask(group) if port.affinity_seconds else (ToGroup(group),)
         share: tuple[Term, ...] = ()
-        if count > 1:
+        if count > 1 and port.affinity_seconds:
+            share = affinity.share(port.family, number, count - 1)
+        elif count > 1:
             share = source_port(port.family, port.protocol, number, count - 1)
-        yield SERVICE_LB.flow(priority, *conditions, share).then(  # type: ignore[arg-type]
-            *before, ToGroup(group_id(port, number, local=local)), why=why
-        )
+        yield SERVICE_LB.flow(priority, *conditions, share).then(*before, *does, why=why)  # type: ignore[arg-type]
 
 
 def _groups(service: Service, port: ServicePort, endpoints: Sequence[Endpoint], *, local: bool) -> Iterator[Group]:
     count = _group_count(endpoints) if endpoints else 0
+    why = f"the endpoints of Service {service.key}" + (" on this Node" if local else "")
     for number in range(count):
-        yield Group(
-            group_id(port, number, local=local),
-            tuple(_bucket(index, endpoint) for index, endpoint in enumerate(endpoints[number::count])),
-            why=f"the endpoints of Service {service.key}" + (" on this Node" if local else ""),
-        )
+        group, choice = group_id(port, number, local=local), endpoints[number::count]
+        if port.affinity_seconds:
+            yield Group(
+                group, tuple(map(affinity.bucket, affinity.numbered(choice))), why, affinity.CLIENT[port.family]
+            )
+        else:
+            buckets = (Bucket(index, (_translate(endpoint),)) for index, endpoint in enumerate(choice))
+            yield Group(group, tuple(buckets), why)
 
 
-def _bucket(index: int, endpoint: Endpoint) -> Bucket:
+def _choices(port: ServicePort) -> Iterator[tuple[Sequence[Endpoint], bool]]:
+    """The endpoints that a frontend chooses among, and whether they are those on this Node."""
+    yield port.endpoints, False
+    if any(frontend.local_only for frontend in port.frontends):
+        yield port.local_endpoints, True
+
+
+def _translate(endpoint: Endpoint) -> Ct:
     nat = Nat(to=endpoint.address, ports=(endpoint.port, endpoint.port))
-    return Bucket(index, (Ct(POD_ZONE, L3_FORWARDING.number, True, nat, _MARKS),))
+    return Ct(POD_ZONE, L3_FORWARDING.number, True, nat, _MARKS)
 
 
 def _group_count(endpoints: Sequence[Endpoint]) -> int:

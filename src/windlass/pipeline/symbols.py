@@ -57,7 +57,7 @@ def flow_symbols(flow: Flow, layout: Layout = LAYOUT) -> str:
 
 
 def group_symbols(group: Group, layout: Layout = LAYOUT) -> Iterator[str]:
-    yield f"group {group.identity} select"
+    yield f"group {group.identity} select" + (f" by {group.by.name}" if group.by else "")
     for bucket in group.buckets:
         yield f"  bucket {bucket.identity} weight {bucket.weight} -> {actions_symbols(bucket.actions, layout)}"
 
@@ -120,17 +120,29 @@ def _action(action: Action, layout: Layout) -> str:
             return f"group {group}"
         case Conjunction(identity, clause, clauses):
             return f"conjunction {identity} {clause + 1}/{clauses}"
-        case Learn(table=table, priority=priority, specs=specs):
-            words = ", ".join(
-                f"{'match' if isinstance(spec, LearnMatch) else 'load'} {_bits(spec.to, layout)}="
-                f"{_bits(spec.source, layout) if isinstance(spec.source, Bits) else spec.source}"
-                for spec in specs
-            )
-            return f"learn({layout.tables[table].name} {priority} {words})"
+        case Learn():
+            return _learn(action, layout)
         case DecTtl():
             return "dec_ttl"
         case ToController(userdata):
             return f"controller({userdata.hex()})"
+
+
+def _learn(action: Learn, layout: Layout) -> str:
+    """As the flow that it writes, where `same` stands for what this packet has."""
+    conditions: list[str] = []
+    loads: list[str] = []
+    for spec in action.specs:
+        words = conditions if isinstance(spec, LearnMatch) else loads
+        if isinstance(spec.source, int):
+            words += _term(spec.to(spec.source), layout)
+        elif spec.source == spec.to:
+            words.append(f"same {_bits(spec.to, layout)}")
+        else:
+            words.append(f"{_bits(spec.to, layout)}={_bits(spec.source, layout)}")
+    where = f"{layout.tables[action.table].name} {action.priority}"
+    until = f" until {action.idle_timeout} s idle" if action.idle_timeout else ""
+    return f"learn({where} {' '.join(conditions)} -> set {' '.join(loads)}{until})"
 
 
 def _ct(action: Ct, layout: Layout) -> str:

@@ -45,6 +45,7 @@ from windlass.switch.connection import (
     Outcome,
     connected,
 )
+from windlass.switch.learned import forget_idle, is_learned
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to connect; the socket is local, trying is cheap
 
@@ -142,6 +143,15 @@ class InstalledProgram:
         except ConnectionLostError:
             return 0  # likewise
 
+    async def forget_idle(self) -> int:
+        """Ends flows that the switch learned for longer than it can time them, and says how many they were."""
+        if self._connection is None:
+            return 0
+        try:
+            return await forget_idle(self._connection)
+        except ConnectionLostError:
+            return 0
+
     async def packet_out(self, packet: bytes, in_port: int, does: Actions) -> None:
         """Have the switch treat the packet as one that came in by `in_port`. While it is away, packets are lost."""
         if self._connection is not None:
@@ -221,6 +231,8 @@ class InstalledProgram:
             groups_changed = False
             for event in await connection.events():
                 match event:
+                    case FlowUpdate(_, EncodedFlow() as flow) if is_learned(flow):
+                        pass  # the switch's own doing
                     case FlowUpdate(FlowEvent.REMOVED, EncodedFlow() as flow):
                         changed[flow.key] = None
                     case FlowUpdate(_, EncodedFlow() as flow):
@@ -349,5 +361,5 @@ async def _read(connection: Connection) -> Holding:
     async for body in connection.dump(group_wire.dump_request):
         held.groups.update((group.identity, group) for group in group_wire.dumped(body))
     async for body in connection.dump(flow_wire.dump_request):
-        held.flows.update((flow.key, flow) for flow in flow_wire.dumped(body))
+        held.flows.update((flow.key, flow) for flow in flow_wire.dumped(body) if not is_learned(flow))
     return held

@@ -112,3 +112,28 @@ def dumped(body: bytes) -> Iterator[EncodedFlow]:
         if not instructions <= offset <= end:
             raise MalformedMessage(f"a flow in a dump claims {length} bytes, which do not hold its parts")
         yield EncodedFlow(table, priority, body[match : match + match_length - 4], body[instructions:offset], cookie)
+
+
+class LearnedFlow(Struct, frozen=True, gc=False):
+    """A flow that the switch wrote by itself, and for how many seconds no packet has met it."""
+
+    flow: EncodedFlow
+    idle: int
+    idle_timeout: int  # seconds after which the switch forgets it; 0: never
+
+
+_IDLE_TIMEOUT = struct.Struct("!8xH")
+_IDLE_TIME = struct.pack("!HBB", 0x8002, 1 << 1, 8)  # one of the statistics: seconds, nanoseconds
+_SECONDS = struct.Struct("!I")
+
+
+def learned(body: bytes) -> Iterator[LearnedFlow]:
+    """The flows in one part of the answer to a dump request, with their idleness."""
+    offset = 0
+    for flow in dumped(body):
+        statistics = offset + 24 + (len(flow.match) + 4 + 7 & ~7)
+        length = _STATISTICS.unpack_from(body, statistics)[0]
+        place = body.find(_IDLE_TIME, statistics, statistics + length)
+        idle = _SECONDS.unpack_from(body, place + 4)[0] if place >= 0 else 0
+        yield LearnedFlow(flow, idle, _IDLE_TIMEOUT.unpack_from(body, offset)[0])
+        offset += _DUMPED.unpack_from(body, offset)[0]

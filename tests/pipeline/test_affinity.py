@@ -1,0 +1,137 @@
+"""Session affinity, packet by packet: who keeps its endpoint, who gets another, and what the switch remembers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from journeys import HOST, WIRE, Journeys
+from msgspec import structs
+from node_states import BOTH, node_states, pod_address
+from service_cases import NODE_PORT, POD_1, POD_2, Known, cluster, elsewhere, here, on_cluster_ip, on_node_port
+
+from windlass.model.families import Family
+from windlass.model.nodes import NodeState
+from windlass.model.services import Endpoint, Frontend
+from windlass.openflow.actions import Learn, Resubmit, Set
+from windlass.pipeline import affinity
+from windlass.pipeline.layout import ENDPOINT, ENDPOINT_DNAT, SESSION_AFFINITY
+from windlass.program import Kind, Owner, part, program
+
+
+@pytest.fixture(params=BOTH, ids=str)
+def at(request: pytest.FixtureRequest) -> Known:
+    return Known(request.param)
+
+
+def sticky(at: Known, frontend: Frontend, *endpoints: Endpoint, seconds: int = 10800) -> NodeState:
+    state = cluster(at, frontend, *endpoints)
+    (service,) = state.services.values()
+    ports = tuple(structs.replace(port, affinity_seconds=seconds) for port in service.ports)
+    return replace(state, services={service.key: structs.replace(service, ports=ports)})
+
+
+def test_a_client_stays_with_its_endpoint(at):
+    """Whatever the group would choose the next time (here: another bucket)."""
+    net = Journeys(sticky(at, on_cluster_ip(at), here(at.pod_2), elsewhere(at.near_pod)))
+    asked = [at.asks(POD_1, at.service, 80, source_port=port) for port in (40000, 40001, 40002)]
+    seen = [net.converse(POD_1, one, bucket) for bucket, one in enumerate(asked)]
+    assert len({found.endpoint for found in seen}) == 1
+
+
+def test_clients_are_told_apart(at):
+    net = Journeys(sticky(at, on_cluster_ip(at), here(at.pod_2), elsewhere(at.near_pod)))
+    one = net.converse(POD_1, at.asks(POD_1, at.service, 80), bucket=0)
+    other = net.converse(HOST, at.asks(HOST, at.service, 80), bucket=1)
+    assert one.endpoint != other.endpoint
+
+
+def test_a_client_from_outside_stays_too(at):
+    """And the endpoint sees it as it would without affinity: as the gateway, by policy Cluster."""
+    net = Journeys(sticky(at, on_node_port(), here(at.pod_1), here(at.pod_2)))
+    asked = [at.asks(WIRE, at.node, NODE_PORT, source_port=port) for port in (40000, 40001)]
+    seen = [net.converse(WIRE, one, bucket) for bucket, one in enumerate(asked)]
+    assert len({found.endpoint for found in seen}) == 1
+    assert {found.client for found in seen} == {at.gateway}
+
+
+def test_policy_local_keeps_among_the_endpoints_here(at):
+    """What a client keeps by one way in says nothing about the other: there its endpoint may not be allowed."""
+    local_only = on_node_port(local_only=True)
+    net = Journeys(sticky(at, local_only, elsewhere(at.near_pod), here(at.pod_2)))
+    assert net.converse(WIRE, at.asks(WIRE, at.node, NODE_PORT)).place == POD_2
+
+
+def test_it_costs_a_pass_less_not_more(at):
+    """The client's address chooses: no hash that only the datapath has, and so no second look for it."""
+    net = Journeys(sticky(at, on_cluster_ip(at), here(at.pod_2), elsewhere(at.near_pod)))
+    for port in (40000, 40001):
+        (first,) = net.send(POD_1, at.asks(POD_1, at.service, 80, source_port=port)).trips
+        assert (first.passes, first.tracked) == (3, 2)
+
+
+@pytest.mark.parametrize(("seconds", "idle"), [(1, 1), (10800, 10800), (65535, 65535), (65536, 0), (86400, 0)])
+def test_it_is_forgotten_by_the_switch_or_by_the_agent(at, seconds, idle):
+    """A flow's own timeout ends at 65535 seconds. The cookie tells the agent how long a longer one may be idle."""
+    (lesson, *_) = lessons(sticky(at, on_cluster_ip(at), here(at.pod_2), seconds=seconds))
+    assert (lesson.idle_timeout, affinity.seconds_of(lesson.cookie)) == (idle, seconds)
+
+
+def test_what_an_endpoint_taught_goes_with_it(at):
+    """Each flow that teaches has a cookie of its own, and Open vSwitch deletes what it taught when it goes."""
+    taught = lessons(sticky(at, on_node_port(local_only=True), here(at.pod_2), here(at.pod_1), elsewhere(at.near_pod)))
+    assert len({lesson.cookie for lesson in taught}) == len(taught) == 5
+    assert all(lesson.delete_learned for lesson in taught)
+
+
+def test_another_timeout_begins_anew(at):
+    one, other = (lessons(sticky(at, on_cluster_ip(at), here(at.pod_2), seconds=s))[0].cookie for s in (10, 20))
+    assert one != other
+
+
+def test_more_endpoints_than_a_group_can_have(at):
+    """A client is always with the same of several groups: its address chooses there as well."""
+    many = tuple(elsewhere(pod_address(2, number, at.family)) for number in range(1, 201))
+    many += tuple(elsewhere(address.address, 9000 + port) for port in range(4) for address in many)
+    state = sticky(at, on_cluster_ip(at), *many)
+    net = Journeys(state)
+    seen = {net.send(POD_1, at.asks(POD_1, at.service, 80, source_port=40000 + n), bucket=n).endpoint for n in range(8)}
+    assert len(seen) == 1
+    offered = sum(len(group.buckets) for group in part(state, Owner(Kind.SERVICE, "default/web")).groups)
+    assert offered == len(many)
+
+
+@given(node_states())
+@settings(max_examples=60)
+def test_whom_a_group_names_endpoint_dnat_knows(state):
+    """So a packet meets EndpointDNAT twice at most: the only table that leads to itself."""
+    for owned in program(state).values():
+        known = {
+            tuple(term for term in flow.match if term.field is ENDPOINT.bits.field)
+            for flow in owned.flows
+            if flow.table == ENDPOINT_DNAT.number and any(isinstance(action, Learn) for action in flow.actions)
+        }
+        for group in owned.groups:
+            for bucket in group.buckets:
+                match bucket.actions:
+                    case (Set(term), Resubmit(_)):
+                        assert (term,) in known
+        assert not any(flow.table == SESSION_AFFINITY.number for flow in owned.flows), "those are the switch's own"
+
+
+@given(st.lists(st.tuples(st.integers(1, 1 << 32), st.integers(1, 65535)), unique=True, min_size=2, max_size=50))
+def test_an_endpoint_keeps_its_number(found):
+    """So that one that comes or goes takes no client from the others."""
+    endpoints = [Endpoint(pod_address(2, 1, Family.IPV6) + host, port) for host, port in found]
+    numbers = {endpoint: number for number, endpoint in affinity.numbered(endpoints).items()}
+    assert len(numbers) == len(endpoints)
+    assert 0 not in numbers.values()
+    fewer = {endpoint: number for number, endpoint in affinity.numbered(endpoints[1:]).items()}
+    assert fewer.items() <= numbers.items()
+
+
+def lessons(state: NodeState) -> list[Learn]:
+    flows = part(state, Owner(Kind.SERVICE, "default/web")).flows
+    return [action for flow in flows for action in flow.actions if isinstance(action, Learn)]

@@ -1,0 +1,150 @@
+"""Session affinity in a real switch: what it learns is neither healed away nor outlives its endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
+
+import pytest
+
+from switches import Switch, requires_ovs, running_switch
+from windlass.model.families import Family
+from windlass.model.services import Endpoint
+from windlass.openflow.actions import Ct, Nat
+from windlass.openflow.fields import destination, ip
+from windlass.openflow.flows import Group
+from windlass.pipeline import affinity
+from windlass.pipeline.declarations import goto
+from windlass.pipeline.layout import CLASSIFIER, L3_FORWARDING, NORMAL, POD_ZONE, SERVICE_LB
+from windlass.program import Kind, Owner, Part
+from windlass.switch.programs import InstalledProgram
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = [requires_ovs, pytest.mark.timeout(30)]
+
+WEB = Owner(Kind.SERVICE, "default/web")
+GROUP = 512
+SERVICE = IPv4Address("10.96.0.10")
+HOURS = 10800
+
+
+def endpoint(number: int) -> Endpoint:
+    return Endpoint(IPv4Address("172.16.1.0") + number, 8080)
+
+
+def web(*endpoints: int, seconds: int = HOURS) -> Part:
+    numbered = affinity.numbered([endpoint(number) for number in endpoints])
+    translated = {
+        key: (found, Ct(POD_ZONE, L3_FORWARDING.number, True, Nat(to=found.address, ports=(found.port, found.port))))
+        for key, found in numbered.items()
+    }
+    flows = (
+        CLASSIFIER.flow(NORMAL, ip(Family.IPV4)).then(goto(SERVICE_LB), why="all packets"),
+        SERVICE_LB.flow(NORMAL, destination(SERVICE)).then(*affinity.ask(GROUP), why="the Service"),
+        *affinity.flows(Family.IPV4, GROUP, translated, seconds, "the Service"),
+    )
+    buckets = tuple(map(affinity.bucket, numbered))
+    return Part(flows, (Group(GROUP, buckets, "the endpoints", affinity.CLIENT[Family.IPV4]),))
+
+
+class Net:
+    def __init__(self, switch: Switch, kept: InstalledProgram) -> None:
+        self.switch = switch
+        self.kept = kept
+
+    async def asks(self, client: str) -> str:
+        """A connection's first packet; returns the endpoint's address."""
+        packet = f"in_port=LOCAL,tcp,nw_src={client},nw_dst={SERVICE},tp_src=40000,tp_dst=80"
+        said = await self.switch.appctl("ovs-vswitchd", "ofproto/trace", "br-int", packet, "-generate")
+        return said.partition("nat(dst=")[2].partition(":")[0]
+
+    async def remembered(self) -> dict[str, str]:
+        """Whom the switch remembers, each with its idle timeout."""
+        dump = await self.switch.ofctl("dump-flows", str(self.switch.management("br-int")), "table=42")
+        lines = [line for line in dump.splitlines() if "nw_src=" in line]
+        return {
+            line.partition("nw_src=")[2].partition(" ")[0]: line.partition("idle_timeout=")[2].partition(",")[0]
+            for line in lines
+        }
+
+
+@asynccontextmanager
+async def network(folder: Path, part: Part) -> AsyncIterator[Net]:
+    async with running_switch(folder) as switch:
+        bridge = ("add-br", "br-int", "--", "set", "bridge", "br-int", "datapath_type=netdev", "fail_mode=secure")
+        await switch.vsctl(*bridge)
+        async with kept_in(switch, part) as kept:
+            yield Net(switch, kept)
+
+
+@asynccontextmanager
+async def kept_in(switch: Switch, part: Part) -> AsyncIterator[InstalledProgram]:
+    kept = InstalledProgram(str(switch.management("br-int")), {WEB: part})
+    keeper = asyncio.create_task(kept.keep())
+    try:
+        await kept.synced()
+        yield kept
+    finally:
+        keeper.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeper
+
+
+async def test_clients_keep_their_endpoints_when_more_come_and_others_go(tmp_path: Path):
+    clients = [f"172.16.9.{number}" for number in range(1, 31)]
+    async with network(tmp_path, web(1, 2)) as net:
+        before = {client: await net.asks(client) for client in clients}
+        assert set(before.values()) == {"172.16.1.1", "172.16.1.2"}
+
+        await net.kept.apply({WEB: web(1, 2, 3, 4)})
+        assert {client: await net.asks(client) for client in clients} == before
+
+        await net.kept.apply({WEB: web(2, 3, 4)})
+        after = {client: await net.asks(client) for client in clients}
+        kept = [client for client in clients if before[client] == "172.16.1.2"]
+        assert all(after[client] == before[client] for client in kept)
+        assert "172.16.1.1" not in after.values()
+
+
+async def test_what_was_learned_is_no_drift(tmp_path: Path):
+    async with network(tmp_path, web(1, 2)) as net:
+        await net.asks("172.16.9.1")
+        assert await net.kept.audit() == 0
+        assert await net.remembered() == {"172.16.9.1": str(HOURS)}
+        assert net.kept.counters.drift_healed == 0
+
+
+async def test_it_outlives_the_agent(tmp_path: Path):
+    async with network(tmp_path, web(1, 2)) as net:
+        served = await net.asks("172.16.9.1")
+        async with kept_in(net.switch, web(1, 2, 3)):
+            assert await net.remembered() == {"172.16.9.1": str(HOURS)}
+            assert await net.asks("172.16.9.1") == served
+
+
+async def test_it_goes_with_its_endpoint_and_with_its_service(tmp_path: Path):
+    async with network(tmp_path, web(1)) as net:
+        await net.asks("172.16.9.1")
+        await net.kept.apply({WEB: web(2)})
+        assert await net.remembered() == {}
+        assert await net.asks("172.16.9.1") == "172.16.1.2"
+        await net.kept.apply({WEB: Part()})
+        assert await net.remembered() == {}
+
+
+async def test_what_may_be_idle_for_longer_than_a_flow_can_is_forgotten_by_us(tmp_path: Path):
+    """One whose time is over (0 seconds: at once), one that has a day, and one that the switch times itself."""
+    async with network(tmp_path, web(1, seconds=86400)) as net:
+        await net.asks("172.16.9.1")
+        bridge = str(net.switch.management("br-int"))
+        of_zero_seconds = 1 << 20
+        for client, idle in (("172.16.9.2", 0), ("172.16.9.3", 60)):
+            flow = f"table=42,cookie={of_zero_seconds},idle_timeout={idle},ip,nw_src={client},actions=drop"
+            await net.switch.ofctl("add-flow", bridge, flow)
+        assert await net.kept.forget_idle() == 1
+        assert await net.remembered() == {"172.16.9.1": "", "172.16.9.3": "60"}
