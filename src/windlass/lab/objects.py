@@ -211,10 +211,8 @@ class ServicePort(Struct, frozen=True, rename="camel"):
     app_protocol: str | None = None
 
     def __post_init__(self) -> None:
-        check_port("port", self.port)
+        # That its numbers can be ports is for the agents to judge: a scenario may try them with others.
         check_transport("protocol", self.protocol)
-        if self.node_port:  # 0: none, as the API says it
-            check_port("nodePort", self.node_port)
 
 
 class ServiceSpec(Struct, frozen=True, rename="camel"):
