@@ -1,5 +1,5 @@
 # One target per habit. `make demo` and `make test` need nothing beforehand but a Debian 12 machine and root.
-.PHONY: help setup demo test scenarios lint format goldens docs bench test-kernel lock clean
+.PHONY: help setup demo test scenarios lint format goldens docs cases bench test-cluster test-kernel lock clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-12s %s\n", $$1, $$2 }'
@@ -33,9 +33,17 @@ goldens: setup ## rewrite the expected flows; read the diff before you commit it
 docs: setup ## regenerate the pages that come from the code
 	.venv/bin/python tools/generate-docs
 
+cases: setup ## regenerate the pages of docs/cases from real traces (a minute, with a lab)
+	.venv/bin/python tools/generate-cases
+
 bench: setup ## the benchmarks, each beside its floor
 	.venv/bin/windlass bench sync
+	.venv/bin/windlass bench services
 	.venv/bin/windlass bench cni
+	.venv/bin/windlass bench datapath
+
+test-cluster: setup ## tests and scenarios on a real API server, which it builds once for a machine (minutes)
+	tools/test-cluster
 
 test-kernel: setup ## a few scenarios on the kernel datapath, in an emulated machine (minutes)
 	tools/test-kernel

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from windlass.model.nodes import NodeState
+from windlass.model.nodes import LocalNode, NodeState
+from windlass.model.services import Service
 from windlass.openflow.flows import Flow, Group
 from windlass.pipeline import connections, pods, ports, responders, routing, services
 
@@ -22,6 +23,8 @@ class Kind(Enum):
     PEER = "Peer"
     POD = "Pod"
     SERVICE = "Service"
+
+    __hash__ = object.__hash__  # as of Family: each exists once
 
 
 class Owner(NamedTuple):
@@ -41,8 +44,24 @@ class Part(Struct, frozen=True):
     groups: tuple[Group, ...] = ()
 
 
+class ServicePart(Struct, frozen=True, gc=False):
+    """What a Service asks for, worked out whenever it is looked at: there may be ten thousand of them."""
+
+    node: LocalNode
+    service: Service
+
+    @property
+    def flows(self) -> tuple[Flow, ...]:
+        return tuple(services.service_flows(self.node, self.service))
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        return tuple(services.service_groups(self.node, self.service))
+
+
+AnyPart: TypeAlias = Part | ServicePart
 NOTHING = Part()
-Program = Mapping[Owner, Part]
+Program: TypeAlias = Mapping[Owner, AnyPart]
 
 
 def program(state: NodeState) -> Program:
@@ -59,7 +78,7 @@ def owners(state: NodeState) -> Iterator[Owner]:
         yield Owner(Kind.SERVICE, key)
 
 
-def part(state: NodeState, owner: Owner) -> Part:
+def part(state: NodeState, owner: Owner) -> AnyPart:
     """What this owner asks for now; nothing when it is gone."""
     node = state.node
     match owner.kind:
@@ -79,10 +98,7 @@ def part(state: NodeState, owner: Owner) -> Part:
         case Kind.POD if owner.name in state.pods:
             return Part(flows=tuple(pods.pod_flows(node, state.pods[owner.name])))
         case Kind.SERVICE if owner.name in state.services:
-            service = state.services[owner.name]
-            return Part(
-                flows=tuple(services.service_flows(node, service)), groups=tuple(services.service_groups(node, service))
-            )
+            return ServicePart(node, state.services[owner.name])
     return NOTHING
 
 
@@ -96,7 +112,7 @@ def changed_owners(before: NodeState, after: NodeState) -> Iterator[Owner]:
         (Kind.POD, before.pods, after.pods),
         (Kind.SERVICE, before.services, after.services),
     ):
-        for name in old.keys() | new.keys():
+        for name in () if old is new else old.keys() | new.keys():
             if old.get(name) != new.get(name):
                 yield Owner(kind, name)
 

@@ -13,8 +13,9 @@ from windlass.agent.config import Config, ConfigError, DatapathType, LogFormat, 
 from windlass.model.nodes import TrafficMode, TunnelType
 
 OPTIONS = (
-    "auditSeconds, bridge, datapathType, gateway, ipamPlugin, logFormat, logLevel, manifests, mtu, nodeName, "
-    "nodePortAddresses, ovsRunDirectory, runDirectory, stateDirectory, trafficMode, tunnel, tunnelType, uplink"
+    "apiServer, auditSeconds, bridge, datapathType, gateway, healthzBindAddress, ipamPlugin, kubeconfig, logFormat, "
+    "logLevel, manifests, mtu, nodeName, nodePortAddresses, nodePortRange, ovsRunDirectory, runDirectory, "
+    "serviceCIDRs, stateDirectory, trafficMode, tunnel, tunnelType, uplink"
 )
 
 
@@ -118,6 +119,39 @@ def test_a_file_with_everything(tmp_path):
             "windlass.yaml: nodePortAddresses[0]: 'all' does not appear to be an IPv4 or IPv6 network",
         ),
         (
+            b"serviceCIDRs: [10.96.0.0/12, 10.96.0.1/12]",
+            "windlass.yaml: serviceCIDRs[1]: 10.96.0.1/12 has host bits set",
+        ),
+        (
+            b"nodePortRange: many",
+            (
+                "windlass.yaml: nodePortRange: 'many' is no range of ports; "
+                "write the first and the last, such as 30000-32767"
+            ),
+        ),
+        (
+            b"nodePortRange: 20000-32767",
+            (
+                "windlass.yaml: nodePortRange: 20000-32767 meets 16384-24575, the ports by which Pods leave this Node; "
+                "write a range outside of 16384-28671, in the API server's --service-node-port-range, too"
+            ),
+        ),
+        (
+            b"nodePortRange: 28671-30000",
+            (
+                "windlass.yaml: nodePortRange: 28671-30000 meets 24576-28671, the ports by which clients of Services "
+                "leave this Node; write a range outside of 16384-28671, in the API server's --service-node-port-range, "
+                "too"
+            ),
+        ),
+        (
+            b"healthzBindAddress: everywhere",
+            (
+                "windlass.yaml: healthzBindAddress: 'everywhere' is no address with a port; "
+                "write one, such as 0.0.0.0:10256, [::1]:10256 or, for all addresses, :10256"
+            ),
+        ),
+        (
             b"gateway: br-int",
             "windlass.yaml: bridge, gateway, tunnel and uplink need different names, got br-int, br-int, windlass-tun0",
         ),
@@ -134,6 +168,37 @@ def test_what_cannot_be_used_is_said_and_what_to_write_instead(content, sentence
     with pytest.raises(ConfigError) as refusal:
         parse(content, "windlass.yaml")
     assert str(refusal.value) == sentence
+
+
+@pytest.mark.parametrize("text", ["1-0", "0-5", "5-65536", "30000", "-", "5-", "1-2-3", "a-b"])
+def test_a_range_that_ports_cannot_have(text):
+    with pytest.raises(ConfigError, match=f"nodePortRange: '{text}' is no range of ports"):
+        parse(f"nodePortRange: '{text}'".encode(), "windlass.yaml")
+
+
+def test_node_ports_from_the_first_to_the_last():
+    assert Config().node_ports == range(30000, 32768)
+    assert parse(b"nodePortRange: 8000-9000", "windlass.yaml").node_ports == range(8000, 9001)
+    assert parse(b"nodePortRange: 28672-28672", "windlass.yaml").node_ports == range(28672, 28673)
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        (":10256", ("", 10256)),
+        ("0.0.0.0:1", ("0.0.0.0", 1)),  # noqa: S104
+        ("[::1]:65535", ("::1", 65535)),
+        ("", None),
+    ],
+)
+def test_where_the_health_of_the_node_is_answered(text, parsed):
+    assert parse(f"healthzBindAddress: '{text}'".encode(), "windlass.yaml").healthz == parsed
+
+
+@pytest.mark.parametrize("text", ["10256", "localhost:10256", "::1:10256", "[1.2.3.4]:80", "1.2.3.4:0", "1.2.3.4:x"])
+def test_no_health_is_answered_at_what_is_no_address(text):
+    with pytest.raises(ConfigError, match="is no address with a port"):
+        parse(f"healthzBindAddress: '{text}'".encode(), "windlass.yaml")
 
 
 @pytest.mark.parametrize("name", ["", "a name", "a/b", "a-name-of-16-let"])

@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from windlass.agent.healthchecks import HealthCheck, HealthChecks, ProxyHealth, health_check, served_addresses, serving
+from windlass.agent.healthchecks import HealthCheck, HealthChecks, ProxyHealth, health_check, served_addresses
 from windlass.host.linux import namespaces
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode, OperatingSystem, TrafficMode, TunnelType
@@ -66,8 +66,9 @@ class Agent:
             await self._reported.wait_for(lambda: not self.problems)
 
     @asynccontextmanager
-    async def checks(self) -> AsyncIterator[HealthChecks]:
-        async with serving(lambda: self.health, self.report) as checks:
+    async def checks(self, node_at: tuple[str, int] | None = ("", 10256)) -> AsyncIterator[HealthChecks]:
+        checks = HealthChecks(node_at, lambda: self.health, self.report)
+        async with checks.serving():
             yield checks
 
 
@@ -140,6 +141,16 @@ async def test_the_nodes_own_check(healthy, eligible, healthz, livez):
             "lastUpdated",
             "currentTime",
         }
+
+
+async def test_the_nodes_own_check_is_where_the_configuration_has_it():
+    async with Agent().checks(node_at=("192.0.2.5", 10300)):
+        assert await status("192.0.2.5", 10300, "/livez") == 200
+        assert await status("127.0.0.1", 10300, "/livez") == await status("192.0.2.5", 10256, "/livez") == "refused"
+    async with Agent().checks(node_at=None) as checks:
+        await checks.set("default/web", WEB)
+        assert await status("192.0.2.5", 10256, "/livez") == "refused"
+        assert await status("192.0.2.5", 31000) == 200
 
 
 async def test_ports_open_and_close_as_services_come_change_and_go():

@@ -175,7 +175,7 @@ def test_thousands_that_want_the_same_cost_linear_time():
     made = catalogue(*services)
     assert len(made.problems) == 4999
     made.follow(cluster(), NODE)
-    assert (made.services, made.problems) == ({}, [])
+    assert (made.services, made.problems) == ({}, ())
     assert time.process_time() - began < 10  # a thirtieth of it is needed; if each looked at all others, much more
 
 
@@ -259,7 +259,7 @@ def test_a_problem_that_is_mended_is_told_no_longer():
     made = catalogue(named("a", 1, externalIPs=["here"]))
     assert len(made.problems) == 1
     assert made.follow(cluster(named("a", 1)), NODE) == set()
-    assert made.problems == []
+    assert made.problems == ()
 
 
 # Laws -------------------------------------------------------------------------------------------------------------
@@ -320,4 +320,4 @@ def test_step_by_step_is_as_at_once_but_for_who_had_it_first(steps):
         assert fresh.services.keys() == now.keys()
         if not fresh.problems:
             assert fresh.services == now
-            assert made.problems == []
+            assert made.problems == ()

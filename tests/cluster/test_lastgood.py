@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
+import msgspec
 import pytest
 from api_objects import endpoint, service, slice_of
 
@@ -92,3 +96,65 @@ def test_a_crash_while_saving_leaves_the_former_file(tmp_path):
     assert loaded.revision == "r1"
     lastgood.save(tmp_path, Cluster("r2", {}))
     assert [file.name for file in tmp_path.iterdir()] == [lastgood.FILE]
+
+
+def test_the_file_is_the_json_of_the_cluster(tmp_path):
+    """Written in batches, and read by whoever reads JSON."""
+    services = {f"default/s{number}": service(f"s{number}") for number in range(3 * lastgood._BATCH + 1)}
+    cluster = Cluster("r1", {"node-1": NODE}, services=services)
+    lastgood.save(tmp_path, cluster)
+    saved = msgspec.json.decode((tmp_path / lastgood.FILE).read_bytes())
+    assert saved | {"problems": []} == msgspec.json.decode(msgspec.json.encode(cluster))
+
+
+# Saving beside other work -----------------------------------------------------------------------------------------
+
+
+class Told:
+    """What the saver reports."""
+
+    def __init__(self, directory: Path) -> None:
+        self.problems: list[str] = []
+        self.told = asyncio.Event()
+        self.saver = lastgood.Saver(directory, self._tell)
+
+    def _tell(self, problems: object) -> None:
+        self.problems = list(problems)
+        self.told.set()
+
+    async def once(self) -> None:
+        async with asyncio.timeout(10):
+            await self.told.wait()
+        self.told.clear()
+
+
+async def test_the_newest_of_many_is_saved_and_at_the_end_the_last(tmp_path):
+    told = Told(tmp_path)
+    running = asyncio.create_task(told.saver.run())
+    for number in range(100):
+        told.saver.keep(Cluster(f"r{number}"))
+    await told.once()
+    assert lastgood.load(tmp_path) == Cluster("r99")
+    told.saver.keep(Cluster("r100"))  # too early for another one
+    running.cancel()
+    await asyncio.wait([running])
+    assert lastgood.load(tmp_path) == Cluster("r100")
+
+
+async def test_a_state_that_cannot_be_saved_is_told_and_the_next_is_tried(tmp_path, monkeypatch):
+    monkeypatch.setattr(lastgood, "LEAST_PAUSE", 0.0)
+    (tmp_path / "state").write_text("in the way")
+    told = Told(tmp_path / "state")
+    running = asyncio.create_task(told.saver.run())
+    told.saver.keep(Cluster("r1"))
+    await told.once()
+    (problem,) = told.problems
+    assert str(tmp_path / "state") in problem
+    assert "cannot be saved: File exists" in problem
+    (tmp_path / "state").unlink()
+    told.saver.keep(Cluster("r2"))
+    await told.once()
+    assert told.problems == []
+    assert lastgood.load(tmp_path / "state") == Cluster("r2")
+    running.cancel()
+    await asyncio.wait([running])

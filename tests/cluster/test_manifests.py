@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from windlass.cluster.catalogues import Touched
 from windlass.cluster.manifests import Manifests, ManifestsMissing, revision_of
 from windlass.cluster.objects import Cluster
 
@@ -349,14 +350,14 @@ def test_objects_that_did_not_change_stay_the_same_objects(tmp_path):
 async def test_a_change_of_the_folder_is_seen(tmp_path):
     write(tmp_path, "a.yaml", node("node-1"))
     changes = Manifests(tmp_path).changes()
-    seen = await anext(changes)
+    seen = (await anext(changes)).cluster
     assert set(seen.nodes) == {"node-1"}
     write(tmp_path, "b.yaml", node("node-2"))
     while set(seen.nodes) != {"node-1", "node-2"}:  # a write may be seen in two halves
-        seen = await anext(changes)
+        seen = (await anext(changes)).cluster
     (tmp_path / "a.yaml").unlink()
     while set(seen.nodes) != {"node-2"}:
-        seen = await anext(changes)
+        seen = (await anext(changes)).cluster
     await changes.aclose()
 
 
@@ -368,9 +369,29 @@ async def test_a_folder_that_is_not_there_cannot_be_watched(tmp_path):
 async def test_a_change_of_a_single_file_is_seen(tmp_path):
     write(tmp_path, "a.yaml", node("node-1"))
     changes = Manifests(tmp_path / "a.yaml").changes()
-    seen = await anext(changes)
+    seen = (await anext(changes)).cluster
     write(tmp_path, "new.tmp", node("node-2"))
     (tmp_path / "new.tmp").rename(tmp_path / "a.yaml")  # as editors save
     while set(seen.nodes) != {"node-2"}:
-        seen = await anext(changes)
+        seen = (await anext(changes)).cluster
+    await changes.aclose()
+
+
+async def test_a_change_names_the_services_and_slices_that_it_touched(tmp_path):
+    async def touched_by(name: str, *documents: object) -> Touched | None:
+        write(tmp_path, "new.tmp", *documents)
+        (tmp_path / "new.tmp").rename(tmp_path / name)
+        touched: Touched | None = Touched()
+        while touched == Touched():  # the other file, in which nothing is read
+            touched = (await anext(changes)).touched
+        return touched
+
+    write(tmp_path, "node.yaml", node("node-1"))
+    write(tmp_path, "a.yaml", service("a", clusterIPs=["10.96.0.1"]), service("b", clusterIPs=["10.96.0.2"]))
+    changes = Manifests(tmp_path).changes()
+    assert (await anext(changes)).touched is None
+    services = service("a", clusterIPs=["10.96.0.1"]), service("b", clusterIPs=["10.96.0.3"])
+    assert await touched_by("a.yaml", *services) == Touched(services={"shop/b"})
+    assert await touched_by("b.yaml", endpoint_slice("web", "172.16.1.5")) == Touched(slices={"shop/web"})
+    assert await touched_by("node.yaml", node("node-1", "172.16.9.0/24")) is None
     await changes.aclose()

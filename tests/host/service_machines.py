@@ -50,8 +50,9 @@ PATIENCE = 5.0
 _VIRTUAL = ("169.254.169.110", "fd00:169:254:169::110")
 _CLUSTER_IPS = ("10.96.0.10", "fd00:10:96::10")
 _EXTERNAL = ("203.0.113.80", "2001:db8:cb::80")
+_STAND_INS = ("240.0.2.5", "246.51.100.5", "4001:db8::5", "4001:db8:51::5")  # of the Node's own addresses
 _ANSWERING = {
-    "switch": (*_VIRTUAL, *_CLUSTER_IPS, *_EXTERNAL),
+    "switch": (*_VIRTUAL, *_CLUSTER_IPS, *_EXTERNAL, *_STAND_INS),
     "wire": _EXTERNAL,
     "node": ("192.0.2.5", "2001:db8::5", "::1"),
 }
@@ -80,6 +81,12 @@ addr add 10.96.0.10/32 dev lo
 addr add fd00:10:96::10/128 dev lo nodad
 addr add 203.0.113.80/32 dev lo
 addr add 2001:db8:cb::80/128 dev lo nodad
+addr add 240.0.2.5/32 dev lo
+addr add 246.51.100.5/32 dev lo
+addr add 4001:db8::5/128 dev lo nodad
+addr add 4001:db8:51::5/128 dev lo nodad
+addr add 198.51.100.77/32 dev lo
+addr add 2001:db8:51::77/128 dev lo nodad
 route add default via 10.0.1.1 dev far onlink
 route add default via 2001:db8:1::1 dev far onlink
 """

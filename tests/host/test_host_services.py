@@ -130,3 +130,24 @@ def test_the_changes_of_claims_lead_to_what_is_claimed(steps):
         there = there - change.removed | change.added
         asked[owner] = items
         assert there == claims.items == frozenset().union(*asked.values())
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from(["default/a", "default/b", "default/c"]),
+            st.frozensets(st.integers(30000, 30004).map(lambda n: NodePort(Family.IPV4, Protocol.TCP, n))),
+        )
+    )
+)
+def test_what_one_gives_up_and_another_takes_at_once_stays_as_it_is(steps):
+    claims, asked, there = Claims(), {}, frozenset()
+    for together in steps:
+        change = claims.set_all(together)
+        asked |= together
+        wanted = frozenset().union(*asked.values())
+        assert (change.removed, change.added) == (there - wanted, wanted - there)
+        there = wanted
+        assert claims.items == there
+        assert set(claims.owners) == {owner for owner, items in asked.items() if items}

@@ -106,6 +106,7 @@ async def test_node_ports_answer_at_the_configured_addresses_only(host: LinuxHos
     for address in ("192.0.2.5", "127.0.0.1", "2001:db8::5"):
         assert await machine.ask("node", address, PORT) == "refused"
     assert sysctl("windlass-gw0/route_localnet") == 0
+    assert sysctl("br-int/forwarding") == sysctl("eth1/forwarding") == 1
 
     assert await apply(host, desired(TCP, TCP6)) == ()
     assert await machine.ask("node", "127.0.0.1", PORT) == "switch saw 10.0.1.1"
@@ -155,6 +156,49 @@ async def test_of_an_external_address_only_the_ports_of_services_are_ours(host: 
 
     assert await apply(host, desired()) == ()
     assert await machine.ask("node", "203.0.113.80", 80) == "wire saw 192.0.2.5"
+
+
+async def test_external_ports_are_asked_for_by_any_nic(host: LinuxHost, machine: ServiceMachine):
+    """Also by one at which NodePorts do not answer."""
+    await machine.answers("switch", 80)
+    own = ExternalPort(ip_address("198.51.100.5"), Protocol.TCP, 80)
+    assert await apply(host, desired(EXTERNAL, own, networks=("192.0.2.0/24",))) == ()
+    for address in ("203.0.113.80", "198.51.100.5"):
+        assert await machine.ask("client", address, 80) == "switch saw 198.51.100.9"
+
+
+async def test_an_external_address_may_be_the_hosts_own(host: LinuxHost, machine: ServiceMachine):
+    """Its stand-in goes to the switch: no route would lead an address of the host there."""
+    for port in (80, 22):
+        await machine.answers("switch", port)
+    await machine.answers("node", 22)
+    own = [ip_address(a) for a in ("192.0.2.5", "198.51.100.5", "2001:db8::5", "2001:db8:51::5")]
+    external = [ExternalPort(a, p, 80) for a in own for p in (Protocol.TCP, Protocol.UDP)]
+    assert await apply(host, desired(*external)) == ()
+    for address in map(str, own):
+        seen = "2001:db8:1::1" if ":" in address else "10.0.1.1"
+        assert await machine.ask("node", address, 80) == f"switch saw {seen}", address
+        with machine.socket("node", address, socket.SOCK_DGRAM) as udp:
+            udp.connect((address, 80))
+            assert await told(udp, b"?") == f"switch saw {seen}", address
+        seen = "2001:db8:51::9" if ":" in address else "198.51.100.9"
+        assert await machine.ask("client", address, 80) == f"switch saw {seen}", address
+    for address in ("192.0.2.5", "2001:db8::5"):
+        assert await machine.ask("node", address, 22) == f"node saw {address}"
+    # On the wire the switch has taken its own: what comes to the host from there is for the host.
+    assert await machine.ask("wire", "192.0.2.5", 80) == "refused"
+
+
+async def test_whom_the_switch_brings_the_host_answers_by_the_switch(host: LinuxHost, machine: ServiceMachine):
+    """Endpoints on this host by policy Local: the client is anywhere, here behind the second NIC."""
+    await machine.answers("node", 9090)
+    assert await apply(host, desired()) == ()
+    for address, client in (("192.0.2.5", "198.51.100.77"), ("2001:db8::5", "2001:db8:51::77")):
+        assert await machine.ask("switch", address, 9090, client) == f"node saw {client}"
+        with machine.socket("switch", address, socket.SOCK_DGRAM) as udp:
+            udp.bind((client, 0))
+            udp.connect((address, 9090))
+            assert await told(udp, b"?") == f"node saw {client}"
 
 
 async def test_nobody_behind_the_switch_speaks_to_the_hosts_loopback(host: LinuxHost, machine: ServiceMachine):
@@ -328,7 +372,8 @@ async def test_without_the_library_it_is_told_and_all_else_works(
     assert problem == (
         "could not make the way of the host to Services by windlass-gw0: libnftables.so.none is not on this machine "
         "(on Debian: apt-get install libnftables1); the host reaches ClusterIPs, but neither NodePorts nor external "
-        "addresses, and who comes by its other NICs does not reach them either"
+        "addresses, who comes by its other NICs does not reach them either, and nobody from outside reaches "
+        "endpoints on this host by policy Local"
     )
     assert await machine.ask("node", "10.96.0.10", 443) == "switch saw 10.0.1.1"
     missing = diff(await host.installed(NAMES), wanted).added

@@ -15,6 +15,7 @@ from pyroute2 import IPRoute
 
 from windlass.host.linux import namespaces
 from windlass.lab.labs import LabError
+from windlass.lab.publishers import ManifestFolder
 from windlass.lab.segments import Machine, Nic
 from windlass.model.families import family_of
 
@@ -40,6 +41,10 @@ class PlainFabric:
     _stopped: set[str] = field(default_factory=set)
     _nodes: dict[str, tuple[Node, str]] = field(default_factory=dict)
     _numbers: count = field(default_factory=lambda: count(10))
+
+    @property
+    def publisher(self):
+        return ManifestFolder(self.lab)
 
     async def add_node(self, node, namespace, _configuration):
         self._nodes[node.name] = node, namespace

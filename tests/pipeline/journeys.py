@@ -1,7 +1,8 @@
 """Whole journeys of packets on one Node: through the switch, by way of the host where it forwards them, and back.
 
 The host is as the agent sets it up: it forwards, answers for its own addresses, and knows which addresses are behind
-the gateway. Everybody else (Pods, peers, the world) takes what is addressed to it, and answers whom it saw.
+the gateway. Whom the switch brings to it by the gateway it answers by the gateway, unless it is a Windows host.
+Everybody else (Pods, peers, the world) takes what is addressed to it, and answers whom it saw.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from packets import ACK, SYN, SYN_ACK, Ends, Packet, Switch, Trip, ends
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 from windlass.model.nodes import NodeState
 from windlass.openflow.fields import ETH_DST, ETH_SRC, IN_PORT, LOCAL_PORT, TCP, TCP_FLAGS, mac
-from windlass.pipeline.layout import VIRTUAL_MAC
+from windlass.pipeline.datapaths import DATAPATHS
+from windlass.pipeline.layout import STAND_INS, VIRTUAL_MAC
 from windlass.pipeline.routing import is_direct
 from windlass.program import program
 
@@ -23,8 +25,14 @@ TUNNEL_PORT, GATEWAY_PORT, UPLINK_PORT = 1, 2, 3
 ROUTER_MAC = mac("02:00:0a:b0:19:01")
 # By the host's routes to Services, their external addresses and the virtual ones.
 BEHIND_THE_GATEWAY: dict[Family, tuple[IPNetwork, ...]] = {
-    Family.IPV4: tuple(map(IPv4Network, ("10.96.0.0/16", "203.0.113.0/24", "169.254.169.0/24"))),
-    Family.IPV6: tuple(map(IPv6Network, ("fd00:10:96::/64", "2001:db8:203::/64", "fd00:169:254:169::/64"))),
+    Family.IPV4: (
+        *map(IPv4Network, ("10.96.0.0/16", "203.0.113.0/24", "169.254.169.0/24")),
+        STAND_INS[Family.IPV4],
+    ),
+    Family.IPV6: (
+        *map(IPv6Network, ("fd00:10:96::/64", "2001:db8:203::/64", "fd00:169:254:169::/64")),
+        STAND_INS[Family.IPV6],
+    ),
 }
 LONGEST = 4  # times in the switch: more, and the packet circles
 
@@ -77,6 +85,7 @@ class Journeys:
     def __init__(self, state: NodeState) -> None:
         self.node, self.peers = state.node, state.peers
         self.switch = Switch(program(state))
+        self._answers: set[Ends] = set()  # of the host's to those whom the switch has brought
         self._macs = {found.ofport: mac(found.mac) for found in state.pods.values()}
 
     def converse(self, client: Place, asked: Ends, bucket: int = 0) -> Arrival:
@@ -117,15 +126,17 @@ class Journeys:
                 return Arrival(pod(port - 10), named, tuple(trips))
             assert packet[ETH_DST] == mac(self.node.gateway_mac if port == GATEWAY_PORT else self.node.uplink_mac)
             if self._is_own(named.destination):
+                if port == GATEWAY_PORT and DATAPATHS[self.node.os].routes_answers:
+                    self._answers.add(named.back)
                 return Arrival(HOST, named, tuple(trips))
             packet = self._from_host(packet)
         raise AssertionError(f"it circles: {[trip.tables for trip in trips]}")
 
     def _from_host(self, packet: Packet) -> Packet:
-        """By the gateway to what is behind it, with the bridge interface to all others."""
+        """By the gateway to what is behind it, and to whom it brought; with the bridge interface to all others."""
         destination = ends(packet).destination
         assert not self._is_own(destination), f"the host sends to itself, past the switch: {ends(packet)}"
-        if self._is_behind_the_gateway(destination):
+        if self._is_behind_the_gateway(destination) or ends(packet) in self._answers:
             frame = {IN_PORT: GATEWAY_PORT, ETH_SRC: mac(self.node.gateway_mac), ETH_DST: VIRTUAL_MAC}
         else:
             frame = {IN_PORT: LOCAL_PORT, ETH_SRC: mac(self.node.uplink_mac), ETH_DST: ROUTER_MAC}

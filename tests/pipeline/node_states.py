@@ -78,7 +78,7 @@ def small_cluster(mode: TrafficMode, *families: Family, os: OperatingSystem = Op
     peers = (peer(2, 25, *families), peer(3, SECOND_SEGMENT, *families))
     pods = (attached_pod(n, *(pod_cidr(1, family)[9 + n] for family in families)) for n in (1, 2))
     return NodeState(
-        local_node(mode, *families, os=os, others=(IPv4Address("10.176.27.11"),)),
+        local_node(mode, *families, os=os, others=tuple(node_address(1, 27, f) for f in families)),
         {found.name: found for found in peers},
         {pod.container_id: pod for pod in pods},
     )

@@ -47,6 +47,11 @@ class Known:
         return node_address(1, 25, self.family)
 
     @property
+    def other(self) -> IPAddress:
+        """Of this Node, too, on a NIC that is not on the bridge."""
+        return node_address(1, 27, self.family)
+
+    @property
     def gateway(self) -> IPAddress:
         return pod_address(1, -8, self.family)
 
@@ -106,6 +111,11 @@ def on_node_port(*, local_only: bool = False) -> Frontend:
 def on_balancer(at: Known, *, local_only: bool = False, sources: tuple[str, ...] | None = None) -> Frontend:
     ranges = None if sources is None else tuple(ip_network(text) for text in sources)
     return Frontend(Reach.EXTERNAL, at.balancer, 80, local_only, ranges)
+
+
+def at_node(at: Known, address: IPAddress | None = None, *, local_only: bool = False) -> Frontend:
+    """An external IP that is an address of this Node."""
+    return Frontend(Reach.EXTERNAL, address or at.node, 80, local_only)
 
 
 def here(address: IPAddress, port: int = 8080) -> Endpoint:

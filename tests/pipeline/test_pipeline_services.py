@@ -37,8 +37,7 @@ from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import TrafficMode
 from windlass.model.services import Frontend, Protocol, Reach, Service
 from windlass.openflow.fields import LOCAL_PORT
-from windlass.pipeline.layout import CLASSIFIER, SERVICE_SNAT_PORTS
-from windlass.program import Kind, Owner, part
+from windlass.pipeline.layout import GATEWAY_SNAT_PORTS, SERVICE_SNAT_PORTS
 
 
 @pytest.fixture(params=BOTH, ids=str)
@@ -122,7 +121,7 @@ def test_the_world_asks(at, protocol):
         seen = answered_by_each(state, WIRE, at.asks(WIRE, address, port, protocol))
         assert [found.place for found in seen] == [POD_2, TUNNEL]
         assert {found.client for found in seen} == {at.gateway}
-        assert {found.ends.source_port in range(*SERVICE_SNAT_PORTS) for found in seen} == {True}
+        assert {found.ends.source_port in range(*GATEWAY_SNAT_PORTS) for found in seen} == {True}
 
 
 @pytest.mark.parametrize("mode", [TrafficMode.NO_ENCAP, TrafficMode.HYBRID])
@@ -224,6 +223,7 @@ PODS = {Family.IPV4: "172.16.0.0/16", Family.IPV6: "fd00:172:16::/48"}
     [
         ((CLIENTS,), {WIRE}),
         ((NODES,), {HOST}),  # the Node itself: by its address, though it comes as the gateway
+        ((PODS,), {POD_1}),  # not the Node, though it comes with an address of theirs
         ((CLIENTS, NODES), {WIRE, HOST}),
         ((), set()),  # there are ranges, and all of them are of the other family
     ],
@@ -275,90 +275,6 @@ def test_a_pod_that_asks_itself_directly_is_let_be(at):
     asked = Ends(at.pod_1, 40000, at.pod_1, 8080)
     found = journeys(at, on_cluster_ip(at), here(at.pod_1)).send(POD_1, asked)
     assert (found.place, found.ends) == (POD_1, asked)
-
-
-# Endpoints on this Node itself (hostNetwork) -----------------------------------------------------------------------
-
-
-def test_the_host_asks_an_endpoint_on_itself(at):
-    """As the virtual client: else the host would answer itself, past the switch, and with the wrong address."""
-    for frontend, address, port in (
-        (on_cluster_ip(at), at.service, 80),
-        (on_cluster_ip(at, local_only=True), at.service, 80),
-        (on_node_port(), at.host_node_port, NODE_PORT),
-        (on_node_port(local_only=True), at.host_node_port, NODE_PORT),
-        (on_balancer(at), at.balancer, 80),
-        (on_balancer(at, local_only=True), at.balancer, 80),
-    ):
-        seen = journeys(at, frontend, here(at.node)).converse(HOST, at.asks(HOST, address, port))
-        assert (seen.place, seen.client, seen.endpoint) == (HOST, at.virtual_client, (at.node, 8080))
-
-
-def test_a_pod_asks_an_endpoint_on_its_node(at):
-    """By a ClusterIP, and wherever policy Local holds, it keeps its address: the host answers Pods by the gateway."""
-    for frontend, address, port in (
-        (on_cluster_ip(at), at.service, 80),
-        (on_cluster_ip(at, local_only=True), at.service, 80),
-        *from_outside(at, local_only=True),
-    ):
-        seen = journeys(at, frontend, here(at.node)).converse(POD_1, at.asks(POD_1, address, port))
-        assert (seen.place, seen.client, seen.endpoint) == (HOST, at.pod_1, (at.node, 8080))
-
-
-def test_a_pod_asks_an_endpoint_on_its_node_by_policy_cluster(at):
-    """As the virtual client, not as the gateway: that is the host's own address, which it would answer to itself."""
-    for frontend, address, port in from_outside(at):
-        seen = journeys(at, frontend, here(at.node)).converse(POD_1, at.asks(POD_1, address, port))
-        assert (seen.place, seen.client) == (HOST, at.virtual_client)
-
-
-def test_the_world_asks_an_endpoint_on_this_node(at):
-    for frontend, address, port in from_outside(at):
-        seen = journeys(at, frontend, here(at.node)).converse(WIRE, at.asks(WIRE, address, port))
-        assert (seen.place, seen.client) == (HOST, at.virtual_client)
-
-
-def test_the_world_asks_an_endpoint_on_this_node_by_policy_local(at):
-    """The client stays; what the host answers is translated on its way out, and goes straight to the wire."""
-    for frontend, address, port in from_outside(at, local_only=True):
-        way = journeys(at, frontend, here(at.node))
-        asked = at.asks(WIRE, address, port)
-        seen = way.converse(WIRE, asked)
-        assert (seen.place, seen.client, seen.endpoint) == (HOST, at.client, (at.node, 8080))
-        assert seen.trips[-1].out[0][0] == LOCAL_PORT
-        answer = way.send(HOST, seen.ends.back, ACK)
-        assert (answer.place, answer.ends, len(answer.trips)) == (WIRE, asked.back, 1)
-
-
-@pytest.mark.parametrize("mode", TrafficMode)
-def test_who_asks_that_endpoint_directly_is_answered_as_ever(at, mode):
-    """The host's answers pass the look-up, and leave as they are: to the world, and to Pods of peers."""
-    way = journeys(at, on_node_port(local_only=True), here(at.node), mode=mode)
-    clients = [at.client, at.other_node, *([at.near_pod, at.far_pod] if mode is TrafficMode.NO_ENCAP else [])]
-    for client in clients:
-        asked = Ends(client, 40000, at.node, 8080)
-        first = way.send(WIRE, asked)
-        assert (first.place, first.ends) == (HOST, asked)
-        for flags in (SYN_ACK, ACK):
-            answer = way.send(HOST, asked.back, flags)
-            assert (answer.place, answer.ends, len(answer.trips)) == (WIRE, asked.back, 1)
-
-
-def test_ports_of_a_service_may_share_an_endpoint_on_this_node(at):
-    """One flow looks its answers up; each client hears from the port that it asked."""
-    ports = tuple(
-        service_port(
-            number, (Frontend(Reach.NODE_PORT, None, node_port, local_only=True),), (here(at.node),), at.family
-        )
-        for number, node_port in ((1, NODE_PORT), (2, NODE_PORT + 1))
-    )
-    service = Service("default", "web", ports, (at.service,))
-    state = replace(small_cluster(TrafficMode.ENCAP, at.family), services={service.key: service})
-    flows = part(state, Owner(Kind.SERVICE, service.key)).flows
-    assert len([flow for flow in flows if flow.table == CLASSIFIER.number]) == 1
-    way = Journeys(state)
-    for node_port in (NODE_PORT, NODE_PORT + 1):
-        assert way.converse(WIRE, at.asks(WIRE, at.node, node_port, source_port=node_port)).place == HOST
 
 
 # Endpoints outside of the Pod network: other Nodes (hostNetwork), and the world --------------------------------------

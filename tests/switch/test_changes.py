@@ -93,7 +93,7 @@ def leads_to(flow: EncodedFlow) -> int | None:
 
 
 def steps_between(before: Holding, after: Holding) -> list[Step]:
-    return list(diff(before, after.flows.values(), after.groups.values()))
+    return list(diff(before, after.contents))
 
 
 @given(holdings, holdings)
@@ -132,16 +132,18 @@ def test_nothing_is_touched_that_stays_as_it_is(installed, desired):
 @given(holdings, holdings)
 def test_steps_are_made_only_when_asked_for(installed, desired):
     """So that the switch takes in the first while the last are still being encoded."""
-    asked: list[EncodedFlow] = []
+    asked: list[EncodedFlow | EncodedGroup] = []
 
-    def flows_in_order():
-        for flow in desired.flows.values():
-            asked.append(flow)
-            yield flow
+    def in_order():
+        for one in desired.contents:
+            asked.append(one)
+            yield one
 
-    for step in diff(installed, flows_in_order(), desired.groups.values()):
+    for step in diff(installed, in_order()):
         if isinstance(step, AddFlow):
             assert asked[-1] is step.flow
+        elif isinstance(step, AddGroup | ModifyGroup):
+            assert asked[-1] is step.group
 
 
 @given(holdings, st.sets(st.sampled_from([*GROUPS, (0, 1, b""), (1, 2, b"")])))

@@ -127,7 +127,8 @@ async def test_the_first_sync_leaves_what_the_program_says_and_nothing_else(brid
 
 
 async def test_a_restart_with_the_same_state_sends_nothing(bridge: Bridge, tmp_path: Path):
-    program = {WEB: Part(tuple(flow(number) for number in range(2000))), DNS: service(1, 1, 2), API: service(2, 3)}
+    many = {Owner(Kind.POD, f"pod-{number}"): Part((flow(number),)) for number in range(2000)}
+    program = {**many, DNS: service(1, 1, 2), API: service(2, 3)}
     async with installed(bridge, program) as before:
         assert before.counters.changes_sent == 2004
     async with installed(bridge, program) as after:
@@ -184,6 +185,32 @@ async def test_what_a_new_owner_has_taken_over_does_not_go_with_the_old_one(brid
         await kept.apply({API: Part((flow(1),))})
         await kept.apply({WEB: NOTHING})
         assert await bridge.holds({API: Part((flow(1),))}, tmp_path)
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_what_two_ask_for_stays_until_both_are_gone(bridge: Bridge, tmp_path: Path, *, first: bool):
+    """Whichever goes first, and whether they asked from the beginning or later."""
+    going, staying = (WEB, API) if first else (API, WEB)
+    both = {WEB: Part((flow(1), flow(2))), API: Part((flow(1), flow(3)))}
+    for begin, later in ((both, {}), ({}, both), ({WEB: both[WEB]}, {API: both[API]})):
+        async with installed(bridge, begin) as kept:
+            await kept.apply(later)
+            await kept.apply({going: NOTHING})
+            assert await bridge.holds({staying: both[staying]}, tmp_path)
+            await kept.apply({staying: NOTHING})
+            assert await bridge.holds({}, tmp_path)
+
+
+async def test_of_two_who_disagree_the_last_has_it_his_way_as_long_as_he_asks(bridge: Bridge, tmp_path: Path):
+    async with installed(bridge, {WEB: Part((flow(1, port=1),))}) as kept:
+        await kept.apply({API: Part((flow(1, port=2),)), DNS: Part((flow(1, port=3), flow(2)))})
+        assert await bridge.holds({DNS: Part((flow(1, port=3), flow(2)))}, tmp_path)
+        await kept.apply({DNS: Part((flow(2),))})
+        assert await bridge.holds({DNS: Part((flow(2), flow(1, port=2)))}, tmp_path)
+        await kept.apply({WEB: Part((flow(1, port=4),))})
+        assert await bridge.holds({DNS: Part((flow(2), flow(1, port=4)))}, tmp_path)
+        await kept.apply({WEB: NOTHING, API: NOTHING})
+        assert await bridge.holds({DNS: Part((flow(2),))}, tmp_path)
 
 
 async def test_changes_side_by_side(bridge: Bridge, tmp_path: Path):

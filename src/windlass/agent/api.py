@@ -21,6 +21,8 @@ from windlass.openflow.wire.flows import encode
 from windlass.pipeline.symbols import flow_symbols
 from windlass.program import Owner
 
+_STEP = 20  # flows to tell of before others of this process have a turn: there may be a hundred thousand
+
 
 class Subject(Protocol):
     """What the API tells about."""
@@ -108,11 +110,15 @@ async def flows(subject: Subject, request: web.Request) -> web.Response:
         cookie = None if wanted is None else int(wanted, 16)
     except ValueError:
         return _json({"error": f"cookie: {wanted!r} is not a hexadecimal number such as 0x1f"}, status=400)
-    reports = [
-        FlowReport(f"{encoded.cookie:#018x}", str(owner), flow.why, flow_symbols(flow), flow_text(flow))
-        for owner, flow in subject.flows()
-        if cookie in {None, (encoded := encode(flow)).cookie}
-    ]
+    reports: list[FlowReport] = []
+    for number, (owner, flow) in enumerate(subject.flows(), start=1):
+        encoded = encode(flow)
+        if cookie in {None, encoded.cookie}:
+            reports.append(
+                FlowReport(f"{encoded.cookie:#018x}", str(owner), flow.why, flow_symbols(flow), flow_text(flow))
+            )
+        if not number % _STEP:
+            await asyncio.sleep(0)
     return _json({"flows": reports})
 
 

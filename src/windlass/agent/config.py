@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import platform
 from enum import Enum
-from ipaddress import ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_network
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +14,7 @@ import yaml
 from msgspec import Meta, Struct
 
 from windlass.model.nodes import TrafficMode, TunnelType
+from windlass.pipeline.layout import SERVICE_SNAT_PORTS, SNAT_PORTS
 
 
 class DatapathType(Enum):
@@ -54,6 +55,15 @@ class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw
     datapath_type: DatapathType = DatapathType.SYSTEM
     # On which of the Node's addresses NodePorts answer, as networks. Empty: on all.
     node_port_addresses: tuple[str, ...] = ()
+    # Which ports NodePorts have, as the API server's --service-node-port-range. They must not meet those by which
+    # translated connections leave.
+    node_port_range: str = "30000-32767"
+    # Where ClusterIPs come from, beside what ServiceCIDR objects say: the host has one route for each of these
+    # networks. A ClusterIP outside of all of them has a route of its own.
+    service_cidrs: tuple[str, ...] = msgspec.field(default=(), name="serviceCIDRs")
+    # Where the Node's own health is answered (/healthz, /livez), as address:port; without an address: at all of them.
+    # Empty: nowhere.
+    healthz_bind_address: str = ":10256"
     # The OVS bridge, and the name of the interface that takes over the Node's address.
     bridge: InterfaceName = "br-int"
     # The NIC that becomes the bridge's uplink. Empty: the one that holds the Node's address.
@@ -64,8 +74,13 @@ class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw
     tunnel: InterfaceName = "windlass-tun0"
     # The MTU of Pods. 0: the uplink's, less what the tunnel adds.
     mtu: Annotated[int, Meta(ge=0, le=65535)] = 0
-    # A folder or file of Kubernetes manifests to take the cluster's state from.
+    # A folder or file of Kubernetes manifests to take the cluster's state from. Empty: from its API server.
     manifests: str = ""
+    # How to reach the API server, as kubectl does. Empty: with the service account of the Pod that the agent runs in.
+    kubeconfig: str = ""
+    # Where the API server is, such as https://10.0.0.1:6443; overrides the kubeconfig and the Pod's environment, which
+    # names a Service. It must be an address that is there without Services: they come with the agent.
+    api_server: str = ""
     # Where the agent's sockets are: agent.sock (local API), cni.sock (the CNI plugin).
     run_directory: str = "/run/windlass"
     # What must survive a restart of the machine: addresses handed out, the last known good state.
@@ -80,6 +95,21 @@ class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw
     log_format: LogFormat = LogFormat.JSON
     # debug, info, warning or error.
     log_level: LogLevel = LogLevel.INFO
+
+    @property
+    def is_userspace(self) -> bool:
+        return self.datapath_type is DatapathType.NETDEV
+
+    @property
+    def node_ports(self) -> range:
+        first, last = map(int, self.node_port_range.split("-"))
+        return range(first, last + 1)
+
+    @property
+    def healthz(self) -> tuple[str, int] | None:
+        """The address (empty: all) and port of the Node's own health check; None: there is none."""
+        address, _, port = self.healthz_bind_address.rpartition(":")
+        return (address.strip("[]"), int(port)) if port else None
 
     @property
     def api_socket(self) -> Path:
@@ -146,11 +176,46 @@ def _sentence(error: str, options: dict[object, object]) -> str:
 
 
 def _check(config: Config, where: str) -> None:
-    for index, text in enumerate(config.node_port_addresses):
-        try:
-            ip_network(text)
-        except ValueError as error:
-            raise ConfigError(f"{where}: nodePortAddresses[{index}]: {error}") from None
+    for option, texts in (
+        ("nodePortAddresses", config.node_port_addresses),
+        ("serviceCIDRs", config.service_cidrs),
+    ):
+        for index, text in enumerate(texts):
+            try:
+                ip_network(text)
+            except ValueError as error:
+                raise ConfigError(f"{where}: {option}[{index}]: {error}") from None
+    _check_node_ports(config.node_port_range, where)
+    _check_bind_address("healthzBindAddress", config.healthz_bind_address, where)
     names = [config.bridge, config.gateway, config.tunnel, *([config.uplink] if config.uplink else [])]
     if len(set(names)) != len(names):
         raise ConfigError(f"{where}: bridge, gateway, tunnel and uplink need different names, got {', '.join(names)}")
+
+
+def _check_node_ports(text: str, where: str) -> None:
+    first, dash, last = text.partition("-")
+    if not (dash and first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 65536):
+        raise ConfigError(
+            f"{where}: nodePortRange: {text!r} is no range of ports; write the first and the last, such as 30000-32767"
+        )
+    for used_first, used_last, by in ((*SNAT_PORTS, "Pods"), (*SERVICE_SNAT_PORTS, "clients of Services")):
+        if int(first) <= used_last and used_first <= int(last):
+            raise ConfigError(
+                f"{where}: nodePortRange: {text} meets {used_first}-{used_last}, the ports by which {by} leave this "
+                f"Node; write a range outside of {SNAT_PORTS[0]}-{SERVICE_SNAT_PORTS[1]}, in the API server's "
+                "--service-node-port-range, too"
+            )
+
+
+def _check_bind_address(option: str, text: str, where: str) -> None:
+    address, colon, port = text.rpartition(":")
+    bracketed = address.startswith("[") and address.endswith("]")
+    try:
+        if address:
+            (IPv6Address if bracketed else IPv4Address)(address.strip("[]"))
+        usable = not text or (bool(colon) and int(port) in range(1, 65536))
+    except ValueError:
+        usable = False
+    if not usable:
+        examples = "such as 0.0.0.0:10256, [::1]:10256 or, for all addresses, :10256"
+        raise ConfigError(f"{where}: {option}: {text!r} is no address with a port; write one, {examples}")

@@ -21,7 +21,6 @@ from windlass.model.families import IPAddress, IPNetwork
 from windlass.model.nodes import LocalNode
 from windlass.model.services import Service
 
-NODE_PORT = 10256  # where kube-proxy answers for the Node as a whole
 RETRY_SECONDS = 1.0  # between attempts to open a port that somebody else has
 
 _NODE = ""  # the key of the Node's own check among those of Services
@@ -60,48 +59,47 @@ def served_addresses(node: LocalNode, node_port_networks: Collection[IPNetwork])
     return frozenset(address for address in own if any(address in network for network in node_port_networks))
 
 
-@asynccontextmanager
-async def serving(
-    health: Callable[[], ProxyHealth], report: Callable[[Iterable[str]], object]
-) -> AsyncIterator[HealthChecks]:
-    """`report` is called with all problems of the ports whenever they have changed."""
-    checks = HealthChecks(health, report)
-    await checks.start()
-    try:
-        yield checks
-    finally:
-        await checks.stop()
-
-
 class HealthChecks:
-    def __init__(self, health: Callable[[], ProxyHealth], report: Callable[[Iterable[str]], object]) -> None:
+    def __init__(
+        self,
+        node_at: tuple[str, int] | None,
+        health: Callable[[], ProxyHealth],
+        report: Callable[[Iterable[str]], object],
+    ) -> None:
+        """`node_at`: the address (empty: all) and port of the Node's own check; None: it has none.
+
+        `report` is called with all problems of the ports whenever they have changed.
+        """
         # One server for all ports: a port is a listening socket and nothing else.
         server = web.Server(self._answer, access_log=None)
         self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=0.5)
+        self._node_at = node_at
         self._health = health
         self._report = report
-        self._retries: asyncio.Task[None] | None = None
-        self._addresses: frozenset[IPAddress] | None = None  # None: everywhere
+        self._addresses: frozenset[str] | None = None  # None: everywhere
         self._wanted: dict[str, HealthCheck] = {}  # by the key of the Service
         self._open: dict[int, tuple[str, list[web.SockSite]]] = {}  # by port: whose it is
         self._problems: dict[str, str] = {}
         self._failed = asyncio.Event()
         self._lock = asyncio.Lock()
 
-    async def start(self) -> None:
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
         await self._runner.setup()
-        self._retries = asyncio.create_task(self._keep_trying(), name="health checks")
-        async with self._lock:
-            await self._try(_NODE)
-
-    async def stop(self) -> None:
-        if self._retries is not None:
-            self._retries.cancel()
-            await asyncio.wait((self._retries,))
-        await self._runner.cleanup()
+        retries = asyncio.create_task(self._keep_trying(), name="health checks")
+        try:
+            async with self._lock:
+                await self._try(_NODE)
+            yield
+        finally:
+            retries.cancel()
+            await asyncio.wait((retries,))
+            await self._runner.cleanup()
 
     async def set(self, key: str, check: HealthCheck | None) -> None:
         """The check of this Service is now this; None: it has none (any more)."""
+        if self._wanted.get(key) == check:
+            return
         async with self._lock:
             before = self._wanted.pop(key, None)
             if check is not None:
@@ -112,10 +110,11 @@ class HealthChecks:
 
     async def listen_at(self, addresses: frozenset[IPAddress] | None) -> None:
         """The checks of Services answer at these; None: everywhere."""
+        texts = None if addresses is None else frozenset(map(str, addresses))
         async with self._lock:
-            if addresses == self._addresses:
+            if texts == self._addresses:
                 return
-            self._addresses = addresses
+            self._addresses = texts
             for key, check in self._wanted.items():
                 await self._close(key, check.port)
             for key in self._wanted:
@@ -132,10 +131,10 @@ class HealthChecks:
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         port = request.get_extra_info("sockname")[1]
-        if port == NODE_PORT:
+        key, _ = self._open.get(port, (None, []))
+        if key == _NODE:
             return self._answer_for_node(request.path)
-        key, _ = self._open.get(port, (_NODE, []))
-        check = self._wanted.get(key)
+        check = self._wanted.get(key) if key else None
         if check is None:  # a connection that was kept open for longer than its Service
             return _json({"error": "there is no such Service any more"}, 503, {"Connection": "close"})
         healthy = self._health().healthy
@@ -163,28 +162,32 @@ class HealthChecks:
     async def _try(self, key: str) -> None:
         """To open the port of this check, if it has one and it is not open."""
         check = self._wanted.get(key)
-        if check is None and key != _NODE:
+        if key == _NODE and self._node_at is not None:
+            address, port = self._node_at
+            addresses = None if address == "" else frozenset((address,))
+        elif check is not None:
+            addresses, port = self._addresses, check.port
+        else:
             self._tell(key, "")
             return
-        port = NODE_PORT if check is None else check.port
         owner, _ = self._open.get(port, (None, []))
         if owner == key:
             return
-        problem = ""
+        what, problem = self._described(key), ""
         if owner is not None:
-            problem = f"{_described(check)} cannot be opened: {_described(self._wanted.get(owner))} is the same"
+            problem = f"{what} cannot be opened: {self._described(owner)} is the same"
         else:
             try:
-                await self._listen(key, port, None if check is None else self._addresses)
+                await self._listen(key, port, addresses)
             except OSError as error:
-                problem = f"{_described(check)} cannot be opened: {os.strerror(error.errno or 0)}"
+                problem = f"{what} cannot be opened: {os.strerror(error.errno or 0)}"
         self._tell(key, problem and f"{problem}; it is tried again every {RETRY_SECONDS:g} s")
 
-    async def _listen(self, key: str, port: int, addresses: frozenset[IPAddress] | None) -> None:
+    async def _listen(self, key: str, port: int, addresses: frozenset[str] | None) -> None:
         """At all of the addresses, or at none and an error."""
         sockets: list[socket.socket] = []
         try:
-            for address in ("",) if addresses is None else sorted(map(str, addresses)):
+            for address in ("",) if addresses is None else sorted(addresses):
                 sockets.append(_bound(address, port))  # noqa: PERF401  # those made before a failure are to be closed
         except OSError:
             for made in sockets:
@@ -202,6 +205,11 @@ class HealthChecks:
             for site in sites:
                 await site.stop()
 
+    def _described(self, key: str) -> str:
+        if key == _NODE and self._node_at is not None:
+            return f"the Node's health check port {self._node_at[1]}"
+        return str(self._wanted.get(key, key))
+
     def _tell(self, key: str, problem: str) -> None:
         before = self._problems.get(key, "")
         if problem:
@@ -211,10 +219,6 @@ class HealthChecks:
             self._problems.pop(key, None)
         if problem != before:
             self._report(tuple(self._problems.values()))
-
-
-def _described(check: HealthCheck | None) -> str:
-    return f"the Node's health check port {NODE_PORT}" if check is None else str(check)
 
 
 def _bound(address: str, port: int) -> socket.socket:

@@ -41,7 +41,7 @@ class _AgentCollector(Collector):
         yield GaugeMetricFamily(
             "windlass_generation", "States of the cluster applied since the start", status.generation
         )
-        yield GaugeMetricFamily("windlass_flows", "Flows that the Program asks for", self._subject.flow_count)
+        yield GaugeMetricFamily("windlass_flows", "Flows of the Program in the switch", self._subject.flow_count)
         yield GaugeMetricFamily("windlass_pods", "Pods attached to the bridge", len(state.pods) if state else 0)
         yield GaugeMetricFamily("windlass_peers", "Other Nodes that can be reached", len(state.peers) if state else 0)
         problems = GaugeMetricFamily("windlass_problems", "What is wrong now, by area", labels=["area"])

@@ -69,7 +69,7 @@ def to_table(report: Report) -> Table:
             f"Python {machine.python}, Linux {machine.kernel}"
         ),
     )
-    table.add_column("figure")
+    table.add_column("figure", overflow="fold")  # a name that is cut off names nothing
     for column in ("value", "floor", "ratio"):
         table.add_column(column, justify="right")
     for each in report.figures:

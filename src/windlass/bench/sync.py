@@ -17,12 +17,10 @@ from pathlib import Path
 
 import structlog
 
+from windlass.bench import bridges
 from windlass.bench.reports import Figure, Report, figure, this_machine
-from windlass.host.linux import namespaces
-from windlass.lab import labs, ovs
-from windlass.lab.processes import program as program_path
+from windlass.lab import labs
 from windlass.model.families import Family
-from windlass.openflow import ofctl
 from windlass.openflow.actions import Ct, Nat, Set, ToGroup
 from windlass.openflow.fields import CT_STATE, TCP, destination, destination_port, reg
 from windlass.openflow.flows import Bucket, Flow, Group
@@ -36,7 +34,6 @@ ENDPOINTS = 10  # of a Service: one bucket each
 ROUNDS = 7
 CHANGES = 1000
 
-_BRIDGE = "br-bench"
 _TABLE, _NEXT_TABLE, _PRIORITY, _ZONE = 40, 50, 200, 65520
 _NEW = CT_STATE(0x21, 0x21)  # +new+trk
 _VIRTUAL, _ENDPOINT = IPv4Address("10.96.0.0"), IPv4Address("10.128.0.0")
@@ -52,38 +49,27 @@ async def _run(say: Callable[[str], None]) -> Report:
     say(f"making {SERVICES} Services with {PORTS} ports and {ENDPOINTS} endpoints each")
     program = {_owner(number): _service(number) for number in range(SERVICES)}
     with labs.opened() as lab:
-        flows, groups = _texts(program, lab.folder)
-        async with _bridge(lab) as socket:
+        floor = bridges.floor(program, lab.folder)
+        async with bridges.empty_bridge(lab) as socket:
             figures = [
-                await _cold_sync(say, socket, program, flows, groups),
+                await _cold_sync(say, socket, program, floor),
                 *await _restart(say, socket, program),
                 *await _changes(say, socket, program),
             ]
     return Report("sync", this_machine(), tuple(figures))
 
 
-async def _cold_sync(say: Callable[[str], None], socket: Path, program: Program, flows: Path, groups: Path) -> Figure:
+async def _cold_sync(say: Callable[[str], None], socket: Path, program: Program, floor: bridges.Floor) -> Figure:
     """Ours and the floor take turns, so that what disturbs the machine disturbs both."""
     ours: list[float] = []
-    floors: dict[str, list[float]] = {"ovs-ofctl": [], "ovs-ofctl --bundle": []}
     for turn in range(1, ROUNDS + 1):
-        for name, seconds in floors.items():
-            await _empty(socket)
-            began = time.perf_counter()
-            await _ofctl(*name.split()[1:], "add-groups", socket, groups)
-            await _ofctl(*name.split()[1:], "add-flows", socket, flows)
-            seconds.append(time.perf_counter() - began)
-        await _empty(socket)
+        theirs = await floor.measure(socket)
+        await bridges.empty(socket)
         began = time.perf_counter()
         async with _installed(socket, program):
             ours.append(time.perf_counter() - began)
-        in_words = ", ".join(f"{name} {seconds[-1]:.2f} s" for name, seconds in floors.items())
-        say(f"cold sync, round {turn} of {ROUNDS}: {ours[-1]:.2f} s; {in_words}")
-        # Without --bundle each flow waits for the one before; it is much slower, and has shown it.
-        quicker = min(floors, key=lambda name: floors[name][-1])
-        floors = {quicker: floors[quicker]}
-    (floor,) = floors.values()
-    return figure("cold-sync-100k-flows", statistics.median(ours), "s", statistics.median(floor))
+        say(f"cold sync, round {turn} of {ROUNDS}: {ours[-1]:.2f} s; {theirs}")
+    return figure("cold-sync-100k-flows", statistics.median(ours), "s", statistics.median(floor.seconds))
 
 
 async def _restart(say: Callable[[str], None], socket: Path, program: Program) -> list[Figure]:
@@ -170,51 +156,3 @@ def _service(number: int, mark: int = 0) -> Part:
         for endpoint in range(ENDPOINTS)
     ]
     return Part(tuple(ports), (Group(group, tuple(endpoints), "the endpoints of a Service"),))
-
-
-def _texts(program: Program, folder: Path) -> tuple[Path, Path]:
-    """The files that `ovs-ofctl` loads."""
-    flows, groups = folder / "flows.txt", folder / "groups.txt"
-    flows.write_text("".join(f"{ofctl.flow_text(flow)}\n" for part in program.values() for flow in part.flows))
-    groups.write_text("".join(f"{ofctl.group_text(group)}\n" for part in program.values() for group in part.groups))
-    return flows, groups
-
-
-# ---- the switch
-
-
-@asynccontextmanager
-async def _bridge(lab: labs.Lab) -> AsyncIterator[Path]:
-    """The management socket of an empty bridge."""
-    namespace = lab.namespace("bench")
-    namespaces.create(namespace)
-    switch = ovs.Switch("bench", namespace, lab.node_folder("bench"))
-    try:
-        await switch.start()
-        datapath = f"datapath_type={ovs.datapath_type()}"
-        await _command(
-            "ovs-vsctl",
-            f"--db=unix:{switch.folder}/db.sock",
-            *("add-br", _BRIDGE, "--", "set", "bridge", _BRIDGE, datapath, "fail_mode=secure"),
-        )
-        yield switch.folder / f"{_BRIDGE}.mgmt"
-    finally:
-        await switch.end()
-
-
-async def _empty(socket: Path) -> None:
-    await _ofctl("del-groups", socket)
-    await _ofctl("del-flows", socket)
-
-
-async def _ofctl(*arguments: str | Path) -> None:
-    await _command("ovs-ofctl", "-O", "OpenFlow15", *map(str, arguments))
-
-
-async def _command(name: str, *arguments: str) -> None:
-    process = await asyncio.create_subprocess_exec(
-        program_path(name), *arguments, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
-    )
-    _, said = await process.communicate()  # also that it was busy for long, which is no news here
-    if process.returncode != 0:
-        raise labs.LabError(f"{name} {' '.join(arguments)} ended with status {process.returncode}: {said.decode()}")

@@ -13,6 +13,10 @@ import click
 from windlass.agent import logs
 from windlass.agent.agents import run
 from windlass.agent.config import Config, ConfigError, load
+from windlass.cluster.kubernetes.credentials import reader
+from windlass.cluster.kubernetes.servers import APIServer
+from windlass.cluster.manifests import Manifests
+from windlass.cluster.sources import Source
 from windlass.host.linux.hosts import LinuxHost
 
 
@@ -46,9 +50,15 @@ def agent(file: Path) -> None:
 
 async def _until_told(config: Config) -> None:
     host = LinuxHost(Path(config.state_directory))
-    work = asyncio.create_task(run(config, host))
+    work = asyncio.create_task(run(config, host, _source(config)))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, work.cancel)
     with suppress(asyncio.CancelledError):
         await work
     await host.close()
+
+
+def _source(config: Config) -> Source:
+    if config.manifests:
+        return Manifests(Path(config.manifests))
+    return APIServer(reader(config.kubeconfig, config.api_server), config.node_name)

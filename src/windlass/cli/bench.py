@@ -14,7 +14,9 @@ from windlass.lab.labs import LabError
 
 BENCHMARKS = {
     "sync": "100,000 flows and 10,000 groups into the switch; one changed flow; a restart",
+    "services": "10,000 Services with ten endpoints each into the switch; one changed endpoint",
     "cni": "attaching and detaching a Pod",
+    "datapath": "passes, ct actions and megaflows that a packet costs in the switch",
 }
 
 

@@ -12,7 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from windlass.lab import keepers, runs
+from windlass.lab.api_servers import RealAPIServer
+from windlass.lab.fuzz import features
+from windlass.lab.fuzz import runs as fuzz_runs
+from windlass.lab.fuzz.scripts import script
 from windlass.lab.labs import LabError
+from windlass.lab.publishers import ManifestFolder
 
 
 @click.group()
@@ -36,14 +41,92 @@ def lab() -> None:
     show_default=True,
     help="What forwards: real Open vSwitch, by the kernel's datapath where there is one, else in user space.",
 )
-def run(paths: tuple[Path, ...], json_file: Path | None, jobs: int, dataplane: str) -> None:  # noqa: ARG001 (one so far)
+@click.option(
+    "--cluster",
+    type=click.Choice(["manifests", "apiserver"]),
+    default="manifests",
+    show_default=True,
+    help="Where the agents take the objects from: a folder, or a real API server (see tools/build-kubernetes).",
+)
+def run(
+    paths: tuple[Path, ...],
+    json_file: Path | None,
+    jobs: int,
+    dataplane: str,  # noqa: ARG001 (one so far)
+    cluster: str,
+) -> None:
     """Run scenarios: bring each cluster up, send its probes, judge them, tear down.
 
     PATHS are YAML files, folders of them (one scenario each), or folders of such folders.
 
     Exit status: 0 all probes passed, 1 a probe failed, 2 a scenario could not be read or brought up.
     """
-    sys.exit(runs.run(paths, json_file=json_file, jobs=jobs))
+    publisher_of = RealAPIServer if cluster == "apiserver" else ManifestFolder
+    sys.exit(runs.run(paths, json_file=json_file, jobs=jobs, publisher_of=publisher_of))
+
+
+def _names(_context: click.Context, _parameter: click.Parameter, value: str) -> list[str]:
+    return [name.strip() for name in value.split(",") if name.strip()]
+
+
+@lab.command(epilog="Features: " + "; ".join(f"{name}: {words}" for name, words in features.FEATURES.items()) + ".")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The first seed.")
+@click.option("--count", type=click.IntRange(1), default=10, show_default=True, help="How many clusters to try.")
+@click.option("--without", default="", callback=_names, metavar="NAMES", help="Features to leave out: a,b,c.")
+@click.option(
+    "--with",
+    "also",
+    default="",
+    callback=_names,
+    metavar="NAMES",
+    help=f"Features that are off unless asked for: {', '.join(sorted(features.OFF))}.",
+)
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path),
+    default=fuzz_runs.KEEP,
+    show_default=True,
+    help="Where clusters that failed are written, each as a scenario in a folder seed-N.",
+)
+@click.option("--write", type=click.Path(path_type=Path), help="Only write the scenarios to this folder; run nothing.")
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path), help="Write the result for machines to this file."
+)
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Clusters to run side by side.")
+def fuzz(
+    seed: int,
+    count: int,
+    without: list[str],
+    also: list[str],
+    keep: Path,
+    write: Path | None,
+    json_file: Path | None,
+    jobs: int,
+) -> None:
+    r"""Try random clusters: Nodes, Pods and Services by chance, probed, changed and probed again.
+
+    Each seed is one cluster, always the same. What must come of each probe says an oracle that was written from
+    Kubernetes' rules and shares no code with the agent. A cluster that fails is written as a scenario, for
+    `windlass lab run` and to be added to the others as it is.
+
+    \b
+    windlass lab fuzz --seed 100 --count 20
+    windlass lab fuzz --seed 117 --count 1 --write scenarios/found/117
+    windlass lab fuzz --count 50 --without ipv6,agents --with sctp
+
+    Exit status: 0 all probes passed, 1 a probe failed, 2 a cluster could not be brought up.
+    """
+    try:
+        chosen = features.chosen(without, also)
+    except features.UnknownFeatureError as error:
+        raise click.UsageError(str(error)) from error
+    made = (script(number, chosen) for number in range(seed, seed + count))
+    if not write:
+        sys.exit(fuzz_runs.run(made, keep=keep, jobs=jobs, json_file=json_file))
+    for one in made:
+        folder = write / one.name if count > 1 else write
+        one.write(folder)
+        click.echo(f"{folder}: {one.title}, {one.probes} probes")
 
 
 @lab.command()

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from ipaddress import ip_interface
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_interface, ip_network
 from pathlib import Path
 
 import click
 import msgspec
+from msgspec import structs
 
-from windlass.agent.config import ConfigError, parse
-from windlass.cluster.nodes import NotUsable, identity, peers
-from windlass.cluster.objects import Cluster, Node, decode
+from windlass.agent.config import Config, ConfigError, parse
+from windlass.agent.numbers import GroupNumbers
+from windlass.cluster import objects
+from windlass.cluster.catalogues import Catalogue
+from windlass.cluster.endpoints import ServingNode, zone_of
+from windlass.cluster.nodes import Identity, NotUsable, identity, peers
+from windlass.cluster.objects import Cluster, EndpointSlice, Node, decode
 from windlass.cni.attachments import pod_mac
-from windlass.lab import scenarios
-from windlass.lab.worlds import World
+from windlass.lab import manifests, scenarios
+from windlass.lab.worlds import World, pod_addresses
 from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import AttachedPod, LocalNode, NodeState
+from windlass.model.services import Service
 from windlass.openflow.ofctl import flow_text, group_text
 from windlass.openflow.wire.flows import encode
 from windlass.pipeline.datapaths import DATAPATHS
@@ -70,16 +76,21 @@ def render_program(path: Path, node: str) -> Program:
 def state_of(world: World, name: str) -> NodeState:
     """The state that the agent of this Node would come to, as far as manifests tell."""
     config = parse(msgspec.json.encode(world.configuration), "ConfigMap kube-system/windlass-config")
-    nodes = {}
-    for entry in world.objects.values():
-        decoded = decode(entry.raw) if entry.kind == "Node" else None
-        if isinstance(decoded, Node):
-            nodes[decoded.metadata.name] = decoded
-    if name not in nodes:
-        raise NotUsable(f"there is no Node {name}; there: {', '.join(sorted(nodes)) or 'none'}")
-    own = identity(nodes[name])
+    cluster = _cluster(world, {})
+    if name not in cluster.nodes:
+        raise NotUsable(f"there is no Node {name}; there: {', '.join(sorted(cluster.nodes)) or 'none'}")
+    pods = {node: tuple(_pods(world, _local(config, cluster, node))) for node in dict.fromkeys((name, *cluster.nodes))}
+    cluster = _cluster(world, {pod.key: pod.addresses for attached in pods.values() for pod in attached})
+    local, own = _local(config, cluster, name), identity(cluster.nodes[name])
+    known, _ = peers(cluster, own, {})
+    attached = {pod.container_id: pod for pod in pods[name]}
+    return NodeState(local, known, attached, _services(cluster, own))
+
+
+def _local(config: Config, cluster: Cluster, name: str) -> LocalNode:
+    own = identity(cluster.nodes[name])
     families = DATAPATHS[own.os].families
-    local = LocalNode(
+    return LocalNode(
         name=name,
         mode=config.traffic_mode,
         tunnel=config.tunnel_type,
@@ -88,9 +99,34 @@ def state_of(world: World, name: str) -> NodeState:
         pod_cidrs={family: cidr for family, cidr in own.pod_cidrs.items() if family in families},
         uplink_mac=UPLINK_MAC,
         other_addresses=own.other_addresses,
+        node_port_networks=tuple(ip_network(text) for text in config.node_port_addresses),
     )
-    known, _ = peers(Cluster(nodes=nodes), own, {})
-    return NodeState(local, known, {pod.container_id: pod for pod in _pods(world, local)})
+
+
+def _cluster(world: World, attached: Mapping[str, tuple[IPAddress, ...]]) -> Cluster:
+    """As the agent reads it, with the EndpointSlices of Services that have none."""
+    found = [decode(manifest) for manifest in manifests.render(world, pod_addresses(world, attached))]
+    return Cluster(
+        nodes={one.key: one for one in found if isinstance(one, Node)},
+        services={one.key: one for one in found if isinstance(one, objects.Service)},
+        slices={one.key: one for one in found if isinstance(one, EndpointSlice)},
+    )
+
+
+def _services(cluster: Cluster, own: Identity) -> dict[str, Service]:
+    catalogue, numbers = Catalogue(), GroupNumbers()
+    families = tuple(family for family in Family if family in own.addresses and family in own.pod_cidrs)
+    catalogue.follow(cluster, ServingNode(own.name, zone_of(cluster.nodes[own.name]), families, own.os, own.pod_cidrs))
+    return {
+        key: structs.replace(
+            service,
+            ports=tuple(
+                structs.replace(port, group=numbers.of(f"{key} {port.name} {port.protocol} {port.family}"))
+                for port in service.ports
+            ),
+        )
+        for key, service in sorted(catalogue.services.items())
+    }
 
 
 def _world(path: Path) -> World:

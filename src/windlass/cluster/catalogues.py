@@ -5,7 +5,7 @@ What a Service comes to is decided in `services`, and in `claims` where another 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from windlass.cluster.services import serve
 from windlass.model.services import Service
 
 SERVICE_LABEL = "kubernetes.io/service-name"
+_STEP = 20  # Services to judge before somebody else may have a turn: about a millisecond
 
 
 class Touched(NamedTuple):
@@ -31,30 +32,55 @@ class Catalogue:
     def __init__(self) -> None:
         self.services: dict[str, Service] = {}  # by namespace/name
         self._problems: dict[str, list[Problem]] = {}
+        self._listed: tuple[Problem, ...] | None = ()  # all of them in order; None: to be listed anew
         self._cluster = Cluster()
         self._node: ServingNode | None = None
         self._slices = SlicesByService()
         self._claims = Claims()
 
     @property
-    def problems(self) -> list[Problem]:
-        return [problem for key in sorted(self._problems) for problem in self._problems[key]]
+    def problems(self) -> tuple[Problem, ...]:
+        """The very same object as long as none has come, gone or changed."""
+        if self._listed is None:
+            self._listed = tuple(problem for key in sorted(self._problems) for problem in self._problems[key])
+        return self._listed
 
     def follow(self, cluster: Cluster, node: ServingNode, touched: Touched | None = None) -> set[str]:
         """The keys of all Services that are served otherwise than before, or no longer.
 
         Without `touched` all objects are compared with those of before: by identity, but it grows with the cluster.
         """
+        steps = self.following(cluster, node, touched)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return set(end.value)
+
+    def following(
+        self, cluster: Cluster, node: ServingNode, touched: Touched | None = None
+    ) -> Generator[None, None, set[str]]:
+        """The same in steps, for who has other things to do in between. It must be taken to its end."""
         changed = touched.services if touched else differences(self._cluster.services, cluster.services)
         changed = changed | self._slices.follow(cluster.slices, touched.slices if touched else None)
         self._cluster = cluster
         if node != self._node:
             self._node = node
             changed |= cluster.services.keys()
-        judged = {key: self._judge(key, node) for key in changed}
+        judged: dict[str, tuple[Service | None, list[Problem]]] = {}
+        for key in sorted(changed):  # as they were listed, most likely: one after the other in memory
+            judged[key] = self._judge(key, node)
+            if not len(judged) % _STEP:
+                yield
         others = self._claims.settle({key: service for key, (service, _) in judged.items()}, self._order)
         judged |= {key: self._judge(key, node) for key in others}
-        return {key for key, (service, problems) in judged.items() if self._enter(key, service, problems)}
+        entered: set[str] = set()
+        for number, (key, (service, problems)) in enumerate(judged.items(), start=1):
+            if self._enter(key, service, problems):
+                entered.add(key)
+            if not number % _STEP:
+                yield
+        return entered
 
     def _judge(self, key: str, node: ServingNode) -> tuple[Service | None, list[Problem]]:
         service = self._cluster.services.get(key)
@@ -68,13 +94,15 @@ class Catalogue:
 
     def _enter(self, key: str, service: Service | None, problems: list[Problem]) -> bool:
         before = self.services.pop(key, None)
-        self._problems.pop(key, None)
+        told_before = self._problems.pop(key, [])
         if service:
             service, conflicts = self._claims.granted(service)
             problems = problems + conflicts
             self.services[key] = service
         if problems:
             self._problems[key] = problems
+        if problems != told_before:
+            self._listed = None
         return service != before
 
 
@@ -94,9 +122,9 @@ class SlicesByService:
         come: dict[str, list[EndpointSlice]] = {}
         for key in differences(self._slices, slices) if keys is None else keys:
             old, new = self._slices.get(key), slices.get(key)
-            if old and (service := _service_of(old)):
+            if old and (service := service_of(old)):
                 gone.setdefault(service, set()).add(id(old))
-            if new and (service := _service_of(new)):
+            if new and (service := service_of(new)):
                 come.setdefault(service, []).append(new)
         changed = gone.keys() | come.keys()
         for service in changed:
@@ -118,6 +146,6 @@ def differences(old: Mapping[str, object], new: Mapping[str, object]) -> set[str
     return {key for key, value in new.items() if old.get(key) is not value} | (old.keys() - new.keys())
 
 
-def _service_of(one: EndpointSlice) -> str | None:
+def service_of(one: EndpointSlice) -> str | None:
     name = (one.metadata.labels or {}).get(SERVICE_LABEL)
     return f"{one.metadata.namespace or 'default'}/{name}" if name else None

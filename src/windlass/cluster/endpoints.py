@@ -95,8 +95,7 @@ def usable(rows: list[Row], node: ServingNode, *, local: bool = True) -> Usable:
     """Ready ones; where there are none, those that end but still serve. The Local set is judged by itself."""
     if not rows:
         return _NOTHING
-    # Each address and port once: of equal ones the last, which is the most usable.
-    every = list({(row[0], row[1]): row for row in sorted(rows, key=_place)}.values())
+    every = _each_once(rows)
     ready = _with(every, READY, READY | LOCAL)
     chosen = _nearest(ready, node) if ready else _with(every, DRAINING, DRAINING | LOCAL)
     cluster = _endpoints(chosen)
@@ -105,6 +104,13 @@ def usable(rows: list[Row], node: ServingNode, *, local: bool = True) -> Usable:
         return Usable(cluster, serving)
     ready_local = _with(every, READY | LOCAL)
     return Usable(cluster, serving, _endpoints(ready_local or _with(every, DRAINING | LOCAL)), _endpoints(ready_local))
+
+
+def _each_once(rows: list[Row]) -> list[Row]:
+    """In order of address and port; of one that stands there several times, the most usable."""
+    if len({row[0] for row in rows}) == len(rows):  # most of the time; and then only the addresses are compared
+        return sorted(rows)
+    return list({(row[0], row[1]): row for row in sorted(rows, key=_place)}.values())
 
 
 def _nearest(ready: list[Row], node: ServingNode) -> list[Row]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from windlass.cluster.objects import (
     ServiceCIDR,
     decode,
 )
+from windlass.cluster.sources import Change, SourceAway, between
 
 SUFFIXES = (".yaml", ".yml", ".json")
 NAMESPACED = {"Service", "EndpointSlice"}
@@ -43,7 +44,7 @@ class File:
     problems: tuple[Problem, ...]
 
 
-class ManifestsMissing(Exception):
+class ManifestsMissing(SourceAway):
     """The folder is not there."""
 
 
@@ -53,7 +54,7 @@ def revision_of(path: Path) -> str:
 
 
 class Manifests:
-    """Reads the folder; each `read` decodes only the files that changed."""
+    """A Source: reads the folder; each `read` decodes only the files that changed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -69,7 +70,7 @@ class Manifests:
         self._files = files
         return _cluster(_revision(digests), files)
 
-    async def changes(self) -> AsyncIterator[Cluster]:
+    async def changes(self) -> AsyncGenerator[Change, None]:
         """The cluster now, and again after each change of the folder."""
         watcher = watchfiles.awatch(
             self.path if self.path.is_dir() else self.path.parent, step=20, debounce=100, rust_timeout=500
@@ -77,8 +78,11 @@ class Manifests:
         changed = asyncio.ensure_future(anext(watcher))
         try:
             await asyncio.sleep(0)  # the watch begins: what changes from here on is not missed
+            before: Cluster | None = None
             while True:
-                yield self.read()
+                cluster = await asyncio.to_thread(self.read)  # ten thousand Services in YAML take a while
+                yield Change(cluster, between(before, cluster) if before else None)
+                before = cluster
                 await changed
                 changed = asyncio.ensure_future(anext(watcher))
         finally:

@@ -12,6 +12,7 @@ from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 from windlass.model.nodes import OperatingSystem, Peer
 
 OS_LABEL = "kubernetes.io/os"
+LEAVING_TAINT = "ToBeDeletedByClusterAutoscaler"
 
 
 class NotUsable(Exception):
@@ -58,6 +59,13 @@ def identity(node: Node) -> Identity:
         # Some clouds list the InternalIP as ExternalIP, too.
         tuple(dict.fromkeys(address for address in others if address not in addresses.values())),
         cidrs,
+    )
+
+
+def is_leaving(node: Node) -> bool:
+    """It is being deleted, or will be: load balancers shall bring it no new connections."""
+    return node.metadata.deletion_timestamp is not None or any(
+        taint.key == LEAVING_TAINT for taint in node.spec.taints or ()
     )
 
 

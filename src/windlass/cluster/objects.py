@@ -18,6 +18,7 @@ class Metadata(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False
     namespace: str | None = None
     labels: dict[str, str] | None = None
     creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
 
     @property
     def key(self) -> str:
@@ -25,10 +26,15 @@ class Metadata(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False
         return f"{self.namespace or 'default'}/{self.name}"
 
 
+class Taint(Struct, frozen=True, omit_defaults=True):
+    key: str
+
+
 class NodeSpec(Struct, frozen=True, omit_defaults=True, rename="camel"):
     # `podCIDR` repeats the first of these; an object that carries only the old field is understood as well.
     pod_cidr: str = msgspec.field(default="", name="podCIDR")
     pod_cidrs: tuple[str, ...] = msgspec.field(default=(), name="podCIDRs")
+    taints: tuple[Taint, ...] | None = None
 
 
 class NodeAddress(Struct, frozen=True):
@@ -162,7 +168,40 @@ class ServiceCIDR(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag
         return self.metadata.name
 
 
+class Namespace(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="Namespace", gc=False):
+    metadata: Metadata
+
+    @property
+    def key(self) -> str:
+        return self.metadata.name
+
+
+class PodSpec(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    host_network: bool | None = None
+
+
+class PodIP(Struct, frozen=True, omit_defaults=True, gc=False):
+    ip: str | None = None
+
+
+class PodStatus(Struct, frozen=True, omit_defaults=True, gc=False):
+    phase: str | None = None
+    pod_ips: tuple[PodIP, ...] | None = msgspec.field(default=None, name="podIPs")
+
+
+class Pod(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="Pod", gc=False):
+    metadata: Metadata
+    spec: PodSpec | None = None
+    status: PodStatus | None = None
+
+    @property
+    def key(self) -> str:
+        return self.metadata.key
+
+
+# Namespaces and Pods come from an API server only: in manifests nobody needs them yet.
 Object = Node | Service | EndpointSlice | ServiceCIDR
+Watched = Object | Namespace | Pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +225,8 @@ class Cluster:
     services: Mapping[str, Service] = field(default_factory=dict)  # by namespace/name
     slices: Mapping[str, EndpointSlice] = field(default_factory=dict)  # by namespace/name
     service_cidrs: Mapping[str, ServiceCIDR] = field(default_factory=dict)
+    namespaces: Mapping[str, Namespace] = field(default_factory=dict)
+    pods: Mapping[str, Pod] = field(default_factory=dict)  # of this Node; by namespace/name
 
 
 KINDS: Mapping[tuple[str, str], type[Object]] = {

@@ -7,7 +7,7 @@ NIC that is no port of the switch (design notes 000 and 001).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 
 from windlass.host.plans import (
@@ -62,6 +62,10 @@ class Claims:
         self._count: Counter[Item] = Counter()
 
     @property
+    def owners(self) -> Collection[str]:
+        return self._by_owner.keys()
+
+    @property
     def items(self) -> frozenset[Item]:
         return frozenset(self._count)
 
@@ -75,6 +79,13 @@ class Claims:
         self._count.update(new)
         removed = frozenset(self._released(before - items))
         return HostChange(removed=removed, added=added)
+
+    def set_all(self, items_by_owner: Mapping[str, frozenset[Item]]) -> HostChange:
+        """Several owners at once. What one of them gives up and another takes stays as it is."""
+        changes = [self.set(owner, items) for owner, items in items_by_owner.items()]
+        removed = frozenset[Item]().union(*(change.removed for change in changes))
+        added = frozenset[Item]().union(*(change.added for change in changes))
+        return HostChange(removed=removed - added, added=added - removed)
 
     def _released(self, items: Iterable[Item]) -> Iterator[Item]:
         for item in items:

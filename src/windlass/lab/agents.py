@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shutil
 import sys
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -15,12 +16,12 @@ import aiohttp
 import msgspec
 import yaml
 
-from windlass.cluster.manifests import revision_of
 from windlass.host.linux import namespaces
 from windlass.lab import ovs
 from windlass.lab.labs import LabError
 from windlass.lab.patiences import seconds
 from windlass.lab.processes import Child, program
+from windlass.lab.publishers import ManifestFolder, Publisher
 from windlass.lab.segments import UPLINK
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class _Stack:
     node: str
     namespace: str
     folder: Path
+    options: Mapping[str, object]  # of the agent, whatever the scenario says
     switch: ovs.Switch
     agent: Child | None = None
     containers: dict[str, str] = field(default_factory=dict)  # the id of each Pod's container
@@ -67,14 +69,16 @@ class Agents:
 
     dataplane = "ovs"
 
-    def __init__(self, lab: Lab, programs: Programs) -> None:
+    def __init__(self, lab: Lab, programs: Programs, publisher: Publisher | None = None) -> None:
+        self.publisher = publisher or ManifestFolder(lab)
         self._lab = lab
         self._programs = programs
         self._stacks: dict[str, _Stack] = {}
 
     async def add_node(self, node: Node, namespace: str, configuration: Mapping[str, object]) -> None:
         folder = self._lab.node_folder(node.name)
-        stack = _Stack(node.name, namespace, folder, ovs.Switch(node.name, namespace, folder / "ovs"))
+        switch = ovs.Switch(node.name, namespace, folder / "ovs")
+        stack = _Stack(node.name, namespace, folder, self.publisher.options(node), switch)
         self._stacks[node.name] = stack
         await stack.switch.start()
         await self._start_agent(stack, configuration)
@@ -82,6 +86,7 @@ class Agents:
     async def remove_node(self, node: str) -> None:
         stack = self._stacks.pop(node)
         await self._end(stack)
+        shutil.rmtree(stack.folder)  # one of that name that comes later is another machine
 
     def serves(self, node: str) -> bool:
         return node in self._stacks and self._stacks[node].agent is not None
@@ -99,9 +104,8 @@ class Agents:
 
     async def act(self, action: ActionSpec, configuration: Mapping[str, object]) -> None:
         if not action.node:
-            raise LabError(
-                f"{action.verb}: there is no API server in this lab; the agents read manifests from a folder"
-            )
+            await self.publisher.act(action.verb)
+            return
         stack = self._stacks[action.node]
         match action.verb:
             case "restartSwitch":
@@ -116,8 +120,8 @@ class Agents:
             await self._start_agent(stack, configuration)
 
     async def converge(self) -> None:
-        revision = revision_of(self._lab.manifests)
-        await asyncio.gather(*(self._converged(stack, revision) for stack in self._stacks.values() if stack.agent))
+        await asyncio.gather(*(self._converged(stack) for stack in self._stacks.values() if stack.agent))
+        await asyncio.gather(*(stack.switch.settled() for stack in self._stacks.values()))
 
     async def end(self) -> None:
         await asyncio.gather(*map(self._end, self._stacks.values()))
@@ -128,7 +132,7 @@ class Agents:
     async def _start_agent(self, stack: _Stack, configuration: Mapping[str, object]) -> None:
         own = {
             "nodeName": stack.node,
-            "manifests": str(self._lab.manifests),
+            **stack.options,
             "runDirectory": str(stack.run_directory),
             "stateDirectory": str(stack.folder / "state"),
             "ovsRunDirectory": str(stack.switch.folder),
@@ -164,10 +168,13 @@ class Agents:
             raise LabError(agent.complaint(what)) from None
         raise LabError(agent.complaint(f"ended with status {agent.exited.result()}"))
 
-    async def _converged(self, stack: _Stack, revision: str) -> None:
+    async def _converged(self, stack: _Stack) -> None:
+        revision = await self.publisher.revision(stack.node)
+        if revision is None:
+            return
         status, answer = await _get(stack, f"/v1/convergence?revision={revision}&timeout={SECONDS_TO_CONVERGE}")
         if status != HTTPStatus.OK:
-            what = f"has not applied the manifests after {SECONDS_TO_CONVERGE} s: {answer.decode(errors='replace')}"
+            what = f"has not applied the objects after {SECONDS_TO_CONVERGE} s: {answer.decode(errors='replace')}"
             raise LabError(stack.agent.complaint(what) if stack.agent else what)
 
     async def _end(self, stack: _Stack) -> None:

@@ -1,4 +1,4 @@
-"""A running cluster, made to match a World: machines, Nodes, Pods, servers and manifests. It sends no probes."""
+"""A running cluster, made to match a World: machines, Nodes, Pods, servers and objects. It sends no probes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ipaddress import ip_network
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from windlass.host.linux import namespaces
-from windlass.lab import labs, manifests, segments, underlays, worlds
+from windlass.lab import labs, segments, underlays, worlds
 from windlass.lab.arrivals import Arrivals
 from windlass.lab.labs import Description, LabError, Place
 from windlass.lab.servers import Servers
@@ -41,7 +41,7 @@ class Cluster:
         self.world = World()
         self.lab = lab
         self._fabric = fabric
-        self._underlay = Underlay(lab, segments.segments(machines))
+        self._underlay = Underlay(lab, segments.segments([*machines, *fabric.publisher.machines]))
         self._servers = Servers(self.arrivals)
         self._entries: dict[IPAddress, str] = {}  # the Nodes to which the underlay routes load balancers' addresses
         self._running: dict[str, Pod] = {}
@@ -58,13 +58,16 @@ class Cluster:
 
     async def start(self) -> None:
         await _in_thread(self._underlay.create)
+        for machine in self._fabric.publisher.machines:
+            await _in_thread(self._underlay.plug, machine)
+        await self._fabric.publisher.start()
 
     async def reach(self, world: World, actions: Iterable[Action]) -> None:
         """One step: objects are applied, then actions done, and all of it has taken effect on every Node."""
         before, self.world = self.world, world
         await self._stop_pods()  # while their Nodes are there
         await self._remove_machines(before)
-        self._write_manifests()
+        await self._publish()
         await self._add_hosts(before)
         await self._add_nodes(before)
         await self._start_pods()
@@ -73,7 +76,7 @@ class Cluster:
         await self._stop_pods()  # what had to wait for an agent to be started
         await self._start_pods()
         self._complain_of_waiting_pods()
-        self._write_manifests()  # now with the addresses of the Pods
+        await self._publish()  # now with the addresses of the Pods
         await self._fabric.converge()
         for node in self.world.nodes:
             underlays.ask_neighbours_patiently(self._node_namespace(node))  # the bridge and the gateway may be new
@@ -87,6 +90,7 @@ class Cluster:
         """Only processes and sockets: the lab removes namespaces and files."""
         self._servers.close_all()
         await self._fabric.end()
+        await self._fabric.publisher.end()
 
     # Where things are -------------------------------------------------------------------------------------------
 
@@ -216,8 +220,8 @@ class Cluster:
                 node = pod.spec.node_name
                 raise LabError(f"Pod {key} cannot start: no agent runs on Node {node}; a startAgent in this step helps")
 
-    def _write_manifests(self) -> None:
-        manifests.write(self.lab.manifests, manifests.render(self.world, self.addresses))
+    async def _publish(self) -> None:
+        await self._fabric.publisher.publish(self.world, self.addresses)
 
 
 def _same(pod: Pod, wanted: Mapping[str, Pod]) -> bool:

@@ -9,14 +9,20 @@ if TYPE_CHECKING:
 
     from windlass.lab.directives import ActionSpec
     from windlass.lab.objects import Node, Pod
+    from windlass.lab.publishers import Publisher
     from windlass.model.families import IPAddress
 
 
 class Fabric(Protocol):
-    """Nodes are added with their underlay NICs in place and the manifests written; Pods with an empty namespace."""
+    """Nodes are added with their underlay NICs in place and the objects published; Pods with an empty namespace."""
 
     @property
     def dataplane(self) -> str: ...
+
+    @property
+    def publisher(self) -> Publisher:
+        """How its Nodes learn of the cluster's objects."""
+        ...
 
     async def add_node(self, node: Node, namespace: str, configuration: Mapping[str, object]) -> None: ...
 
@@ -35,7 +41,7 @@ class Fabric(Protocol):
     async def act(self, action: ActionSpec, configuration: Mapping[str, object]) -> None: ...
 
     async def converge(self) -> None:
-        """Until every Node forwards by the manifests as they are now."""
+        """Until every Node forwards by the objects as they are now."""
         ...
 
     async def end(self) -> None:

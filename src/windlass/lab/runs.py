@@ -20,6 +20,7 @@ from windlass.lab.clusters import Cluster
 from windlass.lab.fabrics import Fabric
 from windlass.lab.labs import Lab, LabError
 from windlass.lab.processes import program
+from windlass.lab.publishers import ManifestFolder, Publisher
 from windlass.lab.results import ScenarioResult
 from windlass.lab.rounds import Rounds
 from windlass.lab.scenarios import Scenario, ScenarioError
@@ -31,12 +32,18 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]  # tells a person what is going on
 FabricOf = Callable[[Lab], Fabric]
+PublisherOf = Callable[[Lab], Publisher]
 INTERRUPTED = 130  # as shells have it
 WIDTH_OF_A_FILE = 160
 
 
 def run(
-    paths: Sequence[Path], *, json_file: Path | None = None, programs: Programs | None = None, jobs: int = 1
+    paths: Sequence[Path],
+    *,
+    json_file: Path | None = None,
+    programs: Programs | None = None,
+    jobs: int = 1,
+    publisher_of: PublisherOf = ManifestFolder,
 ) -> int:
     """The whole of `windlass lab run`; returns the exit status. Prints as it goes, in colour only on a terminal."""
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
@@ -45,7 +52,8 @@ def run(
     try:
         check_machine(nodes)
         console.print(f"Nodes forward by {ovs.datapath_in_words()}.")
-        outcome = asyncio.run(interruptible(_run(paths, lambda lab: Agents(lab, nodes), console.print, jobs)))
+        fabric_of: FabricOf = lambda lab: Agents(lab, nodes, publisher_of(lab))  # noqa: E731 - one, for all scenarios
+        outcome = asyncio.run(interruptible(_run(paths, fabric_of, console.print, jobs)))
     except LabError as error:
         console.print(str(error), style="bold red")
         return results.TROUBLE

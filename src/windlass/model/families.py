@@ -14,9 +14,15 @@ class Family(Enum):
     IPV4 = 4
     IPV6 = 6
 
+    # Enum would hash the member's name, in Python, at each look-up; but each member exists once.
+    __hash__ = object.__hash__
+
     def __str__(self) -> str:
         return f"IPv{self.value}"
 
 
+_BY_VERSION = {family.value: family for family in Family}
+
+
 def family_of(value: IPAddress | IPNetwork | IPInterface) -> Family:
-    return Family(value.version)
+    return _BY_VERSION[value.version]

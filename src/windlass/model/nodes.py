@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork
+from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork, family_of
 from windlass.model.services import Service
+
+_FAMILIES = tuple(Family)  # asked for by every Service: going through an Enum takes its time
 
 
 class TrafficMode(Enum):
@@ -26,6 +28,8 @@ class OperatingSystem(Enum):
 
     LINUX = "linux"
     WINDOWS = "windows"
+
+    __hash__ = object.__hash__  # as of Family: each exists once
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,11 @@ class LocalNode:
     @property
     def families(self) -> tuple[Family, ...]:
         """The families in which this Node has both an address and Pods."""
-        return tuple(f for f in Family if f in self.addresses and f in self.pod_cidrs)
+        return tuple([f for f in _FAMILIES if f in self.addresses and f in self.pod_cidrs])
+
+    def own_addresses(self, family: Family) -> tuple[IPAddress, ...]:
+        """The Node IP, and those of its other NICs."""
+        return (self.addresses[family].ip, *(a for a in self.other_addresses if family_of(a) is family))
 
     def gateway(self, family: Family) -> IPAddress:
         """The first address of the PodCIDR: the host's end of the Pod network."""

@@ -7,6 +7,7 @@ for byte what a dump gives back (see `wire`).
 from __future__ import annotations
 
 from enum import Enum
+from functools import cache, lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
 from msgspec import Struct
@@ -205,6 +206,7 @@ def destination(where: IPAddress | IPNetwork) -> tuple[Term, Term]:
     return _addressed(_DESTINATIONS, where)
 
 
+@cache
 def protocol(family: Family, number: int) -> tuple[Term, Term]:
     return ip(family), IP_PROTO(number)
 
@@ -216,6 +218,7 @@ def icmp(family: Family, kind: int | None = None) -> tuple[Term, ...]:
     return (*protocol(family, ICMPV6), *(() if kind is None else (ICMPV6_TYPE(kind),)))
 
 
+@lru_cache(4096)  # Services are many, their ports are few
 def destination_port(family: Family, number: int, port: int, mask: int | None = None) -> tuple[Term, ...]:
     """Packets of protocol `number` (TCP, UDP or SCTP) to this port, or to those that agree in the mask's bits."""
     return (*protocol(family, number), _PORTS[number][1](port, mask))

@@ -22,8 +22,9 @@ def match(*conditions: Condition) -> Match:
     for condition in conditions:
         for term in (condition,) if isinstance(condition, Term) else condition:
             order = term.field.order
-            known = merged.get(order)
-            merged[order] = term if known is None or known == term else _both(known, term)
+            known = merged.setdefault(order, term)
+            if known is not term and known != term:
+                merged[order] = _both(known, term)
     return tuple([merged[order] for order in sorted(merged) if merged[order].mask != 0])
 
 

@@ -37,6 +37,7 @@ from windlass.pipeline.layout import (
     SNAT,
     SNAT_PORT_MASK,
     SNAT_PORTS,
+    TOP,
     UN_SNAT,
     UNTRACKED,
     UPLINK,
@@ -107,6 +108,9 @@ def answers_to_pods(node: LocalNode, family: Family) -> Iterator[Flow]:
 def state() -> Iterator[Flow]:
     yield CONNTRACK_STATE.flow(NORMAL, INVALID).drop(
         why="untranslated or out of its connection's window: passing it on would break that connection"
+    )
+    yield L2_FORWARDING_OUT.flow(TOP, INVALID).drop(
+        why="its connection could not be translated, as no port is free: untranslated it must not leave"
     )
     yield CONNTRACK_STATE.flow(MISS).then(goto(L3_FORWARDING), why="new or known: on to where it belongs")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from windlass.model.families import Family
 from windlass.model.nodes import OperatingSystem
-from windlass.openflow.actions import Action, Ct, DecTtl, Goto, Learn, Move, Resubmit, Set, ToGroup
+from windlass.openflow.actions import Action, Actions, Ct, DecTtl, Goto, Learn, Move, Resubmit, Set, ToGroup
 from windlass.openflow.fields import (
     IPV6_DST,
     IPV6_SRC,
@@ -24,7 +24,7 @@ from windlass.openflow.fields import (
     UDP,
     Field,
 )
-from windlass.openflow.flows import Flow, Group
+from windlass.openflow.flows import Flow, Group, Translations
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class Datapath:
     icmp_errors: bool  # whether it also knows the connection that an ICMP error is about
     unmatched: frozenset[Field]  # accepted in a match, and ignored
     unwritten: frozenset[Field]  # accepted in an action, and not applied
+    routes_answers: bool  # its host can route an answer by the way that the question came, wherever the client is
     recirculations: int  # how often a packet may pass ct or a select group; more and it is lost
 
 
@@ -46,6 +47,7 @@ DATAPATHS = {
         icmp_errors=True,
         unmatched=frozenset(),
         unwritten=frozenset(),
+        routes_answers=True,
         recirculations=12,
     ),
     # Read in the code of the last Open vSwitch with Windows support (3.7.1); no Windows machine confirmed it.
@@ -56,6 +58,7 @@ DATAPATHS = {
         icmp_errors=False,  # they come out of ct as invalid
         unmatched=frozenset({TCP_FLAGS, PKT_MARK}),
         unwritten=frozenset({PKT_MARK, IPV6_SRC, IPV6_DST, SCTP_SRC, SCTP_DST}),
+        routes_answers=False,
         recirculations=6,
     ),
 }
@@ -64,7 +67,7 @@ DATAPATHS = {
 def violations(datapath: Datapath, flows: Iterable[Flow], groups: Iterable[Group] = ()) -> Iterator[str]:
     """Sentences about what this datapath could not carry out of the flows and groups."""
     flows = tuple(flows)
-    buckets = {group.identity: group.buckets for group in groups}
+    buckets = {group.identity: _different(group) for group in groups}
     for flow in flows:
         where = f"{datapath.name} datapath, table {flow.table} priority {flow.priority} ({flow.why})"
         for term in flow.match:
@@ -72,14 +75,21 @@ def violations(datapath: Datapath, flows: Iterable[Flow], groups: Iterable[Group
                 yield f"{where}: it ignores a match on {term.field.name}"
         yield from _undone(datapath, flow.actions, where)
     for identity, of in buckets.items():
-        for bucket in of:
-            yield from _undone(datapath, bucket.actions, f"{datapath.name} datapath, group {identity}")
-    longest = longest_way(flows, {identity: [b.actions for b in of] for identity, of in buckets.items()})
+        for actions in of:
+            yield from _undone(datapath, actions, f"{datapath.name} datapath, group {identity}")
+    longest = longest_way(flows, buckets)
     if longest > datapath.recirculations:
         yield (
             f"{datapath.name} datapath: a packet could recirculate {longest} times, "
             f"and {datapath.recirculations} is the most it can"
         )
+
+
+def _different(group: Group) -> list[Actions]:
+    """What its buckets do, each thing once: where they translate to makes no difference here."""
+    if isinstance(group.buckets, Translations):
+        return [(group.buckets.does,)]
+    return [bucket.actions for bucket in group.buckets]
 
 
 def _undone(datapath: Datapath, actions: Iterable[Action], where: str) -> Iterator[str]:
@@ -91,14 +101,14 @@ def _undone(datapath: Datapath, actions: Iterable[Action], where: str) -> Iterat
             yield f"{where}: zone 0 belongs to the host"
 
 
-def longest_way(flows: Iterable[Flow], buckets: dict[int, list[tuple[Action, ...]]]) -> int:
+def longest_way(flows: Iterable[Flow], buckets: dict[int, list[Actions]]) -> int:
     """The most recirculations any packet can meet. Tables lead only forward, so one pass from the last is enough."""
-    by_table: dict[int, list[tuple[Action, ...]]] = {}
+    by_table: dict[int, list[Actions]] = {}
     for flow in flows:
         by_table.setdefault(flow.table, []).append(flow.actions)
     ways: dict[int, int] = {}
 
-    def cost(actions: tuple[Action, ...]) -> int:
+    def cost(actions: Actions) -> int:
         most = 0
         for action in actions:
             match action:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from windlass.openflow.actions import Action, Goto, Set
 from windlass.openflow.fields import Bits, Term
 from windlass.openflow.flows import Flow
@@ -75,8 +77,7 @@ class Table:
         return FlowStart(self.number, priority, conditions)
 
 
-@dataclass(frozen=True, slots=True)
-class FlowStart:
+class FlowStart(Struct, frozen=True, gc=False):
     """The left half of a flow; `then` completes it."""
 
     table: int

@@ -6,9 +6,9 @@ a dump. The pipeline page of the docs, the words of a rendered flow and the chec
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
-from windlass.model.families import Family, IPAddress
+from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 from windlass.openflow.fields import CT_MARK, CT_STATE, Term, mac, reg
 from windlass.pipeline.declarations import Layout
 
@@ -172,10 +172,26 @@ VIRTUAL_CLIENT: dict[Family, IPAddress] = {
     Family.IPV6: IPv6Address("fd00:169:254:169::111"),
 }
 
-# Ports that translated connections use. Outside of the NodePorts and of the ephemeral ports of Linux and Windows, so
-# that the host's own connections never meet one. Each range is one mask: few flows, few megaflows. Pods that leave as
-# their Node, and clients of Services, have a range each: so their answers are told apart before any look-up.
+# An external address may be the host's own, which no route leads to the switch: then the host sends to its stand-in,
+# the same but for the first bits. They are of ranges that are reserved for ever, and nobody's.
+STAND_INS: dict[Family, IPNetwork] = {Family.IPV4: IPv4Network("240.0.0.0/4"), Family.IPV6: IPv6Network("4000::/3")}
+
+
+def stand_in(address: IPAddress) -> IPAddress:
+    reserved = STAND_INS[family_of(address)]
+    return type(address)(int(reserved.network_address) | int(address) & int(reserved.hostmask))
+
+
+# Ports that translated connections use. A port is taken until its connection is forgotten, which is minutes after its
+# end, so there must be many. They are outside of the ephemeral ports of Linux and Windows, so that the host's own
+# connections never meet one. Each range is one mask: few flows, few megaflows.
+# As the Node, also outside of the NodePorts. Pods that leave as their Node, and clients of Services, have a range each:
+# so their answers are told apart before any look-up.
 SNAT_PORTS = (0x4000, 0x5FFF)
 SNAT_PORT_MASK = (0x4000, 0xE000)
 SERVICE_SNAT_PORTS = (0x6000, 0x6FFF)
 SERVICE_SNAT_PORT_MASK = (0x6000, 0xF000)
+# As the gateway, where besides only the host's own connections are; as the virtual client, where nobody is.
+GATEWAY_SNAT_PORTS = (0x0400, 0x7FFF)
+GATEWAY_SNAT_PORT_MASK = (0x0000, 0x8000)
+VIRTUAL_SNAT_PORTS = (0x0400, 0xFFFF)

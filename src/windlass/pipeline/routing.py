@@ -6,10 +6,10 @@ unless told to, and the host decrements what it forwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 
-from windlass.model.families import Family, IPAddress, IPNetwork, family_of
+from windlass.model.families import Family, IPAddress, IPNetwork
 from windlass.model.nodes import AttachedPod, LocalNode, Peer, TrafficMode
 from windlass.openflow.actions import Action, Set
 from windlass.openflow.fields import ETH_DST, ETH_SRC, IN_PORT, destination, ip, mac, tunnel_destination
@@ -48,13 +48,11 @@ def to_host(node: LocalNode, family: Family) -> Iterator[Flow]:
     yield L3_FORWARDING.flow(NORMAL, destination(node.gateway(family))).then(
         *out_of_gateway(node), why="to the host's end of the Pod network"
     )
-    own: list[IPAddress] = [node.addresses[family].ip, *node.other_addresses]
-    for address in own:
-        if family_of(address) is family:
-            yield L3_FORWARDING.flow(NORMAL, destination(address)).then(
-                *out_of_gateway(node),
-                why="Pod to its own Node: it keeps its address, the host answers by the gateway",
-            )
+    for address in node.own_addresses(family):
+        yield L3_FORWARDING.flow(NORMAL, destination(address)).then(
+            *out_of_gateway(node),
+            why="to its own Node, from a Pod or by a Service: who asks is seen, the host answers by the gateway",
+        )
 
 
 def to_nobody(node: LocalNode, family: Family) -> Iterator[Flow]:
@@ -133,6 +131,14 @@ def tunnel_end(node: LocalNode, peer: Peer) -> IPAddress | None:
     """Both families of Pod traffic ride in one tunnel: over IPv4 where both Nodes have it."""
     common = (family for family in Family if family in node.addresses and family in peer.addresses)
     return next((peer.addresses[family] for family in common), None)
+
+
+def tunnel_ends(node: LocalNode, peers: Iterable[Peer]) -> set[IPAddress]:
+    """Where tunnels of this Node lead to."""
+    tunnelled = (
+        peer for peer in peers if any(not is_direct(node, peer, f) for f in node.families if f in peer.pod_cidrs)
+    )
+    return {end for peer in tunnelled if (end := tunnel_end(node, peer)) is not None}
 
 
 def out_of_gateway(node: LocalNode) -> tuple[Action, ...]:

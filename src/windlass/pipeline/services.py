@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from windlass.model.families import Family, IPAddress, family_of
 from windlass.model.nodes import LocalNode
 from windlass.model.services import Endpoint, Frontend, Protocol, Reach, Service, ServicePort
@@ -19,13 +21,15 @@ from windlass.openflow.fields import (
     Term,
     destination,
     destination_port,
+    icmp,
     ip,
     source,
     source_port,
 )
-from windlass.openflow.flows import Bucket, Flow, Group
+from windlass.openflow.flows import Flow, Group, Translations
 from windlass.openflow.matches import Condition
 from windlass.pipeline import affinity
+from windlass.pipeline.connections import ANY_FRAGMENT, ICMP_ERRORS
 from windlass.pipeline.datapaths import DATAPATHS
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import (
@@ -41,6 +45,8 @@ from windlass.pipeline.layout import (
     FROM_POD,
     FROM_TUNNEL,
     FROM_UPLINK,
+    GATEWAY_SNAT_PORT_MASK,
+    GATEWAY_SNAT_PORTS,
     HAIRPIN,
     HIGH,
     L2_FORWARDING_OUT,
@@ -64,6 +70,8 @@ from windlass.pipeline.layout import (
     UN_SNAT,
     UPLINK,
     VIRTUAL_CLIENT,
+    VIRTUAL_SNAT_PORTS,
+    stand_in,
 )
 from windlass.pipeline.routing import out_of_gateway
 
@@ -91,7 +99,8 @@ def answers(node: LocalNode, family: Family) -> Iterator[Flow]:
     undo = Ct(SNAT_ZONE, table=CONNTRACK.number, nat=Nat())
     for number in DATAPATHS[node.os].transports:
         ours = destination_port(family, number, *SERVICE_SNAT_PORT_MASK)
-        yield UN_SNAT.flow(NORMAL, destination(node.gateway(family)), ours).then(
+        by_gateway = destination_port(family, number, *GATEWAY_SNAT_PORT_MASK)
+        yield UN_SNAT.flow(NORMAL, destination(node.gateway(family)), by_gateway).then(
             undo, why="an endpoint answers a client that it knows as the gateway"
         )
         yield UPLINK.flow(NORMAL, destination(node_ip), ours).then(
@@ -100,6 +109,14 @@ def answers(node: LocalNode, family: Family) -> Iterator[Flow]:
         yield UN_SNAT.flow(NORMAL, FROM_UPLINK, destination(node_ip), ours).then(
             undo, why="an endpoint outside answers a client that it knows as the Node"
         )
+    for when in (destination(node.gateway(family)), (*FROM_UPLINK, *destination(node_ip))):
+        yield UN_SNAT.flow(NORMAL, when, ANY_FRAGMENT).then(
+            undo, why="a fragment has no port to tell: perhaps of an answer to such a client"
+        )
+        for kind in ICMP_ERRORS[family] if DATAPATHS[node.os].icmp_errors else ():
+            yield UN_SNAT.flow(NORMAL, when, icmp(family, kind)).then(
+                undo, why="an error: about what such a client sent?"
+            )
     yield UN_SNAT.flow(NORMAL, FROM_GATEWAY, destination(VIRTUAL_CLIENT[family])).then(
         undo, why="an endpoint on this host answers the host itself, or a client from outside"
     )
@@ -118,32 +135,42 @@ def first_packets(node: LocalNode, family: Family) -> Iterator[Flow]:
 
 
 def node_port_addresses(node: LocalNode, family: Family) -> Iterator[IPAddress]:
-    own: list[IPAddress] = [node.addresses[family].ip, *node.other_addresses]
-    yield from (address for address in own if family_of(address) is family and node.serves_node_ports(address))
+    yield from filter(node.serves_node_ports, node.own_addresses(family))
     yield NODE_PORT_ADDRESS[family]  # what the host makes of its other addresses, having asked the same question
 
 
 def to_endpoints(node: LocalNode, family: Family) -> Iterator[Flow]:
-    """Endpoints that are no Pods; Pods are where they always are (`routing`)."""
-    to_node = destination(node.addresses[family].ip)
-    yield L3_FORWARDING.flow(HIGH, FROM_GATEWAY, CT_SERVICE, to_node).then(
-        SNAT_VIRTUAL.set(),
-        *out_of_gateway(node),
-        why="the host to an endpoint on itself: its answer must come back here",
-    )
-    for origin in (FROM_UPLINK, FROM_POD):
-        # Not as the gateway, which is the host's own address: it would answer itself.
-        yield L3_FORWARDING.flow(HIGH, origin, CT_SERVICE, CT_MASQUERADE, to_node).then(
-            SNAT_VIRTUAL.set(), *out_of_gateway(node), why="to an endpoint on this host, by policy Cluster"
+    """Endpoints that are no Pods; Pods are where they always are (`routing`), and so is the host for those who stay."""
+    # Who comes by another NIC stays who he is, if the host can answer him by way of the switch.
+    routes_answers = DATAPATHS[node.os].routes_answers
+    itself = source(node.gateway(family)) if routes_answers else ()
+    for address in node.own_addresses(family):
+        to_host = destination(address)
+        yield L3_FORWARDING.flow(HIGH, FROM_GATEWAY, CT_SERVICE, CT_MASQUERADE.unset, itself, to_host).then(
+            SNAT_VIRTUAL.set(),
+            *out_of_gateway(node),
+            why="the host to an endpoint on itself: its answer must come back here",
         )
-    yield L3_FORWARDING.flow(HIGH, FROM_UPLINK, CT_SERVICE, CT_MASQUERADE.unset, to_node).then(
-        Output(LOCAL_PORT), why="from outside to an endpoint on this host, by policy Local: the client stays"
-    )
+        for origin in (FROM_GATEWAY, FROM_UPLINK, FROM_POD):
+            # Not as the gateway, which is the host's own address: it would answer itself.
+            yield L3_FORWARDING.flow(HIGH, origin, CT_SERVICE, CT_MASQUERADE, to_host).then(
+                SNAT_VIRTUAL.set(), *out_of_gateway(node), why="to an endpoint on this host, by policy Cluster"
+            )
     for origin in (FROM_GATEWAY, FROM_UPLINK, FROM_TUNNEL):
         yield L3_FORWARDING.flow(MISS, ip(family), origin, CT_SERVICE).then(
             SNAT.set(),
             *out_of_gateway(node),
             why="a Service's endpoint or client outside of the Pod network: the host knows the way",
+        )
+    if not routes_answers:
+        yield from by_the_bridge(node, family)
+
+
+def by_the_bridge(node: LocalNode, family: Family) -> Iterator[Flow]:
+    """A host that answers by its routes alone: `host_endpoint_answers` picks its answers out on their way there."""
+    for address in node.own_addresses(family):
+        yield L3_FORWARDING.flow(HIGH, FROM_UPLINK, CT_SERVICE, CT_MASQUERADE.unset, destination(address)).then(
+            Output(LOCAL_PORT), why="from outside to an endpoint on this host, by policy Local: the client stays"
         )
     yield CONNTRACK_STATE.flow(TOP, FROM_HOST_ENDPOINT, ip(family)).then(
         Output(node.ports.uplink), why="the host talks to the network; if for a Service, it is translated by now"
@@ -155,11 +182,16 @@ def translations(node: LocalNode, family: Family) -> Iterator[Flow]:
     gateway, as_node = node.gateway(family), node.addresses[family].ip
     # L3Forwarding sets one of these at most. The matches say so, too: of one priority no two may fit a packet.
     outside, on_host, itself = SNAT, (SNAT.unset, *SNAT_VIRTUAL), (SNAT.unset, SNAT_VIRTUAL.unset, *HAIRPIN)
-    cases: tuple[tuple[int, Condition, IPAddress, str], ...] = (
-        (TOP, outside, as_node, "an endpoint outside sees the Node"),
-        (TOP, on_host, VIRTUAL_CLIENT[family], "an endpoint on this host sees the virtual client"),
-        (TOP, itself, gateway, "a Pod that is its own endpoint sees the gateway"),
-        (HIGH, CT_MASQUERADE, gateway, "policy Cluster: the endpoint sees the gateway"),
+    cases: tuple[tuple[int, Condition, Nat, str], ...] = (
+        (TOP, outside, Nat(as_node, ports=SERVICE_SNAT_PORTS), "an endpoint outside sees the Node"),
+        (
+            TOP,
+            on_host,
+            Nat(VIRTUAL_CLIENT[family], ports=VIRTUAL_SNAT_PORTS),
+            "an endpoint on this host sees the virtual client",
+        ),
+        (TOP, itself, Nat(gateway, ports=GATEWAY_SNAT_PORTS), "a Pod that is its own endpoint sees the gateway"),
+        (HIGH, CT_MASQUERADE, Nat(gateway, ports=GATEWAY_SNAT_PORTS), "policy Cluster: the endpoint sees the gateway"),
     )
     for priority, condition, seen_as, why in cases:
         when: tuple[Condition, ...] = (ip(family), CT_SERVICE, condition)
@@ -167,7 +199,7 @@ def translations(node: LocalNode, family: Family) -> Iterator[Flow]:
             SNAT_ZONE,
             table=L2_FORWARDING_OUT.number,
             commit=True,
-            nat=Nat(source=seen_as, ports=SERVICE_SNAT_PORTS),
+            nat=seen_as,
         )
         yield CONNTRACK_COMMIT.flow(priority, *when, NEW).then(commit, why=why)
         yield CONNTRACK_COMMIT.flow(priority, *when, ESTABLISHED_ORIGINAL).then(
@@ -183,6 +215,10 @@ def service_flows(node: LocalNode, service: Service) -> Iterator[Flow]:
         for frontend in port.frontends:
             yield from enters(service, port, frontend)
             yield from serves(node, service, port, frontend)
+            if frontend.reach is Reach.EXTERNAL and frontend.address is not None:
+                # Where it is an address of the host's own: the host's connections, and those by its other NICs.
+                own = replace(frontend, address=stand_in(frontend.address))
+                yield from serves(node, service, port, own, stands_for=frontend.address)
         if port.affinity_seconds:
             yield from remembers(service, port)
     yield from host_endpoint_answers(node, service)
@@ -211,7 +247,10 @@ def enters(service: Service, port: ServicePort, frontend: Frontend) -> Iterator[
             )
 
 
-def serves(node: LocalNode, service: Service, port: ServicePort, frontend: Frontend) -> Iterator[Flow]:
+def serves(
+    node: LocalNode, service: Service, port: ServicePort, frontend: Frontend, stands_for: IPAddress | None = None
+) -> Iterator[Flow]:
+    """`stands_for`: the host's own address, of which the frontend has the stand-in; it asks itself by that one, too."""
     at = TO_NODE if frontend.address is None else destination(frontend.address)
     addressed = (*at, *destination_port(port.family, port.protocol, frontend.port))
     if frontend.sources is None:
@@ -219,9 +258,13 @@ def serves(node: LocalNode, service: Service, port: ServicePort, frontend: Front
         return
     for allowed in frontend.sources:
         yield from _balanced(node, service, port, frontend, addressed, source(allowed), from_node=False)
-    if any(node.addresses[port.family].ip in allowed for allowed in frontend.sources):
+    not_allowed = f"Service {service.key}: not in loadBalancerSourceRanges"
+    itself = {node.addresses[port.family].ip, stands_for} - {None}
+    if any(address in allowed for allowed in frontend.sources for address in itself):
         yield from _from_node(node, service, port, addressed)
-    yield SERVICE_LB.flow(LOW + 1, addressed).drop(why=f"Service {service.key}: not in loadBalancerSourceRanges")
+    else:  # also where a range has the gateway, whose address the Node itself comes with
+        yield SERVICE_LB.flow(HIGH, addressed, _node_itself(node, port.family)).drop(why=not_allowed)
+    yield SERVICE_LB.flow(LOW + 1, addressed).drop(why=not_allowed)
 
 
 def remembers(service: Service, port: ServicePort) -> Iterator[Flow]:
@@ -235,7 +278,12 @@ def remembers(service: Service, port: ServicePort) -> Iterator[Flow]:
 
 
 def host_endpoint_answers(node: LocalNode, service: Service) -> Iterator[Flow]:
-    """By policy Local a client from outside is not translated: what the host answers is looked up on its way out."""
+    """By policy Local a client from outside is not translated: what the host answers is looked up on its way out.
+
+    Unless the host knows by itself that its answer is to go back to the switch.
+    """
+    if DATAPATHS[node.os].routes_answers:
+        return
     answering: dict[tuple[Family, Protocol, int], None] = {}  # each once: ports of a Service may share an endpoint
     for port in _served(node, service):
         if any(frontend.local_only and frontend.reach is not Reach.CLUSTER_IP for frontend in port.frontends):
@@ -285,9 +333,13 @@ def _balanced(
             yield SERVICE_LB.flow(NORMAL, addressed, origin).drop(why=f"{name}: policy Local, and no endpoint is here")
 
 
+def _node_itself(node: LocalNode, family: Family) -> tuple[Term, ...]:
+    """It comes by the gateway, with the gateway's address."""
+    return (*source(node.gateway(family)), *FROM_GATEWAY)
+
+
 def _from_node(node: LocalNode, service: Service, port: ServicePort, addressed: tuple[Term, ...]) -> Iterator[Flow]:
-    """The Node itself: it comes by the gateway, with the gateway's address."""
-    when = (HIGH, addressed, source(node.gateway(port.family)), FROM_GATEWAY)
+    when = (HIGH, addressed, _node_itself(node, port.family))
     if port.anywhere:
         yield from _to_groups(port, when, (), local=False, why=f"the Node itself to Service {service.key}")
     else:
@@ -311,7 +363,7 @@ def _to_groups(
         yield SERVICE_LB.flow(priority, *conditions, share).then(*before, *does, why=why)  # type: ignore[arg-type]
 
 
-def _groups(service: Service, port: ServicePort, endpoints: Sequence[Endpoint], *, local: bool) -> Iterator[Group]:
+def _groups(service: Service, port: ServicePort, endpoints: tuple[Endpoint, ...], *, local: bool) -> Iterator[Group]:
     count = _group_count(endpoints) if endpoints else 0
     why = f"the endpoints of Service {service.key}" + (" on this Node" if local else "")
     for number in range(count):
@@ -321,11 +373,10 @@ def _groups(service: Service, port: ServicePort, endpoints: Sequence[Endpoint], 
                 group, tuple(map(affinity.bucket, affinity.numbered(choice))), why, affinity.CLIENT[port.family]
             )
         else:
-            buckets = (Bucket(index, (_translate(endpoint),)) for index, endpoint in enumerate(choice))
-            yield Group(group, tuple(buckets), why)
+            yield Group(group, Translations(_TO_ENDPOINT, choice), why)
 
 
-def _choices(port: ServicePort) -> Iterator[tuple[Sequence[Endpoint], bool]]:
+def _choices(port: ServicePort) -> Iterator[tuple[tuple[Endpoint, ...], bool]]:
     """The endpoints that a frontend chooses among, and whether they are those on this Node."""
     yield port.endpoints, False
     if any(frontend.local_only for frontend in port.frontends):
@@ -333,8 +384,7 @@ def _choices(port: ServicePort) -> Iterator[tuple[Sequence[Endpoint], bool]]:
 
 
 def _translate(endpoint: Endpoint) -> Ct:
-    nat = Nat(to=endpoint.address, ports=(endpoint.port, endpoint.port))
-    return Ct(POD_ZONE, L3_FORWARDING.number, True, nat, _MARKS)
+    return replace(_TO_ENDPOINT, nat=Nat(to=endpoint.address, ports=(endpoint.port, endpoint.port)))
 
 
 def _group_count(endpoints: Sequence[Endpoint]) -> int:
@@ -350,3 +400,4 @@ def group_id(port: ServicePort, number: int, *, local: bool) -> int:
 
 
 _MARKS = (CT_SERVICE.set(), Move(MASQUERADE.bits, CT_MASQUERADE.bits))
+_TO_ENDPOINT = Ct(POD_ZONE, L3_FORWARDING.number, commit=True, sets=_MARKS)

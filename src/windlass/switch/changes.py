@@ -20,6 +20,10 @@ from windlass.openflow.wire.groups import EncodedGroup
 Identity: TypeAlias = Key | int  # what a switch tells its flows apart by, and its groups
 
 
+def identity_of(one: EncodedFlow | EncodedGroup) -> Identity:
+    return one.key if isinstance(one, EncodedFlow) else one.identity
+
+
 @dataclass(frozen=True, slots=True)
 class Holding:
     """Flows and groups, by their identity, that a switch holds or should hold."""
@@ -50,6 +54,12 @@ class Holding:
                 self.flows.pop(identity, None)
         self.flows.update(part.flows)
         self.groups.update(part.groups)
+
+    @property
+    def contents(self) -> Iterator[EncodedFlow | EncodedGroup]:
+        """Groups before the flows that may lead to them."""
+        yield from self.groups.values()
+        yield from self.flows.values()
 
     def copy(self) -> Holding:
         return Holding(dict(self.flows), dict(self.groups))
@@ -137,27 +147,27 @@ def message(step: Step, xid: int) -> bytes:
     return step.message(xid)
 
 
-def diff(installed: Holding, flows: Iterable[EncodedFlow], groups: Iterable[EncodedGroup]) -> Iterator[Step]:
-    """The steps from `installed` to exactly these flows and groups, in an order that a switch can take.
+def diff(installed: Holding, wanted: Iterable[EncodedFlow | EncodedGroup]) -> Iterator[Step]:
+    """The steps from `installed` to exactly what is wanted, in an order that a switch can take.
 
-    Groups come before the flows that use them, and go after them: deleting a group deletes its flows. Flows are
-    added before others are deleted, so that a packet never meets less than both the old and the new.
+    A group must stand before the flows that lead to it; it goes after them, for deleting a group deletes its flows.
+    Flows are added before others are deleted, so that a packet never meets less than both the old and the new.
 
     The steps are made as they are asked for, so that a switch takes in the first while the last are still being
     encoded. `installed` is read at once and not changed.
     """
     surplus_groups = dict(installed.groups)
     surplus_flows = dict(installed.flows)
-    for group in groups:
-        held_group = surplus_groups.pop(group.identity, None)
-        if held_group is None:
-            yield AddGroup(group)
-        elif held_group != group:
-            yield ModifyGroup(group)
-    for flow in flows:
-        held_flow = surplus_flows.pop(flow.key, None)
-        if held_flow != flow:
-            yield AddFlow(flow)
+    for one in wanted:
+        if isinstance(one, EncodedFlow):
+            if surplus_flows.pop(one.key, None) != one:
+                yield AddFlow(one)
+        else:
+            held = surplus_groups.pop(one.identity, None)
+            if held is None:
+                yield AddGroup(one)
+            elif held != one:
+                yield ModifyGroup(one)
     for flow in surplus_flows.values():
         yield DeleteFlow(flow)
     for group in surplus_groups.values():

@@ -11,6 +11,7 @@ import struct
 from asyncio import Future, Queue, StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from itertools import chain
 from typing import Generic, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -113,8 +114,7 @@ class Connection:
         Each stands for itself: one that is refused does not keep the others out.
         """
         with self._delivery(things, message) as delivery:
-            await self._send(delivery.messages)
-            await self.barrier()
+            await self._ask(wire.barrier_request, after=delivery.messages)
         return delivery.outcome()
 
     async def commit(self, things: Iterable[T], message: Callable[[T, int], bytes]) -> Outcome[T] | None:
@@ -124,10 +124,10 @@ class Connection:
         """
         bundle = self._xid()
         with self._delivery(things, message) as delivery:
-            await self._send((bundles.open_(bundle, bundle),))
-            await self._send(bundles.add(bundle, message) for message in delivery.messages)
+            opening = (bundles.open_(bundle, bundle),)
+            adding = (bundles.add(bundle, message) for message in delivery.messages)
             try:
-                await self._ask(lambda xid: bundles.commit(bundle, xid))
+                await self._ask(lambda xid: bundles.commit(bundle, xid), after=chain(opening, adding))
             except OpenFlowError:
                 return None
         return delivery.outcome()
@@ -272,12 +272,13 @@ class Connection:
             self.lose(str(error))
             self._check()
 
-    async def _ask(self, request: Callable[[int], bytes]) -> None:
+    async def _ask(self, request: Callable[[int], bytes], after: Iterable[bytes] = ()) -> None:
+        """Returns with the answer. The messages before it go along: what is little is written, and read, at once."""
         xid = self._xid()
         answer: Future[None] = asyncio.get_running_loop().create_future()
         self._answers[xid] = answer
         try:
-            await self._send((request(xid),))
+            await self._send(chain(after, (request(xid),)))
             await answer
         finally:
             del self._answers[xid]

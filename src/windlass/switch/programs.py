@@ -6,7 +6,7 @@ It decides nothing about flows: what should be there is the Program's, what to s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NoReturn
@@ -16,8 +16,10 @@ import structlog
 from windlass.openflow import ofctl
 from windlass.openflow.actions import Actions
 from windlass.openflow.flows import Flow, Group
+from windlass.openflow.wire import ct_flush
 from windlass.openflow.wire import flows as flow_wire
 from windlass.openflow.wire import groups as group_wire
+from windlass.openflow.wire.ct_flush import Flush
 from windlass.openflow.wire.errors import OpenFlowError
 from windlass.openflow.wire.flows import EncodedFlow, Key
 from windlass.openflow.wire.groups import EncodedGroup, GroupTooLargeError
@@ -26,7 +28,7 @@ from windlass.openflow.wire.monitors import Event as FlowEvent
 from windlass.openflow.wire.monitors import FlowUpdate
 from windlass.openflow.wire.packets import PacketIn
 from windlass.openflow.wire.ports import PortStatus
-from windlass.program import NOTHING, Owner, Part, Program
+from windlass.program import NOTHING, AnyPart, Owner, Program
 from windlass.switch.changes import (
     DeleteFlow,
     DeleteGroup,
@@ -35,6 +37,7 @@ from windlass.switch.changes import (
     Step,
     diff,
     differing,
+    identity_of,
     message,
 )
 from windlass.switch.connection import (
@@ -49,8 +52,8 @@ from windlass.switch.learned import forget_idle, is_learned
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to connect; the socket is local, trying is cheap
 
-# With a monitor the switch tells of every single message of ours, which makes it a third slower. Where so many flows
-# are missing it is off for the while, and the bridge is looked at once more afterwards.
+# With a monitor the switch tells of every single message of ours, which makes it a third slower. Where the flows of so
+# many owners are missing it is off for the while, and the bridge is looked at once more afterwards.
 _BULK = 1000
 
 _log = structlog.get_logger(__name__)
@@ -95,7 +98,7 @@ class InstalledProgram:
         self._program = dict(program)
         self._on_event = on_event
         self._on_loss = on_loss
-        self._last_asked: dict[Identity, Owner] = {}  # who last asked for it, of what was asked for by `apply`
+        self._askers: dict[Identity, tuple[Owner, ...]] = {}  # who asks for it; the last of them has it his way
         self._installed = Holding()  # what the switch accepted from us, or said it had
         self._problems: dict[Identity, Problem] = {}
         self._connection: Connection | None = None  # one that has been synced
@@ -107,6 +110,11 @@ class InstalledProgram:
         return self._program
 
     @property
+    def flow_count(self) -> int:
+        """Of those that the switch holds. To ask the Program itself would work them all out."""
+        return len(self._installed.flows)
+
+    @property
     def problems(self) -> Sequence[Problem]:
         return tuple(self._problems.values())
 
@@ -114,7 +122,7 @@ class InstalledProgram:
         """Returns when the switch holds the Program, but for what `problems` names."""
         await self._synced.wait()
 
-    async def apply(self, parts: Mapping[Owner, Part]) -> None:
+    async def apply(self, parts: Program) -> None:
         """These owners ask for these parts from now on; for nothing with NOTHING. Returns when the switch has them.
 
         The work grows with these parts, not with the Program. All of them become visible to packets at once. While
@@ -152,6 +160,13 @@ class InstalledProgram:
         except ConnectionLostError:
             return 0
 
+    async def forget_connections(self, stale: Iterable[Flush]) -> str:
+        """Has the switch forget tracked connections; why it refused, if so. ConnectionLostError while it is away."""
+        if self._connection is None:
+            raise ConnectionLostError(self.trouble)
+        outcome = await self._connection.deliver(stale, ct_flush.flush)
+        return str(outcome.refused[0].error) if outcome.refused else ""
+
     async def packet_out(self, packet: bytes, in_port: int, does: Actions) -> None:
         """Have the switch treat the packet as one that came in by `in_port`. While it is away, packets are lost."""
         if self._connection is not None:
@@ -188,16 +203,16 @@ class InstalledProgram:
         async with self._lock:
             await _watch(connection)  # before it is read, so that nothing slips in between
             held = await _read(connection)
-            bulk = sum(len(part.flows) for part in self._program.values()) - len(held.flows) > _BULK
+            # Each owner asks for a flow at least. How many it is exactly is not known before they are worked out.
+            bulk = len(self._program) - len(held.flows) > _BULK
             if bulk:
                 with suppress(OpenFlowError):  # as `_watch` has said, if there are no monitors
                     await connection.unwatch_flows()
             self._installed = held
             self._problems.clear()
-            # Encoded as the switch takes them in: both work at the same time.
-            flows = (flow_wire.encode(flow) for part in self._program.values() for flow in part.flows)
-            steps = diff(held, flows, self._encoded_groups(self._program))
-            outcome = await connection.deliver(steps, message)
+            self._askers.clear()
+            # Worked out and encoded as the switch takes them in: both work at the same time.
+            outcome = await connection.deliver(diff(held, self._encoded(self._program)), message)
             self._record(outcome)
             self.counters.syncs += 1
             self.trouble = ""
@@ -253,7 +268,7 @@ class InstalledProgram:
     async def _heal(self, connection: Connection, identities: Collection[Identity], found: Holding) -> int:
         """Puts back what we had under these identities, where something else was found."""
         ours, theirs = self._installed.only(identities), found.only(identities)
-        steps = list(diff(theirs, ours.flows.values(), ours.groups.values()))
+        steps = list(diff(theirs, ours.contents))
         if not steps:
             return 0
         self._installed.put(identities, theirs)  # until the steps are taken
@@ -266,42 +281,53 @@ class InstalledProgram:
 
     # ---- what we do to it
 
-    def _adopt(self, parts: Mapping[Owner, Part]) -> list[Step]:
+    def _adopt(self, parts: Program) -> list[Step]:
         """Makes these parts the Program's, and says what is to be done in the switch for that."""
         touched = {identity for owner in parts for identity in self._release(owner)}
-        flows: list[EncodedFlow] = []
-        groups: list[EncodedGroup] = []
-        for owner, part in parts.items():
-            if part == NOTHING:
-                continue
-            self._program[owner] = part
-            new_flows = [flow_wire.encode(flow) for flow in part.flows]
-            flows += new_flows
-            groups += self._encoded_groups({owner: part})
-            identities: list[Identity] = [flow.key for flow in new_flows]
-            identities += (group.identity for group in part.groups)
-            self._last_asked.update(dict.fromkeys(identities, owner))
-            touched.update(identities)
-        return list(diff(self._installed.only(touched), flows, groups))
+        asking = {owner: part for owner, part in parts.items() if part != NOTHING}
+        self._program.update(asking)
+        wanted = {identity_of(one): one for one in self._encoded(asking)}
+        wanted.update(self._left(touched - wanted.keys()))
+        return list(diff(self._installed.only(touched | wanted.keys()), wanted.values()))
 
     def _release(self, owner: Owner) -> Iterator[Identity]:
-        """What this owner asked for, and nobody else since: a new Pod may have got the port of one that is gone."""
+        """What this owner asked for."""
         for identity, _ in _contents(self._program.pop(owner, NOTHING)):
-            if self._last_asked.get(identity, owner) == owner:
-                self._last_asked.pop(identity, None)
-                self._problems.pop(identity, None)
-                yield identity
+            others = tuple([other for other in self._askers.pop(identity, ()) if other != owner])
+            if others:
+                self._askers[identity] = others
+            self._problems.pop(identity, None)
+            yield identity
 
-    def _encoded_groups(self, parts: Program) -> Iterator[EncodedGroup]:
+    def _left(self, released: Collection[Identity]) -> Iterator[tuple[Identity, EncodedFlow | EncodedGroup]]:
+        """Of what was released, what others ask for still: a new Pod may have got the port of one that is gone."""
+        for owner in {self._askers[identity][-1] for identity in released if identity in self._askers}:
+            for one in self._encoded_part(owner, self._program[owner]):
+                identity = identity_of(one)
+                if identity in released and self._askers[identity][-1] == owner:
+                    yield identity, one
+
+    def _encoded(self, parts: Program) -> Iterator[EncodedFlow | EncodedGroup]:
+        """What these owners ask for from now on, owner by owner."""
         for owner, part in parts.items():
-            for group in part.groups:
-                try:
-                    yield group_wire.encode(group)
-                except GroupTooLargeError as error:
-                    self._problems[group.identity] = Problem(owner, group, str(error))
-                    # Better the buckets it had than none, and no flow that leads nowhere.
-                    if (held := self._installed.groups.get(group.identity)) is not None:
-                        yield held
+            alone = (owner,)
+            for one in self._encoded_part(owner, part):
+                askers = self._askers.setdefault(identity_of(one), alone)
+                if askers is not alone:
+                    self._askers[identity_of(one)] = (*askers, owner)
+                yield one
+
+    def _encoded_part(self, owner: Owner, part: AnyPart) -> Iterator[EncodedFlow | EncodedGroup]:
+        """The groups first: only its own flows lead to them."""
+        for group in part.groups:
+            try:
+                yield group_wire.encode(group)
+            except GroupTooLargeError as error:
+                self._problems[group.identity] = Problem(owner, group, str(error))
+                # Better the buckets it had than none, and no flow that leads nowhere.
+                if (held := self._installed.groups.get(group.identity)) is not None:
+                    yield held
+        yield from map(flow_wire.encode, part.flows)
 
     async def _carry_out(self, connection: Connection, steps: Sequence[Step]) -> None:
         if not steps:
@@ -341,7 +367,7 @@ def _whole(connection: Connection) -> Iterator[None]:
         raise
 
 
-def _contents(part: Part) -> Iterator[tuple[Identity, Flow | Group]]:
+def _contents(part: AnyPart) -> Iterator[tuple[Identity, Flow | Group]]:
     for flow in part.flows:
         yield flow_wire.encode(flow).key, flow
     for group in part.groups:

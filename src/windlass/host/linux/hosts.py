@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +25,7 @@ from windlass.model.families import IPAddress
 
 P = ParamSpec("P")
 R = TypeVar("R")
+W = TypeVar("W", Watch, TableWatch)
 _THREADS = 16  # the kernel does one thing at a time, but takes its time to wipe up after a deletion
 
 
@@ -88,9 +89,9 @@ class LinuxHost(Host):
         return await self._run(pods.attached)
 
     async def watch(self, names: HostNames) -> AsyncGenerator[frozenset[str], None]:
-        watches: list[Watch | TableWatch] = [await self._run(Watch, names)]
+        watches: list[Watch | TableWatch] = [await self._opened(self._run(Watch, names))]
         with suppress(HostError):  # of a kernel without nftables, which has no table either
-            watches.append(await self._run(TableWatch, service_tables.NAME, names.gateway))
+            watches.append(await self._opened(self._run(TableWatch, service_tables.NAME, names.gateway)))
         loop = asyncio.get_running_loop()
         changed = set(names)
         wake = asyncio.Event()
@@ -115,6 +116,15 @@ class LinuxHost(Host):
                 loop.remove_reader(watch.fileno())
                 watch.close()
 
+    async def _opened(self, opening: Coroutine[None, None, W]) -> W:
+        """The watch; it is closed again if nobody waits for it any more."""
+        task = asyncio.get_running_loop().create_task(opening)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_close)
+            raise
+
     async def close(self) -> None:
         await asyncio.gather(*self._finishing, return_exceptions=True)
         await asyncio.to_thread(self._threads.shutdown)
@@ -130,3 +140,8 @@ class LinuxHost(Host):
             return await asyncio.get_running_loop().run_in_executor(self._threads, connected)
         except OSError as error:
             raise HostError(f"the kernel refused: {error}") from error
+
+
+def _close(opened: asyncio.Task[W]) -> None:
+    if opened.exception() is None:
+        opened.result().close()

@@ -18,7 +18,7 @@ import msgspec
 from windlass.host.linux.nftables import Command
 from windlass.host.plans import ExternalPort, NodePort, ServiceAccess, ServicePortItem
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
-from windlass.pipeline.layout import NODE_PORT_ADDRESS, VIRTUAL_CLIENT
+from windlass.pipeline.layout import NODE_PORT_ADDRESS, STAND_INS, VIRTUAL_CLIENT
 
 NAME = "windlass"
 # The bit in the mark of a packet for an external port, on its way to the gateway. Those of kube-proxy (0x4000, 0x8000),
@@ -120,18 +120,27 @@ class Chain:
 def chains(access: ServiceAccess) -> tuple[Chain, ...]:
     families = sorted({family_of(source) for source in access.sources}, key=str)
     gateway, bridge = _is(_meta("iifname"), access.gateway), _is(_meta("iifname"), access.bridge)
+    to_stand_ins = Rule("is it for an external port here?", (_MARKED, {"jump": {"target": "stand-ins"}}))
     to_node_ports = Rule("is it for a NodePort?", ({"jump": {"target": "node-ports"}},))
     to_external_ports = Rule("is it for an external port?", ({"jump": {"target": "external-ports"}},))
     from_switch = Rule("from the switch, which knows its Services", (gateway, _RETURN))
     from_wire = Rule("from the wire, where the switch knows them", (bridge, _RETURN))
+    asked = (_asks(access, family) for family in families)
     let_pass = (_let_pass(bridge, address) for address in sorted(access.node_ips, key=str))
     return (
         Chain("node-ports", tuple(map(_node_ports, families))),
         Chain("external-ports", tuple(map(_external_ports, families))),
-        Chain("come", (from_switch, *let_pass, to_node_ports), "nat", "prerouting", _DNAT),
-        Chain("start", (to_node_ports,), "nat", "output", _DNAT),
-        Chain("come-external", (from_switch, from_wire, to_external_ports), "filter", "prerouting", _BEFORE_ROUTING),
-        Chain("start-external", (to_external_ports,), "route", "output", _BEFORE_ROUTING),
+        Chain("stand-ins", tuple(map(_stand_ins, families))),
+        Chain("come", (from_switch, *let_pass, to_stand_ins, to_node_ports), "nat", "prerouting", _DNAT),
+        Chain("start", (to_stand_ins, to_node_ports), "nat", "output", _DNAT),
+        Chain(
+            "come-external",
+            (*asked, from_switch, from_wire, to_external_ports),
+            "filter",
+            "prerouting",
+            _BEFORE_ROUTING,
+        ),
+        Chain("start-external", (_answers(), to_external_ports), "route", "output", _BEFORE_ROUTING),
         Chain("leave", tuple(_as_gateway(access, family) for family in families), "nat", "postrouting", _SNAT),
         Chain("unmark", (_unmark(access),), "filter", "postrouting", _BEFORE_ROUTING),
         Chain("guard", tuple(_guard(gateway)), "filter", "prerouting", _BEFORE_TRACKING),
@@ -168,6 +177,47 @@ def _external_ports(family: Family) -> Rule:
     )
 
 
+def _asks(access: ServiceAccess, family: Family) -> Rule:
+    """The switch gives the host's endpoints clients from anywhere. Not those of the gateway's own address: they are no
+    Service's, and the switch has no way for their answers.
+    """
+    return Rule(
+        "the switch asks the host: its answer goes back there",
+        (
+            _is(_meta("iifname"), access.gateway),
+            {"match": {"op": "in", "left": _ct("state"), "right": "new"}},
+            _is_not(_field(_IP[family], "daddr"), _source(access, family)),
+            _is({"fib": {"result": "type", "flags": ["daddr"]}}, "local"),
+            {"mangle": {"key": _ct("mark"), "value": {"|": [_ct("mark"), MARK]}}},
+        ),
+    )
+
+
+def _answers() -> Rule:
+    return Rule(
+        "an answer to the switch: routed there, wherever the client is",
+        (
+            _is(_ct("direction"), "reply"),
+            _is({"&": [_ct("mark"), MARK]}, MARK),
+            {"mangle": {"key": _meta("mark"), "value": {"|": [_meta("mark"), MARK]}}},
+        ),
+    )
+
+
+def _stand_ins(family: Family) -> Rule:
+    """The host's own addresses are looked at before any mark is: so it must not be one of them that is routed."""
+    ip, reserved = _IP[family], STAND_INS[family]
+    kept: Expression = {"&": [_field(ip, "daddr"), str(reserved.hostmask)]}
+    return Rule(
+        "an external port at an address of this host",
+        (
+            _is(_meta("nfproto"), {Family.IPV4: "ipv4", Family.IPV6: "ipv6"}[family]),
+            _is({"fib": {"result": "type", "flags": ["daddr"]}}, "local"),
+            {"dnat": {"family": ip, "addr": {"|": [kept, str(reserved.network_address)]}}},
+        ),
+    )
+
+
 def _let_pass(bridge: Expression, node_ip: IPAddress) -> Rule:
     """A connection must not begin by one way and go on by another."""
     to_node = _is(_field(_IP[family_of(node_ip)], "daddr"), str(node_ip))
@@ -177,7 +227,7 @@ def _let_pass(bridge: Expression, node_ip: IPAddress) -> Rule:
 def _as_gateway(access: ServiceAccess, family: Family) -> Rule:
     """Not by masquerading, which forgets all connections when the gateway is down for a moment."""
     ip = _IP[family]
-    source = next(str(address) for address in access.sources if family_of(address) is family)
+    source = _source(access, family)
     return Rule(
         "the host's own to a Service: as the gateway",
         (
@@ -190,11 +240,14 @@ def _as_gateway(access: ServiceAccess, family: Family) -> Rule:
     )
 
 
+def _source(access: ServiceAccess, family: Family) -> str:
+    return next(str(address) for address in access.sources if family_of(address) is family)
+
+
 def _unmark(access: ServiceAccess) -> Rule:
     """Else the mark would come back with the packet from the kernel's datapath, and it would be routed in circles."""
-    marked = _is({"&": [_meta("mark"), MARK]}, MARK)
     cleared: Expression = {"mangle": {"key": _meta("mark"), "value": {"&": [_meta("mark"), _UNMARKED]}}}
-    return Rule("routed: the mark has served", (_is(_meta("oifname"), access.gateway), marked, cleared))
+    return Rule("routed: the mark has served", (_is(_meta("oifname"), access.gateway), _MARKED, cleared))
 
 
 def _guard(gateway: Expression) -> Iterator[Rule]:
@@ -244,8 +297,15 @@ def _meta(key: str) -> Expression:
     return {"meta": {"key": key}}
 
 
+def _ct(key: str) -> Expression:
+    return {"ct": {"key": key}}
+
+
 def _field(protocol: str, name: str) -> Expression:
     return {"payload": {"protocol": protocol, "field": name}}
+
+
+_MARKED = _is({"&": [_meta("mark"), MARK]}, MARK)
 
 
 def _prefix(network: IPNetwork) -> Expression:

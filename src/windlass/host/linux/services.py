@@ -112,7 +112,8 @@ def _sentence(
     if coming:
         return (
             f"could not make {coming[0]}: {error}; the host reaches ClusterIPs, but neither NodePorts nor external "
-            "addresses, and who comes by its other NICs does not reach them either"
+            "addresses, who comes by its other NICs does not reach them either, and nobody from outside reaches "
+            "endpoints on this host by policy Local"
         )
     items: list[Item] = [*added, *going, *removed]
     more = f" and {len(items) - 1} more" if len(items) > 1 else ""
@@ -197,13 +198,16 @@ def _let_loopback_out(gateway: str, *, allow: bool) -> None:
 
 
 def _not_forwarding(netlink: Netlink, access: ServiceAccess) -> Iterator[str]:
-    """NICs at which NodePorts answer, and that do not forward (IPv4; for IPv6 all interfaces do or none)."""
-    served = (
-        index
-        for index, address in rtnetlink.addresses(netlink)
-        if not address.is_loopback and any(address.ip in network for network in access.networks if network.version == 4)
+    """NICs by which clients of Services may come, and that do not forward (IPv4; for IPv6 all interfaces do or none).
+
+    Whatever addresses NodePorts answer at: external addresses are asked for by any NIC.
+    """
+    if all(source.version != 4 for source in access.sources):
+        return
+    used = (
+        index for index, address in rtnetlink.addresses(netlink) if address.version == 4 and not address.is_loopback
     )
-    for index in dict.fromkeys(served):
+    for index in dict.fromkeys(used):
         link = rtnetlink.link(netlink, index)
         if link is not None and not settings.sysctl(Family.IPV4, link.name, "forwarding"):
             yield link.name

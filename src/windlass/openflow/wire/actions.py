@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from functools import cache
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -152,6 +153,7 @@ def _ct(action: Ct) -> bytes:
 _TRANSLATE = struct.Struct("!HHIH2xHH")
 _SOURCE, _DESTINATION = 1, 2
 _IPV4, _IPV6, _FIRST_PORT, _LAST_PORT = 1, 4, 16, 32
+PLACE_OF_NAT = _TRACK.size + _TRANSLATE.size  # within an encoded Ct: where the address and the port stand
 _AS_COMMITTED = _TRANSLATE.pack(_EXPERIMENTER, 16, _NICIRA, _NAT, 0, 0)
 
 
@@ -211,7 +213,9 @@ _PROPERTY = struct.Struct("!HH")
 _MAX_LENGTH, _USERDATA = 0, 3
 
 
+@cache
 def _to_controller(action: ToController) -> bytes:
+    """Kept: there are few, and each Service has one of them."""
     if not action.userdata:
         return _PORT.pack(_OUTPUT, 16, CONTROLLER_PORT, action.max_length)
     properties = b""

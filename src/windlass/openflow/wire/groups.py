@@ -77,17 +77,8 @@ def _bucket(bucket: Bucket) -> bytes:
     return _BUCKET.pack(length + 16, length, bucket.identity) + does + _WEIGHT.pack(0, 8, bucket.weight)
 
 
-class _Template(Struct, frozen=True, gc=False):
-    """A bucket with places for its identity, an address and a port."""
-
-    layout: struct.Struct
-    start: bytes
-    middle: bytes
-    end: bytes
-
-
 def _translations(buckets: Translations) -> bytes:
-    """The same as of each bucket by itself, and much quicker: most of the bytes of a large cluster come from here."""
+    """As of each bucket by itself, and much quicker: most bytes of a large cluster are made here."""
     templates = _templates(buckets.does)
     encoded: list[bytes] = []
     for identity, place in enumerate(buckets.to):
@@ -97,18 +88,21 @@ def _translations(buckets: Translations) -> bytes:
     return b"".join(encoded)
 
 
+_Template = tuple[struct.Struct, bytes, bytes, bytes]
+
+
 @cache
-def _templates(does: Ct) -> Mapping[type[IPAddress], tuple[struct.Struct, bytes, bytes, bytes]]:
-    return {type(address): _template(does, address) for address in (IPv4Address(0), IPv6Address(0))}
+def _templates(does: Ct) -> Mapping[type[IPAddress], _Template]:
+    return {type(nowhere): _template(does, nowhere) for nowhere in (IPv4Address(0), IPv6Address(0))}
 
 
-def _template(does: Ct, address: IPAddress) -> tuple[struct.Struct, bytes, bytes, bytes]:
-    """A bucket to nowhere, cut where a place belongs."""
-    bucket = _bucket(Bucket(0, (replace(does, nat=Nat(to=address, ports=(0, 0))),)))
-    there = _BUCKET.size + actions.NAT_PLACE
-    size = len(address.packed)
-    return (
-    )
+def _template(does: Ct, nowhere: IPAddress) -> _Template:
+    """The bucket that translates to nowhere, cut at the places of its identity, the address and the port."""
+    bucket = _bucket(Bucket(0, (replace(does, nat=Nat(to=nowhere, ports=(0, 0))),)))
+    address = _BUCKET.size + actions.PLACE_OF_NAT
+    port = address + len(nowhere.packed)
+    start, middle, end = bucket[:4], bucket[_BUCKET.size : address], bucket[port + 2 :]
+    return struct.Struct(f"!4sI{len(middle)}s{port - address}sH{len(end)}s"), start, middle, end
 
 
 # header; command, type, group, length of the buckets, a bucket of theirs (none)

@@ -1,0 +1,80 @@
+"""Who this Node is: by the cluster's word, by its NIC and by the configuration. Pure."""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+
+from windlass.agent.config import Config
+from windlass.cluster.endpoints import ServingNode, zone_of
+from windlass.cluster.nodes import Identity, NotUsable, identity
+from windlass.cluster.objects import Cluster, Problem
+from windlass.cluster.services import service_networks
+from windlass.host.plans import pod_mtu
+from windlass.host.protocol import Adapter
+from windlass.model.families import Family, IPNetwork
+from windlass.model.nodes import LocalNode, TrafficMode
+from windlass.pipeline.datapaths import DATAPATHS
+from windlass.switch.bridges import BridgeSpec, TunnelSpec
+
+
+def own_identity(config: Config, cluster: Cluster) -> Identity:
+    name = config.node_name
+    if name not in cluster.nodes:
+        known = ", ".join(sorted(cluster.nodes)[:5]) or "none"
+        raise NotUsable(f"Node {name} is not in the cluster (there: {known}); nodeName in the configuration names it")
+    try:
+        return identity(cluster.nodes[name])
+    except NotUsable as error:
+        raise NotUsable(f"Node {name}: {error}") from None
+
+
+def serving_node(config: Config, cluster: Cluster, own: Identity) -> ServingNode:
+    families = tuple(family for family in Family if family in own.addresses and family in own.pod_cidrs)
+    return ServingNode(own.name, zone_of(cluster.nodes[own.name]), families, own.os, own.pod_cidrs, config.node_ports)
+
+
+def service_cidrs(config: Config, cluster: Cluster) -> tuple[tuple[IPNetwork, ...], list[Problem]]:
+    """Where ClusterIPs come from, by the cluster's word and by the configuration's."""
+    told, problems = service_networks(cluster.service_cidrs)
+    return tuple(dict.fromkeys((*told, *map(ip_network, config.service_cidrs)))), problems
+
+
+def local_node(config: Config, own: Identity, adapter: Adapter) -> LocalNode:
+    held = {address.ip: address for address in adapter.addresses}
+    families = DATAPATHS[own.os].families
+    missing = [str(address) for address in own.addresses.values() if address not in held]
+    if missing:
+        raise NotUsable(
+            f"Node {own.name}: {', '.join(missing)} is not on {adapter.name}; its NIC must hold the Node's InternalIPs"
+        )
+    node = LocalNode(
+        name=own.name,
+        mode=config.traffic_mode,
+        tunnel=config.tunnel_type,
+        os=own.os,
+        addresses={family: held[address] for family, address in own.addresses.items() if family in families},
+        pod_cidrs={family: cidr for family, cidr in own.pod_cidrs.items() if family in families},
+        uplink_mac=adapter.mac,
+        other_addresses=own.other_addresses,
+        node_port_networks=tuple(ip_network(text) for text in config.node_port_addresses),
+    )
+    if not node.families:
+        raise NotUsable(f"Node {own.name}: {DATAPATHS[own.os].name} forwards {', '.join(map(str, families))} only")
+    return node
+
+
+def bridge_spec(config: Config, node: LocalNode, adapter: Adapter) -> BridgeSpec:
+    underlay = Family.IPV4 if Family.IPV4 in node.addresses else Family.IPV6
+    tunnel = TunnelSpec(config.tunnel_type, config.tunnel, local_ip=node.addresses[underlay].ip)
+    return BridgeSpec(
+        name=config.bridge,
+        datapath_type=config.datapath_type.value,
+        hwaddr=node.uplink_mac,
+        gateway=config.gateway,
+        gateway_mac=node.gateway_mac,
+        uplink=adapter.name,
+        tunnel=None if config.traffic_mode is TrafficMode.NO_ENCAP else tunnel,
+        mtu=adapter.mtu,
+        gateway_mtu=pod_mtu(node, adapter.mtu, config.mtu or None),
+        numbers=node.ports,
+    )

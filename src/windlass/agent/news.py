@@ -1,0 +1,68 @@
+"""What is new of the cluster: told by its source, gathered until the agent takes it up, and saved for worse times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
+from pathlib import Path
+
+from windlass.cluster import lastgood
+from windlass.cluster.catalogues import Touched
+from windlass.cluster.objects import Cluster, Problem
+from windlass.cluster.sources import Change, Source, SourceAway, both
+
+RETRY = 1.0  # seconds between attempts to reach a source that is away
+
+
+class News:
+    def __init__(self, source: Source, directory: Path, report: Callable[[str, Iterable[str]], object]) -> None:
+        self.cluster: Cluster | None = None  # the newest
+        self.saver = lastgood.Saver(directory, lambda problems: report("last known good", problems))
+        self._touched: Touched | None = None  # by all that has come since it was last taken up; None: anything
+        self._source = source
+        self._directory = directory
+        self._report = report
+        self._reported: tuple[Problem, ...] | None = None
+
+    def take_up(self) -> Change | None:
+        """All that is new since the last time, as one change; None as long as nothing is known of the cluster."""
+        if self.cluster is None:
+            return None
+        touched, self._touched = self._touched, Touched()
+        return Change(self.cluster, touched)
+
+    async def last_good(self) -> Cluster | None:
+        """What was saved, by an earlier agent as long as this one has not begun."""
+        return await asyncio.to_thread(lastgood.load, self._directory)
+
+    async def arriving(self) -> AsyncGenerator[str, None]:
+        """Whenever there is something new: what is still waited for, or nothing once there is a cluster.
+
+        Until the source has told of one, it is what was last known to be good.
+        """
+        while True:
+            try:
+                async with aclosing(self._source.changes()) as changes:
+                    async for change in changes:
+                        self._gather(change)
+                        yield ""
+            except SourceAway as error:
+                yield self._make_do(str(error))
+            await asyncio.sleep(RETRY)
+
+    def _gather(self, change: Change) -> None:
+        if change.cluster.problems != self._reported:
+            self._report("cluster source", map(str, change.cluster.problems))
+            self._reported = change.cluster.problems
+        self.cluster = change.cluster
+        self._touched = both(self._touched, change.touched)
+
+    def _make_do(self, trouble: str) -> str:
+        saved = lastgood.load(self._directory) if self.cluster is None else None
+        if saved is not None:
+            self._gather(Change(saved))
+        told = "the last known good state is used" if self.cluster else "waiting for it"
+        self._report("cluster source", [f"{trouble}; {told}"])
+        self._reported = None
+        return "" if self.cluster else f"{trouble}; {told}"

@@ -1,0 +1,219 @@
+"""`windlass bench datapath`: what a packet costs in the switch: datapath passes, ct actions and megaflows.
+
+Counted, not timed, so that no busy machine spoils it: one real connection of each kind is followed through a running
+lab (`lab.journeys`), then a thousand are made, and the megaflows counted that the switch holds for them.
+
+`first` is a connection's first packet and `established` its next, on the Node where they enter; `round-trip` is an
+established packet and its answer on all Nodes. The floor of a Service's figure is the same without the Service: Pod to
+Pod, or Node to Pod, in the same run. That of the megaflows is their number after half of the connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from windlass.bench.reports import Figure, Report, figure, this_machine
+from windlass.lab import journeys, runs, scenarios, targets
+from windlass.lab.agents import Agents, Programs
+from windlass.lab.clusters import Cluster
+from windlass.lab.dialers import Address
+from windlass.lab.directives import Probe
+from windlass.lab.journeys import Journey
+from windlass.lab.labs import LabError
+from windlass.lab.megaflows import Phase
+from windlass.lab.objects import Outcome
+from windlass.lab.packets import TCP
+from windlass.lab.scenarios import Scenario
+from windlass.lab.traffic import Flow, Traffic
+
+CONNECTIONS = 1000
+NODE = "node-1"  # where all packets enter
+CLUSTER = """
+apiVersion: v1
+kind: List
+items:
+  - {apiVersion: v1, kind: Node, metadata: {name: node-1}, spec: {podCIDRs: [172.16.1.0/24]},
+     status: {addresses: [{type: InternalIP, address: 10.176.25.11}]}}
+  - {apiVersion: v1, kind: Node, metadata: {name: node-2}, spec: {podCIDRs: [172.16.2.0/24]},
+     status: {addresses: [{type: InternalIP, address: 10.176.25.12}]}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: client}, spec: {nodeName: node-1}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: near, labels: {app: near}},
+     spec: {nodeName: node-1, containers: [{ports: [{containerPort: 8080}]}]}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: far, labels: {app: far}},
+     spec: {nodeName: node-2, containers: [{ports: [{containerPort: 8080}]}]}}
+  - {apiVersion: v1, kind: Service, metadata: {name: near}, spec: {type: NodePort, clusterIP: 10.96.0.11,
+     selector: {app: near}, ports: [{port: 80, targetPort: 8080, nodePort: 30011}]}}
+  - {apiVersion: v1, kind: Service, metadata: {name: far}, spec: {type: NodePort, clusterIP: 10.96.0.12,
+     selector: {app: far}, ports: [{port: 80, targetPort: 8080, nodePort: 30012}]}}
+  - {apiVersion: v1, kind: Service, metadata: {name: near-kept}, spec: {type: NodePort, clusterIP: 10.96.0.21,
+     externalTrafficPolicy: Local, selector: {app: near}, ports: [{port: 80, targetPort: 8080, nodePort: 30021}]}}
+  - {apiVersion: v1, kind: Service, metadata: {name: far-kept}, spec: {type: NodePort, clusterIP: 10.96.0.22,
+     externalTrafficPolicy: Local, selector: {app: far}, ports: [{port: 80, targetPort: 8080, nodePort: 30022}]}}
+  - {apiVersion: windlass.dev/v1alpha1, kind: ExternalHost, metadata: {name: outside},
+     spec: {addresses: [10.176.26.36], ports: [{port: 80}]}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    name: str
+    source: str  # as in a Probe
+    target: str
+    floor: str = ""  # the case without a Service
+    answered: bool = True
+
+    @property
+    def manifest(self) -> str:
+        outcome = Outcome.CONNECTED if self.answered else Outcome.TIMEOUT
+        return (
+            f"apiVersion: windlass.dev/v1alpha1\nkind: Probe\nmetadata: {{name: {self.name}}}\n"
+            f"spec: {{from: {{{self.source}}}, to: {{{self.target}}}, expect: {{outcome: {outcome.value}}}}}\n"
+        )
+
+
+POD, HOST, OUTSIDE = "pod: default/client", f"node: {NODE}", "externalHost: outside"
+CASES = (
+    Case("pod-to-pod-local", POD, "pod: default/near, port: 8080"),
+    Case("pod-to-pod-remote", POD, "pod: default/far, port: 8080"),
+    Case("pod-to-outside", POD, "address: 10.176.26.36, port: 80", "pod-to-pod-local"),
+    Case("node-to-pod-local", HOST, "pod: default/near, port: 8080"),
+    Case("node-to-pod-remote", HOST, "pod: default/far, port: 8080"),
+    Case("pod-to-clusterip-local", POD, "service: default/near, port: 80", "pod-to-pod-local"),
+    Case("pod-to-clusterip-remote", POD, "service: default/far, port: 80", "pod-to-pod-remote"),
+    Case("node-to-clusterip-local", HOST, "service: default/near, port: 80", "node-to-pod-local"),
+    Case("node-to-clusterip-remote", HOST, "service: default/far, port: 80", "node-to-pod-remote"),
+    Case(
+        "outside-to-nodeport-cluster-local",
+        OUTSIDE,
+        f"nodePort: default/near, port: 80, node: {NODE}",
+        "pod-to-pod-local",
+    ),
+    Case(
+        "outside-to-nodeport-cluster-remote",
+        OUTSIDE,
+        f"nodePort: default/far, port: 80, node: {NODE}",
+        "pod-to-pod-remote",
+    ),
+    Case(
+        "outside-to-nodeport-local-local",
+        OUTSIDE,
+        f"nodePort: default/near-kept, port: 80, node: {NODE}",
+        "pod-to-pod-local",
+    ),
+    # No endpoint of a Service with policy Local is here: it is dropped.
+    Case(
+        "outside-to-nodeport-local-remote",
+        OUTSIDE,
+        f"nodePort: default/far-kept, port: 80, node: {NODE}",
+        answered=False,
+    ),
+    Case("pod-to-nodeport-local", POD, f"nodePort: default/near, port: 80, node: {NODE}", "pod-to-pod-local"),
+    Case("pod-to-nodeport-remote", POD, f"nodePort: default/far, port: 80, node: {NODE}", "pod-to-pod-remote"),
+)
+
+# The most that a case may cost. From outside: as much as Antrea's Pod to ClusterIP, measured on the same switch.
+_TO_CLUSTER_IP = {"first-passes": 4, "first-ct": 2, "established-passes": 2, "established-ct": 1}
+_TO_NODE_PORT = {"first-passes": 5, "first-ct": 3}
+BARS: Mapping[str, Mapping[str, int]] = {
+    case.name: _TO_CLUSTER_IP if case.name.startswith("pod-to-clusterip") else _TO_NODE_PORT
+    for case in CASES
+    if case.name.startswith(("pod-to-clusterip", "outside-to-nodeport"))
+}
+
+
+def run(say: Callable[[str], None] = print) -> Report:
+    """Takes about a minute. `say` hears of the progress, and whether each bar is met."""
+    figures = asyncio.run(_run(say))
+    for sentence in judged(figures):
+        say(sentence)
+    return Report("datapath", this_machine(), tuple(figures))
+
+
+def judged(figures: list[Figure]) -> Iterator[str]:
+    """A sentence for each bar."""
+    values = {each.name: each.value for each in figures}
+    for case, most in BARS.items():
+        met = all(values[f"{case}-{name}"] <= limit for name, limit in most.items())
+        told = ", ".join(f"{name} {values[f'{case}-{name}']:.0f} of {limit}" for name, limit in most.items())
+        yield f"bar {'met' if met else 'MISSED'}: {case}: {told} at most"
+    grown = [each.name for each in figures if each.unit == "megaflows" and each.value > (each.floor or 0)]
+    told = ", ".join(grown) or "in no case do they grow"
+    yield f"bar {'MISSED' if grown else 'met'}: megaflows when connections double from {CONNECTIONS // 2}: {told}"
+
+
+async def _run(say: Callable[[str], None]) -> list[Figure]:
+    scenario = _scenario()
+    probes = {probe.name: probe for step in scenario.steps for probe in step.probes}
+    followed: dict[str, Journey] = {}
+    figures: list[Figure] = []
+    async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
+        for step, world in scenario.worlds():
+            await cluster.reach(world, step.actions)
+        for case in CASES:
+            say(f"{case.name}: one connection followed, {CONNECTIONS} made")
+            followed[case.name] = await journeys.follow(cluster, probes[case.name])
+            figures += _figures(case, followed)
+            if case.answered:
+                figures.append(await _megaflows(case, cluster, probes[case.name]))
+    return figures
+
+
+def _scenario() -> Scenario:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "datapath.yaml").write_text("---\n".join((CLUSTER, *(case.manifest for case in CASES))))
+        ((name, files),) = scenarios.find(Path(folder)).items()
+        return scenarios.read(name, files)
+
+
+# ---- what one packet costs
+
+
+def _figures(case: Case, followed: Mapping[str, Journey]) -> Iterator[Figure]:
+    floors = _costs(followed[case.floor]) if case.floor else {}
+    for name, value in _costs(followed[case.name]).items():
+        unit = "passes" if name.endswith("passes") else "ct"
+        yield figure(f"{case.name}-{name}", value, unit, floors.get(name))
+
+
+def _costs(journey: Journey) -> dict[str, int]:
+    costs: dict[str, int] = {}
+    for phase in (Phase.FIRST, Phase.ESTABLISHED):
+        if phase in journey.ways:
+            entry = journey.ways[phase].visits[0]
+            costs |= {f"{phase.value}-passes": len(entry.passes), f"{phase.value}-ct": entry.ct}
+    round_trip = [journey.ways[phase] for phase in (Phase.ESTABLISHED, Phase.REPLY) if phase in journey.ways]
+    if round_trip:
+        visits = [visit for way in round_trip for visit in way.visits]
+        costs["round-trip-passes"] = sum(len(visit.passes) for visit in visits)
+        costs["round-trip-ct"] = sum(visit.ct for visit in visits)
+    return costs
+
+
+# ---- what many connections cost
+
+
+async def _megaflows(case: Case, cluster: Cluster, probe: Probe) -> Figure:
+    """Those that this case alone makes, on the Node where its packets enter."""
+    await journeys.forget(cluster, NODE)
+    counts = []
+    for _ in range(2):
+        await _connect(case, cluster, probe, CONNECTIONS // 2)
+        # Only those of connections: Pods and hosts talk to their neighbours at any time, through tunnels as well.
+        counts.append(sum(flow.protocol == TCP for flow in await journeys.remembered(cluster, NODE)))
+    return figure(f"{case.name}-megaflows-per-{CONNECTIONS}-connections", counts[1], "megaflows", counts[0])
+
+
+async def _connect(case: Case, cluster: Cluster, probe: Probe, connections: int) -> None:
+    to = targets.resolve(probe, cluster.world, cluster.addresses)
+    flow = Flow(cluster.namespace_of(probe.spec.source), probe.spec.protocol, Address(to.address, to.port), connections)
+    seen = await Traffic(cluster.arrivals).observe(flow)
+    failed = [attempt for attempt in seen.attempts if attempt.outcome is not Outcome.CONNECTED]
+    if failed:
+        raise LabError(
+            f"{case.name}: {len(failed)} of {connections} connections failed, so there is nothing to count; "
+            "`windlass lab run scenarios/services` tells what is wrong"
+        )

@@ -1,0 +1,241 @@
+"""Requests to the API server over aiohttp: TLS, credentials, and every failure as a sentence.
+
+Not responsible for what is asked, nor for trying again: that is `feeds`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from windlass.cluster.kubernetes.credentials import Access, NoAccess, Reader
+from windlass.cluster.kubernetes.decoding import status
+
+CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 30.0
+_CHUNK = 2**18  # bytes that may wait to be read: what is decoded of them takes the event loop a few milliseconds
+
+# A server that is gone without a word, with its machine or its network, is noticed within half a minute.
+_KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+
+
+AddressInfo = tuple[int, int, int, str, tuple[object, ...]]
+SocketFactory = Callable[[AddressInfo], socket.socket]
+
+
+class Unreachable(Exception):
+    """There is no answer, or none that can be used. The message says what, where and what to look at."""
+
+
+class Refused(Exception):
+    """The server answered, and it was no. The message says what, and what to look at."""
+
+    def __init__(self, sentence: str, code: int, retry_after: float = 0.0) -> None:
+        super().__init__(sentence)
+        self.code = code
+        self.retry_after = retry_after  # seconds; the server asks for it
+
+
+def watched_socket(address: AddressInfo) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if (option := getattr(socket, name, None)) is not None:
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
+
+
+class Connection:
+    """A context manager. Credentials are read for each request."""
+
+    def __init__(self, access: Reader, socket_factory: SocketFactory = watched_socket) -> None:
+        """A socket factory of one's own decides from where the server is reached: from which network namespace."""
+        self._access = access
+        self._socket_factory = socket_factory
+        self._session: aiohttp.ClientSession | None = None
+        self._tls: tuple[Access, ssl.SSLContext] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, socket_factory=self._socket_factory),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+            headers={"User-Agent": "windlass", "Accept": "application/json"},
+            read_bufsize=_CHUNK,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session:
+            await self._session.close()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        parameters: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        """The whole answer. Refused and Unreachable as they say."""
+        async with self._answer(method, path, parameters or {}, body, content_type) as (answer, access):
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    return await answer.read()
+            except (aiohttp.ClientError, OSError) as error:
+                raise Unreachable(_unreachable(error, access)) from None
+
+    @asynccontextmanager
+    async def stream(self, path: str, parameters: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The answer as it comes, until the server ends it; Unreachable if something else does."""
+        async with self._answer("GET", path, parameters, None, "") as (answer, access):
+            if not answer.content_type.startswith("application/json"):
+                raise Unreachable(
+                    f"{access.server} answers, but not as an API server does ({answer.content_type}); "
+                    f"{access.named_by} names it"
+                )
+            yield _chunks(answer, access)
+
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, path: str, parameters: Mapping[str, str], body: bytes | None, content_type: str
+    ) -> AsyncIterator[tuple[aiohttp.ClientResponse, Access]]:
+        access = self._access()
+        headers = {"Authorization": f"Bearer {access.token}"} if access.token else {}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        if self._session is None:
+            raise RuntimeError("a Connection is used inside its `async with`")
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answer = await self._session.request(
+                    method,
+                    access.server + path,
+                    params=parameters,
+                    data=body,
+                    headers=headers,
+                    ssl=self._context(access),
+                    server_hostname=access.server_name or None,
+                    allow_redirects=False,
+                )
+        except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
+            raise Unreachable(_unreachable(error, access)) from None
+        async with answer:
+            if not 200 <= answer.status < 300:
+                raise await _refusal(answer, access, f"{method.lower()} {path.rpartition('/')[2]}")
+            yield answer, access
+
+    def _context(self, access: Access) -> ssl.SSLContext:
+        """The same as before while the certificates are: connections can then be used again."""
+        if self._tls and _same_certificates(self._tls[0], access):
+            return self._tls[1]
+        self._tls = access, _tls_context(access)
+        return self._tls[1]
+
+
+async def _chunks(answer: aiohttp.ClientResponse, access: Access) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in answer.content.iter_any():
+            yield chunk
+    except (aiohttp.ClientError, OSError) as error:
+        raise Unreachable(_unreachable(error, access)) from None
+
+
+def _same_certificates(one: Access, other: Access) -> bool:
+    return (one.authority, one.certificate, one.key, one.is_unverified) == (
+        other.authority,
+        other.certificate,
+        other.key,
+        other.is_unverified,
+    )
+
+
+def _tls_context(access: Access) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if access.is_unverified:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif access.authority:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # this authority, and not the system's as well
+        try:
+            context.load_verify_locations(cadata=access.authority)
+        except (ssl.SSLError, ValueError):
+            raise NoAccess(
+                f"the certificate authority for {access.server} is not PEM; look at {access.identity}"
+            ) from None
+    if access.certificate:
+        with tempfile.TemporaryDirectory() as folder:  # OpenSSL takes a client certificate from files only
+            files = [Path(folder, name) for name in ("certificate", "key")]
+            for file, content in zip(files, (access.certificate, access.key), strict=True):
+                file.touch(mode=0o600)
+                file.write_text(content)
+            try:
+                context.load_cert_chain(str(files[0]), str(files[1]))
+            except (ssl.SSLError, OSError):
+                raise NoAccess(
+                    f"{access.identity}: certificate and key are not PEM, or do not belong together"
+                ) from None
+    return context
+
+
+def _unreachable(error: Exception, access: Access) -> str:
+    server, named_by = access.server, access.named_by
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        reason = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
+        return f"{server}: its certificate is not accepted: {reason}; {_certificate_hint(reason, access)}"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"{server}: there is no host of that name; {named_by} names it"
+    if isinstance(error, aiohttp.ClientSSLError):
+        return f"{server}: no TLS connection: {_reason(error)}; does an API server listen there? {named_by} names it"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"{server}: {_reason(error)}; does the API server run there? {named_by} names it"
+    if isinstance(error, TimeoutError):
+        return f"{server}: no answer; does the API server run there, and is there a way to it? {named_by} names it"
+    if isinstance(error, aiohttp.ClientResponseError):
+        return f"{server}: what answers there does not speak HTTP; {named_by} names it"
+    return f"{server}: the connection broke off: {_reason(error)}"
+
+
+def _certificate_hint(reason: str, access: Access) -> str:
+    if "expired" in reason or "not yet valid" in reason:
+        return "renew it, or look at this machine's clock"
+    if "mismatch" in reason or "not valid for" in reason:
+        return f"it must name that address; {access.named_by} names it"
+    return f"the authority that signed it is not the one beside {access.identity}"
+
+
+def _reason(error: Exception) -> str:
+    cause = getattr(error, "os_error", error)
+    if isinstance(cause, ssl.SSLError):
+        return (cause.reason or str(cause)).replace("_", " ").lower()
+    return (getattr(cause, "strerror", None) or str(cause) or type(cause).__name__).partition("\n")[0]
+
+
+async def _refusal(answer: aiohttp.ClientResponse, access: Access, what: str) -> Refused:
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            told = status(await answer.read())
+    except (aiohttp.ClientError, OSError):
+        told = status(b"")
+    message = told.message or answer.reason or "without a reason"
+    retry_after = answer.headers.get("Retry-After", "")
+    match answer.status:
+        case 401:
+            sentence = (
+                f"{access.server} does not accept {access.identity} (401); is it of this cluster, and not expired?"
+            )
+        case 403:
+            sentence = f"{access.server} forbids it (403): {message}; the ClusterRole of Windlass allows it"
+        case _:
+            sentence = f"{access.server}: {what}: {message} ({answer.status})"
+    return Refused(sentence, answer.status, float(retry_after) if retry_after.isdecimal() else 0.0)

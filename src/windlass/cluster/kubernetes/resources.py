@@ -1,0 +1,72 @@
+"""What is asked of the API server: which kinds of objects, which of them, and where they go in a Cluster.
+
+NetworkPolicies will be further lines here. Nothing is asked for that nobody on this Node uses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from windlass.cluster.objects import EndpointSlice, Namespace, Node, Pod, Service, ServiceCIDR, Watched
+
+# As kube-proxy has it: the Services of another proxy, and endpoints that are for DNS only, are nobody's concern here.
+NOT_OF_ANOTHER_PROXY = "!service.kubernetes.io/service-proxy-name"
+NOT_HEADLESS = "!service.kubernetes.io/headless"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    kind: type[Watched]
+    path: str
+    member: str  # of Cluster
+    labels: str = ""
+    fields: str = ""
+    is_optional: bool = False  # there are servers that do not know it
+
+    @property
+    def name(self) -> str:
+        """As in a role: what somebody must be allowed to read."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def group(self) -> str:
+        """Of the API; empty for the first one."""
+        parts = self.path.split("/")
+        return parts[2] if parts[1] == "apis" else ""
+
+    @property
+    def selectors(self) -> dict[str, str]:
+        return {
+            name: selector
+            for name, selector in (("labelSelector", self.labels), ("fieldSelector", self.fields))
+            if selector
+        }
+
+
+def resources(node_name: str) -> tuple[Resource, ...]:
+    """Of all Nodes the Node objects, but only this one's Pods."""
+    return (
+        Resource(Node, "/api/v1/nodes", "nodes"),
+        Resource(Pod, "/api/v1/pods", "pods", fields=f"spec.nodeName={node_name}"),
+        Resource(Namespace, "/api/v1/namespaces", "namespaces"),
+        Resource(Service, "/api/v1/services", "services", labels=NOT_OF_ANOTHER_PROXY),
+        Resource(
+            EndpointSlice,
+            "/apis/discovery.k8s.io/v1/endpointslices",
+            "slices",
+            labels=f"{NOT_HEADLESS},{NOT_OF_ANOTHER_PROXY}",
+        ),
+        # In v1 since Kubernetes 1.33. Without it the Node learns ClusterIPs from the Services alone.
+        Resource(ServiceCIDR, "/apis/networking.k8s.io/v1/servicecidrs", "service_cidrs", is_optional=True),
+    )
+
+
+def rules() -> list[dict[str, object]]:
+    """Of a ClusterRole: what the agent must be allowed, to read all of this. No more is needed."""
+    by_group: dict[str, list[str]] = {}
+    for resource in resources(""):
+        by_group.setdefault(resource.group, []).append(resource.name)
+    return [
+        {"apiGroups": [group], "resources": sorted(names), "verbs": ["list", "watch"]}
+        for group, names in by_group.items()
+    ]

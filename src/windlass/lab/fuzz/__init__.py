@@ -1,0 +1,1 @@
+"""Random clusters with an oracle of their own: `windlass lab fuzz`."""

@@ -1,0 +1,46 @@
+"""A random cluster before it is written; what it changes into is another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import yaml
+
+from windlass.lab.fuzz.machines import HostDraft, NodeDraft, PodDraft
+from windlass.lab.fuzz.readings import Document, Documents, identity
+from windlass.lab.fuzz.services import ServiceDraft, slices
+from windlass.model.families import Family
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    families: tuple[Family, ...]
+    mode: str
+    tunnel: str
+    node_port_networks: tuple[str, ...]
+    nodes: tuple[NodeDraft, ...]
+    hosts: tuple[HostDraft, ...]
+    pods: tuple[PodDraft, ...]
+    services: tuple[ServiceDraft, ...]
+    noise: tuple[Document, ...] = ()
+
+    def documents(self) -> Iterator[Document]:
+        settings: Document = {"trafficMode": self.mode}
+        settings |= {} if self.mode == "noEncap" else {"tunnelType": self.tunnel}
+        settings |= {"nodePortAddresses": list(self.node_port_networks)} if self.node_port_networks else {}
+        yield {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "windlass-config", "namespace": "kube-system"},
+            "data": {"windlass.yaml": yaml.safe_dump(settings, sort_keys=False, default_flow_style=True).strip()},
+        }
+        for part in (self.nodes, self.hosts, self.pods, self.services):
+            yield from (one.document() for one in part)
+        for service in self.services:
+            if service.endpoints is not None:
+                yield from slices(service, service.endpoints, self.pods, self.hosts)
+        yield from self.noise
+
+    def by_identity(self) -> Documents:
+        return {identity(document): document for document in self.documents()}

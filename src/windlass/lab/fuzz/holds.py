@@ -1,0 +1,62 @@
+"""Connections that must last through all steps of a scenario: established ones are left alone while they are served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from windlass.lab.fuzz import oracle, probes, questions
+from windlass.lab.fuzz.dice import Dice
+from windlass.lab.fuzz.endpoints import endpoints
+from windlass.lab.fuzz.questions import Asked
+from windlass.lab.fuzz.readings import Cluster, Document
+from windlass.lab.fuzz.views import Service, ServicePort
+from windlass.lab.objects import Outcome
+
+MOST = 2
+THROWS = 12
+
+
+def chosen(dice: Dice, views: Sequence[Cluster], services: Sequence[str]) -> Iterator[Document]:
+    """`views` are the cluster at each step; the connections are opened in the first."""
+    for number in range(1, MOST + 1):
+        throws = (questions.throw(dice, views[0], services) for _ in range(THROWS))
+        lasting = next((asked for asked in throws if asked and _lasts(asked, views)), None)
+        if lasting:
+            yield probes.held(number, lasting)
+
+
+def _lasts(asked: Asked, views: Sequence[Cluster]) -> bool:
+    """Whoever may be chosen at first serves to the end, and the address stays the Service's."""
+    question = asked.question
+    first = oracle.ask(views[0], question)
+    if question.protocol != "TCP" or question.via or first is None or first.outcome is not Outcome.CONNECTED:
+        return False
+    people = [*first.backends, *([question.client.pod] if question.client.pod else [])]
+    return all(
+        views[0].nodes.keys() <= view.nodes.keys()
+        and all(_same(views[0], view, person) for person in people)
+        and first.backends <= _serving(view, asked)
+        for view in views
+    )
+
+
+def _same(first: Cluster, view: Cluster, pod: str) -> bool:
+    """A Pod that has become another has lost its connections."""
+    return pod in first.pods and pod in view.pods and first.pods[pod].spec == view.pods[pod].spec
+
+
+def _serving(view: Cluster, asked: Asked) -> frozenset[str]:
+    claim = _claim(view, asked)
+    if claim is None:
+        return frozenset()
+    found = endpoints(view, *claim, asked.question.family)
+    return frozenset(endpoint.backend for endpoint in found if endpoint.serving)
+
+
+def _claim(view: Cluster, asked: Asked) -> tuple[Service, ServicePort] | None:
+    owners = [node for node in view.nodes.values() if asked.question.address in node.addresses]
+    for node in (view.nodes[asked.entry], *owners):
+        claim = oracle.claimed(view, node, asked.question)
+        if claim and claim.port and claim.service.key == asked.service:
+            return claim.service, claim.port
+    return None

@@ -1,0 +1,300 @@
+"""What must come of a packet, by the rules that Kubernetes sets for Service proxies and the design notes for addresses.
+
+It follows one connection from its client to whoever must answer. Pure; nothing here knows how the product does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from ipaddress import ip_network
+
+from windlass.lab.fuzz.endpoints import Endpoint, Place, choice, endpoints, listener
+from windlass.lab.fuzz.readings import Cluster
+from windlass.lab.fuzz.views import Node, Pod, Service, ServicePort, address
+from windlass.lab.objects import Outcome
+from windlass.model.families import Family, IPAddress, family_of
+
+PRESERVED = "Preserved"
+LOOPBACK = ip_network("127.0.0.0/8")
+WIRE = {Family.IPV4: 24, Family.IPV6: 64}  # addresses that share so many bits are on one wire
+
+
+class Frontend(Enum):
+    CLUSTER_IP = "ClusterIP"
+    UNUSED_PORT = "unused port of a ClusterIP"
+    NODE_PORT = "NodePort"
+    EXTERNAL_IP = "externalIP"
+    LOAD_BALANCER = "load balancer IP"
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who asks: exactly one of them. A hostNetwork Pod asks as its Node does."""
+
+    node: str = ""
+    pod: str = ""
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One connection: from whom to which address; `via` is the Node to which the underlay brings it, if it is no
+    Node's own.
+    """
+
+    client: Client
+    address: IPAddress
+    port: int
+    protocol: str = "TCP"
+    via: str = ""
+
+    @property
+    def family(self) -> Family:
+        return family_of(self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    outcome: Outcome
+    endpoints: tuple[Endpoint, ...] = ()  # any of them may answer
+    seen: frozenset[str] = frozenset()  # the client addresses that they may see; empty: the rules do not say
+    sticky: bool = False
+    narrowed: bool = False  # there are others, which may not be chosen here
+    why: str = ""
+
+    @property
+    def backends(self) -> frozenset[str]:
+        return frozenset(endpoint.backend for endpoint in self.endpoints)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a proxy answers for on a Node."""
+
+    kind: Frontend
+    service: Service
+    port: ServicePort | None  # None: a port that the Service does not have
+
+
+def ask(cluster: Cluster, question: Question) -> Answer | None:
+    """None where the rules do not say what happens."""
+    home = _home(cluster, question.client)
+    if home is not None:
+        claim = claimed(cluster, home, question)
+        if claim:
+            return _served(cluster, question, claim, home, inside=True)
+        if question.address in home.addresses or question.address in LOOPBACK:
+            return _host_itself(cluster, question, home, PRESERVED)
+    entry = next((node for node in cluster.nodes.values() if question.address in node.addresses), None)
+    entry = entry or cluster.nodes.get(question.via)
+    if entry is None:
+        return _outside(cluster, question, home)
+    # To another Node it comes from outside, whoever sent it.
+    claim = claimed(cluster, entry, question)
+    if claim:
+        return _served(cluster, question, claim, entry, inside=False)
+    if question.address in entry.addresses:
+        return _host_itself(cluster, question, entry, _from_outside(cluster, question))
+    return None
+
+
+def claimed(cluster: Cluster, node: Node, question: Question) -> Claim | None:
+    """The Service that this address and port belong to on this Node."""
+    services = [service for service in cluster.services.values() if service.served]
+    for service in services:
+        for kind, addresses in (
+            (Frontend.CLUSTER_IP, service.cluster_ips),
+            (Frontend.EXTERNAL_IP, service.external_ips),
+            (Frontend.LOAD_BALANCER, service.load_balancer_ips),
+        ):
+            if question.address in addresses and question.family in service.families:
+                for port in service.spec.ports:
+                    if (port.port, port.protocol) == (question.port, question.protocol):
+                        return Claim(kind, service, port)
+    if _node_ports_open(cluster, node, question):
+        for service in services:
+            for port in service.spec.ports:
+                asked = (port.node_port, port.protocol) == (question.port, question.protocol)
+                if asked and question.family in service.families:
+                    return Claim(Frontend.NODE_PORT, service, port)
+    unused = next((service for service in services if question.address in service.cluster_ips), None)
+    return Claim(Frontend.UNUSED_PORT, unused, None) if unused else None
+
+
+# At a proxy -----------------------------------------------------------------------------------------------------
+
+
+def _served(cluster: Cluster, question: Question, claim: Claim, entry: Node, *, inside: bool) -> Answer | None:
+    """`inside`: the client is on the Node `entry` itself."""
+    service = claim.service
+    words = f"{claim.kind.value} of {service.key} at {entry.name}"
+    if claim.port is None:
+        return Answer(Outcome.REFUSED, why=words)
+    everything = endpoints(cluster, service, claim.port, question.family)
+    found = choice(everything, entry)
+    if claim.kind is Frontend.LOAD_BALANCER:
+        allowed = _in_range(cluster, question, service)
+        if allowed is None or (not allowed and not found.any):
+            return None  # whether the range or the lack of endpoints comes first is not said anywhere
+        if not allowed:
+            return Answer(Outcome.TIMEOUT, why=f"{words}: the client is in none of its ranges")
+    if not found.any:
+        return Answer(Outcome.REFUSED, why=f"{words}: no endpoint anywhere")
+    local, masquerade = _policy(claim, inside=inside, from_pod=_pod(cluster, question.client) is not None)
+    eligible = found.local if local else found.cluster
+    words += ", endpoints of this Node only" if local else ""
+    if not eligible:
+        return Answer(Outcome.TIMEOUT, why=f"{words}: there are none here")
+    answer = _chosen(cluster, question, claim, entry, eligible, inside=inside, masquerade=masquerade, why=words)
+    return answer and replace(answer, narrowed=len(eligible) < len(everything))
+
+
+def _policy(claim: Claim, *, inside: bool, from_pod: bool) -> tuple[bool, bool]:
+    """Whether only endpoints of this Node serve, and whether the client's address is replaced."""
+    spec = claim.service.spec
+    if claim.kind is Frontend.CLUSTER_IP:
+        return spec.internal_traffic_policy == "Local", False
+    if spec.external_traffic_policy != "Local":
+        return False, True
+    # Who is on the Node itself needs no detour by a load balancer: all endpoints. Only Pods keep their address.
+    return (False, not from_pod) if inside else (True, False)
+
+
+def _chosen(
+    cluster: Cluster,
+    question: Question,
+    claim: Claim,
+    entry: Node,
+    eligible: tuple[Endpoint, ...],
+    *,
+    inside: bool,
+    masquerade: bool,
+    why: str,
+) -> Answer | None:
+    answering = [endpoint for endpoint in eligible if endpoint.backend]
+    if not answering:
+        return Answer(Outcome.REFUSED, why=f"{why}: its endpoints are there, but nobody listens")
+    if len(answering) < len(eligible):
+        return None  # it depends on which one is chosen
+    seen = [_seen(cluster, question, entry, e, inside=inside, masquerade=masquerade) for e in eligible]
+    sticky = claim.service.spec.session_affinity == "ClientIP"
+    known = frozenset(s for s in seen if s) if all(seen) else frozenset()
+    return Answer(Outcome.CONNECTED, eligible, known, sticky, why=why)
+
+
+def _seen(
+    cluster: Cluster, question: Question, entry: Node, endpoint: Endpoint, *, inside: bool, masquerade: bool
+) -> str | None:
+    """The client's address as the endpoint sees it; None where no rule and no note says."""
+    client, family = question.client, question.family
+    gateway, node_ip = str(entry.gateway(family)), str(entry.main(family))
+    elsewhere = endpoint.place is Place.OUTSIDE or (endpoint.place is Place.NODE and endpoint.host != entry.name)
+    if elsewhere and (inside or masquerade):
+        return node_ip  # what leaves the Pod network leaves as the Node
+    if not inside and not masquerade:
+        return _from_outside(cluster, question)
+    pod = _pod(cluster, client)
+    if pod and not masquerade:
+        return gateway if endpoint.backend == pod.key else PRESERVED  # it cannot answer itself
+    return gateway if endpoint.place is Place.POD else None
+
+
+def _in_range(cluster: Cluster, question: Question, service: Service) -> bool | None:
+    """Ranges of the other family say nothing about this one."""
+    ranges = [network for network in service.source_ranges if family_of(network) is question.family]
+    if not ranges:
+        return True
+    source = _source(cluster, question)
+    return None if source is None else any(source in network for network in ranges)
+
+
+def _node_ports_open(cluster: Cluster, node: Node, question: Question) -> bool:
+    of_the_node = question.address in node.addresses
+    by_loopback = question.address in LOOPBACK and _home(cluster, question.client) == node
+    networks = cluster.node_port_networks
+    return (of_the_node or by_loopback) and (not networks or any(question.address in n for n in networks))
+
+
+# Elsewhere ------------------------------------------------------------------------------------------------------
+
+
+def _host_itself(cluster: Cluster, question: Question, node: Node, seen: str) -> Answer:
+    """No Service: the Node's own network, on which only hostNetwork Pods listen."""
+    backend = listener(cluster, node.name, question.protocol, question.port)
+    if not backend:
+        return Answer(Outcome.REFUSED, why=f"nobody listens on {node.name} itself")
+    found = Endpoint(backend, Place.NODE, node.name, node.name)
+    return Answer(Outcome.CONNECTED, (found,), frozenset({seen}), why=f"{node.name} itself")
+
+
+def _outside(cluster: Cluster, question: Question, home: Node | None) -> Answer:
+    for host in cluster.hosts.values():
+        if question.address in host.addresses:
+            if not host.listens(question.protocol, question.port):
+                return Answer(Outcome.REFUSED, why=f"nobody listens on {host.name}")
+            found = Endpoint(f"externalHost/{host.name}", Place.OUTSIDE, "")
+            seen = str(home.main(question.family)) if home and _pod(cluster, question.client) else PRESERVED
+            return Answer(Outcome.CONNECTED, (found,), frozenset({seen}), why=f"{host.name}, outside")
+    return Answer(Outcome.REFUSED, why="nobody has this address: the router says that it knows no way")
+
+
+# Clients --------------------------------------------------------------------------------------------------------
+
+
+def clients(cluster: Cluster) -> Iterator[Client]:
+    yield from (Client(node=name) for name in cluster.nodes)
+    yield from (Client(pod=key) for key, pod in cluster.pods.items() if pod.node in cluster.nodes)
+    yield from (Client(host=name) for name in cluster.hosts)
+
+
+def home_of(cluster: Cluster, client: Client) -> str:
+    """The Node that the client is on; empty for one outside."""
+    home = _home(cluster, client)
+    return home.name if home else ""
+
+
+def _home(cluster: Cluster, client: Client) -> Node | None:
+    if client.host:
+        return None
+    return cluster.nodes[cluster.pods[client.pod].node if client.pod else client.node]
+
+
+def _pod(cluster: Cluster, client: Client) -> Pod | None:
+    """Of a client with a network of its own; a hostNetwork Pod has its Node's."""
+    pod = cluster.pods.get(client.pod)
+    return None if pod is None or pod.spec.host_network else pod
+
+
+def _from_outside(cluster: Cluster, question: Question) -> str:
+    """As whom the client comes to a Node that is not its own: Pods leave theirs by its Node IP."""
+    pod = _pod(cluster, question.client)
+    return str(cluster.nodes[pod.node].main(question.family)) if pod else PRESERVED
+
+
+def _source(cluster: Cluster, question: Question) -> IPAddress | None:
+    """The address that the client sends from."""
+    client, family = question.client, question.family
+    pod = _pod(cluster, client)
+    home = _home(cluster, client)
+    if pod:
+        addresses = tuple(address(ip.ip) for ip in pod.status.pod_ips)
+    elif home:
+        return _source_of_node(home, question)
+    else:
+        addresses = cluster.hosts[client.host].addresses
+    return next((one for one in addresses if family_of(one) is family), None)
+
+
+def _source_of_node(node: Node, question: Question) -> IPAddress | None:
+    """To itself as whom it asks, to a neighbour by the NIC on that wire, else by the default route."""
+    if question.address in node.addresses or question.address in LOOPBACK:
+        return question.address
+    near = (own for own in node.addresses if on_one_wire([own], question.address))
+    return next(near, node.main(question.family))
+
+
+def on_one_wire(addresses: Iterable[IPAddress], other: IPAddress) -> bool:
+    family = family_of(other)
+    return any(other in ip_network((own, WIRE[family]), strict=False) for own in addresses if family_of(own) is family)

@@ -1,0 +1,203 @@
+"""Random probes with what the oracle says must come of them, so that chance decides no verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+from windlass.lab.directives import API_VERSION
+from windlass.lab.fuzz import oracle, questions
+from windlass.lab.fuzz.dice import Dice
+from windlass.lab.fuzz.endpoints import Endpoint, endpoints
+from windlass.lab.fuzz.oracle import PRESERVED, Answer, Question
+from windlass.lab.fuzz.questions import Asked
+from windlass.lab.fuzz.readings import Cluster, Document
+from windlass.lab.objects import Outcome
+
+CERTAIN = 1e-7  # how likely it may be that an endpoint is missed by chance alone
+MOST_CONNECTIONS = 65
+THROWS = 8
+LONGEST_GAP = 2000  # milliseconds: what a busy machine may take
+
+
+@dataclass(slots=True)
+class History:
+    """What earlier steps have asked, where it matters to later ones."""
+
+    cells: Counter[tuple[object, ...]] = field(default_factory=Counter)
+    datagrams: dict[tuple[str, str, str], list[Answer]] = field(default_factory=dict)
+    pinned: dict[Question, str] = field(default_factory=dict)  # affinity: who has answered and must go on
+
+
+def chosen(
+    dice: Dice, cluster: Cluster, wanted: int, services: Iterable[str], history: History, *, patient: bool
+) -> Iterator[Document]:
+    """So many probes of these Services, each as different from those before as a few throws can make it.
+
+    `patient`: also such as end in silence, which takes three seconds.
+    """
+    asked: set[Question] = set()
+    numbers = count(1)
+    for _ in range(wanted):
+        throws = [t for t in (_throw(dice, cluster, services, history, patient=patient) for _ in range(THROWS)) if t]
+        new = [(_dull(cluster, *throw, history), throw) for throw in throws if throw[0].question not in asked]
+        if new:
+            _, (one, answer) = min(new, key=lambda throw: throw[0])
+            history.cells[_cell(cluster, one, answer)] += 1
+            asked.add(one.question)
+            yield probe(dice, cluster, next(numbers), one, answer, history)
+
+
+def forget(history: History, cluster: Cluster, *, remembers: bool) -> None:
+    """Before a step: who was pinned to an endpoint that may no longer be chosen is not pinned any more; nobody is, if
+    a switch has lost its memory.
+    """
+    for question in list(history.pinned):
+        client = question.client
+        there = (not client.pod or client.pod in cluster.pods) and (not client.node or client.node in cluster.nodes)
+        answer = oracle.ask(cluster, question) if there else None
+        if not remembers or answer is None or not answer.sticky or history.pinned[question] not in answer.backends:
+            del history.pinned[question]
+
+
+def held(number: int, asked: Asked) -> Document:
+    expect = {"outcome": "Connected", "maxGapMilliseconds": LONGEST_GAP}
+    return _document(f"held-{number}-{_title(asked)}", asked, {"hold": True, "expect": expect}, "it must last")
+
+
+def probe(dice: Dice, cluster: Cluster, number: int, asked: Asked, answer: Answer, history: History) -> Document:
+    history.datagrams.setdefault(_flow(cluster, asked), []).append(answer)
+    how: Document = {}
+    expect: Document = {"outcome": answer.outcome.value}
+    if answer.outcome is not Outcome.CONNECTED:
+        quick = 3 if asked.question.protocol == "TCP" and answer.outcome is Outcome.REFUSED else 1
+        return _document(f"{number:02}-{_title(asked)}", asked, {"connections": quick, "expect": expect}, answer.why)
+    backends = sorted(answer.backends)
+    pinned = history.pinned.get(asked.question)
+    enough = connections(len(backends))
+    if answer.sticky:
+        expect["sticky"] = True
+        how["connections"] = 12
+        if pinned or len(backends) == 1:
+            expect["backends"] = [pinned or backends[0]]
+            history.pinned[asked.question] = pinned or backends[0]
+    elif enough <= MOST_CONNECTIONS:
+        expect["backends"] = backends
+        how["connections"] = enough
+    heavy = dice.chance(0.06)
+    if heavy:
+        how |= {"bytes": 70000, **({"connections": 3} if len(backends) == 1 else {})}
+    if len(answer.seen) == 1:
+        expect["clientAddress"] = _word(cluster, asked, next(iter(answer.seen)))
+    return _document(f"{number:02}-{_title(asked)}", asked, {**how, "expect": expect}, answer.why)
+
+
+def connections(backends: int) -> int:
+    """So many that each of the backends is chosen once, as good as certainly."""
+    tries = 4
+    while backends > 1 and backends * (1 - 1 / backends) ** tries > CERTAIN:
+        tries += 1
+    return tries
+
+
+# Which ----------------------------------------------------------------------------------------------------------
+
+
+def _throw(
+    dice: Dice, cluster: Cluster, services: Iterable[str], history: History, *, patient: bool
+) -> tuple[Asked, Answer] | None:
+    asked = questions.throw(dice, cluster, services)
+    answer = oracle.ask(cluster, asked.question) if asked else None
+    if asked is None or answer is None or (answer.outcome is Outcome.TIMEOUT and not patient):
+        return None
+    if asked.question.protocol == "UDP" and not _is_fresh(cluster, asked, answer, history):
+        return None
+    return asked, answer
+
+
+def _is_fresh(cluster: Cluster, asked: Asked, answer: Answer, history: History) -> bool:
+    """A datagram from a port that was used before may still be of the old flow, which a proxy leaves to its endpoint
+    as long as that serves. Where that would give another answer than a new flow, there is nothing to be said.
+    """
+    for before in history.datagrams.get(_flow(cluster, asked), ()):
+        same = (before.outcome, before.backends, before.seen) == (answer.outcome, answer.backends, answer.seen)
+        if not same and any(_serves(cluster, asked, endpoint) for endpoint in before.endpoints):
+            return False
+    return True
+
+
+def _serves(cluster: Cluster, asked: Asked, endpoint: Endpoint) -> bool:
+    """Whether it is still an endpoint of the Service and answers."""
+    service = cluster.services.get(asked.service)
+    if service is None:
+        return False
+    return any(
+        known.backend == endpoint.backend and known.serving
+        for port in service.spec.ports
+        for family in service.families
+        for known in endpoints(cluster, service, port, family)
+    )
+
+
+def _flow(cluster: Cluster, asked: Asked) -> tuple[str, str, str]:
+    """Clients of one Node may share flows: on their way to another they all have its address."""
+    client = asked.question.client
+    return oracle.home_of(cluster, client) or client.host, asked.service, asked.port
+
+
+def _dull(cluster: Cluster, asked: Asked, answer: Answer, history: History) -> int:
+    """How little there is to learn: most where only some of the endpoints may be chosen, or none of them."""
+    telling = answer.narrowed or answer.outcome is Outcome.TIMEOUT
+    return history.cells[_cell(cluster, asked, answer)] - 2 * telling
+
+
+def _cell(cluster: Cluster, asked: Asked, answer: Answer) -> tuple[object, ...]:
+    """What makes a probe different from another."""
+    client, home = asked.question.client, oracle.home_of(cluster, asked.question.client)
+    places = frozenset((e.place, e.node == asked.entry, e.backend == client.pod, e.draining) for e in answer.endpoints)
+    kind = "pod" if client.pod else "node" if client.node else "host"
+    seen = "".join(sorted(answer.seen)) == PRESERVED
+    at_home = home == asked.entry and home in asked.where
+    return kind, asked.kind, asked.where.partition("-of-")[0], at_home, answer.outcome, places, seen, answer.sticky
+
+
+# In the scenario's words ------------------------------------------------------------------------------------------
+
+
+def _word(cluster: Cluster, asked: Asked, seen: str) -> str:
+    """`Gateway` and `Node` are those of the Node where the packet enters, as the format reckons it."""
+    node = cluster.nodes.get(asked.entry)
+    family = asked.question.family
+    if node and seen == str(node.gateway(family)):
+        return "Gateway"
+    return "Node" if node and seen == str(node.main(family)) else seen
+
+
+def _title(asked: Asked) -> str:
+    client = asked.question.client
+    name = (client.pod.partition("/")[2] or client.node or client.host).lower()
+    service = asked.service.partition("/")[2] or "nothing"
+    return f"{name}-to-{service}-{asked.port}-{asked.where}"
+
+
+def _document(name: str, asked: Asked, how: Document, why: str) -> Document:
+    client, question = asked.question.client, asked.question
+    source = (
+        {"pod": client.pod} if client.pod else {"node": client.node} if client.node else {"externalHost": client.host}
+    )
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Probe",
+        "metadata": {
+            "name": f"{name}-ipv6" if question.family.value == 6 else name,
+            "annotations": {"why": why},
+        },
+        "spec": {
+            "from": source,
+            "to": asked.to,
+            **({} if question.protocol == "TCP" else {"protocol": question.protocol}),
+            **how,
+        },
+    }

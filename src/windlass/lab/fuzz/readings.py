@@ -1,0 +1,91 @@
+"""The cluster as the oracle sees it: the documents of a scenario's steps, one after the other, made into views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_network
+from typing import TypeVar
+
+import msgspec
+import yaml
+
+from windlass.lab.fuzz.views import EndpointSlice, Host, Metadata, Node, Pod, Service
+from windlass.model.families import IPNetwork
+
+Document = dict[str, object]
+Documents = dict[tuple[str, str], Document]  # by kind and `namespace/name`, or the name alone
+
+_CLUSTER_SCOPED = frozenset({"Node", "Namespace", "ExternalHost", "Probe", "Action", "Delete"})
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    nodes: Mapping[str, Node]
+    hosts: Mapping[str, Host]
+    pods: Mapping[str, Pod]
+    services: Mapping[str, Service]
+    slices: tuple[EndpointSlice, ...]
+    node_port_networks: tuple[IPNetwork, ...]  # empty: NodePorts are open on all addresses
+
+
+def applied(before: Documents, step: Iterable[Document]) -> Documents:
+    """The documents that stand when a step's are applied; probes and actions are none of them."""
+    after = dict(before)
+    for document in _opened(step):
+        kind, key = identity(document)
+        if kind == "Delete":
+            gone = msgspec.convert(document["spec"], dict[str, str])
+            del after[gone["kind"], gone["name"]]
+        elif kind not in {"Probe", "Action"}:
+            after[kind, key] = document
+    return after
+
+
+def _opened(documents: Iterable[Document]) -> Iterator[Document]:
+    """A List is its items."""
+    for document in documents:
+        if document["kind"] == "List":
+            yield from _opened(msgspec.convert(document["items"], list[Document]))
+        else:
+            yield document
+
+
+def identity(document: Document) -> tuple[str, str]:
+    metadata = msgspec.convert(document["metadata"], Metadata)
+    kind = str(document["kind"])
+    return kind, metadata.name if kind in _CLUSTER_SCOPED else metadata.key
+
+
+def read(documents: Documents) -> Cluster:
+    """Objects that cannot be read are left out: the product must say so, and go on."""
+    found = list(documents.values())
+    return Cluster(
+        {node.name: node for node in _of("Node", Node, found)},
+        {host.name: host for host in _of("ExternalHost", Host, found)},
+        {pod.key: pod for pod in _of("Pod", Pod, found) if pod.runs},
+        {service.key: service for service in _of("Service", Service, found)},
+        tuple(_of("EndpointSlice", EndpointSlice, found)),
+        _node_port_networks(documents),
+    )
+
+
+_T = TypeVar("_T")
+
+
+def _of(kind: str, view: type[_T], documents: Iterable[Document]) -> Iterator[_T]:
+    for document in documents:
+        if document["kind"] == kind:
+            try:
+                yield msgspec.convert(document, view)
+            except msgspec.ValidationError:
+                continue
+
+
+def _node_port_networks(documents: Documents) -> tuple[IPNetwork, ...]:
+    config = documents.get(("ConfigMap", "kube-system/windlass-config"))
+    if config is None:
+        return ()
+    text = msgspec.convert(config["data"], dict[str, str])["windlass.yaml"]
+    settings = msgspec.convert(yaml.safe_load(text) or {}, dict[str, object])
+    return tuple(map(ip_network, msgspec.convert(settings.get("nodePortAddresses") or [], list[str])))

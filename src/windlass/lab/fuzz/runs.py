@@ -1,0 +1,92 @@
+"""Runs random clusters and tells of each; what fails is kept as a scenario."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from windlass.lab import ovs, results, runs, scenarios
+from windlass.lab.agents import Agents, Programs
+from windlass.lab.fuzz.scripts import Script
+from windlass.lab.labs import LabError
+from windlass.lab.results import ScenarioResult
+
+Say = Callable[[str], None]
+KEEP = Path("fuzz-failures")
+
+
+def run(scripts: Iterable[Script], *, keep: Path = KEEP, jobs: int = 1, json_file: Path | None = None) -> int:
+    """The whole of `windlass lab fuzz`; returns the exit status. Each script is taken when its turn comes."""
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    started = time.monotonic()
+    nodes = Programs()
+    outcome: list[ScenarioResult] = []
+    try:
+        runs.check_machine(nodes)
+        console.print(f"Nodes forward by {ovs.datapath_in_words()}.")
+        asyncio.run(runs.interruptible(_run(iter(scripts), jobs, nodes, keep, console.print, outcome)))
+    except LabError as error:
+        console.print(str(error), style="bold red")
+        return results.TROUBLE
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        console.print("interrupted; nothing is left behind")
+        return runs.INTERRUPTED
+    finally:
+        if outcome:
+            console.print(summary(outcome, time.monotonic() - started))
+        if json_file:
+            json_file.write_bytes(results.to_json(outcome))
+    return results.status(outcome)
+
+
+def summary(outcome: Iterable[ScenarioResult], seconds: float) -> str:
+    seen = list(outcome)
+    failed = [r.name for r in seen if r.error or not all(v.passed for v in r.verdicts)]
+    verdicts = [verdict for result in seen for verdict in result.verdicts]
+    clusters = f"{len(seen)} {'cluster' if len(seen) == 1 else 'clusters'}"
+    whole = f"{clusters} in {seconds:.0f} s, {len(verdicts)} probes, {sum(not v.passed for v in verdicts)} failed"
+    return f"{whole}; failures in {', '.join(failed)}" if failed else f"{whole}; all clusters passed"
+
+
+async def _run(
+    scripts: Iterator[Script], jobs: int, nodes: Programs, keep: Path, say: Say, outcome: list[ScenarioResult]
+) -> Sequence[ScenarioResult]:
+    """`outcome` grows as they end, so that something can be told of a run that is interrupted."""
+
+    async def worker() -> None:
+        for made in scripts:
+            result = await _try(made, nodes)
+            outcome.append(result)
+            _tell(made, result, keep, say)
+
+    await asyncio.gather(*(worker() for _ in range(jobs)))
+    return outcome
+
+
+async def _try(made: Script, nodes: Programs) -> ScenarioResult:
+    with tempfile.TemporaryDirectory(prefix="windlass-fuzz-") as folder:
+        files = made.write(Path(folder))
+        try:
+            scenario = scenarios.read(made.name, files)
+        except scenarios.ScenarioError as error:
+            return ScenarioResult(made.name, "", 0, error=f"the generator wrote what cannot be read: {error}")
+    return await runs.run_scenario(scenario, lambda lab: Agents(lab, nodes), lambda _: None)
+
+
+def _tell(made: Script, result: ScenarioResult, keep: Path, say: Say) -> None:
+    bad = [verdict for verdict in result.verdicts if not verdict.passed]
+    judged = "could not run" if result.error else f"{len(bad)} FAILED" if bad else "passed"
+    say(f"{made.title}: {made.probes} probes, steps: {len(made.parts)}, {judged} in {result.seconds:.1f} s")
+    if not bad and not result.error:
+        return
+    for verdict in bad:
+        say(f"  {verdict.step} {verdict.probe}: {'; '.join(verdict.reasons)}")
+    if result.error:
+        say(f"  {result.error}")
+    made.write(keep / made.name)
+    say(f"  kept in {keep / made.name}; again: {made.again}")

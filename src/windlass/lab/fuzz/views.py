@@ -1,0 +1,296 @@
+"""What the oracle reads of each object, by Kubernetes' own defaults. It decides nothing.
+
+The oracle is to judge the product, so it shares no code with it: these are its own views of the same documents.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from ipaddress import ip_address, ip_network
+
+from msgspec import Struct, field
+
+from windlass.model.families import Family, IPAddress, IPNetwork, family_of
+
+ANOTHER_PROXY = "service.kubernetes.io/service-proxy-name"
+ZONE = "topology.kubernetes.io/zone"
+
+
+@lru_cache(maxsize=4096)
+def address(text: str) -> IPAddress:
+    """Few addresses, read again and again."""
+    return ip_address(text)
+
+
+class Metadata(Struct, frozen=True, rename="camel"):
+    name: str
+    namespace: str = "default"
+    labels: dict[str, str] = {}
+    deletion_timestamp: object = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+# Machines -------------------------------------------------------------------------------------------------------
+
+
+class _Address(Struct, frozen=True):
+    type: str
+    address: str
+
+
+class _NodeSpec(Struct, frozen=True):
+    cidrs: list[str] = field(name="podCIDRs", default_factory=list)
+
+
+class _NodeStatus(Struct, frozen=True):
+    addresses: list[_Address] = []
+
+
+class Node(Struct, frozen=True):
+    metadata: Metadata
+    spec: _NodeSpec = _NodeSpec()
+    status: _NodeStatus = _NodeStatus()
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def zone(self) -> str:
+        return self.metadata.labels.get(ZONE, "")
+
+    @property
+    def addresses(self) -> tuple[IPAddress, ...]:
+        """All that it answers to."""
+        found = (address(a.address) for a in self.status.addresses if a.type in {"InternalIP", "ExternalIP"})
+        return tuple(dict.fromkeys(found))
+
+    def main(self, family: Family) -> IPAddress | None:
+        """The Node IP of this family: the first InternalIP."""
+        internal = (address(a.address) for a in self.status.addresses if a.type == "InternalIP")
+        return next((own for own in internal if family_of(own) is family), None)
+
+    def gateway(self, family: Family) -> IPAddress | None:
+        """Its address in the Pod network: the first of the PodCIDR."""
+        cidrs = (ip_network(cidr) for cidr in self.spec.cidrs)
+        return next((cidr.network_address + 1 for cidr in cidrs if family_of(cidr) is family), None)
+
+
+class _HostPort(Struct, frozen=True):
+    port: int
+    protocol: str = "TCP"
+
+
+class _HostSpec(Struct, frozen=True):
+    addresses: list[str]
+    ports: list[_HostPort] = []
+
+
+class Host(Struct, frozen=True):
+    """An ExternalHost."""
+
+    metadata: Metadata
+    spec: _HostSpec
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def addresses(self) -> tuple[IPAddress, ...]:
+        return tuple(map(address, self.spec.addresses))
+
+    def listens(self, protocol: str, port: int) -> bool:
+        return any((p.protocol, p.port) == (protocol, port) for p in self.spec.ports)
+
+
+# Pods -----------------------------------------------------------------------------------------------------------
+
+
+class ContainerPort(Struct, frozen=True, rename="camel"):
+    container_port: int
+    protocol: str = "TCP"
+    name: str = ""
+
+
+class _Container(Struct, frozen=True):
+    ports: list[ContainerPort] = []
+
+
+class _PodSpec(Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+    host_network: bool = False
+    containers: list[_Container] = []
+
+
+class _PodIP(Struct, frozen=True):
+    ip: str
+
+
+class _Condition(Struct, frozen=True):
+    type: str
+    status: str = ""
+
+
+class _PodStatus(Struct, frozen=True, rename="camel"):
+    phase: str = "Running"
+    pod_ips: list[_PodIP] = field(name="podIPs", default_factory=list)
+    conditions: list[_Condition] = []
+
+
+class Pod(Struct, frozen=True):
+    metadata: Metadata
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+    @property
+    def key(self) -> str:
+        return self.metadata.key
+
+    @property
+    def node(self) -> str:
+        return self.spec.node_name
+
+    @property
+    def ports(self) -> tuple[ContainerPort, ...]:
+        return tuple(port for container in self.spec.containers for port in container.ports)
+
+    @property
+    def runs(self) -> bool:
+        return bool(self.node) and self.status.phase not in {"Succeeded", "Failed"}
+
+    @property
+    def ready(self) -> bool:
+        return all(c.status != "False" for c in self.status.conditions if c.type == "Ready")
+
+    @property
+    def terminating(self) -> bool:
+        return self.metadata.deletion_timestamp is not None
+
+    def listens(self, protocol: str, port: int) -> bool:
+        return any((p.protocol, p.container_port) == (protocol, port) for p in self.ports)
+
+
+# Services -------------------------------------------------------------------------------------------------------
+
+
+class ServicePort(Struct, frozen=True, rename="camel"):
+    port: int
+    name: str = ""
+    protocol: str = "TCP"
+    target_port: int | str | None = None
+    node_port: int = 0
+
+
+class _ClientIP(Struct, frozen=True, rename="camel"):
+    timeout_seconds: int = 10800
+
+
+class _AffinityConfig(Struct, frozen=True):
+    client_ip: _ClientIP = field(name="clientIP", default=_ClientIP())
+
+
+class _ServiceSpec(Struct, frozen=True, rename="camel"):
+    type: str = "ClusterIP"
+    cluster_ip: str = field(name="clusterIP", default="")
+    cluster_ips: list[str] = field(name="clusterIPs", default_factory=list)
+    external_ips: list[str] = field(name="externalIPs", default_factory=list)
+    ports: list[ServicePort] = []
+    selector: dict[str, str] = {}
+    publish_not_ready_addresses: bool = False
+    external_traffic_policy: str = "Cluster"
+    internal_traffic_policy: str = "Cluster"
+    load_balancer_source_ranges: list[str] = []
+    session_affinity: str = "None"
+    session_affinity_config: _AffinityConfig = _AffinityConfig()
+
+
+class _Ingress(Struct, frozen=True, rename="camel"):
+    ip: str = ""
+    ip_mode: str = "VIP"
+
+
+class _LoadBalancer(Struct, frozen=True):
+    ingress: list[_Ingress] = []
+
+
+class _ServiceStatus(Struct, frozen=True, rename="camel"):
+    load_balancer: _LoadBalancer = _LoadBalancer()
+
+
+class Service(Struct, frozen=True):
+    metadata: Metadata
+    spec: _ServiceSpec = _ServiceSpec()
+    status: _ServiceStatus = _ServiceStatus()
+
+    @property
+    def key(self) -> str:
+        return self.metadata.key
+
+    @property
+    def served(self) -> bool:
+        """Whether a proxy has anything to do with it."""
+        return (
+            self.spec.type != "ExternalName"
+            and "None" not in (self.spec.cluster_ip, *self.spec.cluster_ips)
+            and ANOTHER_PROXY not in self.metadata.labels
+        )
+
+    @property
+    def cluster_ips(self) -> tuple[IPAddress, ...]:
+        return tuple(address(ip) for ip in self.spec.cluster_ips or [self.spec.cluster_ip] if ip)
+
+    @property
+    def families(self) -> tuple[Family, ...]:
+        return tuple(map(family_of, self.cluster_ips))
+
+    @property
+    def external_ips(self) -> tuple[IPAddress, ...]:
+        return tuple(map(address, self.spec.external_ips))
+
+    @property
+    def load_balancer_ips(self) -> tuple[IPAddress, ...]:
+        """Those that the proxy answers for: of mode Proxy, the load balancer itself must see the packets."""
+        return tuple(address(i.ip) for i in self.status.load_balancer.ingress if i.ip and i.ip_mode == "VIP")
+
+    @property
+    def source_ranges(self) -> tuple[IPNetwork, ...]:
+        return tuple(ip_network(cidr.strip()) for cidr in self.spec.load_balancer_source_ranges)
+
+
+class _Conditions(Struct, frozen=True):
+    ready: bool | None = None
+    serving: bool | None = None
+    terminating: bool | None = None
+
+
+class _Named(Struct, frozen=True):
+    name: str
+
+
+class _Hints(Struct, frozen=True, rename="camel"):
+    for_nodes: list[_Named] = []
+    for_zones: list[_Named] = []
+
+
+class SliceEndpoint(Struct, frozen=True, rename="camel"):
+    addresses: list[str]
+    conditions: _Conditions = _Conditions()
+    node_name: str = ""
+    hints: _Hints = _Hints()
+
+
+class SlicePort(Struct, frozen=True):
+    port: int | None = None
+    name: str | None = None
+    protocol: str | None = None
+
+
+class EndpointSlice(Struct, frozen=True, rename="camel"):
+    metadata: Metadata
+    address_type: str
+    ports: list[SlicePort] = []
+    endpoints: list[SliceEndpoint] = []

@@ -1,0 +1,227 @@
+"""The agent in this very process, on a Node with real Open vSwitch, fed with states of the cluster by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from ipaddress import ip_address
+
+from windlass.agent.agents import Agent
+from windlass.agent.config import Config, DatapathType
+from windlass.cluster.catalogues import Touched
+from windlass.cluster.objects import Cluster, EndpointSlice, Node, Object, Service, ServiceCIDR, decode
+from windlass.cluster.sources import Change
+from windlass.host.linux import namespaces
+from windlass.host.linux.hosts import LinuxHost
+from windlass.lab import labs, ovs, segments
+from windlass.lab.segments import Machine
+from windlass.lab.underlays import Underlay
+from windlass.switch.ovsdb import open_database
+
+PATIENCE = 20.0
+NODE_IP, OUTSIDE_IPS = "10.176.25.11", ("10.176.25.98", "10.176.25.99")
+
+
+class Fed:
+    """A source that tells what the test feeds it."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[Change] = asyncio.Queue()
+        self._cluster = Cluster("0")
+
+    async def changes(self) -> AsyncGenerator[Change, None]:
+        """What was fed before stays: a source tells everything to whoever begins to listen."""
+        if self._cluster.nodes:
+            self._queue = asyncio.Queue()
+            yield Change(self._cluster)
+        while True:
+            yield await self._queue.get()
+
+    def put(self, *objects: Object | str) -> str:
+        """These objects are so now; of a key (`Service default/web`), it is gone. The revision of that state."""
+        touched = Touched({one.key for one in objects if isinstance(one, Service)}, _keys(objects))
+        nodes, services = dict(self._cluster.nodes), dict(self._cluster.services)
+        slices, cidrs = dict(self._cluster.slices), dict(self._cluster.service_cidrs)
+        of_kind = {"Node": nodes, "Service": services, "EndpointSlice": slices, "ServiceCIDR": cidrs}
+        for one in objects:
+            if isinstance(one, str):
+                kind, key = one.split()
+                del of_kind[kind][key]
+                touched = Touched(touched.services | ({key} if kind == "Service" else set()), touched.slices)
+            else:
+                of_kind[type(one).__name__][one.key] = one
+        only = all(
+            isinstance(one, Service | EndpointSlice) or str(one).startswith(("Service ", "EndpointSlice "))
+            for one in objects
+        )
+        self._cluster = replace(
+            self._cluster,
+            revision=str(int(self._cluster.revision) + 1),
+            nodes=nodes,
+            services=services,
+            slices=slices,
+            service_cidrs=cidrs,
+        )
+        self._queue.put_nowait(Change(self._cluster, touched if only else None))
+        return self._cluster.revision
+
+
+def _keys(objects: tuple[Object | str, ...]) -> set[str]:
+    gone = {one.split()[1] for one in objects if isinstance(one, str) and one.startswith("EndpointSlice ")}
+    return gone | {one.key for one in objects if isinstance(one, EndpointSlice)}
+
+
+class FedAgent:
+    outside = ""  # the namespace of another machine on the same wire
+
+    def __init__(self, config: Config, switch: ovs.Switch, host: LinuxHost) -> None:
+        self.switch = switch
+        self.host = host
+        self.source = Fed()
+        self._config = config
+        self.agent = Agent(config, host, self.source)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Another agent each time, for the same Node and with the same source."""
+        self.agent = Agent(self._config, self.host, self.source)
+        async with open_database(str(self._config.ovsdb_socket), patience=5) as database:
+            serving = asyncio.create_task(self.agent.serve(database))
+            try:
+                yield
+            finally:
+                serving.cancel()
+                await asyncio.wait([serving])
+        if not serving.cancelled():
+            serving.result()
+
+    async def holds(self, *objects: Object | str) -> None:
+        """Feeds them, and returns when the Node holds that state."""
+        await self.reaches(self.source.put(*objects))
+
+    async def reaches(self, revision: str) -> None:
+        status = self.agent.status
+        reached = await status.wait_until(lambda: status.ready and int(status.revision or 0) >= int(revision), PATIENCE)
+        assert reached, (status.waiting_for, self.agent.problems)
+
+    async def settled(self, *objects: Object | str) -> None:
+        """The same, and no packet is handled by former flows any more."""
+        await self.holds(*objects)
+        await self.switch.settled()
+
+    async def ofctl(self, *arguments: str) -> str:
+        process = await asyncio.create_subprocess_exec(
+            *("ovs-ofctl", "-O", "OpenFlow15", *arguments),
+            stdout=asyncio.subprocess.PIPE,
+            env={"PATH": "/usr/bin:/usr/sbin:/bin:/sbin", **self.switch.environment},
+        )
+        output, _ = await process.communicate()
+        assert process.returncode == 0
+        return output.decode()
+
+    async def command(self, *arguments: str) -> str:
+        """On the Node: its namespace is that of this thread."""
+        process = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
+        output, _ = await process.communicate()
+        return output.decode()
+
+
+@asynccontextmanager
+async def fed_agent(host_type: type[LinuxHost] = LinuxHost, **options: object) -> AsyncIterator[FedAgent]:
+    """An agent that is ready. This thread is on the Node (eth0 with 10.176.25.11/24) while it lasts."""
+    async with fed_node(host_type, **options) as fed, fed.running():
+        await fed.holds(node())
+        yield fed
+
+
+@asynccontextmanager
+async def fed_node(host_type: type[LinuxHost] = LinuxHost, **options: object) -> AsyncIterator[FedAgent]:
+    """The same without an agent that runs."""
+    machine = Machine("node", "node-1", (segments._nic("eth0", [ip_address(NODE_IP)]),))
+    client = Machine("host", "client", (segments._nic("eth0", map(ip_address, OUTSIDE_IPS)),))
+    with labs.opened() as lab:
+        underlay = Underlay(lab, segments.segments([machine]))
+        await asyncio.to_thread(underlay.create)
+        namespace = await asyncio.to_thread(underlay.plug, machine)
+        switch = ovs.Switch("node-1", namespace, lab.folder / "ovs")
+        config = Config(
+            node_name="node-1",
+            run_directory=str(lab.folder / "run"),
+            state_directory=str(lab.folder / "state"),
+            ovs_run_directory=str(switch.folder),
+            datapath_type=DatapathType(ovs.datapath_type()),
+            **options,
+        )
+        (lab.folder / "run").mkdir()
+        try:
+            await switch.start()
+            with namespaces.entered(namespaces.path_of(namespace)):
+                host = host_type(lab.folder / "state")
+                try:
+                    fed = FedAgent(config, switch, host)
+                    fed.outside = await asyncio.to_thread(underlay.plug, client)
+                    yield fed
+                finally:
+                    await host.close()
+        finally:
+            await switch.end()
+
+
+def node(**metadata: object) -> Node:
+    return _decoded(
+        Node,
+        apiVersion="v1",
+        metadata={"name": "node-1", **metadata},
+        spec={"podCIDRs": ["172.16.1.0/24"]},
+        status={"addresses": [{"type": "InternalIP", "address": NODE_IP}]},
+    )
+
+
+def service_cidr(cidr: str) -> ServiceCIDR:
+    metadata = {"name": "kubernetes"}
+    return _decoded(
+        ServiceCIDR,
+        apiVersion="networking.k8s.io/v1",
+        metadata=metadata,
+        spec={"cidrs": [cidr]},
+    )
+
+
+def service(name: str, address: str, *ports: dict[str, object], **spec: object) -> Service:
+    return _decoded(
+        Service,
+        apiVersion="v1",
+        metadata={"name": name, "namespace": "default"},
+        spec={"clusterIPs": [address], "ports": ports or [{"name": "http", "port": 80}], **spec},
+    )
+
+
+def endpoints(name: str, *addresses: str, protocol: str = "TCP", of: str = "", **conditions: bool) -> EndpointSlice:
+    """The slice of the Service of that name, or `of` another; local are those of this Node's PodCIDR."""
+    return _decoded(
+        EndpointSlice,
+        apiVersion="discovery.k8s.io/v1",
+        metadata={
+            "name": name,
+            "namespace": "default",
+            "labels": {"kubernetes.io/service-name": of or name},
+        },
+        addressType="IPv4",
+        ports=[{"name": "http", "port": 8080, "protocol": protocol}],
+        endpoints=[
+            {
+                "addresses": [address],
+                "nodeName": "node-1" if address.startswith("172.16.1.") else "node-2",
+                "conditions": conditions,
+            }
+            for address in addresses
+        ],
+    )
+
+
+def _decoded(kind: type[Object], **fields: object) -> Object:
+    decoded = decode({"kind": kind.__name__, **fields})
+    assert isinstance(decoded, kind)
+    return decoded

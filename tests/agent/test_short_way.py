@@ -1,0 +1,161 @@
+"""The short way of Services: a change costs what it changes, loses no packet, and none is forgotten."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from fed_agents import FedAgent, endpoints, fed_agent, node, service, service_cidr
+
+from switches import requires_ovs
+from windlass.host.linux.hosts import LinuxHost
+from windlass.host.plans import HostChange, HostNames, NodePort
+from windlass.program import Owner, Program, program
+
+pytestmark = requires_ovs
+
+NODE_PORT = {"name": "http", "port": 80, "nodePort": 30080}
+
+
+@pytest_asyncio.fixture
+async def fed() -> AsyncIterator[FedAgent]:
+    async with fed_agent() as fed:
+        yield fed
+
+
+async def test_one_endpoint_more_is_one_message(fed: FedAgent) -> None:
+    await fed.holds(
+        service("web", "10.96.0.1"), endpoints("web", "172.16.1.5"), service("shop", "10.96.0.2"), endpoints("shop")
+    )
+    before = fed.agent.counters.changes_sent
+    await fed.holds(endpoints("web", "172.16.1.5", "172.16.2.5"))
+    assert fed.agent.counters.changes_sent == before + 1
+    assert "172.16.2.5:8080" in await fed.ofctl("dump-groups", "br-int")
+
+
+async def test_a_change_that_changes_nothing_is_reached_without_a_message(fed: FedAgent) -> None:
+    await fed.holds(service("web", "10.96.0.1"), endpoints("web", "172.16.1.5"))
+    before = fed.agent.counters.changes_sent
+    await fed.holds(endpoints("web", "172.16.1.5"))
+    assert fed.agent.counters.changes_sent == before
+
+
+async def test_changes_that_come_all_at_once_are_taken_together(fed: FedAgent) -> None:
+    await fed.holds(service("web", "10.96.0.1"), endpoints("web", "172.16.1.5"))
+    before = fed.agent.status.generation
+    for number in range(1, 100):
+        revision = fed.source.put(endpoints("web", f"172.16.2.{number}"), service(f"s{number}", f"10.96.1.{number}"))
+    await fed.reaches(revision)
+    assert fed.agent.status.generation - before < 20
+    groups, flows = await fed.ofctl("dump-groups", "br-int"), await fed.ofctl("dump-flows", "br-int")
+    assert groups.count("172.16.2.") == 1
+    assert "172.16.2.99:8080" in groups
+    assert all(f"nw_dst=10.96.1.{number} " in flows for number in range(1, 100))
+
+
+async def test_a_change_in_the_middle_of_a_pass_is_not_forgotten(fed: FedAgent) -> None:
+    """Of Nodes and of Services, in turns and without waiting."""
+    for number in range(1, 30):
+        fed.source.put(service(f"s{number}", f"10.96.1.{number}"), endpoints(f"s{number}", f"172.16.2.{number}"))
+        fed.source.put(node(labels={"number": str(number)}))
+        revision = fed.source.put(endpoints(f"s{number}", f"172.16.3.{number}"))
+    await fed.reaches(revision)
+    groups = await fed.ofctl("dump-groups", "br-int")
+    assert "172.16.2." not in groups
+    assert all(f"172.16.3.{number}:8080" in groups for number in range(1, 30))
+
+
+class Witness(LinuxHost):
+    """Looks at the switch whenever NodePorts of the host come or go."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)
+        self.fed: FedAgent | None = None
+        self.seen: list[tuple[str, bool]] = []
+
+    async def apply(self, change: HostChange) -> tuple[str, ...]:
+        for what, items in (("comes", change.added), ("goes", change.removed)):
+            if self.fed is not None and any(isinstance(item, NodePort) for item in items):
+                flows = await self.fed.ofctl("dump-flows", "br-int", "table=6")
+                self.seen.append((what, "tp_dst=30080" in flows))
+        return await super().apply(change)
+
+
+async def test_a_node_port_is_in_the_switch_whenever_the_host_leads_there() -> None:
+    async with fed_agent(Witness) as fed:
+        fed.host.fed = fed
+        await fed.holds(service("web", "10.96.0.1", NODE_PORT, type="NodePort"), endpoints("web", "172.16.1.5"))
+        assert fed.host.seen == [("comes", True)]
+        assert "30080" in await fed.command("nft", "list", "table", "inet", "windlass")
+        await fed.holds("Service default/web")
+        assert fed.host.seen == [("comes", True), ("goes", True)]
+        assert "30080" not in await fed.command("nft", "list", "table", "inet", "windlass")
+        assert "tp_dst=30080" not in await fed.ofctl("dump-flows", "br-int", "table=6")
+
+
+async def test_a_node_port_that_goes_over_to_another_service_stays_open() -> None:
+    async with fed_agent(Witness) as fed:
+        await fed.holds(service("web", "10.96.0.1", NODE_PORT, type="NodePort"), endpoints("web", "172.16.1.5"))
+        fed.host.fed = fed
+        await fed.holds(
+            service("web", "10.96.0.1"),
+            service("shop", "10.96.0.2", NODE_PORT, type="NodePort"),
+            endpoints("shop", "172.16.1.6"),
+        )
+        assert fed.host.seen == []
+        assert "30080" in await fed.command("nft", "list", "table", "inet", "windlass")
+
+
+async def test_a_cluster_ip_has_a_route_of_its_own_until_its_cidr_is_known(fed: FedAgent) -> None:
+    await fed.holds(service("web", "10.96.0.1"))
+    assert "10.96.0.1 " in await fed.command("ip", "route")
+    await fed.holds(service_cidr("10.96.0.0/16"))
+    routes = await fed.command("ip", "route")
+    assert "10.96.0.0/16 via 169.254.169.111" in routes
+    assert "10.96.0.1 " not in routes
+    await fed.holds(service("shop", "10.97.0.1"), "Service default/web")
+    routes = await fed.command("ip", "route")
+    assert "10.97.0.1 via 169.254.169.111" in routes
+
+
+async def test_what_is_wrong_with_a_service_is_told_until_it_is_mended(fed: FedAgent) -> None:
+    await fed.holds(service("web", "10.96.0.1", {"name": "http", "port": 0}))
+    assert "spec.ports[0].port: 0 is outside" in str(fed.agent.problems["services"])
+    await fed.holds(service("web", "10.96.0.1", {"name": "http", "port": 70000}))
+    assert "spec.ports[0].port: 70000 is outside" in str(fed.agent.problems["services"])
+    await fed.holds(service("web", "10.96.0.1"))
+    assert "services" not in fed.agent.problems
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_many_short_ways_lead_where_one_pass_does(fed: FedAgent, seed: int) -> None:
+    """Random changes, some without waiting; then the switch holds what a new agent would ask for, and nothing else."""
+    dice = random.Random(seed)  # noqa: S311 (repeatable)
+    present: set[str] = set()
+    for _ in range(60):
+        name = f"s{dice.randrange(8)}"
+        if f"default/{name}" in present and dice.random() < 0.2:
+            revision = fed.source.put(f"Service default/{name}")
+            present.remove(f"default/{name}")
+        else:
+            ports = [{"name": "http", "port": 80, "nodePort": 30000 + dice.randrange(8)}] if dice.random() < 0.5 else []
+            kind = "NodePort" if ports else "ClusterIP"
+            chosen = [f"172.16.{dice.randrange(1, 3)}.{dice.randrange(2, 9)}" for _ in range(dice.randrange(4))]
+            address = f"10.96.0.{dice.randrange(1, 9)}"
+            revision = fed.source.put(service(name, address, *ports, type=kind), endpoints(name, *chosen))
+            present.add(f"default/{name}")
+        if dice.random() < 0.5:
+            await fed.reaches(revision)
+    await fed.reaches(revision)
+    switch, serving = fed.agent._switch, fed.agent._serving
+    assert await switch._installed.audit() == 0
+    assert _contents(switch.program) == _contents(program(fed.agent.state))
+    wanted = serving.host_plan().items
+    there = (await fed.host.installed(HostNames("eth0"))).items
+    assert {item for item in there if isinstance(item, NodePort)} == {i for i in wanted if isinstance(i, NodePort)}
+
+
+def _contents(program: Program) -> dict[Owner, object]:
+    return {owner: (part.flows, part.groups) for owner, part in program.items()}

@@ -1,0 +1,186 @@
+"""A small HTTP server that speaks Kubernetes' list and watch, with faults on demand; and who listens to a Source."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+from aiohttp import web
+
+from windlass.cluster.kubernetes.credentials import Access
+from windlass.cluster.kubernetes.servers import APIServer
+from windlass.cluster.sources import Change
+
+NODES, PODS, NAMESPACES, SERVICES = "/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces", "/api/v1/services"
+SLICES = "/apis/discovery.k8s.io/v1/endpointslices"
+CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"
+KINDS = {
+    NODES: ("v1", "Node"),
+    PODS: ("v1", "Pod"),
+    NAMESPACES: ("v1", "Namespace"),
+    SERVICES: ("v1", "Service"),
+    SLICES: ("discovery.k8s.io/v1", "EndpointSlice"),
+    CIDRS: ("networking.k8s.io/v1", "ServiceCIDR"),
+}
+SECONDS = 20.0  # nobody waits that long unless something is broken
+_CUT = b""
+
+
+class StandIn:
+    """Its answers have the shape of those of kube-apiserver 1.34."""
+
+    def __init__(self) -> None:
+        self.version = 100
+        self.streams_lists = True
+        self.token = ""  # the one that is accepted; empty: anybody
+        self.refusals: dict[str, tuple[int, object]] = {}  # by path: the status, and the body
+        self.requests: list[tuple[str, dict[str, str]]] = []
+        self.address = ""
+        self._objects: dict[str, dict[str, dict[str, object]]] = {path: {} for path in KINDS}
+        self._history: dict[str, list[tuple[int, bytes]]] = {path: [] for path in KINDS}
+        self._forgotten = 0
+        self._watchers: dict[str, set[asyncio.Queue[bytes]]] = {path: set() for path in KINDS}
+        self._runner: web.AppRunner | None = None
+        self._port = 0
+
+    # What happens in the cluster --------------------------------------------------------------------------------
+
+    def put(self, path: str, name: str, namespace: str = "", **fields: object) -> None:
+        key = f"{namespace}/{name}"
+        happening = "MODIFIED" if key in self._objects[path] else "ADDED"
+        self.version += 1
+        metadata = {"name": name, "resourceVersion": str(self.version), "managedFields": [{"manager": "somebody"}]}
+        metadata |= {"namespace": namespace} if namespace else {}
+        metadata |= fields.pop("metadata", {})  # type: ignore[call-overload]
+        self._objects[path][key] = {"metadata": metadata, **fields}
+        self._tell(path, happening, self._objects[path][key])
+
+    def remove(self, path: str, name: str, namespace: str = "") -> None:
+        gone = self._objects[path].pop(f"{namespace}/{name}")
+        self.version += 1
+        gone["metadata"]["resourceVersion"] = str(self.version)  # type: ignore[index]
+        self._tell(path, "DELETED", gone)
+
+    def bookmark(self, path: str, version: int | None = None) -> None:
+        self.say(path, _line("BOOKMARK", path, {"metadata": {"resourceVersion": str(version or self.version)}}))
+
+    def _tell(self, path: str, happening: str, one: dict[str, object]) -> None:
+        line = _line(happening, path, one)
+        self._history[path].append((self.version, line))
+        self.say(path, line)
+
+    # Faults -----------------------------------------------------------------------------------------------------
+
+    def say(self, path: str, content: bytes) -> None:
+        for watcher in self._watchers[path]:
+            watcher.put_nowait(content)
+
+    def cut(self, path: str) -> None:
+        """The connection breaks in the middle of whatever is being said."""
+        self.say(path, _CUT)
+
+    def forget(self) -> None:
+        """As after a compaction: nobody can go on from an earlier version."""
+        self._forgotten = self.version
+
+    def is_watched(self, path: str) -> bool:
+        return bool(self._watchers[path])
+
+    def watches(self, path: str) -> list[dict[str, str]]:
+        return [asked for to, asked in self.requests if to == path and asked.get("watch") == "true"]
+
+    # The server -------------------------------------------------------------------------------------------------
+
+    async def start(self, tls: ssl.SSLContext | None = None) -> None:
+        """Again at the same address, if it had one before."""
+        app = web.Application()
+        app.router.add_get("/{path:.*}", self._answer)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self._port, ssl_context=tls).start()
+        self._port = self._runner.addresses[0][1]
+        self.address = f"{'https' if tls else 'http'}://127.0.0.1:{self._port}"
+
+    async def stop(self) -> None:
+        for path in KINDS:
+            self.cut(path)
+        if self._runner:
+            await self._runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        path, asked = request.path, dict(request.query)
+        self.requests.append((path, asked))
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+            return _status(401, "Unauthorized")
+        if path in self.refusals:
+            code, body = self.refusals[path]
+            return _status(code, body) if isinstance(body, str) else web.Response(status=code, body=body)  # type: ignore[arg-type]
+        if asked.get("watch") == "true":
+            return await self._watch(request, path, asked)
+        items = [*self._objects[path].values()]
+        first = int(asked.get("continue", "0"))
+        last = first + int(asked.get("limit", "1000000"))
+        metadata = {"resourceVersion": str(self.version), **({"continue": str(last)} if last < len(items) else {})}
+        api, kind = KINDS[path]
+        body = {"kind": f"{kind}List", "apiVersion": api, "metadata": metadata, "items": items[first:last]}
+        return web.json_response(body)
+
+    async def _watch(self, request: web.Request, path: str, asked: dict[str, str]) -> web.StreamResponse:
+        lines: list[bytes] = []
+        if asked.get("sendInitialEvents") == "true":
+            if not self.streams_lists:
+                return _status(422, "sendInitialEvents: Forbidden: unless the WatchList feature gate is enabled")
+            lines = [_line("ADDED", path, one) for one in self._objects[path].values()]
+            end = {"resourceVersion": str(self.version), "annotations": {"k8s.io/initial-events-end": "true"}}
+            lines.append(_line("BOOKMARK", path, {"metadata": end}))
+        elif int(asked["resourceVersion"]) < self._forgotten:
+            told = {"kind": "Status", "status": "Failure", "message": "too old resource version", "code": 410}
+            lines.append(json.dumps({"type": "ERROR", "object": told}).encode() + b"\n")
+        else:
+            lines = [line for version, line in self._history[path] if version > int(asked["resourceVersion"])]
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._watchers[path].add(queue)
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        try:
+            await response.prepare(request)
+            for line in lines:
+                await response.write(line)
+            while (content := await queue.get()) != _CUT:
+                await response.write(content)
+            if request.transport:
+                request.transport.abort()
+        finally:
+            self._watchers[path].discard(queue)
+        return response
+
+
+class Listener:
+    """Takes one Change after the other from a Source."""
+
+    def __init__(self, changes: AsyncIterator[Change]) -> None:
+        self._changes = changes
+
+    async def hear(self) -> Change:
+        async with asyncio.timeout(SECONDS):
+            return await anext(self._changes)
+
+
+@asynccontextmanager
+async def listening(server: StandIn, node: str = "node-1") -> AsyncIterator[Listener]:
+    source = APIServer(lambda: Access(server.address, "a test", "a token", token=server.token), node)
+    async with aclosing(source.changes()) as changes:
+        yield Listener(changes)
+
+
+def _line(happening: str, path: str, one: dict[str, object]) -> bytes:
+    api, kind = KINDS[path]
+    return json.dumps({"type": happening, "object": {"kind": kind, "apiVersion": api, **one}}).encode() + b"\n"
+
+
+def _status(code: int, message: str) -> web.Response:
+    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code}
+    return web.json_response(body, status=code)

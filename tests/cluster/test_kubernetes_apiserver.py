@@ -1,0 +1,232 @@
+"""The same against a real kube-apiserver with etcd: what it says is understood, whatever becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from ipaddress import ip_address
+
+import msgspec
+import pytest
+import pytest_asyncio
+from api_servers import Listener
+
+from windlass.cluster.catalogues import Touched
+from windlass.cluster.kubernetes.connections import Connection, Refused
+from windlass.cluster.kubernetes.resources import resources, rules
+from windlass.cluster.kubernetes.servers import APIServer
+from windlass.cluster.sources import Change, SourceAway
+from windlass.host.linux import namespaces
+from windlass.lab import kubernetes_binaries, underlays
+from windlass.lab.control_planes import ADMINISTRATOR, AGENT, SERVICE_NETWORKS, ControlPlane, apply
+
+ABSENT = kubernetes_binaries.missing("etcd", "kube-apiserver", "kube-controller-manager")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="it makes network namespaces: needs root"),
+    pytest.mark.skipif(bool(ABSENT), reason=ABSENT),
+    pytest.mark.timeout(300),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+ADDRESS = ip_address("10.99.0.1")
+SERVICES, SLICES = "/api/v1/namespaces/default/services", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def control_plane(tmp_path_factory) -> AsyncIterator[ControlPlane]:
+    """One for all: it takes a while to start."""
+    name = f"wlt-{secrets.token_hex(3)}"
+    plane = ControlPlane(name, tmp_path_factory.mktemp("cp"), [ADDRESS])
+    underlays.make_namespace(name)
+    try:
+        command = ["ip", "-netns", name, "address", "add", f"{ADDRESS}/32", "dev", "lo"]
+        await asyncio.to_thread(subprocess.run, command, check=True)
+        await plane.start()
+        yield plane
+    finally:
+        await plane.end()
+        namespaces.delete(name)
+
+
+def source(plane: ControlPlane, user: str = ADMINISTRATOR) -> APIServer:
+    return APIServer(lambda: plane.access(user), "node-1", plane.socket_factory)
+
+
+async def until(listener: Listener, condition: Callable[[Change], object]) -> Change:
+    change = await listener.hear()
+    while not condition(change):
+        change = await listener.hear()
+    return change
+
+
+async def put(connection: Connection, path: str, document: dict[str, object]) -> None:
+    name = document["metadata"]["name"]  # type: ignore[index]
+    await apply(connection, document, f"{path}/{name}")
+
+
+def node(name: str, cidr: str) -> dict[str, object]:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"podCIDRs": [cidr]}}
+
+
+def service(name: str, **spec: object) -> dict[str, object]:
+    ports = [{"name": "http", "port": 80}]
+    metadata = {"name": name, "namespace": "default"}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": ports} | spec}
+
+
+def pod(name: str, node_name: str, app: str = "web") -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": {"app": app}},
+        "spec": {"nodeName": node_name, "containers": [{"name": "c", "image": "none"}]},
+    }
+
+
+def endpoint_slice(name: str, *addresses: str) -> dict[str, object]:
+    labels = {"kubernetes.io/service-name": "web"}
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": name, "namespace": "default", "labels": labels},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [address]} for address in addresses],
+        "ports": [{"name": "http", "port": 8080}],
+    }
+
+
+async def test_followed_through_everything_that_may_happen(control_plane):
+    async with control_plane.connection() as connection, aclosing(source(control_plane).changes()) as changes:
+        listener = Listener(changes)
+        first = await listener.hear()
+        assert first.touched is None
+        assert "default" in first.cluster.namespaces
+        if not first.cluster.services:  # a server that has just started makes its own Service by and by
+            first = await until(listener, lambda change: change.cluster.services)
+        assert set(first.cluster.services) == {"default/kubernetes"}
+        (cidr,) = first.cluster.service_cidrs.values()
+        assert cidr.spec.cidrs == SERVICE_NETWORKS
+
+        # Objects come and change; only this Node's Pods are told of.
+        await put(connection, "/api/v1/nodes", node("node-1", "172.16.1.0/24"))
+        await put(connection, "/api/v1/nodes", node("node-2", "172.16.2.0/24"))
+        change = await until(listener, lambda change: len(change.cluster.nodes) == 2)
+        assert change.cluster.nodes["node-1"].pod_cidrs == ("172.16.1.0/24",)
+        await put(connection, "/api/v1/namespaces/default/pods", pod("elsewhere", "node-2"))
+        await put(connection, "/api/v1/namespaces/default/pods", pod("here", "node-1"))
+        change = await until(listener, lambda change: change.cluster.pods)
+        assert set(change.cluster.pods) == {"default/here"}
+        await put(connection, SERVICES, service("web", clusterIP="10.96.0.10"))
+        change = await until(listener, lambda change: "default/web" in change.cluster.services)
+        assert change.touched == Touched(services=frozenset({"default/web"}))
+        assert change.cluster.services["default/web"].spec.cluster_ips == ("10.96.0.10",)
+        await put(connection, SLICES, endpoint_slice("web-1", "172.16.1.5"))
+        before = await until(listener, lambda change: change.cluster.slices.get("default/web-1"))
+
+        # A heartbeat: nothing of it is told. The slice after it is the next thing that is.
+        beat = {"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "r", "message": "m"}]}}
+        body = msgspec.json.encode(beat)
+        await connection.request(
+            "PATCH", "/api/v1/nodes/node-1/status", body=body, content_type="application/merge-patch+json"
+        )
+        await put(connection, SLICES, endpoint_slice("web-1", "172.16.1.6"))
+        change = await listener.hear()
+        assert change.touched == Touched(slices=frozenset({"default/web-1"}))
+        assert change.cluster.nodes is before.cluster.nodes
+
+        # The server dies and comes back: nothing changes but for a problem; then only the difference.
+        await control_plane.stop_server()
+        away = await until(listener, lambda change: change.cluster.problems)
+        assert away.cluster.slices is change.cluster.slices
+        assert "does the API server run there?" in str(away.cluster.problems[0])
+        await control_plane.start_server()
+        await put(connection, SLICES, endpoint_slice("web-1", "172.16.1.7"))
+        back = await until(
+            listener,
+            lambda change: not change.cluster.problems and "172.16.1.7" in str(change.cluster.slices["default/web-1"]),
+        )
+        assert back.cluster.nodes is before.cluster.nodes
+        assert back.cluster.services["default/web"] is change.cluster.services["default/web"]
+        assert set(back.cluster.pods) == {"default/here"}
+
+        # Another one that comes to know it only now calls it by the same name.
+        async with aclosing(source(control_plane).changes()) as later:
+            assert (await Listener(later).hear()).cluster.revision == back.cluster.revision
+
+
+async def test_a_role_with_these_rules_and_no_more(control_plane):
+    user = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": AGENT}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "windlass"}
+    api = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "windlass"}}
+    path = "/apis/rbac.authorization.k8s.io/v1"
+    following = source(control_plane, AGENT)
+    with pytest.raises(SourceAway, match=r'forbids it \(403\): .*User "windlass" cannot (list|watch) resource'):
+        await Listener(following.changes()).hear()
+    async with control_plane.connection() as connection:
+        await put(connection, f"{path}/clusterroles", {**api, "kind": "ClusterRole", "rules": rules()})
+        binding = {**api, "kind": "ClusterRoleBinding", "subjects": [user], "roleRef": role}
+        await put(connection, f"{path}/clusterrolebindings", binding)
+    while True:
+        with suppress(SourceAway):  # a role is in force by and by
+            async with aclosing(following.changes()) as changes:
+                await until(Listener(changes), lambda change: change.cluster.services)
+                break
+    async with control_plane.connection(AGENT) as connection:
+        with pytest.raises(Refused, match="forbids it"):
+            await connection.request("GET", "/api/v1/secrets")
+    assert len(resources("node-1")) == 6
+
+
+async def test_slices_of_the_real_controller(control_plane):
+    await control_plane.start_controllers()
+    async with control_plane.connection() as connection, aclosing(source(control_plane).changes()) as changes:
+        listener = Listener(changes)
+        await listener.hear()
+        await put(connection, "/api/v1/nodes", node("node-1", "172.16.1.0/24"))
+        await put(connection, SERVICES, service("shop", selector={"app": "shop"}))
+        await put(connection, "/api/v1/namespaces/default/pods", pod("shop-0", "node-1", "shop"))
+        ready = {"type": "Ready", "status": "True"}
+        status = {"phase": "Running", "podIP": "172.16.1.9", "podIPs": [{"ip": "172.16.1.9"}], "conditions": [ready]}
+        await connection.request(
+            "PATCH",
+            "/api/v1/namespaces/default/pods/shop-0/status",
+            body=msgspec.json.encode({"status": status}),
+            content_type="application/strategic-merge-patch+json",
+        )
+        change = await until(listener, lambda change: "172.16.1.9" in str(dict(change.cluster.slices)))
+    (found,) = [
+        one for one in change.cluster.slices.values() if one.metadata.labels["kubernetes.io/service-name"] == "shop"
+    ]
+    assert found.endpoints[0].conditions.ready is True
+    assert found.endpoints[0].node_name == "node-1"
+
+
+async def test_a_change_is_there_within_milliseconds(control_plane):
+    """From the write to the Change, with a thousand slices present."""
+    async with control_plane.connection() as connection, aclosing(source(control_plane).changes()) as changes:
+        for first in range(0, 1000, 50):
+            await asyncio.gather(
+                *(
+                    put(
+                        connection,
+                        SLICES,
+                        endpoint_slice(f"many-{number}", f"172.16.{number // 250}.{number % 250 + 1}"),
+                    )
+                    for number in range(first, first + 50)
+                )
+            )
+        listener = Listener(changes)
+        await listener.hear()
+        spent: list[float] = []
+        for number in range(50):
+            began = time.monotonic()
+            writing = asyncio.create_task(put(connection, SLICES, endpoint_slice("many-7", f"172.17.0.{number + 1}")))
+            change = await listener.hear()
+            spent.append(time.monotonic() - began)
+            await writing
+            assert change.touched == Touched(slices=frozenset({"default/many-7"}))
+        assert sorted(spent)[25] < 0.5  # a machine that is busy with other tests; idle it is 3 ms

@@ -1,0 +1,361 @@
+"""An API server, listed and watched: what changes is told, what goes wrong costs nothing that was known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from api_servers import CIDRS, NAMESPACES, NODES, PODS, SECONDS, SERVICES, SLICES, Listener, StandIn, listening
+
+from windlass.cluster.catalogues import Touched
+from windlass.cluster.kubernetes.credentials import Access
+from windlass.cluster.kubernetes.servers import APIServer
+from windlass.cluster.objects import Cluster
+from windlass.cluster.sources import Change, SourceAway
+
+RIGHT, WRONG = "right", "wrong"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[StandIn]:
+    stand_in = StandIn()
+    stand_in.put(NODES, "node-1", spec={"podCIDRs": ["172.16.1.0/24"]})
+    stand_in.put(NAMESPACES, "shop")
+    stand_in.put(SERVICES, "web", "shop", spec={"clusterIPs": ["10.96.0.10"]})
+    stand_in.put(SLICES, "web-1", "shop", endpoints=[{"addresses": ["172.16.1.5"]}])
+    stand_in.put(CIDRS, "kubernetes", spec={"cidrs": ["10.96.0.0/16"]})
+    stand_in.put(PODS, "web-0", "shop", status={"podIPs": [{"ip": "172.16.1.5"}]})
+    await stand_in.start()
+    yield stand_in
+    await stand_in.stop()
+
+
+def problems(cluster: Cluster) -> list[str]:
+    return [str(problem) for problem in cluster.problems]
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not condition():  # noqa: ASYNC110 - of the server, which tells nobody
+            await asyncio.sleep(0.01)
+
+
+def address(change: Change) -> str:
+    endpoints = change.cluster.slices["shop/web-1"].endpoints
+    assert endpoints
+    assert endpoints[0].addresses
+    return endpoints[0].addresses[0]
+
+
+def move(server: StandIn, to: str) -> None:
+    server.put(SLICES, "web-1", "shop", endpoints=[{"addresses": [to]}])
+
+
+# What is told -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streams_lists", [True, False])
+async def test_all_kinds_at_first(server, streams_lists):
+    server.streams_lists = streams_lists
+    async with listening(server) as listener:
+        cluster, touched = await listener.hear()
+    assert touched is None
+    assert cluster.nodes["node-1"].pod_cidrs == ("172.16.1.0/24",)
+    assert set(cluster.services) == {"shop/web"}
+    assert set(cluster.slices) == {"shop/web-1"}
+    assert set(cluster.service_cidrs) == {"kubernetes"}
+    assert set(cluster.namespaces) == {"shop"}
+    assert set(cluster.pods) == {"shop/web-0"}
+    assert cluster.problems == ()
+    assert cluster.revision
+
+
+async def test_a_list_in_pages_is_one_list(server):
+    server.streams_lists = False
+    for number in range(1201):
+        server.put(SERVICES, f"web-{number}", "shop")
+    async with listening(server) as listener:
+        cluster, _ = await listener.hear()
+    assert len(cluster.services) == 1202
+    assert len([asked for path, asked in server.requests if path == SERVICES and "limit" in asked]) == 3
+
+
+async def test_only_what_the_node_needs_is_asked_for(server):
+    async with listening(server, "node-7") as listener:
+        await listener.hear()
+    asked = dict(server.requests)
+    assert asked[PODS]["fieldSelector"] == "spec.nodeName=node-7"
+    assert asked[SERVICES]["labelSelector"] == "!service.kubernetes.io/service-proxy-name"
+    assert "!service.kubernetes.io/headless" in asked[SLICES]["labelSelector"]
+
+
+async def test_a_change_names_what_it_touches_and_keeps_all_else(server):
+    async with listening(server) as listener:
+        before = (await listener.hear()).cluster
+        move(server, "172.16.1.6")
+        change = await listener.hear()
+        assert change.touched == Touched(slices=frozenset({"shop/web-1"}))
+        assert address(change) == "172.16.1.6"
+        assert change.cluster.services is before.services
+        assert before.slices["shop/web-1"] is not change.cluster.slices["shop/web-1"]  # and the former is as it was
+        server.remove(SERVICES, "web", "shop")
+        change = await listener.hear()
+        assert change.touched == Touched(services=frozenset({"shop/web"}))
+        assert not change.cluster.services
+        server.put(NODES, "node-2")
+        assert (await listener.hear()).touched is None
+        server.put(PODS, "web-1", "shop")
+        assert (await listener.hear()).touched == Touched()
+
+
+async def test_what_nobody_uses_is_no_change(server):
+    """A Node's heartbeat, a field's manager, an annotation: most of what is written in a cluster."""
+    async with listening(server) as listener:
+        first = await listener.hear()
+        server.put(NODES, "node-1", spec={"podCIDRs": ["172.16.1.0/24"]}, status={"conditions": [{"type": "Ready"}]})
+        move(server, "172.16.1.6")
+        change = await listener.hear()
+    assert change.touched == Touched(slices=frozenset({"shop/web-1"}))
+    assert change.cluster.nodes is first.cluster.nodes
+
+
+async def test_changes_that_come_together_are_told_together(server):
+    async with listening(server) as listener:
+        await listener.hear()
+        lines = StandIn()
+        lines.version = server.version
+        for number in range(50):
+            lines.put(SERVICES, f"web-{number}", "shop")
+        server.say(SERVICES, b"".join(line for _, line in lines._history[SERVICES]))
+        change = await listener.hear()
+    assert change.touched
+    assert len(change.touched.services) == 50
+
+
+async def test_the_revision_names_the_content(server):
+    async with listening(server) as listener, listening(server) as other:
+        first = (await listener.hear()).cluster.revision
+        assert (await other.hear()).cluster.revision == first
+        move(server, "172.16.1.6")
+        second = (await listener.hear()).cluster.revision
+        assert second != first
+        move(server, "172.16.1.5")
+        assert (await listener.hear()).cluster.revision == first
+
+
+async def test_a_server_without_service_cidrs(server):
+    """Before Kubernetes 1.33."""
+    server.refusals[CIDRS] = 404, "the server could not find the requested resource"
+    async with listening(server) as listener:
+        cluster, _ = await listener.hear()
+    assert cluster.service_cidrs == {}
+    assert cluster.problems == ()
+
+
+# What goes wrong --------------------------------------------------------------------------------------------------
+
+
+async def test_a_malformed_object_costs_only_itself(server):
+    server.put(SERVICES, "odd", "shop", spec={"ports": [{"port": "eighty"}]})
+    async with listening(server) as listener:
+        cluster, _ = await listener.hear()
+        assert set(cluster.services) == {"shop/web"}
+        assert problems(cluster) == [
+            "Service shop/odd: spec.ports[0].port: expected `int`, got `str`; it is left out, the rest is used"
+        ]
+        server.put(SERVICES, "web", "shop", spec={"clusterIPs": 7})
+        cluster, _ = await listener.hear()
+        assert cluster.services["shop/web"].spec.cluster_ips == ("10.96.0.10",)
+        assert "Service shop/web: spec.clusterIPs: expected `array`, got `int`; its earlier version stays" in problems(
+            cluster
+        )
+        server.put(SERVICES, "odd", "shop", spec={"ports": [{"port": 80}]})
+        cluster, touched = await listener.hear()
+        assert set(cluster.services) == {"shop/web", "shop/odd"}
+        assert touched == Touched(services=frozenset({"shop/odd"}))
+        server.remove(SERVICES, "web", "shop")
+        cluster, _ = await listener.hear()
+        assert problems(cluster) == []
+
+
+async def test_a_connection_cut_in_the_middle_of_an_object(server):
+    async with listening(server) as listener:
+        await listener.hear()
+        server.say(SLICES, b'{"type":"MODIFIED","object":{"metadata":{"name":"web-1","namespace":"shop"},"endpo')
+        server.cut(SLICES)
+        await until(lambda: not server.is_watched(SLICES))
+        version = server.version
+        move(server, "172.16.1.6")
+        change = await listener.hear()
+    assert address(change) == "172.16.1.6"
+    assert change.cluster.problems == ()
+    assert int(server.watches(SLICES)[-1]["resourceVersion"]) <= version
+    assert "sendInitialEvents" not in server.watches(SLICES)[-1]  # it went on from where it was
+
+
+async def test_a_bookmark_is_where_a_watch_goes_on_from(server):
+    async with listening(server) as listener:
+        await listener.hear()
+        for number in range(20):  # of other kinds: this one would not learn of them
+            server.put(NAMESPACES, f"namespace-{number}")
+        server.bookmark(SLICES)
+        bookmarked = server.version
+        server.cut(SLICES)
+        await until(lambda: len(server.watches(SLICES)) == 2)
+    assert server.watches(SLICES)[-1]["resourceVersion"] == str(bookmarked)
+
+
+async def test_a_forgotten_version_leads_to_a_new_list_and_only_differences_are_told(server):
+    server.put(SLICES, "other-1", "shop", endpoints=[{"addresses": ["172.16.1.9"]}])
+    server.put(SLICES, "going-1", "shop")
+    async with listening(server) as listener:
+        before = (await listener.hear()).cluster
+        server.cut(SLICES)
+        await until(lambda: not server.is_watched(SLICES))
+        move(server, "172.16.1.6")
+        server.remove(SLICES, "going-1", "shop")
+        server.version += 1
+        server.forget()
+        change = await listener.hear()
+    assert change.touched == Touched(slices=frozenset({"shop/web-1", "shop/going-1"}))
+    assert change.cluster.slices["shop/other-1"] is before.slices["shop/other-1"]
+    assert set(change.cluster.slices) == {"shop/web-1", "shop/other-1"}
+    assert change.cluster.problems == ()
+
+
+async def test_gone_as_an_answer_is_the_same(server):
+    async with listening(server) as listener:
+        await listener.hear()
+        server.refusals[SLICES] = 410, "Expired"
+        server.cut(SLICES)
+        await until(lambda: len(server.watches(SLICES)) == 2)
+        move(server, "172.16.1.6")
+        del server.refusals[SLICES]
+        change = await listener.hear()
+    assert address(change) == "172.16.1.6"
+
+
+async def test_a_history_that_goes_backwards_is_another_one(server):
+    """A server that was restored from a backup, or a new one at the same address."""
+    async with listening(server) as listener:
+        await listener.hear()
+        server._objects[SLICES].clear()
+        server.bookmark(SLICES, version=7)
+        change = await listener.hear()
+    assert change.cluster.slices == {}
+
+
+async def test_garbage_is_told_and_the_watch_begins_again(server):
+    async with listening(server) as listener:
+        await listener.hear()
+        server.say(SLICES, b"<html>502 Bad Gateway</html>\n")
+        cluster, touched = await listener.hear()
+        assert touched == Touched()
+        assert "endpointslices: the server says what cannot be understood" in problems(cluster)[0]
+        assert "what was read before stays" in problems(cluster)[0]
+        await until(lambda: server.is_watched(SLICES))
+        move(server, "172.16.1.6")
+        change = await listener.hear()
+    assert address(change) == "172.16.1.6"
+    assert change.cluster.problems == ()
+
+
+async def test_a_server_that_is_away_changes_nothing_and_comes_back_with_the_difference(server):
+    async with listening(server) as listener:
+        before = (await listener.hear()).cluster
+        await server.stop()
+        cluster, touched = await listener.hear()
+        assert touched == Touched()
+        assert cluster.slices is before.slices
+        assert cluster.revision == before.revision
+        (sentence,) = problems(cluster)
+        assert sentence.startswith(f"API server: {server.address}: ")
+        assert "does the API server run there? a test names it; what was read before stays" in sentence
+        move(server, "172.16.1.6")
+        server.forget()
+        await server.start()
+        heard = await listener.hear()
+        touched = heard.touched
+        while heard.cluster.problems or address(heard) != "172.16.1.6":
+            heard = await listener.hear()
+        assert heard.cluster.nodes is before.nodes
+        assert heard.cluster.services is before.services
+
+
+# Who we are to it -------------------------------------------------------------------------------------------------
+
+
+async def refusal(server: StandIn, **access: str) -> str:
+    source = APIServer(lambda: Access(server.address, "a test", "the token in /t", **access), "node-1")
+    with pytest.raises(SourceAway) as told:
+        await Listener(source.changes()).hear()
+    return str(told.value)
+
+
+async def test_a_refused_token(server):
+    server.token = RIGHT
+    assert await refusal(server, token=WRONG) == (
+        f"{server.address} does not accept the token in /t (401); is it of this cluster, and not expired?"
+    )
+
+
+async def test_a_role_that_is_missing(server):
+    server.refusals[SLICES] = 403, 'endpointslices is forbidden: User "windlass" cannot list resource'
+    sentence = await refusal(server)
+    assert "forbids it (403): endpointslices is forbidden" in sentence
+    assert "ClusterRole" in sentence
+
+
+async def test_a_server_that_is_another_one(server):
+    for path in (NODES, PODS, NAMESPACES, SERVICES, SLICES, CIDRS):
+        server.refusals[path] = 200, b"<html>It works!</html>"
+    assert "answers, but not as an API server does" in await refusal(server)
+
+
+async def test_no_server_at_all(server):
+    await server.stop()
+    sentence = await refusal(server)
+    assert sentence.startswith(f"{server.address}: ")
+    assert "a test names it" in sentence
+
+
+async def test_a_token_is_read_anew_for_each_request(server, tmp_path):
+    file = tmp_path / "token"
+    file.write_text(WRONG)
+    server.token = WRONG
+    source = APIServer(lambda: Access(server.address, "a test", "a token", token=file.read_text()), "node-1")
+    changes = source.changes()
+    listener = Listener(changes)
+    await listener.hear()
+    server.token = RIGHT
+    file.write_text(RIGHT)
+    server.cut(SLICES)
+    await until(lambda: not server.is_watched(SLICES))
+    move(server, "172.16.1.6")
+    change = await listener.hear()
+    await changes.aclose()
+    assert address(change) == "172.16.1.6"
+    assert change.cluster.problems == ()
+
+
+async def test_after_it_was_away_at_the_start_it_is_told_once_and_then_followed(server):
+    await server.stop()
+    source = APIServer(lambda: Access(server.address, "a test", "a token"), "node-1")
+    with pytest.raises(SourceAway):
+        await Listener(source.changes()).hear()
+    changes = source.changes()
+    hearing = asyncio.create_task(Listener(changes).hear())
+    await server.start()
+    change = await hearing
+    await changes.aclose()
+    assert set(change.cluster.services) == {"shop/web"}
+    assert change.touched is None
+
+
+async def test_a_server_behind_its_own_service_is_a_problem(server):
+    server.put(SERVICES, "kubernetes", "default", spec={"clusterIPs": ["127.0.0.1"]})
+    async with listening(server) as listener:
+        cluster, _ = await listener.hear()
+    assert "127.0.0.1 is the ClusterIP of Service default/kubernetes" in problems(cluster)[0]
+    assert "apiServer" in problems(cluster)[0]

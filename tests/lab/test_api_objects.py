@@ -1,0 +1,77 @@
+"""A World as an API server is told of it: complete enough to be accepted, and nothing of it left out."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from windlass.lab import api_objects, scenarios
+
+WORLD = """
+apiVersion: v1
+kind: Node
+metadata: {name: node-1}
+spec: {podCIDRs: [172.16.1.0/24]}
+status: {addresses: [{type: InternalIP, address: 10.1.0.11}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web-0, namespace: shop, labels: {app: web}}
+spec: {nodeName: node-1, containers: [{ports: [{containerPort: 80}]}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web-1, namespace: shop, deletionTimestamp: 2026-01-01T00:00:00Z}
+spec: {nodeName: node-1}
+status: {conditions: [{type: Ready, status: "False"}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {selector: {app: web}, clusterIPs: [10.96.0.10, "fd00:10:96::10"], ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: written}
+spec: {selector: {app: web}, clusterIP: 10.96.0.11, ports: [{port: 80}]}
+status: {loadBalancer: {ingress: [{ip: 198.51.100.1}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: written-1, labels: {kubernetes.io/service-name: written}}
+addressType: IPv4
+endpoints: []
+"""
+
+
+def test_a_world(tmp_path):
+    (tmp_path / "world.yaml").write_text(WORLD)
+    ((name, files),) = scenarios.find(tmp_path).items()
+    ((_, world),) = scenarios.read(name, files).worlds()
+    found = api_objects.published(world, {"shop/web-0": (ip_address("172.16.1.5"),)})
+    assert list(found) == ["Namespace", "Node", "Service", "EndpointSlice", "Pod"]
+    by_path = {one.path: one for listed in found.values() for one in listed}
+    assert [one.path for one in found["Namespace"]] == ["/api/v1/namespaces/default", "/api/v1/namespaces/shop"]
+
+    node = by_path["/api/v1/nodes/node-1"]
+    assert "status" not in node.document
+    assert node.status == {"addresses": [{"type": "InternalIP", "address": "10.1.0.11"}]}
+
+    pod = by_path["/api/v1/namespaces/shop/pods/web-0"]
+    assert pod.document["spec"]["containers"] == [{"name": "c0", "image": "lab", "ports": [{"containerPort": 80}]}]
+    assert pod.status["podIPs"] == [{"ip": "172.16.1.5"}]
+    assert pod.status["conditions"] == [{"type": "Ready", "status": "True"}]
+    assert not pod.is_going
+
+    going = by_path["/api/v1/namespaces/shop/pods/web-1"]
+    assert going.is_going
+    assert "deletionTimestamp" not in going.document["metadata"]
+    assert going.status["conditions"] == [{"type": "Ready", "status": "False"}]
+
+    web = by_path["/api/v1/namespaces/shop/services/web"]
+    assert web.document["spec"]["ipFamilyPolicy"] == "RequireDualStack"
+    assert web.document["spec"]["selector"] == {"app": "web"}
+
+    written = by_path["/api/v1/namespaces/default/services/written"]
+    assert "selector" not in written.document["spec"]  # else the controller would add slices of its own
+    assert written.status == {"loadBalancer": {"ingress": [{"ip": "198.51.100.1"}]}}
+    assert "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/written-1" in by_path

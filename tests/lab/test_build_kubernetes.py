@@ -1,0 +1,47 @@
+"""tools/build-kubernetes where there is nothing to do, or nothing to do it with. That it builds, its users show."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from windlass.lab.kubernetes_binaries import CONTROL_PLANE, DIRECTORY_VARIABLE, VERSION, missing
+
+TOOL = Path(__file__).parents[2] / "tools" / "build-kubernetes"
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": str(folder), DIRECTORY_VARIABLE: str(folder / "cache")}
+    command = [sys.executable, str(TOOL), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_without_go_it_says_so_and_exits_with_a_status_of_its_own(tmp_path):
+    done = run(tmp_path)
+    assert done.returncode == 3
+    assert f"Kubernetes {VERSION} cannot be built: there is no `go` in the PATH" in done.stdout
+    assert not (tmp_path / "cache").exists()
+
+
+def test_what_is_there_is_left_alone(tmp_path):
+    binaries = tmp_path / "cache" / "bin"
+    binaries.mkdir(parents=True)
+    for program in CONTROL_PLANE:
+        (binaries / program).touch()
+    done = run(tmp_path)
+    assert done.returncode == 0
+    assert "all there" in done.stdout
+
+
+def test_a_program_that_is_not_known(tmp_path):
+    done = run(tmp_path, "kube-nonsense")
+    assert done.returncode == 2
+    assert "kube-nonsense: not one of etcd, kube-apiserver" in done.stderr
+
+
+def test_what_is_missing_is_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    assert missing("etcd", "kubectl") == (
+        f"{tmp_path}: etcd, kubectl not built; tools/build-kubernetes does that, once for a machine"
+    )

@@ -1,0 +1,348 @@
+"""The oracle of `lab fuzz` says what Kubernetes' rules say, and agrees with the Service scenarios of the repository."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+import yaml
+
+from windlass.lab import scenarios, targets, worlds
+from windlass.lab.fuzz import endpoints, oracle, readings
+from windlass.lab.fuzz.endpoints import Endpoint, Place, choice
+from windlass.lab.fuzz.oracle import Client, Question
+from windlass.lab.fuzz.views import ZONE, Metadata, Node, ServicePort
+from windlass.lab.objects import Outcome
+from windlass.model.families import Family
+
+SERVICES = Path(__file__).parents[2] / "scenarios" / "services"
+
+CLUSTER = """
+{apiVersion: v1, kind: Node, metadata: {name: a, labels: {topology.kubernetes.io/zone: east}},
+ spec: {podCIDRs: [172.16.1.0/24]},
+ status: {addresses: [{type: InternalIP, address: 10.0.0.1}, {type: ExternalIP, address: 10.9.0.1}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: b, labels: {topology.kubernetes.io/zone: west}},
+ spec: {podCIDRs: [172.16.2.0/24]}, status: {addresses: [{type: InternalIP, address: 10.0.0.2}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: web-a, labels: {app: web}},
+ spec: {nodeName: a, containers: [{name: c, ports: [{name: http, containerPort: 8080}]}]},
+ status: {podIPs: [{ip: 172.16.1.10}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: web-b, labels: {app: web}},
+ spec: {nodeName: b, containers: [{name: c, ports: [{name: http, containerPort: 8081}]}]},
+ status: {podIPs: [{ip: 172.16.2.10}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: host-b, labels: {app: host}},
+ spec: {nodeName: b, hostNetwork: true, containers: [{name: c, ports: [{name: http, containerPort: 9090}]}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: client-a}, spec: {nodeName: a}, status: {podIPs: [{ip: 172.16.1.20}]}}
+---
+{kind: ExternalHost, metadata: {name: out}, spec: {addresses: [10.3.0.3], ports: [{port: 8443}]}}
+---
+"""
+POD, NODE, OUT = Client(pod="default/client-a"), Client(node="a"), Client(host="out")
+BOTH = {"default/web-a", "default/web-b"}
+
+
+def service(name="web", app="web", **spec):
+    port = {"name": "http", "port": 80, "targetPort": "http", "nodePort": 30080}
+    status = {"loadBalancer": {"ingress": spec.pop("ingress", [])}}
+    made = {"type": "LoadBalancer", "clusterIP": "10.96.0.1", "selector": {"app": app}, "ports": [port], **spec}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": made, "status": status}
+
+
+def cluster(*more):
+    documents = [*yaml.safe_load_all(CLUSTER), *more]
+    return readings.read(readings.applied({}, [document for document in documents if document]))
+
+
+def ask(found, client, address, port=80, protocol="TCP", via=""):
+    return oracle.ask(found, Question(client, ip_address(address), port, protocol, via))
+
+
+# Who serves -----------------------------------------------------------------------------------------------------
+
+LOCAL = {"externalTrafficPolicy": "Local"}
+VIP = {"ingress": [{"ip": "198.51.100.1"}], "externalIPs": ["203.0.113.1"]}
+EXTERNAL = [
+    ("10.0.0.1", 30080),
+    ("198.51.100.1", 80),
+    ("203.0.113.1", 80),
+]  # a NodePort, a balancer's IP, an external IP
+
+
+@pytest.mark.parametrize(
+    ("client", "address", "port", "spec", "backends", "seen"),
+    [
+        # a ClusterIP: SNAT only when the source is not a local Pod, or on hairpin
+        (POD, "10.96.0.1", 80, {}, BOTH, "Preserved"),
+        (NODE, "10.96.0.1", 80, {}, BOTH, "172.16.1.1"),
+        (POD, "10.96.0.1", 80, {"internalTrafficPolicy": "Local"}, {"default/web-a"}, "Preserved"),
+        (NODE, "10.96.0.1", 80, {"internalTrafficPolicy": "Local"}, {"default/web-a"}, "172.16.1.1"),
+        (
+            Client(pod="default/web-a"),
+            "10.96.0.1",
+            80,
+            {"internalTrafficPolicy": "Local"},
+            {"default/web-a"},
+            "172.16.1.1",
+        ),
+        # policy Cluster: all endpoints, with SNAT; the internal policy is for ClusterIPs only
+        *(
+            (client, *to, {"internalTrafficPolicy": "Local"}, BOTH, "172.16.1.1")
+            for client in (POD, NODE)
+            for to in EXTERNAL
+        ),
+        (OUT, "10.0.0.1", 30080, {}, BOTH, "172.16.1.1"),
+        (OUT, "10.9.0.1", 30080, {}, BOTH, "172.16.1.1"),
+        (OUT, "10.0.0.2", 30080, {}, BOTH, "172.16.2.1"),
+        # policy Local, client from outside: local endpoints only, no SNAT
+        (OUT, "10.0.0.1", 30080, LOCAL, {"default/web-a"}, "Preserved"),
+        (OUT, "10.9.0.1", 30080, LOCAL, {"default/web-a"}, "Preserved"),
+        # but who is on the Node itself is served by all of them: a Pod without SNAT, the Node with it
+        *((POD, *to, LOCAL, BOTH, "Preserved") for to in EXTERNAL),
+        *((NODE, *to, LOCAL, BOTH, "172.16.1.1") for to in EXTERNAL),
+        (NODE, "127.0.0.1", 30080, LOCAL, BOTH, "172.16.1.1"),
+        # another Node's NodePort is asked from outside, by the Node's address
+        (POD, "10.0.0.2", 30080, LOCAL, {"default/web-b"}, "10.0.0.1"),
+        (NODE, "10.0.0.2", 30080, LOCAL, {"default/web-b"}, "Preserved"),
+        (POD, "10.0.0.2", 30080, {}, BOTH, "172.16.2.1"),
+    ],
+)
+def test_who_serves_and_whom_they_see(client, address, port, spec, backends, seen):
+    answer = ask(cluster(service(**VIP, **spec)), client, address, port)
+    assert (answer.outcome, answer.backends, answer.seen) == (Outcome.CONNECTED, backends, {seen})
+
+
+@pytest.mark.parametrize(
+    ("client", "address", "port", "spec", "seen"),
+    [
+        (POD, "10.96.0.1", 80, {}, {"10.0.0.1"}),
+        (NODE, "10.96.0.1", 80, {}, {"10.0.0.1"}),
+        (OUT, "10.0.0.1", 30080, {}, {"10.0.0.1"}),
+        (POD, "10.0.0.1", 30080, LOCAL, {"10.0.0.1"}),
+        (OUT, "10.0.0.2", 30080, LOCAL, {"Preserved"}),
+        (OUT, "10.0.0.2", 30080, {}, set()),  # masqueraded to the host itself: no rule says as whom
+    ],
+)
+def test_an_endpoint_on_a_nodes_own_address_is_reached_as_the_node(client, address, port, spec, seen):
+    answer = ask(cluster(service(app="host", **spec)), client, address, port)
+    assert (answer.backends, answer.seen) == ({"default/host-b"}, seen)
+
+
+@pytest.mark.parametrize(
+    ("client", "address", "port", "outcome"),
+    [
+        (OUT, "10.0.0.1", 30080, Outcome.TIMEOUT),  # "Local policy with endpoints only elsewhere: DROP"
+        (POD, "10.96.0.1", 80, Outcome.TIMEOUT),
+        (POD, "10.96.0.1", 81, Outcome.REFUSED),  # "Unused ports of a live ClusterIP: reject"
+        (OUT, "10.0.0.1", 30081, Outcome.REFUSED),  # no NodePort: the host's own
+        (POD, "10.0.0.1", 30080, Outcome.CONNECTED),
+    ],
+)
+def test_nobody_here(client, address, port, outcome):
+    found = cluster(service(app="host", externalTrafficPolicy="Local", internalTrafficPolicy="Local"))
+    assert ask(found, client, address, port).outcome is outcome
+
+
+@pytest.mark.parametrize(("client", "address", "port"), [(POD, "10.96.0.1", 80), *((OUT, *to) for to in EXTERNAL[:1])])
+def test_no_endpoint_anywhere_is_refused_whatever_the_policy(client, address, port):
+    found = cluster(service(app="nobody", externalTrafficPolicy="Local", internalTrafficPolicy="Local"))
+    assert ask(found, client, address, port).outcome is Outcome.REFUSED
+
+
+def test_source_ranges_are_for_load_balancer_ips_alone_and_for_pods_too():
+    found = cluster(service(**VIP, loadBalancerSourceRanges=["172.16.1.20/32"]))
+    assert ask(found, POD, "198.51.100.1").outcome is Outcome.CONNECTED
+    assert ask(found, NODE, "198.51.100.1").outcome is Outcome.TIMEOUT
+    assert ask(found, OUT, "198.51.100.1", via="a").outcome is Outcome.TIMEOUT
+    assert ask(found, OUT, "203.0.113.1", via="a").outcome is Outcome.CONNECTED
+    assert ask(found, OUT, "10.0.0.1", 30080).outcome is Outcome.CONNECTED
+
+
+def test_ranges_of_the_other_family_are_none():
+    found = cluster(service(**VIP, loadBalancerSourceRanges=["2001:db8::/64"]))
+    assert ask(found, OUT, "198.51.100.1", via="a").outcome is Outcome.CONNECTED
+
+
+def test_ip_mode_proxy_is_left_to_the_load_balancer():
+    balancer = {
+        "kind": "ExternalHost",
+        "metadata": {"name": "lb"},
+        "spec": {"addresses": ["198.51.100.1"], "ports": [{"port": 80}]},
+    }
+    found = cluster(service(ingress=[{"ip": "198.51.100.1", "ipMode": "Proxy"}]), balancer)
+    assert ask(found, POD, "198.51.100.1").backends == {"externalHost/lb"}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"type": "ExternalName"}, {"clusterIP": "None"}, {"labels": {"service.kubernetes.io/service-proxy-name": "x"}}],
+)
+def test_services_that_no_proxy_serves(spec):
+    labels = spec.pop("labels", {})
+    made = service(**spec, externalIPs=["10.3.0.3"])
+    made["metadata"]["labels"] = labels
+    found = cluster(made)
+    assert ask(found, OUT, "10.0.0.1", 30080).outcome is Outcome.REFUSED
+    assert ask(found, POD, "10.3.0.3", 8443).backends == {"externalHost/out"}
+
+
+def test_node_port_addresses_close_the_others():
+    config = {"kind": "ConfigMap", "metadata": {"name": "windlass-config", "namespace": "kube-system"}}
+    config["data"] = {"windlass.yaml": "nodePortAddresses: [10.9.0.0/16]"}
+    found = cluster(service(), config)
+    assert ask(found, OUT, "10.9.0.1", 30080).outcome is Outcome.CONNECTED
+    assert {ask(found, NODE, ip, 30080).outcome for ip in ("10.0.0.1", "127.0.0.1")} == {Outcome.REFUSED}
+
+
+# Which endpoints ------------------------------------------------------------------------------------------------
+
+A = Node(Metadata("a", labels={ZONE: "east"}))
+
+
+def at(name, **more):
+    return Endpoint(name, Place.POD, more.pop("node", "b"), **more)
+
+
+DRAINING = {"ready": False, "serving": True, "terminating": True}
+ENDED = {"ready": False, "serving": False, "terminating": True}
+SICK = {"ready": False, "serving": False}
+
+
+@pytest.mark.parametrize(
+    ("found", "cluster_wide", "local", "anything"),
+    [
+        ([at("x"), at("y", **SICK)], "x", "", True),
+        ([at("x", node="a"), at("y")], "xy", "x", True),
+        ([at("x", **DRAINING), at("y")], "y", "", True),  # ready ones come first
+        ([at("x", node="a", **DRAINING), at("y")], "y", "x", True),  # the two sets are judged apart
+        ([at("x", **DRAINING), at("y", **ENDED)], "x", "", True),
+        ([at("x", **ENDED), at("y", **SICK)], "", "", False),
+        ([], "", "", False),
+    ],
+)
+def test_ready_ones_else_those_that_drain(found, cluster_wide, local, anything):
+    chosen = choice(found, A)
+    assert "".join(e.backend for e in chosen.cluster) == cluster_wide
+    assert "".join(e.backend for e in chosen.local) == local
+    assert chosen.any is anything
+
+
+def hinted(name, nodes="", zones="", **more):
+    return at(name, for_nodes=frozenset(nodes.split()), for_zones=frozenset(zones.split()), **more)
+
+
+@pytest.mark.parametrize(
+    ("found", "chosen"),
+    [
+        ([hinted("x", nodes="a"), hinted("y", nodes="b")], "x"),
+        ([hinted("x", nodes="b"), hinted("y", nodes="b")], "xy"),  # none for this Node
+        ([hinted("x", nodes="a"), hinted("y")], "xy"),  # one without
+        ([hinted("x", zones="east west"), hinted("y", zones="west")], "x"),
+        ([hinted("x", zones="west"), hinted("y", zones="north")], "xy"),
+        ([hinted("x", "b", "east"), hinted("y", "b", "west")], "x"),  # no Node: then by zone
+        ([hinted("x", zones="east"), hinted("y", **SICK)], "x"),  # only ready ones need a hint
+        ([hinted("x", zones="east"), hinted("y", zones="west", node="a")], "x"),
+    ],
+)
+def test_hints(found, chosen):
+    assert "".join(e.backend for e in choice(found, A).cluster) == chosen
+
+
+def test_policy_local_ignores_hints():
+    found = [hinted("x", zones="east"), hinted("y", zones="west", node="a")]
+    assert [e.backend for e in choice(found, A).local] == ["y"]
+
+
+def slices(*written, ports=None, **more):
+    return [
+        {
+            "kind": "EndpointSlice",
+            "metadata": {"name": f"s{n}", "labels": {endpoints.SERVICE_OF_SLICE: "web", **more.get("labels", {})}},
+            "addressType": more.get("family", "IPv4"),
+            "ports": ports or [{"name": "http", "port": 8080}],
+            "endpoints": list(part),
+        }
+        for n, part in enumerate(written)
+    ]
+
+
+WEB_A = {"addresses": ["172.16.1.10", "172.16.2.10"], "nodeName": "a"}
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (slices([WEB_A], [{"addresses": ["172.16.1.10"]}]), [("default/web-a", "a")]),  # one, and local wins
+        (slices([WEB_A], ports=[{"name": "http", "port": 0}]), []),
+        (slices([WEB_A], ports=[{"name": "http"}]), []),
+        (slices([WEB_A], ports=[{"name": "other", "port": 8080}]), []),
+        (slices([WEB_A], ports=[{"name": "http", "port": 8080, "protocol": "UDP"}]), []),
+        (slices([{"addresses": ["fd00::1"], "nodeName": "a"}]), []),
+        (slices([WEB_A], family="FQDN"), []),
+        (slices([WEB_A], labels={endpoints.HEADLESS_SLICE: ""}), []),
+        (
+            slices([{"addresses": ["10.0.0.2"], "nodeName": "b"}], ports=[{"name": "http", "port": 9090}]),
+            [("default/host-b", "b")],
+        ),
+        (slices([{"addresses": ["10.3.0.3"]}], ports=[{"name": "http", "port": 8443}]), [("externalHost/out", "")]),
+    ],
+)
+def test_slices_as_somebody_else_writes_them(written, expected):
+    found = cluster(service(), *written)
+    got = endpoints.endpoints(found, found.services["default/web"], ServicePort(80, "http"), Family.IPV4)
+    assert [(e.backend, e.node) for e in got] == expected
+
+
+def test_named_ports_are_each_pods_own_and_conditions_follow_the_pod():
+    found = cluster(service())
+    got = endpoints.endpoints(
+        found, found.services["default/web"], ServicePort(80, "http", target_port="http"), Family.IPV4
+    )
+    assert [(e.backend, e.ready) for e in got] == [("default/web-a", True), ("default/web-b", True)]
+
+
+# The scenarios that people have written ----------------------------------------------------------------------------
+
+
+BY_HAND = scenarios.find(SERVICES)
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_it_agrees_with_the_scenarios_of_the_repository(name):
+    """Each of their probes has been sent with real packets: where both say something, they say the same."""
+    standing, files = {}, BY_HAND[name]
+    for (step, world), file in zip(scenarios.read(name, files).worlds(), files, strict=True):
+        standing = readings.applied(standing, [d for d in yaml.load_all(file.read_text(), yaml.CSafeLoader) if d])
+        found = readings.read(standing)
+        for probe in step.probes:
+            if not (
+                probe.spec.hold or probe.spec.rate or probe.spec.source_address or probe.spec.protocol.value == "ICMP"
+            ):
+                assert _agrees(probe, world, found) == [], f"{step.name}: {probe.name}"
+
+
+def _agrees(probe, world, found):
+    to = targets.resolve(probe, world, worlds.imagined_addresses(world))
+    source, expect = probe.spec.source, probe.spec.expect
+    client = Client(source.node, source.pod, source.external_host)
+    answer = ask(found, client, str(to.address), to.port, probe.spec.protocol.value, to.via or "")
+    if answer is None:
+        return []
+    problems = [] if answer.outcome is expect.outcome else [f"{answer.outcome} for {expect.outcome}: {answer.why}"]
+    backends = set(expect.backends or answer.backends)
+    if not (backends <= answer.backends if answer.sticky else backends == answer.backends):
+        problems.append(f"{sorted(answer.backends)} for {expect.backends}")
+    if expect.client_address and answer.outcome is Outcome.CONNECTED:
+        wanted = str(targets.seen_address(probe, to, world) or _own(client, to, found))
+        seen = {_own(client, to, found) if s == oracle.PRESERVED else s for s in answer.seen}
+        problems += [] if seen == {wanted} else [f"seen as {sorted(seen)} for {wanted}"]
+    return problems
+
+
+def _own(client, to, found):
+    """A Node's own address and its Node IP are the same, where it asks by its main NIC."""
+    return str(found.nodes[client.node].main(to.family)) if client.node else oracle.PRESERVED

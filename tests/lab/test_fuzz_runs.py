@@ -1,0 +1,77 @@
+"""`windlass lab fuzz` as a person uses it: real clusters on Open vSwitch, and what is kept of those that fail."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from labnet import needs_root
+
+from windlass.cli.lab import lab
+from windlass.lab import runs, scenarios
+from windlass.lab.agents import Programs
+from windlass.lab.fuzz import features
+from windlass.lab.fuzz import runs as fuzz_runs
+from windlass.lab.fuzz.scripts import Part, Script, script
+from windlass.lab.labs import LabError
+
+USUAL = features.chosen((), ())
+
+
+@pytest.fixture
+def able():
+    try:
+        runs.check_machine(Programs())
+    except LabError as error:
+        pytest.skip(str(error))
+
+
+def test_write_writes_scenarios_and_runs_nothing(tmp_path):
+    done = CliRunner().invoke(lab, ["fuzz", "--seed", "3", "--count", "2", "--write", str(tmp_path)])
+    assert (done.exit_code, sorted(path.name for path in tmp_path.iterdir())) == (0, ["seed-3", "seed-4"])
+    assert list(scenarios.find(tmp_path)) == ["seed-3", "seed-4"]
+    alone = CliRunner().invoke(lab, ["fuzz", "--seed", "3", "--count", "1", "--write", str(tmp_path / "one")])
+    assert alone.exit_code == 0
+    assert (tmp_path / "one" / "00-cluster.yaml").read_bytes() == (tmp_path / "seed-3" / "00-cluster.yaml").read_bytes()
+
+
+def test_a_feature_that_does_not_exist_is_an_error_of_usage():
+    done = CliRunner().invoke(lab, ["fuzz", "--without", "nothing"])
+    assert done.exit_code == 2
+    assert "'nothing' is no feature" in done.output
+
+
+def test_the_command_that_makes_a_cluster_again():
+    other = features.chosen(["ipv6", "agents"], ["sctp"])
+    assert script(7, other).again == "windlass lab fuzz --seed 7 --count 1 --without agents,ipv6 --with sctp"
+    assert script(7, USUAL).again == "windlass lab fuzz --seed 7 --count 1"
+
+
+@needs_root
+@pytest.mark.usefixtures("able")
+def test_a_cluster_that_fails_is_kept_as_a_scenario(tmp_path, capsys):
+    """Two hosts alone, and an expectation that is wrong."""
+    left = {"kind": "ExternalHost", "metadata": {"name": "left"}, "spec": {"addresses": ["10.5.0.5"]}}
+    right = {"kind": "ExternalHost", "metadata": {"name": "right"}, "spec": {"addresses": ["10.6.0.6"]}}
+    spec = {"from": {"externalHost": "left"}, "to": {"address": "10.6.0.6", "port": 80}}
+    probe = {"kind": "Probe", "metadata": {"name": "wrong"}, "spec": spec}
+    made = Script(8, "Seed 8: two hosts", "the command", (Part("00-cluster.yaml", ("why",), (left, right, probe)),))
+
+    assert fuzz_runs.run([made], keep=tmp_path / "kept", json_file=tmp_path / "out.json") == 1
+    kept = (tmp_path / "kept" / "seed-8" / "00-cluster.yaml").read_text()
+    assert kept.startswith("# Seed 8: two hosts.\n# Again: the command\n# why\n---\n")
+    printed = capsys.readouterr().out
+    assert "Seed 8: two hosts: 1 probes, steps: 1, 1 FAILED in" in printed
+    assert "00-cluster.yaml wrong: expected Connected, saw Refused" in printed
+    assert f"kept in {tmp_path / 'kept' / 'seed-8'}; again: the command" in printed
+    assert "1 probes, 1 failed; failures in seed-8" in printed
+    assert json.loads((tmp_path / "out.json").read_text())["scenarios"][0]["name"] == "seed-8"
+
+
+@needs_root
+@pytest.mark.usefixtures("able")
+@pytest.mark.parametrize("seed", [26])
+def test_a_random_cluster_does_what_kubernetes_says(seed, tmp_path, capsys):
+    status = fuzz_runs.run([script(seed, USUAL)], keep=tmp_path / "kept")
+    assert status == 0, capsys.readouterr().out

@@ -1,0 +1,160 @@
+"""What `lab fuzz` writes: always the same for a seed, readable, and expecting what the oracle says of the files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections import Counter
+from ipaddress import ip_address
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windlass.lab import scenarios, targets, worlds
+from windlass.lab.fuzz import features, oracle, probes, readings
+from windlass.lab.fuzz.oracle import Client, Question
+from windlass.lab.fuzz.scripts import script
+from windlass.lab.objects import Outcome
+
+ALL = features.chosen((), ("sctp",))
+SEEDS = st.integers(0, 10**9)
+
+DIGEST = """
+import hashlib, sys
+from windlass.lab.fuzz import features
+from windlass.lab.fuzz.scripts import script
+text = "".join(name + text for name, text in script(7, features.chosen((), ("sctp",))).files())
+sys.stdout.write(hashlib.sha256(text.encode()).hexdigest())
+"""
+
+
+def documents(made, kind):
+    return [document for part in made.parts for document in part.documents if document["kind"] == kind]
+
+
+def test_a_seed_is_the_same_cluster_in_every_process():
+    """Also where Python orders its sets otherwise."""
+    text = "".join(name + text for name, text in script(7, ALL).files())
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        told = subprocess.run(
+            [sys.executable, "-c", DIGEST], env=environment, capture_output=True, text=True, check=True
+        )
+        assert told.stdout == hashlib.sha256(text.encode()).hexdigest()
+
+
+@settings(max_examples=8, deadline=None)
+@given(SEEDS)
+def test_the_lab_reads_what_is_written_and_the_oracle_says_the_same_of_it(tmp_path_factory, seed):
+    made = script(seed, ALL)
+    files = made.write(tmp_path_factory.mktemp("fuzz"))
+    read = scenarios.read(made.name, files)
+    assert read.warnings == ()
+    assert 0 < made.probes <= 66
+    standing = {}
+    for (step, world), file in zip(read.worlds(), files, strict=True):
+        standing = readings.applied(standing, yaml.load_all(file.read_bytes(), yaml.CSafeLoader))
+        found = readings.read(standing)
+        for probe in step.probes:
+            to, source = targets.resolve(probe, world, worlds.imagined_addresses(world)), probe.spec.source
+            client = Client(source.node, source.pod, source.external_host)
+            question = Question(client, to.address, to.port, probe.spec.protocol.value, to.via or "")
+            answer = oracle.ask(found, question)
+            assert answer.outcome is probe.spec.expect.outcome, probe.name
+            assert set(probe.spec.expect.backends or ()) <= answer.backends
+            assert (
+                bool(probe.spec.expect.sticky) == answer.sticky
+                or answer.outcome is not Outcome.CONNECTED
+                or probe.spec.hold
+            )
+
+
+@settings(max_examples=12, deadline=None)
+@given(SEEDS)
+def test_addresses_and_node_ports_have_one_owner(seed):
+    """Else nobody could say who must answer."""
+    standing = {}
+    for part in script(seed, ALL).parts:
+        standing = readings.applied(standing, part.documents)
+        claims = Counter()
+        for service in readings.read(standing).services.values():
+            if service.served and not service.metadata.name.startswith("noise"):
+                claims.update((p.node_port, p.protocol) for p in service.spec.ports if p.node_port)
+                external = {*service.external_ips, *service.load_balancer_ips, *service.cluster_ips}
+                claims.update((ip, p.port, p.protocol) for p in service.spec.ports for ip in external)
+        assert {claim for claim, count in claims.items() if count > 1} == set()
+
+
+@settings(max_examples=6, deadline=None)
+@given(SEEDS)
+def test_what_is_left_out_is_not_there(seed):
+    made = script(seed, features.chosen(("ipv6", "udp", "affinity", "ranges", "changes", "noise", "windows"), ()))
+    assert len(made.parts) == 1
+    assert not any("noise" in str(document["metadata"]) for document in made.parts[0].documents)
+    for service in documents(made, "Service"):
+        assert service["spec"].keys().isdisjoint({"sessionAffinity", "loadBalancerSourceRanges"})
+        assert {port.get("protocol", "TCP") for port in service["spec"]["ports"]} == {"TCP"}
+    for node in documents(made, "Node"):
+        assert all(
+            ip_address(a["address"]).version == 4 for a in node["status"]["addresses"] if a["type"] != "Hostname"
+        )
+
+
+def test_to_leave_something_out_moves_nothing_else():
+    whole, less = script(11, ALL), script(11, ALL - {"affinity"})
+    assert documents(whole, "Node") == documents(less, "Node")
+    assert documents(whole, "Pod")[:3] == documents(less, "Pod")[:3]
+
+
+def test_a_feature_that_does_not_exist_is_named():
+    with pytest.raises(features.UnknownFeatureError, match="'afinity' is no feature; there are ipv6"):
+        features.chosen(["afinity"], ())
+
+
+@pytest.mark.parametrize(("backends", "enough"), [(1, 4), (2, 25), (3, 43), (4, 61)])
+def test_so_many_connections_that_chance_misses_no_backend(backends, enough):
+    assert probes.connections(backends) == enough
+    assert backends * (1 - 1 / backends) ** enough < 1e-6
+
+
+def test_some_dozens_of_seeds_cover_the_ground():
+    """Every kind of client, address and outcome, and all that a Service can have."""
+    clients, addresses, outcomes, fields, states, actions = (Counter() for _ in range(6))
+    for seed in range(60):
+        made = script(seed, ALL)
+        for probe in documents(made, "Probe"):
+            clients.update(list(probe["spec"]["from"]))
+            addresses.update(key for key in probe["spec"]["to"] if key not in {"port", "node", "family"})
+            outcomes.update([probe["spec"]["expect"]["outcome"], probe["spec"].get("protocol", "TCP")])
+            outcomes.update(list(probe["spec"]["expect"]))
+        for service in documents(made, "Service"):
+            fields.update(list(service["spec"]))
+            fields.update([service["spec"].get("type"), service["spec"].get("externalTrafficPolicy")])
+        for written in documents(made, "EndpointSlice"):
+            if isinstance(written["endpoints"], list):
+                states.update(str(e.get("conditions")) for e in written["endpoints"])
+                states.update(hint for e in written["endpoints"] for hint in e.get("hints", {}))
+        actions.update(verb for action in documents(made, "Action") for verb in action["spec"])
+        actions.update(gone["spec"]["kind"] for gone in documents(made, "Delete"))
+    assert clients.keys() == {"pod", "node", "externalHost"}
+    assert addresses.keys() == {"service", "nodePort", "loadBalancer", "externalIP", "address"}
+    assert outcomes.keys() >= {
+        "Connected",
+        "Refused",
+        "Timeout",
+        "TCP",
+        "UDP",
+        "SCTP",
+        "sticky",
+        "backends",
+        "clientAddress",
+    }
+    assert fields.keys() >= {"ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "Local", "externalIPs"}
+    assert fields.keys() >= {"sessionAffinity", "loadBalancerSourceRanges", "allocateLoadBalancerNodePorts"}
+    assert fields.keys() >= {"trafficDistribution", "internalTrafficPolicy", "publishNotReadyAddresses", "clusterIPs"}
+    assert len(states) >= 7, states
+    assert actions.keys() >= {"killAgent", "restartAgent", "Pod", "Service", "EndpointSlice", "Node"}

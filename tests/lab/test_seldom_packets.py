@@ -1,0 +1,197 @@
+"""What a Service's clients and endpoints seldom send: fragments, and ICMP errors about what another has sent.
+
+Errors by IPv4. The userspace datapath (Open vSwitch 3.1 to 3.7) spoils ICMPv6 errors when it translates them: it
+adjusts a TCP or UDP checksum in them, which is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import struct
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from labnet import needs_root
+
+from windlass.host.linux import namespaces
+from windlass.lab import runs, scenarios
+from windlass.lab.agents import Agents, Programs
+from windlass.lab.labs import LabError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from windlass.lab.clusters import Cluster
+    from windlass.lab.scenarios import Scenario
+
+IP_RECVERR, IP_MTU = 11, 14  # of Linux; the socket module does not have them
+NODE, PORT, MTU = "10.176.25.11", 9999, 1300
+LONG = bytes(range(250)) * 20
+# One Service for each place where an endpoint can be, and two by policy Local.
+SERVICES = {
+    "pod-here": 30081,
+    "pod-there": 30082,
+    "node-here": 30083,
+    "node-there": 30084,
+    "pod-kept": 30085,
+    "node-kept": 30086,
+}
+CLUSTER = """
+apiVersion: v1
+kind: List
+items:
+  - {apiVersion: v1, kind: ConfigMap, metadata: {name: windlass-config, namespace: kube-system},
+     data: {windlass.yaml: "trafficMode: noEncap"}}
+  - {apiVersion: v1, kind: Node, metadata: {name: here}, spec: {podCIDRs: [172.16.1.0/24]},
+     status: {addresses: [{type: InternalIP, address: 10.176.25.11}]}}
+  - {apiVersion: v1, kind: Node, metadata: {name: there}, spec: {podCIDRs: [172.16.2.0/24]},
+     status: {addresses: [{type: InternalIP, address: 10.176.27.12}]}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: here}, spec: {nodeName: here}, status: {podIPs: [{ip: 172.16.1.9}]}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: there}, spec: {nodeName: there}, status: {podIPs: [{ip: 172.16.2.9}]}}
+  - {kind: ExternalHost, metadata: {name: client}, spec: {addresses: [10.176.26.36]}}
+  - {kind: Probe, metadata: {name: ping}, spec: {from: {externalHost: client}, to: {address: 10.176.25.11},
+     protocol: ICMP}}
+"""
+ENDPOINTS = {
+    "pod-here": ("172.16.1.9", "here", ("pod", "default/here")),
+    "pod-there": ("172.16.2.9", "there", ("pod", "default/there")),
+    "node-here": (NODE, "here", ("node", "here")),
+    "node-there": ("10.176.27.12", "there", ("node", "there")),
+    "pod-kept": ("172.16.1.9", "here", ("pod", "default/here")),
+    "node-kept": (NODE, "here", ("node", "here")),
+}
+SERVICE = """
+  - {{apiVersion: v1, kind: Service, metadata: {{name: {name}}}, spec: {{type: NodePort, clusterIP: 10.96.0.{number},
+     externalTrafficPolicy: {policy}, ports: [{{port: 53, protocol: UDP, nodePort: {node_port}}}]}}}}
+  - {{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4,
+     metadata: {{name: {name}, labels: {{kubernetes.io/service-name: {name}}}}},
+     endpoints: [{{addresses: [{address}], nodeName: {node}}}], ports: [{{name: "", port: 9999, protocol: UDP}}]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def scenario(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("icmp-errors")
+    services = (
+        SERVICE.format(
+            name=name,
+            number=node_port - 30000,
+            node_port=node_port,
+            policy="Local" if name.endswith("kept") else "Cluster",
+            address=ENDPOINTS[name][0],
+            node=ENDPOINTS[name][1],
+        ).lstrip("\n")
+        for name, node_port in SERVICES.items()
+    )
+    (folder / "cluster.yaml").write_text(CLUSTER + "".join(services))
+    ((name, files),) = scenarios.find(folder).items()
+    return scenarios.read(name, files)
+
+
+@asynccontextmanager
+async def standing(scenario: Scenario) -> AsyncIterator[Cluster]:
+    try:
+        runs.check_machine(Programs())
+    except LabError as error:
+        pytest.skip(str(error))
+    async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
+        for step, world in scenario.worlds():
+            await cluster.reach(world, step.actions)
+        yield cluster
+
+
+@needs_root
+async def test_who_sent_too_much_hears_of_it(scenario):
+    async with standing(scenario) as cluster:
+        router = cluster.lab.namespace("underlay")
+        for name, node_port in SERVICES.items():
+            endpoint, node, place = ENDPOINTS[name]
+            with (
+                speaker(cluster.lab.namespace(*place)) as server,
+                speaker(cluster.lab.namespace("host", "client")) as client,
+            ):
+                server.bind((endpoint, PORT))
+                client.connect((NODE, node_port))
+                seen = await talk(client, server, b"?", b"!")
+
+                too_big(router, NODE, (NODE, node_port), client.getsockname())
+                assert await complaint(server) == errno.EMSGSIZE, f"about what the endpoint of {name} sent"
+                if node == "there":  # else nobody is between, who could complain
+                    too_big(router, seen[0], seen, (endpoint, PORT))
+                    assert await complaint(client) == errno.EMSGSIZE, f"about what the client of {name} sent"
+                    assert client.getsockopt(socket.IPPROTO_IP, IP_MTU) == MTU
+
+
+@needs_root
+async def test_long_datagrams(scenario):
+    """They come in fragments, of which none has a port for the switch: connection tracking knows whose they are.
+
+    But for the first datagram of a connection, which nobody knows yet. The kernel's datapath puts it together first.
+    """
+    async with standing(scenario) as cluster:
+        for name, node_port in SERVICES.items():
+            endpoint, _, place = ENDPOINTS[name]
+            with (
+                speaker(cluster.lab.namespace(*place)) as server,
+                speaker(cluster.lab.namespace("host", "client")) as client,
+            ):
+                server.bind((endpoint, PORT))
+                client.connect((NODE, node_port))
+                for question, answer in ((b"?", LONG), (LONG, b"!"), (LONG, LONG)):
+                    seen = await talk(client, server, question, answer)
+                assert (seen == client.getsockname()) == name.endswith("kept")
+
+
+async def talk(client: socket.socket, server: socket.socket, question: bytes, answer: bytes) -> tuple[str, int]:
+    """As whom the server saw the client."""
+    client.send(question)
+    asked, seen = await heard(server)
+    assert asked == question
+    server.sendto(answer, seen)
+    assert await heard(client) == (answer, client.getpeername())
+    return seen
+
+
+@contextmanager
+def speaker(namespace: str) -> Iterator[socket.socket]:
+    """A UDP socket that hears of every error."""
+    with namespaces.entered(namespaces.path_of(namespace)):
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with made:
+        made.setblocking(False)
+        made.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+        yield made
+
+
+async def heard(made: socket.socket) -> tuple[bytes, tuple[str, int]]:
+    async with asyncio.timeout(5):
+        return await asyncio.get_running_loop().sock_recvfrom(made, 65535)
+
+
+async def complaint(made: socket.socket) -> int | None:
+    try:
+        await heard(made)
+    except OSError as error:
+        return error.errno
+    return None
+
+
+def too_big(router: str, to: str, source: tuple[str, int], destination: tuple[str, int]) -> None:
+    """The router complains to somebody about a packet between these two."""
+    udp = struct.pack("!HHHH", source[1], destination[1], 1380, 0)
+    addresses = socket.inet_aton(source[0]) + socket.inet_aton(destination[0])
+    header = struct.pack("!BBHHHBBH", 0x45, 0, 1400, 7, 0x4000, 60, socket.IPPROTO_UDP, 0) + addresses
+    header = header[:10] + checksum(header) + header[12:]
+    error = struct.pack("!BBHHH", 3, 4, 0, 0, MTU) + header + udp
+    with (
+        namespaces.entered(namespaces.path_of(router)),
+        socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as raw,
+    ):
+        raw.sendto(error[:2] + checksum(error) + error[4:], (to, 0))
+
+
+def checksum(data: bytes) -> bytes:
+    return struct.pack("!H", 0xFFFF - sum(struct.unpack(f"!{len(data) // 2}H", data)) % 0xFFFF)

@@ -1,0 +1,254 @@
+"""Services and the addresses of this Node: endpoints on the host itself, and frontends at its own addresses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv6Address, ip_network
+
+import pytest
+from journeys import HOST, TUNNEL, WIRE, Journeys
+from node_states import BOTH, service_port, small_cluster
+from packets import ACK, SYN_ACK, Ends
+from service_cases import (
+    NODE_PORT,
+    POD_1,
+    POD_2,
+    Known,
+    answered_by_each,
+    at_node,
+    cluster,
+    elsewhere,
+    from_outside,
+    here,
+    journeys,
+    on_balancer,
+    on_cluster_ip,
+    on_node_port,
+)
+
+from windlass.model.families import Family, IPAddress
+from windlass.model.nodes import NodeState, OperatingSystem, TrafficMode
+from windlass.model.services import Frontend, Reach, Service
+from windlass.openflow.fields import LOCAL_PORT
+from windlass.pipeline.layout import CLASSIFIER, stand_in
+from windlass.program import Kind, Owner, part
+
+
+@pytest.fixture(params=BOTH, ids=str)
+def at(request: pytest.FixtureRequest) -> Known:
+    return Known(request.param)
+
+
+# Endpoints on this Node itself (hostNetwork) -----------------------------------------------------------------------
+
+
+def test_the_host_asks_an_endpoint_on_itself(at):
+    """As the virtual client: else the host would answer itself, past the switch, and with the wrong address."""
+    for frontend, address, port in (
+        (on_cluster_ip(at), at.service, 80),
+        (on_cluster_ip(at, local_only=True), at.service, 80),
+        (on_node_port(), at.host_node_port, NODE_PORT),
+        (on_node_port(local_only=True), at.host_node_port, NODE_PORT),
+        (on_balancer(at), at.balancer, 80),
+        (on_balancer(at, local_only=True), at.balancer, 80),
+    ):
+        seen = journeys(at, frontend, here(at.node)).converse(HOST, at.asks(HOST, address, port))
+        assert (seen.place, seen.client, seen.endpoint) == (HOST, at.virtual_client, (at.node, 8080))
+
+
+def test_a_pod_asks_an_endpoint_on_its_node(at):
+    """By a ClusterIP, and wherever policy Local holds, it keeps its address: the host answers Pods by the gateway."""
+    for frontend, address, port in (
+        (on_cluster_ip(at), at.service, 80),
+        (on_cluster_ip(at, local_only=True), at.service, 80),
+        *from_outside(at, local_only=True),
+    ):
+        seen = journeys(at, frontend, here(at.node)).converse(POD_1, at.asks(POD_1, address, port))
+        assert (seen.place, seen.client, seen.endpoint) == (HOST, at.pod_1, (at.node, 8080))
+
+
+def test_a_pod_asks_an_endpoint_on_its_node_by_policy_cluster(at):
+    """As the virtual client, not as the gateway: that is the host's own address, which it would answer to itself."""
+    for frontend, address, port in from_outside(at):
+        seen = journeys(at, frontend, here(at.node)).converse(POD_1, at.asks(POD_1, address, port))
+        assert (seen.place, seen.client) == (HOST, at.virtual_client)
+
+
+def test_the_world_asks_an_endpoint_on_this_node(at):
+    for frontend, address, port in from_outside(at):
+        seen = journeys(at, frontend, here(at.node)).converse(WIRE, at.asks(WIRE, address, port))
+        assert (seen.place, seen.client) == (HOST, at.virtual_client)
+
+
+def test_the_world_asks_an_endpoint_on_this_node_by_policy_local(at):
+    """The client stays. The host answers by way of the switch, whatever its routes; what comes back it sends on."""
+    for frontend, address, port in from_outside(at, local_only=True):
+        way = journeys(at, frontend, here(at.node))
+        asked = at.asks(WIRE, address, port)
+        seen = way.converse(WIRE, asked)
+        assert (seen.place, seen.client, seen.endpoint) == (HOST, at.client, (at.node, 8080))
+        answer = way.send(HOST, seen.ends.back, ACK)
+        assert answer.trips[0].out[0][0] == way.node.ports.gateway
+        assert (answer.place, answer.ends) == (WIRE, asked.back)
+
+
+def test_by_another_nic_to_an_endpoint_on_this_node(at):
+    """Design note 001, "other NodeIPs": by policy Local the client stays, by policy Cluster it does not."""
+    for local_only, seen_as in ((True, at.client), (False, at.virtual_client)):
+        for frontend, address, port in (
+            (on_node_port(local_only=local_only), at.host_node_port, NODE_PORT),
+            (at_node(at, local_only=local_only), stand_in(at.node), 80),
+        ):
+            way = journeys(at, frontend, here(at.node))
+            asked = Ends(at.client, 40000, address, port)
+            seen = way.send(HOST, asked)
+            assert (seen.place, seen.client, seen.endpoint) == (HOST, seen_as, (at.node, 8080))
+            answer = way.send(HOST, seen.ends.back, SYN_ACK)
+            assert answer.ends == asked.back
+            assert answer.trips[0].out[0][0] == way.node.ports.gateway, "the host translates it back"
+
+
+def test_an_endpoint_at_another_address_of_this_node(at):
+    """Wherever it may be, it is the host."""
+    for client, frontend, address, port, seen_as in (
+        (POD_1, on_cluster_ip(at), at.service, 80, at.pod_1),
+        (HOST, on_cluster_ip(at), at.service, 80, at.virtual_client),
+        (WIRE, on_node_port(), at.node, NODE_PORT, at.virtual_client),
+        (WIRE, on_node_port(local_only=True), at.node, NODE_PORT, at.client),
+        (POD_1, on_node_port(), at.node, NODE_PORT, at.virtual_client),
+        (HOST, on_node_port(local_only=True), at.host_node_port, NODE_PORT, at.virtual_client),
+    ):
+        seen = journeys(at, frontend, here(at.other)).converse(client, at.asks(client, address, port))
+        assert (seen.place, seen.client, seen.endpoint) == (HOST, seen_as, (at.other, 8080))
+
+
+@pytest.mark.parametrize("mode", TrafficMode)
+def test_who_asks_that_endpoint_directly_is_answered_as_ever(at, mode):
+    """The host's answers pass the look-up, and leave as they are: to the world, and to Pods of peers."""
+    way = journeys(at, on_node_port(local_only=True), here(at.node), mode=mode)
+    clients = [at.client, at.other_node, *([at.near_pod, at.far_pod] if mode is TrafficMode.NO_ENCAP else [])]
+    for client in clients:
+        asked = Ends(client, 40000, at.node, 8080)
+        first = way.send(WIRE, asked)
+        assert (first.place, first.ends) == (HOST, asked)
+        for flags in (SYN_ACK, ACK):
+            answer = way.send(HOST, asked.back, flags)
+            assert (answer.place, answer.ends, len(answer.trips)) == (WIRE, asked.back, 1)
+
+
+# A host that answers by its routes alone -----------------------------------------------------------------------------
+
+
+def on_windows(state: NodeState) -> NodeState:
+    return replace(state, node=replace(state.node, os=OperatingSystem.WINDOWS))
+
+
+def test_a_windows_host_answers_by_the_wire():
+    """What it answers is picked out on its way there, and translated."""
+    at = Known(Family.IPV4)
+    for frontend, address, port in from_outside(at, local_only=True):
+        way = Journeys(on_windows(cluster(at, frontend, here(at.node))))
+        asked = at.asks(WIRE, address, port)
+        seen = way.converse(WIRE, asked)
+        assert (seen.place, seen.client, seen.endpoint) == (HOST, at.client, (at.node, 8080))
+        assert seen.trips[-1].out[0][0] == LOCAL_PORT
+        answer = way.send(HOST, seen.ends.back, ACK)
+        assert (answer.place, answer.ends, len(answer.trips)) == (WIRE, asked.back, 1)
+
+
+@pytest.mark.parametrize("mode", TrafficMode)
+def test_who_asks_a_windows_host_directly_is_answered_as_ever(mode):
+    """The host's answers pass the look-up, and leave as they are: to the world, and to Pods of peers."""
+    at = Known(Family.IPV4)
+    way = Journeys(on_windows(cluster(at, on_node_port(local_only=True), here(at.node), mode=mode)))
+    clients = [at.client, at.other_node, *([at.near_pod, at.far_pod] if mode is TrafficMode.NO_ENCAP else [])]
+    for client in clients:
+        asked = Ends(client, 40000, at.node, 8080)
+        first = way.send(WIRE, asked)
+        assert (first.place, first.ends) == (HOST, asked)
+        for flags in (SYN_ACK, ACK):
+            answer = way.send(HOST, asked.back, flags)
+            assert (answer.place, answer.ends, len(answer.trips)) == (WIRE, asked.back, 1)
+
+
+def test_ports_of_a_service_may_share_an_endpoint_on_a_windows_host():
+    """One flow looks its answers up; each client hears from the port that it asked."""
+    at = Known(Family.IPV4)
+    ports = tuple(
+        service_port(
+            number, (Frontend(Reach.NODE_PORT, None, node_port, local_only=True),), (here(at.node),), at.family
+        )
+        for number, node_port in ((1, NODE_PORT), (2, NODE_PORT + 1))
+    )
+    service = Service("default", "web", ports, (at.service,))
+    state = on_windows(replace(small_cluster(TrafficMode.ENCAP, at.family), services={service.key: service}))
+    flows = part(state, Owner(Kind.SERVICE, service.key)).flows
+    assert len([flow for flow in flows if flow.table == CLASSIFIER.number]) == 1
+    way = Journeys(state)
+    for node_port in (NODE_PORT, NODE_PORT + 1):
+        assert way.converse(WIRE, at.asks(WIRE, at.node, node_port, source_port=node_port)).place == HOST
+
+
+# External addresses that are the host's own --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_external_address_that_is_the_hosts_own(at, number):
+    """The host itself asks by its stand-in: no route would lead its own address to the switch."""
+    own = (at.node, at.other)[number - 1]
+    for local_only, seen_as in ((False, at.gateway), (True, at.pod_1)):
+        state = cluster(at, at_node(at, own, local_only=local_only), here(at.pod_2), elsewhere(at.near_pod))
+        for client, address, seen_by in (
+            (POD_1, own, seen_as),
+            (HOST, stand_in(own), at.gateway),
+        ):
+            seen = answered_by_each(state, client, at.asks(client, address, 80))
+            assert [(found.place, found.client) for found in seen] == [(POD_2, seen_by), (TUNNEL, seen_by)]
+
+
+def test_the_world_asks_an_external_address_that_is_the_hosts_own(at):
+    for own in (at.node, at.other):
+        state = cluster(at, at_node(at, own), here(at.pod_2), elsewhere(at.near_pod))
+        seen = answered_by_each(state, WIRE, at.asks(WIRE, own, 80))
+        assert [(found.place, found.client) for found in seen] == [(POD_2, at.gateway), (TUNNEL, at.gateway)]
+        found = journeys(at, at_node(at, own, local_only=True), here(at.pod_2)).converse(WIRE, at.asks(WIRE, own, 80))
+        assert (found.place, found.client) == (POD_2, at.client)
+
+
+def test_source_ranges_at_an_address_of_the_hosts_own(at):
+    """To itself the host is this address, or its Node IP; it need not be in a range with both."""
+    for own, ranges, served in (
+        (at.other, (f"{at.other}",), True),
+        (at.other, (f"{at.node}",), True),
+        (at.node, (f"{at.other}",), False),
+        (at.other, (f"{at.gateway}",), False),
+    ):
+        frontend = Frontend(Reach.EXTERNAL, own, 80, sources=tuple(map(ip_network, ranges)))
+        found = journeys(at, frontend, here(at.pod_2)).send(HOST, at.asks(HOST, stand_in(own), 80))
+        assert found.place == (POD_2 if served else None)
+
+
+def test_one_port_at_two_addresses_of_the_host(at):
+    """Two Services may have it: stand-ins tell the addresses apart."""
+    ports = [
+        service_port(number, (at_node(at, own),), (here(pod),), at.family)
+        for number, own, pod in ((1, at.node, at.pod_1), (2, at.other, at.pod_2))
+    ]
+    found = [Service("default", f"web-{port.group}", (port,), ()) for port in ports]
+    state = replace(small_cluster(TrafficMode.ENCAP, at.family), services={service.key: service for service in found})
+    way = Journeys(state)
+    assert way.converse(HOST, at.asks(HOST, stand_in(at.node), 80)).place == POD_1
+    assert way.converse(HOST, at.asks(HOST, stand_in(at.other), 80)).place == POD_2
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        (IPv4Address("10.176.25.11"), IPv4Address("250.176.25.11")),
+        (IPv4Address("192.168.0.1"), IPv4Address("240.168.0.1")),
+        (IPv6Address("2001:db8::5"), IPv6Address("4001:db8::5")),
+        (IPv6Address("fd00:10:176:25::11"), IPv6Address("5d00:10:176:25::11")),
+    ],
+)
+def test_stand_ins_are_the_same_but_for_the_first_bits(address: IPAddress, expected: IPAddress):
+    assert stand_in(address) == expected

@@ -1,0 +1,109 @@
+"""The ends of tunnels in a real switch: known before anything is sent to them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+import pytest
+
+from switches import Switch, requires_ovs, run, running_switch
+from windlass.openflow.actions import Output
+from windlass.openflow.fields import IN_PORT, LOCAL_PORT
+from windlass.openflow.flows import Flow
+from windlass.openflow.matches import match
+from windlass.program import Kind, Owner, Part
+from windlass.switch.programs import InstalledProgram
+from windlass.switch.tunnels import Tunnels
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = [requires_ovs, pytest.mark.timeout(60)]
+
+TUNNEL, UPLINK = 1, 3
+ENDS = [ip_address("192.0.2.2"), ip_address("198.51.100.3"), ip_address("2001:db8::2")]
+# The far end of the NIC answers for all: its own address, and a router's to what is behind it.
+_ADDRESSES = """
+addr replace 192.0.2.1/24 dev br-int
+addr replace 2001:db8::1/64 dev br-int nodad
+link set br-int up
+route replace default via 192.0.2.2
+"""
+_FAR = """
+addr add 192.0.2.2/24 dev eth0-far
+addr add 2001:db8::2/64 dev eth0-far nodad
+link set eth0-far up
+"""
+PROGRAM = {
+    Owner(Kind.NODE, "node"): Part(
+        (
+            Flow(0, 1, match(IN_PORT(LOCAL_PORT)), (Output(UPLINK),), "to the wire"),
+            Flow(0, 1, match(IN_PORT(UPLINK)), (Output(LOCAL_PORT),), "from the wire"),
+        )
+    )
+}
+
+
+@asynccontextmanager
+async def tunnelling(switch: Switch) -> AsyncIterator[tuple[InstalledProgram, Tunnels]]:
+    kept = InstalledProgram(str(switch.management("br-int")), PROGRAM)
+    tunnels = Tunnels(kept.packet_out)
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(kept.keep()), tasks.create_task(tunnels.keep())]
+        await kept.synced()
+        yield kept, tunnels
+        for task in running:
+            task.cancel()
+
+
+async def set_up(switch: Switch) -> None:
+    await switch.add_nics("eth0")
+    far = f"{switch.namespace}-far"
+    await run("ip", "netns", "add", far)
+    await run("ip", "-n", switch.namespace, "link", "set", "eth0-far", "netns", far)
+    await run("ip", "-n", far, "-batch", "-", stdin=_FAR)
+    bridge = ("add-br", "br-int", "--", "set", "bridge", "br-int", "datapath_type=netdev", "fail_mode=secure")
+    uplink = ("add-port", "br-int", "eth0", "--", "set", "interface", "eth0", f"ofport_request={UPLINK}")
+    tunnel = (
+        *("add-port", "br-int", "tun0", "--", "set", "interface", "tun0", "type=geneve"),
+        *("options:remote_ip=flow", "options:key=flow", f"ofport_request={TUNNEL}"),
+    )
+    await switch.vsctl(*bridge, "--", *uplink, "--", *tunnel)
+    await run("ip", "-n", switch.namespace, "-batch", "-", stdin=_ADDRESSES)
+
+
+async def known(switch: Switch) -> set[str]:
+    lines = (await switch.appctl("ovs-vswitchd", "tnl/neigh/show")).splitlines()[2:]
+    return {line.split()[0] for line in lines}
+
+
+async def until_known(switch: Switch, *neighbours: str) -> None:
+    async with asyncio.timeout(20):
+        while not await known(switch) >= set(neighbours):  # noqa: ASYNC110  the switch tells nobody
+            await asyncio.sleep(0.02)
+
+
+async def test_ends_are_known_before_anything_is_sent_to_them(tmp_path: Path):
+    """In the segment, and behind a router; by IPv4 and IPv6. After the switch was away as well."""
+    async with running_switch(tmp_path) as switch:
+        await set_up(switch)
+        try:
+            async with tunnelling(switch) as (kept, tunnels):
+                assert await known(switch) == set()
+                await tunnels.lead_to(ENDS[:1], TUNNEL, kept.counters.syncs)
+                await until_known(switch, "192.0.2.2")
+                await tunnels.lead_to(ENDS, TUNNEL, kept.counters.syncs)
+                await until_known(switch, "192.0.2.2", "2001:db8::2")
+
+                await switch.stop_vswitchd()
+                await switch.start_vswitchd()
+                await run("ip", "-n", switch.namespace, "-batch", "-", stdin=_ADDRESSES)
+                await kept.synced()
+                await tunnels.lead_to(ENDS, TUNNEL, kept.counters.syncs)
+                await until_known(switch, "192.0.2.2", "2001:db8::2")
+        finally:
+            await run("ip", "netns", "delete", f"{switch.namespace}-far")

@@ -1,0 +1,57 @@
+"""Flows as the pages show them: in symbols, with names for ports, whose numbers are of the moment. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from windlass.cli.render import state_of
+from windlass.lab import scenarios
+from windlass.lab.worlds import World
+from windlass.model.nodes import NodeState, Ports
+from windlass.openflow.flows import Group
+from windlass.pipeline.symbols import actions_symbols, flow_symbols
+from windlass.program import program
+
+_PORT = re.compile(r"\b(in_port=|out=|output )(\d+)\b")
+_WELL_KNOWN = {Ports().tunnel: "tunnel", Ports().gateway: "gateway", Ports().uplink: "uplink"}
+
+
+def in_words(symbolic: str, pods: Mapping[int, str]) -> str:
+    names = _WELL_KNOWN | {number: key.partition("/")[2] for number, key in pods.items()}
+    return _PORT.sub(lambda found: found[1] + names.get(int(found[2]), found[2]), symbolic)
+
+
+@cache
+def rendered(scenario: Path, node: str) -> Mapping[str, str]:
+    """Every flow that this Node gets from the scenario's manifests, and why."""
+    state = _state(scenario, node)
+    pods = {pod.ofport: pod.key for pod in state.pods.values()}
+    flows = (flow for part in program(state).values() for flow in part.flows)
+    return {in_words(flow_symbols(flow), pods): flow.why for flow in flows}
+
+
+def bucket_in_words(scenario: Path, node: str, group: int, number: int) -> tuple[str, str]:
+    """A bucket of a group, and why the group is there."""
+    found = _groups(scenario, node)[group]
+    bucket = next(each for each in found.buckets if each.identity == number)
+    return f"group {group} bucket {number} -> {actions_symbols(bucket.actions)}", found.why
+
+
+def last_world(scenario: Path) -> World:
+    ((name, files),) = scenarios.find(scenario).items()
+    *_, (_, world) = scenarios.read(name, files).worlds()
+    return world
+
+
+@cache
+def _groups(scenario: Path, node: str) -> Mapping[int, Group]:
+    parts = program(_state(scenario, node)).values()
+    return {group.identity: group for part in parts for group in part.groups}
+
+
+@cache
+def _state(scenario: Path, node: str) -> NodeState:
+    return state_of(last_world(scenario), node)

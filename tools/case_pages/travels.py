@@ -1,0 +1,73 @@
+"""Brings a scenario's cluster up, and follows one connection of each probe that a page shows."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from case_pages.marks import Case
+from windlass.cli.render import state_of
+from windlass.lab import journeys, runs, scenarios
+from windlass.lab.agents import Agents, Programs
+from windlass.lab.journeys import Journey
+from windlass.lab.objects import KubernetesObject, Pod
+from windlass.lab.scenarios import Scenario
+from windlass.lab.worlds import World
+
+
+@dataclass(frozen=True, slots=True)
+class Travelled:
+    journey: Journey
+    world: World
+    addresses: Mapping[str, str]  # the first of each Pod
+
+
+def travel(root: Path, cases: Iterable[Case], say: Callable[[str], None]) -> dict[Case, Travelled]:
+    """One cluster for all cases of a scenario."""
+    found: dict[Case, Travelled] = {}
+    by_scenario: dict[str, list[Case]] = {}
+    for case in dict.fromkeys(cases):
+        by_scenario.setdefault(case.scenario, []).append(case)
+    for scenario, own in by_scenario.items():
+        say(f"{scenario}: {len(own)} cases")
+        found |= asyncio.run(_travel(root / scenario, own))
+    return found
+
+
+async def _travel(folder: Path, cases: Iterable[Case]) -> dict[Case, Travelled]:
+    ((name, files),) = scenarios.find(folder).items()
+    scenario = pinned(scenarios.read(name, files))
+    probes = {(step.name, probe.name): probe for step in scenario.steps for probe in step.probes}
+    found: dict[Case, Travelled] = {}
+    async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
+        for step, world in scenario.worlds():
+            await cluster.reach(world, step.actions)
+        addresses = {key: str(own[0]) for key, own in cluster.addresses.items()}
+        for case in cases:
+            journey = await journeys.follow(cluster, probes[case.step, case.probe])
+            found[case] = Travelled(journey, cluster.world, addresses)
+    return found
+
+
+def pinned(scenario: Scenario) -> Scenario:
+    """With the addresses of all Pods as `windlass render` has them; else the order in which they start decides."""
+    *_, (_, world) = scenario.worlds()
+    addresses = {
+        pod.key: [{"ip": str(address)} for address in pod.addresses]
+        for node in world.nodes
+        for pod in state_of(world, node).pods.values()
+    }
+
+    def fixed(one: KubernetesObject) -> KubernetesObject:
+        if not isinstance(one.view, Pod) or one.key not in addresses:
+            return one
+        raw = {**one.raw, "status": {"podIPs": addresses[one.key]}}
+        return dataclasses.replace(one, raw=raw, view=msgspec.convert(raw, Pod))
+
+    steps = (dataclasses.replace(step, objects=tuple(map(fixed, step.objects))) for step in scenario.steps)
+    return dataclasses.replace(scenario, steps=tuple(steps))
