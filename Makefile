@@ -41,6 +41,7 @@ bench: setup ## the benchmarks, each beside its floor
 	.venv/bin/windlass bench services
 	.venv/bin/windlass bench cni
 	.venv/bin/windlass bench datapath
+	.venv/bin/windlass bench continuity
 
 test-cluster: setup ## tests and scenarios on a real API server, which it builds once for a machine (minutes)
 	tools/test-cluster

@@ -58,7 +58,7 @@ async def test_a_broken_manifest_is_named_and_the_rest_is_used(running: AgentNod
     (running.manifests / "broken.yaml").write_text("kind: [Node\n")
     told = await running.complains("broken.yaml", "not valid YAML in line")
     assert '"ready": true' in told
-    assert "172.16.2.0/24" in running.flows()
+    await _until(lambda: "172.16.2.0/24" in running.flows())
 
 
 async def test_a_manifest_that_breaks_keeps_what_it_held(running: AgentNode) -> None:

@@ -85,7 +85,7 @@ def test_all_slices_are_merged_in_a_stable_order():
 def test_the_same_address_and_port_in_two_slices_counts_once_and_the_local_one_wins():
     both = [slice_of(endpoint("172.16.2.5")), slice_of(endpoint("172.16.2.5", LOCAL), name="web-2")]
     for slices in (both, both[::-1]):
-        assert port(*slices).endpoints == (Endpoint(ip_address("172.16.2.5"), 8080, local=True),)
+        assert port(*slices).endpoints == (Endpoint.at(ip_address("172.16.2.5"), 8080, local=True),)
     unready = [slice_of(endpoint("172.16.2.5")), slice_of(endpoint("172.16.2.5", LOCAL, ready=False), name="web-2")]
     assert port(*unready).endpoints == ()
 

@@ -190,8 +190,9 @@ def test_source_ranges_of_the_other_family_are_ignored():
     assert found["2001:db8::1"] == (ip_network("2001:db8:1::/48"),)
 
 
-def test_with_ranges_of_the_other_family_only_nobody_may_pass():
-    assert sources("198.51.100.0/24", **DUAL)["2001:db8::1"] == ()
+def test_with_ranges_of_the_other_family_only_everybody_may_pass():
+    """As kube-proxy has it: each family is a Service of its own."""
+    assert sources("198.51.100.0/24", **DUAL)["2001:db8::1"] is None
 
 
 def test_padding_and_host_bits_are_forgiven():

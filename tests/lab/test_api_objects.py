@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
+from pathlib import Path
 
 from windlass.lab import api_objects, scenarios
+from windlass.lab.worlds import World
 
 WORLD = """
 apiVersion: v1
@@ -43,10 +45,37 @@ endpoints: []
 """
 
 
-def test_a_world(tmp_path):
-    (tmp_path / "world.yaml").write_text(WORLD)
-    ((name, files),) = scenarios.find(tmp_path).items()
+SHARED = """
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: NodePort
+  clusterIP: 10.96.0.10
+  ports:
+  - {name: http, port: 80, nodePort: 30080}
+  - {name: dns, port: 53, protocol: UDP, nodePort: 30080}
+  - {name: other, port: 81}
+  - {name: another, port: 82}
+"""
+
+
+def read(folder: Path, content: str) -> World:
+    (folder / "world.yaml").write_text(content)
+    ((name, files),) = scenarios.find(folder).items()
     ((_, world),) = scenarios.read(name, files).worlds()
+    return world
+
+
+def test_a_node_port_of_two_protocols_is_made_in_two_steps(tmp_path):
+    """An API server accepts it only as a change."""
+    (service,) = api_objects.published(read(tmp_path, SHARED), {})["Service"]
+    assert [port["name"] for port in service.document["spec"]["ports"]] == ["http", "dns", "other", "another"]
+    assert [port["name"] for port in service.at_first["spec"]["ports"]] == ["http", "other", "another"]
+
+
+def test_a_world(tmp_path):
+    world = read(tmp_path, WORLD)
     found = api_objects.published(world, {"shop/web-0": (ip_address("172.16.1.5"),)})
     assert list(found) == ["Namespace", "Node", "Service", "EndpointSlice", "Pod"]
     by_path = {one.path: one for listed in found.values() for one in listed}

@@ -1,6 +1,6 @@
 """What a Service's clients and endpoints seldom send: fragments, and ICMP errors about what another has sent.
 
-Errors by IPv4. The userspace datapath (Open vSwitch 3.1 to 3.7) spoils ICMPv6 errors when it translates them: it
+Errors by IPv4. The userspace datapath (Open vSwitch 3.1) spoils ICMPv6 errors when it translates them: it
 adjusts a TCP or UDP checksum in them, which is not there.
 """
 

@@ -14,6 +14,7 @@ from windlass.openflow import fields
 from windlass.openflow.actions import (
     Action,
     Actions,
+    Clone,
     Conjunction,
     Ct,
     DecTtl,
@@ -180,12 +181,17 @@ def _nats(draw: DrawFn, family: Family) -> Nat:
 
 @st.composite
 def _tracking(draw: DrawFn, family: Family) -> Ct:
-    zone, table = draw(_u16), draw(st.one_of(st.none(), _tables))
+    zone = draw(st.one_of(_u16, _bits((*fields.REGISTERS, fields.CT_MARK, fields.CT_LABEL), 16)))
+    table = draw(st.one_of(st.none(), _tables))
     if not draw(st.booleans()):
         return Ct(zone, table, nat=draw(st.sampled_from([None, Nat()])))
     nat = draw(st.one_of(st.none(), st.just(Nat()), _nats(family)))
     sets = draw(st.lists(st.one_of(_WRITTEN[fields.CT_MARK], _WRITTEN[fields.CT_LABEL]), max_size=2))
     return Ct(zone, table, commit=True, nat=nat, sets=tuple(sets))
+
+
+def _copies(family: Family) -> SearchStrategy[Clone]:
+    return st.lists(_tracking(family), max_size=2).map(lambda actions: Clone(tuple(actions)))
 
 
 @st.composite
@@ -236,7 +242,7 @@ def _actions(packets: Packets) -> SearchStrategy[Action]:
         _learning(packets),
     ]
     if packets.family:
-        kinds += [_tracking(packets.family), st.just(DecTtl())]
+        kinds += [_tracking(packets.family), _copies(packets.family), st.just(DecTtl())]
     return st.one_of(kinds)
 
 
@@ -265,6 +271,7 @@ def _buckets(draw: DrawFn, identity: int) -> Bucket:
     does = st.one_of(
         _OUTPUTS,
         _tracking(family),
+        _copies(family),
         _tables.map(Resubmit),
         st.sampled_from(fields.REGISTERS).flatmap(_WRITTEN.__getitem__),
     )

@@ -12,6 +12,7 @@ from windlass.openflow.actions import (
     CONTROLLER,
     DROP,
     Action,
+    Clone,
     Conjunction,
     Ct,
     DecTtl,
@@ -109,6 +110,8 @@ ACTIONS: dict[str, tuple[Action, ...]] = {
     "ct(commit,zone=1,nat(src=[fd00::1]:1024-2048))": (
         Ct(1, commit=True, nat=Nat(source=IPv6Address("fd00::1"), ports=(1024, 2048))),
     ),
+    "clone(ct(commit,zone=1))": (Clone((Ct(1, commit=True),)),),
+    "ct(table=31,zone=reg7[16..31])": (Ct(reg(7)[16:32], 31),),
     "resubmit(,30),group:9": (Resubmit(30), ToGroup(9)),
     "conjunction(7,1/2)": (Conjunction(7, 0, 2),),
     "controller(max_len=128,userdata=01.ff)": (ToController(b"\1\xff", 128),),

@@ -19,7 +19,7 @@ DOES = Ct(7, 70, commit=True)
 addresses = st.one_of(
     st.builds(IPv4Address, st.integers(0, 2**32 - 1)), st.builds(IPv6Address, st.integers(0, 2**128 - 1))
 )
-places = st.lists(st.builds(Endpoint, addresses, st.integers(0, 65535)), max_size=20).map(tuple)
+places = st.lists(st.builds(Endpoint.at, addresses, st.integers(0, 65535)), max_size=20).map(tuple)
 sets = st.sampled_from([(), (Set(CT_MARK(1, 1)),), (Set(CT_MARK(2, 2)), Move(reg(0)[3], CT_MARK[4]))])
 cts = st.builds(Ct, st.integers(0, 65535), st.one_of(st.none(), st.integers(0, 254)), st.booleans(), st.none(), sets)
 
@@ -39,7 +39,7 @@ def test_each_bucket_translates_to_its_place_and_does_the_same_as_the_others(doe
 
 
 def test_they_are_a_sequence():
-    kept = Translations(DOES, tuple(Endpoint(IPv4Address(number), 80) for number in range(3)))
+    kept = Translations(DOES, tuple(Endpoint.at(IPv4Address(number), 80) for number in range(3)))
     assert len(kept) == 3
     assert [kept[0], kept[1], kept[-1]] == list(kept)
     with pytest.raises(IndexError):
@@ -47,6 +47,6 @@ def test_they_are_a_sequence():
 
 
 def test_too_many_are_refused_as_other_buckets_are():
-    many = tuple(Endpoint(IPv4Address(number), 80) for number in range(2000))
+    many = tuple(Endpoint.at(IPv4Address(number), 80) for number in range(2000))
     with pytest.raises(groups.GroupTooLargeError, match="2000 buckets"):
         groups.encode(Group(1, Translations(DOES, many), ""))

@@ -7,6 +7,7 @@ Everybody else (Pods, peers, the world) takes what is addressed to it, and answe
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from typing import NamedTuple
@@ -82,9 +83,9 @@ class Arrival:
 class Journeys:
     """What happens on one Node. Connections are remembered from one journey to the next."""
 
-    def __init__(self, state: NodeState) -> None:
+    def __init__(self, state: NodeState, portless: Collection[int] = ()) -> None:
         self.node, self.peers = state.node, state.peers
-        self.switch = Switch(program(state))
+        self.switch = Switch(program(state), portless)
         self._answers: set[Ends] = set()  # of the host's to those whom the switch has brought
         self._macs = {found.ofport: mac(found.mac) for found in state.pods.values()}
 

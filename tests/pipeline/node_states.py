@@ -127,7 +127,7 @@ def small_services(*families: Family) -> tuple[Service, ...]:
     """One for each kind: of Pods, of the Nodes themselves, of nothing, and one that clients stay with."""
 
     def web(family: Family) -> ServicePort:
-        pods = (Endpoint(pod_address(1, 1, family), 8080, local=True), Endpoint(pod_address(2, 1, family), 8080))
+        pods = (Endpoint.at(pod_address(1, 1, family), 8080, local=True), Endpoint.at(pod_address(2, 1, family), 8080))
         frontends = (
             Frontend(Reach.CLUSTER_IP, cluster_ip(10, family), 80),
             Frontend(Reach.NODE_PORT, None, 30080),
@@ -136,8 +136,8 @@ def small_services(*families: Family) -> tuple[Service, ...]:
 
     def ingress(family: Family) -> ServicePort:
         nodes = (
-            Endpoint(node_address(1, 25, family), 8443, local=True),
-            Endpoint(node_address(2, 25, family), 8443),
+            Endpoint.at(node_address(1, 25, family), 8443, local=True),
+            Endpoint.at(node_address(2, 25, family), 8443),
         )
         known = (IPv4Network("198.51.100.0/24"),) if family is Family.IPV4 else (IPv6Network("2001:db8:198::/64"),)
         frontends = (
@@ -148,7 +148,7 @@ def small_services(*families: Family) -> tuple[Service, ...]:
         return service_port(2, frontends, nodes, family)
 
     def sticky(family: Family) -> ServicePort:
-        pods = (Endpoint(pod_address(1, 1, family), 8080, local=True), Endpoint(pod_address(2, 1, family), 8080))
+        pods = (Endpoint.at(pod_address(1, 1, family), 8080, local=True), Endpoint.at(pod_address(2, 1, family), 8080))
         port = service_port(4, (Frontend(Reach.CLUSTER_IP, cluster_ip(40, family), 80),), pods, family)
         return structs.replace(port, affinity_seconds=10800)
 
@@ -176,6 +176,17 @@ def serving_cluster(mode: TrafficMode, *families: Family, os: OperatingSystem = 
     return replace(small_cluster(mode, *families, os=os), services=served)
 
 
+def over_sctp(state: NodeState) -> NodeState:
+    """The same with a switch in user space, and with all Services over SCTP."""
+    services = {
+        key: structs.replace(
+            service, ports=tuple(structs.replace(port, protocol=Protocol.SCTP) for port in service.ports)
+        )
+        for key, service in state.services.items()
+    }
+    return replace(state, node=replace(state.node, userspace=True), services=services)
+
+
 # Arbitrary ones ------------------------------------------------------------------------------------------------
 
 families = st.sampled_from([(Family.IPV4,), (Family.IPV6,), BOTH])
@@ -189,7 +200,9 @@ def local_nodes(draw: st.DrawFn, os: OperatingSystem = OperatingSystem.LINUX) ->
     second: list[tuple[IPAddress, ...]] = [(), (IPv4Address("10.176.27.11"),), (IPv6Address("fd00:10:176:27::11"),)]
     others = draw(st.sampled_from(second))
     node_ports = draw(st.sampled_from([(), (IPv4Network("10.176.25.0/24"),), (IPv4Network("10.176.27.0/24"),)]))
-    return replace(local_node(draw(modes), *own, os=os, others=others), node_port_networks=node_ports)
+    userspace = draw(st.booleans())
+    node = local_node(draw(modes), *own, os=os, others=others)
+    return replace(node, node_port_networks=node_ports, userspace=userspace)
 
 
 @st.composite
@@ -253,12 +266,12 @@ def source_ranges(family: Family) -> st.SearchStrategy[tuple[IPNetwork, ...] | N
 def endpoints(number: int, family: Family) -> list[Endpoint]:
     """Pods here and elsewhere, this Node and another, and somebody outside."""
     return [
-        *(Endpoint(pod_address(1, host, family), 8080, local=True) for host in (1, 2, 3)),
-        *(Endpoint(pod_address(node, 1, family), 8080) for node in (2, 3)),
+        *(Endpoint.at(pod_address(1, host, family), 8080, local=True) for host in (1, 2, 3)),
+        *(Endpoint.at(pod_address(node, 1, family), 8080) for node in (2, 3)),
         # What listens on the Node at a port is here of one Service: two would ask for one flow for its answers.
-        Endpoint(node_address(1, 25, family), 9000 + number, local=True),
-        Endpoint(node_address(2, 25, family), 8080),
-        Endpoint(outside(80, family), 8080),
+        Endpoint.at(node_address(1, 25, family), 9000 + number, local=True),
+        Endpoint.at(node_address(2, 25, family), 8080),
+        Endpoint.at(outside(80, family), 8080),
     ]
 
 

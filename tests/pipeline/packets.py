@@ -6,7 +6,7 @@ show. Where Open vSwitch leaves a choice (the bucket of a group, the port of a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from typing import NamedTuple
 from windlass.model.families import IPAddress
 from windlass.openflow.actions import (
     Actions,
+    Clone,
     Ct,
     Goto,
     Learn,
@@ -28,6 +29,7 @@ from windlass.openflow.actions import (
     ToGroup,
 )
 from windlass.openflow.fields import (
+    CT_LABEL,
     CT_MARK,
     CT_STATE,
     ETH_TYPE,
@@ -70,7 +72,7 @@ _ADDRESSES: dict[int, tuple[Callable[[int], IPAddress], Field, Field]] = {
     0x86DD: (IPv6Address, IPV6_SRC, IPV6_DST),
 }
 _PORTS = {TCP: (TCP_SRC, TCP_DST), UDP: (UDP_SRC, UDP_DST), SCTP: (SCTP_SRC, SCTP_DST)}
-_UNSET = {**dict.fromkeys(REGISTERS, 0), CT_STATE: 0, CT_MARK: 0, IP_FRAG: 0}
+_UNSET = {**dict.fromkeys(REGISTERS, 0), CT_STATE: 0, CT_MARK: 0, CT_LABEL: 0, IP_FRAG: 0}
 
 
 # One table after the other, up to connection tracking --------------------------------------------------------------
@@ -171,6 +173,7 @@ class Connection:
     original: Ends  # as its first packet named them
     answer: Ends  # as the packets that answer it name them
     mark: int = 0
+    label: int = 0
     answered: bool = False
 
 
@@ -188,8 +191,11 @@ class Trip:
 
 
 class Switch:
-    def __init__(self, program: Program) -> None:
+    """`portless`: protocols whose ports its connection tracking neither knows nor translates."""
+
+    def __init__(self, program: Program, portless: Collection[int] = ()) -> None:
         parts = list(program.values())
+        self._portless = portless
         self._tables = by_table(flow for part in parts for flow in part.flows)
         self._groups: dict[int, Group] = {group.identity: group for part in parts for group in part.groups}
         self._connections: dict[tuple[int, Ends], Connection] = {}  # by zone, each under both directions
@@ -215,6 +221,9 @@ class Switch:
                     self._enter(table, fields, trip, bucket)
                 case Learn():
                     self._learn(action, fields)
+                case Clone(copied):
+                    self._do(copied, dict(fields), copy := Trip(), bucket)
+                    trip.tracked += copy.tracked
                 case Ct(table=table):
                     trip.tracked += 1
                     tracked = self._track(action, fields, trip)
@@ -255,42 +264,58 @@ class Switch:
         found = self._found(action, fields, trip)
         after = dict(fields)
         if found is None:
-            after[CT_STATE], after[CT_MARK] = TRACKED | INVALID, 0
+            after[CT_STATE], after[CT_MARK], after[CT_LABEL] = TRACKED | INVALID, 0, 0
             return after
         known, is_answer = found
         if action.nat is not None:
-            after |= (known.original if is_answer else known.answer).back.fields
+            after |= self._translated(ends(fields), known.original if is_answer else known.answer).fields
         if action.commit:
-            marks = {CT_MARK: known.mark}
+            marks = {CT_MARK: known.mark, CT_LABEL: known.label}
             for change in action.sets:
                 write(change, fields, marks)
-            known.mark = marks[CT_MARK]
+            known.mark, known.label = marks[CT_MARK], marks[CT_LABEL]
         # Until there is an answer, all that the client sends is as good as its first packet.
         after[CT_STATE] = TRACKED | (ESTABLISHED if known.answered else NEW) | (REPLY if is_answer else 0)
-        after[CT_MARK] = known.mark
+        after[CT_MARK], after[CT_LABEL] = known.mark, known.label
         return after
+
+    def _translated(self, named: Ends, other_direction: Ends) -> Ends:
+        translated = other_direction.back
+        if named.protocol in self._portless:
+            return translated._replace(source_port=named.source_port, port=named.port)
+        return translated
 
     def _found(self, action: Ct, fields: Packet, trip: Trip) -> tuple[Connection, bool] | None:
         """Its connection, and whether it answers there; None for what neither belongs to one nor can begin one."""
-        if trip.connection and trip.connection[0] == action.zone:
+        zone = action.zone if isinstance(action.zone, int) else read(action.zone, fields)
+        if trip.connection and trip.connection[0] == zone:
             return trip.connection[1:]  # also when it has been translated since
-        named = ends(fields)
-        known = self._connections.get((action.zone, named))
+        named = self._known_of(ends(fields))
+        known = self._connections.get((zone, named))
         if known is None:
             if fields.get(TCP_FLAGS) == SYN_ACK:
                 return None
             if not action.commit:
                 return Connection(named, named.back), False
-            known = self._commit(action.zone, named, action.nat)
+            committed = self._commit(zone, named, action.nat)
+            if committed is None:
+                return None
+            known = committed
         is_answer = named == known.answer
         known.answered |= is_answer
-        trip.connection = (action.zone, known, is_answer)
+        trip.connection = (zone, known, is_answer)
         return known, is_answer
 
-    def _commit(self, zone: int, named: Ends, nat: Nat | None) -> Connection:
-        connection = Connection(named, self._answer(zone, named, nat))
+    def _known_of(self, named: Ends) -> Ends:
+        """What of a packet connection tracking knows it by."""
+        return named._replace(source_port=0, port=0) if named.protocol in self._portless else named
+
+    def _commit(self, zone: int, named: Ends, nat: Nat | None) -> Connection | None:
+        """None where it would be answered as another one is."""
+        connection = Connection(named, self._known_of(self._answer(zone, named, nat)))
+        if (zone, connection.answer) in self._connections:
+            return None
         for direction in (connection.original, connection.answer):
-            assert (zone, direction) not in self._connections, f"{direction} is another connection's already"
             self._connections[zone, direction] = connection
         return connection
 
@@ -302,6 +327,8 @@ class Switch:
             case Nat(to=None, source=address, ports=(first, last)) if address:
                 candidates = (named._replace(source=address, source_port=port).back for port in range(first, last + 1))
                 return next(answer for answer in candidates if (zone, answer) not in self._connections)
+            case Nat(to=None, source=address, ports=None) if address:
+                return named._replace(source=address).back
             case Nat(source=None, to=address, ports=(first, last)) if address and first == last:
                 return named._replace(destination=address, port=first).back
         raise NotImplementedError(nat)

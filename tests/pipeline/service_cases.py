@@ -119,11 +119,11 @@ def at_node(at: Known, address: IPAddress | None = None, *, local_only: bool = F
 
 
 def here(address: IPAddress, port: int = 8080) -> Endpoint:
-    return Endpoint(address, port, local=True)
+    return Endpoint.at(address, port, local=True)
 
 
 def elsewhere(address: IPAddress, port: int = 8080) -> Endpoint:
-    return Endpoint(address, port)
+    return Endpoint.at(address, port)
 
 
 def cluster(

@@ -124,7 +124,7 @@ def test_whom_a_group_names_endpoint_dnat_knows(state):
 @given(st.lists(st.tuples(st.integers(1, 1 << 32), st.integers(1, 65535)), unique=True, min_size=2, max_size=50))
 def test_an_endpoint_keeps_its_number(found):
     """So that one that comes or goes takes no client from the others."""
-    endpoints = [Endpoint(pod_address(2, 1, Family.IPV6) + host, port) for host, port in found]
+    endpoints = [Endpoint.at(pod_address(2, 1, Family.IPV6) + host, port) for host, port in found]
     numbers = {endpoint: number for number, endpoint in affinity.numbered(endpoints).items()}
     assert len(numbers) == len(endpoints)
     assert 0 not in numbers.values()

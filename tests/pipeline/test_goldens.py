@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from node_states import BOTH, serving_cluster, small_cluster
+from node_states import BOTH, over_sctp, serving_cluster, small_cluster
 
 from windlass.model.families import Family
 from windlass.model.nodes import OperatingSystem, TrafficMode
@@ -27,11 +27,15 @@ CLUSTERS = {
     "windows": small_cluster(TrafficMode.ENCAP, Family.IPV4, os=OperatingSystem.WINDOWS),
     "dual-stack": small_cluster(TrafficMode.HYBRID, *BOTH),
     "ipv6": small_cluster(TrafficMode.ENCAP, Family.IPV6),
+    "userspace": over_sctp(small_cluster(TrafficMode.ENCAP, Family.IPV4)),
 }
 
 
 # What its Services add to a Node: all that the others hold is there, too.
-SERVICES = serving_cluster(TrafficMode.ENCAP, *BOTH)
+SERVICES = {
+    "services": serving_cluster(TrafficMode.ENCAP, *BOTH),
+    "services-over-sctp": over_sctp(serving_cluster(TrafficMode.ENCAP, Family.IPV4)),
+}
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
@@ -39,17 +43,18 @@ def test_flows_are_as_they_were_reviewed(name):
     assert_reviewed(name, in_words([flow for _, flow in flows_of(program(CLUSTERS[name]))]))
 
 
-def test_services_are_as_they_were_reviewed():
+@pytest.mark.parametrize("name", SERVICES)
+def test_services_are_as_they_were_reviewed(name):
     words = []
-    for owner, part in program(SERVICES).items():
+    for owner, part in program(SERVICES[name]).items():
         if owner.kind is Kind.SERVICE:
             words += [f"# {owner}", *in_words(part.flows)]
             words += [line for group in part.groups for line in group_symbols(group)]
-    assert_reviewed("services", words)
+    assert_reviewed(name, words)
 
 
 def test_every_golden_has_its_cluster():
-    assert {golden.stem for golden in GOLDENS.glob("*.txt")} == {*CLUSTERS, "services"}
+    assert {golden.stem for golden in GOLDENS.glob("*.txt")} == {*CLUSTERS, *SERVICES}
 
 
 def assert_reviewed(name: str, words: list[str]) -> None:

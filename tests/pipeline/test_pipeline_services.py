@@ -225,7 +225,7 @@ PODS = {Family.IPV4: "172.16.0.0/16", Family.IPV6: "fd00:172:16::/48"}
         ((NODES,), {HOST}),  # the Node itself: by its address, though it comes as the gateway
         ((PODS,), {POD_1}),  # not the Node, though it comes with an address of theirs
         ((CLIENTS, NODES), {WIRE, HOST}),
-        ((), set()),  # there are ranges, and all of them are of the other family
+        ((), set()),  # there are ranges, and none of them can be read
     ],
 )
 def test_source_ranges(at, ranges, served, local_only):

@@ -18,6 +18,7 @@ from node_states import (
     local_nodes,
     modes,
     node_states,
+    over_sctp,
     peer,
     peers,
     pod_cidr,
@@ -172,10 +173,11 @@ def test_flows_lead_only_where_their_table_declares(state):
 
 
 def test_every_declared_way_is_used():
+    states = [serving_cluster(mode, *BOTH) for mode in TrafficMode]
     used = {
         (LAYOUT.tables[flow.table].name, LAYOUT.tables[number].name)
-        for mode in TrafficMode
-        for flow, number in ways(serving_cluster(mode, *BOTH))
+        for state in (*states, *map(over_sctp, states))
+        for flow, number in ways(state)
     }
     assert used == {(table.name, name) for table in LAYOUT.tables.values() for name in table.leads_to}
 

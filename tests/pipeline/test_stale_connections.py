@@ -34,7 +34,7 @@ EXTERNAL = Frontend(Reach.EXTERNAL, ip_address("192.0.2.1"), 53)
 
 def dns(*pods: int, frontends: tuple[Frontend, ...] = (CLUSTER_IP,), protocol: Protocol = Protocol.UDP) -> Service:
     """A Service with endpoints 172.16.2.<pod>:5353."""
-    serving = tuple(Endpoint(ip_address(f"172.16.2.{pod}"), 5353) for pod in pods)
+    serving = tuple(Endpoint.at(ip_address(f"172.16.2.{pod}"), 5353) for pod in pods)
     port = ServicePort("dns", protocol, Family.IPV4, frontends, serving, (), bool(pods), serving=serving)
     return Service("default", "dns", (port,), (CLUSTER_IP.address,))
 
@@ -114,7 +114,7 @@ def test_an_endpoint_that_ends_or_that_hints_leave_out_keeps_its_connections():
 def test_another_port_of_the_same_pod_is_another_endpoint():
     before = dns(1, 2)
     (port,) = before.ports
-    serving = (Endpoint(ip_address("172.16.2.1"), 5354), port.serving[1])
+    serving = (Endpoint.at(ip_address("172.16.2.1"), 5354), port.serving[1])
     assert words(before, altered(before, ports=(altered(port, serving=serving),))) == [
         "10.96.0.1:53 at 172.16.2.1:5353"
     ]

@@ -41,7 +41,7 @@ from windlass.openflow.fields import (
 )
 from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.openflow.matches import match
-from windlass.pipeline.layout import CT_SNAT, FROM_POD, INVALID, NEW, OUT_PORT, SNAT, SOURCE, UNTRACKED
+from windlass.pipeline.layout import CLIENT_ZONE, CT_SNAT, FROM_POD, INVALID, NEW, OUT_PORT, SNAT, SOURCE, UNTRACKED
 from windlass.pipeline.symbols import actions_symbols, flow_symbols, group_symbols, match_symbols
 
 
@@ -94,7 +94,11 @@ def test_conditions(conditions, words):
             "ct(zone 5, commit, nat to=[fd00::1]:80)",
         ),
         ((Ct(5, commit=True, nat=Nat(to=IPv4Address("10.0.0.1"))),), "ct(zone 5, commit, nat to=10.0.0.1)"),
-        ((Ct(5, commit=True, sets=(Set(CT_LABEL(3, 7)),)),), "ct(zone 5, commit, set ct_label=0x3/0x7)"),
+        (
+            (Ct(5, commit=True, sets=(Set(CT_LABEL(3 << 32, 7 << 32)),)),),
+            "ct(zone 5, commit, set ct_label=0x300000000/0x700000000)",
+        ),
+        ((Ct(CLIENT_ZONE.bits, nat=Nat()),), "ct(zone client-zone, nat)"),
         ((ToGroup(7), Conjunction(4, 0, 2), DecTtl()), "group 7, conjunction 4 1/2, dec_ttl"),
         ((ToController(b"\x01\xff"),), "controller(01ff)"),
         (

@@ -34,7 +34,7 @@ HOURS = 10800
 
 
 def endpoint(number: int) -> Endpoint:
-    return Endpoint(IPv4Address("172.16.1.0") + number, 8080)
+    return Endpoint.at(IPv4Address("172.16.1.0") + number, 8080)
 
 
 def web(*endpoints: int, seconds: int = HOURS) -> Part:

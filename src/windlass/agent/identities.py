@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_network
 
-from windlass.agent.config import Config
+from windlass.agent.config import Config, DatapathType
 from windlass.cluster.endpoints import ServingNode, zone_of
 from windlass.cluster.nodes import Identity, NotUsable, identity
 from windlass.cluster.objects import Cluster, Problem
@@ -57,6 +57,7 @@ def local_node(config: Config, own: Identity, adapter: Adapter) -> LocalNode:
         uplink_mac=adapter.mac,
         other_addresses=own.other_addresses,
         node_port_networks=tuple(ip_network(text) for text in config.node_port_addresses),
+        userspace=config.datapath_type is DatapathType.NETDEV,
     )
     if not node.families:
         raise NotUsable(f"Node {own.name}: {DATAPATHS[own.os].name} forwards {', '.join(map(str, families))} only")

@@ -16,7 +16,7 @@ from windlass.openflow.actions import Actions
 from windlass.openflow.wire.ct_flush import Flush
 from windlass.openflow.wire.packets import PacketIn
 from windlass.openflow.wire.ports import PortStatus
-from windlass.pipeline.datapaths import DATAPATHS, violations
+from windlass.pipeline.datapaths import datapath_of, violations
 from windlass.program import AnyPart, Kind, Owner, Program, changed_owners, owners, part
 from windlass.switch.connection import ConnectionLostError
 from windlass.switch.programs import Counters, InstalledProgram
@@ -24,7 +24,7 @@ from windlass.switch.streams import SwitchUnreachableError
 
 PATIENCE = 10.0  # seconds for the switch to take the Program before it is given up, to be tried again
 _STEP = 20  # parts to work out before somebody else may have a turn: about a millisecond
-_CHECKED_TOGETHER = 10  # parts: about a millisecond
+_CHECKED_TOGETHER, _CHECK_REST = 5, 0.005  # parts: about half a millisecond; and seconds until the next
 _CHECK_PAUSE = 1.0  # seconds in which what has changed is gathered, to be checked together
 
 _UNFORGOTTEN = (
@@ -124,8 +124,8 @@ class Switch:
                 parts = [own, *(part(state, owner) for owner in unchecked[index : index + _CHECKED_TOGETHER])]
                 flows = [flow for owned in parts for flow in owned.flows]
                 groups = [group for owned in parts for group in owned.groups]
-                self._impossible |= dict.fromkeys(violations(DATAPATHS[state.node.os], flows, groups))
-                await asyncio.sleep(0)
+                self._impossible |= dict.fromkeys(violations(datapath_of(state.node), flows, groups))
+                await asyncio.sleep(_CHECK_REST)  # a change needs several turns: it shall not meet this at each
             self._report("datapath", self._impossible)
 
     async def _catch_up(self, installed: InstalledProgram) -> None:

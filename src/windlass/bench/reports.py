@@ -78,7 +78,9 @@ def to_table(report: Report) -> Table:
 
 
 def _amount(value: float | None, unit: str = "") -> str:
-    return "" if value is None else f"{value:.3g} {unit}".rstrip()
+    if value is None:
+        return ""
+    return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}".rstrip()
 
 
 def _cpu() -> str:

@@ -39,7 +39,6 @@ from windlass.program import program
 from windlass.switch.ovsdb import open_database
 
 PATIENCE = 60.0  # seconds
-SETTLING = 3.0  # seconds after the start, in which the agent looks through everything once more, and saves it
 _PRIME = 7919  # so that changes that follow one another are of Services that do not
 
 
@@ -53,12 +52,20 @@ class ColdSync(Struct, frozen=True):
     encoding: float
 
 
+class Course(Struct, frozen=True):
+    """How changes come."""
+
+    settling: float  # seconds after the start, in which the agent looks through everything once more, and saves it
+    count: int
+    gap: float  # seconds between those that do not wait for one another
+
+
 class Changes(Struct, frozen=True):
     """Milliseconds from each event to the switch's word that packets meet what came of it."""
 
     start: float  # seconds until all was in the switch, and the Node ready
     alone: list[float]  # one after the other
-    apart: list[float]  # one every 5 ms
+    apart: list[float]  # each when it is its time
     rss: float  # MB, with all of it in memory
     peak: float  # the most it ever was
 
@@ -69,11 +76,11 @@ def cold_sync(socket: Path, services: int, endpoints: int) -> ColdSync:
     return asyncio.run(_cold_sync(socket, services, endpoints))
 
 
-def changes(config: Config, namespace: str, services: int, endpoints: int, count: int, gap: float) -> Changes:
+def changes(config: Config, namespace: str, services: int, endpoints: int, course: Course) -> Changes:
     """A whole agent in the Node's namespace, with a source that tells of one changed EndpointSlice at a time."""
     _as_an_agent()
     with namespaces.entered(namespaces.path_of(namespace)):
-        return asyncio.run(_changes(config, services, endpoints, count, gap))
+        return asyncio.run(_changes(config, services, endpoints, course))
 
 
 def _as_an_agent() -> None:
@@ -142,13 +149,14 @@ class _Events:
         return number
 
 
-async def _changes(config: Config, services: int, endpoints: int, count: int, gap: float) -> Changes:
+async def _changes(config: Config, services: int, endpoints: int, course: Course) -> Changes:
+    count = course.count
     changed = [states.changed_slice(_PRIME * number % services, endpoints, number) for number in range(2 * count)]
     events = _Events(states.cluster(services, endpoints))
     async with _agent(config, events) as (agent, start):
-        await asyncio.sleep(SETTLING)
+        await asyncio.sleep(course.settling)
         alone = [await _change(agent, events, one, time.perf_counter()) for one in changed[:count]]
-        apart = await _changes_apart(agent, events, changed[count:], gap)
+        apart = await _changes_apart(agent, events, changed[count:], course.gap)
         if agent.problems:
             raise LabError(f"the figures are worthless, for the agent has problems: {agent.problems}")
         return Changes(start, alone, apart, _rss(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6)

@@ -19,7 +19,7 @@ from windlass.agent.serving import Serving
 from windlass.bench import bridges, service_runs
 from windlass.bench import service_states as states
 from windlass.bench.reports import Figure, Report, figure, this_machine
-from windlass.bench.service_runs import Changes, ColdSync
+from windlass.bench.service_runs import Changes, ColdSync, Course
 from windlass.cluster.sources import Change
 from windlass.lab import labs, ovs
 from windlass.lab.segments import UPLINK, Machine, Nic, segments
@@ -30,8 +30,7 @@ from windlass.program import Program, program
 MANY, FEW = 10_000, 100  # Services
 ENDPOINTS = 10  # of a Service
 ROUNDS = 5
-CHANGES = 1000
-GAP = 0.005  # seconds between changes that do not wait for one another
+COURSE = Course(settling=3.0, count=1000, gap=0.005)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -122,10 +121,10 @@ async def _changes(say: Callable[[str], None], services: int) -> Changes:
             state_directory=str(folder / "state"),
             ovs_run_directory=str(switch.folder),
         )
-        say(f"an agent with {services} Services, and {2 * CHANGES} changes of one endpoint")
+        say(f"an agent with {services} Services, and {2 * COURSE.count} changes of one endpoint")
         try:
             await switch.start()
-            return await _in_a_process(service_runs.changes, config, namespace, services, ENDPOINTS, CHANGES, GAP)
+            return await _in_a_process(service_runs.changes, config, namespace, services, ENDPOINTS, COURSE)
         finally:
             await switch.end()
 

@@ -16,6 +16,7 @@ BENCHMARKS = {
     "sync": "100,000 flows and 10,000 groups into the switch; one changed flow; a restart",
     "services": "10,000 Services with ten endpoints each into the switch; one changed endpoint",
     "cni": "attaching and detaching a Pod",
+    "continuity": "new and held connections while the agent is killed and endpoints and Services change",
     "datapath": "passes, ct actions and megaflows that a packet costs in the switch",
 }
 

@@ -11,7 +11,7 @@ import click
 import msgspec
 from msgspec import structs
 
-from windlass.agent.config import Config, ConfigError, parse
+from windlass.agent.config import Config, ConfigError, DatapathType, parse
 from windlass.agent.numbers import GroupNumbers
 from windlass.cluster import objects
 from windlass.cluster.catalogues import Catalogue
@@ -100,6 +100,7 @@ def _local(config: Config, cluster: Cluster, name: str) -> LocalNode:
         uplink_mac=UPLINK_MAC,
         other_addresses=own.other_addresses,
         node_port_networks=tuple(ip_network(text) for text in config.node_port_addresses),
+        userspace=config.datapath_type is DatapathType.NETDEV,
     )
 
 

@@ -29,8 +29,8 @@ def read_address(text: str) -> tuple[bytes, IPAddress] | None:
     return None if packed[0] in _SUSPECT and _peculiar(address) else (packed, address)
 
 
-def read_addresses(texts: list[str], family: Family) -> tuple[list[bytes], list[IPAddress], list[int]]:
-    """As `read_address` in one family, and the places of those that it refuses.
+def read_addresses(texts: list[str], family: Family) -> tuple[list[bytes], list[int]]:
+    """As the bytes of `read_address` in one family, and the places of those that it refuses.
 
     A list at a time, and without a step of Python's for each: there may be a hundred thousand endpoints.
     """
@@ -38,14 +38,9 @@ def read_addresses(texts: list[str], family: Family) -> tuple[list[bytes], list[
     with suppress(OSError, ValueError):
         packed = list(map(inet_pton, repeat(system), texts))
         if _SUSPECT.isdisjoint(map(_first_byte, packed)):
-            return packed, list(map(kind, map(int.from_bytes, packed))), []
+            return packed, []
     each = [read if read and isinstance(read[1], kind) else None for read in map(read_address, texts)]
-    good = [read for read in each if read]
-    return (
-        [read[0] for read in good],
-        [read[1] for read in good],
-        [place for place, read in enumerate(each) if not read],
-    )
+    return [read[0] for read in each if read], [place for place, read in enumerate(each) if not read]
 
 
 def complaint(text: str, family: str | None = None) -> str:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from windlass.cluster.addresses import complaint, read_addresses
 from windlass.cluster.objects import EndpointConditions, EndpointHints, EndpointSlice, Node, Problem
-from windlass.model.families import Family, IPAddress, IPNetwork
+from windlass.model.families import Family, IPNetwork
 from windlass.model.nodes import OperatingSystem
 from windlass.model.services import Endpoint, Protocol
 
@@ -47,7 +47,7 @@ def zone_of(node: Node) -> str:
 
 
 PortKey = tuple[str, str, str]  # addressType, port name, protocol
-Row = tuple[bytes, int, int, IPAddress, EndpointHints | None]  # address as bytes, port, how usable, address, hints
+Row = tuple[bytes, int, int, EndpointHints | None]  # address, port, how usable, hints
 _place = itemgetter(0, 1, 2)
 
 
@@ -82,7 +82,7 @@ def rows_by_port(
             if read is None:
                 read = _read(one, number, node.name, problems)
             else:
-                read = [(packed, number, rank, address, hints) for packed, _, rank, address, hints in read]
+                read = [(packed, number, rank, hints) for packed, _, rank, hints in read]
             key = kind, name, protocol
             if key in found:
                 found[key].extend(read)
@@ -115,7 +115,7 @@ def _each_once(rows: list[Row]) -> list[Row]:
 
 def _nearest(ready: list[Row], node: ServingNode) -> list[Row]:
     """Those that are hinted for this Node, else for its zone; but only where all of them have such hints."""
-    hints = [hints for *_, hints in ready if hints] if ready[0][4] else []
+    hints = [hints for *_, hints in ready if hints] if ready[0][3] else []
     if len(hints) < len(ready):
         return ready
     for names, own in (
@@ -132,14 +132,14 @@ def _with(rows: list[Row], *ranks: int) -> list[Row]:
 
 
 def _endpoints(rows: Iterable[Row]) -> tuple[Endpoint, ...]:
-    return tuple([Endpoint(address, number, rank >= LOCAL) for _, number, rank, address, _ in rows])
+    return tuple([Endpoint(packed, number, rank >= LOCAL) for packed, number, rank, _ in rows])
 
 
 def _read(one: EndpointSlice, number: int, node: str, problems: list[Problem]) -> list[Row]:
     """Its endpoints with the first of their addresses: the others are, by definition, the same endpoint."""
     entries = one.endpoints or ()
     texts = [entry.addresses[0] if entry.addresses else "" for entry in entries]
-    packed, addresses, bad = read_addresses(texts, FAMILIES[one.address_type or ""])
+    packed, bad = read_addresses(texts, FAMILIES[one.address_type or ""])
     if bad:  # one sentence for all of them: there may be thousands
         what = complaint(texts[bad[0]], one.address_type) if texts[bad[0]] else "is empty"
         more = f" (and {len(bad) - 1} more like it)" if len(bad) > 1 else ""
@@ -147,8 +147,8 @@ def _read(one: EndpointSlice, number: int, node: str, problems: list[Problem]) -
         without = set(bad)
         entries = tuple(entry for place, entry in enumerate(entries) if place not in without)
     return [
-        (key, number, _rank(entry.conditions) | (LOCAL if entry.node_name == node else 0), address, entry.hints)
-        for key, address, entry in zip(packed, addresses, entries, strict=True)
+        (address, number, _rank(entry.conditions) | (LOCAL if entry.node_name == node else 0), entry.hints)
+        for address, entry in zip(packed, entries, strict=True)
     ]
 
 

@@ -42,7 +42,7 @@ def serve(
     ports: list[ServicePort] = []
     ready_local = 0
     for family in terms.families:
-        ready: set[IPAddress] = set()
+        ready: set[bytes] = set()
         for port, protocol, node_port in listed:
             name = port.name or ""
             rows = endpoints.get((family, name, port.protocol or "TCP"), [])
@@ -61,7 +61,7 @@ def serve(
                 )
             )
             if terms.health_check_port:
-                ready.update(endpoint.address for endpoint in choice.ready_local)
+                ready.update(endpoint.packed for endpoint in choice.ready_local)
         ready_local = max(ready_local, len(ready))  # not the sum: a Pod of two families is one
     return Service(
         service.metadata.namespace or "default",
@@ -187,8 +187,7 @@ def _external(
         for index, text in _ingress(service):
             address = _address(text, "status.loadBalancer.ingress[{}].ip", index, node, told)
             if address and _family_name(text) in found:  # of another family: its load balancer translates
-                # Ranges of the other family only: there are some, and none of them lets anybody in here.
-                found[_family_name(text)][address] = ranges and tuple(r for r in ranges if r.version == address.version)
+                found[_family_name(text)][address] = _of_family(ranges, address)
     for index, text in enumerate(spec.external_ips or ()):
         address = _address(text, "spec.externalIPs[{}]", index, node, told)
         if address and _family_name(text) in found:
@@ -218,6 +217,13 @@ def _ranges(spec: ServiceSpec, told: _Told) -> Sources:
         else:
             found[network] = None
     return tuple(found)
+
+
+def _of_family(ranges: Sources, address: IPAddress) -> Sources:
+    """As kube-proxy has it, ranges that are all of the other family say nothing about this one: everybody."""
+    if not ranges:
+        return ranges
+    return tuple(network for network in ranges if network.version == address.version) or None
 
 
 def _is_local(policy: str | None, field: str, told: _Told) -> bool:

@@ -31,6 +31,7 @@ class Published(NamedTuple):
     document: Document  # without its status, which has a path of its own
     status: Document
     is_going: bool = False  # it has been deleted, and is not gone yet
+    at_first: Document | None = None  # what it must be made as, where it can only be changed to what it shall be
 
 
 def published(world: World, addresses: Addresses) -> dict[str, list[Published]]:
@@ -61,8 +62,9 @@ def _published(obj: KubernetesObject, world: World, addresses: Addresses) -> Pub
             document["spec"] = _pod_spec(_mapping(obj.raw.get("spec")))
             return Published(path, document, _pod_status(status, addresses.get(pod.key, ())), pod.terminating)
         case Service() as service:
-            document["spec"] = _service_spec(_mapping(obj.raw.get("spec")), service, world)
-            return Published(path, document, {"loadBalancer": status.get("loadBalancer") or {"ingress": None}})
+            document["spec"] = spec = _service_spec(_mapping(obj.raw.get("spec")), service, world)
+            balancer = {"loadBalancer": status.get("loadBalancer") or {"ingress": None}}
+            return Published(path, document, balancer, at_first=_with_own_node_ports(document, spec))
         case Node():
             return Published(path, document, {"addresses": status.get("addresses")})
         case _:
@@ -98,6 +100,14 @@ def _service_spec(spec: Document, service: Service, world: World) -> Document:
     if service.key in _with_written_slices(world):
         filled.pop("selector", None)  # the controller would make slices of its own beside those of the scenario
     return filled
+
+
+def _with_own_node_ports(document: Document, spec: Document) -> Document | None:
+    """Protocols may share a NodePort, but the API server takes that for a conflict in a Service that is new."""
+    ports = {one.get("nodePort") or object(): one for one in reversed([_mapping(o) for o in _list(spec.get("ports"))])}
+    if len(ports) == len(_list(spec.get("ports"))):
+        return None
+    return {**document, "spec": {**spec, "ports": list(reversed(ports.values()))}}
 
 
 def _with_written_slices(world: World) -> set[str]:

@@ -28,7 +28,7 @@ from windlass.lab import certificates
 from windlass.lab.kubernetes_binaries import missing, path_of
 from windlass.lab.labs import LabError
 from windlass.lab.patiences import seconds
-from windlass.lab.processes import Child
+from windlass.lab.processes import Child, program
 from windlass.model.families import IPAddress
 
 PORT = 6443
@@ -47,8 +47,8 @@ ADMINISTRATOR, CONTROLLERS, SCHEDULER, AGENT = (
 USERS = {ADMINISTRATOR: "system:masters", CONTROLLERS: "system:masters", SCHEDULER: "system:masters", AGENT: ""}
 
 SERVICE_NETWORKS = ("10.96.0.0/12", "fd00:10:96::/112")
-# Those that turn Services and Pods into EndpointSlices. Others would take Nodes without a kubelet for dead.
-CONTROLLER_NAMES = ("endpointslice-controller", "endpointslice-mirroring-controller", "namespace-controller")
+# Those that make EndpointSlices of Services and Pods, and remove them. Others would take Nodes without kubelet as dead.
+CONTROLLER_NAMES = ("endpointslice-controller", "garbage-collector-controller", "namespace-controller")
 
 
 def url_at(address: IPAddress) -> str:
@@ -142,7 +142,8 @@ class ControlPlane:
     def _child(self, name: str, *arguments: str) -> Child:
         return Child(
             name,
-            [str(path_of(name)), *arguments],
+            # On a machine of two cores it would starve the Nodes' packets while it starts.
+            [program("nice"), "-n", "10", str(path_of(name)), *arguments],
             namespace=self._namespace,
             folder=self.folder,
             log=self.folder / f"{name}.log",

@@ -82,17 +82,19 @@ class DatagramConversation(Conversation):
         seen: Arrival,
         wrap: Callable[[bytes], bytes],
         unwrap: Callable[[bytes], bytes | None],
+        start: bytes | None = None,
     ) -> None:
         super().__init__(sock, seen)
         _report_every_error(sock, family_of(sockets.local_address(sock)), on=False)
         self._wrap = wrap
         self._unwrap = unwrap
+        self._start = start
 
     async def send(self, data: bytes) -> None:
-        await super().send(self._wrap(data))
+        await _sent(self._socket, self._wrap(data), self._start)
 
     async def receive(self) -> bytes:
-        return await _received(self._socket, self._unwrap)
+        return await _received(self._socket, self._unwrap, self._start)
 
     async def echo(self, payload: bytes) -> bytes:
         """Chunk by chunk, each numbered, and sent again when it does not come back in time."""
@@ -105,7 +107,7 @@ class DatagramConversation(Conversation):
                 data = self._unwrap(packet)
                 return data[4:] if data and data.startswith(label) else None
 
-            back += await _answered(self._socket, self._wrap(chunk), numbered)
+            back += await _answered(self._socket, self._wrap(chunk), numbered, self._start)
         return bytes(back)
 
 
@@ -217,9 +219,11 @@ async def _dial_sctp(namespace: str, to: Address, tag: int) -> Conversation:
         return SctpPacket(*ports, tag, Chunk.HEARTBEAT, packets.heartbeat_value(payload)).encode()
 
     sock = _connected(namespace, to, socket.SOCK_RAW, packets.SCTP)
+    init = SctpPacket(*ports, 0, Chunk.INIT, packets.init_value(tag)).encode()
+    start = init[:4]  # the ports
     try:
-        answer = await _answered(sock, SctpPacket(*ports, 0, Chunk.INIT, packets.init_value(tag)).encode(), cookie)
-        return DatagramConversation(sock, parse_identity(answer), wrap, beat)
+        answer = await _answered(sock, init, cookie, start)
+        return DatagramConversation(sock, parse_identity(answer), wrap, beat, start)
     except BaseException:
         sock.close()
         raise
@@ -306,20 +310,41 @@ async def _stream(sock: socket.socket) -> bytes:
     return data
 
 
-async def _answered(sock: socket.socket, packet: bytes, answer: Callable[[bytes], bytes | None]) -> bytes:
+async def _answered(
+    sock: socket.socket, packet: bytes, answer: Callable[[bytes], bytes | None], start: bytes | None = None
+) -> bytes:
     """Sends the packet, again and again, until an answer to it comes."""
     async with asyncio.timeout(PATIENCE):
         while True:
-            await asyncio.get_running_loop().sock_sendall(sock, packet)
+            await _sent(sock, packet, start)
             try:
                 async with asyncio.timeout(RETRY):
-                    return await _received(sock, answer)
+                    return await _received(sock, answer, start)
             except TimeoutError:
                 continue
 
 
-async def _received(sock: socket.socket, wanted: Callable[[bytes], bytes | None]) -> bytes:
+async def _sent(sock: socket.socket, packet: bytes, start: bytes | None) -> None:
+    try:
+        await asyncio.get_running_loop().sock_sendall(sock, packet)
+    except OSError:
+        if _is_ours(sock, start):
+            raise
+
+
+async def _received(sock: socket.socket, wanted: Callable[[bytes], bytes | None], start: bytes | None) -> bytes:
     while True:
-        found = wanted(await asyncio.get_running_loop().sock_recv(sock, sockets.LARGEST_PACKET))
+        try:
+            packet = await asyncio.get_running_loop().sock_recv(sock, sockets.LARGEST_PACKET)
+        except OSError:
+            if _is_ours(sock, start):
+                raise
+            continue
+        found = wanted(packet)
         if found is not None:
             return found
+
+
+def _is_ours(sock: socket.socket, start: bytes | None) -> bool:
+    """A raw socket hears of errors about all that its machine sends there: ours quote a packet with our start."""
+    return start is None or any(quoted.startswith(start) for quoted in sockets.quoted(sock))

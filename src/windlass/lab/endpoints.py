@@ -83,7 +83,7 @@ def _endpoint(pod: Pod, address: IPAddress, service: Service, world: World) -> S
         "addresses": [str(address)],
         "conditions": {
             "ready": ready and (not pod.terminating or service.spec.publish_not_ready_addresses),
-            "serving": ready,
+            "serving": pod.ready,
             "terminating": pod.terminating,
         },
         "nodeName": node.name,

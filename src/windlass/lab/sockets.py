@@ -15,7 +15,7 @@ from windlass.host.linux import namespaces
 from windlass.model.families import Family, family_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from windlass.model.families import IPAddress
 
@@ -88,6 +88,13 @@ def plain(address: str) -> IPAddress:
 
 def local_address(sock: socket.socket) -> IPAddress:
     return plain(sock.getsockname()[0])
+
+
+def quoted(sock: socket.socket) -> Iterator[bytes]:
+    """The payloads of IP packets about which errors came, as far as the socket has not told of them yet."""
+    with suppress(BlockingIOError):
+        while True:
+            yield sock.recvmsg(LARGEST_PACKET, 512, socket.MSG_ERRQUEUE)[0]
 
 
 def payload_of(packet: bytes, family: Family) -> bytes:

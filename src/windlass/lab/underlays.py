@@ -139,11 +139,18 @@ def ask_neighbours_patiently(namespace: str) -> None:
         for family in ("ipv4", "ipv6"):
             for interface in Path("/proc/sys/net", family, "neigh").iterdir():
                 with suppress(FileNotFoundError):  # an interface may go while we look
-                    (interface / "retrans_time_ms").write_text("250")
-                    (interface / "mcast_solicit").write_text("40")
+                    _settle(interface / "retrans_time_ms", "240")  # whole ticks at any usual HZ: it reads back the same
+                    _settle(interface / "mcast_solicit", "40")
 
 
 # Details --------------------------------------------------------------------------------------------------------
+
+
+def _settle(setting: Path, value: str) -> None:
+    """Only where it is not so: the kernel tells of it as a change of the link, and a switch looks at all its ports."""
+    if setting.read_text().strip() != value:
+        setting.write_text(value)
+
 
 _SET_FLAGS = 0x8914  # SIOCSIFFLAGS
 _IFF_UP = 0x1

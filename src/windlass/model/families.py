@@ -21,6 +21,10 @@ class Family(Enum):
         return f"IPv{self.value}"
 
 
+def unpacked(address: bytes) -> IPAddress:
+    return IPv4Address(address) if len(address) == 4 else IPv6Address(address)
+
+
 _BY_VERSION = {family.value: family for family in Family}
 
 

@@ -55,6 +55,7 @@ class LocalNode:
     other_addresses: tuple[IPAddress, ...] = ()  # of NICs that are not on the bridge
     node_port_networks: tuple[IPNetwork, ...] = ()  # NodePorts answer only at addresses in these; empty: at all
     ports: Ports = field(default_factory=Ports)
+    userspace: bool = False  # its switch forwards in user space, not in the kernel
 
     def serves_node_ports(self, address: IPAddress) -> bool:
         return not self.node_port_networks or any(address in network for network in self.node_port_networks)

@@ -10,7 +10,7 @@ from enum import Enum, IntEnum
 
 from msgspec import Struct
 
-from windlass.model.families import Family, IPAddress, IPNetwork
+from windlass.model.families import Family, IPAddress, IPNetwork, unpacked
 
 
 class Protocol(IntEnum):
@@ -20,9 +20,17 @@ class Protocol(IntEnum):
 
 
 class Endpoint(Struct, frozen=True, gc=False):
-    address: IPAddress
+    packed: bytes  # its address: so it takes a third of the time and of the memory, and there may be a hundred thousand
     port: int
     local: bool = False  # on this Node
+
+    @classmethod
+    def at(cls, address: IPAddress, port: int, *, local: bool = False) -> Endpoint:
+        return cls(address.packed, port, local)
+
+    @property
+    def address(self) -> IPAddress:
+        return unpacked(self.packed)
 
 
 class Reach(Enum):

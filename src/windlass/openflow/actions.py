@@ -54,11 +54,17 @@ class Nat(Struct, frozen=True, gc=False):
 class Ct(Struct, frozen=True, gc=False):
     """Connection tracking. With a table, the packet goes on there with its connection's state."""
 
-    zone: int
+    zone: int | Bits  # its number, or the 16 bits that hold it
     table: int | None = None
     commit: bool = False
     nat: Nat | None = None
     sets: tuple[Set | Move, ...] = ()  # of ct_mark and ct_label, on commit
+
+
+class Clone(Struct, frozen=True, gc=False):
+    """What is done to a copy of the packet, which goes no further."""
+
+    actions: tuple[Ct, ...]
 
 
 class ToGroup(Struct, frozen=True, gc=False):
@@ -111,7 +117,19 @@ class ToController(Struct, frozen=True, gc=False):
 
 
 Action: TypeAlias = (
-    Output | OutputTo | Set | Move | Goto | Resubmit | Ct | ToGroup | Conjunction | Learn | DecTtl | ToController
+    Output
+    | OutputTo
+    | Set
+    | Move
+    | Goto
+    | Resubmit
+    | Ct
+    | Clone
+    | ToGroup
+    | Conjunction
+    | Learn
+    | DecTtl
+    | ToController
 )
 Actions: TypeAlias = tuple[Action, ...]
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from windlass.model.families import IPAddress
+from windlass.model.families import unpacked
 from windlass.openflow.actions import Actions, Ct, Nat
 from windlass.openflow.fields import Field
 from windlass.openflow.matches import Match
@@ -32,7 +32,7 @@ class Place(Protocol):
     """Where a connection can be translated to."""
 
     @property
-    def address(self) -> IPAddress: ...
+    def packed(self) -> bytes: ...  # its address
     @property
     def port(self) -> int: ...
 
@@ -52,7 +52,7 @@ class Translations(Struct, frozen=True, gc=False):
 
     def __getitem__(self, index: int) -> Bucket:
         place = self.to[index]
-        nat = Nat(to=place.address, ports=(place.port, place.port))
+        nat = Nat(to=unpacked(place.packed), ports=(place.port, place.port))
         return Bucket(range(len(self.to))[index], (replace(self.does, nat=nat),))
 
     def __iter__(self) -> Iterator[Bucket]:

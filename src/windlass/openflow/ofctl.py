@@ -11,6 +11,7 @@ from ipaddress import IPv6Address
 from windlass.openflow.actions import (
     Action,
     Actions,
+    Clone,
     Conjunction,
     Ct,
     DecTtl,
@@ -189,6 +190,8 @@ def _action(action: Action) -> str:
             return _controller(action)
         case Ct():
             return _ct(action)
+        case Clone(actions):
+            return f"clone({','.join(map(_action, actions))})"
         case Learn():
             return _learn(action)
 
@@ -209,7 +212,7 @@ def _ct(action: Ct) -> str:
     arguments = ["commit"] if action.commit else []
     if action.table is not None:
         arguments.append(f"table={action.table}")
-    arguments.append(f"zone={action.zone}")
+    arguments.append(f"zone={action.zone if isinstance(action.zone, int) else _bits(action.zone)}")
     if action.nat is not None:
         arguments.append(_nat(action.nat))
     if action.sets:

@@ -69,7 +69,7 @@ def numbered(endpoints: Sequence[Endpoint]) -> dict[int, Endpoint]:
     """Each with a number that it keeps whatever other endpoints come and go (but for a rare clash of two)."""
     found: dict[int, Endpoint] = {}
     for endpoint in endpoints:
-        number = crc32(endpoint.port.to_bytes(2), crc32(endpoint.address.packed)) & 0x7FFFFFFF
+        number = crc32(endpoint.port.to_bytes(2), crc32(endpoint.packed)) & 0x7FFFFFFF
         while number in found or not number:  # 0 stands for none
             number += 1
         found[number] = endpoint

@@ -17,7 +17,7 @@ from windlass.openflow.fields import (
     protocol,
 )
 from windlass.openflow.flows import Flow
-from windlass.pipeline.datapaths import DATAPATHS
+from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import (
     CONNTRACK,
@@ -58,7 +58,7 @@ def flows(node: LocalNode) -> Iterator[Flow]:
 
 
 def look_up(node: LocalNode, family: Family) -> Iterator[Flow]:
-    datapath = DATAPATHS[node.os]
+    datapath = datapath_of(node)
     echoes = (icmp(family, ECHO_REQUEST[family]), icmp(family, ECHO_REPLY[family]))
     for tracked in (
         *(protocol(family, number) for number in datapath.transports),
@@ -79,7 +79,7 @@ def answers_to_pods(node: LocalNode, family: Family) -> Iterator[Flow]:
     The host's own traffic never enters connection tracking, but for the few packets that look like such an answer.
     """
     to_node = destination(node.addresses[family].ip)
-    datapath = DATAPATHS[node.os]
+    datapath = datapath_of(node)
     for number in datapath.transports:
         yield UPLINK.flow(NORMAL, to_node, destination_port(family, number, *SNAT_PORT_MASK)).then(
             goto(UN_SNAT), why="to a port that Pods use as their Node: an answer to one of them?"

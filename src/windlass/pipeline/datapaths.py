@@ -7,11 +7,11 @@ that it would misread must be found here, before it is installed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from windlass.model.families import Family
-from windlass.model.nodes import OperatingSystem
-from windlass.openflow.actions import Action, Actions, Ct, DecTtl, Goto, Learn, Move, Resubmit, Set, ToGroup
+from windlass.model.nodes import LocalNode, OperatingSystem
+from windlass.openflow.actions import Action, Actions, Clone, Ct, DecTtl, Goto, Learn, Move, Resubmit, Set, ToGroup
 from windlass.openflow.fields import (
     IPV6_DST,
     IPV6_SRC,
@@ -32,6 +32,7 @@ class Datapath:
     name: str
     families: tuple[Family, ...]
     transports: tuple[int, ...]  # what connection tracking knows, beside ICMP echoes
+    portless: tuple[int, ...]  # what it knows by addresses alone: `sctp` tells those connections apart
     icmp_errors: bool  # whether it also knows the connection that an ICMP error is about
     unmatched: frozenset[Field]  # accepted in a match, and ignored
     unwritten: frozenset[Field]  # accepted in an action, and not applied
@@ -44,6 +45,7 @@ DATAPATHS = {
         name="Linux",
         families=(Family.IPV4, Family.IPV6),
         transports=(TCP, UDP, SCTP),
+        portless=(),
         icmp_errors=True,
         unmatched=frozenset(),
         unwritten=frozenset(),
@@ -55,6 +57,7 @@ DATAPATHS = {
         name="Windows",
         families=(Family.IPV4,),  # after ct every IPv6 packet takes the slow path, and IPv6 cannot be rewritten
         transports=(TCP, UDP),  # ct drops what it does not know
+        portless=(),
         icmp_errors=False,  # they come out of ct as invalid
         unmatched=frozenset({TCP_FLAGS, PKT_MARK}),
         unwritten=frozenset({PKT_MARK, IPV6_SRC, IPV6_DST, SCTP_SRC, SCTP_DST}),
@@ -62,6 +65,13 @@ DATAPATHS = {
         recirculations=6,
     ),
 }
+
+# Open vSwitch before 3.2; the later ones know the ports of SCTP, and what is done without them does no harm there.
+USERSPACE = replace(DATAPATHS[OperatingSystem.LINUX], name="Linux userspace", transports=(TCP, UDP), portless=(SCTP,))
+
+
+def datapath_of(node: LocalNode) -> Datapath:
+    return USERSPACE if node.userspace and node.os is OperatingSystem.LINUX else DATAPATHS[node.os]
 
 
 def violations(datapath: Datapath, flows: Iterable[Flow], groups: Iterable[Group] = ()) -> Iterator[str]:
@@ -134,5 +144,7 @@ def _written(actions: Iterable[Action]) -> Iterator[Field]:
                 yield bits.field
             case Ct(sets=sets):
                 yield from _written(sets)
+            case Clone(copied):
+                yield from _written(copied)
             case Learn() | DecTtl():
                 pass

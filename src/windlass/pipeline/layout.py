@@ -9,7 +9,7 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
-from windlass.openflow.fields import CT_MARK, CT_STATE, Term, mac, reg
+from windlass.openflow.fields import CT_LABEL, CT_MARK, CT_STATE, Term, mac, reg
 from windlass.pipeline.declarations import Layout
 
 LAYOUT = Layout()
@@ -53,8 +53,14 @@ UN_SNAT = LAYOUT.table(
     25,
     "UnSNAT",
     "Is it an answer to a Service's connection that was given another source? Back to that source first.",
-    leads_to=("Conntrack",),
+    leads_to=("SCTPDirection", "Conntrack", "L3Forwarding"),
     miss="on to Conntrack",
+)
+SCTP_DIRECTION = LAYOUT.table(
+    26,
+    "SCTPDirection",
+    "SCTP where its ports are not tracked: is the client's port the one that it goes to, and so is it an answer?",
+    leads_to=("Conntrack",),
 )
 CONNTRACK = LAYOUT.table(
     30,
@@ -66,14 +72,14 @@ CONNTRACK_STATE = LAYOUT.table(
     31,
     "ConntrackState",
     "What does the state of its connection say?",
-    leads_to=("ServiceLB", "L3Forwarding"),
+    leads_to=("ServiceLB", "SCTPPorts", "L3Forwarding"),
     miss="on to L3Forwarding",
 )
 SERVICE_LB = LAYOUT.table(
     41,
     "ServiceLB",
     "The first packet of a connection: is it for a Service, and which endpoint serves it?",
-    leads_to=("SessionAffinity", "EndpointDNAT", "L3Forwarding"),
+    leads_to=("SessionAffinity", "EndpointDNAT", "SCTPPorts", "L3Forwarding"),
     miss="on to L3Forwarding",
 )
 SESSION_AFFINITY = LAYOUT.table(
@@ -85,8 +91,14 @@ ENDPOINT_DNAT = LAYOUT.table(
     43,
     "EndpointDNAT",
     "For a Service with session affinity: to the endpoint that is remembered, or to one that will be.",
-    leads_to=("EndpointDNAT", "L3Forwarding"),
+    leads_to=("EndpointDNAT", "SCTPPorts", "L3Forwarding"),
     once_more=True,  # by the group, which names an endpoint
+)
+SCTP_PORTS = LAYOUT.table(
+    60,
+    "SCTPPorts",
+    "SCTP where its ports are not tracked, to a Service: the port that its connection remembers.",
+    leads_to=("L3Forwarding",),
 )
 L3_FORWARDING = LAYOUT.table(
     70,
@@ -131,6 +143,14 @@ STICKY_GROUP = LAYOUT.field(
 )
 ENDPOINT = LAYOUT.field(reg(6)[0:32], "endpoint", "the one among them that serves (SessionAffinity or the group)")
 
+CLIENT_ZONE = LAYOUT.field(
+    reg(7)[0:16], "client-zone", "the zone of an SCTP connection: its client's port (SCTPDirection, Conntrack)"
+)
+CLIENT_SNAT_ZONE = LAYOUT.field(
+    reg(7)[16:32], "client-snat-zone", "the same, turned by one bit, for another source (UnSNAT, Conntrack)"
+)
+ASKED_PORT = LAYOUT.field(reg(8)[0:16], "asked-port", "where an SCTP packet goes, before it is translated (Conntrack)")
+
 ASKED = LAYOUT.field(reg(2)[0:32], "asked", "the address that an ARP request asks for (within ARPResponder)")
 ND_FLAGS = LAYOUT.field(reg(3)[0:32], "nd-flags", "the flags of an advertisement on their way there (ARPResponder)")
 ND_OPTION = LAYOUT.field(reg(4)[0:8], "nd-option", "its option's type on its way there (ARPResponder)")
@@ -144,9 +164,15 @@ CT_MASQUERADE = LAYOUT.flag(CT_MARK[4], "ct-masquerade", "a Service's connection
 CT_SERVICE = LAYOUT.flag(CT_MARK[5], "ct-service", "a connection to a Service (0x20, as in the design notes)")
 CT_SNAT = LAYOUT.flag(CT_MARK[6], "ct-snat", "the connection leaves as the Node (0x40, as in the design notes)")
 
+CT_ENDPOINT_PORT = LAYOUT.field(CT_LABEL[0:16], "ct-endpoint-port", "the endpoint's port, of an SCTP connection")
+CT_ASKED_PORT = LAYOUT.field(CT_LABEL[16:32], "ct-asked-port", "the port that its client asked")
+
 NEW: Term = CT_STATE(0x21, 0x31)  # +new-inv+trk
 ESTABLISHED_ORIGINAL: Term = CT_STATE(0x20, 0x29)  # -new-rpl+trk: in the direction of the connection's first packet
+ANSWER: Term = CT_STATE(0x28, 0x28)  # +rpl+trk
+ORIGINAL: Term = CT_STATE(0x20, 0x28)  # -rpl+trk
 INVALID: Term = CT_STATE(0x30, 0x30)  # +inv+trk
+VALID: Term = CT_STATE(0x20, 0x30)  # -inv+trk
 UNTRACKED: Term = CT_STATE(0, 0x20)  # -trk
 
 # --- Priorities ------------------------------------------------------------------------------------------------------

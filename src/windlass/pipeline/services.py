@@ -8,6 +8,7 @@ endpoint: no flow per endpoint, and none for the packets that follow. `service_f
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 from msgspec.structs import replace
 
@@ -26,11 +27,11 @@ from windlass.openflow.fields import (
     source,
     source_port,
 )
-from windlass.openflow.flows import Flow, Group, Translations
+from windlass.openflow.flows import Bucket, Flow, Group, Translations
 from windlass.openflow.matches import Condition
-from windlass.pipeline import affinity
+from windlass.pipeline import affinity, sctp
 from windlass.pipeline.connections import ANY_FRAGMENT, ICMP_ERRORS
-from windlass.pipeline.datapaths import DATAPATHS
+from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import (
     CLASSIFIER,
@@ -97,7 +98,7 @@ def answers(node: LocalNode, family: Family) -> Iterator[Flow]:
     """Answers to clients that were given another source."""
     node_ip = node.addresses[family].ip
     undo = Ct(SNAT_ZONE, table=CONNTRACK.number, nat=Nat())
-    for number in DATAPATHS[node.os].transports:
+    for number in datapath_of(node).transports:
         ours = destination_port(family, number, *SERVICE_SNAT_PORT_MASK)
         by_gateway = destination_port(family, number, *GATEWAY_SNAT_PORT_MASK)
         yield UN_SNAT.flow(NORMAL, destination(node.gateway(family)), by_gateway).then(
@@ -113,7 +114,7 @@ def answers(node: LocalNode, family: Family) -> Iterator[Flow]:
         yield UN_SNAT.flow(NORMAL, when, ANY_FRAGMENT).then(
             undo, why="a fragment has no port to tell: perhaps of an answer to such a client"
         )
-        for kind in ICMP_ERRORS[family] if DATAPATHS[node.os].icmp_errors else ():
+        for kind in ICMP_ERRORS[family] if datapath_of(node).icmp_errors else ():
             yield UN_SNAT.flow(NORMAL, when, icmp(family, kind)).then(
                 undo, why="an error: about what such a client sent?"
             )
@@ -142,7 +143,7 @@ def node_port_addresses(node: LocalNode, family: Family) -> Iterator[IPAddress]:
 def to_endpoints(node: LocalNode, family: Family) -> Iterator[Flow]:
     """Endpoints that are no Pods; Pods are where they always are (`routing`), and so is the host for those who stay."""
     # Who comes by another NIC stays who he is, if the host can answer him by way of the switch.
-    routes_answers = DATAPATHS[node.os].routes_answers
+    routes_answers = datapath_of(node).routes_answers
     itself = source(node.gateway(family)) if routes_answers else ()
     for address in node.own_addresses(family):
         to_host = destination(address)
@@ -193,17 +194,14 @@ def translations(node: LocalNode, family: Family) -> Iterator[Flow]:
         (TOP, itself, Nat(gateway, ports=GATEWAY_SNAT_PORTS), "a Pod that is its own endpoint sees the gateway"),
         (HIGH, CT_MASQUERADE, Nat(gateway, ports=GATEWAY_SNAT_PORTS), "policy Cluster: the endpoint sees the gateway"),
     )
-    for priority, condition, seen_as, why in cases:
-        when: tuple[Condition, ...] = (ip(family), CT_SERVICE, condition)
-        commit = Ct(
-            SNAT_ZONE,
-            table=L2_FORWARDING_OUT.number,
-            commit=True,
-            nat=seen_as,
-        )
-        yield CONNTRACK_COMMIT.flow(priority, *when, NEW).then(commit, why=why)
-        yield CONNTRACK_COMMIT.flow(priority, *when, ESTABLISHED_ORIGINAL).then(
-            Ct(SNAT_ZONE, table=L2_FORWARDING_OUT.number, nat=Nat()), why=why
+    table = L2_FORWARDING_OUT.number
+    for tracking, (priority, condition, seen_as, why) in product(sctp.trackings(node), cases):
+        when: tuple[Condition, ...] = (tracking.packets(family), CT_SERVICE, condition)
+        nat = seen_as if tracking.with_ports else replace(seen_as, ports=None)
+        commit = Ct(tracking.snat_zone, table, commit=True, nat=nat)
+        yield CONNTRACK_COMMIT.flow(priority + tracking.above, *when, NEW).then(commit, why=why)
+        yield CONNTRACK_COMMIT.flow(priority + tracking.above, *when, ESTABLISHED_ORIGINAL).then(
+            Ct(tracking.snat_zone, table, nat=Nat()), why=why
         )
 
 
@@ -220,7 +218,7 @@ def service_flows(node: LocalNode, service: Service) -> Iterator[Flow]:
                 own = replace(frontend, address=stand_in(frontend.address))
                 yield from serves(node, service, port, own, stands_for=frontend.address)
         if port.affinity_seconds:
-            yield from remembers(service, port)
+            yield from remembers(node, service, port)
     yield from host_endpoint_answers(node, service)
     for address in service.cluster_ips:
         if family_of(address) in node.families:
@@ -232,7 +230,7 @@ def service_flows(node: LocalNode, service: Service) -> Iterator[Flow]:
 def service_groups(node: LocalNode, service: Service) -> Iterator[Group]:
     for port in _served(node, service):
         for endpoints, local in _choices(port):
-            yield from _groups(service, port, endpoints, local=local)
+            yield from _groups(node, service, port, endpoints, local=local)
 
 
 def enters(service: Service, port: ServicePort, frontend: Frontend) -> Iterator[Flow]:
@@ -267,12 +265,12 @@ def serves(
     yield SERVICE_LB.flow(LOW + 1, addressed).drop(why=not_allowed)
 
 
-def remembers(service: Service, port: ServicePort) -> Iterator[Flow]:
+def remembers(node: LocalNode, service: Service, port: ServicePort) -> Iterator[Flow]:
     for endpoints, local in _choices(port):
         count = _group_count(endpoints)
         for number in range(count if endpoints else 0):
             choice = affinity.numbered(endpoints[number::count])
-            translations = {key: (endpoint, _translate(endpoint)) for key, endpoint in choice.items()}
+            translations = {key: (endpoint, _translate(node, port, endpoint)) for key, endpoint in choice.items()}
             group, why = group_id(port, number, local=local), f"Service {service.key}"
             yield from affinity.flows(port.family, group, translations, port.affinity_seconds, why)
 
@@ -282,7 +280,7 @@ def host_endpoint_answers(node: LocalNode, service: Service) -> Iterator[Flow]:
 
     Unless the host knows by itself that its answer is to go back to the switch.
     """
-    if DATAPATHS[node.os].routes_answers:
+    if datapath_of(node).routes_answers:
         return
     answering: dict[tuple[Family, Protocol, int], None] = {}  # each once: ports of a Service may share an endpoint
     for port in _served(node, service):
@@ -299,8 +297,9 @@ def host_endpoint_answers(node: LocalNode, service: Service) -> Iterator[Flow]:
 
 def _served(node: LocalNode, service: Service) -> Iterator[ServicePort]:
     """Its ports in the families and protocols of this Node."""
+    datapath = datapath_of(node)
     for port in service.ports:
-        if port.family in node.families and port.protocol in DATAPATHS[node.os].transports:
+        if port.family in node.families and port.protocol in (*datapath.transports, *datapath.portless):
             yield port
 
 
@@ -363,7 +362,9 @@ def _to_groups(
         yield SERVICE_LB.flow(priority, *conditions, share).then(*before, *does, why=why)  # type: ignore[arg-type]
 
 
-def _groups(service: Service, port: ServicePort, endpoints: tuple[Endpoint, ...], *, local: bool) -> Iterator[Group]:
+def _groups(
+    node: LocalNode, service: Service, port: ServicePort, endpoints: tuple[Endpoint, ...], *, local: bool
+) -> Iterator[Group]:
     count = _group_count(endpoints) if endpoints else 0
     why = f"the endpoints of Service {service.key}" + (" on this Node" if local else "")
     for number in range(count):
@@ -372,6 +373,9 @@ def _groups(service: Service, port: ServicePort, endpoints: tuple[Endpoint, ...]
             yield Group(
                 group, tuple(map(affinity.bucket, affinity.numbered(choice))), why, affinity.CLIENT[port.family]
             )
+        elif port.protocol in datapath_of(node).portless:
+            does = (_translate(node, port, endpoint) for endpoint in choice)
+            yield Group(group, tuple(Bucket(index, (translate,)) for index, translate in enumerate(does)), why)
         else:
             yield Group(group, Translations(_TO_ENDPOINT, choice), why)
 
@@ -383,7 +387,9 @@ def _choices(port: ServicePort) -> Iterator[tuple[tuple[Endpoint, ...], bool]]:
         yield port.local_endpoints, True
 
 
-def _translate(endpoint: Endpoint) -> Ct:
+def _translate(node: LocalNode, port: ServicePort, endpoint: Endpoint) -> Ct:
+    if port.protocol in datapath_of(node).portless:
+        return sctp.to_endpoint(endpoint, _MARKS)
     return replace(_TO_ENDPOINT, nat=Nat(to=endpoint.address, ports=(endpoint.port, endpoint.port)))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from windlass.openflow.actions import (
     Action,
+    Clone,
     Conjunction,
     Ct,
     DecTtl,
@@ -116,6 +117,8 @@ def _action(action: Action, layout: Layout) -> str:
             return f"resubmit {layout.tables[table].name}"
         case Ct():
             return _ct(action, layout)
+        case Clone(actions):
+            return f"clone({actions_symbols(actions, layout)})"
         case ToGroup(group):
             return f"group {group}"
         case Conjunction(identity, clause, clauses):
@@ -146,7 +149,7 @@ def _learn(action: Learn, layout: Layout) -> str:
 
 
 def _ct(action: Ct, layout: Layout) -> str:
-    words = [f"zone {action.zone}"]
+    words = [f"zone {action.zone if isinstance(action.zone, int) else _bits(action.zone, layout)}"]
     if action.commit:
         words.append("commit")
     if action.nat is not None:

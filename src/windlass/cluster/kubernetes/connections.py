@@ -161,12 +161,13 @@ def _same_certificates(one: Access, other: Access) -> bool:
 
 
 def _tls_context(access: Access) -> ssl.SSLContext:
-    context = ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if access.is_unverified:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    elif access.authority:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # this authority, and not the system's as well
+    elif not access.authority:
+        context.load_default_certs()
+    else:  # this authority, and not the system's as well
         try:
             context.load_verify_locations(cadata=access.authority)
         except (ssl.SSLError, ValueError):

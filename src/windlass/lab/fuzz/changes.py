@@ -134,7 +134,7 @@ def _type(dice: Dice, draft: Draft, _: Features) -> tuple[Draft, str]:
     kind = dice.one([kind for kind in offers.TYPES if kind != service.type])
     new = replace(service, type=kind, own_node_ports=True)
     new = offers.without_node_ports(new) if kind == "ClusterIP" else offers.with_node_ports(new)
-    new = replace(new, ingress=offers.ingress(dice, new, draft.nodes)) if kind == "LoadBalancer" else new
+    new = replace(new, ingress=offers.ingress(dice, new, draft)) if kind == "LoadBalancer" else new
     return _with(draft, new), f"{service.name} is now a {kind}"
 
 
@@ -144,7 +144,7 @@ def _addresses(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str
     new = replace(
         service,
         external_ips=() if service.external_ips else extern,
-        ingress=offers.ingress(dice, service, draft.nodes),
+        ingress=offers.ingress(dice, service, draft),
         ranges=offers.ranges(dice, service, draft.nodes, features),
     )
     return _with(draft, new), f"{service.name} has other addresses and ranges"

@@ -16,6 +16,7 @@ APPS = ("red", "green", "blue")
 NODES, OTHER_NODES, SECOND = 25, 26, 27  # the segments: 10.176.<segment>.0/24
 ZONES = ("east", "west")
 HTTP, DNS, SIGNALS = "http", "dns", "signals"
+LEGACY_PORTS = (("TCP", 53), ("TCP", 80), ("TCP", 8443), ("UDP", 53), ("UDP", 5300), ("SCTP", 7700))
 PROTOCOLS = {HTTP: "TCP", DNS: "UDP", SIGNALS: "SCTP"}
 
 
@@ -82,7 +83,7 @@ def _hosts(
     ]
     segment = dice.one([91, *segments])
     if dice.chance(0.4) and "external-endpoints" in features:
-        found.append(HostDraft("legacy", segment, families, 80, (("TCP", 8443), ("UDP", 5300), ("SCTP", 7700))))
+        found.append(HostDraft("legacy", segment, families, 80, LEGACY_PORTS))
     return tuple(found)
 
 

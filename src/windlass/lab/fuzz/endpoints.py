@@ -35,6 +35,11 @@ class Endpoint:
     for_zones: frozenset[str] = frozenset()
 
     @property
+    def stays(self) -> bool:
+        """Connections that it has are left to it."""
+        return self.ready or self.serving
+
+    @property
     def draining(self) -> bool:
         """It ends, but would still answer: better than nothing."""
         return not self.ready and self.serving and self.terminating
@@ -170,14 +175,13 @@ def _of_pods(cluster: Cluster, service: Service, port: ServicePort, family: Fami
             continue
         if (node.main(family) if pod.spec.host_network else node.gateway(family)) is None:
             continue  # it has no address of this family
-        serving = pod.ready or service.spec.publish_not_ready_addresses
         yield Endpoint(
             pod.key if pod.listens(port.protocol, number) else "",
             Place.NODE if pod.spec.host_network else Place.POD,
             pod.node,
             pod.node if pod.spec.host_network else "",
-            ready=serving and (not pod.terminating or service.spec.publish_not_ready_addresses),
-            serving=serving,
+            ready=service.spec.publish_not_ready_addresses or (pod.ready and not pod.terminating),
+            serving=pod.ready,
             terminating=pod.terminating,
         )
 

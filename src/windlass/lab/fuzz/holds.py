@@ -50,7 +50,7 @@ def _serving(view: Cluster, asked: Asked) -> frozenset[str]:
     if claim is None:
         return frozenset()
     found = endpoints(view, *claim, asked.question.family)
-    return frozenset(endpoint.backend for endpoint in found if endpoint.serving)
+    return frozenset(endpoint.backend for endpoint in found if endpoint.stays)
 
 
 def _claim(view: Cluster, asked: Asked) -> tuple[Service, ServicePort] | None:

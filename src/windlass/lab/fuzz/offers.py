@@ -46,7 +46,7 @@ def service(dice: Dice, number: int, draft: Draft, features: Features) -> Servic
     families = dice.one([draft.families, draft.families, draft.families[:1], draft.families[-1:]])
     kind = dice.weighted(TYPES)
     made = ServiceDraft(f"s{number}", 10 + number, families, _ports(dice, app, number, draft.pods, features), app, kind)
-    made = _addresses(dice, made, draft.nodes, features)
+    made = _addresses(dice, made, draft, features)
     made = replace(
         made,
         external_policy=dice.weighted({"": 0.3, "Cluster": 0.2, "Local": 0.5}),
@@ -166,7 +166,8 @@ def without_node_ports(made: ServiceDraft) -> ServiceDraft:
 # Addresses ------------------------------------------------------------------------------------------------------
 
 
-def _addresses(dice: Dice, made: ServiceDraft, nodes: tuple[NodeDraft, ...], features: Features) -> ServiceDraft:
+def _addresses(dice: Dice, made: ServiceDraft, draft: Draft, features: Features) -> ServiceDraft:
+    nodes = draft.nodes
     node, of_a_node, extern = dice.one(nodes), dice.chance(0.25), dice.chance(0.25)
     if extern:
         if of_a_node and "node-external-ips" in features:
@@ -177,7 +178,7 @@ def _addresses(dice: Dice, made: ServiceDraft, nodes: tuple[NodeDraft, ...], fea
         made = replace(made, external_ips=chosen)
     own = not dice.chance(0.2)
     made = replace(
-        made, ingress=ingress(dice, made, nodes), ranges=ranges(dice, made, nodes, features), own_node_ports=own
+        made, ingress=ingress(dice, made, draft), ranges=ranges(dice, made, nodes, features), own_node_ports=own
     )
     with_node_ports = made.type == "NodePort" or (made.type == "LoadBalancer" and own)
     return made if with_node_ports else without_node_ports(made)
@@ -191,14 +192,18 @@ def balancer_ip(family: Family, number: int) -> str:
     return f"198.51.100.{number}" if family is V4 else f"2001:db8:51::{number}"
 
 
-def ingress(dice: Dice, made: ServiceDraft, nodes: tuple[NodeDraft, ...]) -> tuple[tuple[str, str], ...]:
-    """Addresses from afar, or of the Nodes' own wire."""
+def ingress(dice: Dice, made: ServiceDraft, draft: Draft) -> tuple[tuple[str, str], ...]:
+    """Addresses from afar, or of the Nodes' own wire; in mode Proxy those of a host that answers, if there is one."""
     mode = dice.weighted({"": 0.5, "VIP": 0.35, "Proxy": 0.15})
-    near, node = dice.chance(0.2) and mode != "Proxy", dice.one(nodes)
-    found = [
-        (machine_address(family, node.segment, 100 + made.number) if near else balancer_ip(family, made.number), mode)
-        for family in dice.some(made.families, len(made.families))
-    ]
+    near, node = dice.chance(0.2), dice.one(draft.nodes)
+    host = next((host for host in draft.hosts if host.ports), None)
+
+    def address(family: Family) -> str:
+        if mode == "Proxy":
+            return host.address(family) if host else balancer_ip(family, made.number)
+        return machine_address(family, node.segment, 100 + made.number) if near else balancer_ip(family, made.number)
+
+    found = [(address(family), mode) for family in dice.some(made.families, len(made.families))]
     more = dice.weighted({"none": 0.7, "second": 0.15, "name": 0.1, "empty": 0.05})
     if more == "second":
         found.append((balancer_ip(made.families[0], made.number + 100), "VIP"))
@@ -215,4 +220,6 @@ def ranges(dice: Dice, made: ServiceDraft, nodes: tuple[NodeDraft, ...], feature
         near += [node.cidr(family) for node in nodes]
         far = ["192.0.2.0/24", "0.0.0.0/0"] if family is V4 else ["2001:db8:99::/64", "::/0"]
         found += dice.some(sorted(set(near)), dice.number(1, 2)) + ([dice.one(far)] if dice.chance(0.2) else [])
+    if dice.chance(0.1):
+        found[0] = f" {found[0]} "  # the API takes blanks around it
     return tuple(found) if guarded and "ranges" in features else ()

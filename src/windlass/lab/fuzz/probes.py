@@ -134,7 +134,7 @@ def _serves(cluster: Cluster, asked: Asked, endpoint: Endpoint) -> bool:
     if service is None:
         return False
     return any(
-        known.backend == endpoint.backend and known.serving
+        known.backend == endpoint.backend and known.stays
         for port in service.spec.ports
         for family in service.families
         for known in endpoints(cluster, service, port, family)

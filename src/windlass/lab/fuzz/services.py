@@ -181,7 +181,7 @@ def _order(
 def _numbers(service: ServiceDraft, backend: PodDraft | HostDraft) -> _Numbers:
     """Of the Service's ports as this backend has them; one that it has not is left out."""
     if isinstance(backend, HostDraft):
-        numbers = [dict(backend.ports).get(port.protocol) for port in service.ports]
+        numbers = [dict(backend.ports).get(port.protocol) for port in service.ports]  # the last one of each protocol
     else:
         numbers = [backend.port(port.target, port.protocol) for port in service.ports]
     return tuple((p.name, p.protocol, n) for p, n in zip(service.ports, numbers, strict=True) if n)

@@ -11,6 +11,7 @@ from typing import Any
 from windlass.openflow.actions import (
     Action,
     Actions,
+    Clone,
     Conjunction,
     Ct,
     DecTtl,
@@ -33,7 +34,7 @@ from windlass.openflow.wire.oxm import LAYOUTS, Layout, layout, older_header
 _OUTPUT, _GROUP, _DEC_TTL, _SET_FIELD, _COPY_FIELD = 0, 22, 24, 25, 28
 _EXPERIMENTER = 0xFFFF
 _NICIRA = 0x2320
-_RESUBMIT_TABLE, _OUTPUT_REG, _LEARN, _CONJUNCTION, _CT, _NAT, _CONTROLLER2 = 14, 15, 16, 34, 35, 36, 37
+_RESUBMIT_TABLE, _OUTPUT_REG, _LEARN, _CONJUNCTION, _CT, _NAT, _CONTROLLER2, _CLONE = 14, 15, 16, 34, 35, 36, 37, 42
 
 _GOTO_TABLE, _APPLY_ACTIONS = 1, 4
 _INSTRUCTION = struct.Struct("!HH4x")
@@ -134,9 +135,10 @@ def _set(action: Set) -> bytes:
     return masked_start + term.value.to_bytes(size) + mask.to_bytes(size) + masked_pad
 
 
-_TRACK = struct.Struct("!HHIHHIHB3xH")
+_TRACK = struct.Struct("!HHIHH4sHB3xH")
 _COMMIT = 1
 _NO_TABLE = 0xFF
+_NO_FIELD = bytes(4)
 
 
 def _ct(action: Ct) -> bytes:
@@ -147,7 +149,18 @@ def _ct(action: Ct) -> bytes:
     flags = _COMMIT if action.commit else 0
     table = _NO_TABLE if action.table is None else action.table
     length = 24 + len(nested)
-    return _TRACK.pack(_EXPERIMENTER, length, _NICIRA, _CT, flags, 0, action.zone, table, 0) + nested
+    zone, where = action.zone, _NO_FIELD
+    if not isinstance(zone, int):
+        where, zone = older_header(zone.field), zone.low << 6 | (zone.width - 1)
+    return _TRACK.pack(_EXPERIMENTER, length, _NICIRA, _CT, flags, where, zone, table, 0) + nested
+
+
+_COPIED = struct.Struct("!HHIH6x")
+
+
+def _clone(action: Clone) -> bytes:
+    nested = encode(action.actions)
+    return _COPIED.pack(_EXPERIMENTER, 16 + len(nested), _NICIRA, _CLONE) + nested
 
 
 _TRANSLATE = struct.Struct("!HHIH2xHH")
@@ -234,6 +247,7 @@ _ENCODERS: dict[type[Action], Callable[[Any], bytes]] = {
     Goto: _goto,
     Resubmit: _resubmit,
     Ct: _ct,
+    Clone: _clone,
     ToGroup: _to_group,
     Conjunction: _conjunction,
     Learn: _learn,

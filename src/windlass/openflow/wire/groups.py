@@ -82,9 +82,9 @@ def _translations(buckets: Translations) -> bytes:
     templates = _templates(buckets.does)
     encoded: list[bytes] = []
     for identity, place in enumerate(buckets.to):
-        address = place.address
-        layout, start, middle, end = templates[type(address)]
-        encoded.append(layout.pack(start, identity, middle, address.packed, place.port, end))
+        address = place.packed
+        layout, start, middle, end = templates[len(address)]
+        encoded.append(layout.pack(start, identity, middle, address, place.port, end))
     return b"".join(encoded)
 
 
@@ -92,8 +92,9 @@ _Template = tuple[struct.Struct, bytes, bytes, bytes]
 
 
 @cache
-def _templates(does: Ct) -> Mapping[type[IPAddress], _Template]:
-    return {type(nowhere): _template(does, nowhere) for nowhere in (IPv4Address(0), IPv6Address(0))}
+def _templates(does: Ct) -> Mapping[int, _Template]:
+    """By the length of the address."""
+    return {len(nowhere.packed): _template(does, nowhere) for nowhere in (IPv4Address(0), IPv6Address(0))}
 
 
 def _template(does: Ct, nowhere: IPAddress) -> _Template:

@@ -1,0 +1,165 @@
+"""The cluster of `windlass bench continuity`, and each of its objects in all the forms that it takes. Does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from windlass.bench import service_states
+from windlass.lab import scenarios
+from windlass.lab.directives import Source
+from windlass.lab.objects import KUBERNETES_KINDS, KubernetesObject
+from windlass.lab.scenarios import Scenario
+
+NODE, NODE_IP = "node-1", "10.176.25.11"  # whose agent is killed, and whose NodePort is asked
+INSIDE, OUTSIDE = Source(pod="default/client"), Source(external_host="client")
+CLUSTER_IP, PORT, NODE_PORT, TARGET_PORT = "10.111.0.10", 80, 30080, 8080
+SERVERS = ("web-1", "web-2")  # on the client's Node, and on another
+FILLERS_ENDPOINTS = 10  # of each Service that only is there
+
+_ADDRESSES = {"web-1": "172.16.1.30", "web-2": "172.16.2.30"}
+_NODES = {"web-1": NODE, "web-2": "node-2"}
+# No container has a port: who answers is the load itself, in a process of its own.
+_CLUSTER = f"""
+apiVersion: v1
+kind: Node
+metadata: {{name: {NODE}}}
+spec: {{podCIDRs: [172.16.1.0/24]}}
+status: {{addresses: [{{type: InternalIP, address: {NODE_IP}}}]}}
+---
+apiVersion: v1
+kind: Node
+metadata: {{name: node-2}}
+spec: {{podCIDRs: [172.16.2.0/24]}}
+status: {{addresses: [{{type: InternalIP, address: 10.176.25.12}}]}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: client}}
+spec: {{nodeName: {NODE}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: web-1}}
+spec: {{nodeName: {_NODES["web-1"]}}}
+status: {{podIPs: [{{ip: {_ADDRESSES["web-1"]}}}]}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: web-2}}
+spec: {{nodeName: {_NODES["web-2"]}}}
+status: {{podIPs: [{{ip: {_ADDRESSES["web-2"]}}}]}}
+---
+apiVersion: windlass.dev/v1alpha1
+kind: ExternalHost
+metadata: {{name: client}}
+spec: {{addresses: [10.176.26.36]}}
+---
+apiVersion: windlass.dev/v1alpha1
+kind: Probe
+metadata: {{name: cluster-ip}}
+spec:
+  from: {{pod: default/client}}
+  to: {{address: {CLUSTER_IP}, port: {PORT}}}
+  connections: 20
+  expect: {{backends: [web-1, web-2]}}
+---
+apiVersion: windlass.dev/v1alpha1
+kind: Probe
+metadata: {{name: node-port}}
+spec:
+  from: {{externalHost: client}}
+  to: {{address: {NODE_IP}, port: {NODE_PORT}}}
+  connections: 20
+  expect: {{backends: [web-1, web-2]}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the Service is for a while."""
+
+    type: str
+    policy: str = ""
+
+    @property
+    def has_node_port(self) -> bool:
+        return self.type != "ClusterIP"
+
+    def __str__(self) -> str:
+        return f"type {self.type}" + (f", externalTrafficPolicy {self.policy}" if self.policy else "")
+
+
+AT_FIRST = Turn("NodePort", "Cluster")
+TURNS = (
+    Turn("NodePort", "Local"),
+    AT_FIRST,
+    Turn("ClusterIP"),
+    AT_FIRST,
+    Turn("LoadBalancer", "Cluster"),
+    Turn("LoadBalancer", "Local"),
+    AT_FIRST,
+)
+
+
+def scenario() -> Scenario:
+    """One step: the cluster with its Service and both endpoints."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "cluster.yaml"
+        file.write_text(_CLUSTER)
+        read = scenarios.read("continuity", (file,))
+    (step,) = read.steps
+    return replace(read, steps=(replace(step, objects=(*step.objects, service(AT_FIRST), endpoint_slice(SERVERS))),))
+
+
+def service(turn: Turn) -> KubernetesObject:
+    port: dict[str, object] = {"name": "http", "protocol": "TCP", "port": PORT, "targetPort": TARGET_PORT}
+    if turn.has_node_port:
+        port["nodePort"] = NODE_PORT
+    spec: dict[str, object] = {
+        "type": turn.type,
+        "clusterIP": CLUSTER_IP,
+        "clusterIPs": [CLUSTER_IP],
+        "ipFamilies": ["IPv4"],
+        "ports": [port],
+    }
+    if turn.policy:
+        spec["externalTrafficPolicy"] = turn.policy
+    return _object("v1", "Service", {"name": "web", "namespace": "default"}, {"spec": spec})
+
+
+def endpoint_slice(servers: Sequence[str]) -> KubernetesObject:
+    metadata = {"name": "web-abcde", "namespace": "default", "labels": {"kubernetes.io/service-name": "web"}}
+    endpoints = [
+        {
+            "addresses": [_ADDRESSES[name]],
+            "nodeName": _NODES[name],
+            "conditions": {"ready": True, "serving": True, "terminating": False},
+        }
+        for name in servers
+    ]
+    ports = [{"name": "http", "protocol": "TCP", "port": TARGET_PORT}]
+    fields = {"addressType": "IPv4", "ports": ports, "endpoints": endpoints}
+    return _object("discovery.k8s.io/v1", "EndpointSlice", metadata, fields)
+
+
+def add_fillers(folder: Path, services: int) -> None:
+    """So many Services that nobody asks, in one file beside the lab's own manifests, which the lab leaves alone."""
+    state = service_states.cluster(services, FILLERS_ENDPOINTS)
+    items = [
+        {"apiVersion": version, **msgspec.to_builtins(one)}
+        for version, kind in (("v1", state.services), ("discovery.k8s.io/v1", state.slices))
+        for one in kind.values()
+    ]
+    unfinished = folder / ".fillers.json.new"
+    unfinished.write_bytes(msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": items}))
+    unfinished.rename(folder / "fillers.json")
+
+
+def _object(version: str, kind: str, metadata: Mapping[str, object], fields: Mapping[str, object]) -> KubernetesObject:
+    raw = {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
+    return KubernetesObject(kind, msgspec.convert(raw, KUBERNETES_KINDS[version, kind]), raw)
