@@ -71,7 +71,7 @@ def test_a_cluster_that_fails_is_kept_as_a_scenario(tmp_path, capsys):
 
 @needs_root
 @pytest.mark.usefixtures("able")
-@pytest.mark.parametrize("seed", [26])
+@pytest.mark.parametrize("seed", [17, 43])
 def test_a_random_cluster_does_what_kubernetes_says(seed, tmp_path, capsys):
     status = fuzz_runs.run([script(seed, USUAL)], keep=tmp_path / "kept")
     assert status == 0, capsys.readouterr().out

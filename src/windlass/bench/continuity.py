@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import statistics
 import time
@@ -17,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -39,6 +41,7 @@ PER_SECOND = 200  # new connections to each frontend
 HELD = 4  # connections to each frontend
 KILLS = 5
 SECONDS_AFTER_A_KILL = 2.0
+SECONDS_TO_CONVERGE = 180.0
 SECONDS_OF_QUIET = 20.0
 SECONDS_OF_CHANGES = 40.0
 PACE = 1.3  # seconds between two changes
@@ -98,6 +101,16 @@ class Stretch:
     seconds: float
     tally: Tally
     events: tuple[tuple[float, str], ...] = ()  # by the monotonic clock
+
+
+class Resync(NamedTuple):
+    """From the kill until the new agent had converged."""
+
+    seconds: float
+    cpu: float  # seconds that the new agent ran: on a busy machine it mostly waits
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} s (it ran {self.cpu:.1f} s)"
 
 
 def figures_of(stretch: Stretch, quiet: Stretch) -> list[Figure]:
@@ -168,18 +181,19 @@ class Bench:
             *figures_of(await self._under_load("endpoints", self._endpoints()), quiet),
             *figures_of(await self._under_load("policies", self._policies()), quiet),
         ]
-        floor: float | None = None  # of a resync: what a start takes with one Service to look after
+        floor: Resync | None = None  # what a start takes with one Service to look after
         for services in (0, *SERVICES):
             if services:
                 await self._fill(services)
                 quiet = await self._quiet()
-            resyncs: list[float] = []
+            resyncs: list[Resync] = []
             killed = await self._under_load(f"killed-{services}", self._kills(resyncs))
-            self.say(f"  converged again after {', '.join(f'{each:.2f}' for each in resyncs)} s")
+            self.say(f"  converged again after {', '.join(map(str, resyncs))}")
+            typical = Resync(*map(statistics.median, zip(*resyncs, strict=True)))
             figures += figures_of(killed, quiet)
-            figures.append(_figure(f"killed-{services}-resync-p50", statistics.median(resyncs), "s", floor))
-            figures.append(_figure(f"killed-{services}-resync-longest", max(resyncs), "s"))
-            floor = floor or statistics.median(resyncs)
+            figures.append(_figure(f"killed-{services}-resync-p50", typical.seconds, "s", floor and floor.seconds))
+            figures.append(_figure(f"killed-{services}-resync-cpu-p50", typical.cpu, "s", floor and floor.cpu))
+            floor = floor or typical
         return figures
 
     async def _quiet(self) -> Stretch:
@@ -188,19 +202,30 @@ class Bench:
     async def _fill(self, services: int) -> None:
         began = time.monotonic()
         objects.add_fillers(self.cluster.lab.manifests, services)
-        await self.cluster.reach(self.cluster.world, ())
+        await self._reach()
         took, flows = time.monotonic() - began, await _flow_count(self.cluster)
         if flows < services:
             raise LabError(f"the switch of {objects.NODE} holds {flows} flows, too few for {services} Services")
         self.say(f"{services:,} Services beside the one that is asked: {flows:,} flows after {took:.1f} s")
 
-    async def _kills(self, resyncs: list[float]) -> None:
+    async def _kills(self, resyncs: list[Resync]) -> None:
         for number in range(1, KILLS + 1):
             began = self._note(f"kill {number}")
-            await self.cluster.reach(self.cluster.world, (_KILL,))
-            resyncs.append(time.monotonic() - began)
+            await self._reach(_KILL)
+            resyncs.append(Resync(time.monotonic() - began, _cpu_seconds(self.cluster)))
             self._note(f"converged again after kill {number}")
             await asyncio.sleep(SECONDS_AFTER_A_KILL)
+
+    async def _reach(self, *actions: Action) -> None:
+        """The lab's patience is for scenarios: so many Services may take longer on a machine that is busy."""
+        deadline = time.monotonic() + SECONDS_TO_CONVERGE
+        while True:
+            try:
+                return await self.cluster.reach(self.cluster.world, actions)
+            except LabError:
+                if time.monotonic() > deadline:
+                    raise
+                actions = ()  # they are done
 
     async def _endpoints(self) -> None:
         """One of two is taken out of the slice and put back; its server goes on serving."""
@@ -251,6 +276,17 @@ async def _paced() -> AsyncIterator[None]:
         due += PACE
         await asyncio.sleep(due - time.monotonic())
         yield
+
+
+def _cpu_seconds(cluster: Cluster) -> float:
+    """What the agent has used since its start."""
+    configuration = f"{cluster.lab.node_folder(objects.NODE)}/windlass.yaml".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it may end while we look
+            if configuration in (process / "cmdline").read_bytes().split(b"\0"):
+                user, system = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
+                return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 async def _flow_count(cluster: Cluster) -> int:

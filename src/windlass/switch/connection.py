@@ -33,7 +33,6 @@ GREETING_PATIENCE = 5.0  # seconds for its hello: a local daemon that takes long
 
 _READ = 1 << 18  # bytes
 _WRITE = 1 << 16  # bytes to encode before they are handed on: the switch works on them while we encode the next
-_AHEAD = 1 << 22  # bytes that it may be behind: where cores are scarce, neither waits for the other's turn
 _MOST_EVENTS = 10_000  # that nobody has taken yet; beyond that packets are dropped, which their senders survive
 _MONITOR = 1
 _OF_ANY_VERSION = (Type.HELLO, Type.ERROR)  # they come before the version is agreed on
@@ -97,7 +96,6 @@ class Connection:
         self.path = path
         self._reader = reader
         self._writer = writer
-        writer.transport.set_write_buffer_limits(_AHEAD)
         self._last_xid = 0
         self._heard = True  # anything since the last look
         self._loss = ""  # why it is gone; empty while it is there

@@ -28,12 +28,18 @@ def cluster(seed: int, features: Features) -> Draft:
     mode = dice.one(("encap", "noEncap", "hybrid"))
     tunnel = dice.weighted({"geneve": 0.8, "vxlan": 0.2})
     nodes = _nodes(Dice(seed, "nodes"), families, features)
+    features = possible(nodes, features)
     hosts = _hosts(Dice(seed, "hosts"), nodes, families, features)
     pods = _pods(Dice(seed, "pods"), nodes, features)
     networks = _open_addresses(Dice(seed, "open"), nodes, features)
     draft = Draft(families, mode, tunnel, networks, nodes, hosts, pods, ())
     draft = replace(draft, services=offers.services(Dice(seed, "services"), draft, features))
     return noises.added(Dice(seed, "noise"), draft) if "noise" in features else draft
+
+
+def possible(nodes: Iterable[NodeDraft], features: Features) -> Features:
+    """Windows does not carry SCTP."""
+    return features - {"sctp"} if any(node.windows for node in nodes) else features
 
 
 def pod(dice: Dice, app: str, number: int, node: NodeDraft, features: Features, *, host_network: bool) -> PodDraft:

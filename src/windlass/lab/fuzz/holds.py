@@ -31,6 +31,8 @@ def _lasts(asked: Asked, views: Sequence[Cluster]) -> bool:
     first = oracle.ask(views[0], question)
     if question.protocol != "TCP" or question.via or first is None or first.outcome is not Outcome.CONNECTED:
         return False
+    if probes.is_beyond_windows(views[0], asked, first):
+        return False
     people = [*first.backends, *([question.client.pod] if question.client.pod else [])]
     return all(
         views[0].nodes.keys() <= view.nodes.keys()

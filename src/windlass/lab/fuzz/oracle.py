@@ -5,7 +5,7 @@ It follows one connection from its client to whoever must answer. Pure; nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from ipaddress import ip_network
@@ -229,7 +229,9 @@ def _host_itself(cluster: Cluster, question: Question, node: Node, seen: str) ->
     return Answer(Outcome.CONNECTED, (found,), frozenset({seen}), why=f"{node.name} itself")
 
 
-def _outside(cluster: Cluster, question: Question, home: Node | None) -> Answer:
+def _outside(cluster: Cluster, question: Question, home: Node | None) -> Answer | None:
+    if any(question.address in cidr for node in cluster.nodes.values() for cidr in node.pod_cidrs):
+        return None  # from Pod to Pod: no Service is asked
     for host in cluster.hosts.values():
         if question.address in host.addresses:
             if not host.listens(question.protocol, question.port):
@@ -241,12 +243,6 @@ def _outside(cluster: Cluster, question: Question, home: Node | None) -> Answer:
 
 
 # Clients --------------------------------------------------------------------------------------------------------
-
-
-def clients(cluster: Cluster) -> Iterator[Client]:
-    yield from (Client(node=name) for name in cluster.nodes)
-    yield from (Client(pod=key) for key, pod in cluster.pods.items() if pod.node in cluster.nodes)
-    yield from (Client(host=name) for name in cluster.hosts)
 
 
 def home_of(cluster: Cluster, client: Client) -> str:

@@ -114,7 +114,26 @@ def _throw(
         return None
     if asked.question.protocol == "UDP" and not _is_fresh(cluster, asked, answer, history):
         return None
-    return asked, answer
+    return None if is_beyond_windows(cluster, asked, answer) else (asked, answer)
+
+
+def is_beyond_windows(cluster: Cluster, asked: Asked, answer: Answer) -> bool:
+    """A Windows host cannot be told to answer by the way that the question came: a client of policy Local that comes
+    by its second NIC, or is on that wire, is not served by the host itself as it should be.
+    """
+    entry, client = cluster.nodes.get(_entry(cluster, asked)), asked.question.client
+    if entry is None or not entry.windows or oracle.home_of(cluster, client) == entry.name:
+        return False
+    others = [address for address in entry.addresses if address != entry.main(asked.question.family)]
+    sources = cluster.hosts[client.host].addresses if client.host else cluster.nodes[asked.entry].addresses
+    by_second = asked.question.address in others or any(oracle.on_one_wire(others, source) for source in sources)
+    return by_second and any(endpoint.host == entry.name for endpoint in answer.endpoints)
+
+
+def _entry(cluster: Cluster, asked: Asked) -> str:
+    """The Node that a packet from outside really comes to."""
+    owner = next((n.name for n in cluster.nodes.values() if asked.question.address in n.addresses), "")
+    return owner or asked.question.via or asked.entry
 
 
 def _is_fresh(cluster: Cluster, asked: Asked, answer: Answer, history: History) -> bool:

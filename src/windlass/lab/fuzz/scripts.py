@@ -98,6 +98,7 @@ def script(seed: int, features: Features) -> Script:
 
 def _stages(seed: int, features: Features) -> list[Stage]:
     stages = [Stage(clusters.cluster(seed, features))]
+    features = clusters.possible(stages[0].draft.nodes, features)
     dice = Dice(seed, "changes")
     for _ in range(dice.number(1, 3) if "changes" in features else 0):
         before = stages[-1].draft

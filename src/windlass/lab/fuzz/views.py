@@ -16,9 +16,8 @@ ANOTHER_PROXY = "service.kubernetes.io/service-proxy-name"
 ZONE = "topology.kubernetes.io/zone"
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)  # few addresses are read again and again
 def address(text: str) -> IPAddress:
-    """Few addresses, read again and again."""
     return ip_address(text)
 
 
@@ -59,6 +58,10 @@ class Node(Struct, frozen=True):
         return self.metadata.name
 
     @property
+    def windows(self) -> bool:
+        return self.metadata.labels.get("kubernetes.io/os") == "windows"
+
+    @property
     def zone(self) -> str:
         return self.metadata.labels.get(ZONE, "")
 
@@ -68,6 +71,10 @@ class Node(Struct, frozen=True):
         found = (address(a.address) for a in self.status.addresses if a.type in {"InternalIP", "ExternalIP"})
         return tuple(dict.fromkeys(found))
 
+    @property
+    def pod_cidrs(self) -> tuple[IPNetwork, ...]:
+        return tuple(map(ip_network, self.spec.cidrs))
+
     def main(self, family: Family) -> IPAddress | None:
         """The Node IP of this family: the first InternalIP."""
         internal = (address(a.address) for a in self.status.addresses if a.type == "InternalIP")
@@ -75,8 +82,7 @@ class Node(Struct, frozen=True):
 
     def gateway(self, family: Family) -> IPAddress | None:
         """Its address in the Pod network: the first of the PodCIDR."""
-        cidrs = (ip_network(cidr) for cidr in self.spec.cidrs)
-        return next((cidr.network_address + 1 for cidr in cidrs if family_of(cidr) is family), None)
+        return next((cidr.network_address + 1 for cidr in self.pod_cidrs if family_of(cidr) is family), None)
 
 
 class _HostPort(Struct, frozen=True):
@@ -185,14 +191,6 @@ class ServicePort(Struct, frozen=True, rename="camel"):
     node_port: int = 0
 
 
-class _ClientIP(Struct, frozen=True, rename="camel"):
-    timeout_seconds: int = 10800
-
-
-class _AffinityConfig(Struct, frozen=True):
-    client_ip: _ClientIP = field(name="clientIP", default=_ClientIP())
-
-
 class _ServiceSpec(Struct, frozen=True, rename="camel"):
     type: str = "ClusterIP"
     cluster_ip: str = field(name="clusterIP", default="")
@@ -205,7 +203,6 @@ class _ServiceSpec(Struct, frozen=True, rename="camel"):
     internal_traffic_policy: str = "Cluster"
     load_balancer_source_ranges: list[str] = []
     session_affinity: str = "None"
-    session_affinity_config: _AffinityConfig = _AffinityConfig()
 
 
 class _Ingress(Struct, frozen=True, rename="camel"):
