@@ -6,19 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.model import mappings
 from windlass.model.mappings import Patched
 
 KEYS = st.sampled_from("abcdefgh")
 CHANGES = st.lists(st.dictionaries(KEYS, st.none() | st.integers()), max_size=12)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def short_patches() -> object:
-    """So that a mapping is made anew every now and then."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mappings, "_LONGEST_PATCH", 3)
-        yield
 
 
 @given(st.dictionaries(KEYS, st.integers()), CHANGES)
@@ -38,3 +29,11 @@ def test_it_is_what_a_copied_dict_would_be_and_the_former_stays(first, changes):
 def test_what_is_gone_is_not_there():
     with pytest.raises(KeyError, match="a"):
         Patched({"a": 1}).patched({"a": None})["a"]
+
+
+def test_many_keys_that_share_shards():
+    names = [f"default/service-{number}" for number in range(1000)]
+    whole = Patched(dict.fromkeys(names, 1))
+    without = whole.patched(dict.fromkeys(names[:500]))
+    assert set(without) == set(names[500:])
+    assert set(whole) == set(names)

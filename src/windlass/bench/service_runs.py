@@ -10,6 +10,7 @@ import asyncio
 import gc
 import logging
 import resource
+import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,6 +25,7 @@ from windlass.agent.collector import relax
 from windlass.agent.config import Config
 from windlass.agent.serving import Serving, unhurried
 from windlass.agent.switching import Switch
+from windlass.bench import metronomes
 from windlass.bench import service_states as states
 from windlass.cluster.catalogues import Touched
 from windlass.cluster.objects import Cluster, EndpointSlice
@@ -170,14 +172,28 @@ async def _change(agent: Agent, events: _Events, changed: EndpointSlice, began: 
 
 
 async def _changes_apart(agent: Agent, events: _Events, changed: list[EndpointSlice], gap: float) -> list[float]:
-    """They come when it is their time, whether the one before is through or not: also what had to wait is counted."""
+    """They come when it is their time, whether the one before is through or not: also what had to wait is counted.
+
+    From another process, as from an API server: an event loop's own timers are late by up to a millisecond.
+    """
+    arguments = (sys.executable, metronomes.__file__, str(len(changed)), str(gap))
+    metronome = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
     under_way: list[asyncio.Task[float]] = []
-    began = time.perf_counter()
-    for number, one in enumerate(changed):
-        due = began + number * gap
-        await asyncio.sleep(due - time.perf_counter())
-        under_way.append(asyncio.create_task(_change(agent, events, one, due)))
-    return list(await asyncio.gather(*under_way))
+    try:
+        for one in changed:
+            began = metronomes.read(await _ticks(metronome).readexactly(metronomes.SIZE))
+            under_way.append(asyncio.create_task(_change(agent, events, one, began)))
+        return list(await asyncio.gather(*under_way))
+    finally:
+        if metronome.returncode is None:
+            metronome.kill()
+        await metronome.wait()
+
+
+def _ticks(metronome: asyncio.subprocess.Process) -> asyncio.StreamReader:
+    if metronome.stdout is None:
+        raise RuntimeError("a metronome is read from")
+    return metronome.stdout
 
 
 @asynccontextmanager

@@ -17,19 +17,24 @@ from windlass.cluster.objects import Cluster
 
 FILE = "last-known-good.json"
 LEAST_PAUSE = 0.5  # seconds between two savings
-_SHARE = 20  # of the time, at most one part in so many is spent on saving: states may come every few milliseconds
-_BATCH = 32  # objects to encode before other threads have a turn: a tenth of a millisecond
-_BREATH = 0.0005  # seconds
+_BATCH = 8  # objects to encode before other threads have a turn: some 30 microseconds
+_BREATH = (
+    0.002  # seconds, between batches: a change needs the interpreter ten times or more, and shall not wait each time
+)
 
 
-def save(directory: Path, cluster: Cluster) -> None:
-    """Whole or not at all: a crash in the middle leaves the former file."""
+def save(directory: Path, cluster: Cluster, breath: float = 0.0) -> None:
+    """Whole or not at all: a crash in the middle leaves the former file. Leaves the interpreter to others in between.
+
+    For who calls it in a thread: its work then takes a fiftieth of the time, and as long as that takes.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     fresh = directory / f".{FILE}.new"
     with fresh.open("wb") as file:
         for batch in _batches(cluster):
             file.write(batch)
-            time.sleep(_BREATH)  # in a thread: whoever waits for the interpreter has it now, and not 5 ms later
+            if breath:
+                time.sleep(breath)
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(directory / FILE)
@@ -64,7 +69,7 @@ class Saver:
                 await self._fresh.wait()
                 began = time.monotonic()
                 await self._save_in_thread()
-                await asyncio.sleep(max(LEAST_PAUSE, _SHARE * (time.monotonic() - began)))
+                await asyncio.sleep(max(LEAST_PAUSE, time.monotonic() - began))
         finally:
             if (newest := self._taken()) is not None:
                 self._tell(_saved(self._directory, newest))
@@ -72,7 +77,7 @@ class Saver:
     async def _save_in_thread(self) -> None:
         if (newest := self._taken()) is None:
             return
-        saving = asyncio.ensure_future(asyncio.to_thread(_saved, self._directory, newest))
+        saving = asyncio.ensure_future(asyncio.to_thread(_saved, self._directory, newest, _BREATH))
         try:
             self._tell(await asyncio.shield(saving))
         except asyncio.CancelledError:
@@ -88,10 +93,10 @@ class Saver:
         self._report([problem] if problem else [])
 
 
-def _saved(directory: Path, cluster: Cluster) -> str:
+def _saved(directory: Path, cluster: Cluster, breath: float = 0.0) -> str:
     """What was in the way; nothing if it is saved."""
     try:
-        save(directory, cluster)
+        save(directory, cluster, breath)
     except OSError as error:
         return f"{directory}: the state of the cluster cannot be saved: {error.strerror}; the next one is tried again"
     return ""

@@ -21,6 +21,15 @@ CONTROL_PLANE: Mapping[str, str] = {
     "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
     "kubectl": "k8s.io/kubernetes/cmd/kubectl",
 }
+# What a cluster with real kubelets needs besides, and Kubernetes' own tests with what runs in their Pods.
+WHOLE_CLUSTER: Mapping[str, str] = {
+    "kubelet": "k8s.io/kubernetes/cmd/kubelet",
+    "coredns": "windlass-coredns",  # a module of its own: tools/coredns
+    "agnhost": "k8s.io/kubernetes/test/images/agnhost",
+    "ginkgo": "github.com/onsi/ginkgo/v2/ginkgo",
+    "e2e.test": "k8s.io/kubernetes/test/e2e",
+}
+PROGRAMS: Mapping[str, str] = {**CONTROL_PLANE, **WHOLE_CLUSTER}
 
 
 def directory() -> Path:

@@ -3,52 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Generic, TypeVar
+from zlib import crc32
 
 V = TypeVar("V")
 
-_LONGEST_PATCH = 512  # keys; then the mapping is made anew, which a change in so many can bear
+_SHARDS = 128  # a change copies one of them: of ten thousand keys, eighty
 
 
 class Patched(Mapping[str, V], Generic[V]):
-    """Ten thousand Services of which one changes every few milliseconds: a copy of all would cost more than the one."""
+    """Ten thousand Services of which one changes every few milliseconds: a copy of all would cost more than the one.
 
-    __slots__ = ("_base", "_patch", "_size")
+    Its order is that of no one; but the same keys have the same in every process.
+    """
 
-    def __init__(self, base: Mapping[str, V] | None = None) -> None:
-        self._base: Mapping[str, V] = {} if base is None else base  # the caller does not change it any more
-        self._patch: dict[str, V | None] = {}  # None: it is gone
-        self._size = len(self._base)
+    __slots__ = ("_shards", "_size")
+
+    def __init__(self, content: Mapping[str, V] | None = None) -> None:
+        self._shards: list[dict[str, V]] = [{} for _ in range(_SHARDS)]
+        for key, value in (content or {}).items():
+            self._shards[_shard_of(key)][key] = value
+        self._size = len(content or ())
 
     def patched(self, changes: Mapping[str, V | None]) -> Patched[V]:
         """With these values instead; without the keys that have None."""
-        patch = {**self._patch, **changes}
-        if len(patch) > _LONGEST_PATCH:
-            return Patched({key: value for key, value in {**self._base, **patch}.items() if value is not None})
-        after: Patched[V] = Patched()
-        after._base, after._patch = self._base, patch
-        after._size = self._size + sum((value is not None) - (key in self) for key, value in changes.items())
+        after: Patched[V] = Patched.__new__(Patched)
+        after._shards, after._size = self._shards.copy(), self._size
+        copied: set[int] = set()
+        for key, value in changes.items():
+            number = _shard_of(key)
+            if number not in copied:
+                copied.add(number)
+                after._shards[number] = after._shards[number].copy()
+            shard = after._shards[number]
+            after._size += (value is not None) - (key in shard)
+            if value is None:
+                shard.pop(key, None)
+            else:
+                shard[key] = value
         return after
 
     def __getitem__(self, key: str) -> V:
-        if key in self._patch:
-            value = self._patch[key]
-            if value is None:
-                raise KeyError(key)
-            return value
-        return self._base[key]
+        return self._shards[_shard_of(key)][key]
 
     def __iter__(self) -> Iterator[str]:
-        patch, base = self._patch, self._base
-        if not patch:
-            yield from base
-            return
-        for key in base:
-            if key not in patch or patch[key] is not None:
-                yield key
-        for key, value in patch.items():
-            if value is not None and key not in base:
-                yield key
+        return chain.from_iterable(self._shards)
 
     def __len__(self) -> int:
         return self._size
+
+
+def _shard_of(key: str) -> int:
+    """Not by `hash`, which is another one in each process."""
+    return crc32(key.encode()) % _SHARDS

@@ -1,0 +1,31 @@
+"""A program that writes the time, every so often, to its output: what comes from outside at its own pace.
+
+python metronomes.py COUNT SECONDS
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import time
+
+_TICK = struct.Struct("d")
+SIZE = _TICK.size
+
+
+def read(tick: bytes) -> float:
+    """On the clock of time.perf_counter, which all processes of a machine share."""
+    when: float = _TICK.unpack(tick)[0]
+    return when
+
+
+def main(count: int, gap: float) -> None:
+    began = time.perf_counter()
+    for number in range(1, count + 1):
+        time.sleep(max(0.0, began + number * gap - time.perf_counter()))
+        sys.stdout.buffer.write(_TICK.pack(time.perf_counter()))
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), float(sys.argv[2]))
