@@ -20,6 +20,7 @@ from windlass.openflow.wire import flows as wire
 from windlass.openflow.wire.monitors import FlowUpdate
 from windlass.openflow.wire.packets import PacketIn
 from windlass.program import NOTHING, Kind, Owner, Part
+from windlass.switch import programs
 from windlass.switch.connection import connected
 from windlass.switch.programs import InstalledProgram
 
@@ -40,6 +41,11 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Swi
     """One switch for all tests that do not break it; each has a bridge of its own."""
     async with running_switch(tmp_path_factory.mktemp("ovs")) as switch:
         yield switch
+
+
+@pytest.fixture(autouse=True)
+def groups_go_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "GROUP_STAYS", 0.0)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -121,6 +127,7 @@ async def test_the_first_sync_leaves_what_the_program_says_and_nothing_else(brid
     await bridge.ofctl("add-flow", "table=0,priority=100,reg0=1,actions=drop")  # ours, with other actions
     program = {WEB: Part((flow(1), flow(2))), DNS: service(1, 1, 2)}
     async with installed(bridge, program) as kept:
+        await kept.settled()
         assert await bridge.holds(program, tmp_path)
         assert kept.problems == ()
         assert kept.counters.changes_sent == 6  # group 1 and 8, three flows of ours, one of theirs
@@ -142,6 +149,7 @@ async def test_a_restart_with_another_state_sends_the_difference(bridge: Bridge,
         pass
     program = {WEB: Part((flow(1), flow(2, port=2), flow(4))), API: service(2, 1)}
     async with installed(bridge, program) as after:
+        await after.settled()
         assert await bridge.holds(program, tmp_path)
         assert after.counters.changes_sent == 3 + 4  # changed, new and gone; flow and group twice
 
@@ -165,8 +173,30 @@ async def test_a_change_sends_what_differs_of_its_owners_and_is_there_when_the_c
             {WEB: Part((flow(1), flow(2, port=7))), DNS: service(1, 1, 2, 3), API: service(2, 1)}, tmp_path
         )
         await kept.apply({DNS: NOTHING, WEB: NOTHING})
+        await kept.settled()
         assert await bridge.holds({API: service(2, 1)}, tmp_path)
         assert kept.counters.drift_healed == 0
+
+
+async def test_a_group_outlives_its_flows_for_packets_that_are_on_their_way(
+    bridge: Bridge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The datapath follows a moment later: without the group it would drop them."""
+    monkeypatch.setattr(programs, "GROUP_STAYS", 3600.0)
+    async with installed(bridge, {DNS: service(1, 1), API: service(2, 1)}) as kept:
+        await kept.apply({DNS: NOTHING})
+        assert await bridge.holds({API: service(2, 1), DNS: Part(groups=service(1, 1).groups)}, tmp_path)
+        assert await kept.audit() == 0
+        await kept.apply({DNS: service(1, 2)})  # and it can be had again, changed
+        assert await bridge.holds({API: service(2, 1), DNS: service(1, 2)}, tmp_path)
+
+
+async def test_a_group_that_is_wanted_again_does_not_go(bridge: Bridge, tmp_path: Path):
+    async with installed(bridge, {DNS: service(1, 1)}) as kept:
+        await kept.apply({DNS: NOTHING})
+        await kept.apply({API: service(1, 1)})
+        await kept.settled()
+        assert await bridge.holds({API: service(1, 1)}, tmp_path)
 
 
 async def test_packets_never_meet_a_part_of_a_change(bridge: Bridge):

@@ -56,6 +56,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to connect; t
 # many owners are missing it is off for the while, and the bridge is looked at once more afterwards.
 _BULK = 1000
 
+# Seconds that a group stays when nothing leads to it any more. The datapath sends packets by former flows for a moment
+# longer, half a second at most; what it then meets instead of the group would swallow a connection's first packet.
+GROUP_STAYS = 5.0
+
 _log = structlog.get_logger(__name__)
 
 
@@ -104,6 +108,7 @@ class InstalledProgram:
         self._connection: Connection | None = None  # one that has been synced
         self._synced = asyncio.Event()
         self._lock = asyncio.Lock()  # of all of the above while a change is under way
+        self._leaving: set[asyncio.Task[None]] = set()  # each sees to it that some groups go, in a while
 
     @property
     def program(self) -> Program:
@@ -121,6 +126,10 @@ class InstalledProgram:
     async def synced(self) -> None:
         """Returns when the switch holds the Program, but for what `problems` names."""
         await self._synced.wait()
+
+    async def settled(self) -> None:
+        """Returns when the groups to which nothing leads any more have gone, too."""
+        await asyncio.gather(*self._leaving)
 
     async def apply(self, parts: Program) -> None:
         """These owners ask for these parts from now on; for nothing with NOTHING. Returns when the switch has them.
@@ -212,8 +221,11 @@ class InstalledProgram:
             self._problems.clear()
             self._askers.clear()
             # Worked out and encoded as the switch takes them in: both work at the same time.
-            outcome = await connection.deliver(diff(held, self._encoded(self._program)), message)
+            steps = diff(held, self._encoded(self._program))
+            leaving: list[DeleteGroup] = []
+            outcome = await connection.deliver(_but_leaving_groups(steps, leaving), message)
             self._record(outcome)
+            self._let_go(leaving)
             self.counters.syncs += 1
             self.trouble = ""
             self._connection = connection
@@ -329,7 +341,29 @@ class InstalledProgram:
                     yield held
         yield from map(flow_wire.encode, part.flows)
 
+    def _let_go(self, groups: Sequence[DeleteGroup]) -> None:
+        if groups:
+            task = asyncio.create_task(self._delete_later(groups), name="groups that leave")
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    async def _delete_later(self, groups: Sequence[DeleteGroup]) -> None:
+        await asyncio.sleep(GROUP_STAYS)
+        async with self._lock:
+            if self._connection is None:
+                return  # the coming sync finds them
+            unwanted = [step for step in groups if step.identity not in self._askers]
+            with suppress(ConnectionLostError):
+                await self._send(
+                    self._connection, [step for step in unwanted if step.identity in self._installed.groups]
+                )
+
     async def _carry_out(self, connection: Connection, steps: Sequence[Step]) -> None:
+        leaving: list[DeleteGroup] = []
+        await self._send(connection, list(_but_leaving_groups(steps, leaving)))
+        self._let_go(leaving)
+
+    async def _send(self, connection: Connection, steps: Sequence[Step]) -> None:
         if not steps:
             return
         with _whole(connection):
@@ -355,6 +389,14 @@ class InstalledProgram:
         problem = Problem(*contents[step.identity], reason)
         self._problems[step.identity] = problem
         _log.error("the switch refused a part of the Program", problem=str(problem))
+
+
+def _but_leaving_groups(steps: Iterable[Step], leaving: list[DeleteGroup]) -> Iterator[Step]:
+    for step in steps:
+        if isinstance(step, DeleteGroup):
+            leaving.append(step)
+        else:
+            yield step
 
 
 @contextmanager
