@@ -1,5 +1,5 @@
 # One target per habit. `make demo` and `make test` need nothing beforehand but a Debian 12 machine and root.
-.PHONY: help setup demo test scenarios lint format goldens docs cases bench test-cluster test-kernel lock clean
+.PHONY: help setup demo test scenarios lint format goldens docs cases bench test-cluster test-kernel manifests lock clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-12s %s\n", $$1, $$2 }'
@@ -42,6 +42,7 @@ bench: setup ## the benchmarks, each beside its floor
 	.venv/bin/windlass bench cni
 	.venv/bin/windlass bench datapath
 	.venv/bin/windlass bench continuity
+	.venv/bin/windlass bench watch
 
 test-cluster: setup ## tests and scenarios on a real API server, which it builds once for a machine (minutes)
 	tools/test-cluster
@@ -49,10 +50,16 @@ test-cluster: setup ## tests and scenarios on a real API server, which it builds
 test-kernel: setup ## a few scenarios on the kernel datapath, in an emulated machine (minutes)
 	tools/test-kernel
 
-lock: ## resolve the dependencies anew into requirements.lock
+manifests: setup ## render the chart into deploy/manifests (builds Helm once for a machine, minutes)
+	tools/build-helm
+	.venv/bin/python tools/render-manifests
+
+lock: ## resolve the dependencies anew into requirements.lock, and the agent's among them into requirements-agent.lock
 	.venv/bin/python -m pip install --quiet pip-tools
 	.venv/bin/pip-compile --quiet --upgrade --extra lab --extra dev --generate-hashes --strip-extras --allow-unsafe \
 	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host -o requirements.lock pyproject.toml
+	.venv/bin/pip-compile --quiet --upgrade --generate-hashes --strip-extras --allow-unsafe -c requirements.lock \
+	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host -o requirements-agent.lock pyproject.toml
 
 clean: ## remove what setup and the tests made here
 	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -14,8 +14,8 @@ from windlass.model.nodes import TrafficMode, TunnelType
 
 OPTIONS = (
     "apiServer, auditSeconds, bridge, datapathType, gateway, healthzBindAddress, ipamPlugin, kubeconfig, logFormat, "
-    "logLevel, manifests, mtu, nodeName, nodePortAddresses, nodePortRange, ovsRunDirectory, runDirectory, "
-    "serviceCIDRs, stateDirectory, trafficMode, tunnel, tunnelType, uplink"
+    "logLevel, manifests, metricsBindAddress, mtu, nodeName, nodePortAddresses, nodePortRange, ovsRunDirectory, "
+    "runDirectory, serviceCIDRs, stateDirectory, trafficMode, tunnel, tunnelType, uplink"
 )
 
 
@@ -35,6 +35,14 @@ def test_every_option_has_a_default(content):
     )
     assert config.mtu == 0
     assert (config.log_format, config.log_level) == (LogFormat.JSON, LogLevel.INFO)
+
+
+def test_a_file_that_all_nodes_share_leaves_the_name_to_the_environment(monkeypatch):
+    monkeypatch.setenv("WINDLASS_NODE_NAME", "node-7")
+    assert parse(b"", "windlass.yaml").node_name == "node-7"
+    assert parse(b"nodeName: node-8", "windlass.yaml").node_name == "node-8"
+    monkeypatch.setenv("WINDLASS_NODE_NAME", "")
+    assert parse(b"", "windlass.yaml").node_name == platform.node()
 
 
 def test_where_the_sockets_are():
@@ -191,14 +199,16 @@ def test_node_ports_from_the_first_to_the_last():
         ("", None),
     ],
 )
-def test_where_the_health_of_the_node_is_answered(text, parsed):
+def test_where_health_and_figures_are_answered(text, parsed):
     assert parse(f"healthzBindAddress: '{text}'".encode(), "windlass.yaml").healthz == parsed
+    assert parse(f"metricsBindAddress: '{text}'".encode(), "windlass.yaml").metrics == parsed
 
 
 @pytest.mark.parametrize("text", ["10256", "localhost:10256", "::1:10256", "[1.2.3.4]:80", "1.2.3.4:0", "1.2.3.4:x"])
-def test_no_health_is_answered_at_what_is_no_address(text):
-    with pytest.raises(ConfigError, match="is no address with a port"):
-        parse(f"healthzBindAddress: '{text}'".encode(), "windlass.yaml")
+@pytest.mark.parametrize("option", ["healthzBindAddress", "metricsBindAddress"])
+def test_nothing_is_answered_at_what_is_no_address(option, text):
+    with pytest.raises(ConfigError, match=f"{option}: .* is no address with a port"):
+        parse(f"{option}: '{text}'".encode(), "windlass.yaml")
 
 
 @pytest.mark.parametrize("name", ["", "a name", "a/b", "a-name-of-16-let"])

@@ -35,6 +35,7 @@ class StandIn:
     def __init__(self) -> None:
         self.version = 100
         self.streams_lists = True
+        self.ends_lists = True  # as a server before 1.27 would not
         self.token = ""  # the one that is accepted; empty: anybody
         self.refusals: dict[str, tuple[int, object]] = {}  # by path: the status, and the body
         self.requests: list[tuple[str, dict[str, str]]] = []
@@ -135,7 +136,7 @@ class StandIn:
                 return _status(422, "sendInitialEvents: Forbidden: unless the WatchList feature gate is enabled")
             lines = [_line("ADDED", path, one) for one in self._objects[path].values()]
             end = {"resourceVersion": str(self.version), "annotations": {"k8s.io/initial-events-end": "true"}}
-            lines.append(_line("BOOKMARK", path, {"metadata": end}))
+            lines += [_line("BOOKMARK", path, {"metadata": end})] if self.ends_lists else []
         elif int(asked["resourceVersion"]) < self._forgotten:
             told = {"kind": "Status", "status": "Failure", "message": "too old resource version", "code": 410}
             lines.append(json.dumps({"type": "ERROR", "object": told}).encode() + b"\n")

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from api_servers import CIDRS, NAMESPACES, NODES, PODS, SECONDS, SERVICES, SLICES, Listener, StandIn, listening
+from api_servers import CIDRS, KINDS, NAMESPACES, NODES, PODS, SECONDS, SERVICES, SLICES, Listener, StandIn, listening
 
 from windlass.cluster.catalogues import Touched
+from windlass.cluster.kubernetes import connections
 from windlass.cluster.kubernetes.credentials import Access
 from windlass.cluster.kubernetes.servers import APIServer
 from windlass.cluster.objects import Cluster
@@ -359,3 +360,28 @@ async def test_a_server_behind_its_own_service_is_a_problem(server):
         cluster, _ = await listener.hear()
     assert "127.0.0.1 is the ClusterIP of Service default/kubernetes" in problems(cluster)[0]
     assert "apiServer" in problems(cluster)[0]
+
+
+async def test_a_server_that_falls_silent_is_asked_again(server, monkeypatch):
+    """Its machine answers, and itself says nothing more: not even how far it is."""
+    monkeypatch.setattr(connections, "SILENT_SECONDS", 0.3)
+    async with listening(server) as listener:
+        await listener.hear()
+        asked = len(server.watches(SLICES))
+        await until(lambda: len(server.watches(SLICES)) > asked)
+        move(server, "172.16.1.6")
+        assert address(await listener.hear()) == "172.16.1.6"
+
+
+async def test_a_server_that_takes_a_list_for_a_watch(server):
+    """As one does that does not know of lists in a watch: the objects come, but never the end of them."""
+    server.ends_lists = False
+    async with listening(server) as listener:
+        first = asyncio.create_task(listener.hear())
+        await until(lambda: all(map(server.is_watched, KINDS)))
+        for path in KINDS:
+            server.bookmark(path)
+        change = await first
+        assert set(change.cluster.services) == {"shop/web"}
+        move(server, "172.16.1.6")
+        assert address(await listener.hear()) == "172.16.1.6"

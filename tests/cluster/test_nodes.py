@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.cluster.nodes import Identity, NotUsable, identity, peers
-from windlass.cluster.objects import Cluster, Metadata, Node, NodeAddress, NodeSpec, NodeStatus
+from windlass.cluster.nodes import Identity, NotUsable, identity, is_leaving, peers
+from windlass.cluster.objects import LEAVING_TAINT, Cluster, Metadata, Node, NodeAddress, NodeSpec, NodeStatus, Taint
 from windlass.model.families import Family
 from windlass.model.nodes import OperatingSystem, Peer
 
@@ -165,6 +165,20 @@ def test_of_two_peers_that_claim_the_same_the_first_by_name_has_it():
     )
     assert list(found) == ["a"]
     assert [problem.where for problem in problems] == ["Node b", "Node c"]
+
+
+def test_a_node_that_shares_its_pod_cidr_says_so_of_itself():
+    """To third Nodes it may be the one that cannot be reached; and it may be the only one whose agent runs."""
+    refused = refusals(node("node-1"), node("a", cidrs=("172.16.1.128/25",)), node("b", cidrs=("172.16.0.0/16",)))
+    assert list(refused) == ["Node a", "Node b", "Node node-1"]
+    assert refused["Node node-1"].startswith("its PodCIDR 172.16.1.0/24 overlaps that of Node a, b; one of them")
+
+
+def test_taints_of_the_scheduler_make_no_other_node():
+    assert NodeSpec(taints=(Taint("node.kubernetes.io/unreachable"),)) == NodeSpec()
+    leaving = NodeSpec(taints=(Taint("example.com/mine"), Taint(LEAVING_TAINT)))
+    assert is_leaving(Node(Metadata("a"), leaving))
+    assert not is_leaving(Node(Metadata("a"), NodeSpec(taints=(Taint("example.com/mine"),))))
 
 
 def test_the_one_that_had_it_keeps_it():

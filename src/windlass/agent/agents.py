@@ -9,14 +9,15 @@ they are many and change all the time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
-from windlass.agent import api
+from windlass.agent import api, scraping
+from windlass.agent.citizens import Citizen
 from windlass.agent.collector import relax
 from windlass.agent.config import Config
 from windlass.agent.forgetting import Forgetting
@@ -31,7 +32,7 @@ from windlass.agent.status import Status
 from windlass.agent.switching import Switch
 from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.nodes import NotUsable, is_leaving, peers
-from windlass.cluster.objects import Cluster
+from windlass.cluster.objects import Cluster, Node, Problem
 from windlass.cluster.sources import Source
 from windlass.cni import server as cni_server
 from windlass.cni.addresses import HostLocal
@@ -39,9 +40,8 @@ from windlass.cni.handler import Handler
 from windlass.host.plans import HostChange, HostNames, plan
 from windlass.host.protocol import Adapter, Host, HostError
 from windlass.model.nodes import NodeState
-from windlass.openflow.flows import Flow
 from windlass.pipeline.routing import tunnel_ends
-from windlass.program import Kind, Owner, flows_of
+from windlass.program import Kind, Owner, Program
 from windlass.switch.bridges import ensure_bridge
 from windlass.switch.ovsdb import Change as DatabaseChange
 from windlass.switch.ovsdb import Database, SwitchRefusedError, open_database
@@ -56,11 +56,17 @@ _log = structlog.get_logger(__name__)
 _IN_THE_WAY = (HostError, SwitchRefusedError, SwitchUnreachableError, NotUsable)
 
 
-async def run(config: Config, host: Host, source: Source) -> None:
-    """Until cancelled. Nothing is undone then: the Node goes on forwarding with what it holds."""
+async def run(config: Config, host: Host, source: Source, citizen: Citizen | None = None) -> None:
+    """Until cancelled. Nothing is undone then: the Node goes on forwarding with what it holds.
+
+    A citizen where the source can be written to.
+    """
     relax()
     agent = Agent(config, host, source)
-    async with api.serving(config.api_socket, agent):
+    figures = scraping.exposed(config.metrics, agent.registry, lambda told: agent.report("metrics", told))
+    async with api.serving(config.api_socket, agent), figures, asyncio.TaskGroup() as tasks:
+        if citizen:
+            tasks.create_task(citizen.live(agent), name="citizen")
         while True:
             try:
                 async with open_database(str(config.ovsdb_socket), patience=1.0) as database:
@@ -75,25 +81,30 @@ class Agent:
         self.status = Status()
         self.registry = registry_for(self)
         self._host = host
-        self._switch = Switch(str(config.openflow_socket), self._report, self._switch_lost)
-        self._hosting = Hosting(host, self._report, lambda: self._need_pass_later(RETRY_LONGEST))
+        self._switch = Switch(str(config.openflow_socket), self.report, self._switch_lost)
+        self._hosting = Hosting(host, self.report, lambda: self._need_pass_later(RETRY_LONGEST))
         self._serving = Serving()
         self._forgetting = Forgetting(self._serving, self._switch)
-        self._news = News(source, Path(config.state_directory), self._report)
+        self._news = News(source, Path(config.state_directory), self.report)
         self._adapter: Adapter | None = None
         self._pass_needed = True
         self._complete = False  # was the last pass?
         self._woken = asyncio.Event()
         self._lock = asyncio.Lock()  # of the state, the switch and the host
         self._pods = PodFlows(config, self.status, self._switch, self._lock)
-        self._checks = HealthChecks(config.healthz, self._health, lambda told: self._report("health checks", told))
+        self._checks = HealthChecks(config.healthz, self._health, lambda told: self.report("health checks", told))
         self._tunnels = Tunnels(self._switch.packet_out)
 
-    # --- what the local API and the metrics tell ------------------------------------------------------------------
+    # --- what others tell of it: the local API, the metrics, the citizen ----------------------------------------------
 
     @property
     def state(self) -> NodeState | None:
         return self._switch.state
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """As it was last heard of; what the switch and the host hold may be older."""
+        return self._news.cluster
 
     @property
     def counters(self) -> Counters:
@@ -103,8 +114,9 @@ class Agent:
     def flow_count(self) -> int:
         return self._switch.flow_count
 
-    def flows(self) -> Iterator[tuple[Owner, Flow]]:
-        return flows_of(self._switch.program)
+    @property
+    def program(self) -> Program:
+        return self._switch.program
 
     @property
     def problems(self) -> dict[str, tuple[str, ...]]:
@@ -112,7 +124,7 @@ class Agent:
         return {**self.status.problems, **({"switch": (away,)} if away else {})}
 
     def _health(self) -> ProxyHealth:
-        node = self._news.cluster.nodes.get(self.config.node_name) if self._news.cluster else None
+        node = self._own_node()
         return ProxyHealth(self.status.healthy, node is not None and not is_leaving(node), self.status.updated)
 
     def waits(self, sentence: str) -> None:
@@ -180,9 +192,10 @@ class Agent:
                     else:
                         await self._follow_services(change.cluster, self.state)
             except _IN_THE_WAY as error:
-                self._report("node", [str(error)])
+                in_the_way = self._in_the_way(error)
+                self.report("node", [in_the_way])
                 if not self.status.ready:
-                    self.waits(str(error))
+                    self.waits(str(in_the_way))
                 self._need_pass_later(pause)
                 pause = min(2 * pause, RETRY_LONGEST)
 
@@ -221,17 +234,17 @@ class Agent:
         await ensure_bridge(database, spec)
         before = self.state
         known_peers, problems = peers(cluster, own, before.peers if before else {})
-        self._report("cluster", map(str, problems))
+        self.report("cluster", problems)
         await self._checks.listen_at(served_addresses(node, node.node_port_networks))
         await self._follow(serving_node(self.config, cluster, own))
-        pods = present_pods(database, spec.name, before.pods if before else None, self._report)
+        pods = present_pods(database, spec.name, before.pods if before else None, self.report)
         state = NodeState(node, known_peers, pods, self._serving.services)
         # Flows first: when the uplink becomes a port, the host's traffic must already have its way.
         await self._switch.hold(state, tasks)
         await self._forgetting.at_once(node)
         await self._hosting.take_uplink(database, spec, list(own.addresses.values()))
         cidrs, problems = service_cidrs(self.config, cluster)
-        self._report("service CIDRs", map(str, problems))
+        self.report("service CIDRs", problems)
         await unhurried(self._serving.claiming(Place(node, names, cidrs)))
         userspace, mtu = self.config.is_userspace, self.config.mtu or None
         desired = plan(state, names, adapter.mtu, userspace=userspace, configured_mtu=mtu)
@@ -244,7 +257,7 @@ class Agent:
         self._pods.open(adapter.mtu)
         if self._switch.trouble:  # it went while the host was seen to
             raise SwitchUnreachableError(self._switch.trouble)
-        self._report("node", ())
+        self.report("node", ())
         self.status.becomes_ready()
         self._holds(cluster)
         _log.info("converged", revision=cluster.revision, flows=self.flow_count)
@@ -271,7 +284,7 @@ class Agent:
         told = self._serving.problems
         changed = await unhurried(self._serving.following(node))
         if self._serving.problems is not told:
-            self._report("services", map(str, self._serving.problems))
+            self.report("services", self._serving.problems)
         for key in changed:
             service = self._serving.services.get(key)
             await self._checks.set(key, health_check(service) if service else None)
@@ -283,7 +296,14 @@ class Agent:
         up_to_date = cluster is self._news.cluster and not self._pass_needed
         self.status.converged(cluster.revision, up_to_date=up_to_date)
 
-    def _report(self, area: str, problems: Iterable[str]) -> None:
+    def _own_node(self) -> Node | None:
+        return self.cluster.nodes.get(self.config.node_name) if self.cluster else None
+
+    def _in_the_way(self, error: Exception) -> str | Problem:
+        node = self._own_node()
+        return Problem.of(node, str(error)) if node and isinstance(error, NotUsable) else str(error)
+
+    def report(self, area: str, problems: Iterable[str | Problem]) -> None:
         for problem in self.status.report(area, problems):
             _log.warning("problem", area=area, problem=problem)
 

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 from aiohttp import web
-from msgspec import Struct
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from windlass.agent import listings
 from windlass.agent.status import Status
 from windlass.model.nodes import NodeState
-from windlass.openflow.flows import Flow
-from windlass.openflow.ofctl import flow_text
-from windlass.openflow.wire.flows import encode
-from windlass.pipeline.symbols import flow_symbols
-from windlass.program import Owner
-
-_STEP = 20  # flows to tell of before others of this process have a turn: there may be a hundred thousand
+from windlass.program import Program
 
 
 class Subject(Protocol):
@@ -34,15 +28,10 @@ class Subject(Protocol):
     def state(self) -> NodeState | None: ...
     @property
     def problems(self) -> Mapping[str, tuple[str, ...]]: ...
-    def flows(self) -> Iterable[tuple[Owner, Flow]]: ...
-
-
-class FlowReport(Struct):
-    cookie: str
-    owner: str
-    why: str
-    symbolic: str
-    ofctl: str
+    @property
+    def program(self) -> Program: ...
+    @property
+    def flow_count(self) -> int: ...
 
 
 @asynccontextmanager
@@ -52,7 +41,8 @@ async def serving(socket: Path, subject: Subject) -> AsyncIterator[None]:
         [
             web.get("/healthz", lambda _: health(subject)),
             web.get("/v1/state", lambda _: state(subject)),
-            web.get("/v1/flows", lambda request: flows(subject, request)),
+            web.get("/v1/flows", lambda request: listing(subject, request, "flows")),
+            web.get("/v1/groups", lambda request: listing(subject, request, "groups")),
             web.get("/v1/convergence", lambda request: convergence(subject, request)),
             web.get("/metrics", lambda _: metrics(subject)),
         ]
@@ -97,29 +87,22 @@ async def state(subject: Subject) -> web.Response:
             "waitingFor": status.waiting_for,
             "revision": status.revision,
             "generation": status.generation,
+            "updated": status.updated,
+            "behindSeconds": status.behind_seconds,
+            "flowCount": subject.flow_count,
             "problems": subject.problems,
             **({} if subject.state is None else _described(subject.state)),
         }
     )
 
 
-async def flows(subject: Subject, request: web.Request) -> web.Response:
-    """All flows, or with `?cookie=0x...` the one of that cookie: which object asked for it, and why."""
-    wanted = request.query.get("cookie")
+async def listing(subject: Subject, request: web.Request, member: str) -> web.StreamResponse:
+    """All flows or groups, or those of an `?owner=`, a `?table=`, a `?cookie=0x`: who asked for each, and why."""
     try:
-        cookie = None if wanted is None else int(wanted, 16)
-    except ValueError:
-        return _json({"error": f"cookie: {wanted!r} is not a hexadecimal number such as 0x1f"}, status=400)
-    reports: list[FlowReport] = []
-    for number, (owner, flow) in enumerate(subject.flows(), start=1):
-        encoded = encode(flow)
-        if cookie in {None, encoded.cookie}:
-            reports.append(
-                FlowReport(f"{encoded.cookie:#018x}", str(owner), flow.why, flow_symbols(flow), flow_text(flow))
-            )
-        if not number % _STEP:
-            await asyncio.sleep(0)
-    return _json({"flows": reports})
+        asked = listings.question(request)
+    except listings.BadQuestion as error:
+        return _json({"error": str(error)}, status=400)
+    return await listings.answer(request, member, subject.program, subject.state, asked)
 
 
 async def convergence(subject: Subject, request: web.Request) -> web.Response:
@@ -171,6 +154,7 @@ def _described(state: NodeState) -> dict[str, object]:
             }
             for pod in state.pods.values()
         },
+        "serviceCount": len(state.services),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import platform
 from enum import Enum
 from ipaddress import IPv4Address, IPv6Address, ip_network
@@ -35,6 +36,7 @@ class LogLevel(Enum):
 
 
 InterfaceName = Annotated[str, Meta(pattern=r"^[^\s/]{1,15}$")]
+NODE_NAME_VARIABLE = "WINDLASS_NODE_NAME"  # of the environment: all Nodes of a cluster may share one file
 
 
 class ConfigError(Exception):
@@ -44,8 +46,11 @@ class ConfigError(Exception):
 class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
     """Every option has a sound default; a comment here is its documentation."""
 
-    # The name of this Node's object in the cluster. Default: the host name.
-    node_name: Annotated[str, Meta(min_length=1)] = msgspec.field(default_factory=platform.node)
+    # The name of this Node's object in the cluster. Default: what the environment variable WINDLASS_NODE_NAME says, so
+    # that all Nodes may share one file; where that is not set, the host name.
+    node_name: Annotated[str, Meta(min_length=1)] = msgspec.field(
+        default_factory=lambda: os.environ.get(NODE_NAME_VARIABLE) or platform.node()
+    )
     # How Pod traffic travels between Nodes: encap (a tunnel), noEncap (as it is; the network routes PodCIDRs),
     # hybrid (as it is within a subnet, a tunnel across).
     traffic_mode: TrafficMode = TrafficMode.ENCAP
@@ -64,6 +69,9 @@ class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw
     # Where the Node's own health is answered (/healthz, /livez), as address:port; without an address: at all of them.
     # Empty: nowhere.
     healthz_bind_address: str = ":10256"
+    # Where a Prometheus elsewhere may read the agent's figures (/metrics, nothing else), as address:port; without an
+    # address: at all of them. Empty: nowhere but on the local API.
+    metrics_bind_address: str = ""
     # The OVS bridge, and the name of the interface that takes over the Node's address.
     bridge: InterfaceName = "br-int"
     # The NIC that becomes the bridge's uplink. Empty: the one that holds the Node's address.
@@ -108,8 +116,12 @@ class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw
     @property
     def healthz(self) -> tuple[str, int] | None:
         """The address (empty: all) and port of the Node's own health check; None: there is none."""
-        address, _, port = self.healthz_bind_address.rpartition(":")
-        return (address.strip("[]"), int(port)) if port else None
+        return _address_and_port(self.healthz_bind_address)
+
+    @property
+    def metrics(self) -> tuple[str, int] | None:
+        """The same for its figures."""
+        return _address_and_port(self.metrics_bind_address)
 
     @property
     def api_socket(self) -> Path:
@@ -187,6 +199,7 @@ def _check(config: Config, where: str) -> None:
                 raise ConfigError(f"{where}: {option}[{index}]: {error}") from None
     _check_node_ports(config.node_port_range, where)
     _check_bind_address("healthzBindAddress", config.healthz_bind_address, where)
+    _check_bind_address("metricsBindAddress", config.metrics_bind_address, where)
     names = [config.bridge, config.gateway, config.tunnel, *([config.uplink] if config.uplink else [])]
     if len(set(names)) != len(names):
         raise ConfigError(f"{where}: bridge, gateway, tunnel and uplink need different names, got {', '.join(names)}")
@@ -205,6 +218,11 @@ def _check_node_ports(text: str, where: str) -> None:
                 f"Node; write a range outside of {SNAT_PORTS[0]}-{SERVICE_SNAT_PORTS[1]}, in the API server's "
                 "--service-node-port-range, too"
             )
+
+
+def _address_and_port(text: str) -> tuple[str, int] | None:
+    address, _, port = text.rpartition(":")
+    return (address.strip("[]"), int(port)) if port else None
 
 
 def _check_bind_address(option: str, text: str, where: str) -> None:

@@ -22,15 +22,20 @@ def own_identity(config: Config, cluster: Cluster) -> Identity:
     if name not in cluster.nodes:
         known = ", ".join(sorted(cluster.nodes)[:5]) or "none"
         raise NotUsable(f"Node {name} is not in the cluster (there: {known}); nodeName in the configuration names it")
-    try:
-        return identity(cluster.nodes[name])
-    except NotUsable as error:
-        raise NotUsable(f"Node {name}: {error}") from None
+    return identity(cluster.nodes[name])
 
 
 def serving_node(config: Config, cluster: Cluster, own: Identity) -> ServingNode:
     families = tuple(family for family in Family if family in own.addresses and family in own.pod_cidrs)
-    return ServingNode(own.name, zone_of(cluster.nodes[own.name]), families, own.os, own.pod_cidrs, config.node_ports)
+    return ServingNode(
+        own.name,
+        zone_of(cluster.nodes[own.name]),
+        families,
+        own.os,
+        own.pod_cidrs,
+        config.node_ports,
+        tuple(own.addresses.values()),
+    )
 
 
 def service_cidrs(config: Config, cluster: Cluster) -> tuple[tuple[IPNetwork, ...], list[Problem]]:
@@ -44,9 +49,7 @@ def local_node(config: Config, own: Identity, adapter: Adapter) -> LocalNode:
     families = DATAPATHS[own.os].families
     missing = [str(address) for address in own.addresses.values() if address not in held]
     if missing:
-        raise NotUsable(
-            f"Node {own.name}: {', '.join(missing)} is not on {adapter.name}; its NIC must hold the Node's InternalIPs"
-        )
+        raise NotUsable(f"{', '.join(missing)} is not on {adapter.name}; its NIC must hold the Node's InternalIPs")
     node = LocalNode(
         name=own.name,
         mode=config.traffic_mode,
@@ -60,7 +63,7 @@ def local_node(config: Config, own: Identity, adapter: Adapter) -> LocalNode:
         userspace=config.datapath_type is DatapathType.NETDEV,
     )
     if not node.families:
-        raise NotUsable(f"Node {own.name}: {DATAPATHS[own.os].name} forwards {', '.join(map(str, families))} only")
+        raise NotUsable(f"{DATAPATHS[own.os].name} forwards {', '.join(map(str, families))} only")
     return node
 
 

@@ -15,8 +15,11 @@ from windlass.cluster.sources import Change, Source, SourceAway, both
 RETRY = 1.0  # seconds between attempts to reach a source that is away
 
 
+Report = Callable[[str, Iterable[str | Problem]], object]
+
+
 class News:
-    def __init__(self, source: Source, directory: Path, report: Callable[[str, Iterable[str]], object]) -> None:
+    def __init__(self, source: Source, directory: Path, report: Report) -> None:
         self.cluster: Cluster | None = None  # the newest
         self.saver = lastgood.Saver(directory, lambda problems: report("last known good", problems))
         self._touched: Touched | None = None  # by all that has come since it was last taken up; None: anything
@@ -53,7 +56,7 @@ class News:
 
     def _gather(self, change: Change) -> None:
         if change.cluster.problems != self._reported:
-            self._report("cluster source", map(str, change.cluster.problems))
+            self._report("cluster source", change.cluster.problems)
             self._reported = change.cluster.problems
         self.cluster = change.cluster
         self._touched = both(self._touched, change.touched)

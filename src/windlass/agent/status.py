@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
+from windlass.cluster.objects import Problem
+
 STALLED = 60.0  # seconds in which whatever is to be done is done, or the Node does not follow any more
 
 
@@ -20,14 +22,22 @@ class Status:
         self.generation = 0  # counts the states applied
         self.updated = datetime.now(UTC)  # when one was last applied; at first, when this began
         self._behind_since: float | None = None  # there is something to do that is not done yet
-        self._problems: dict[str, tuple[str, ...]] = {}  # by area: cluster, switch, host, source
+        self.refusals: tuple[Problem, ...] = ()  # those problems that are objects'; the very same while none changes
+        self._unready_since = time.monotonic()  # while not ready
+        self._problems: dict[str, tuple[str | Problem, ...]] = {}  # by area: cluster, switch, host, source
         self._changed = asyncio.Event()
 
     @property
     def problems(self) -> Mapping[str, tuple[str, ...]]:
-        return {area: sentences for area, sentences in self._problems.items() if sentences}
+        return {area: tuple(map(str, told)) for area, told in self._problems.items() if told}
+
+    @property
+    def unready_seconds(self) -> float:
+        return 0.0 if self.ready else time.monotonic() - self._unready_since
 
     def waits(self, sentence: str) -> None:
+        if self.ready:
+            self._unready_since = time.monotonic()
         self.ready = False
         self.waiting_for = sentence
         self._wake()
@@ -51,19 +61,26 @@ class Status:
         self._wake()
 
     @property
+    def behind_seconds(self) -> float:
+        """For how long there is something to do that is not done yet; 0: all is done."""
+        return 0.0 if self._behind_since is None else time.monotonic() - self._behind_since
+
+    @property
     def healthy(self) -> bool:
         """Does the Node follow the cluster? What takes a little longer is no illness."""
-        stalled = self._behind_since is not None and time.monotonic() - self._behind_since > STALLED
-        return self.ready and not stalled
+        return self.ready and self.behind_seconds <= STALLED
 
-    def report(self, area: str, problems: Iterable[str]) -> tuple[str, ...]:
+    def report(self, area: str, problems: Iterable[str | Problem]) -> tuple[str, ...]:
         """The problems of an area are now these; those of them that are new."""
-        before = self._problems.get(area, ())
-        now = tuple(problems)
+        before, now = self._problems.get(area, ()), tuple(problems)
+        if now == before:
+            return ()
         self._problems[area] = now
-        if now != before:
-            self._wake()
-        return tuple(problem for problem in now if problem not in before)
+        every = (one for told in self._problems.values() for one in told)
+        self.refusals = tuple(one for one in every if isinstance(one, Problem) and one.regarding)
+        self._wake()
+        known = set(before)
+        return tuple(str(one) for one in now if one not in known)
 
     async def wait_for_revision(self, revision: str, seconds: float) -> bool:
         """Does the Node hold this state of the cluster within the time?"""

@@ -12,6 +12,7 @@ import click
 
 from windlass.agent import logs
 from windlass.agent.agents import run
+from windlass.agent.citizens import Citizen
 from windlass.agent.config import Config, ConfigError, load
 from windlass.cluster.kubernetes.credentials import reader
 from windlass.cluster.kubernetes.servers import APIServer
@@ -50,7 +51,7 @@ def agent(file: Path) -> None:
 
 async def _until_told(config: Config) -> None:
     host = LinuxHost(Path(config.state_directory))
-    work = asyncio.create_task(run(config, host, _source(config)))
+    work = asyncio.create_task(run(config, host, *_source(config)))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, work.cancel)
     with suppress(asyncio.CancelledError):
@@ -58,7 +59,8 @@ async def _until_told(config: Config) -> None:
     await host.close()
 
 
-def _source(config: Config) -> Source:
+def _source(config: Config) -> tuple[Source, Citizen | None]:
     if config.manifests:
-        return Manifests(Path(config.manifests))
-    return APIServer(reader(config.kubeconfig, config.api_server), config.node_name)
+        return Manifests(Path(config.manifests)), None
+    access = reader(config.kubeconfig, config.api_server)
+    return APIServer(access, config.node_name), Citizen(access, config.node_name)

@@ -10,6 +10,10 @@ import windlass
 
 _COMMANDS = {
     "agent": "run the agent on a Node",
+    "install-cni": "put the CNI plugin and its configuration where the container runtime looks",
+    "probe": "for kubelet: does the agent of this Node answer, is it ready?",
+    "status": "is this Node's network in place, and what is wrong?",
+    "flows": "the flows that the agent of this Node wants in the switch, with reasons",
     "lab": "try a cluster's network on this machine, with real packets",
     "render": "print the flows a Node would get, from manifests alone",
     "bench": "measure, each figure beside its floor in the same run",
@@ -23,9 +27,10 @@ class _Lazy(click.Group):
     def get_command(self, _context: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"windlass.cli.{name}"), name)
+        module = name.replace("-", "_")
+        command = getattr(importlib.import_module(f"windlass.cli.{module}"), module)
         if not isinstance(command, click.Command):
-            raise TypeError(f"windlass.cli.{name}.{name} is not a command")
+            raise TypeError(f"windlass.cli.{module}.{module} is not a command")
         return command
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,6 +1,7 @@
 """All Services as one Node serves them, from one Cluster to the next with the work of what changed. Pure.
 
-What a Service comes to is decided in `services`, and in `claims` where another one wants the same.
+What a Service comes to is decided in `services`, and in `claims` where another one wants the same. Ports of the Node
+that lead to one of its Pods are served as a Service with that one endpoint: see `host_ports`.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from collections.abc import Generator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
+from windlass.cluster import host_ports, objects
 from windlass.cluster.claims import Claims
 from windlass.cluster.endpoints import ServingNode
-from windlass.cluster.objects import Cluster, EndpointSlice, Problem
+from windlass.cluster.objects import Cluster, EndpointSlice, Pod, Problem
 from windlass.cluster.services import serve
 from windlass.model.services import Service
 
@@ -24,6 +26,7 @@ class Touched(NamedTuple):
 
     services: AbstractSet[str] = frozenset()
     slices: AbstractSet[str] = frozenset()
+    pods: AbstractSet[str] = frozenset()
 
 
 class Catalogue:
@@ -63,10 +66,13 @@ class Catalogue:
         """The same in steps, for who has other things to do in between. It must be taken to its end."""
         changed = touched.services if touched else differences(self._cluster.services, cluster.services)
         changed = changed | self._slices.follow(cluster.slices, touched.slices if touched else None)
+        pods = touched.pods if touched else differences(self._cluster.pods, cluster.pods)
         self._cluster = cluster
         if node != self._node:
             self._node = node
             changed |= cluster.services.keys()
+            pods = cluster.pods.keys()
+        changed |= set(map(host_ports.key_of, pods))
         judged: dict[str, tuple[Service | None, list[Problem]]] = {}
         for key in sorted(changed):  # as they were listed, most likely: one after the other in memory
             judged[key] = self._judge(key, node)
@@ -83,21 +89,30 @@ class Catalogue:
         return entered
 
     def _judge(self, key: str, node: ServingNode) -> tuple[Service | None, list[Problem]]:
-        service = self._cluster.services.get(key)
-        return serve(service, self._slices.of(key), node) if service else (None, [])
+        match self._object(key):
+            case objects.Service() as service:
+                return serve(service, self._slices.of(key), node)
+            case Pod() as pod:
+                return host_ports.serve(pod, node)
+            case None:
+                return None, []
+
+    def _object(self, key: str) -> objects.Service | Pod | None:
+        pod = host_ports.pod_of(key)
+        return self._cluster.pods.get(pod) if pod else self._cluster.services.get(key)
 
     def _order(self, key: str) -> tuple[float, str]:
         """The earlier by its time of creation; by name where there is none, as in manifests."""
-        service = self._cluster.services.get(key)
-        created = service.metadata.creation_timestamp if service else None
+        one = self._object(key)
+        created = one.metadata.creation_timestamp if one else None
         return created.timestamp() if created else float("inf"), key
 
     def _enter(self, key: str, service: Service | None, problems: list[Problem]) -> bool:
         before = self.services.pop(key, None)
         told_before = self._problems.pop(key, [])
-        if service:
+        if service and (one := self._object(key)):
             service, conflicts = self._claims.granted(service)
-            problems = problems + conflicts
+            problems = problems + [Problem.of(one, sentence) for sentence in conflicts]
             self.services[key] = service
         if problems:
             self._problems[key] = problems

@@ -12,7 +12,6 @@ from ipaddress import ip_address
 
 from msgspec.structs import replace
 
-from windlass.cluster.objects import Problem
 from windlass.model.families import Family, IPAddress
 from windlass.model.services import Frontend, Protocol, Reach, Service, ServicePort
 
@@ -61,8 +60,8 @@ class Claims:
             _remove(self._waiting, claim, heir)
         return told - changed.keys()
 
-    def granted(self, service: Service) -> tuple[Service, list[Problem]]:
-        """The Service without what another one has."""
+    def granted(self, service: Service) -> tuple[Service, list[str]]:
+        """The Service without what another one has, and a sentence for each such thing."""
         key = service.key
         lost = {claim: holder for claim in self._claims[key] if (holder := self._holder(claim)) != key}
         if not lost:
@@ -71,7 +70,7 @@ class Claims:
             f"{_words(claim)} belongs to Service {holder}; the rest of the Service is served"
             for claim, holder in lost.items()
         )
-        return _without(service, lost), [Problem(f"Service {key}", sentence) for sentence in sentences]
+        return _without(service, lost), list(sentences)
 
     def _holder(self, claim: Claim) -> str:
         return self._holders.get(_whole(claim)) or self._holders[claim]

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from windlass.cluster.addresses import complaint, read_addresses
 from windlass.cluster.objects import EndpointConditions, EndpointHints, EndpointSlice, Node, Problem
-from windlass.model.families import Family, IPNetwork
+from windlass.model.families import Family, IPAddress, IPNetwork
 from windlass.model.nodes import OperatingSystem
 from windlass.model.services import Endpoint, Protocol
 
@@ -40,6 +40,7 @@ class ServingNode:
     os: OperatingSystem = OperatingSystem.LINUX
     pod_cidrs: Mapping[Family, IPNetwork] = field(default_factory=dict)
     node_ports: range = NODE_PORTS
+    addresses: tuple[IPAddress, ...] = ()  # its own, by which the cluster knows it
 
 
 def zone_of(node: Node) -> str:
@@ -177,4 +178,4 @@ def _ports(one: EndpointSlice, problems: list[Problem]) -> Iterator[tuple[str, s
 
 
 def _problem(one: EndpointSlice, sentence: str) -> Problem:
-    return Problem(f"EndpointSlice {one.key}", sentence)
+    return Problem.of(one, sentence)

@@ -7,16 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
-from windlass.cluster.objects import Cluster, Node, Problem
+from windlass.cluster.objects import LEAVING_TAINT, Cluster, Node, Problem
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 from windlass.model.nodes import OperatingSystem, Peer
 
 OS_LABEL = "kubernetes.io/os"
-LEAVING_TAINT = "ToBeDeletedByClusterAutoscaler"
 
 
 class NotUsable(Exception):
     """A Node object that lacks what forwarding needs; the message says what."""
+
+
+class _Taken(NotUsable):
+    """A PodCIDR that somebody else has."""
+
+    def __init__(self, cidr: IPNetwork, holder: str) -> None:
+        super().__init__(f"its PodCIDR {cidr} overlaps that of Node {holder}, which keeps it")
+        self.holder = holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +97,19 @@ def peers(cluster: Cluster, own: Identity, before: Mapping[str, Peer]) -> tuple[
             found[peer.name] = peer
         except NotUsable as reason:
             refused[peer.name] = reason
-    sentence = "its Pods cannot be reached until this is mended"
-    return found, [Problem(f"Node {name}", f"{refused[name]}; {sentence}") for name in sorted(refused)]
+    now = "its Pods cannot be reached until this is mended"
+    problems = [Problem.of(cluster.nodes[name], f"{refused[name]}; {now}") for name in sorted(refused)]
+    return found, problems + _shared(cluster, own, refused)
+
+
+def _shared(cluster: Cluster, own: Identity, refused: Mapping[str, NotUsable]) -> list[Problem]:
+    """The same as this Node's problem: to the others, it may be the one that cannot be reached."""
+    others = [name for name in sorted(refused) if isinstance(why := refused[name], _Taken) and why.holder == own.name]
+    if not others or own.name not in cluster.nodes:
+        return []
+    cidrs, names = ", ".join(map(str, own.pod_cidrs.values())), ", ".join(others)
+    sentence = f"its PodCIDR {cidrs} overlaps that of Node {names}; one of them must be deleted and register anew"
+    return [Problem.of(cluster.nodes[own.name], sentence)]
 
 
 def _keeps_its_cidrs(peer: Peer, before: Peer | None) -> bool:
@@ -129,8 +147,6 @@ class _Claims:
             place = bisect_left(held, (first,))
             for start, end, holder in held[max(place - 1, 0) : place + 1]:
                 if first <= end and start <= last:
-                    raise NotUsable(
-                        f"its PodCIDR {who.pod_cidrs[family]} overlaps that of Node {holder}, which keeps it"
-                    )
+                    raise _Taken(who.pod_cidrs[family], holder)
         for family, span in spans.items():
             insort(self._spans[family], span)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple, Self
 
 import msgspec
 from msgspec import Struct
@@ -19,11 +20,15 @@ class Metadata(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False
     labels: dict[str, str] | None = None
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
+    uid: str | None = None
 
     @property
     def key(self) -> str:
         """As kubectl has it: an object of a namespace that names none is in `default`."""
         return f"{self.namespace or 'default'}/{self.name}"
+
+
+LEAVING_TAINT = "ToBeDeletedByClusterAutoscaler"
 
 
 class Taint(Struct, frozen=True, omit_defaults=True):
@@ -35,6 +40,12 @@ class NodeSpec(Struct, frozen=True, omit_defaults=True, rename="camel"):
     pod_cidr: str = msgspec.field(default="", name="podCIDR")
     pod_cidrs: tuple[str, ...] = msgspec.field(default=(), name="podCIDRs")
     taints: tuple[Taint, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Other taints are the scheduler's. They come and go, and this is no other Node for it."""
+        if self.taints is not None:
+            kept = tuple(taint for taint in self.taints if taint.key == LEAVING_TAINT)
+            msgspec.structs.force_setattr(self, "taints", kept or None)
 
 
 class NodeAddress(Struct, frozen=True):
@@ -176,8 +187,21 @@ class Namespace(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="
         return self.metadata.name
 
 
+class ContainerPort(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    container_port: int | None = None
+    protocol: str | None = None
+    host_port: int | None = None
+    host_ip: str | None = msgspec.field(default=None, name="hostIP")
+
+
+class Container(Struct, frozen=True, omit_defaults=True, gc=False):
+    ports: tuple[ContainerPort, ...] | None = None
+
+
 class PodSpec(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
     host_network: bool | None = None
+    containers: tuple[Container, ...] | None = None
+    init_containers: tuple[Container, ...] | None = None
 
 
 class PodIP(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -204,12 +228,28 @@ Object = Node | Service | EndpointSlice | ServiceCIDR
 Watched = Object | Namespace | Pod
 
 
+class Reference(NamedTuple):
+    """Names an object to the cluster."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+    uid: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Something of the input that cannot be used: what, where and what now. The rest is used all the same."""
 
     where: str  # a file, or an object
     sentence: str
+    regarding: Reference | None = None  # the object, where it is one
+
+    @classmethod
+    def of(cls, one: Watched, sentence: str) -> Self:
+        kind, metadata = type(one).__name__, one.metadata
+        reference = Reference(kind, metadata.name, metadata.namespace or "", metadata.uid or "")
+        return cls(f"{kind} {one.key}", sentence, reference)
 
     def __str__(self) -> str:
         return f"{self.where}: {self.sentence}"

@@ -77,12 +77,12 @@ def service_networks(cidrs: Mapping[str, ServiceCIDR]) -> tuple[tuple[IPNetwork,
     """Where ClusterIPs come from, as far as the cluster says so."""
     networks: dict[IPNetwork, None] = {}
     problems = []
-    for name, cidr in cidrs.items():
+    for cidr in cidrs.values():
         for index, text in enumerate((cidr.spec and cidr.spec.cidrs) or ()):
             network = read_network(text)
             if network is None:
                 sentence = f"spec.cidrs[{index}]: {text!r} is not a CIDR; the others are used"
-                problems.append(Problem(f"ServiceCIDR {name}", sentence))
+                problems.append(Problem.of(cidr, sentence))
             else:
                 networks[network] = None
     return tuple(networks), problems
@@ -96,7 +96,7 @@ class _Told:
         self.problems: list[Problem] = []
 
     def __call__(self, sentence: str, now: str = REST) -> None:
-        self.problems.append(Problem(f"Service {self._service.key}", f"{sentence}; {now}"))
+        self.problems.append(Problem.of(self._service, f"{sentence}; {now}"))
 
 
 def _is_for_others(service: objects.Service, spec: ServiceSpec) -> bool:

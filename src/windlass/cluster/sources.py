@@ -27,10 +27,14 @@ def between(before: Cluster, after: Cluster) -> Touched | None:
     """What may have changed, for a source that keeps the objects that did not."""
     if differences(before.nodes, after.nodes) or differences(before.service_cidrs, after.service_cidrs):
         return None
-    return Touched(differences(before.services, after.services), differences(before.slices, after.slices))
+    return Touched(
+        differences(before.services, after.services),
+        differences(before.slices, after.slices),
+        differences(before.pods, after.pods),
+    )
 
 
 def both(one: Touched | None, other: Touched | None) -> Touched | None:
     if one is None or other is None:
         return None
-    return Touched(one.services | other.services, one.slices | other.slices)
+    return Touched(one.services | other.services, one.slices | other.slices, one.pods | other.pods)

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -47,8 +48,30 @@ ADMINISTRATOR, CONTROLLERS, SCHEDULER, AGENT = (
 USERS = {ADMINISTRATOR: "system:masters", CONTROLLERS: "system:masters", SCHEDULER: "system:masters", AGENT: ""}
 
 SERVICE_NETWORKS = ("10.96.0.0/12", "fd00:10:96::/112")
-# Those that make EndpointSlices of Services and Pods, and remove them. Others would take Nodes without kubelet as dead.
-CONTROLLER_NAMES = ("endpointslice-controller", "garbage-collector-controller", "namespace-controller")
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much of a control plane it is, by the options of its programs."""
+
+    server: tuple[str, ...]
+    controllers: tuple[str, ...]
+
+
+# For objects that the lab writes. Its controllers are those that make EndpointSlices of Services and Pods, and remove
+# them: others would take Nodes without kubelet as dead. Its Pods need no service account, and no controller makes one.
+OBJECTS_ONLY = Extent(
+    server=(
+        f"--service-cluster-ip-range={','.join(SERVICE_NETWORKS)}",
+        "--authorization-mode=RBAC",
+        "--disable-admission-plugins=ServiceAccount",
+    ),
+    controllers=("--controllers=endpointslice-controller,garbage-collector-controller,namespace-controller",),
+)
+
+
+def kubelet_user(node: str) -> str:
+    return f"system:node:{node}"
 
 
 def url_at(address: IPAddress) -> str:
@@ -58,9 +81,21 @@ def url_at(address: IPAddress) -> str:
 class ControlPlane:
     """Starts nothing by itself: `start`, then `start_controllers` where slices shall be made."""
 
-    def __init__(self, namespace: str, folder: Path, addresses: Sequence[IPAddress]) -> None:
-        """`addresses` are the server's, on some interface of the namespace; the first is the one that it tells of."""
+    def __init__(
+        self,
+        namespace: str,
+        folder: Path,
+        addresses: Sequence[IPAddress],
+        extent: Extent = OBJECTS_ONLY,
+        kubelets: Sequence[str] = (),
+    ) -> None:
+        """`addresses` are the server's, on some interface of the namespace; the first is the one that it tells of.
+
+        `kubelets` are the names of Nodes whose kubelets may come.
+        """
         self.folder = folder
+        self._extent = extent
+        self._users = {**USERS, **{kubelet_user(node): "system:nodes" for node in kubelets}}
         self._addresses = addresses
         self._namespace = namespace
         self._etcd: Child | None = None
@@ -121,7 +156,9 @@ class ControlPlane:
             self._child(
                 "kube-controller-manager",
                 *(f"--{name}={self.kubeconfig(CONTROLLERS)}" for name in _KUBECONFIG_OPTIONS),
-                f"--controllers={','.join(CONTROLLER_NAMES)}",
+                *self._extent.controllers,
+                f"--service-account-private-key-file={self.folder}/accounts.key",
+                f"--root-ca-file={self.folder}/ca.crt",
                 *("--leader-elect=false", "--bind-address=127.0.0.1", "--profiling=false"),
                 # A write is to be seen at once, not in batches: the lab waits for each.
                 *("--kube-api-qps=1000", "--kube-api-burst=1000"),
@@ -161,11 +198,8 @@ class ControlPlane:
             f"--service-account-key-file={self.folder}/accounts.pub",
             f"--service-account-signing-key-file={self.folder}/accounts.key",
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-            f"--service-cluster-ip-range={','.join(SERVICE_NETWORKS)}",
-            "--authorization-mode=RBAC",
+            *self._extent.server,
             "--allow-privileged=true",
-            # The lab's Pods need no service account, and no controller makes one here.
-            "--disable-admission-plugins=ServiceAccount",
             "--profiling=false",
         )
 
@@ -174,15 +208,16 @@ class ControlPlane:
         names = [
             *(f"IP:{address}" for address in self._addresses),
             "IP:127.0.0.1",
+            "IP:10.96.0.1",  # of Service kubernetes: the first of either network of Services
             "DNS:localhost",
-            "DNS:kubernetes.default.svc",
+            *(f"DNS:kubernetes{suffix}" for suffix in ("", ".default", ".default.svc", ".default.svc.cluster.local")),
         ]
         certificates.issue(authority, self.folder, "server", alternatives=names)
         certificates.signing_keys(self.folder, "accounts")
-        users = [f'{name},{name},{name},"{group}"' for name, group in USERS.items()]
+        users = [f'{name},{name},{name},"{group}"' for name, group in self._users.items()]
         (self.folder / "tokens.csv").write_text("\n".join(users) + "\n")
         ca = base64.b64encode(authority.certificate.read_bytes()).decode()
-        for user in USERS:
+        for user in self._users:
             content = {
                 "apiVersion": "v1",
                 "kind": "Config",

@@ -26,6 +26,7 @@ WHOLE_CLUSTER: Mapping[str, str] = {
     "kubelet": "k8s.io/kubernetes/cmd/kubelet",
     "coredns": "windlass-coredns",  # a module of its own: tools/coredns
     "agnhost": "k8s.io/kubernetes/test/images/agnhost",
+    "regression-issue-74839": "k8s.io/kubernetes/test/images/regression-issue-74839",
     "ginkgo": "github.com/onsi/ginkgo/v2/ginkgo",
     "e2e.test": "k8s.io/kubernetes/test/e2e",
 }

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path("/run/windlass-lab")
+DISKS = Path("/var/tmp/windlass-lab")  # for what is too big for /run, which may be in memory
+CGROUPS = Path("/sys/fs/cgroup")
 LONGEST_FOLDER = 32  # so that the sockets in it stay below the 108 bytes that a unix socket's path may have
 SECONDS_TO_DIE = seconds(2.0)
 
@@ -49,6 +51,15 @@ class Lab:
         """What the agents read instead of an API server."""
         return self.folder / "manifests"
 
+    @property
+    def disk(self) -> Path:
+        """For what is big: the disks of machines. Whoever uses it makes it."""
+        return DISKS / self.id
+
+    @property
+    def cgroup_prefix(self) -> str:
+        return f"wl{self.id}-"
+
     def node_folder(self, node: str) -> Path:
         return self.folder / _short(node)
 
@@ -66,6 +77,7 @@ class Place(msgspec.Struct, frozen=True, rename="camel"):
 
     namespace: str
     ovs_run_directory: str = ""  # of a Node
+    pid: int = 0  # of a machine: a process whose files one sees there; 0: they are this machine's
 
 
 class Description(msgspec.Struct, frozen=True, rename="camel"):
@@ -141,6 +153,11 @@ def remove(lab: Lab) -> None:
     _end(_processes(lab))
     for name in lab.namespaces:
         namespaces.delete(name)
+    _remove_cgroups(lab)
+    if lab.disk.exists():
+        shutil.rmtree(lab.disk, ignore_errors=True)
+        with suppress(OSError):
+            DISKS.rmdir()  # the last one out
     shutil.rmtree(lab.folder, ignore_errors=True)
 
 
@@ -196,6 +213,14 @@ def _processes(lab: Lab) -> list[int]:
             if (process / "ns/net").stat().st_ino in inodes and folder in (process / "cmdline").read_bytes():
                 found.append(int(process.name))
     return found
+
+
+def _remove_cgroups(lab: Lab) -> None:
+    """Those of machines, with all that a kubelet made below. One goes when its last process has."""
+    for top in (*CGROUPS.glob(f"{lab.cgroup_prefix}*"), *CGROUPS.glob(f"*/{lab.cgroup_prefix}*")):
+        for folder, _, _ in os.walk(top, topdown=False):
+            with suppress(OSError):
+                Path(folder).rmdir()
 
 
 def _end(pids: list[int]) -> None:

@@ -211,8 +211,9 @@ def translations(node: LocalNode, family: Family) -> Iterator[Flow]:
 def service_flows(node: LocalNode, service: Service) -> Iterator[Flow]:
     for port in _served(node, service):
         for frontend in port.frontends:
-            yield from enters(service, port, frontend)
-            yield from serves(node, service, port, frontend)
+            if frontend.address is None or not frontend.address.is_loopback:  # nobody but the host itself asks there
+                yield from enters(service, port, frontend)
+                yield from serves(node, service, port, frontend)
             if frontend.reach is Reach.EXTERNAL and frontend.address is not None:
                 # Where it is an address of the host's own: the host's connections, and those by its other NICs.
                 own = replace(frontend, address=stand_in(frontend.address))

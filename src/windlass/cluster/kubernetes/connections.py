@@ -6,6 +6,8 @@ Not responsible for what is asked, nor for trying again: that is `feeds`.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 import ssl
 import tempfile
@@ -21,6 +23,7 @@ from windlass.cluster.kubernetes.credentials import Access, NoAccess, Reader
 from windlass.cluster.kubernetes.decoding import status
 
 CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 30.0
+SILENT_SECONDS = 150.0  # of a watch: a server that is there says every minute how far it is
 _CHUNK = 2**18  # bytes that may wait to be read: what is decoded of them takes the event loop a few milliseconds
 
 # A server that is gone without a word, with its machine or its network, is noticed within half a minute.
@@ -67,7 +70,7 @@ class Connection:
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, socket_factory=self._socket_factory),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENT_SECONDS),
             headers={"User-Agent": "windlass", "Accept": "application/json"},
             read_bufsize=_CHUNK,
         )
@@ -219,7 +222,11 @@ def _reason(error: Exception) -> str:
     cause = getattr(error, "os_error", error)
     if isinstance(cause, ssl.SSLError):
         return (cause.reason or str(cause)).replace("_", " ").lower()
-    return (getattr(cause, "strerror", None) or str(cause) or type(cause).__name__).partition("\n")[0]
+    if isinstance(cause, ConnectionResetError):  # in a handshake, asyncio says no more than that
+        return os.strerror(errno.ECONNRESET)
+    if isinstance(cause, OSError) and cause.errno and cause.errno > 0:  # else it has words of its own, and worse ones
+        return os.strerror(cause.errno)
+    return (str(cause) or type(cause).__name__).partition("\n")[0]
 
 
 async def _refusal(answer: aiohttp.ClientResponse, access: Access, what: str) -> Refused:

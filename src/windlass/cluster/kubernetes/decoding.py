@@ -47,6 +47,7 @@ class Place(Struct, frozen=True, rename="camel", gc=False):
 
     name: str = ""
     namespace: str = ""
+    uid: str = ""
     resource_version: str = ""
     annotations: dict[str, str] | None = None
 

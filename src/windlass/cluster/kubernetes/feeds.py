@@ -17,9 +17,9 @@ from windlass.cluster.kubernetes.connections import Connection, Refused, Unreach
 from windlass.cluster.kubernetes.credentials import NoAccess
 from windlass.cluster.kubernetes.decoding import Event, Garbled, Happening
 from windlass.cluster.kubernetes.holdings import Holding
+from windlass.cluster.kubernetes.pauses import pause_after
 from windlass.cluster.kubernetes.resources import Resource
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # seconds between attempts
 _STEADY = 10.0  # seconds after which a connection counts as good: the next pause is the first again
 _WATCH_SECONDS = range(300, 600)  # the server ends a watch then; not all of them at once
 _PAGE = 500  # objects, where a list must come in pages
@@ -32,6 +32,10 @@ _FROM_THE_FUTURE = "Too large resource version"  # said of a version that a serv
 
 class Forgotten(Exception):
     """The server does not know the version that we know: all objects must be read again."""
+
+
+class OnlyWatches(Exception):
+    """A list was asked for, and the first bookmark does not end it: the server does not know how (before 1.27)."""
 
 
 class Returns:
@@ -60,6 +64,7 @@ class Feed:
         self._changed = changed
         self._version = ""  # where to watch from; empty: to be listed
         self._has_answered = False  # in this attempt
+        self._streams_lists = True  # as far as is known of this server
         self._is_garbled = False
         self._failures = 0
         self._next_attempt = 0.0
@@ -73,7 +78,7 @@ class Feed:
             try:
                 if self._version:
                     await self._stream(connection, returns)
-                elif not await self._stream(connection, returns, is_list=True):
+                elif not (self._streams_lists and await self._stream(connection, returns, is_list=True)):
                     await self._list_pages(connection, returns)
                     await self._stream(connection, returns)
             except Forgotten:
@@ -88,7 +93,7 @@ class Feed:
                     self._tell(str(error))
             was_steady = self._has_answered and time.monotonic() - began > _STEADY
             self._failures = 0 if was_steady else self._failures + 1
-            self._next_attempt = time.monotonic() + max(pause, _pause(self._failures))
+            self._next_attempt = time.monotonic() + max(pause, pause_after(self._failures))
 
     async def _stream(self, connection: Connection, returns: Returns, *, is_list: bool = False) -> bool:
         """Watches until the server ends it; before that, if asked for, it sends all that there is.
@@ -113,6 +118,9 @@ class Feed:
                     self._understood()
                 if fresh is not None:
                     raise Garbled("a list that ends before its last object")
+        except OnlyWatches:
+            self._streams_lists = False
+            return False
         except Refused as error:
             if is_list and error.code in _CANNOT_STREAM_LISTS:
                 return False
@@ -133,7 +141,9 @@ class Feed:
                     into.put(event.object)
                 case Happening.DELETED:
                     into.remove(event.object)
-                case Happening.BOOKMARK if fresh and place and place.ends_initial_events:
+                case Happening.BOOKMARK if fresh and place:
+                    if not place.ends_initial_events:
+                        raise OnlyWatches
                     self._replace(fresh, place.resource_version)
                     fresh = None
         return fresh
@@ -199,9 +209,3 @@ class Feed:
         if sentence != self.trouble:
             self.trouble = sentence
             self._changed()
-
-
-def _pause(failures: int) -> float:
-    """Longer each time, and never for all agents of a cluster the same: they lose their server at the same moment."""
-    longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures, 20))
-    return longest * random.uniform(0.5, 1.0) if failures else random.uniform(0.0, FIRST_PAUSE)  # noqa: S311

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from windlass.cluster.kubernetes import decoding
-from windlass.cluster.objects import Malformed, Problem, Watched
+from windlass.cluster.objects import Malformed, Problem, Reference, Watched
 from windlass.model.mappings import Patched
 
 _encode = msgspec.json.Encoder().encode
@@ -37,7 +37,7 @@ class Holding:
         try:
             one = self._decoder.object(content)
         except Malformed as error:
-            self._keep_earlier(decoding.place(content).key, str(error))
+            self._keep_earlier(decoding.place(content), str(error))
             return
         key = one.key
         if self.problems.pop(key, None):
@@ -73,10 +73,12 @@ class Holding:
             self._taken = self._taken.patched({key: self.objects.get(key) for key in keys})
         return self._taken, keys
 
-    def _keep_earlier(self, key: str, complaint: str) -> None:
+    def _keep_earlier(self, place: decoding.Place, complaint: str) -> None:
+        key, kind = place.key, self._kind.__name__
         earlier = self._earlier.get(key)
         now = "its earlier version stays" if earlier else "it is left out, the rest is used"
-        problem = Problem(f"{self._kind.__name__} {key or 'without a name'}", f"{complaint}; {now}")
+        reference = Reference(kind, place.name, place.namespace, place.uid) if place.name else None
+        problem = Problem(f"{kind} {key or 'without a name'}", f"{complaint}; {now}", reference)
         if self.problems.get(key) != problem:
             self.problems[key] = problem
             self.touched.add(key)

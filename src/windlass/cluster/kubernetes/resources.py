@@ -62,11 +62,10 @@ def resources(node_name: str) -> tuple[Resource, ...]:
 
 
 def rules() -> list[dict[str, object]]:
-    """Of a ClusterRole: what the agent must be allowed, to read all of this. No more is needed."""
+    """Of a ClusterRole: what the agent must be allowed, to read all of this and to write as in `writing`. No more."""
     by_group: dict[str, list[str]] = {}
     for resource in resources(""):
         by_group.setdefault(resource.group, []).append(resource.name)
-    return [
-        {"apiGroups": [group], "resources": sorted(names), "verbs": ["list", "watch"]}
-        for group, names in by_group.items()
-    ]
+    reading = [(group, sorted(names), ["list", "watch"]) for group, names in by_group.items()]
+    writing = [("", ["nodes"], ["patch"]), ("events.k8s.io", ["events"], ["create"])]
+    return [{"apiGroups": [group], "resources": names, "verbs": verbs} for group, names, verbs in (*reading, *writing)]

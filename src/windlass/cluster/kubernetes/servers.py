@@ -115,7 +115,9 @@ def _touched(member: str, keys: frozenset[str]) -> Touched | None:
             return Touched(services=keys)
         case "slices":
             return Touched(slices=keys)
-        case "namespaces" | "pods":
+        case "pods":
+            return Touched(pods=keys)
+        case "namespaces":
             return Touched()  # neither Services nor Nodes depend on them
         case _:
             return None

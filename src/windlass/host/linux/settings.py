@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,7 +21,11 @@ from windlass.host.linux.rtnetlink import Link
 from windlass.host.plans import InterfaceSettings
 from windlass.model.families import Family
 
-_CONF = {Family.IPV4: Path("/proc/sys/net/ipv4/conf"), Family.IPV6: Path("/proc/sys/net/ipv6/conf")}
+# In a container without all privileges /proc/sys is read-only; the Node's own is then mounted elsewhere. Whichever path
+# leads there, it shows the settings of the namespace that the reader is in.
+SYSCTLS_VARIABLE = "WINDLASS_SYSCTLS"
+_NET = Path(os.environ.get(SYSCTLS_VARIABLE) or "/proc/sys/net")
+_CONF = {Family.IPV4: _NET / "ipv4" / "conf", Family.IPV6: _NET / "ipv6" / "conf"}
 _SIOCETHTOOL = 0x8946
 # The commands to read and to set each of: transmit checksums, TSO, GRO.
 _OFFLOADS = ((0x16, 0x17), (0x1E, 0x1F), (0x2B, 0x2C))

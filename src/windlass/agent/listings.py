@@ -1,0 +1,137 @@
+"""The flows and groups that the agent wants in the switch, each with who asked for it and why; for the local API.
+
+Told as they are worked out: there may be a hundred thousand, which nobody needs in memory at once. It only reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+from windlass.model.nodes import NodeState
+from windlass.openflow.flows import Flow, Group
+from windlass.openflow.ofctl import flow_text, group_text
+from windlass.openflow.wire.flows import encode
+from windlass.pipeline.layout import LAYOUT
+from windlass.pipeline.symbols import flow_symbols, group_symbols
+from windlass.program import AnyPart, Kind, Owner, Program
+
+_STEP = 20  # flows to tell of before others of this process have a turn
+
+
+class BadQuestion(Exception):
+    """It cannot be answered; the message says what to ask instead."""
+
+
+class FlowReport(Struct):
+    cookie: str
+    owner: str
+    why: str
+    table: int
+    priority: int
+    symbolic: str
+    ofctl: str
+
+
+class GroupReport(Struct):
+    group: int
+    owner: str
+    why: str
+    symbolic: str  # with a line for each bucket
+    ofctl: str
+
+
+Report = FlowReport | GroupReport
+
+
+class Question(Struct, frozen=True):
+    """What of it is wanted; None: whatever it is."""
+
+    owner: str | None = None  # `Service default/web`, or its kind or its name alone
+    table: int | None = None
+    cookie: int | None = None
+
+    def asks_for(self, owner: str) -> bool:
+        kind, _, name = owner.partition(" ")
+        return self.owner is None or self.owner.casefold() in {owner.casefold(), kind.casefold(), name}
+
+
+def question(request: web.Request) -> Question:
+    asked = request.query
+    return Question(asked.get("owner"), _table(asked.get("table")), _cookie(asked.get("cookie")))
+
+
+async def answer(
+    request: web.Request, member: str, program: Program, state: NodeState | None, of: Question
+) -> web.StreamResponse:
+    """`{"flows": [...]}` or `{"groups": [...]}`."""
+    reports_of: Callable[[str, AnyPart, Question], Iterator[Report | None]] = _flows if member == "flows" else _groups
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    await response.prepare(request)
+    await response.write(f'{{"{member}":['.encode())
+    separator, passed = b"", 0
+    for owner, part in list(program.items()):  # it may change meanwhile
+        name = owner_name(owner, state)
+        if not of.asks_for(name):
+            continue
+        for report in reports_of(name, part, of):
+            if report is not None:
+                await response.write(separator + msgspec.json.encode(report))
+                separator = b","
+            passed += 1
+            if not passed % _STEP:
+                await asyncio.sleep(0)
+    await response.write(b"]}")
+    await response.write_eof()
+    return response
+
+
+def owner_name(owner: Owner, state: NodeState | None) -> str:
+    """In the words of the cluster: the Program knows a Pod by its container's id."""
+    pod = state.pods.get(owner.name) if state and owner.kind is Kind.POD else None
+    return f"{owner.kind.value} {pod.key}" if pod else str(owner)
+
+
+def _flows(owner: str, part: AnyPart, of: Question) -> Iterator[FlowReport | None]:
+    for flow in part.flows:
+        yield _flow(owner, flow, of) if of.table in {None, flow.table} else None
+
+
+def _flow(owner: str, flow: Flow, of: Question) -> FlowReport | None:
+    cookie = encode(flow).cookie
+    if of.cookie not in {None, cookie}:
+        return None
+    return FlowReport(
+        f"{cookie:#018x}", owner, flow.why, flow.table, flow.priority, flow_symbols(flow), flow_text(flow)
+    )
+
+
+def _groups(owner: str, part: AnyPart, _: Question) -> Iterator[GroupReport]:
+    for group in part.groups:
+        yield _group(owner, group)
+
+
+def _group(owner: str, group: Group) -> GroupReport:
+    return GroupReport(group.identity, owner, group.why, "\n".join(group_symbols(group)), group_text(group))
+
+
+def _table(text: str | None) -> int | None:
+    """By its number or its name."""
+    if text is None:
+        return None
+    for table in LAYOUT.tables.values():
+        if text.casefold() in {table.name.casefold(), str(table.number)}:
+            return table.number
+    known = ", ".join(f"{table.name} ({table.number})" for table in LAYOUT.tables.values())
+    raise BadQuestion(f"table: there is no {text}; there are {known}")
+
+
+def _cookie(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text, 16)
+    except ValueError:
+        raise BadQuestion(f"cookie: {text!r} is not a hexadecimal number such as 0x1f") from None

@@ -1,0 +1,55 @@
+"""The agent's figures at a TCP address, for a Prometheus elsewhere. Nothing but figures is told there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+RETRY_SECONDS = 1.0  # between attempts to open a port that somebody else has
+
+Report = Callable[[Iterable[str]], object]
+
+
+@asynccontextmanager
+async def exposed(at: tuple[str, int] | None, registry: CollectorRegistry, report: Report) -> AsyncIterator[None]:
+    """Within the block, at this address (empty: all) and port; None: nowhere.
+
+    A port that cannot be opened is reported and tried again: for want of figures no Node goes without its network.
+    """
+    if at is None:
+        yield
+        return
+
+    async def figures(_request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    application = web.Application()
+    application.add_routes([web.get("/metrics", figures)])
+    runner = web.AppRunner(application, handle_signals=False, access_log=None, shutdown_timeout=0.5)
+    await runner.setup()
+    opening = asyncio.create_task(_open(runner, at, report), name="metrics")
+    try:
+        yield
+    finally:
+        opening.cancel()
+        await asyncio.wait((opening,))
+        await runner.cleanup()
+
+
+async def _open(runner: web.AppRunner, at: tuple[str, int], report: Report) -> None:
+    address, port = at
+    while True:
+        try:
+            await web.TCPSite(runner, address or None, port).start()
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            report([f"port {port} for metrics cannot be opened: {reason}; it is tried again every {RETRY_SECONDS:g} s"])
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            report(())
+            return

@@ -1,0 +1,163 @@
+"""`windlass status`: how the agent of this Node is, what it has done so far and what is wrong, in words."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import msgspec
+from msgspec import Struct
+
+from windlass.cli import answers
+
+_FEW = 3  # names beside a number; --details has all of them
+
+
+class Node(Struct, rename="camel"):
+    name: str
+    os: str
+    traffic_mode: str
+    addresses: list[str]
+    pod_cidrs: list[str] = msgspec.field(name="podCIDRs")
+
+
+class Peer(Struct, rename="camel"):
+    addresses: list[str]
+    pod_cidrs: list[str] = msgspec.field(name="podCIDRs")
+
+
+class Pod(Struct, rename="camel"):
+    interface: str
+    ofport: int
+    addresses: list[str]
+
+
+class State(Struct, rename="camel"):
+    """The answer to /v1/state, as far as it is shown."""
+
+    ready: bool
+    waiting_for: str
+    revision: str
+    generation: int
+    updated: datetime
+    behind_seconds: float
+    flow_count: int
+    problems: dict[str, list[str]]
+    node: Node | None = None  # it and all below are not known before the first pass
+    peers: dict[str, Peer] = {}
+    pods: dict[str, Pod] = {}
+    service_count: int = 0
+
+    @property
+    def is_well(self) -> bool:
+        return self.ready and not self.problems
+
+
+@click.command()
+@answers.options
+@click.option("--details", is_flag=True, help="Name every Node and every Pod, with addresses.")
+@click.option("--json", "as_json", is_flag=True, help="For machines: the agent's answer as it is.")
+def status(socket: Path | None, config: Path | None, details: bool, as_json: bool) -> None:
+    """Is this Node's network in place, and what is wrong? Asks the agent that runs here.
+
+    Exit status: 0 ready and without problems, 1 not ready or with problems, 2 there is no agent to ask.
+    """
+    try:
+        content = answers.ask(answers.socket_of(socket, config), "/v1/state")
+    except answers.NoAnswer as error:
+        answers.fail("status", error)
+        return
+    state = msgspec.json.decode(content, type=State)
+    if as_json:
+        click.echo(msgspec.json.format(content))
+    else:
+        for line in lines(state, details=details, now=datetime.now(UTC)):
+            click.echo(line, color=None if answers.coloured() else False)
+    sys.exit(0 if state.is_well else 1)
+
+
+def lines(state: State, *, details: bool, now: datetime) -> Iterator[str]:
+    name = f"Node {state.node.name}" if state.node else "this Node"
+    if state.ready:
+        yield f"{click.style(name, bold=True)} is {click.style('ready', fg='green')}"
+    else:
+        yield f"{click.style(name, bold=True)} is {click.style('not ready', fg='red')}"
+        yield f"  it waits for: {state.waiting_for}"
+    yield ""
+    yield from _columns(_facts(state, now), indent="  ")
+    if details:
+        yield from _details(state)
+    yield ""
+    yield from _problems(state.problems)
+
+
+def _facts(state: State, now: datetime) -> Iterator[tuple[str, str]]:
+    if state.node:
+        yield "addresses", ", ".join(state.node.addresses)
+        yield "PodCIDRs", ", ".join(state.node.pod_cidrs)
+        yield "traffic mode", f"{state.node.traffic_mode} ({state.node.os})"
+    if state.generation:
+        age = (now - state.updated).total_seconds()
+        yield "holds", f"revision {state.revision} of the cluster, applied {_ago(age)}"
+    else:
+        yield "holds", "no state of the cluster yet"
+    yield "lag", f"behind for {_seconds(state.behind_seconds)}" if state.behind_seconds else "none"
+    if state.node:
+        yield "other Nodes", _counted(state.peers)
+        yield "Pods", _counted(state.pods)
+        yield "Services", f"{state.service_count:,}"
+    yield "flows", f"{state.flow_count:,}"
+
+
+def _details(state: State) -> Iterator[str]:
+    if state.peers:
+        yield ""
+        rows = [(name, ", ".join(one.addresses), ", ".join(one.pod_cidrs)) for name, one in sorted(state.peers.items())]
+        yield from _columns([("NODE", "ADDRESSES", "POD CIDRS"), *rows], indent="  ")
+    if state.pods:
+        yield ""
+        found = sorted(state.pods.items())
+        pods = [(key, ", ".join(one.addresses), one.interface, str(one.ofport)) for key, one in found]
+        yield from _columns([("POD", "ADDRESSES", "INTERFACE", "PORT"), *pods], indent="  ")
+
+
+def _problems(problems: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    if not problems:
+        yield "no problems"
+        return
+    count = sum(map(len, problems.values()))
+    yield click.style("1 problem" if count == 1 else f"{count} problems", fg="red", bold=True)
+    for area, sentences in sorted(problems.items()):
+        yield f"  {click.style(area, bold=True)}"
+        for sentence in sentences:
+            yield f"    - {sentence}"
+
+
+def _columns(rows: Iterator[tuple[str, ...]] | Sequence[tuple[str, ...]], indent: str) -> Iterator[str]:
+    listed = list(rows)
+    widths = [max(map(len, column)) for column in zip(*listed, strict=True)]
+    for row in listed:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"{indent}{'  '.join(cells)}".rstrip()
+
+
+def _counted(named: Mapping[str, object]) -> str:
+    if not named:
+        return "none"
+    first = ", ".join(sorted(named)[:_FEW])
+    return f"{len(named):,}: {first}{', ...' if len(named) > _FEW else ''}"
+
+
+def _ago(seconds: float) -> str:
+    return "just now" if seconds < 1 else f"{_seconds(seconds)} ago"
+
+
+def _seconds(seconds: float) -> str:
+    """In the largest unit that says it well."""
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

@@ -1,0 +1,101 @@
+"""Ports of the Node that lead to one of its Pods (`hostPort`), as the Service that they amount to. Pure.
+
+A Service with one endpoint, on this Node, that sees its clients' addresses: so nothing else has to know of host ports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from ipaddress import ip_address
+
+from windlass.cluster.endpoints import PROTOCOLS, ServingNode
+from windlass.cluster.objects import ContainerPort, Pod, Problem
+from windlass.model.families import IPAddress, family_of
+from windlass.model.services import Endpoint, Frontend, Reach, Service, ServicePort
+
+_SUFFIX = " (host ports)"  # no Service has a name like that
+_ENDED = ("Succeeded", "Failed")
+_PORTS = range(1, 65536)
+
+
+def key_of(pod: str) -> str:
+    """Of its host ports among the Services."""
+    return pod + _SUFFIX
+
+
+def pod_of(key: str) -> str:
+    """Whose host ports have that key; empty if it is that of a Service."""
+    return key.removesuffix(_SUFFIX) if key.endswith(_SUFFIX) else ""
+
+
+def serve(pod: Pod, node: ServingNode) -> tuple[Service | None, list[Problem]]:
+    """None: it has no host ports, or no address yet."""
+    problems: list[Problem] = []
+    ports = {(port.name, port.protocol, port.family): port for port in _ports(pod, node, problems)}
+    if not ports:
+        return None, problems
+    name = key_of(pod.metadata.name)
+    return Service(pod.metadata.namespace or "default", name, tuple(ports.values()), ()), problems
+
+
+def _ports(pod: Pod, node: ServingNode, problems: list[Problem]) -> Iterator[ServicePort]:
+    spec = pod.spec
+    if spec is None or spec.host_network or (pod.status and pod.status.phase in _ENDED):
+        return
+    addresses = list(_addresses(pod, node))
+    for container in (*(spec.containers or ()), *(spec.init_containers or ())):
+        for port in container.ports or ():
+            if port.host_port:
+                yield from _served(port, addresses, node, lambda what: problems.append(Problem.of(pod, what)))
+
+
+def _served(
+    port: ContainerPort, addresses: list[IPAddress], node: ServingNode, tell: Callable[[str], None]
+) -> Iterator[ServicePort]:
+    protocol = PROTOCOLS.get(port.protocol or "TCP")
+    host_port, container_port = port.host_port or 0, port.container_port or 0
+    if protocol is None or host_port not in _PORTS or container_port not in _PORTS:
+        tell(f"hostPort {host_port}/{port.protocol or 'TCP'} is not served: there is no such port or protocol")
+        return
+    at = _read(port.host_ip)
+    if port.host_ip and not _is_ours(at, node):
+        tell(f"hostPort {host_port} is not served: its hostIP {port.host_ip} is none of this Node's addresses")
+        return
+    everywhere = at is None or at.is_unspecified
+    for address in addresses:
+        if at is not None and family_of(at) is not family_of(address):
+            continue
+        reach = Reach.NODE_PORT if everywhere else Reach.EXTERNAL
+        frontend = Frontend(reach, None if everywhere else at, host_port, local_only=True)
+        endpoint = Endpoint.at(address, container_port, local=True)
+        yield ServicePort(
+            f"{port.host_ip or ''}:{host_port}",
+            protocol,
+            family_of(address),
+            (frontend,),
+            endpoints=(endpoint,),
+            local_endpoints=(endpoint,),
+            serving=(endpoint,),
+        )
+
+
+def _is_ours(address: IPAddress | None, node: ServingNode) -> bool:
+    """Others would be taken away from whoever has them: who may make Pods shall not be able to do that."""
+    return address is not None and (address.is_unspecified or address == _LOOPBACK or address in node.addresses)
+
+
+def _read(text: str | None) -> IPAddress | None:
+    try:
+        return ip_address(text) if text else None
+    except ValueError:
+        return None
+
+
+_LOOPBACK = ip_address("127.0.0.1")  # of IPv6 none: no packet with that source leaves a Linux host
+
+
+def _addresses(pod: Pod, node: ServingNode) -> Iterator[IPAddress]:
+    for listed in (pod.status and pod.status.pod_ips) or ():
+        address = _read(listed.ip)
+        if address is not None and address in node.pod_cidrs.get(family_of(address), ()):
+            yield address

@@ -1,0 +1,109 @@
+"""Kubernetes' own tests, unmodified, on a cluster of the lab: which of them, how they are run, what came of each."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from windlass.lab.kubelets.clusters import KubeletCluster
+from windlass.lab.kubernetes_binaries import path_of
+
+PROCESSES = 4  # most of a test is waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    focus: str  # regular expressions over the names of tests
+    skip: str
+    nodes: int = 2
+    zones: int = 0
+
+
+_SPECIAL = r"\[Serial\]|\[Disruptive\]|\[Slow\]|\[Feature:|\[Alpha\]|\[Beta\]"
+SUITES = {
+    "conformance": Suite(r"\[sig-network\].*\[Conformance\]", r"\[Serial\]|\[Disruptive\]"),
+    # About ten that cover the ground: for every change.
+    "some": Suite(
+        r"\[sig-network\].*("
+        r"should function for intra-pod communication: http|"
+        r"should function for node-pod communication: udp|"
+        r"should be able to change the type from ExternalName to NodePort|"
+        r"should have session affinity work for service with type clusterIP|"
+        r"should be able to create a functioning NodePort service|"
+        r"should serve multiport endpoints from pods|"
+        r"should serve endpoints on same port and different protocols|"
+        r"validates that there is no conflict between pods with same hostPort|"
+        r"should provide DNS for services|"
+        r"should provide DNS for pods for Hostname|"
+        r"should proxy through a service and a pod"
+        r").*\[Conformance\]",
+        r"\[Serial\]|with a custom proxy",
+    ),
+    # All others that need nothing special.
+    "others": Suite(r"\[sig-network\]", rf"{_SPECIAL}|\[Conformance\]", nodes=4, zones=3),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    name: str
+    verdict: str  # passed, failed, skipped
+    seconds: float
+    message: str = ""  # why it was skipped, or how it failed
+
+
+async def run(cluster: KubeletCluster, suite: Suite, reports: Path) -> list[Result]:
+    """From the first Node, as an administrator would. What the tests say goes to `reports`/e2e.log."""
+    log_file = _emptied(reports) / "e2e.log"
+    machine = cluster.machines[cluster.shape.names[0]]
+    command = machine.command(
+        *("env", f"HOME={reports}", f"KUBECONFIG={cluster.kubeconfig}"),
+        *(str(path_of("ginkgo")), f"--procs={PROCESSES}", "--no-color", "--timeout=60m"),
+        *(f"--focus={suite.focus}", f"--skip={suite.skip}", str(path_of("e2e.test")), "--"),
+        *(f"--kubeconfig={cluster.kubeconfig}", f"--kubectl-path={path_of('kubectl')}", "--provider=skeleton"),
+        *(f"--report-dir={reports}", "--disable-log-dump=true", f"--num-nodes={cluster.shape.nodes}"),
+    )
+    with log_file.open("wb") as log:
+        process = await asyncio.create_subprocess_exec(*command, cwd=reports, stdout=log, stderr=log)
+        try:
+            await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    return read(reports)
+
+
+def _emptied(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def read(reports: Path) -> list[Result]:
+    """Each test that was asked for; those out of focus are not told of."""
+    found: dict[str, Result] = {}
+    for file in sorted(reports.glob("junit*.xml")):
+        for case in ET.parse(file).iter("testcase"):  # noqa: S314 - our own child wrote it
+            result = _result(case)
+            if result is not None:
+                found[result.name] = result
+    return sorted(found.values(), key=lambda result: result.name)
+
+
+def _result(case: ET.Element) -> Result | None:
+    name, spent = case.get("name", ""), float(case.get("time", "0"))
+    if not name.startswith("[It]"):
+        return None  # what is done before and after all tests
+    name = name.removeprefix("[It] ")
+    failure = next((one for kind in ("failure", "error") if (one := case.find(kind)) is not None), None)
+    if failure is not None:
+        return Result(name, "failed", spent, (failure.get("message") or failure.text or "").strip())
+    skipped = case.find("skipped")
+    if skipped is None:
+        return Result(name, "passed", spent)
+    message = (skipped.get("message") or "").removeprefix("skipped - ").strip()
+    return Result(name, "skipped", spent, message) if message and message != "skipped" else None

@@ -1,0 +1,71 @@
+"""Debian packages unpacked into a folder, with all that they depend on; nothing is installed on this machine.
+
+Their scripts are not run: enough for programs and libraries, not for services.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from windlass.lab.labs import LabError
+from windlass.lab.processes import program
+
+# For setting up a system; no program needs them to run.
+_NOT_NEEDED = re.compile(
+    r"(perl|debconf|cdebconf|dpkg|init-system-helpers|adduser|passwd|lsb-|sensible-utils|ucf|systemd)"
+)
+_DATA = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "usr/share/lintian", "var/cache")
+
+
+def unpack(packages: Sequence[str], folder: Path) -> None:
+    """Into `folder`, which is made; whole or not at all."""
+    downloads, fresh = folder.with_name(f"{folder.name}.packages"), folder.with_name(f"{folder.name}.new")
+    for former in (downloads, fresh):
+        shutil.rmtree(former, ignore_errors=True)
+        former.mkdir(parents=True)
+    _run("apt-get", "download", *_with_dependencies(packages), where=downloads)
+    for package in sorted(downloads.iterdir()):
+        _run("dpkg", "-x", str(package), str(fresh), where=downloads)
+    for data in _DATA:
+        shutil.rmtree(fresh / data, ignore_errors=True)
+    shutil.rmtree(downloads)
+    fresh.rename(folder)
+
+
+def _with_dependencies(packages: Collection[str]) -> list[str]:
+    unwanted = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
+    options = [f"--no-{kind}" for kind in unwanted]
+    if not _is_known(packages):
+        _run("apt-get", "update", "-qq", where=Path("/"))
+    listed = _run("apt-cache", "depends", "--recurse", *options, *packages, where=Path("/"))
+    names = {line for line in listed.splitlines() if re.fullmatch(r"[a-z0-9][a-z0-9+.-]*", line)}
+    return sorted(name for name in _real(names) if name in packages or not _NOT_NEEDED.match(name))
+
+
+def _is_known(packages: Collection[str]) -> bool:
+    return _real(packages) >= set(packages)
+
+
+def _real(names: Collection[str]) -> set[str]:
+    """Those that there is a package of; others only stand for a choice of packages."""
+    told = _run("apt-cache", "policy", *sorted(names), where=Path("/"))
+    found: set[str] = set()
+    name = ""
+    for line in told.splitlines():
+        if not line.startswith(" "):
+            name = line.rstrip(":")
+        elif line.startswith("  Candidate:") and "(none)" not in line:
+            found.add(name)
+    return found
+
+
+def _run(name: str, *arguments: str, where: Path) -> str:
+    done = subprocess.run([program(name), *arguments], cwd=where, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["it says nothing"]
+        raise LabError(f"`{name} {' '.join(arguments)}` failed: {said[-1]}")
+    return done.stdout

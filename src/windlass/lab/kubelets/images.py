@@ -1,0 +1,214 @@
+"""The images that the lab's Pods run: Windlass itself, CoreDNS, and those of Kubernetes' own tests.
+
+Made once for a machine, but for Windlass' own code, which is made anew each time. What Kubernetes publishes cannot be
+fetched without a registry: its programs are built from the same sources, the userland around them is Debian's. nginx
+and httpd are stand-ins: the tests only ask whether something answers on port 80.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from windlass import __version__
+from windlass.lab.kubelets import archives, debian
+from windlass.lab.kubelets.archives import Image
+from windlass.lab.kubernetes_binaries import VERSION, directory, path_of
+from windlass.lab.labs import LabError
+from windlass.lab.processes import program
+
+REPOSITORY = Path(__file__).parents[4]
+WINDLASS = f"windlass:{__version__}"
+COREDNS = "registry.k8s.io/coredns/coredns:v1.12.1"
+AGNHOST = "registry.k8s.io/e2e-test-images/agnhost:2.56"
+PAUSE = "registry.k8s.io/pause:3.10.1"
+
+# What is in every image of Debian, and no package says that it needs it.
+ESSENTIAL = ("base-files", "bash", "dash", "coreutils", "grep", "sed", "findutils", "mawk", "hostname", "libc-bin")
+# What scripts inside of the tests' Pods call.
+USERLAND = (
+    *(*ESSENTIAL, "procps", "busybox"),
+    *("curl", "wget", "netcat-openbsd", "iproute2", "iputils-ping", "bind9-dnsutils", "iperf", "iptables"),
+)
+_TESTS = "registry.k8s.io/e2e-test-images"
+_PAUSE_SOURCE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
+
+Say = Callable[[str], None]
+
+
+def make(say: Say) -> list[Path]:
+    """The archives, to be imported on each Node."""
+    folder = directory() / "images"
+    folder.mkdir(parents=True, exist_ok=True)
+    made = []
+    for name, image in _images(folder, say):
+        target = folder / f"{name}.tar"
+        newest = max(layer.stat().st_mtime for layer in image.layers)
+        if not target.exists() or target.stat().st_mtime < newest:
+            archives.write(image, target)
+        made.append(target)
+    return made
+
+
+def _images(folder: Path, say: Say) -> Iterator[tuple[str, Image]]:
+    userland = _userland(folder, say)
+    yield "pause", Image((PAUSE,), (_pause(folder),), entrypoint=("/pause",), user="65535:65535")
+    yield "coredns", Image((COREDNS,), (_program("coredns", folder),), entrypoint=("/coredns",))
+    agnhost = (userland, _program("agnhost", folder, *_porter_certificates()))
+    yield "agnhost", Image((AGNHOST,), agnhost, entrypoint=("/agnhost",), command=("pause",))
+    servers = tuple(f"{_TESTS}/{name}" for name in ("nginx:1.14-4", "nginx:1.15-4", "httpd:2.4.38-4", "httpd:2.4.39-4"))
+    yield "servers", Image(servers, agnhost, command=("/agnhost", "netexec", "--http-port=80", "--udp-port=-1"))
+    tools = (f"{_TESTS}/jessie-dnsutils:1.7", f"{_TESTS}/busybox:1.37.0-1", _IPTABLES)
+    yield "tools", Image(tools, (userland,), command=("sh",))
+    conntrack = _program("regression-issue-74839", folder)
+    yield "conntrack", Image((f"{_TESTS}/regression-issue-74839:1.2",), (conntrack,), ("/regression-issue-74839",))
+    yield "windlass", _windlass(folder, say)
+
+
+_IPTABLES = "registry.k8s.io/build-image/distroless-iptables:v0.7.14"
+
+
+# Layers -----------------------------------------------------------------------------------------------------------
+
+
+def _userland(folder: Path, say: Say) -> Path:
+    target = folder / f"userland-{_short(*USERLAND)}.layer"
+    if target.exists():
+        return target
+    say(f"unpacking {len(USERLAND)} Debian packages for the tests' images")
+    root = folder / "userland"
+    shutil.rmtree(root, ignore_errors=True)
+    debian.unpack(USERLAND, root)
+    _settle(root)
+    return archives.layer(root, target)
+
+
+def _settle(root: Path) -> None:
+    """What other images' authors would have done."""
+    _settle_base(root)
+    links = {"bin/nc": "nc.openbsd", "usr/local/bin/iperf": "/usr/bin/iperf"}
+    links |= dict.fromkeys((f"usr/sbin/{name}" for name in _XTABLES), "xtables-nft-multi")
+    listed = subprocess.run([root / "bin/busybox", "--list"], capture_output=True, text=True, check=True).stdout
+    present = {entry.name for place in ("bin", "sbin", "usr/bin", "usr/sbin") for entry in (root / place).iterdir()}
+    present |= {Path(link).name for link in links}
+    links |= {f"usr/bin/{name}": "/bin/busybox" for name in listed.split() if name not in present}
+    _link(root, links)
+    (root / "uploads").mkdir()
+    (root / "etc/wgetrc").write_text("tries = 1\n")  # a test counts on one attempt, as busybox' wget makes
+
+
+_XTABLES = ("iptables", "ip6tables", "iptables-save", "ip6tables-save", "iptables-restore")
+
+
+def _settle_base(root: Path) -> None:
+    """What the packages' scripts would have done."""
+    for name in ("tmp", "proc", "sys", "dev", "etc", "root", "run", "usr/local/bin", "var/tmp"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    (root / "tmp").chmod(0o1777)
+    shutil.rmtree(root / "var/run", ignore_errors=True)
+    _link(root, {"bin/sh": "dash", "usr/bin/awk": "mawk", "var/run": "/run"})
+    users = ("root:x:0:0:root:/root:/bin/sh", "nobody:x:65534:65534::/:/bin/false")
+    (root / "etc/passwd").write_text("\n".join(users) + "\n")
+    (root / "etc/group").write_text("root:x:0:\nnogroup:x:65534:\n")
+    (root / "etc/nsswitch.conf").write_text("hosts: files dns\n")
+
+
+def _link(root: Path, links: Mapping[str, str]) -> None:
+    for link, target in links.items():
+        if not (root / link).is_symlink() and not (root / link).exists():
+            (root / link).symlink_to(target)
+
+
+def _pause(folder: Path) -> Path:
+    target = folder / "pause.layer"
+    if not target.exists():
+        root = _empty(folder / "pause")
+        (root.parent / "pause.c").write_text(_PAUSE_SOURCE)
+        _run("musl-gcc", "-Os", "-s", "-static", "-o", str(root / "pause"), str(root.parent / "pause.c"))
+        archives.layer(root, target)
+    return target
+
+
+def _program(name: str, folder: Path, *beside: Path) -> Path:
+    target = folder / f"{name}.layer"
+    if not target.exists() or target.stat().st_mtime < path_of(name).stat().st_mtime:
+        root = _empty(folder / name)
+        for file in (path_of(name), *beside):
+            shutil.copyfile(file, root / file.name)
+        (root / name).chmod(0o755)
+        archives.layer(root, target)
+    return target
+
+
+def _porter_certificates() -> list[Path]:
+    """Which one of agnhost's commands looks for beside itself."""
+    modules = subprocess.run(["go", "env", "GOMODCACHE"], capture_output=True, text=True, check=True).stdout.strip()
+    porter = Path(modules) / f"k8s.io/kubernetes@v{VERSION}/test/images/agnhost/porter"
+    return [porter / "localhost.crt", porter / "localhost.key"]
+
+
+# Windlass ---------------------------------------------------------------------------------------------------------
+
+
+def _windlass(folder: Path, say: Say) -> Image:
+    """Laid out as deploy/image/Containerfile does."""
+    return Image(
+        (WINDLASS,),
+        (_windlass_base(folder, say), _windlass_itself(folder)),
+        entrypoint=("/opt/windlass/bin/windlass",),
+        environment={"PATH": "/opt/windlass/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+    )
+
+
+def _windlass_base(folder: Path, say: Say) -> Path:
+    """Debian's packages and the locked Python packages: as long as neither list changes."""
+    packages, lock = REPOSITORY / "deploy/image/packages", REPOSITORY / "requirements-agent.lock"
+    target = folder / f"windlass-base-{_short(*ESSENTIAL, packages.read_text(), lock.read_text())}.layer"
+    if target.exists():
+        return target
+    say("making Windlass' image: Debian's packages, and Python's")
+    root = folder / "windlass-base"
+    shutil.rmtree(root, ignore_errors=True)
+    names = [line.partition("#")[0].strip() for line in packages.read_text().splitlines()]
+    debian.unpack([*ESSENTIAL, *(name for name in names if name)], root)
+    _settle_base(root)
+    _link(root, {"usr/sbin/ovs-vswitchd": "/usr/lib/openvswitch-switch/ovs-vswitchd"})
+    library = str(root / "opt/windlass/lib")
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes")
+    # For Debian's Python, whichever one runs here.
+    platform = ("--only-binary=:all:", "--python-version=3.11", "--implementation=cp", f"--target={library}")
+    _run(*pip, *platform, "-r", str(lock))
+    return archives.layer(root, target)
+
+
+def _windlass_itself(folder: Path) -> Path:
+    root = _empty(folder / "windlass-itself")
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(REPOSITORY / "src/windlass", root / "opt/windlass/lib/windlass", ignore=ignored)
+    for source, place in (("build/cni/windlass-cni", "cni/windlass-cni"), ("deploy/image/windlass", "bin/windlass")):
+        target = root / "opt/windlass" / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(REPOSITORY / source, target)
+        target.chmod(0o755)
+    return archives.layer(root, folder / "windlass-itself.layer")
+
+
+def _empty(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _short(*texts: str) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:12]
+
+
+def _run(name: str, *arguments: str) -> None:
+    done = subprocess.run([program(name), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["it says nothing"]
+        raise LabError(f"`{name} {' '.join(arguments[:3])} ...` failed: {said[-1]}")

@@ -1,0 +1,62 @@
+# What a Node's machine is made of, inside of fresh mount, process and host name namespaces; then it only stays.
+# Arguments: the Node's name, its disk (a folder that outlives a reboot), the lab's folder, its cgroup, and the file that
+# says that it is up.
+set -eu
+name=$1 lab=$3 cgroup=$4 ready=$5
+
+hostname "$name"
+mount --make-rprivate /
+mount -t proc proc /proc
+
+# Both are below what is hidden in a moment.
+mount --bind "$2" /mnt
+mount --bind "$lab" /media
+disk=/mnt
+
+# A disk of its own over this machine's: what is written stays there, and nowhere else.
+for place in etc opt var; do
+  mkdir -p "$disk/$place" "$disk/.work/$place"
+  mount -t overlay "$place" -o "lowerdir=/$place,upperdir=$disk/$place,workdir=$disk/.work/$place" "/$place"
+done
+mkdir -p "$disk/containerd" "$disk/kubelet" /var/lib/containerd /var/lib/kubelet
+mount --bind "$disk/containerd" /var/lib/containerd  # a container's root cannot be laid over what is laid over already
+mount --bind "$disk/kubelet" /var/lib/kubelet
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir -p "$lab"
+mount --move /media "$lab"
+mkdir -p /run/netns /run/lock /etc/cni/net.d /opt/cni/bin /var/log/pods /var/log/containers
+rm -f /etc/resolv.conf
+echo 'nameserver 127.0.0.1' >/etc/resolv.conf
+echo "$name" >/etc/hostname
+printf '127.0.0.1 localhost\n127.0.1.1 %s\n' "$name" >/etc/hosts
+
+# /sys of this network namespace, with the machine's cgroups in it.
+mkdir -p "$disk/.cgroups"
+mount --rbind /sys/fs/cgroup "$disk/.cgroups"
+mount -t sysfs sysfs /sys
+mount --rbind "$disk/.cgroups" /sys/fs/cgroup
+umount -R "$disk/.cgroups"
+for controller in /sys/fs/cgroup/*/; do
+  case $controller in */unified/) continue ;; esac
+  mkdir -p "$controller$cgroup"
+done
+for file in cpuset.cpus cpuset.mems; do  # empty in a new one, and nothing can run in it then
+  [ ! -e /sys/fs/cgroup/cpuset/$file ] || cat /sys/fs/cgroup/cpuset/$file >"/sys/fs/cgroup/cpuset/$cgroup/$file"
+done
+
+# The kubelet sets these for the whole machine: here it finds what it wants in files of its own.
+mkdir -p "$disk/.settings"
+for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
+  kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
+  file="$disk/.settings/$(echo "${setting%=*}" | tr / _)"
+  echo "${setting#*=}" >"$file"
+  mount --bind "$file" "/proc/sys/${setting%=*}"
+done
+mount --make-rshared /
+
+echo up >"$ready"
+# The first process of a machine takes in those whose parents have ended; bash buries them, too.
+while :; do
+  sleep 1d &
+  wait $!
+done

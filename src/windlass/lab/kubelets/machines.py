@@ -1,0 +1,219 @@
+"""One Node as a machine: its own disk, processes and host name beside its network, with containerd and a kubelet on it.
+
+When its first process ends, so does everything on it, whatever its containers have started: by `off`, or with the lab.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import yaml
+
+from windlass.lab.kubelets.images import PAUSE
+from windlass.lab.kubernetes_binaries import directory, missing, path_of
+from windlass.lab.labs import Lab, LabError
+from windlass.lab.patiences import seconds
+from windlass.lab.processes import Child, program
+from windlass.model.families import IPAddress
+
+SCRIPT = Path(__file__).with_name("machine.sh")
+SECONDS_TO_START = seconds(30.0)
+SECONDS_BETWEEN_LOOKS = 0.05
+CLUSTER_DNS = "10.96.0.10"
+NOT_READY = "node.windlass.dev/not-ready"
+
+_CONTAINERD = """\
+version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+oom_score = 0
+[grpc]
+  address = "/run/containerd/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{pause}"
+  # Without it, where this machine may not raise priorities, no container with one below ours would start.
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        BinaryName = "{runc}"
+"""
+
+
+def runtime_folder() -> Path:
+    """Where containerd and runc were unpacked to."""
+    return directory() / "runtime"
+
+
+class Machine:
+    def __init__(self, lab: Lab, node: str, namespace: str) -> None:
+        self.node = node
+        self.namespace = namespace
+        self.folder = lab.node_folder(node)
+        self._lab_folder = lab.folder
+        self.disk = lab.disk / node
+        self._cgroup = f"{lab.cgroup_prefix}{node}"
+        self._first: Child | None = None
+        self._containerd: Child | None = None
+        self._kubelet: Child | None = None
+
+    async def on(self) -> None:
+        """Nothing but the machine; after `off`, with what is on its disk."""
+        for folder in (self.folder, self.disk):
+            folder.mkdir(parents=True, exist_ok=True)
+        ready = self.folder / "up"
+        ready.unlink(missing_ok=True)
+        namespaces = ("--mount", "--uts", "--pid", "--fork", "--kill-child", "--propagation=private")
+        script = ("bash", str(SCRIPT), self.node, str(self.disk), str(self._lab_folder), self._cgroup, str(ready))
+        self._first = self._child("machine", program("unshare"), *namespaces, *script)
+        await self._until(ready.exists, self._first)
+
+    async def off(self) -> None:
+        """As when the power goes: all that runs on it ends at once."""
+        for child in (self._first, self._containerd, self._kubelet):
+            if child:
+                await child.kill()
+        self._first = self._containerd = self._kubelet = None
+
+    async def start_containerd(self) -> None:
+        configuration = self.folder / "containerd.toml"
+        runc = runtime_folder() / "usr/sbin/runc"
+        configuration.write_text(_CONTAINERD.format(pause=PAUSE, runc=runc))
+        self._containerd = self._inside("containerd", str(_binary("containerd")), "-c", str(configuration))
+        await self._until(self._runtime_answers, self._containerd)
+
+    async def stop_containerd(self) -> None:
+        """As a crash does; its containers go on."""
+        await self._kill(self._containerd)
+        self._containerd = None
+
+    async def import_images(self, archives: Sequence[Path]) -> None:
+        for archive in archives:
+            await self.run(str(_binary("ctr")), "-n", "k8s.io", "images", "import", str(archive))
+
+    async def start_kubelet(self, kubeconfig: Path, address: IPAddress, labels: Sequence[str] = ()) -> None:
+        if absent := missing("kubelet"):
+            raise LabError(absent)
+        configuration = self.folder / "kubelet.yaml"
+        configuration.write_text(yaml.safe_dump(self._kubelet_configuration()))
+        self._kubelet = self._inside(
+            "kubelet",
+            str(path_of("kubelet")),
+            *(f"--config={configuration}", f"--kubeconfig={kubeconfig}"),
+            *(f"--hostname-override={self.node}", f"--node-ip={address}"),
+            *([f"--node-labels={','.join(labels)}"] if labels else []),
+        )
+
+    async def stop_kubelet(self) -> None:
+        await self._kill(self._kubelet)
+        self._kubelet = None
+
+    def command(self, *arguments: str) -> list[str]:
+        """To run something on this machine, from this process' network namespace."""
+        return [program("nsenter"), "-t", str(self.pid), "-m", "-u", "-p", "-n", "--", *arguments]
+
+    async def run(self, *arguments: str, content: str = "") -> str:
+        """Something that ends; what it says. LabError if it fails."""
+        process = await asyncio.create_subprocess_exec(
+            *self.command(*arguments),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            output, _ = await process.communicate(content.encode())
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        said = output.decode(errors="replace").strip()
+        if process.returncode:
+            raise LabError(f"Node {self.node}: `{' '.join(arguments)}` failed: {said}")
+        return said
+
+    # Details ------------------------------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """Of its first process, as this process' own namespace numbers it."""
+        if self._first is None:
+            raise LabError(f"the machine of Node {self.node} is off")
+        return _only_child(self._first.pid)
+
+    def _child(self, name: str, *command: str) -> Child:
+        return Child(
+            f"{name} of Node {self.node}",
+            command,
+            namespace=self.namespace,
+            folder=self.folder,
+            log=self.folder / f"{name}.log",
+            environment={},
+        )
+
+    def _inside(self, name: str, *command: str) -> Child:
+        path = f"{runtime_folder()}/usr/bin:{runtime_folder()}/usr/sbin:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+        enter = (program("nsenter"), "-t", str(self.pid), "-m", "-u", "-p", "--", program("env"), f"PATH={path}")
+        return self._child(name, *enter, program("nice"), "-n", "5", *command)
+
+    async def _kill(self, child: Child | None) -> None:
+        """The program itself: `nsenter`, which waits for it, then ends by itself."""
+        if child and child.alive:
+            os.kill(_only_child(child.pid), signal.SIGKILL)
+            await child.exited
+
+    async def _until(self, check: Callable[[], bool], child: Child) -> None:
+        try:
+            async with asyncio.timeout(SECONDS_TO_START):
+                while child.alive:
+                    if await asyncio.to_thread(check):
+                        return
+                    await asyncio.wait([child.exited], timeout=SECONDS_BETWEEN_LOOKS)
+        except TimeoutError:
+            raise LabError(child.complaint(f"is not up after {SECONDS_TO_START:.0f} s")) from None
+        raise LabError(child.complaint(f"ended with status {child.exited.result()}"))
+
+    def _runtime_answers(self) -> bool:
+        done = subprocess.run(self.command(str(_binary("ctr")), "version"), capture_output=True, check=False)
+        return done.returncode == 0
+
+    def _kubelet_configuration(self) -> dict[str, object]:
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+            "authorization": {"mode": "AlwaysAllow"},  # nobody outside of the lab reaches it
+            "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/{self._cgroup}",
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "enforceNodeAllocatable": [],
+            "clusterDNS": [CLUSTER_DNS],
+            "clusterDomain": "cluster.local",
+            "resolvConf": "/etc/resolv.conf",
+            # This machine's disk is shared, and its images are nowhere else.
+            "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            "imageGCHighThresholdPercent": 100,
+            "imageMinimumGCAge": "24h",
+            "registerWithTaints": [{"key": NOT_READY, "effect": "NoSchedule"}],
+            "kubeAPIQPS": 100,
+            "kubeAPIBurst": 200,
+        }
+
+
+def _binary(name: str) -> Path:
+    return runtime_folder() / "usr/bin" / name
+
+
+def _only_child(pid: int) -> int:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    if len(children) != 1:
+        raise LabError(f"process {pid} has {len(children)} children, and not the one that it was started for")
+    return int(children[0])

@@ -1,0 +1,50 @@
+"""A port of this machine's own loopback that leads to the API server inside of the lab: for a person's kubectl."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import yaml
+
+from windlass.host.linux import namespaces
+from windlass.lab.control_planes import PORT, ControlPlane
+
+_BLOCK = 2**16
+
+
+@asynccontextmanager
+async def reachable(plane: ControlPlane, namespace: str) -> AsyncIterator[Path]:
+    """A kubeconfig that works outside of the lab, for as long as the block lasts."""
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            with namespaces.entered(namespaces.path_of(namespace)):
+                there = socket.create_connection(("127.0.0.1", PORT))
+            there.setblocking(False)
+            their_reader, their_writer = await asyncio.open_connection(sock=there)
+            await asyncio.gather(_pass_on(reader, their_writer), _pass_on(their_reader, writer))
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        content = yaml.safe_load(plane.kubeconfig().read_text())
+        content["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
+        outside = plane.folder / "kubeconfig"
+        outside.touch(mode=0o600)
+        outside.write_text(yaml.safe_dump(content))
+        yield outside
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while block := await reader.read(_BLOCK):
+            writer.write(block)
+            await writer.drain()
+    except OSError:
+        pass  # either end may go at any moment
+    finally:
+        writer.close()

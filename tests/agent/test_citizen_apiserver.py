@@ -1,0 +1,538 @@
+"""The agent as a citizen of a real cluster: what it writes to a kube-apiserver, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+import msgspec
+import pytest
+import pytest_asyncio
+from fed_agents import NODE_IP, FedAgent, fed_node
+
+from windlass.agent import citizens, refusals
+from windlass.agent.agents import Agent
+from windlass.agent.citizens import Citizen
+from windlass.cluster.kubernetes.connections import Connection, Refused, Unreachable
+from windlass.cluster.kubernetes.credentials import Access, Reader
+from windlass.cluster.kubernetes.resources import rules
+from windlass.cluster.kubernetes.servers import APIServer
+from windlass.cluster.kubernetes.writing import GATEWAY_ADDRESSES, NOT_READY, UPLINK_MAC, mark_node, tell
+from windlass.cluster.objects import Problem, Reference
+from windlass.host.linux import namespaces
+from windlass.lab import certificates, kubernetes_binaries, underlays
+from windlass.lab.certificates import Certificate
+from windlass.lab.control_planes import AGENT, ControlPlane, apply
+from windlass.switch.ovsdb import open_database
+
+ABSENT = kubernetes_binaries.missing("etcd", "kube-apiserver")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="it makes network namespaces: needs root"),
+    pytest.mark.skipif(bool(ABSENT), reason=ABSENT),
+    pytest.mark.timeout(300),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+ADDRESS = ip_address("10.99.0.1")
+PATIENCE = 60.0  # nobody waits that long unless something is broken
+NODES, NODE = "/api/v1/nodes", "/api/v1/nodes/node-1"
+SERVICES = "/api/v1/namespaces/default/services"
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
+RBAC = "rbac.authorization.k8s.io"
+OTHER = {"key": "example.com/mine", "value": "v", "effect": "NoExecute"}
+
+
+# The cluster ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Town:
+    plane: ControlPlane
+    connection: Connection  # the administrator's
+
+    async def get(self, path: str, **parameters: str) -> dict:
+        return msgspec.json.decode(await self.connection.request("GET", path, parameters))
+
+    async def put(self, path: str, **document: object) -> None:
+        kind = {NODES: "Node", SERVICES: "Service", SLICES: "EndpointSlice"}[path.rpartition("/")[0]]
+        version = "discovery.k8s.io/v1" if kind == "EndpointSlice" else "v1"
+        name = path.rpartition("/")[2]
+        metadata = {"name": name, **document.pop("metadata", {})}
+        await apply(self.connection, {"apiVersion": version, "kind": kind, "metadata": metadata, **document}, path)
+
+    async def patch(self, path: str, content: object, kind: str = "merge-patch") -> None:
+        body = msgspec.json.encode(content)
+        await self.connection.request("PATCH", path, body=body, content_type=f"application/{kind}+json")
+
+    async def delete(self, path: str, **parameters: str) -> None:
+        with suppress(Refused):
+            await self.connection.request("DELETE", path, parameters)
+
+    async def put_node(self, name: str = "node-1", cidr: str = "172.16.1.0/24", address: str = NODE_IP) -> None:
+        await self.put(f"{NODES}/{name}", spec={"podCIDR": cidr, "podCIDRs": [cidr]} if cidr else {})
+        status = {"addresses": [{"type": "InternalIP", "address": address}]}
+        await self.patch(f"{NODES}/{name}/status", {"status": status})
+
+    async def put_service(self, name: str, **spec: object) -> None:
+        await self.put(f"{SERVICES}/{name}", spec={"ports": [{"name": "http", "port": 80}]} | spec)
+
+    async def taints(self) -> list[dict]:
+        return (await self.get(NODE))["spec"].get("taints", [])
+
+    async def annotations(self) -> dict[str, str]:
+        return (await self.get(NODE))["metadata"].get("annotations", {})
+
+    async def events(self, kind: str, name: str) -> list[dict]:
+        found = (await self.get(EVENTS))["items"]
+        return [one for one in found if (one["regarding"]["kind"], one["regarding"]["name"]) == (kind, name)]
+
+    async def allow(self, allowed: list[dict[str, object]]) -> None:
+        """The agents may do this, and no more."""
+        api = {"apiVersion": f"{RBAC}/v1", "metadata": {"name": "windlass"}}
+        path = f"/apis/{RBAC}/v1"
+        await apply(self.connection, {**api, "kind": "ClusterRole", "rules": allowed}, f"{path}/clusterroles/windlass")
+        binding = {
+            **api,
+            "kind": "ClusterRoleBinding",
+            "subjects": [{"apiGroup": RBAC, "kind": "User", "name": AGENT}],
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "windlass"},
+        }
+        await apply(self.connection, binding, f"{path}/clusterrolebindings/windlass")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def control_plane(tmp_path_factory) -> AsyncIterator[ControlPlane]:
+    """One for all: it takes a while to start."""
+    name = f"wlt-{secrets.token_hex(3)}"
+    plane = ControlPlane(name, tmp_path_factory.mktemp("cp"), [ADDRESS])
+    underlays.make_namespace(name)
+    try:
+        command = ["ip", "-netns", name, "address", "add", f"{ADDRESS}/32", "dev", "lo"]
+        await asyncio.to_thread(subprocess.run, command, check=True)
+        await plane.start()
+        yield plane
+    finally:
+        await plane.end()
+        namespaces.delete(name)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def town(control_plane) -> AsyncIterator[Town]:
+    """Nothing in it but what the server makes itself; the agents may do what the product's role says."""
+    async with control_plane.connection() as connection:
+        town = Town(control_plane, connection)
+        await town.allow(rules())
+        yield town
+        for path in (NODES, SLICES, EVENTS):
+            await town.delete(path)
+        for one in (await town.get(SERVICES))["items"]:
+            if one["metadata"]["name"] != "kubernetes":
+                await town.delete(f"{SERVICES}/{one['metadata']['name']}")
+
+
+@pytest.fixture
+def hasty(monkeypatch) -> None:
+    """What takes patience in a cluster takes none here."""
+    monkeypatch.setattr(citizens, "GRACE", 0.5)
+    monkeypatch.setattr(refusals, "SETTLED", 0.2)
+
+
+# The agent --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Inhabitant:
+    agent: Agent
+    fed: FedAgent
+    requests: int = 0  # of the citizen
+
+    @property
+    def told(self) -> str:
+        return f"{self.agent.status.waiting_for} {self.agent.problems}"
+
+    async def is_ready(self) -> None:
+        assert await self.agent.status.wait_until(lambda: self.agent.status.ready, PATIENCE), self.told
+
+    async def says(self, *words: str, area: str = "") -> str:
+        def said() -> str:
+            return " | ".join(self.agent.problems.get(area, ()) if area else [self.told])
+
+        assert await self.agent.status.wait_until(lambda: all(word in said() for word in words), PATIENCE), self.told
+        return said()
+
+    async def is_content(self) -> None:
+        assert await self.agent.status.wait_until(lambda: not self.agent.problems, PATIENCE), self.told
+
+
+@asynccontextmanager
+async def living(fed: FedAgent, plane: ControlPlane, access: Reader | None = None) -> AsyncIterator[Inhabitant]:
+    """An agent on this Node that follows the real server, and a citizen that speaks for it."""
+    access = access or (lambda: plane.access(AGENT))
+    agent = Agent(fed._config, fed.host, APIServer(access, "node-1", plane.socket_factory))
+    one = Inhabitant(agent, fed)
+
+    def counted() -> Access:
+        one.requests += 1
+        return access()
+
+    citizen = Citizen(counted, "node-1", plane.socket_factory)
+    async with open_database(str(fed._config.ovsdb_socket), patience=5) as database:
+        tasks = [asyncio.create_task(agent.serve(database)), asyncio.create_task(citizen.live(agent))]
+        try:
+            yield one
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
+
+
+@asynccontextmanager
+async def inhabitant(plane: ControlPlane, access: Reader | None = None, **options: object) -> AsyncIterator[Inhabitant]:
+    async with fed_node(**options) as fed, living(fed, plane, access) as one:
+        yield one
+
+
+async def until(found: Callable[[], Awaitable[object]], *, is_so: Callable[[object], object] = bool) -> object:
+    async with asyncio.timeout(PATIENCE):
+        while not is_so(answer := await found()):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # of the server, which nobody watches here
+    return answer
+
+
+# The Node ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_node_whose_network_is_ready(town, monkeypatch):
+    """Annotations come, the taint goes, what others wrote stays; and a restart of the agent writes nothing."""
+    monkeypatch.setattr(citizens, "LOOK_AGAIN", 0.1)
+    await town.put_node()
+    await town.patch(
+        NODE, {"metadata": {"annotations": {"example.com/a": "b"}}, "spec": {"taints": [OTHER, NOT_READY]}}
+    )
+    async with fed_node() as fed:
+        async with living(fed, town.plane) as one:
+            await one.is_ready()
+            await until(town.annotations, is_so=lambda found: UPLINK_MAC in found)
+            mac = one.agent.state.node.uplink_mac
+        found = await town.get(NODE)
+        assert found["metadata"]["annotations"] == {
+            "example.com/a": "b",
+            UPLINK_MAC: mac,
+            GATEWAY_ADDRESSES: "172.16.1.1",
+        }
+        assert found["spec"]["taints"] == [OTHER]
+        async with living(fed, town.plane) as one:
+            await one.is_ready()
+            await until(lambda: _requests(one), is_so=lambda number: number >= 3)
+            # The Node is made anew, and is told all of it again: the first write of this agent.
+            assert (await town.get(NODE))["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"]
+            await town.delete(NODE)
+            await town.put_node()
+            await until(town.annotations, is_so=lambda found: found.get(GATEWAY_ADDRESSES) == "172.16.1.1")
+            await one.is_content()
+
+
+async def _requests(one: Inhabitant) -> int:
+    return one.requests
+
+
+async def test_nothing_is_written_that_is_there(town):
+    await town.put_node()
+    async with town.plane.connection(AGENT) as connection:
+        for is_ready in (False, True):
+            await mark_node(connection, "node-1", {UPLINK_MAC: "0a:00:00:00:00:01"}, is_ready=is_ready)
+            before = await town.get(NODE)
+            await mark_node(connection, "node-1", {UPLINK_MAC: "0a:00:00:00:00:01"}, is_ready=is_ready)
+            assert await town.get(NODE) == before
+            assert (NOT_READY in before["spec"].get("taints", [])) is not is_ready
+        await mark_node(connection, "node-9", {UPLINK_MAC: "0a:00:00:00:00:01"}, is_ready=True)  # there is none
+
+
+async def test_taints_of_others_survive_every_race(town):
+    await town.put_node()
+    mine = [{**OTHER, "key": f"example.com/{number}"} for number in range(20)]
+    await town.patch(NODE, {"spec": {"taints": [OTHER]}})
+
+    async def toggle() -> None:
+        async with town.plane.connection(AGENT) as connection:
+            for number in range(30):
+                try:
+                    await mark_node(connection, "node-1", {}, is_ready=bool(number % 2))
+                except Refused as error:  # others were faster each time; the agent tries again later
+                    assert error.code == 409  # noqa: PT017
+
+    async def add() -> None:
+        for taint in mine:
+            await town.patch(NODE, [{"op": "add", "path": "/spec/taints/0", "value": taint}], "json-patch")
+
+    await asyncio.gather(toggle(), add())
+    found = await town.taints()
+    assert {taint["key"] for taint in found} - {NOT_READY["key"]} == {taint["key"] for taint in [OTHER, *mine]}
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_node_that_loses_its_network(town):
+    await town.put_node()
+    async with inhabitant(town.plane) as one:
+        await one.is_ready()
+        await until(town.annotations, is_so=lambda found: UPLINK_MAC in found)
+        await one.fed.switch._switch.kill()
+        await until(town.taints, is_so=lambda found: NOT_READY in found)
+        assert UPLINK_MAC in await town.annotations()
+        await one.fed.switch.restart()
+        await one.is_ready()
+        await until(town.taints, is_so=lambda found: NOT_READY not in found)
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_node_without_pod_cidr(town):
+    await town.put_node(cidr="")
+    async with inhabitant(town.plane) as one:
+        told = await one.says("spec.podCIDRs is empty", area="node")
+        assert told == one.agent.status.waiting_for
+        (event,) = await until(lambda: town.events("Node", "node-1"))
+        assert told == f"Node node-1: {event['note']}"
+        uid = (await town.get(NODE))["metadata"]["uid"]
+        assert event["regarding"] == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": uid}
+        assert (event["type"], event["reason"]) == ("Warning", "NotUsable")
+        await until(town.taints, is_so=lambda found: NOT_READY in found)
+        await town.put_node()
+        await one.is_ready()
+        await until(town.taints, is_so=lambda found: NOT_READY not in found)
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_node_with_the_pod_cidr_of_another(town):
+    await town.put_node()
+    await town.put_node("node-2", address="10.176.25.12")
+    async with inhabitant(town.plane) as one:
+        await one.is_ready()
+        sentence = "its PodCIDR 172.16.1.0/24 overlaps that of Node node-2"
+        await one.says(f"Node node-1: {sentence}", "Node node-2: its PodCIDR", area="cluster")
+        (event,) = await until(lambda: town.events("Node", "node-1"))
+        assert event["note"].startswith(sentence)
+        assert await town.events("Node", "node-2") == [], "it speaks for itself"
+
+
+# Objects that it had to refuse ------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_objects_that_the_api_accepts_and_the_agent_cannot_serve(town):
+    await town.put_node()
+    await town.put_service("first", externalIPs=["192.0.2.1"])
+    async with inhabitant(town.plane) as one:
+        await one.is_ready()
+        await town.put_service("second", externalIPs=["192.0.2.1", "172.16.1.77"])
+        await town.put(
+            f"{SLICES}/odd",
+            metadata={"labels": {"kubernetes.io/service-name": "first"}},
+            addressType="IPv4",
+            endpoints=[{"addresses": ["240.0.0.1"]}],
+            ports=[{"name": "http", "port": 8080}],
+        )
+        told = await one.says(
+            "Service default/second: 192.0.2.1:80/TCP belongs to Service default/first",
+            "spec.externalIPs[1]: 172.16.1.77 is inside 172.16.1.0/24, the PodCIDR of this Node",
+            "EndpointSlice default/odd: endpoints[0].addresses: 240.0.0.1 is a reserved address",
+            area="services",
+        )
+        events = await until(lambda: town.events("Service", "second"), is_so=lambda found: len(found) == 2)
+        events += await until(lambda: town.events("EndpointSlice", "odd"))
+        found = await town.get(f"{SLICES}/odd")
+        assert events[2]["regarding"] == {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "namespace": "default",
+            "name": "odd",
+            "uid": found["metadata"]["uid"],
+        }
+        assert all(event["note"] in told for event in events)
+        assert {"default/first", "default/second"} <= set(one.agent.state.services), "the rest keeps working"
+        # Another agent says the same: that is one Event. And kubectl shows it.
+        regarding = Reference(**{key: value for key, value in events[2]["regarding"].items() if key != "apiVersion"})
+        async with town.plane.connection(AGENT) as connection:
+            await tell(connection, Problem("", events[2]["note"], regarding), "node-2")
+        assert len(await town.events("EndpointSlice", "odd")) == 1
+        # Mended, it is over.
+        await town.delete(f"{SLICES}/odd")
+        await town.delete(f"{SERVICES}/second")
+        await one.is_content()
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_many_malformed_objects_do_not_hammer_the_server(town):
+    await town.put_node()
+    for number in range(40):
+        await town.put_service(f"bad-{number}", externalIPs=["172.16.1.77"])
+    async with inhabitant(town.plane) as one:
+        await one.is_ready()
+        began, asked = time.monotonic(), one.requests
+        await until(lambda: town.get(EVENTS), is_so=lambda found: len(found["items"]) == 40)
+        assert 40 / (time.monotonic() - began) < 2 * citizens.EVENTS_PER_SECOND
+        assert one.requests - asked <= 42, "an attempt for each, and a look at the Node"
+
+
+async def test_a_namespace_that_goes_takes_its_events_with_it(town):
+    async with town.plane.connection(AGENT) as connection:
+        await tell(connection, Problem("", "it is wrong", Reference("Service", "web", "nowhere", "1")), "node-1")
+        namespaces_path = "/api/v1/namespaces"
+        made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "going"}}
+        await apply(town.connection, made, f"{namespaces_path}/going")
+        await town.delete(f"{namespaces_path}/going")  # nobody completes it: there are no controllers
+        await tell(connection, Problem("", "it is wrong", Reference("Service", "web", "going", "1")), "node-1")
+
+
+async def test_what_is_too_long_is_shortened(town):
+    problem = Problem("", "é" * 2000, Reference("Service", "web", "default", "1"))
+    async with town.plane.connection(AGENT) as connection:
+        await tell(connection, problem, "node-" * 50)
+    (event,) = await town.events("Service", "web")
+    assert event["note"].endswith("é...")
+    assert len(event["reportingInstance"]) == 128
+
+
+# What it may not, and what it cannot ------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_writes_that_are_forbidden(town):
+    await town.allow([rule for rule in rules() if rule["verbs"] == ["list", "watch"]])
+    await town.put_node()
+    await town.put_service("web", externalIPs=["172.16.1.77"])
+    async with inhabitant(town.plane) as one:
+        await one.is_ready()
+        told = await one.says(
+            "annotations and taint of this Node cannot be written: https://10.99.0.1:6443 forbids it (403)",
+            'User "windlass" cannot patch resource "nodes"',
+            "Events cannot be written: https://10.99.0.1:6443 forbids it (403)",
+            'User "windlass" cannot create resource "events"',
+            area="cluster writes",
+        )
+        assert "the ClusterRole of Windlass allows it" in told
+        assert one.agent.status.ready
+        await town.allow(rules())
+        await until(lambda: town.events("Service", "web"))
+        await until(town.annotations, is_so=lambda found: UPLINK_MAC in found)
+        assert await one.agent.status.wait_until(lambda: "cluster writes" not in one.agent.problems, PATIENCE)
+
+
+async def test_more_than_the_role_allows(town):
+    await town.put_node()
+    async with town.plane.connection(AGENT) as connection:
+        for method, path in (
+            ("GET", NODE),
+            ("DELETE", NODE),
+            ("PATCH", f"{NODE}/status"),
+            ("DELETE", EVENTS),
+            ("GET", EVENTS),
+            ("POST", "/api/v1/namespaces/default/events"),
+            ("GET", "/api/v1/secrets"),
+        ):
+            with pytest.raises(Refused, match=r"forbids it \(403\)"):
+                await connection.request(method, path, body=b"{}", content_type="application/merge-patch+json")
+
+
+def _with(plane: ControlPlane, **changes: str) -> Reader:
+    access = msgspec.structs.replace(plane.access(AGENT), **changes)
+    return lambda: access
+
+
+async def test_a_server_that_is_not_there_or_another(town):
+    await town.put_node()
+    for server, sentence in (
+        ("https://10.99.0.1:6444", "Connection refused; does the API server run there?"),
+        ("https://127.0.0.1:2379", "Connection reset by peer; does the API server run there?"),  # etcd
+        ("http://127.0.0.1:2379", "Not Found (404)"),
+    ):
+        async with inhabitant(town.plane, _with(town.plane, server=server)) as one:
+            await one.says(server, sentence, "waiting for it", area="cluster source")
+            assert server in one.agent.status.waiting_for
+
+
+async def test_a_refused_token(town):
+    await town.put_node()
+    held = {"token": "stolen"}
+
+    def access() -> Access:
+        return msgspec.structs.replace(town.plane.access(AGENT), **held)
+
+    async with inhabitant(town.plane, access) as one:
+        await one.says(
+            "does not accept the token of user windlass", "(401); is it of this cluster", area="cluster source"
+        )
+        assert "(401)" in one.agent.status.waiting_for
+        held["token"] = AGENT  # it is replaced on disk
+        await one.is_ready()
+        await one.is_content()
+        await until(town.annotations, is_so=lambda found: UPLINK_MAC in found)
+
+
+async def test_a_client_certificate_that_is_expired(town, tmp_path):
+    await town.put_node()
+    authority = Certificate(town.plane.folder / "ca.crt", town.plane.folder / "ca.key")
+    made = await asyncio.to_thread(
+        lambda: certificates.issue(authority, tmp_path, "agent", subject=f"/CN={AGENT}", days=-1)
+    )
+    certificate, key = (file.read_text() for file in made)
+    access = _with(town.plane, token="", certificate=certificate, key=key, identity="the client certificate of x")
+    async with inhabitant(town.plane, access) as one:
+        await one.says("does not accept the client certificate of x (401)", "not expired?", area="cluster source")
+
+
+async def test_a_server_whose_certificate_is_expired(town):
+    await town.put_node()
+    folder = town.plane.folder
+    kept = {file: file.read_bytes() for file in (folder / "server.crt", folder / "server.key")}
+    authority = Certificate(folder / "ca.crt", folder / "ca.key")
+    try:
+        await asyncio.to_thread(
+            lambda: certificates.issue(authority, folder, "server", alternatives=[f"IP:{ADDRESS}"], days=-1)
+        )
+        await until(lambda: _answer(town.plane), is_so=lambda answer: "certificate has expired" in str(answer))
+        async with inhabitant(town.plane) as one:
+            await one.says(
+                "https://10.99.0.1:6443: its certificate is not accepted: certificate has expired",
+                "renew it, or look at this machine's clock",
+                area="cluster source",
+            )
+            for file, content in kept.items():
+                file.write_bytes(content)
+            await one.is_ready()
+            await one.is_content()
+    finally:
+        for file, content in kept.items():
+            file.write_bytes(content)
+        await until(lambda: _answer(town.plane), is_so=lambda answer: answer == "ok")
+
+
+async def _answer(plane: ControlPlane) -> str:
+    try:
+        async with plane.connection() as connection:
+            return (await connection.request("GET", "/readyz")).decode()
+    except Unreachable as error:
+        return str(error)
+
+
+async def test_a_server_that_goes_away_and_comes_back(town):
+    """Nothing on the Node changes; what there is to write is written when it is back."""
+    await town.put_node()
+    async with inhabitant(town.plane) as one:
+        await one.is_ready()
+        await until(town.annotations, is_so=lambda found: UPLINK_MAC in found)
+        await town.plane.stop_server()
+        await one.says("does the API server run there?", "what was read before stays", area="cluster source")
+        assert one.agent.status.ready
+        await town.plane.start_server()
+        await one.is_content()
+        assert NOT_READY not in await town.taints()

@@ -1,0 +1,65 @@
+"""Which refused objects are told of in the cluster, when and how often."""
+
+from __future__ import annotations
+
+from windlass.agent.refusals import SETTLED, Refusals
+from windlass.cluster.objects import Problem, Reference
+
+
+def problem(name: str, sentence: str = "it is wrong", kind: str = "Service") -> Problem:
+    return Problem(f"{kind} {name}", sentence, Reference(kind, name))
+
+
+def all_told(refusals: Refusals, now: float) -> list[str]:
+    found = []
+    while (one := refusals.due(now)) is not None:
+        refusals.told(one)
+        found.append(one.where)
+    return found
+
+
+def test_each_is_told_once_while_it_stays():
+    refusals = Refusals("node-1")
+    refusals.hear([problem("web")], 0.0)
+    assert all_told(refusals, SETTLED) == ["Service web"]
+    refusals.hear([problem("web"), problem("shop")], 100.0)
+    assert all_told(refusals, 200.0) == ["Service shop"]
+    # Another sentence is another problem; one that was mended and is back is told again.
+    refusals.hear([problem("web", "it is otherwise wrong")], 300.0)
+    assert all_told(refusals, 400.0) == ["Service web"]
+    refusals.hear([problem("shop"), problem("web", "it is otherwise wrong")], 500.0)
+    assert all_told(refusals, 600.0) == ["Service shop"]
+
+
+def test_what_mends_itself_in_a_moment_is_no_news():
+    refusals = Refusals("node-1")
+    refusals.hear([problem("web")], 0.0)
+    assert refusals.due(SETTLED - 0.1) is None
+    refusals.hear([], SETTLED - 0.1)
+    assert refusals.due(SETTLED) is None
+
+
+def test_when_to_look_again():
+    refusals = Refusals("node-1")
+    assert refusals.seconds_until_due(0.0, most=300.0) == 300.0
+    refusals.hear([problem("web")], 10.0)
+    refusals.hear([problem("web"), problem("shop")], 12.0)
+    assert refusals.seconds_until_due(12.0, most=300.0) == SETTLED - 2.0
+    assert refusals.seconds_until_due(100.0, most=300.0) == 0.0
+    assert all_told(refusals, 10.0 + SETTLED) == ["Service web"]
+
+
+def test_each_node_speaks_for_itself():
+    refusals = Refusals("node-1")
+    refusals.hear([problem("node-1", kind="Node"), problem("node-2", kind="Node"), Problem("a.yaml", "broken")], 0.0)
+    assert all_told(refusals, SETTLED) == ["Node node-1"]
+
+
+def test_two_agents_do_not_begin_with_the_same():
+    problems = [problem(f"web-{number}") for number in range(100)]
+    first = set()
+    for _ in range(20):
+        refusals = Refusals("node-1")
+        refusals.hear(problems, 0.0)
+        first.add(refusals.due(SETTLED))
+    assert len(first) > 1

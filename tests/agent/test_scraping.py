@@ -1,0 +1,137 @@
+"""The agent's figures at a TCP address, and kubelet's probes: asked as Prometheus and kubelet ask."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from http import HTTPStatus
+from pathlib import Path
+
+import aiohttp
+import aiohttp.web
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+
+from windlass.agent import scraping
+
+WINDLASS = str(Path(sys.executable).with_name("windlass"))
+
+
+@pytest.fixture
+def registry():
+    made = CollectorRegistry()
+    Gauge("windlass_ready", "1 when the Node's network is in place", registry=made).set(1)
+    return made
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+async def get(port: int, path: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
+        return answer.status, await answer.text()
+
+
+async def opened(port: int) -> None:
+    while True:
+        with suppress(OSError):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
+            await writer.wait_closed()
+            return
+        await asyncio.sleep(0.01)
+
+
+async def test_figures_and_nothing_else_are_told(registry):
+    port = free_port()
+    async with scraping.exposed(("127.0.0.1", port), registry, lambda _: None):
+        await opened(port)
+        status, figures = await get(port, "/metrics")
+        assert status == HTTPStatus.OK
+        assert "windlass_ready 1.0" in figures
+        for path in ("/v1/state", "/v1/flows", "/healthz", "/"):
+            assert (await get(port, path))[0] == HTTPStatus.NOT_FOUND
+
+
+async def test_a_port_that_somebody_else_has_is_told_of_and_tried_again(registry, monkeypatch):
+    monkeypatch.setattr(scraping, "RETRY_SECONDS", 0.01)
+    told: asyncio.Queue[list[str]] = asyncio.Queue()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        exposed = scraping.exposed(("127.0.0.1", port), registry, lambda sentences: told.put_nowait(list(sentences)))
+        async with exposed:
+            (sentence,) = await told.get()
+            assert sentence.startswith(f"port {port} for metrics cannot be opened: Address already in use; it is tried")
+            taken.close()
+            while await told.get():
+                pass
+            assert (await get(port, "/metrics"))[0] == HTTPStatus.OK
+
+
+async def test_nowhere_unless_asked_for(registry):
+    async with scraping.exposed(None, registry, lambda _: pytest.fail("there is nothing to tell")):
+        pass
+
+
+# kubelet's probes ----------------------------------------------------------------------------------------------------
+
+
+async def probed(question: str, path: Path) -> tuple[int, str]:
+    command = [WINDLASS, "probe", question, "--socket", str(path)]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+async def answer(path: Path, status: int, body: str):
+    async def reply(_request):
+        return aiohttp.web.Response(status=status, text=body)
+
+    runner = aiohttp.web.ServerRunner(aiohttp.web.Server(reply))
+    await runner.setup()
+    await aiohttp.web.UnixSite(runner, str(path)).start()
+    return runner
+
+
+async def test_an_agent_that_waits_is_live_but_not_ready(tmp_path):
+    path = tmp_path / "agent.sock"
+    runner = await answer(path, 503, '{"ready":false,"waitingFor":"the switch"}')
+    try:
+        assert await probed("live", path) == (0, "")
+        status, said = await probed("ready", path)
+        assert status == 1
+        assert "not ready: " in said
+        assert "the switch" in said
+    finally:
+        await runner.cleanup()
+
+
+async def test_an_agent_that_is_ready(tmp_path):
+    path = tmp_path / "agent.sock"
+    runner = await answer(path, 200, '{"ready":true}')
+    try:
+        assert await probed("live", path) == (0, "")
+        assert await probed("ready", path) == (0, "")
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("question", ["live", "ready"])
+async def test_no_agent_is_neither(tmp_path, question):
+    path = tmp_path / "agent.sock"
+    status, said = await probed(question, path)
+    assert status == 1
+    assert f"{path}: the agent does not answer: No such file or directory" in said
+
+
+async def test_one_that_says_nothing_is_neither(tmp_path):
+    path = tmp_path / "agent.sock"
+    server = await asyncio.start_unix_server(lambda _, writer: writer.close(), path)
+    async with server:
+        status, said = await probed("live", path)
+    assert status == 1
+    assert "the agent does not answer: " in said
