@@ -1,5 +1,5 @@
 # One target per habit. `make demo` and `make test` need nothing beforehand but a Debian 12 machine and root.
-.PHONY: help setup demo test scenarios lint format goldens docs cases bench test-cluster test-kernel manifests lock clean
+.PHONY: help setup demo test scenarios lint format goldens docs cases bench test-cluster test-conformance test-conformance-all test-kernel manifests lock clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-12s %s\n", $$1, $$2 }'
@@ -46,6 +46,12 @@ bench: setup ## the benchmarks, each beside its floor
 
 test-cluster: setup ## tests and scenarios on a real API server, which it builds once for a machine (minutes)
 	tools/test-cluster
+
+test-conformance: setup ## Kubernetes' own Conformance tests of the network, in encap and noEncap, on whole clusters (minutes)
+	.venv/bin/python tools/test-conformance
+
+test-conformance-all: setup ## the other tests of the network that need nothing special, on four Nodes in three zones (minutes)
+	.venv/bin/python tools/test-conformance --suite others
 
 test-kernel: setup ## a few scenarios on the kernel datapath, in an emulated machine (minutes)
 	tools/test-kernel

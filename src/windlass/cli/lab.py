@@ -16,8 +16,10 @@ from windlass.lab.api_servers import RealAPIServer
 from windlass.lab.fuzz import features
 from windlass.lab.fuzz import runs as fuzz_runs
 from windlass.lab.fuzz.scripts import script
+from windlass.lab.kubelets.clusters import Shape
 from windlass.lab.labs import LabError
 from windlass.lab.publishers import ManifestFolder
+from windlass.model.nodes import TrafficMode
 
 
 @click.group()
@@ -61,8 +63,11 @@ def run(
 
     Exit status: 0 all probes passed, 1 a probe failed, 2 a scenario could not be read or brought up.
     """
-    publisher_of = RealAPIServer if cluster == "apiserver" else ManifestFolder
-    sys.exit(runs.run(paths, json_file=json_file, jobs=jobs, publisher_of=publisher_of))
+    sys.exit(runs.run(paths, json_file=json_file, jobs=jobs, publisher_of=_publisher(cluster)))
+
+
+def _publisher(cluster: str) -> runs.PublisherOf:
+    return RealAPIServer if cluster == "apiserver" else ManifestFolder
 
 
 def _names(_context: click.Context, _parameter: click.Parameter, value: str) -> list[str]:
@@ -130,12 +135,43 @@ def fuzz(
 
 
 @lab.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=click.Path(path_type=Path), required=False)
 @click.option("--detach", is_flag=True, help="Return when the cluster stands; `windlass lab down` ends it.")
-def up(path: Path, detach: bool) -> None:
-    """Bring a scenario's cluster up and keep it, without sending its probes, until Ctrl-C or `windlass lab down`."""
+@click.option(
+    "--cluster",
+    type=click.Choice(["manifests", "apiserver", "kubelet"]),
+    default="manifests",
+    show_default=True,
+    help="A scenario's objects from a folder or from a real API server; or a whole Kubernetes, with no scenario.",
+)
+@click.option("--nodes", type=click.IntRange(1, 9), default=2, show_default=True, help="With kubelet: how many Nodes.")
+@click.option(
+    "--zones", type=click.IntRange(0, 9), default=0, show_default=True, help="With kubelet: in so many zones."
+)
+@click.option(
+    "--mode",
+    type=click.Choice([mode.value for mode in TrafficMode]),
+    default=TrafficMode.ENCAP.value,
+    show_default=True,
+    help="With kubelet: the traffic mode.",
+)
+def up(path: Path | None, detach: bool, cluster: str, nodes: int, zones: int, mode: str) -> None:
+    r"""Bring a cluster up and keep it until Ctrl-C or `windlass lab down`.
+
+    With PATH, that of a scenario, without sending its probes. With --cluster kubelet a whole Kubernetes: a kubelet and
+    containerd for each Node, Windlass from its chart, CoreDNS, and a kubeconfig for you (see tools/build-kubernetes).
+
+    \b
+    windlass lab up scenarios/tour
+    windlass lab up --cluster kubelet --nodes 3 --mode noEncap --detach
+    """
+    if (path is None) is not (cluster == "kubelet"):
+        raise click.UsageError("give a scenario's PATH, or --cluster kubelet; not both")
     with _told():
-        keepers.up(path, detach=detach, say=click.echo)
+        if path is None:
+            keepers.up_kubelets(Shape(nodes, TrafficMode(mode), zones), detach=detach, say=click.echo)
+        else:
+            keepers.up(path, publisher_of=_publisher(cluster), detach=detach, say=click.echo)
 
 
 @lab.command()

@@ -97,7 +97,7 @@ class ControlPlane:
         self._extent = extent
         self._users = {**USERS, **{kubelet_user(node): "system:nodes" for node in kubelets}}
         self._addresses = addresses
-        self._namespace = namespace
+        self.namespace = namespace
         self._etcd: Child | None = None
         self._server: Child | None = None
         self._others: list[Child] = []
@@ -117,7 +117,7 @@ class ControlPlane:
         """Reaches the server from this process, which is in another namespace."""
 
         def made(address: AddressInfo) -> socket.socket:
-            with namespaces.entered(namespaces.path_of(self._namespace)):
+            with namespaces.entered(namespaces.path_of(self.namespace)):
                 return watched_socket(address)
 
         return made
@@ -181,7 +181,7 @@ class ControlPlane:
             name,
             # On a machine of two cores it would starve the Nodes' packets while it starts.
             [program("nice"), "-n", "10", str(path_of(name)), *arguments],
-            namespace=self._namespace,
+            namespace=self.namespace,
             folder=self.folder,
             log=self.folder / f"{name}.log",
             environment={},

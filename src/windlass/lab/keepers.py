@@ -7,34 +7,57 @@ import fcntl
 import os
 import signal
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from windlass.host.linux import namespaces
 from windlass.lab import labs, runs
 from windlass.lab.agents import Agents, Programs
+from windlass.lab.kubelets import clusters as kubelets
+from windlass.lab.kubelets.relays import reachable
+from windlass.lab.kubernetes_binaries import path_of
 from windlass.lab.labs import Description, Lab, LabError
+from windlass.lab.processes import program
+from windlass.lab.publishers import ManifestFolder
 from windlass.lab.scenarios import Scenario
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from pathlib import Path
 
+    from windlass.lab.kubelets.clusters import Shape
     from windlass.lab.labs import Place
 
 
-def up(path: Path, *, programs: Programs | None = None, detach: bool = False, say: runs.Say = print) -> None:
+def up(
+    path: Path,
+    *,
+    programs: Programs | None = None,
+    publisher_of: runs.PublisherOf = ManifestFolder,
+    detach: bool = False,
+    say: runs.Say = print,
+) -> None:
     """Brings the scenario at `path` to its last step without sending its probes, and keeps it until Ctrl-C or `down`.
 
     Detached, a process of its own keeps it; this one returns when the cluster stands.
     """
     nodes = programs or Programs()
     runs.check_machine(nodes)
-    scenario = _the_one(path)
+    _stand(partial(_keep, _the_one(path), nodes, publisher_of), say, detach=detach)
+
+
+def up_kubelets(shape: Shape, *, detach: bool = False, say: runs.Say = print) -> None:
+    """The same with a whole Kubernetes, of this shape."""
+    runs.check_machine(Programs())
+    _stand(partial(_keep_kubelets, shape), say, detach=detach)
+
+
+def _stand(keep: Callable[[runs.Say, runs.Say], Coroutine[None, None, None]], say: runs.Say, *, detach: bool) -> None:
     if detach:
-        _in_the_background(lambda tell: asyncio.run(_keep(scenario, nodes, tell)), say)
+        _in_the_background(lambda tell: asyncio.run(_until_ended(keep(tell, lambda _: None))), say)
     else:
         with suppress(KeyboardInterrupt):
-            asyncio.run(_keep(scenario, nodes, say))
+            asyncio.run(_until_ended(keep(say, say)))
 
 
 def down(lab_id: str | None = None) -> str:
@@ -58,21 +81,39 @@ def enter(name: str, command: Sequence[str], lab_id: str | None = None) -> None:
     """Becomes the command, in the network of a Node, a Pod or a host. Tools of Open vSwitch find the Node's switch."""
     place = _place(_chosen(lab_id), name)
     environment = {**os.environ, **_environment(place)}
+    if place.pid:  # a machine of its own: its files, processes and name, too
+        inside = ("-t", str(place.pid), "--mount", "--uts", "--pid", "--net", f"--wd={os.sep}")
+        os.execve(program("nsenter"), ["nsenter", *inside, "--", *command], environment)  # noqa: S606
     with namespaces.entered(namespaces.path_of(place.namespace)):
         os.execvpe(command[0], list(command), environment)  # noqa: S606 (this is what `exec` is for)
 
 
-async def _keep(scenario: Scenario, programs: Programs, say: runs.Say) -> None:
-    keeping = asyncio.current_task()
-    assert keeping  # noqa: S101 (for mypy: a coroutine that runs has a task)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, keeping.cancel)
+async def _keep(
+    scenario: Scenario, programs: Programs, publisher_of: runs.PublisherOf, say: runs.Say, _progress: runs.Say
+) -> None:
+    async with runs.standing(scenario, lambda lab: Agents(lab, programs, publisher_of(lab))) as cluster:
+        for step, world in scenario.worlds():
+            await cluster.reach(world, step.actions)
+        cluster.describe(scenario.name)
+        say(f"lab {cluster.lab.id} stands: {', '.join(cluster.places())}")
+        await asyncio.get_running_loop().create_future()  # until somebody ends us
+
+
+async def _keep_kubelets(shape: Shape, say: runs.Say, progress: runs.Say) -> None:
+    async with kubelets.standing(shape, progress) as cluster, reachable(cluster.plane) as kubeconfig:
+        cluster.describe()
+        say(
+            f"lab {cluster.lab.id} stands: {', '.join(cluster.shape.names)}\n"
+            f"  export KUBECONFIG={kubeconfig}  # kubectl is {path_of('kubectl')}"
+        )
+        await asyncio.get_running_loop().create_future()
+
+
+async def _until_ended(keeping: Coroutine[None, None, None]) -> None:
+    task = asyncio.ensure_future(keeping)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     with suppress(asyncio.CancelledError):
-        async with runs.standing(scenario, lambda lab: Agents(lab, programs)) as cluster:
-            for step, world in scenario.worlds():
-                await cluster.reach(world, step.actions)
-            cluster.describe(scenario.name)
-            say(f"lab {cluster.lab.id} stands: {', '.join(cluster.places())}")
-            await asyncio.get_running_loop().create_future()  # until somebody ends us
+        await task
 
 
 def _the_one(path: Path) -> Scenario:

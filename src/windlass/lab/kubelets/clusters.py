@@ -148,6 +148,16 @@ class KubeletCluster:
         kubeconfig = self.plane.kubeconfig(kubelet_user(node))
         await self.machines[node].start_kubelet(kubeconfig, shape.address(node), shape.labels(node))
 
+    async def reboot(self, node: str) -> None:
+        """As after a power failure: what is on its disk is there, and nothing else. Not of the control plane's Node."""
+        machine = self.machines[node]
+        await machine.off()
+        await asyncio.to_thread(self._underlay.unplug, self._plugs[node])
+        await asyncio.to_thread(self._underlay.plug, self._plugs[node])
+        await machine.on()
+        await machine.start_containerd()
+        await self.start_kubelet(node)
+
     def describe(self) -> None:
         """For `lab status` and `lab exec`."""
         places = {f"node/{node}": Place(machine.namespace, pid=machine.pid) for node, machine in self.machines.items()}

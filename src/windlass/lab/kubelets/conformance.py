@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+from msgspec import Struct
+
 from windlass.lab.kubelets.clusters import KubeletCluster
 from windlass.lab.kubernetes_binaries import path_of
 
+GROUP = "[sig-network]"
 PROCESSES = 4  # most of a test is waiting
 
 
@@ -47,12 +50,14 @@ SUITES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     name: str
-    verdict: str  # passed, failed, skipped
-    seconds: float
+    verdict: str  # one of those below
+    seconds: float = 0.0
     message: str = ""  # why it was skipped, or how it failed
+
+
+PASSED, FAILED, SKIPPED, NOT_ASKED = "passed", "failed", "skipped", "not asked for"
 
 
 async def run(cluster: KubeletCluster, suite: Suite, reports: Path) -> list[Result]:
@@ -84,26 +89,23 @@ def _emptied(folder: Path) -> Path:
 
 
 def read(reports: Path) -> list[Result]:
-    """Each test that was asked for; those out of focus are not told of."""
+    """Every test of the network's group, also those that were not asked for."""
     found: dict[str, Result] = {}
     for file in sorted(reports.glob("junit*.xml")):
         for case in ET.parse(file).iter("testcase"):  # noqa: S314 - our own child wrote it
             result = _result(case)
-            if result is not None:
+            if result.name.startswith(GROUP):
                 found[result.name] = result
     return sorted(found.values(), key=lambda result: result.name)
 
 
-def _result(case: ET.Element) -> Result | None:
-    name, spent = case.get("name", ""), float(case.get("time", "0"))
-    if not name.startswith("[It]"):
-        return None  # what is done before and after all tests
-    name = name.removeprefix("[It] ")
+def _result(case: ET.Element) -> Result:
+    name, spent = case.get("name", "").removeprefix("[It] "), float(case.get("time", "0"))
     failure = next((one for kind in ("failure", "error") if (one := case.find(kind)) is not None), None)
     if failure is not None:
-        return Result(name, "failed", spent, (failure.get("message") or failure.text or "").strip())
+        return Result(name, FAILED, spent, (failure.get("message") or failure.text or "").strip())
     skipped = case.find("skipped")
     if skipped is None:
-        return Result(name, "passed", spent)
-    message = (skipped.get("message") or "").removeprefix("skipped - ").strip()
-    return Result(name, "skipped", spent, message) if message and message != "skipped" else None
+        return Result(name, PASSED, spent)
+    message = (skipped.get("message") or "").removeprefix("skipped").removeprefix(" - ").strip()
+    return Result(name, SKIPPED if message else NOT_ASKED, 0.0, message)

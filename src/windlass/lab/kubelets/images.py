@@ -7,6 +7,7 @@ and httpd are stand-ins: the tests only ask whether something answers on port 80
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import shutil
 import subprocess
@@ -15,9 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from windlass import __version__
+from windlass.lab import certificates
 from windlass.lab.kubelets import archives, debian
 from windlass.lab.kubelets.archives import Image
-from windlass.lab.kubernetes_binaries import VERSION, directory, path_of
+from windlass.lab.kubernetes_binaries import directory, path_of
 from windlass.lab.labs import LabError
 from windlass.lab.processes import program
 
@@ -44,21 +46,23 @@ def make(say: Say) -> list[Path]:
     """The archives, to be imported on each Node."""
     folder = directory() / "images"
     folder.mkdir(parents=True, exist_ok=True)
-    made = []
-    for name, image in _images(folder, say):
-        target = folder / f"{name}.tar"
-        newest = max(layer.stat().st_mtime for layer in image.layers)
-        if not target.exists() or target.stat().st_mtime < newest:
-            archives.write(image, target)
-        made.append(target)
-    return made
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # others may bring up a cluster as well
+        return [_archive(folder / f"{name}.tar", image) for name, image in _images(folder, say)]
+
+
+def _archive(target: Path, image: Image) -> Path:
+    newest = max(layer.stat().st_mtime for layer in image.layers)
+    if not target.exists() or target.stat().st_mtime < newest:
+        archives.write(image, target)
+    return target
 
 
 def _images(folder: Path, say: Say) -> Iterator[tuple[str, Image]]:
     userland = _userland(folder, say)
     yield "pause", Image((PAUSE,), (_pause(folder),), entrypoint=("/pause",), user="65535:65535")
     yield "coredns", Image((COREDNS,), (_program("coredns", folder),), entrypoint=("/coredns",))
-    agnhost = (userland, _program("agnhost", folder, *_porter_certificates()))
+    agnhost = (userland, _program("agnhost", folder, certificate=True))
     yield "agnhost", Image((AGNHOST,), agnhost, entrypoint=("/agnhost",), command=("pause",))
     servers = tuple(f"{_TESTS}/{name}" for name in ("nginx:1.14-4", "nginx:1.15-4", "httpd:2.4.38-4", "httpd:2.4.39-4"))
     yield "servers", Image(servers, agnhost, command=("/agnhost", "netexec", "--http-port=80", "--udp-port=-1"))
@@ -133,22 +137,17 @@ def _pause(folder: Path) -> Path:
     return target
 
 
-def _program(name: str, folder: Path, *beside: Path) -> Path:
+def _program(name: str, folder: Path, *, certificate: bool = False) -> Path:
+    """`certificate`: with one for localhost beside it, which one of agnhost's commands looks for."""
     target = folder / f"{name}.layer"
     if not target.exists() or target.stat().st_mtime < path_of(name).stat().st_mtime:
         root = _empty(folder / name)
-        for file in (path_of(name), *beside):
-            shutil.copyfile(file, root / file.name)
-        (root / name).chmod(0o755)
+        shutil.copy(path_of(name), root / name)
+        if certificate:
+            issued = certificates.authority(_empty(folder / "authority"))
+            certificates.issue(issued, root, "localhost", alternatives=["DNS:localhost", "IP:127.0.0.1"], days=3650)
         archives.layer(root, target)
     return target
-
-
-def _porter_certificates() -> list[Path]:
-    """Which one of agnhost's commands looks for beside itself."""
-    modules = subprocess.run(["go", "env", "GOMODCACHE"], capture_output=True, text=True, check=True).stdout.strip()
-    porter = Path(modules) / f"k8s.io/kubernetes@v{VERSION}/test/images/agnhost/porter"
-    return [porter / "localhost.crt", porter / "localhost.key"]
 
 
 # Windlass ---------------------------------------------------------------------------------------------------------

@@ -17,12 +17,12 @@ _BLOCK = 2**16
 
 
 @asynccontextmanager
-async def reachable(plane: ControlPlane, namespace: str) -> AsyncIterator[Path]:
+async def reachable(plane: ControlPlane) -> AsyncIterator[Path]:
     """A kubeconfig that works outside of the lab, for as long as the block lasts."""
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
-            with namespaces.entered(namespaces.path_of(namespace)):
+            with namespaces.entered(namespaces.path_of(plane.namespace)):
                 there = socket.create_connection(("127.0.0.1", PORT))
             there.setblocking(False)
             their_reader, their_writer = await asyncio.open_connection(sock=there)
