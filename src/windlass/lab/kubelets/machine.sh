@@ -36,13 +36,20 @@ mount --rbind /sys/fs/cgroup "$disk/.cgroups"
 mount -t sysfs sysfs /sys
 mount --rbind "$disk/.cgroups" /sys/fs/cgroup
 umount -R "$disk/.cgroups"
-for controller in /sys/fs/cgroup/*/; do
-  case $controller in */unified/) continue ;; esac
-  mkdir -p "$controller$cgroup"
-done
-for file in cpuset.cpus cpuset.mems; do  # empty in a new one, and nothing can run in it then
-  [ ! -e /sys/fs/cgroup/cpuset/$file ] || cat /sys/fs/cgroup/cpuset/$file >"/sys/fs/cgroup/cpuset/$cgroup/$file"
-done
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then  # version 2: one tree
+  for controller in $(cat /sys/fs/cgroup/cgroup.controllers); do
+    echo "+$controller" >/sys/fs/cgroup/cgroup.subtree_control || true
+  done
+  mkdir -p "/sys/fs/cgroup/$cgroup"
+else
+  for controller in /sys/fs/cgroup/*/; do
+    case $controller in */unified/) continue ;; esac
+    mkdir -p "$controller$cgroup"
+  done
+  for file in cpuset.cpus cpuset.mems; do  # empty in a new one, and nothing can run in it then
+    cat /sys/fs/cgroup/cpuset/$file >"/sys/fs/cgroup/cpuset/$cgroup/$file"
+  done
+fi
 
 # The kubelet sets these for the whole machine: here it finds what it wants in files of its own.
 mkdir -p "$disk/.settings"
