@@ -61,8 +61,9 @@ def _archive(target: Path, image: Image) -> Path:
 def _images(folder: Path, say: Say) -> Iterator[tuple[str, Image]]:
     userland = _userland(folder, say)
     yield "pause", Image((PAUSE,), (_pause(folder),), entrypoint=("/pause",), user="65535:65535")
-    yield "coredns", Image((COREDNS,), (_program("coredns", folder),), entrypoint=("/coredns",))
-    agnhost = (userland, _program("agnhost", folder, certificate=True))
+    coredns = _program("coredns", folder)
+    yield "coredns", Image((COREDNS,), (coredns,), entrypoint=("/coredns",))
+    agnhost = (userland, coredns, _program("agnhost", folder, certificate=True))  # some tests bring a DNS of their own
     yield "agnhost", Image((AGNHOST,), agnhost, entrypoint=("/agnhost",), command=("pause",))
     servers = tuple(f"{_TESTS}/{name}" for name in ("nginx:1.14-4", "nginx:1.15-4", "httpd:2.4.38-4", "httpd:2.4.39-4"))
     yield "servers", Image(servers, agnhost, command=("/agnhost", "netexec", "--http-port=80", "--udp-port=-1"))
