@@ -59,6 +59,7 @@ def doors(one: Service) -> list[str]:
         {"clusterIP": "None", "clusterIPs": None},
         {"labels": {"service.kubernetes.io/service-proxy-name": "other"}},
         {"labels": {"service.kubernetes.io/service-proxy-name": ""}},
+        {"labels": {"service.kubernetes.io/headless": ""}},  # with a ClusterIP all the same: kube-proxy leaves it alone
     ],
 )
 def test_external_name_headless_and_those_of_another_proxy_are_ignored(other):

@@ -87,7 +87,9 @@ async def test_only_what_the_node_needs_is_asked_for(server):
         await listener.hear()
     asked = dict(server.requests)
     assert asked[PODS]["fieldSelector"] == "spec.nodeName=node-7"
-    assert asked[SERVICES]["labelSelector"] == "!service.kubernetes.io/service-proxy-name"
+    assert asked[SERVICES]["labelSelector"] == (
+        "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name"
+    )
     assert "!service.kubernetes.io/headless" in asked[SLICES]["labelSelector"]
 
 
@@ -107,7 +109,7 @@ async def test_a_change_names_what_it_touches_and_keeps_all_else(server):
         server.put(NODES, "node-2")
         assert (await listener.hear()).touched is None
         server.put(PODS, "web-1", "shop")
-        assert (await listener.hear()).touched == Touched()
+        assert (await listener.hear()).touched == Touched(pods=frozenset({"shop/web-1"}))
 
 
 async def test_what_nobody_uses_is_no_change(server):

@@ -11,7 +11,15 @@ from msgspec import Struct
 
 from windlass.cluster import objects
 from windlass.cluster.addresses import complaint, read_address, read_network
-from windlass.cluster.endpoints import ANY_PORT, FAMILIES, PROTOCOLS, ServingNode, rows_by_port, usable
+from windlass.cluster.endpoints import (
+    ANY_PORT,
+    FAMILIES,
+    HEADLESS_LABEL,
+    PROTOCOLS,
+    ServingNode,
+    rows_by_port,
+    usable,
+)
 from windlass.cluster.objects import EndpointSlice, Problem, ServiceCIDR, ServiceSpec
 from windlass.model.families import IPAddress, IPNetwork
 from windlass.model.nodes import OperatingSystem
@@ -105,7 +113,7 @@ def _is_for_others(service: objects.Service, spec: ServiceSpec) -> bool:
         spec.type == "ExternalName"
         or spec.cluster_ip == "None"
         or (spec.cluster_ips is not None and "None" in spec.cluster_ips)
-        or (labels is not None and PROXY_NAME_LABEL in labels)
+        or (labels is not None and (PROXY_NAME_LABEL in labels or HEADLESS_LABEL in labels))
     )
 
 

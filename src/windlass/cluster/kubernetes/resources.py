@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from windlass.cluster.objects import EndpointSlice, Namespace, Node, Pod, Service, ServiceCIDR, Watched
 
-# As kube-proxy has it: the Services of another proxy, and endpoints that are for DNS only, are nobody's concern here.
+# As kube-proxy has it: the Services of another proxy, and what is for DNS only, are nobody's concern here.
 NOT_OF_ANOTHER_PROXY = "!service.kubernetes.io/service-proxy-name"
 NOT_HEADLESS = "!service.kubernetes.io/headless"
 
@@ -49,7 +49,7 @@ def resources(node_name: str) -> tuple[Resource, ...]:
         Resource(Node, "/api/v1/nodes", "nodes"),
         Resource(Pod, "/api/v1/pods", "pods", fields=f"spec.nodeName={node_name}"),
         Resource(Namespace, "/api/v1/namespaces", "namespaces"),
-        Resource(Service, "/api/v1/services", "services", labels=NOT_OF_ANOTHER_PROXY),
+        Resource(Service, "/api/v1/services", "services", labels=f"{NOT_HEADLESS},{NOT_OF_ANOTHER_PROXY}"),
         Resource(
             EndpointSlice,
             "/apis/discovery.k8s.io/v1/endpointslices",
