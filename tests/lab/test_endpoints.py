@@ -10,8 +10,11 @@ import yaml
 from msgspec import convert
 
 from windlass.lab import endpoints, manifests, worlds
+from windlass.lab.fuzz import endpoints as oracle
+from windlass.lab.fuzz import readings
 from windlass.lab.objects import KUBERNETES_KINDS, KubernetesObject
 from windlass.lab.worlds import World
+from windlass.model.families import Family
 
 NODES = """
 - {apiVersion: v1, kind: Node, metadata: {name: n1, labels: {topology.kubernetes.io/zone: east}},
@@ -97,10 +100,25 @@ def test_conditions_follow_the_pod(more, conditions):
     assert (found["ready"], found["serving"], found["terminating"]) == conditions
 
 
-def test_a_pod_that_is_being_deleted_is_terminating_and_still_serves():
-    leaving = pod("a").replace("labels:", "deletionTimestamp: 2024-01-01T00:00:00Z, labels:")
-    found = endpoint(slices(service(), leaving))["conditions"]
-    assert found == {"ready": False, "serving": True, "terminating": True}
+@pytest.mark.parametrize("ready", [True, False])
+@pytest.mark.parametrize("leaving", [True, False])
+@pytest.mark.parametrize("published", [True, False])
+def test_conditions_are_those_of_the_real_controller(ready, leaving, published):
+    """As `podToEndpoint` of k8s.io/endpointslice has them: to publish what is not ready says that it is, nothing else.
+    The fuzzer's oracle, which has its own reading of the rules, says the same.
+    """
+    one = pod("a", more=f", status: {{conditions: [{{type: Ready, status: '{ready}'}}]}}")
+    one = one.replace("labels:", "deletionTimestamp: 2024-01-01T00:00:00Z, labels:") if leaving else one
+    ports = "ports: [{name: h, port: 80, targetPort: http}]"
+    web = service(f"selector: {{app: web}}, clusterIP: 10.96.0.1, publishNotReadyAddresses: {published}, {ports}")
+    conditions = {"ready": published or (ready and not leaving), "serving": ready, "terminating": leaving}
+    assert endpoint(slices(web, one))["conditions"] == conditions
+
+    documents = yaml.safe_load(NODES + web + one)
+    seen = readings.read({readings.identity(document): document for document in documents})
+    asked = seen.services["default/web"]
+    (judged,) = oracle.endpoints(seen, asked, asked.spec.ports[0], Family.IPV4)
+    assert {name: getattr(judged, name) for name in conditions} == conditions
 
 
 def test_a_host_network_pod_has_its_nodes_address():

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [requires_ovs, pytest.mark.timeout(30)]
 
 WEB = Owner(Kind.SERVICE, "default/web")
-GROUP = 512
+GROUP, LOCAL_GROUP = 512, 513
 SERVICE = IPv4Address("10.96.0.10")
 HOURS = 10800
 
@@ -37,19 +37,31 @@ def endpoint(number: int) -> Endpoint:
     return Endpoint.at(IPv4Address("172.16.1.0") + number, 8080)
 
 
-def web(*endpoints: int, seconds: int = HOURS) -> Part:
-    numbered = affinity.numbered([endpoint(number) for number in endpoints])
-    translated = {
-        key: (found, Ct(POD_ZONE, L3_FORWARDING.number, True, Nat(to=found.address, ports=(found.port, found.port))))
-        for key, found in numbered.items()
-    }
-    flows = (
+def web(*endpoints: int, local: tuple[int, ...] = (), seconds: int = HOURS) -> Part:
+    """With some that are local, it is served by those: policy Local."""
+    asked, other = (LOCAL_GROUP, GROUP) if local else (GROUP, LOCAL_GROUP)
+    groups = {GROUP: _numbered(endpoints)} | ({LOCAL_GROUP: _numbered(local)} if local else {})
+    flows = [
         CLASSIFIER.flow(NORMAL, ip(Family.IPV4)).then(goto(SERVICE_LB), why="all packets"),
-        SERVICE_LB.flow(NORMAL, destination(SERVICE)).then(*affinity.ask(GROUP), why="the Service"),
-        *affinity.flows(Family.IPV4, GROUP, translated, seconds, "the Service"),
+        SERVICE_LB.flow(NORMAL, destination(SERVICE)).then(*affinity.ask(asked, other), why="the Service"),
+    ]
+    for group, numbered in groups.items():
+        (other,) = {GROUP, LOCAL_GROUP} - {group}
+        flows += affinity.flows(Family.IPV4, group, other, numbered, seconds, "the Service")
+    return Part(
+        tuple(flows),
+        tuple(
+            Group(group, tuple(map(affinity.bucket, numbered)), "the endpoints", affinity.CLIENT[Family.IPV4])
+            for group, numbered in groups.items()
+        ),
     )
-    buckets = tuple(map(affinity.bucket, numbered))
-    return Part(flows, (Group(GROUP, buckets, "the endpoints", affinity.CLIENT[Family.IPV4]),))
+
+
+def _numbered(endpoints: tuple[int, ...]) -> dict[int, tuple[Endpoint, Ct]]:
+    return {
+        key: (found, Ct(POD_ZONE, L3_FORWARDING.number, True, Nat(to=found.address, ports=(found.port, found.port))))
+        for key, found in affinity.numbered([endpoint(number) for number in endpoints]).items()
+    }
 
 
 class Net:
@@ -109,6 +121,19 @@ async def test_clients_keep_their_endpoints_when_more_come_and_others_go(tmp_pat
         kept = [client for client in clients if before[client] == "172.16.1.2"]
         assert all(after[client] == before[client] for client in kept)
         assert "172.16.1.1" not in after.values()
+
+
+async def test_clients_keep_their_endpoints_when_the_policy_changes(tmp_path: Path):
+    clients = [f"172.16.9.{number}" for number in range(1, 21)]
+    async with network(tmp_path, web(1, 2, 3, local=(1,))) as net:
+        assert {await net.asks(client) for client in clients} == {"172.16.1.1"}
+        await net.kept.apply({WEB: web(1, 2, 3)})
+        assert {await net.asks(client) for client in clients} == {"172.16.1.1"}
+        await net.kept.apply({WEB: web(1, 2, 3, local=(1, 4))})
+        assert {await net.asks(client) for client in clients} == {"172.16.1.1"}
+
+        await net.kept.apply({WEB: web(2, 3)})
+        assert await net.remembered() == {}
 
 
 async def test_what_was_learned_is_no_drift(tmp_path: Path):

@@ -79,14 +79,6 @@ def _names(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 @click.option("--count", type=click.IntRange(1), default=10, show_default=True, help="How many clusters to try.")
 @click.option("--without", default="", callback=_names, metavar="NAMES", help="Features to leave out: a,b,c.")
 @click.option(
-    "--with",
-    "also",
-    default="",
-    callback=_names,
-    metavar="NAMES",
-    help=f"Features that are off unless asked for: {', '.join(sorted(features.OFF))}.",
-)
-@click.option(
     "--keep",
     type=click.Path(path_type=Path),
     default=fuzz_runs.KEEP,
@@ -102,7 +94,6 @@ def fuzz(
     seed: int,
     count: int,
     without: list[str],
-    also: list[str],
     keep: Path,
     write: Path | None,
     json_file: Path | None,
@@ -117,12 +108,12 @@ def fuzz(
     \b
     windlass lab fuzz --seed 100 --count 20
     windlass lab fuzz --seed 117 --count 1 --write scenarios/found/117
-    windlass lab fuzz --count 50 --without ipv6,agents --with sctp
+    windlass lab fuzz --count 50 --without ipv6,agents
 
     Exit status: 0 all probes passed, 1 a probe failed, 2 a cluster could not be brought up.
     """
     try:
-        chosen = features.chosen(without, also)
+        chosen = features.without(without)
     except features.UnknownFeatureError as error:
         raise click.UsageError(str(error)) from error
     made = (script(number, chosen) for number in range(seed, seed + count))

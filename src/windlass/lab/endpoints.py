@@ -77,12 +77,11 @@ def _ports(service: Service, pod: Pod) -> tuple[tuple[ServicePort, int], ...]:
 
 
 def _endpoint(pod: Pod, address: IPAddress, service: Service, world: World) -> Slice:
-    ready = pod.ready or service.spec.publish_not_ready_addresses
     node = world.nodes[pod.spec.node_name]
     endpoint: Slice = {
         "addresses": [str(address)],
         "conditions": {
-            "ready": ready and (not pod.terminating or service.spec.publish_not_ready_addresses),
+            "ready": service.spec.publish_not_ready_addresses or (pod.ready and not pod.terminating),
             "serving": pod.ready,
             "terminating": pod.terminating,
         },

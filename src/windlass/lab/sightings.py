@@ -17,7 +17,7 @@ from windlass.host.linux import namespaces
 from windlass.lab.megaflows import Ends, Header
 from windlass.lab.packets import TCP, UDP
 
-SYN, RST, ACK = 0x02, 0x04, 0x10
+SYN, ACK = 0x02, 0x10
 _TUNNELS = {6081: "geneve", 4789: "vxlan"}  # by UDP port; the header of either has 8 bytes without options
 _EVERY_PROTOCOL = 0x0003
 _SO_TIMESTAMPNS = 35
@@ -43,10 +43,6 @@ class Sighting:
     leaving: bool  # out of the machine's own stack; else it came in
     segment: Segment
     time: int  # nanoseconds
-
-    @property
-    def ends(self) -> Ends:
-        return self.segment.header.ends
 
 
 @contextmanager

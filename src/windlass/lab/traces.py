@@ -67,11 +67,6 @@ class Pass:
     def ct(self) -> tuple[Ct, ...]:
         return tuple(ct_actions(self.actions))
 
-    @property
-    def goes_around(self) -> int | None:
-        """The id under which the next pass finds the packet."""
-        return next(recirculations(self.actions), None)
-
 
 @dataclass(frozen=True, slots=True)
 class Trace:

@@ -3,7 +3,10 @@
 ServiceLB looks the client up in SessionAffinity and goes on to EndpointDNAT, which translates to the endpoint that was
 remembered. Where none was, a group chooses one by the client's address alone, and EndpointDNAT has the switch write
 that choice into SessionAffinity. Those flows are the switch's own: an agent that is away changes nothing, they end by
-being idle, and they go with the EndpointDNAT flow that taught them, so with their endpoint.
+being idle, and they go with the EndpointDNAT flows that teach them, so with their endpoint.
+
+A port of a Service may have two groups, for its two policies. A client that is new to one of them begins with the
+endpoint that served it by the other, if that may serve it here.
 """
 
 from __future__ import annotations
@@ -25,9 +28,12 @@ LONGEST_TIMEOUT = 65535  # seconds that a flow can have; what is longer is for `
 _SECONDS_BITS = 17
 
 
-def ask(group: int) -> tuple[Action, ...]:
-    """What ServiceLB does: to the endpoint that served this client last, or to one of the group."""
-    return STICKY_GROUP.load(group), Resubmit(SESSION_AFFINITY.number), goto(ENDPOINT_DNAT)
+def ask(group: int, other: int) -> tuple[Action, ...]:
+    """What ServiceLB does: to the endpoint that served this client last, or to one of the group. `other` is the group
+    of the other policy; what is found second is what counts.
+    """
+    looks = (action for one in (other, group) for action in (STICKY_GROUP.load(one), Resubmit(SESSION_AFFINITY.number)))
+    return *looks, goto(ENDPOINT_DNAT)
 
 
 def share(family: Family, number: int, mask: int) -> tuple[Term, ...]:
@@ -36,14 +42,15 @@ def share(family: Family, number: int, mask: int) -> tuple[Term, ...]:
 
 
 def flows(
-    family: Family, group: int, endpoints: Mapping[int, tuple[Endpoint, Ct]], seconds: int, why: str
+    family: Family, group: int, other: int, endpoints: Mapping[int, tuple[Endpoint, Ct]], seconds: int, why: str
 ) -> Iterator[Flow]:
     """`endpoints`: by their numbers, each with the translation to it."""
+    both = min(group, other)  # what an endpoint taught by one policy stays when only the other has it
     for number, (endpoint, translate) in endpoints.items():
         remember = Learn(
             table=SESSION_AFFINITY.number,
             priority=NORMAL,
-            cookie=_cookie(group, number, seconds),
+            cookie=_cookie(both, number, seconds),
             specs=(
                 LearnMatch(ETH_TYPE.whole, ip(family).value),
                 LearnMatch(CLIENT[family].whole, CLIENT[family].whole),
@@ -82,6 +89,8 @@ def seconds_of(cookie: int) -> int:
 
 
 def _cookie(group: int, number: int, seconds: int) -> int:
-    """One for each flow that teaches, and another one when the timeout changes: what it taught goes with it."""
+    """One for each endpoint, and another one when the timeout changes: what was taught with it goes with the last flow
+    that teaches with it.
+    """
     digest = blake2b(group.to_bytes(4) + number.to_bytes(4), digest_size=8).digest()
     return int.from_bytes(digest) >> _SECONDS_BITS << _SECONDS_BITS | seconds

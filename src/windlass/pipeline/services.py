@@ -272,8 +272,9 @@ def remembers(node: LocalNode, service: Service, port: ServicePort) -> Iterator[
         for number in range(count if endpoints else 0):
             choice = affinity.numbered(endpoints[number::count])
             translations = {key: (endpoint, _translate(node, port, endpoint)) for key, endpoint in choice.items()}
-            group, why = group_id(port, number, local=local), f"Service {service.key}"
-            yield from affinity.flows(port.family, group, translations, port.affinity_seconds, why)
+            group, other = (group_id(port, number, local=one) for one in (local, not local))
+            why = f"Service {service.key}"
+            yield from affinity.flows(port.family, group, other, translations, port.affinity_seconds, why)
 
 
 def host_endpoint_answers(node: LocalNode, service: Service) -> Iterator[Flow]:
@@ -354,7 +355,8 @@ def _to_groups(
     count = _group_count(port.local_endpoints if local else port.endpoints)
     for number in range(count):
         group = group_id(port, number, local=local)
-        does = affinity.ask(group) if port.affinity_seconds else (ToGroup(group),)
+        other = group_id(port, number, local=not local)
+        does = affinity.ask(group, other) if port.affinity_seconds else (ToGroup(group),)
         share: tuple[Term, ...] = ()
         if count > 1 and port.affinity_seconds:
             share = affinity.share(port.family, number, count - 1)

@@ -14,8 +14,6 @@ from windlass.lab.fuzz.services import EndpointDraft, ServiceDraft
 
 Change = Callable[[Dice, Draft, Features], tuple[Draft, str]]  # and what it is, in words; none: nothing happened
 
-MOST_SERVICES = 9
-
 
 def changed(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, list[str]]:
     """One to three things happen, no two of a kind."""
@@ -159,8 +157,9 @@ def _ports(dice: Dice, draft: Draft, _: Features) -> tuple[Draft, str]:
 
 
 def _moved(node_port: int) -> int:
-    """A Service has twenty; each move takes it to others of them."""
-    return node_port - node_port % 20 + (node_port % 20 + 7) % 20 if node_port else 0
+    """Each move takes it to another of the Service's own."""
+    own = node_port % offers.NODE_PORTS
+    return node_port - own + (own + 7) % offers.NODE_PORTS if node_port else 0
 
 
 def _service_goes(dice: Dice, draft: Draft, _: Features) -> tuple[Draft, str]:
@@ -172,7 +171,7 @@ def _service_goes(dice: Dice, draft: Draft, _: Features) -> tuple[Draft, str]:
 
 def _service_comes(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str]:
     """Maybe one that has been there before, with the same addresses."""
-    unused = sorted(set(range(1, MOST_SERVICES + 1)) - {service.number - 10 for service in draft.services})
+    unused = sorted(set(offers.NUMBERS) - {service.number for service in draft.services})
     if not unused:
         return draft, ""
     new = offers.service(dice, dice.one(unused), draft, features - {"node-external-ips"})

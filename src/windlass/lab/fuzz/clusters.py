@@ -15,9 +15,8 @@ from windlass.model.families import Family
 APPS = ("red", "green", "blue")
 NODES, OTHER_NODES, SECOND = 25, 26, 27  # the segments: 10.176.<segment>.0/24
 ZONES = ("east", "west")
-HTTP, DNS, SIGNALS = "http", "dns", "signals"
 LEGACY_PORTS = (("TCP", 53), ("TCP", 80), ("TCP", 8443), ("UDP", 53), ("UDP", 5300), ("SCTP", 7700))
-PROTOCOLS = {HTTP: "TCP", DNS: "UDP", SIGNALS: "SCTP"}
+PORTS = (("http", "TCP", 8000), ("dns", "UDP", 5000), ("signals", "SCTP", 7000))  # of each Pod that serves
 
 
 def cluster(seed: int, features: Features) -> Draft:
@@ -44,11 +43,9 @@ def possible(nodes: Iterable[NodeDraft], features: Features) -> Features:
 
 def pod(dice: Dice, app: str, number: int, node: NodeDraft, features: Features, *, host_network: bool) -> PodDraft:
     """A Pod that serves. Pods of `red` have the same port numbers, those of other apps their own."""
-    first = 8000 + 100 * APPS.index(app)
-    own = 0 if app == "red" else number
-    names = [name for name, protocol in PROTOCOLS.items() if protocol.lower() in {"tcp", *features}]
-    bases = {HTTP: first, DNS: first - 3000, SIGNALS: first - 1000}
-    ports = tuple((name, PROTOCOLS[name], bases[name] + own) for name in names)
+    own = 100 * APPS.index(app) + (0 if app == "red" else number)
+    spoken = (port for port in PORTS if port[1].lower() in {"tcp", *features})
+    ports = tuple((name, protocol, first + own) for name, protocol, first in spoken)
     return PodDraft(app, number, node, ports, host_network, dice.weighted(_STATES))
 
 

@@ -1,4 +1,4 @@
-"""What a random cluster may have, by names that a person can switch off and on."""
+"""What a random cluster may have, by names that a person can leave out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FEATURES = {
     "windows": "Nodes with the Windows profile of the pipeline, in clusters of IPv4",
     "node-port-addresses": "NodePorts on some of the Nodes' addresses only",
     "udp": "Services with UDP ports",
-    "sctp": "Services with SCTP ports",
+    "sctp": "Services with SCTP ports, where no Node is Windows, which does not carry it",
     "affinity": "sessionAffinity ClientIP",
     "hints": "hints for Nodes and zones in EndpointSlices",
     "ranges": "loadBalancerSourceRanges",
@@ -26,25 +26,22 @@ FEATURES = {
     "switches": "switches that are restarted between, with all that they remember",
     "holds": "TCP connections that must last through all steps",
 }
-OFF = frozenset({"sctp"})  # unless asked for: OVS 3.1's userspace datapath tracks SCTP by addresses alone
 
 
 class UnknownFeatureError(ValueError):
     """The sentence lists those that there are."""
 
 
-def chosen(without: Iterable[str], also: Iterable[str]) -> Features:
-    """All but those that are off, and `without`; and `also`."""
-    gone, come = frozenset(without), frozenset(also)
-    for name in sorted(gone | come):
+def without(names: Iterable[str]) -> Features:
+    """All but these."""
+    gone = frozenset(names)
+    for name in sorted(gone):
         if name not in FEATURES:
             raise UnknownFeatureError(f"{name!r} is no feature; there are {', '.join(FEATURES)}")
-    return (frozenset(FEATURES) - OFF - gone) | come
+    return frozenset(FEATURES) - gone
 
 
-def options(features: Features) -> str:
-    """The command line's options for these, as short as they can be."""
-    usual = frozenset(FEATURES) - OFF
-    without, also = sorted(usual - features), sorted(features - usual)
-    words = [f"--without {','.join(without)}"] if without else []
-    return " ".join([*words, *([f"--with {','.join(also)}"] if also else [])])
+def option(features: Features) -> str:
+    """The command line's option for these; none where it is all of them."""
+    gone = sorted(FEATURES.keys() - features)
+    return f"--without {','.join(gone)}" if gone else ""

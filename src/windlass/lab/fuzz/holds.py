@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from windlass.lab.fuzz import oracle, probes, questions
+from windlass.lab.fuzz import oracle, probes
 from windlass.lab.fuzz.dice import Dice
 from windlass.lab.fuzz.endpoints import endpoints
+from windlass.lab.fuzz.oracle import Answer
+from windlass.lab.fuzz.probes import History
 from windlass.lab.fuzz.questions import Asked
 from windlass.lab.fuzz.readings import Cluster, Document
 from windlass.lab.fuzz.views import Service, ServicePort
@@ -16,22 +18,19 @@ MOST = 2
 THROWS = 12
 
 
-def chosen(dice: Dice, views: Sequence[Cluster], services: Sequence[str]) -> Iterator[Document]:
+def chosen(dice: Dice, views: Sequence[Cluster], services: Sequence[str], history: History) -> Iterator[Document]:
     """`views` are the cluster at each step; the connections are opened in the first."""
     for number in range(1, MOST + 1):
-        throws = (questions.throw(dice, views[0], services) for _ in range(THROWS))
-        lasting = next((asked for asked in throws if asked and _lasts(asked, views)), None)
+        throws = (probes.throw(dice, views[0], services, history, patient=False) for _ in range(THROWS))
+        lasting = next((throw for throw in throws if throw and _lasts(*throw, views)), None)
         if lasting:
-            yield probes.held(number, lasting)
+            yield probes.held(views[0], number, *lasting, history)
 
 
-def _lasts(asked: Asked, views: Sequence[Cluster]) -> bool:
+def _lasts(asked: Asked, first: Answer, views: Sequence[Cluster]) -> bool:
     """Whoever may be chosen at first serves to the end, and the address stays the Service's."""
     question = asked.question
-    first = oracle.ask(views[0], question)
-    if question.protocol != "TCP" or question.via or first is None or first.outcome is not Outcome.CONNECTED:
-        return False
-    if probes.is_beyond_windows(views[0], asked, first):
+    if question.protocol != "TCP" or question.via or first.outcome is not Outcome.CONNECTED:
         return False
     people = [*first.backends, *([question.client.pod] if question.client.pod else [])]
     return all(

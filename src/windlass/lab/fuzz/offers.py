@@ -16,13 +16,15 @@ TYPES = {"ClusterIP": 0.3, "NodePort": 0.35, "LoadBalancer": 0.35}
 AFFINITIES = (60, 600, 10800, 65535, 65536, 86400)
 DISTRIBUTIONS = ("PreferClose", "PreferSameZone", "PreferSameNode")
 FIRST_NODE_PORT = 30000
+NODE_PORTS = 20  # of each Service
+NUMBERS = range(11, 20)  # of Services
 STATES = {State.READY: 0.4, State.UNSAID: 0.25, State.NOT_READY: 0.1, State.DRAINING: 0.19, State.ENDED: 0.06}
 
 
 def services(dice: Dice, draft: Draft, features: Features) -> tuple[ServiceDraft, ...]:
     """One at most has a Node's address: two would want the same port of it."""
     made: list[ServiceDraft] = []
-    for number in range(1, dice.number(4, 7) + 1):
+    for number in NUMBERS[: dice.number(4, 7)]:
         taken = any(uses_a_node(draft, other) for other in made)
         new = service(dice, number, draft, features - {"node-external-ips"} if taken else features)
         made.append(_sharing(dice, new, made))
@@ -30,22 +32,21 @@ def services(dice: Dice, draft: Draft, features: Features) -> tuple[ServiceDraft
 
 
 def _sharing(dice: Dice, new: ServiceDraft, others: list[ServiceDraft]) -> ServiceDraft:
-    """Two Services may have one address of a load balancer, if their ports differ."""
+    """Services may have the addresses of one load balancer in common, if their ports differ."""
     wanted = dice.chance(0.3)
-    ports = {(port.port, port.protocol) for port in new.ports}
-    for other in others:
-        both_balanced = "LoadBalancer" == new.type == other.type and new.families == other.families
-        if wanted and both_balanced and ports.isdisjoint((p.port, p.protocol) for p in other.ports):
+    balanced = [s for s in others if "LoadBalancer" == new.type == s.type]
+    for other in balanced:
+        taken = {(p.port, p.protocol) for s in balanced if s.ingress == other.ingress for p in s.ports}
+        if wanted and new.families == other.families and taken.isdisjoint((p.port, p.protocol) for p in new.ports):
             return replace(new, ingress=other.ingress)
     return new
 
 
 def service(dice: Dice, number: int, draft: Draft, features: Features) -> ServiceDraft:
-    """`number` is its own in the cluster: of its addresses and its NodePorts."""
     app = dice.weighted({**dict.fromkeys(sorted({p.app for p in draft.pods if p.app}), 0.3), "nobody": 0.05})
     families = dice.one([draft.families, draft.families, draft.families[:1], draft.families[-1:]])
     kind = dice.weighted(TYPES)
-    made = ServiceDraft(f"s{number}", 10 + number, families, _ports(dice, app, number, draft.pods, features), app, kind)
+    made = ServiceDraft(number, families, _ports(dice, app, number, draft.pods, features), app, kind)
     made = _addresses(dice, made, draft, features)
     made = replace(
         made,
@@ -136,8 +137,8 @@ def _ports(dice: Dice, app: str, number: int, pods: tuple[PodDraft, ...], featur
 
 
 def _first_node_port(number: int) -> int:
-    """Of the twenty that a Service has for itself."""
-    return FIRST_NODE_PORT + 20 * number
+    """Of those that a Service has for itself."""
+    return FIRST_NODE_PORT + NODE_PORTS * number
 
 
 def _alone(ports: tuple[PortDraft, ...], port: PortDraft) -> bool:
@@ -151,11 +152,10 @@ def _numbered(port: PortDraft, app: str, pods: tuple[PodDraft, ...]) -> PortDraf
 
 
 def with_node_ports(made: ServiceDraft) -> ServiceDraft:
-    """Those that it has; the others get one of its twenty."""
+    """The ports that have none get one of the Service's own."""
     used = {port.node_port for port in made.ports}
-    free = iter(
-        [n for n in range(_first_node_port(made.number - 10), _first_node_port(made.number - 9)) if n not in used]
-    )
+    first = _first_node_port(made.number)
+    free = (number for number in range(first, first + NODE_PORTS) if number not in used)
     return replace(made, ports=tuple(p if p.node_port else replace(p, node_port=next(free)) for p in made.ports))
 
 

@@ -175,7 +175,7 @@ def _chosen(
 ) -> Answer | None:
     answering = [endpoint for endpoint in eligible if endpoint.backend]
     if not answering:
-        return Answer(Outcome.REFUSED, why=f"{why}: its endpoints are there, but nobody listens")
+        return _nobody_listens(question, f"{why}: its endpoints are there")
     if len(answering) < len(eligible):
         return None  # it depends on which one is chosen
     seen = [_seen(cluster, question, entry, e, inside=inside, masquerade=masquerade) for e in eligible]
@@ -220,11 +220,16 @@ def _node_ports_open(cluster: Cluster, node: Node, question: Question) -> bool:
 # Elsewhere ------------------------------------------------------------------------------------------------------
 
 
-def _host_itself(cluster: Cluster, question: Question, node: Node, seen: str) -> Answer:
+def _nobody_listens(question: Question, where: str) -> Answer | None:
+    """The lab speaks SCTP by raw sockets. Where one is open, for whatever port, the kernel is as silent as it is."""
+    return None if question.protocol == "SCTP" else Answer(Outcome.REFUSED, why=f"{where}, but nobody listens")
+
+
+def _host_itself(cluster: Cluster, question: Question, node: Node, seen: str) -> Answer | None:
     """No Service: the Node's own network, on which only hostNetwork Pods listen."""
     backend = listener(cluster, node.name, question.protocol, question.port)
     if not backend:
-        return Answer(Outcome.REFUSED, why=f"nobody listens on {node.name} itself")
+        return _nobody_listens(question, f"{node.name} itself")
     found = Endpoint(backend, Place.NODE, node.name, node.name)
     return Answer(Outcome.CONNECTED, (found,), frozenset({seen}), why=f"{node.name} itself")
 
@@ -235,7 +240,7 @@ def _outside(cluster: Cluster, question: Question, home: Node | None) -> Answer 
     for host in cluster.hosts.values():
         if question.address in host.addresses:
             if not host.listens(question.protocol, question.port):
-                return Answer(Outcome.REFUSED, why=f"nobody listens on {host.name}")
+                return _nobody_listens(question, f"{host.name}, outside")
             found = Endpoint(f"externalHost/{host.name}", Place.OUTSIDE, "")
             seen = str(home.main(question.family)) if home and _pod(cluster, question.client) else PRESERVED
             return Answer(Outcome.CONNECTED, (found,), frozenset({seen}), why=f"{host.name}, outside")
@@ -247,14 +252,11 @@ def _outside(cluster: Cluster, question: Question, home: Node | None) -> Answer 
 
 def home_of(cluster: Cluster, client: Client) -> str:
     """The Node that the client is on; empty for one outside."""
-    home = _home(cluster, client)
-    return home.name if home else ""
+    return cluster.pods[client.pod].node if client.pod else client.node
 
 
 def _home(cluster: Cluster, client: Client) -> Node | None:
-    if client.host:
-        return None
-    return cluster.nodes[cluster.pods[client.pod].node if client.pod else client.node]
+    return cluster.nodes.get(home_of(cluster, client))
 
 
 def _pod(cluster: Cluster, client: Client) -> Pod | None:

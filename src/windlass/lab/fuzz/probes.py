@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import count
 
 from windlass.lab.directives import API_VERSION
 from windlass.lab.fuzz import oracle, questions
@@ -21,14 +20,20 @@ MOST_CONNECTIONS = 65
 THROWS = 8
 LONGEST_GAP = 2000  # milliseconds: what a busy machine may take
 
+Flow = tuple[str, str, str]  # from a Node or a host outside, to a Service's port
+
 
 @dataclass(slots=True)
 class History:
     """What earlier steps have asked, where it matters to later ones."""
 
     cells: Counter[tuple[object, ...]] = field(default_factory=Counter)
-    datagrams: dict[tuple[str, str, str], list[Answer]] = field(default_factory=dict)
-    pinned: dict[Question, str] = field(default_factory=dict)  # affinity: who has answered and must go on
+    datagrams: dict[Flow, list[Answer]] = field(default_factory=dict)
+    pinned: dict[Question, str] = field(default_factory=dict)  # affinity: who has answered it
+    acquainted: dict[Flow, frozenset[str]] = field(default_factory=dict)  # affinity: all who may have
+
+    def acquaint(self, flow: Flow, backends: Iterable[str]) -> None:
+        self.acquainted[flow] = self.acquainted.get(flow, frozenset()).union(backends)
 
 
 def chosen(
@@ -38,16 +43,18 @@ def chosen(
 
     `patient`: also such as end in silence, which takes three seconds.
     """
-    asked: set[Question] = set()
-    numbers = count(1)
+    picked: dict[Question, tuple[Asked, Answer]] = {}
     for _ in range(wanted):
-        throws = [t for t in (_throw(dice, cluster, services, history, patient=patient) for _ in range(THROWS)) if t]
-        new = [(_dull(cluster, *throw, history), throw) for throw in throws if throw[0].question not in asked]
+        throws = [t for t in (throw(dice, cluster, services, history, patient=patient) for _ in range(THROWS)) if t]
+        new = [thrown for thrown in throws if thrown[0].question not in picked]
         if new:
-            _, (one, answer) = min(new, key=lambda throw: throw[0])
+            one, answer = min(new, key=lambda thrown: _dull(cluster, thrown[0], thrown[1], history))
             history.cells[_cell(cluster, one, answer)] += 1
-            asked.add(one.question)
-            yield probe(dice, cluster, next(numbers), one, answer, history)
+            history.datagrams.setdefault(_flow(cluster, one), []).append(answer)
+            picked[one.question] = one, answer
+    _meet(cluster, picked.values(), history)
+    for number, (question, (one, answer)) in enumerate(picked.items(), start=1):
+        yield probe(dice, cluster, number, one, answer, history.pinned.get(question, ""))
 
 
 def forget(history: History, cluster: Cluster, *, remembers: bool) -> None:
@@ -62,27 +69,43 @@ def forget(history: History, cluster: Cluster, *, remembers: bool) -> None:
             del history.pinned[question]
 
 
-def held(number: int, asked: Asked) -> Document:
+def _meet(cluster: Cluster, picked: Iterable[tuple[Asked, Answer]], history: History) -> None:
+    """Who must serve each client with affinity: the only one who may, or the one who did. But that is open where others
+    may have served it, too: by other addresses of the Service, maybe in this very moment.
+    """
+    sticky = [(asked, answer, _flow(cluster, asked)) for asked, answer in picked if answer.sticky]
+    for asked, answer, flow in sticky:
+        others = (other.backends for _, other, its in sticky if its == flow and other.backends != answer.backends)
+        known = history.acquainted.get(flow, frozenset()).union(*others) & answer.backends
+        if len(answer.backends) == 1:
+            history.pinned[asked.question] = next(iter(answer.backends))
+        elif asked.question in history.pinned and known != {history.pinned[asked.question]}:
+            del history.pinned[asked.question]
+    for asked, answer, flow in sticky:
+        pinned = history.pinned.get(asked.question)
+        history.acquaint(flow, [pinned] if pinned else answer.backends)
+
+
+def held(cluster: Cluster, number: int, asked: Asked, answer: Answer, history: History) -> Document:
+    """Whoever may serve it may know its client from then on."""
+    history.acquaint(_flow(cluster, asked), answer.backends)
     expect = {"outcome": "Connected", "maxGapMilliseconds": LONGEST_GAP}
     return _document(f"held-{number}-{_title(asked)}", asked, {"hold": True, "expect": expect}, "it must last")
 
 
-def probe(dice: Dice, cluster: Cluster, number: int, asked: Asked, answer: Answer, history: History) -> Document:
-    history.datagrams.setdefault(_flow(cluster, asked), []).append(answer)
+def probe(dice: Dice, cluster: Cluster, number: int, asked: Asked, answer: Answer, pinned: str = "") -> Document:
+    """`pinned`: the one who must serve by affinity, if that can be said."""
+    name = f"{number:02}-{_title(asked)}"
     how: Document = {}
     expect: Document = {"outcome": answer.outcome.value}
     if answer.outcome is not Outcome.CONNECTED:
         quick = 3 if asked.question.protocol == "TCP" and answer.outcome is Outcome.REFUSED else 1
-        return _document(f"{number:02}-{_title(asked)}", asked, {"connections": quick, "expect": expect}, answer.why)
-    backends = sorted(answer.backends)
-    pinned = history.pinned.get(asked.question)
+        return _document(name, asked, {"connections": quick, "expect": expect}, answer.why)
+    backends = [pinned] if pinned else sorted(answer.backends)
     enough = connections(len(backends))
     if answer.sticky:
-        expect["sticky"] = True
+        expect |= {"sticky": True, **({"backends": backends} if pinned else {})}
         how["connections"] = 12
-        if pinned or len(backends) == 1:
-            expect["backends"] = [pinned or backends[0]]
-            history.pinned[asked.question] = pinned or backends[0]
     elif enough <= MOST_CONNECTIONS:
         expect["backends"] = backends
         how["connections"] = enough
@@ -91,7 +114,7 @@ def probe(dice: Dice, cluster: Cluster, number: int, asked: Asked, answer: Answe
         how |= {"bytes": 70000, **({"connections": 3} if len(backends) == 1 else {})}
     if len(answer.seen) == 1:
         expect["clientAddress"] = _word(cluster, asked, next(iter(answer.seen)))
-    return _document(f"{number:02}-{_title(asked)}", asked, {**how, "expect": expect}, answer.why)
+    return _document(name, asked, {**how, "expect": expect}, answer.why)
 
 
 def connections(backends: int) -> int:
@@ -105,7 +128,7 @@ def connections(backends: int) -> int:
 # Which ----------------------------------------------------------------------------------------------------------
 
 
-def _throw(
+def throw(
     dice: Dice, cluster: Cluster, services: Iterable[str], history: History, *, patient: bool
 ) -> tuple[Asked, Answer] | None:
     asked = questions.throw(dice, cluster, services)
@@ -114,10 +137,10 @@ def _throw(
         return None
     if asked.question.protocol == "UDP" and not _is_fresh(cluster, asked, answer, history):
         return None
-    return None if is_beyond_windows(cluster, asked, answer) else (asked, answer)
+    return None if _is_beyond_windows(cluster, asked, answer) else (asked, answer)
 
 
-def is_beyond_windows(cluster: Cluster, asked: Asked, answer: Answer) -> bool:
+def _is_beyond_windows(cluster: Cluster, asked: Asked, answer: Answer) -> bool:
     """A Windows host cannot be told to answer by the way that the question came: a client of policy Local that comes
     by its second NIC, or is on that wire, is not served by the host itself as it should be.
     """
@@ -160,7 +183,7 @@ def _serves(cluster: Cluster, asked: Asked, endpoint: Endpoint) -> bool:
     )
 
 
-def _flow(cluster: Cluster, asked: Asked) -> tuple[str, str, str]:
+def _flow(cluster: Cluster, asked: Asked) -> Flow:
     """Clients of one Node may share flows: on their way to another they all have its address."""
     client = asked.question.client
     return oracle.home_of(cluster, client) or client.host, asked.service, asked.port

@@ -63,7 +63,7 @@ def gone(cluster: Cluster, client: Client, address: IPAddress, port: ServicePort
     """The ClusterIP of a Service that is no longer there."""
     question = Question(client, address, port.port, port.protocol)
     to: dict[str, object] = {"address": str(address), "port": port.port}
-    return Asked(question, Frontend.CLUSTER_IP, "", _name(port), to, "gone", _home(cluster, client))
+    return Asked(question, Frontend.CLUSTER_IP, "", _name(port), to, "gone", oracle.home_of(cluster, client))
 
 
 def _cluster_ip(
@@ -75,14 +75,14 @@ def _cluster_ip(
     name = _name_or_number(port) if kind is Frontend.CLUSTER_IP else UNUSED
     to: dict[str, object] = {"service": service.key, "port": name, "family": str(family)}
     where = "clusterip" if kind is Frontend.CLUSTER_IP else "unused-port"
-    return Asked(question, kind, service.key, _name(port), to, where, _home(cluster, client))
+    return Asked(question, kind, service.key, _name(port), to, where, oracle.home_of(cluster, client))
 
 
 def _node_port(
     dice: Dice, cluster: Cluster, client: Client, service: Service, port: ServicePort, family: Family
 ) -> Asked | None:
     """At the client's own Node more often than at any other."""
-    home = _home(cluster, client)
+    home = oracle.home_of(cluster, client)
     node = cluster.nodes[home] if home and dice.chance(0.6) else dice.one(list(cluster.nodes.values()))
     addresses = [str(address) for address in node.addresses if family_of(address) is family]
     asks_as_node = client.node or (client.pod and cluster.pods[client.pod].spec.host_network)
@@ -108,7 +108,7 @@ def _external(
     addresses = list(service.spec.external_ips) if kind is Frontend.EXTERNAL_IP else balancers
     if not addresses:
         return None
-    written, home = dice.one(addresses), _home(cluster, client)
+    written, home = dice.one(addresses), oracle.home_of(cluster, client)
     address, via = ip_address(written), dice.one(list(cluster.nodes))
     owner = next((node.name for node in cluster.nodes.values() if address in node.addresses), "")
     first, word = written == addresses[0], "externalIP" if kind is Frontend.EXTERNAL_IP else "loadBalancer"
@@ -133,16 +133,11 @@ def _external(
 
 
 def _clients(cluster: Cluster) -> dict[str, list[Client]]:
-    pods = [Client(pod=key) for key in cluster.pods]
     return {
-        "pods": pods,
+        "pods": [Client(pod=key) for key in cluster.pods],
         "nodes": [Client(node=name) for name in cluster.nodes],
-        "hosts": [Client(host=name) for name, host in cluster.hosts.items()],
+        "hosts": [Client(host=name) for name in cluster.hosts],
     }
-
-
-def _home(cluster: Cluster, client: Client) -> str:
-    return cluster.pods[client.pod].node if client.pod else client.node
 
 
 def _part(node: Node, address: str) -> str:

@@ -12,7 +12,7 @@ from windlass.lab.directives import API_VERSION
 from windlass.lab.fuzz import changes, clusters, holds, oracle, probes, questions, readings
 from windlass.lab.fuzz.dice import Dice
 from windlass.lab.fuzz.drafts import Draft
-from windlass.lab.fuzz.features import Features, options
+from windlass.lab.fuzz.features import Features, option
 from windlass.lab.fuzz.oracle import Client
 from windlass.lab.fuzz.probes import History
 from windlass.lab.fuzz.readings import Cluster, Document, Documents
@@ -85,14 +85,14 @@ def script(seed: int, features: Features) -> Script:
         documents = [*_difference(before, worlds[number]), *_actions(stage)]
         keys = [service.key for service in stage.draft.services]
         if number == 0 and "holds" in features and all(stage.verb != RESTART for stage in stages):
-            documents += holds.chosen(Dice(seed, "holds"), views, keys)
+            documents += holds.chosen(Dice(seed, "holds"), views, keys, history)
         dice, count = Dice(seed, "probes", number), PROBES_LATER if number else PROBES_AT_FIRST
         asked = keys + 3 * sorted(_touched(before, worlds[number]).intersection(keys))  # more often what has changed
         documents += probes.chosen(dice, view, count, asked, history, patient=number == patient)
         documents += _gone(dice, views[number - 1], view) if number else []
         name = f"{number}0-{'changes' if number else 'cluster'}.yaml"
         parts.append(Part(name, stage.words, tuple(documents)))
-    again = f"windlass lab fuzz --seed {seed} --count 1 {options(features)}".rstrip()
+    again = f"windlass lab fuzz --seed {seed} --count 1 {option(features)}".rstrip()
     return Script(seed, _title(seed, stages[0].draft), again, tuple(parts))
 
 
@@ -121,7 +121,7 @@ def _gone(dice: Dice, before: Cluster, after: Cluster) -> Iterator[Document]:
             asked = questions.gone(after, client, service.cluster_ips[0], service.spec.ports[0])
             answer = oracle.ask(after, asked.question)
             if answer:
-                yield probes.probe(dice, after, 90, asked, answer, History())
+                yield probes.probe(dice, after, 90, asked, answer)
 
 
 # Documents ------------------------------------------------------------------------------------------------------

@@ -56,8 +56,7 @@ class EndpointDraft:
 
 @dataclass(frozen=True, slots=True)
 class ServiceDraft:
-    name: str
-    number: int  # of its addresses
+    number: int  # its own in the cluster: of its name, its addresses and its NodePorts
     families: tuple[Family, ...]
     ports: tuple[PortDraft, ...]
     app: str
@@ -72,6 +71,10 @@ class ServiceDraft:
     distribution: str = ""
     publish_not_ready: bool = False
     own_node_ports: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"s{self.number}"
 
     @property
     def namespace(self) -> str:

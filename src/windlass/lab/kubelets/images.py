@@ -167,7 +167,7 @@ def _windlass(folder: Path, say: Say) -> Image:
 def _windlass_base(folder: Path, say: Say) -> Path:
     """Debian's packages and the locked Python packages: as long as neither list changes."""
     packages, lock = REPOSITORY / "deploy/image/packages", REPOSITORY / "requirements-agent.lock"
-    target = folder / f"windlass-base-{_short(*ESSENTIAL, packages.read_text(), lock.read_text())}.layer"
+    target = folder / f"windlass-base-{_short(*ESSENTIAL, packages.read_text(), lock.read_text(), *_COMPILED)}.layer"
     if target.exists():
         return target
     say("making Windlass' image: Debian's packages, and Python's")
@@ -182,6 +182,7 @@ def _windlass_base(folder: Path, say: Say) -> Path:
     # For Debian's Python, whichever one runs here.
     platform = ("--only-binary=:all:", "--python-version=3.11", "--implementation=cp", f"--target={library}")
     _run(*pip, *platform, "-r", str(lock))
+    _compile(root)
     return archives.layer(root, target)
 
 
@@ -194,7 +195,21 @@ def _windlass_itself(folder: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(REPOSITORY / source, target)
         target.chmod(0o755)
+    _compile(root)
     return archives.layer(root, folder / "windlass-itself.layer")
+
+
+_COMPILED = ("usr/lib/python3", "usr/lib/python3.11", "opt/windlass/lib")
+
+
+def _compile(root: Path) -> None:
+    """As packages' scripts and the Containerfile do: else each start of the agent, and each probe, compiles all anew.
+
+    By Debian's Python, whose it is to be. Not to be compared by times: a layer has none.
+    """
+    places = [str(root / place) for place in _COMPILED if (root / place).exists()]
+    compiler = ("/usr/bin/python3", "-m", "compileall", "-q", "-f", "--invalidation-mode=unchecked-hash")
+    _run(*compiler, "-s", str(root), *places)
 
 
 def _empty(folder: Path) -> Path:
