@@ -130,7 +130,11 @@ async def test_flows_of_one_object_or_table(node: AgentNode) -> None:
     assert bare
     assert [line for line in whole if line in bare] == bare, "in the same order"
     assert any(line.startswith("group ") for line in bare)
-    assert (await windlass("flows", *at(node), "--owner", "service")).stdout == of_service
+    for owner in ("service", "Service default/web", "service/default/web"):
+        assert (await windlass("flows", *at(node), "--owner", owner)).stdout == of_service
+    none = await windlass("flows", *at(node), "--owner", "service/default/nobody")
+    assert (none.returncode, none.stdout) == (0, "")
+    assert "nothing in the switch is of owner service/default/nobody" in none.stderr
 
     of_table = (await windlass("flows", *at(node), "--table", "classifier", "--no-why")).stdout.splitlines()
     assert of_table == [line for line in whole if line.startswith("Classifier ")]

@@ -28,7 +28,7 @@ LOCAL_NODE = LocalNode(
     CIDR,
     "02:00:00:00:00:01",
 )
-PLACE = Place(LOCAL_NODE, HostNames("eth0"), ())
+PLACE = Place(LOCAL_NODE, HostNames("eth0"), (), 1450)
 
 
 def ended(steps):

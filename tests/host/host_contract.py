@@ -160,7 +160,7 @@ class ServiceContract:
 
     def desired(self, machine: Machine, *networks: str) -> HostPlan:
         cidrs = (ip_network("10.96.0.0/16"), ip_network("fd00:10:96::/112"))
-        shared = plan_services(STATE.node, machine.names, cidrs, tuple(map(ip_network, networks)))
+        shared = plan_services(STATE.node, machine.names, cidrs, tuple(map(ip_network, networks)), mtu=1450)
         return plan(STATE, machine.names, 1500, userspace=True) | shared | HostPlan(items=self.PORTS)
 
     async def test_what_is_applied_is_installed_and_a_restart_finds_it(self, host: Host, machine: Machine):

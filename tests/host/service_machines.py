@@ -230,7 +230,7 @@ def service_machine(state_directory: Path) -> Iterator[ServiceMachine]:
 
 def desired(*items: Item, networks: tuple[str, ...] = ()) -> HostPlan:
     """The whole plan of the Node, as the kernel's datapath needs it, with these items of Services."""
-    shared = plan_services(NODE, NAMES, SERVICE_CIDRS, tuple(map(ip_network, networks)))
+    shared = plan_services(NODE, NAMES, SERVICE_CIDRS, tuple(map(ip_network, networks)), mtu=1450)
     return plan_node(NODE, NAMES, 1500, userspace=False) | shared | HostPlan(items=frozenset(items))
 
 

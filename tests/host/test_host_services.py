@@ -38,7 +38,7 @@ def routes(items: frozenset[object]) -> set[str]:
 
 
 def test_services_are_reached_by_the_virtual_next_hop_as_the_gateway():
-    items = plan_services(NODE, NAMES, CIDRS).items
+    items = plan_services(NODE, NAMES, CIDRS, mtu=1450).items
     assert routes(items) == {
         "169.254.169.111/32 via None dev windlass-gw0 src 10.0.1.1",
         "169.254.169.110/32 via 169.254.169.111 dev windlass-gw0 src 10.0.1.1 onlink",
@@ -54,22 +54,23 @@ def test_services_are_reached_by_the_virtual_next_hop_as_the_gateway():
 
 
 def test_node_ports_answer_everywhere_or_in_the_configured_networks():
-    (access,) = (i for i in plan_services(NODE, NAMES, CIDRS).items if isinstance(i, ServiceAccess))
+    (access,) = (i for i in plan_services(NODE, NAMES, CIDRS, mtu=1450).items if isinstance(i, ServiceAccess))
     assert access == ServiceAccess(
         gateway="windlass-gw0",
         bridge="br-int",
         sources=frozenset(map(ip_address, ("10.0.1.1", "2001:db8:1::1"))),
         node_ips=frozenset(map(ip_address, ("192.0.2.5", "2001:db8::5"))),
         networks=frozenset(map(ip_network, ("0.0.0.0/0", "::/0"))),
+        mtu=1450,
     )
     # Disjoint, for a set of intervals refuses two that overlap.
     networks = tuple(map(ip_network, ("192.0.2.0/24", "192.0.2.128/25", "127.0.0.0/8")))
-    (access,) = (i for i in plan_services(NODE, NAMES, CIDRS, networks).items if isinstance(i, ServiceAccess))
+    (access,) = (i for i in plan_services(NODE, NAMES, CIDRS, networks, mtu=1450).items if isinstance(i, ServiceAccess))
     assert access.networks == {ip_network("192.0.2.0/24"), ip_network("127.0.0.0/8")}
 
 
 def test_a_node_of_one_family_is_asked_for_that_family_alone():
-    shared = plan_services(ONLY_IPV4, NAMES, CIDRS).items
+    shared = plan_services(ONLY_IPV4, NAMES, CIDRS, mtu=1450).items
     assert not any(":" in route for route in routes(shared))
     service = Service(
         "default",

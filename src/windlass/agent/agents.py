@@ -245,7 +245,7 @@ class Agent:
         await self._hosting.take_uplink(database, spec, list(own.addresses.values()))
         cidrs, problems = service_cidrs(self.config, cluster)
         self.report("service CIDRs", problems)
-        await unhurried(self._serving.claiming(Place(node, names, cidrs)))
+        await unhurried(self._serving.claiming(Place(node, names, cidrs, spec.gateway_mtu or adapter.mtu)))
         userspace, mtu = self.config.is_userspace, self.config.mtu or None
         desired = plan(state, names, adapter.mtu, userspace=userspace, configured_mtu=mtu)
         await self._hosting.hold(names, desired | self._serving.host_plan())

@@ -51,13 +51,14 @@ Report = FlowReport | GroupReport
 class Question(Struct, frozen=True):
     """What of it is wanted; None: whatever it is."""
 
-    owner: str | None = None  # `Service default/web`, or its kind or its name alone
+    owner: str | None = None  # `Service default/web`, `service/default/web`, or its kind or its name alone
     table: int | None = None
     cookie: int | None = None
 
     def asks_for(self, owner: str) -> bool:
         kind, _, name = owner.partition(" ")
-        return self.owner is None or self.owner.casefold() in {owner.casefold(), kind.casefold(), name}
+        names = {owner.casefold(), f"{kind}/{name}".casefold(), kind.casefold(), name}
+        return self.owner is None or self.owner.casefold() in names
 
 
 def question(request: web.Request) -> Question:

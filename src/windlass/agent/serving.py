@@ -35,6 +35,7 @@ class Place(NamedTuple):
     node: LocalNode
     names: HostNames
     service_cidrs: tuple[IPNetwork, ...]
+    mtu: int  # of the gateway
 
 
 class Serving:
@@ -125,8 +126,8 @@ class Serving:
         """All that Services ask of the host, as it has been claimed."""
         if self._place is None:
             return HostPlan()
-        node, names, service_cidrs = self._place
-        shared = plan_services(node, names, service_cidrs, node.node_port_networks)
+        node, names, service_cidrs, mtu = self._place
+        shared = plan_services(node, names, service_cidrs, node.node_port_networks, mtu=mtu)
         return shared | HostPlan(items=self._claims.items)
 
     def _asked_by(self, key: str, place: Place) -> frozenset[Item]:

@@ -143,7 +143,7 @@ def sentences(stretch: Stretch) -> Iterator[str]:
         f"(longest wait {1000 * tally.longest_wait:.0f} ms; {answered}); {len(tally.broken)} held ones broke "
         f"(longest gap {1000 * tally.longest_gap:.0f} ms); the load was late by {1000 * tally.longest_lag:.0f} ms"
     )
-    failures = (*tally.failures, *tally.broken)
+    failures = (*tally.broken, *tally.failures)  # the fewer first: not all are told
     yield from (f"  {_sentence(failure, stretch)}" for failure in failures[:FAILURES_TOLD])
     if len(failures) > FAILURES_TOLD:
         yield f"  and {len(failures) - FAILURES_TOLD} more"

@@ -45,6 +45,7 @@ class LoadProcess:
 async def loading(plan: Plan, folder: Path) -> AsyncIterator[LoadProcess]:
     """The folder is a lab's: should we crash, the process is known as the lab's by it, and ended."""
     plan_file, socket = folder / "load.json", folder / "load.sock"
+    socket.unlink(missing_ok=True)  # of one before, which is killed rather than stopped
     plan_file.write_bytes(msgspec.json.encode(plan))
     process = Child(
         "the load",

@@ -18,6 +18,7 @@ BENCHMARKS = {
     "cni": "attaching and detaching a Pod",
     "continuity": "new and held connections while the agent is killed and endpoints and Services change",
     "datapath": "passes, ct actions and megaflows that a packet costs in the switch",
+    "cluster": "new and held connections while parts of a real cluster are killed",
     "watch": "one endpoint changed, from a write to a real API server to the switch's answer, with many Services",
 }
 

@@ -75,6 +75,11 @@ def flows(
     except answers.NoAnswer as error:
         answers.fail("flows", error)
         return
+    if asked and not listed and not groups:
+        what = " and ".join(f"{name} {value}" for name, value in asked.items())
+        click.echo(
+            f"windlass flows: nothing in the switch is of {what}; without options all flows are printed", err=True
+        )
     colour = None if answers.coloured() else False
     for line in _lines("json" if as_json else form, listed, groups, why=why):
         click.echo(line, color=colour)

@@ -92,6 +92,7 @@ class ServiceAccess:
     sources: frozenset[IPAddress]  # the gateway's addresses, one of each family that is served
     node_ips: frozenset[IPAddress]  # what comes for these by the bridge interface, the switch has let pass on purpose
     networks: frozenset[IPNetwork]  # NodePorts answer at those addresses of the host that are in these
+    mtu: int  # of the gateway
 
     def __str__(self) -> str:
         return f"the way of the host to Services by {self.gateway}"

@@ -33,14 +33,20 @@ def plan_services(
     names: HostNames,
     service_cidrs: Collection[IPNetwork],
     node_port_networks: Collection[IPNetwork] = (),
+    *,
+    mtu: int,
 ) -> HostPlan:
-    """What all Services share. `node_port_networks`: where NodePorts answer; empty: at every address of the host."""
+    """What all Services share. `node_port_networks`: where NodePorts answer; empty: at every address of the host.
+
+    `mtu` is the gateway's.
+    """
     access = ServiceAccess(
         gateway=names.gateway,
         bridge=names.bridge,
         sources=frozenset(node.gateway(family) for family in node.families),
         node_ips=frozenset(node.addresses[family].ip for family in node.families),
         networks=frozenset(_networks(node, node_port_networks)),
+        mtu=mtu,
     )
     # The neighbour is known, so that no Service waits for a question and its answer; the switch would answer, too.
     neighbours = (Neighbour(names.gateway, VIRTUAL_CLIENT[f], mac_text(VIRTUAL_MAC)) for f in node.families)

@@ -49,6 +49,7 @@ def _read(entries: list[_Entry], gateway: str, bridge: str) -> Found:
         sources=frozenset(_read_sources(rules)),
         node_ips=frozenset(_read_node_ips(rules)),
         networks=frozenset(_read_networks(sets)),
+        mtu=next(_read_mtus(rules), 0),
     )
     wanted = service_tables.chains(access)
     complete = (
@@ -100,9 +101,14 @@ class _Nat(Struct):
     addr: str
 
 
+class _Mangle(Struct):
+    value: object
+
+
 class _Expression(Struct):
     match: _Match | None = None
     snat: _Nat | None = None
+    mangle: _Mangle | None = None
 
 
 class _ListedRule(Struct):
@@ -150,6 +156,15 @@ def _read_node_ips(rules: Iterable[_ListedRule]) -> Iterator[IPAddress]:
             for match in (expression.match for expression in rule.expr):
                 if match is not None and match.left.payload is not None:
                     yield ip_address(str(match.right))
+
+
+def _read_mtus(rules: Iterable[_ListedRule]) -> Iterator[int]:
+    """From the first rule about sizes, which is that of the first family."""
+    family = Family(min((address.version for address in _read_sources(rules)), default=4))
+    for rule in rules:
+        for expression in rule.expr if rule.chain == service_tables.FIT else ():
+            if expression.mangle is not None and isinstance(expression.mangle.value, int):
+                yield expression.mangle.value + service_tables.HEADERS[family]
 
 
 def _read_networks(sets: dict[str, _Set]) -> Iterator[IPNetwork]:

@@ -144,6 +144,10 @@ def chains(access: ServiceAccess) -> tuple[Chain, ...]:
         Chain("leave", tuple(_as_gateway(access, family) for family in families), "nat", "postrouting", _SNAT),
         Chain("unmark", (_unmark(access),), "filter", "postrouting", _BEFORE_ROUTING),
         Chain("guard", tuple(_guard(gateway)), "filter", "prerouting", _BEFORE_TRACKING),
+        Chain(
+            FIT, tuple(_fit(access, gateway, family) for family in families), "filter", "prerouting", _BEFORE_ROUTING
+        ),
+        Chain("fit-there", (_fit_there(access),), "filter", "postrouting", _BEFORE_ROUTING),
     )
 
 
@@ -257,6 +261,33 @@ def _guard(gateway: Expression) -> Iterator[Rule]:
         yield Rule("nobody but the host itself has a loopback address", (gateway, loopback, {"drop": None}))
 
 
+FIT = "fit"
+HEADERS = {Family.IPV4: 40, Family.IPV6: 60}  # bytes of a TCP segment without its data
+
+
+def _fit(access: ServiceAccess, gateway: Expression, family: Family) -> Rule:
+    """A connection that began with an address of the host's own takes the loopback's MTU for its way's. An endpoint in
+    a Pod says itself that less fits; one on another host does not, and the gateway is narrower by what a tunnel adds.
+    """
+    protocol = {Family.IPV4: "ipv4", Family.IPV6: "ipv6"}[family]
+    size = access.mtu - HEADERS[family]
+    return Rule(
+        "what the host sends by the gateway must fit there",
+        (gateway, _is(_meta("nfproto"), protocol), _BEGINS, {"mangle": {"key": _SEGMENT_SIZE, "value": size}}),
+    )
+
+
+def _fit_there(access: ServiceAccess) -> Rule:
+    return Rule(
+        "and what it is answered",
+        (
+            _is(_meta("oifname"), access.gateway),
+            _BEGINS,
+            {"mangle": {"key": _SEGMENT_SIZE, "value": {"rt": {"key": "mtu"}}}},
+        ),
+    )
+
+
 def _rule_commands(access: ServiceAccess) -> Iterator[Command]:
     for chain in chains(access):
         for rule in chain.rules:
@@ -305,6 +336,8 @@ def _field(protocol: str, name: str) -> Expression:
     return {"payload": {"protocol": protocol, "field": name}}
 
 
+_BEGINS = _is({"&": [_field("tcp", "flags"), {"|": ["syn", "rst"]}]}, "syn")
+_SEGMENT_SIZE: Expression = {"tcp option": {"name": "maxseg", "field": "size"}}
 _MARKED = _is({"&": [_meta("mark"), MARK]}, MARK)
 
 

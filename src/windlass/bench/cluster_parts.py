@@ -1,0 +1,177 @@
+"""The parts of a lab's kubelet cluster that can be killed, each with its way back; and where its Pods' sockets are.
+
+Nothing is waited for by looking again and again where the API server can be asked to tell. It measures nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import Struct
+
+from windlass.lab.kubelets.clusters import NAMESPACE, KubeletCluster
+from windlass.lab.kubelets.images import AGNHOST
+from windlass.lab.kubelets.machines import runtime_folder
+from windlass.lab.labs import LabError
+from windlass.lab.patiences import seconds
+
+SECONDS_TO_RETURN = seconds(300.0)  # of a part that was killed: nobody waits that long, but on a starved machine
+AGENT, SWITCH = "windlass-agent", "windlass-switch"  # the DaemonSets
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    node: str
+    namespace: str
+    pod: str
+    name: str
+    id: str
+    restarts: int
+
+
+class _Named(Struct):
+    name: str
+    namespace: str = ""
+    deletion_timestamp: str = msgspec.field(default="", name="deletionTimestamp")
+
+
+class _Spec(Struct):
+    node_name: str = msgspec.field(default="", name="nodeName")
+
+
+class _ContainerStatus(Struct, rename="camel"):
+    name: str
+    restart_count: int = 0
+    container_id: str = msgspec.field(default="", name="containerID")
+
+
+class _Status(Struct, rename="camel"):
+    container_statuses: list[_ContainerStatus] = []
+    pod_ip: str = msgspec.field(default="", name="podIP")
+
+
+class PodObject(Struct):
+    """As much of a Pod as is asked for here."""
+
+    metadata: _Named
+    spec: _Spec
+    status: _Status
+
+    def container(self, name: str) -> Container:
+        for one in self.status.container_statuses:
+            if one.name == name:
+                _, _, container_id = one.container_id.partition("://")
+                place = (self.spec.node_name, self.metadata.namespace, self.metadata.name)
+                return Container(*place, name, container_id, one.restart_count)
+        raise LabError(f"Pod {self.metadata.namespace}/{self.metadata.name} has no container {name}")
+
+
+class _Pods(Struct):
+    items: list[PodObject]
+
+
+# Looking ------------------------------------------------------------------------------------------------------------
+
+
+async def pods(cluster: KubeletCluster, *selection: str) -> list[PodObject]:
+    """`selection` as for `kubectl get pods`. Those that are being deleted are not among them."""
+    found = msgspec.json.decode(await cluster.kubectl("get", "pods", *selection, "-o", "json"), type=_Pods)
+    return [pod for pod in found.items if not pod.metadata.deletion_timestamp]
+
+
+async def part_on(cluster: KubeletCluster, node: str, daemon_set: str, container: str) -> Container:
+    """A container of Windlass itself on a Node."""
+    component = f"app.kubernetes.io/component={daemon_set.removeprefix('windlass-')}"
+    selection = ("-n", NAMESPACE, "-l", component, f"--field-selector=spec.nodeName={node}")
+    found = await pods(cluster, *selection)
+    if len(found) != 1:
+        raise LabError(f"Node {node} has {len(found)} Pods of {daemon_set}, and not one")
+    return found[0].container(container)
+
+
+async def process_of(cluster: KubeletCluster, container: Container) -> int:
+    """As the machine numbers it."""
+    listed = await cluster.machines[container.node].run(*_CTR, "task", "ls")
+    for line in listed.splitlines():
+        container_id, pid, *_ = line.split()
+        if container_id == container.id:
+            return int(pid)
+    raise LabError(f"{container.name} of Pod {container.namespace}/{container.pod} does not run on {container.node}")
+
+
+async def network_of(cluster: KubeletCluster, container: Container) -> str:
+    """A path by which this process, on no machine of the lab, enters the Pod's network."""
+    pid = await process_of(cluster, container)
+    return f"/proc/{cluster.machines[container.node].pid}/root/proc/{pid}/ns/net"
+
+
+# Killing ------------------------------------------------------------------------------------------------------------
+
+
+async def kill_container(cluster: KubeletCluster, container: Container) -> None:
+    """As a crash does; its Pod's kubelet starts it again. Returns when it is ready again."""
+    await cluster.machines[container.node].run(*_CTR, "task", "kill", "-s", "SIGKILL", container.id)
+    status = f'{{.status.containerStatuses[?(@.name=="{container.name}")]'
+    pod = ("-n", container.namespace, f"pod/{container.pod}", _LIMIT)
+    await cluster.kubectl("wait", f"--for=jsonpath={status}.restartCount}}={container.restarts + 1}", *pod)
+    await cluster.kubectl("wait", f"--for=jsonpath={status}.ready}}=true", *pod)
+
+
+async def roll_out(cluster: KubeletCluster, daemon_set: str) -> None:
+    """All its Pods are replaced, one after the other, as for a new version."""
+    await cluster.kubectl("-n", NAMESPACE, "rollout", "restart", f"daemonset/{daemon_set}")
+    await cluster.kubectl("-n", NAMESPACE, "rollout", "status", f"daemonset/{daemon_set}", _LIMIT)
+
+
+async def restart_api_server(cluster: KubeletCluster) -> None:
+    await cluster.plane.stop_server()
+    await cluster.plane.start_server()
+
+
+async def restart_containerd(cluster: KubeletCluster, node: str) -> None:
+    await cluster.machines[node].stop_containerd()
+    await cluster.machines[node].start_containerd()
+
+
+async def prefer_switches(cluster: KubeletCluster) -> None:
+    """They go before all else that runs here: a datapath in a kernel would not wait for its turn either.
+
+    In a container's own share of the processors nothing can be preferred, so they leave that.
+    """
+    for node, machine in cluster.machines.items():
+        pid = await process_of(cluster, await part_on(cluster, node, SWITCH, "ovs-vswitchd"))
+        shares = "/sys/fs/cgroup/cpu/cgroup.procs"
+        with suppress(LabError):  # then the floor tells how busy it was
+            await machine.run("sh", "-ec", f"echo {pid} >{shares}; chrt --rr --all-tasks --pid 1 {pid}")
+
+
+# Pods ---------------------------------------------------------------------------------------------------------------
+
+
+ASLEEP = ("pause",)  # who answers in its network is the load
+
+
+def pod_manifest(name: str, node: str, does: Sequence[str] = ASLEEP) -> dict[str, object]:
+    """`does`: the arguments of agnhost."""
+    container = {"name": "main", "image": AGNHOST, "imagePullPolicy": "Never", "args": list(does)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": {"app": name}},
+        "spec": {"nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [container]},
+    }
+
+
+async def make_pod(cluster: KubeletCluster, name: str, node: str, does: Sequence[str] = ASLEEP) -> PodObject:
+    """Returns when it is ready."""
+    await cluster.kubectl("apply", "-f", "-", content=msgspec.json.encode(pod_manifest(name, node, does)).decode())
+    await cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", _LIMIT)
+    (found,) = await pods(cluster, f"--field-selector=metadata.name={name}")
+    return found
+
+
+_CTR = (str(runtime_folder() / "usr/bin/ctr"), "-n", "k8s.io")
+_LIMIT = f"--timeout={SECONDS_TO_RETURN:.0f}s"

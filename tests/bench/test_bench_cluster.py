@@ -1,0 +1,53 @@
+"""`windlass bench cluster`: what it makes of what it saw. The whole of it, on a real cluster, is tests/kubelets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from windlass.bench import cluster, cluster_parts
+from windlass.bench.tallies import Failure, Tally
+from windlass.cli import main
+from windlass.lab import kubernetes_binaries
+from windlass.lab.labs import LabError
+
+POD = {
+    "metadata": {"name": "web", "namespace": "default"},
+    "spec": {"nodeName": "node-2"},
+    "status": {
+        "podIP": "10.244.1.5",
+        "containerStatuses": [{"name": "main", "restartCount": 2, "containerID": "containerd://0123abcd"}],
+    },
+}
+
+
+def lost(frontend: str, began: float) -> Failure:
+    return Failure(frontend, "no answer", began, began + 1, 40000)
+
+
+def test_an_outage_is_that_of_the_frontend_which_was_away_longest():
+    failures = (lost("node-port", 10.0), lost("cluster-ip", 10.0), lost("cluster-ip", 10.5), lost("node-port", 11.5))
+    assert cluster.outage(Tally(900, failures, (), {}, 0.0, 0.0, 0.0)) == pytest.approx(1.5 + 1 / cluster.PER_SECOND)
+    assert cluster.outage(Tally(900, (), (), {}, 0.0, 0.0, 0.0)) == 0.0
+
+
+def test_a_container_is_known_by_its_pod():
+    pod = msgspec.convert(POD, cluster_parts.PodObject)
+    found = pod.container("main")
+    assert (found.node, found.namespace, found.pod, found.id, found.restarts) == (
+        *("node-2", "default", "web", "0123abcd"),
+        2,
+    )
+    with pytest.raises(LabError, match="Pod default/web has no container other"):
+        pod.container("other")
+
+
+def test_without_kubernetes_it_says_how_to_get_all_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv(kubernetes_binaries.DIRECTORY_VARIABLE, str(tmp_path))
+    told = CliRunner().invoke(main, ["bench", "cluster"])
+    assert told.exit_code == 2
+    assert "tools/build-kubernetes" in told.output
+    assert "--whole" in told.output
