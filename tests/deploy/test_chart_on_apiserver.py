@@ -60,7 +60,7 @@ async def kubectl(plane: ControlPlane, *arguments: str, text: str = "") -> str:
     command = [str(kubernetes_binaries.path_of("kubectl")), f"--kubeconfig={plane.kubeconfig()}", *arguments]
 
     def run() -> subprocess.CompletedProcess[str]:
-        with namespaces.entered(namespaces.path_of(plane._namespace)):
+        with namespaces.entered(namespaces.path_of(plane.namespace)):
             return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
     done = await asyncio.to_thread(run)
