@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import resource
 import sys
 import time
@@ -176,24 +177,50 @@ async def _changes_apart(agent: Agent, events: _Events, changed: list[EndpointSl
 
     From another process, as from an API server: an event loop's own timers are late by up to a millisecond.
     """
-    arguments = (sys.executable, metronomes.__file__, str(len(changed)), str(gap))
-    metronome = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
-    under_way: list[asyncio.Task[float]] = []
+    loop = asyncio.get_running_loop()
+    told: list[tuple[float, int]] = []  # when, and the number of the state that the cluster is in by that
+    async with _metronome(len(changed), gap) as ticks:
+
+        def hear() -> None:
+            came = metronomes.read(ticks)
+            for when in came:
+                told.append((when, events.tell(changed[len(told)])))
+            if not came:  # it has ended
+                loop.remove_reader(ticks)
+
+        loop.add_reader(ticks, hear)
+        try:
+            return [await _through(agent, told, number) for number in range(len(changed))]
+        finally:
+            loop.remove_reader(ticks)
+
+
+async def _through(agent: Agent, told: list[tuple[float, int]], number: int) -> float:
+    def is_so() -> bool:
+        return len(told) > number and int(agent.status.revision) >= told[number][1]
+
+    if not await agent.status.wait_until(is_so, PATIENCE):
+        raise LabError(f"a changed EndpointSlice is not in the switch after {PATIENCE:.0f} s: {agent.problems}")
+    return 1000 * (time.perf_counter() - told[number][0])
+
+
+@asynccontextmanager
+async def _metronome(count: int, gap: float) -> AsyncIterator[int]:
+    """The file descriptor that its ticks can be read from."""
+    ticks, theirs = os.pipe()
     try:
-        for one in changed:
-            began = metronomes.read(await _ticks(metronome).readexactly(metronomes.SIZE))
-            under_way.append(asyncio.create_task(_change(agent, events, one, began)))
-        return list(await asyncio.gather(*under_way))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, metronomes.__file__, str(count), str(gap), stdout=theirs
+        )
     finally:
-        if metronome.returncode is None:
-            metronome.kill()
-        await metronome.wait()
-
-
-def _ticks(metronome: asyncio.subprocess.Process) -> asyncio.StreamReader:
-    if metronome.stdout is None:
-        raise RuntimeError("a metronome is read from")
-    return metronome.stdout
+        os.close(theirs)
+    try:
+        yield ticks
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        os.close(ticks)
 
 
 @asynccontextmanager
