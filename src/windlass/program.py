@@ -116,9 +116,3 @@ def changed_owners(before: NodeState, after: NodeState) -> Iterator[Owner]:
         for name in () if old is new else old.keys() | new.keys():
             if old.get(name) != new.get(name):
                 yield Owner(kind, name)
-
-
-def flows_of(program: Program) -> Iterator[tuple[Owner, Flow]]:
-    for owner, owned in program.items():
-        for flow in owned.flows:
-            yield owner, flow

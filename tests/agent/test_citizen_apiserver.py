@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
-import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from ipaddress import ip_address
 
 import msgspec
 import pytest
 import pytest_asyncio
 from fed_agents import NODE_IP, FedAgent, fed_node
 
+from control_planes import ADDRESS, needs, running_control_plane
 from windlass.agent import citizens, refusals
 from windlass.agent.agents import Agent
 from windlass.agent.citizens import Citizen
@@ -26,20 +23,12 @@ from windlass.cluster.kubernetes.resources import rules
 from windlass.cluster.kubernetes.servers import APIServer
 from windlass.cluster.kubernetes.writing import GATEWAY_ADDRESSES, NOT_READY, UPLINK_MAC, mark_node, tell
 from windlass.cluster.objects import Problem, Reference
-from windlass.host.linux import namespaces
-from windlass.lab import certificates, kubernetes_binaries, underlays
+from windlass.lab import certificates
 from windlass.lab.certificates import Certificate
 from windlass.lab.control_planes import AGENT, ControlPlane, apply
 from windlass.switch.ovsdb import open_database
 
-ABSENT = kubernetes_binaries.missing("etcd", "kube-apiserver")
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="it makes network namespaces: needs root"),
-    pytest.mark.skipif(bool(ABSENT), reason=ABSENT),
-    pytest.mark.timeout(300),
-    pytest.mark.asyncio(loop_scope="module"),
-]
-ADDRESS = ip_address("10.99.0.1")
+pytestmark = needs("etcd", "kube-apiserver")
 PATIENCE = 60.0  # nobody waits that long unless something is broken
 NODES, NODE = "/api/v1/nodes", "/api/v1/nodes/node-1"
 SERVICES = "/api/v1/namespaces/default/services"
@@ -110,17 +99,8 @@ class Town:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def control_plane(tmp_path_factory) -> AsyncIterator[ControlPlane]:
     """One for all: it takes a while to start."""
-    name = f"wlt-{secrets.token_hex(3)}"
-    plane = ControlPlane(name, tmp_path_factory.mktemp("cp"), [ADDRESS])
-    underlays.make_namespace(name)
-    try:
-        command = ["ip", "-netns", name, "address", "add", f"{ADDRESS}/32", "dev", "lo"]
-        await asyncio.to_thread(subprocess.run, command, check=True)
-        await plane.start()
+    async with running_control_plane(tmp_path_factory.mktemp("cp")) as plane:
         yield plane
-    finally:
-        await plane.end()
-        namespaces.delete(name)
 
 
 @pytest_asyncio.fixture(loop_scope="module")

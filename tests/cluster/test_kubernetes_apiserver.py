@@ -3,53 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
-import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
-from ipaddress import ip_address
 
 import msgspec
 import pytest
 import pytest_asyncio
 from api_servers import Listener
 
+from control_planes import needs, running_control_plane
 from windlass.cluster.catalogues import Touched
 from windlass.cluster.kubernetes.connections import Connection, Refused
 from windlass.cluster.kubernetes.resources import resources, rules
 from windlass.cluster.kubernetes.servers import APIServer
 from windlass.cluster.sources import Change, SourceAway
-from windlass.host.linux import namespaces
-from windlass.lab import kubernetes_binaries, underlays
 from windlass.lab.control_planes import ADMINISTRATOR, AGENT, SERVICE_NETWORKS, ControlPlane, apply
 
-ABSENT = kubernetes_binaries.missing("etcd", "kube-apiserver", "kube-controller-manager")
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="it makes network namespaces: needs root"),
-    pytest.mark.skipif(bool(ABSENT), reason=ABSENT),
-    pytest.mark.timeout(300),
-    pytest.mark.asyncio(loop_scope="module"),
-]
-ADDRESS = ip_address("10.99.0.1")
+pytestmark = needs("etcd", "kube-apiserver", "kube-controller-manager")
 SERVICES, SLICES = "/api/v1/namespaces/default/services", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def control_plane(tmp_path_factory) -> AsyncIterator[ControlPlane]:
     """One for all: it takes a while to start."""
-    name = f"wlt-{secrets.token_hex(3)}"
-    plane = ControlPlane(name, tmp_path_factory.mktemp("cp"), [ADDRESS])
-    underlays.make_namespace(name)
-    try:
-        command = ["ip", "-netns", name, "address", "add", f"{ADDRESS}/32", "dev", "lo"]
-        await asyncio.to_thread(subprocess.run, command, check=True)
-        await plane.start()
+    async with running_control_plane(tmp_path_factory.mktemp("cp")) as plane:
         yield plane
-    finally:
-        await plane.end()
-        namespaces.delete(name)
 
 
 def source(plane: ControlPlane, user: str = ADMINISTRATOR) -> APIServer:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
@@ -16,20 +14,14 @@ import pytest
 import pytest_asyncio
 from charts import ROOT, helm, needs_helm
 
+from control_planes import needs, running_control_plane
 from windlass.cluster.kubernetes.connections import Connection, Refused
 from windlass.cluster.kubernetes.writing import GATEWAY_ADDRESSES, NOT_READY, UPLINK_MAC, mark_node
 from windlass.host.linux import namespaces
-from windlass.lab import kubernetes_binaries, underlays
+from windlass.lab import kubernetes_binaries
 from windlass.lab.control_planes import AGENT, OBJECTS_ONLY, ControlPlane, Extent, apply
 
-ABSENT = kubernetes_binaries.missing("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="it makes network namespaces: needs root"),
-    pytest.mark.skipif(bool(ABSENT), reason=ABSENT),
-    pytest.mark.timeout(300),
-    pytest.mark.asyncio(loop_scope="module"),
-]
-ADDRESS = ip_address("10.99.0.1")
+pytestmark = needs("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 MANIFESTS = sorted((ROOT / "deploy" / "manifests").glob("*.yaml"))
 ACCOUNT = "/api/v1/namespaces/windlass/serviceaccounts/windlass-agent"
 FORBIDDEN = 403
@@ -42,18 +34,9 @@ OTHERS = {"key": "example.org/theirs", "value": "kept", "effect": "NoSchedule"}
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def control_plane(tmp_path_factory) -> AsyncIterator[ControlPlane]:
     """With Windlass's namespace, and nothing else of it."""
-    name = f"wlt-{secrets.token_hex(3)}"
-    plane = ControlPlane(name, tmp_path_factory.mktemp("cp"), [ADDRESS], READS_POLICIES)
-    underlays.make_namespace(name)
-    try:
-        command = ["ip", "-netns", name, "address", "add", f"{ADDRESS}/32", "dev", "lo"]
-        await asyncio.to_thread(subprocess.run, command, check=True)
-        await plane.start()
+    async with running_control_plane(tmp_path_factory.mktemp("cp"), READS_POLICIES) as plane:
         await kubectl(plane, "create", "namespace", "windlass", "--save-config")
         yield plane
-    finally:
-        await plane.end()
-        namespaces.delete(name)
 
 
 async def kubectl(plane: ControlPlane, *arguments: str, text: str = "") -> str:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from msgspec import structs
 from node_states import BOTH, node_states, serving_cluster, small_cluster, small_services
+from program_flows import flows_of
 
 from windlass.model.families import Family
 from windlass.model.nodes import NodeState, OperatingSystem, TrafficMode
@@ -32,7 +33,7 @@ from windlass.pipeline.datapaths import DATAPATHS, longest_way, violations
 from windlass.pipeline.declarations import Table
 from windlass.pipeline.layout import UN_SNAT, UPLINK
 from windlass.pipeline.services import REJECT
-from windlass.program import Kind, Owner, flows_of, part, program
+from windlass.program import Kind, Owner, part, program
 
 LINUX, WINDOWS = DATAPATHS[OperatingSystem.LINUX], DATAPATHS[OperatingSystem.WINDOWS]
 

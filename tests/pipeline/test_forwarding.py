@@ -9,6 +9,7 @@ from ipaddress import ip_address
 import pytest
 from node_states import BOTH, small_cluster
 from packets import decides, decisions, way
+from program_flows import flows_of
 
 from windlass.model.families import Family
 from windlass.model.nodes import TrafficMode
@@ -47,7 +48,7 @@ from windlass.pipeline.layout import (
     SOURCE,
 )
 from windlass.pipeline.routing import is_direct, tunnel_end
-from windlass.program import flows_of, program
+from windlass.program import program
 
 TUNNEL, GATEWAY, UPLINK = 1, 2, 3
 NEW, ESTABLISHED, INVALID = 0x21, 0x22, 0x30

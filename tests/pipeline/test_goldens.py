@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from node_states import BOTH, over_sctp, serving_cluster, small_cluster
+from program_flows import flows_of
 
 from windlass.model.families import Family
 from windlass.model.nodes import OperatingSystem, TrafficMode
 from windlass.openflow.flows import Flow
 from windlass.pipeline.symbols import flow_symbols, group_symbols
-from windlass.program import Kind, flows_of, program
+from windlass.program import Kind, program
 
 GOLDENS = Path(__file__).parent / "goldens"
 

@@ -25,6 +25,7 @@ from node_states import (
     services,
     serving_cluster,
 )
+from program_flows import flows_of
 
 from windlass.model.families import Family
 from windlass.model.nodes import NodeState, OperatingSystem, TrafficMode
@@ -33,7 +34,7 @@ from windlass.openflow.fields import IN_PORT, LOCAL_PORT
 from windlass.openflow.flows import Flow, Group
 from windlass.openflow.matches import ContradictionError, match
 from windlass.pipeline.layout import CLASSIFIER, FROM_UPLINK, LAYOUT, UPLINK
-from windlass.program import NOTHING, Kind, Owner, Program, changed_owners, flows_of, owners, part, program
+from windlass.program import NOTHING, Kind, Owner, Program, changed_owners, owners, part, program
 
 any_state = st.sampled_from(OperatingSystem).flatmap(node_states)
 

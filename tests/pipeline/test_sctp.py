@@ -16,6 +16,7 @@ from journeys import HOST, TUNNEL, WIRE, Journeys, Place
 from msgspec import structs
 from node_states import BOTH, modes, over_sctp, services, serving_cluster, small_cluster
 from packets import Ends, Switch
+from program_flows import flows_of
 from service_cases import (
     NODE_PORT,
     POD_1,
@@ -34,7 +35,7 @@ from windlass.model.nodes import TrafficMode, mac_for
 from windlass.model.services import Endpoint, Frontend, Reach
 from windlass.openflow.fields import ETH_SRC, IN_PORT, IP_FRAG, IP_PROTO, LOCAL_PORT, SCTP, mac
 from windlass.pipeline.datapaths import datapath_of, longest_way, violations
-from windlass.program import flows_of, program
+from windlass.program import program
 
 LATER_FRAGMENT = 3
 ANOTHER_PORT = 9090  # of an endpoint: 8080 is that of the first, 80 and 30080 are those of the Service

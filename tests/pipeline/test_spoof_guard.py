@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_states import BOTH, node_states, small_cluster
 from packets import Packet, way
+from program_flows import flows_of
 
 from windlass.model.families import Family, family_of
 from windlass.model.nodes import AttachedPod, NodeState, TrafficMode
@@ -33,7 +34,7 @@ from windlass.openflow.fields import (
     mac,
 )
 from windlass.pipeline.layout import CLASSIFIER, SPOOF_GUARD
-from windlass.program import flows_of, program
+from windlass.program import program
 
 LINK_LOCAL = IPv6Network("fe80::/10")
 EVIL_MAC = mac("0a:58:66:66:66:66")

@@ -12,6 +12,7 @@ import msgspec
 from windlass.cluster.kubernetes.connections import Connection, Refused, Unreachable
 from windlass.cluster.kubernetes.resources import rules
 from windlass.cluster.kubernetes.servers import APIServer
+from windlass.cluster.services import PROXY_NAME_LABEL
 from windlass.cluster.sources import SourceAway
 from windlass.lab import api_objects, endpoints
 from windlass.lab.control_planes import ADMINISTRATOR, AGENT, ControlPlane, apply, url_at
@@ -34,7 +35,6 @@ SECONDS_FOR_SLICES = seconds(30.0)
 SIDE_BY_SIDE = 20  # writes
 # On a wire of its own, which the router joins to the others; no scenario has these addresses.
 ADDRESSES = (ip_interface("100.64.0.10/24"), ip_interface("fd00:100:64::10/64"))
-PROXY_NAME_LABEL = "service.kubernetes.io/service-proxy-name"
 _GROUP = "rbac.authorization.k8s.io"
 _GONE, _CANNOT_BE_CHANGED = 404, 422
 

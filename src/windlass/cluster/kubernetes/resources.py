@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from windlass.cluster.endpoints import HEADLESS_LABEL
 from windlass.cluster.objects import EndpointSlice, Namespace, Node, Pod, Service, ServiceCIDR, Watched
+from windlass.cluster.services import PROXY_NAME_LABEL
 
 # As kube-proxy has it: the Services of another proxy, and what is for DNS only, are nobody's concern here.
-NOT_OF_ANOTHER_PROXY = "!service.kubernetes.io/service-proxy-name"
-NOT_HEADLESS = "!service.kubernetes.io/headless"
+FOR_US = f"!{HEADLESS_LABEL},!{PROXY_NAME_LABEL}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,12 @@ def resources(node_name: str) -> tuple[Resource, ...]:
         Resource(Node, "/api/v1/nodes", "nodes"),
         Resource(Pod, "/api/v1/pods", "pods", fields=f"spec.nodeName={node_name}"),
         Resource(Namespace, "/api/v1/namespaces", "namespaces"),
-        Resource(Service, "/api/v1/services", "services", labels=f"{NOT_HEADLESS},{NOT_OF_ANOTHER_PROXY}"),
+        Resource(Service, "/api/v1/services", "services", labels=FOR_US),
         Resource(
             EndpointSlice,
             "/apis/discovery.k8s.io/v1/endpointslices",
             "slices",
-            labels=f"{NOT_HEADLESS},{NOT_OF_ANOTHER_PROXY}",
+            labels=FOR_US,
         ),
         # In v1 since Kubernetes 1.33. Without it the Node learns ClusterIPs from the Services alone.
         Resource(ServiceCIDR, "/apis/networking.k8s.io/v1/servicecidrs", "service_cidrs", is_optional=True),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import yaml
 
+from windlass.cluster.kubernetes.writing import NOT_READY
 from windlass.lab.kubelets.images import PAUSE
 from windlass.lab.kubernetes_binaries import directory, missing, path_of
 from windlass.lab.labs import Lab, LabError
@@ -25,7 +26,6 @@ SCRIPT = Path(__file__).with_name("machine.sh")
 SECONDS_TO_START = seconds(30.0)
 SECONDS_BETWEEN_LOOKS = 0.05
 CLUSTER_DNS = "10.96.0.10"
-NOT_READY = "node.windlass.dev/not-ready"
 
 _CONTAINERD = """\
 version = 2
@@ -202,7 +202,7 @@ class Machine:
             "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
             "imageGCHighThresholdPercent": 100,
             "imageMinimumGCAge": "24h",
-            "registerWithTaints": [{"key": NOT_READY, "effect": "NoSchedule"}],
+            "registerWithTaints": [NOT_READY],
             "kubeAPIQPS": 100,
             "kubeAPIBurst": 200,
         }
