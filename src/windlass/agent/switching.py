@@ -6,6 +6,7 @@ What the Program says is `program`'s, how it gets into the switch and stays ther
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import NoReturn
@@ -24,8 +25,9 @@ from windlass.switch.streams import SwitchUnreachableError
 
 PATIENCE = 10.0  # seconds for the switch to take the Program before it is given up, to be tried again
 _STEP = 20  # parts to work out before somebody else may have a turn: about a millisecond
-_CHECKED_TOGETHER, _CHECK_REST = 5, 0.005  # parts: about half a millisecond; and seconds until the next
 _CHECK_PAUSE = 1.0  # seconds in which what has changed is gathered, to be checked together
+_CHECKED_TOGETHER = 5  # parts: about a millisecond, which a change may have to wait for
+_CHECK_SHARE = 0.03  # of the time, at most, is for checks: what is in a hurry shall seldom meet one
 
 _UNFORGOTTEN = (
     "UDP clients that go on from the same port may go on to endpoints that are gone (Open vSwitch 3.1 can forget them)"
@@ -121,11 +123,12 @@ class Switch:
             # With the Node's own: how long a packet's way is, all flows that it can meet decide together.
             own = part(state, Owner(Kind.NODE, state.node.name))
             for index in range(0, len(unchecked), _CHECKED_TOGETHER):
+                began = time.perf_counter()
                 parts = [own, *(part(state, owner) for owner in unchecked[index : index + _CHECKED_TOGETHER])]
                 flows = [flow for owned in parts for flow in owned.flows]
                 groups = [group for owned in parts for group in owned.groups]
                 self._impossible |= dict.fromkeys(violations(datapath_of(state.node), flows, groups))
-                await asyncio.sleep(_CHECK_REST)  # a change needs several turns: it shall not meet this at each
+                await asyncio.sleep((time.perf_counter() - began) / _CHECK_SHARE)
             self._report("datapath", self._impossible)
 
     async def _catch_up(self, installed: InstalledProgram) -> None:

@@ -26,7 +26,7 @@ from windlass.agent.collector import relax
 from windlass.agent.config import Config
 from windlass.agent.serving import Serving, unhurried
 from windlass.agent.switching import Switch
-from windlass.bench import metronomes
+from windlass.bench import bare_changes, metronomes
 from windlass.bench import service_states as states
 from windlass.cluster.catalogues import Touched
 from windlass.cluster.objects import Cluster, EndpointSlice
@@ -68,7 +68,9 @@ class Changes(Struct, frozen=True):
 
     start: float  # seconds until all was in the switch, and the Node ready
     alone: list[float]  # one after the other
+    alone_floor: list[float]
     apart: list[float]  # each when it is its time
+    apart_floor: list[float]
     rss: float  # MB, with all of it in memory
     peak: float  # the most it ever was
 
@@ -162,7 +164,12 @@ async def _changes(config: Config, services: int, endpoints: int, course: Course
         apart = await _changes_apart(agent, events, changed[count:], course.gap)
         if agent.problems:
             raise LabError(f"the figures are worthless, for the agent has problems: {agent.problems}")
-        return Changes(start, alone, apart, _rss(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6)
+        rss, peak = _rss(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+        messages = bare_changes.messages((group for part in agent.program.values() for group in part.groups), count)
+    # Without the agent: it would look after what others do to its groups.
+    alone_floor = bare_changes.alone(str(config.openflow_socket), messages)
+    apart_floor = bare_changes.apart(str(config.openflow_socket), messages, course.gap)
+    return Changes(start, alone, alone_floor, apart, apart_floor, rss, peak)
 
 
 async def _change(agent: Agent, events: _Events, changed: EndpointSlice, began: float) -> float:

@@ -103,6 +103,7 @@ class InstalledProgram:
         self._on_event = on_event
         self._on_loss = on_loss
         self._askers: dict[Identity, tuple[Owner, ...]] = {}  # who asks for it; the last of them has it his way
+        self._asked: dict[Owner, tuple[Identity, ...]] = {}  # what he asks for: to encode it again would take as long
         self._installed = Holding()  # what the switch accepted from us, or said it had
         self._problems: dict[Identity, Problem] = {}
         self._connection: Connection | None = None  # one that has been synced
@@ -220,6 +221,7 @@ class InstalledProgram:
             self._installed = held
             self._problems.clear()
             self._askers.clear()
+            self._asked.clear()
             # Worked out and encoded as the switch takes them in: both work at the same time.
             steps = diff(held, self._encoded(self._program))
             leaving: list[DeleteGroup] = []
@@ -296,6 +298,10 @@ class InstalledProgram:
     def _adopt(self, parts: Program) -> list[Step]:
         """Makes these parts the Program's, and says what is to be done in the switch for that."""
         touched = {identity for owner in parts for identity in self._release(owner)}
+        if self._problems:
+            self._problems = {
+                identity: problem for identity, problem in self._problems.items() if problem.owner not in parts
+            }
         asking = {owner: part for owner, part in parts.items() if part != NOTHING}
         self._program.update(asking)
         wanted = {identity_of(one): one for one in self._encoded(asking)}
@@ -304,11 +310,11 @@ class InstalledProgram:
 
     def _release(self, owner: Owner) -> Iterator[Identity]:
         """What this owner asked for."""
-        for identity, _ in _contents(self._program.pop(owner, NOTHING)):
+        self._program.pop(owner, None)
+        for identity in self._asked.pop(owner, ()):
             others = tuple([other for other in self._askers.pop(identity, ()) if other != owner])
             if others:
                 self._askers[identity] = others
-            self._problems.pop(identity, None)
             yield identity
 
     def _left(self, released: Collection[Identity]) -> Iterator[tuple[Identity, EncodedFlow | EncodedGroup]]:
@@ -323,11 +329,15 @@ class InstalledProgram:
         """What these owners ask for from now on, owner by owner."""
         for owner, part in parts.items():
             alone = (owner,)
+            asked: list[Identity] = []
             for one in self._encoded_part(owner, part):
-                askers = self._askers.setdefault(identity_of(one), alone)
+                identity = identity_of(one)
+                askers = self._askers.setdefault(identity, alone)
                 if askers is not alone:
-                    self._askers[identity_of(one)] = (*askers, owner)
+                    self._askers[identity] = (*askers, owner)
+                asked.append(identity)
                 yield one
+            self._asked[owner] = tuple(asked)
 
     def _encoded_part(self, owner: Owner, part: AnyPart) -> Iterator[EncodedFlow | EncodedGroup]:
         """The groups first: only its own flows lead to them."""
@@ -366,9 +376,12 @@ class InstalledProgram:
     async def _send(self, connection: Connection, steps: Sequence[Step]) -> None:
         if not steps:
             return
+        outcome = None
         with _whole(connection):
+            if len(steps) > 1:  # one alone is as good as a bundle, and quicker
+                outcome = await connection.commit(steps, message)
             # Where the switch refuses the change as a whole, each step has to stand for itself, and most get in.
-            outcome = await connection.commit(steps, message) or await connection.deliver(steps, message)
+            outcome = outcome or await connection.deliver(steps, message)
         self._record(outcome)
 
     def _record(self, outcome: Outcome[Step]) -> None:

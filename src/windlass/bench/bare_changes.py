@@ -1,0 +1,66 @@
+"""The floor of one change: its message, encoded beforehand, over a bare socket, until the switch says it is done."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import cycle, islice
+
+from windlass.bench import metronomes
+from windlass.lab.labs import LabError
+from windlass.openflow.flows import Group
+from windlass.openflow.wire import groups as group_wire
+from windlass.openflow.wire import messages as wire
+
+_READ = 65536
+_PATIENCE = 10.0  # seconds
+
+
+def messages(groups: Iterable[Group], count: int) -> list[bytes]:
+    """What to send for one endpoint changed in each of so many groups."""
+    encoded = (group_wire.encode(group) for group in groups)
+    return [group_wire.modify(one, 1) + wire.barrier_request(2) for one in islice(cycle(encoded), count)]
+
+
+def alone(path: str, changes: Sequence[bytes]) -> list[float]:
+    """Milliseconds of each, one after the other."""
+    with _connected(path) as switch:
+        return [_milliseconds(switch, change, time.perf_counter()) for change in changes]
+
+
+def apart(path: str, changes: Sequence[bytes], gap: float) -> list[float]:
+    """Milliseconds of each from its time on, whether the one before was through by then or not."""
+    command = [sys.executable, metronomes.__file__, str(len(changes)), str(gap)]
+    ticks, theirs = os.pipe()
+    with _connected(path) as switch, os.fdopen(ticks), subprocess.Popen(command, stdout=theirs):
+        os.close(theirs)
+        ticking = (when for came in iter(lambda: metronomes.read(ticks), []) for when in came)
+        return [_milliseconds(switch, change, when) for change, when in zip(changes, ticking, strict=True)]
+
+
+def _milliseconds(switch: socket.socket, change: bytes, began: float) -> float:
+    switch.sendall(change)
+    _await(switch, wire.Type.BARRIER_REPLY)
+    return 1000 * (time.perf_counter() - began)
+
+
+@contextmanager
+def _connected(path: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as switch:
+        switch.settimeout(_PATIENCE)
+        switch.connect(path)
+        switch.sendall(wire.hello(1))
+        _await(switch, wire.Type.HELLO)
+        yield switch
+
+
+def _await(switch: socket.socket, wanted: wire.Type) -> None:
+    """The switch has nothing else to say here: what it says is one short message, or a complaint."""
+    header = wire.parse_header(switch.recv(_READ), 0)
+    if header.type != wanted:
+        raise LabError(f"the figures are worthless: the switch answered by a message of type {header.type}")
