@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windlass.agent.refusals import SETTLED, Refusals
+from windlass.agent.refusals import RENEWED, SETTLED, Refusals
 from windlass.cluster.objects import Problem, Reference
 
 
@@ -13,12 +13,12 @@ def problem(name: str, sentence: str = "it is wrong", kind: str = "Service") -> 
 def all_told(refusals: Refusals, now: float) -> list[str]:
     found = []
     while (one := refusals.due(now)) is not None:
-        refusals.told(one)
+        refusals.told(one, now)
         found.append(one.where)
     return found
 
 
-def test_each_is_told_once_while_it_stays():
+def test_each_is_told_once_when_it_comes():
     refusals = Refusals("node-1")
     refusals.hear([problem("web")], 0.0)
     assert all_told(refusals, SETTLED) == ["Service web"]
@@ -29,6 +29,18 @@ def test_each_is_told_once_while_it_stays():
     assert all_told(refusals, 400.0) == ["Service web"]
     refusals.hear([problem("shop"), problem("web", "it is otherwise wrong")], 500.0)
     assert all_told(refusals, 600.0) == ["Service shop"]
+
+
+def test_what_stays_is_told_now_and_then_for_events_are_forgotten():
+    refusals = Refusals("node-1")
+    refusals.hear([problem("web")], 0.0)
+    refusals.hear([problem("web"), problem("shop")], 100.0)
+    assert sorted(all_told(refusals, 200.0)) == ["Service shop", "Service web"]
+    assert refusals.seconds_until_due(200.0, most=2 * RENEWED) == RENEWED
+    assert all_told(refusals, 199.0 + RENEWED) == []
+    assert sorted(all_told(refusals, 200.0 + RENEWED)) == ["Service shop", "Service web"]
+    refusals.hear([problem("shop")], 300.0 + RENEWED)
+    assert all_told(refusals, 200.0 + 2 * RENEWED) == ["Service shop"]
 
 
 def test_what_mends_itself_in_a_moment_is_no_news():

@@ -122,11 +122,11 @@ class Citizen:
                 failures += 1
                 self._fails(subject, "Events cannot be written", error)
                 if isinstance(error, Refused) and error.code == _INVALID:  # it will never be another
-                    refusals.told(problem)
+                    refusals.told(problem, time.monotonic())
                 await asyncio.sleep(_pause(error, failures))
             else:
                 failures = 0
-                refusals.told(problem)
+                refusals.told(problem, time.monotonic())
                 self._works(subject, "Events cannot be written")
 
     def _fails(self, subject: Subject, what: str, error: Exception) -> None:
