@@ -54,6 +54,7 @@ async def test_figures_and_nothing_else_are_told(registry):
         status, figures = await get(port, "/metrics")
         assert status == HTTPStatus.OK
         assert "windlass_ready 1.0" in figures
+        assert await get(port, "/proxyMode") == (HTTPStatus.OK, "windlass")
         for path in ("/v1/state", "/v1/flows", "/healthz", "/"):
             assert (await get(port, path))[0] == HTTPStatus.NOT_FOUND
 

@@ -202,7 +202,10 @@ def test_without_an_api_server_it_says_why_there_must_be_one():
 
 @needs_helm
 def test_a_monitor_needs_something_to_monitor():
-    assert "set it, such as --set config.metricsBindAddress=:10249" in refusal(API_SERVER, "podMonitor.enabled=true")
+    asked = (API_SERVER, "podMonitor.enabled=true")
+    for address in ("127.0.0.1:10249", "[::1]:10249", ""):
+        said = refusal(*asked, f"config.metricsBindAddress={address}")
+        assert "say where others do, such as --set config.metricsBindAddress=:10249" in said
 
 
 @needs_helm

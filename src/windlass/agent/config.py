@@ -69,9 +69,9 @@ class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw
     # Where the Node's own health is answered (/healthz, /livez), as address:port; without an address: at all of them.
     # Empty: nowhere.
     healthz_bind_address: str = ":10256"
-    # Where a Prometheus elsewhere may read the agent's figures (/metrics, nothing else), as address:port; without an
-    # address: at all of them. Empty: nowhere but on the local API.
-    metrics_bind_address: str = ""
+    # Where a Prometheus may read the agent's figures (/metrics; /proxyMode is for those who ask kube-proxy), as
+    # address:port; without an address: at all of them. Empty: nowhere but on the local API.
+    metrics_bind_address: str = "127.0.0.1:10249"
     # The OVS bridge, and the name of the interface that takes over the Node's address.
     bridge: InterfaceName = "br-int"
     # The NIC that becomes the bridge's uplink. Empty: the one that holds the Node's address.

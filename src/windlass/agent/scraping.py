@@ -1,4 +1,4 @@
-"""The agent's figures at a TCP address, for a Prometheus elsewhere. Nothing but figures is told there."""
+"""The agent's figures at a TCP address, for a Prometheus, and what stands in for kube-proxy here. Nothing else."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+MODE = "windlass"  # kube-proxy says here how it does its work, and there are those who ask
 RETRY_SECONDS = 1.0  # between attempts to open a port that somebody else has
 
 Report = Callable[[Iterable[str]], object]
@@ -28,8 +29,11 @@ async def exposed(at: tuple[str, int] | None, registry: CollectorRegistry, repor
     async def figures(_request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
+    async def mode(_request: web.Request) -> web.Response:
+        return web.Response(text=MODE)
+
     application = web.Application()
-    application.add_routes([web.get("/metrics", figures)])
+    application.add_routes([web.get("/metrics", figures), web.get("/proxyMode", mode)])
     runner = web.AppRunner(application, handle_signals=False, access_log=None, shutdown_timeout=0.5)
     await runner.setup()
     opening = asyncio.create_task(_open(runner, at, report), name="metrics")
