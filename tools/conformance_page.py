@@ -33,20 +33,19 @@ REASONS = {
 }
 
 
-# Why those that fail do, as far as it is known.
-_FRAGMENTS = (
-    "a UDP connection to a Service that begins with a datagram longer than the MTU: the userspace datapath shows a "
-    "flow no ports of fragments (the kernel's datapath puts them together first)"
-)
+# Those that cannot pass here, and why: they are about how packets get to Services and not whether they do.
 KNOWN = {
-    "should be able to handle large requests: udp": _FRAGMENTS,
-    "should function for service endpoints using hostNetwork": f"all but its last step: {_FRAGMENTS}",
-    "should set TCP CLOSE_WAIT timeout": "about kube-proxy: it looks for the connection in the host's conntrack, and "
-    "Windlass tracks connections in the switch",
-    "NodePort and HealthCheckNodePort correctly when ExternalTrafficPolicy changes": "a host that asks its own "
-    "NodePort, by policy Local with no endpoint there, is seen by the address of its gateway; the test wants that "
-    "of its NIC, as where Pods are routed",
+    "should set TCP CLOSE_WAIT timeout": "it looks for a Pod's connection to another Node in the kernel's conntrack; "
+    "these switches are in user space, and so is their connection tracking",
+    "NodePort and HealthCheckNodePort correctly when ExternalTrafficPolicy changes": "its last step but one: a host "
+    "that asks its own NodePort, by policy Local with no endpoint there, is seen by the address with which it enters "
+    "the Pod network, the gateway's, as through any tunnel; the test wants that of its NIC",
 }
+
+
+def known(name: str) -> str:
+    """Why this test cannot pass here; empty: it can."""
+    return next((why for part, why in KNOWN.items() if part in name), "")
 
 
 def write(reports: Path, page: Path) -> None:
@@ -93,13 +92,13 @@ def _outcome(name: str, found: list[tuple[str, Result]]) -> str:
 
 
 def _told(name: str, result: Result) -> str:
-    known = next((why for part, why in KNOWN.items() if part in name), "") if result.verdict == FAILED else ""
-    why = known or (result.message.splitlines()[0] if result.message else "")
+    why = known(name) if result.verdict == FAILED else ""
+    why = why or (result.message.splitlines()[0] if result.message else "")
     return f"{result.verdict}: {why}" if why else result.verdict
 
 
 def _reason(name: str) -> str:
     labels = _LABEL.findall(name)
-    known = [reason for label, reason in REASONS.items() if label in labels]
+    reasons = [reason for label, reason in REASONS.items() if label in labels]
     features = [label for label in labels if label.startswith("Feature")]
-    return known[0] if known else f"needs {', '.join(features)}" if features else "not in any of these runs"
+    return reasons[0] if reasons else f"needs {', '.join(features)}" if features else "not in any of these runs"

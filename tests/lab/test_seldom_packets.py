@@ -129,7 +129,7 @@ async def test_who_sent_too_much_hears_of_it(scenario):
 async def test_long_datagrams(scenario):
     """They come in fragments, of which none has a port for the switch: connection tracking knows whose they are.
 
-    But for the first datagram of a connection, which nobody knows yet. The kernel's datapath puts it together first.
+    But for the first datagram of a connection, which nobody knows yet: see `test_long_datagrams`.
     """
     async with standing(scenario) as cluster:
         for name, node_port in SERVICES.items():

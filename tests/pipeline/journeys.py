@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from typing import NamedTuple
 
-from packets import ACK, SYN, SYN_ACK, Ends, Packet, Switch, Trip, ends
+from packets import ACK, FRAGMENT, SYN, SYN_ACK, Ends, Packet, Switch, Trip, ends
 
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 from windlass.model.nodes import NodeState
-from windlass.openflow.fields import ETH_DST, ETH_SRC, IN_PORT, LOCAL_PORT, TCP, TCP_FLAGS, mac
-from windlass.pipeline.datapaths import DATAPATHS
+from windlass.openflow.fields import ETH_DST, ETH_SRC, IN_PORT, IP_FRAG, LOCAL_PORT, TCP, TCP_FLAGS, mac
+from windlass.pipeline.datapaths import DATAPATHS, datapath_of
 from windlass.pipeline.layout import STAND_INS, VIRTUAL_MAC
 from windlass.pipeline.routing import is_direct
 from windlass.program import program
@@ -81,11 +81,14 @@ class Arrival:
 
 
 class Journeys:
-    """What happens on one Node. Connections are remembered from one journey to the next."""
+    """What happens on one Node. Connections are remembered from one journey to the next. `fragments`: of
+    which all consists that is sent and forwarded.
+    """
 
-    def __init__(self, state: NodeState, portless: Collection[int] = ()) -> None:
+    def __init__(self, state: NodeState, portless: Collection[int] = (), *, fragments: bool = False) -> None:
         self.node, self.peers = state.node, state.peers
-        self.switch = Switch(program(state), portless)
+        self.switch = Switch(program(state), portless, reassembles=datapath_of(state.node).reassembles)
+        self._fragment = {IP_FRAG: FRAGMENT if fragments else 0}
         self._answers: set[Ends] = set()  # of the host's to those whom the switch has brought
         self._macs = {found.ofport: mac(found.mac) for found in state.pods.values()}
 
@@ -103,7 +106,7 @@ class Journeys:
         return first
 
     def send(self, place: Place, named: Ends, flags: int = SYN, bucket: int = 0) -> Arrival:
-        packet = {**named.fields, **({TCP_FLAGS: flags} if named.protocol == TCP else {})}
+        packet = {**named.fields, **self._fragment, **({TCP_FLAGS: flags} if named.protocol == TCP else {})}
         if place == HOST:
             return self._carry(self._from_host(packet), bucket)
         source, destination = (ROUTER_MAC, mac(self.node.uplink_mac)) if place == WIRE else (VIRTUAL_MAC, VIRTUAL_MAC)
@@ -141,7 +144,7 @@ class Journeys:
             frame = {IN_PORT: GATEWAY_PORT, ETH_SRC: mac(self.node.gateway_mac), ETH_DST: VIRTUAL_MAC}
         else:
             frame = {IN_PORT: LOCAL_PORT, ETH_SRC: mac(self.node.uplink_mac), ETH_DST: ROUTER_MAC}
-        plain = ends(packet).fields
+        plain = ends(packet).fields | self._fragment
         return {**plain, **({TCP_FLAGS: packet[TCP_FLAGS]} if TCP_FLAGS in packet else {}), **frame}
 
     def _is_own(self, address: IPAddress) -> bool:

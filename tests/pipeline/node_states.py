@@ -177,11 +177,13 @@ def serving_cluster(mode: TrafficMode, *families: Family, os: OperatingSystem = 
 
 
 def over_sctp(state: NodeState) -> NodeState:
-    """The same with a switch in user space, and with all Services over SCTP."""
+    return in_user_space(state, Protocol.SCTP)
+
+
+def in_user_space(state: NodeState, protocol: Protocol) -> NodeState:
+    """The same with a switch in user space, and with all Services over this protocol."""
     services = {
-        key: structs.replace(
-            service, ports=tuple(structs.replace(port, protocol=Protocol.SCTP) for port in service.ports)
-        )
+        key: structs.replace(service, ports=tuple(structs.replace(port, protocol=protocol) for port in service.ports))
         for key, service in state.services.items()
     }
     return replace(state, node=replace(state.node, userspace=True), services=services)

@@ -1,7 +1,8 @@
 """A model of the switch: packets through the tables, groups and connections of a Program.
 
-As far as the tests of the core need it, and no further: fragments, timeouts and ICMP errors are for real packets to
-show. Where Open vSwitch leaves a choice (the bucket of a group, the port of a translation) the model takes it openly.
+As far as the tests of the core need it, and no further: timeouts and ICMP errors are for real packets to show. Of
+fragments it knows that flows see no port of them, though connection tracking knows whose they are. Where Open vSwitch
+leaves a choice (the bucket of a group, the port of a translation) the model takes it openly.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ _ADDRESSES: dict[int, tuple[Callable[[int], IPAddress], Field, Field]] = {
     0x86DD: (IPv6Address, IPV6_SRC, IPV6_DST),
 }
 _PORTS = {TCP: (TCP_SRC, TCP_DST), UDP: (UDP_SRC, UDP_DST), SCTP: (SCTP_SRC, SCTP_DST)}
+_PORT_FIELDS = frozenset(field for ports in _PORTS.values() for field in ports)
 _UNSET = {**dict.fromkeys(REGISTERS, 0), CT_STATE: 0, CT_MARK: 0, CT_LABEL: 0, IP_FRAG: 0}
+FRAGMENT = 3  # any but the first; of that, too, a flow sees no port
 
 
 # One table after the other, up to connection tracking --------------------------------------------------------------
@@ -105,7 +108,8 @@ def decides(flows: Iterable[Flow], packet: Packet) -> Flow | None:
 
 
 def meets(packet: Packet, flow: Flow) -> bool:
-    return all(term.field in packet and (packet[term.field] ^ term.value) & mask_of(term) == 0 for term in flow.match)
+    shown = {**packet, **dict.fromkeys(_PORT_FIELDS, 0)} if packet.get(IP_FRAG) else packet
+    return all(term.field in shown and (shown[term.field] ^ term.value) & mask_of(term) == 0 for term in flow.match)
 
 
 def written(before: int, term: Term) -> int:
@@ -191,11 +195,14 @@ class Trip:
 
 
 class Switch:
-    """`portless`: protocols whose ports its connection tracking neither knows nor translates."""
+    """`portless`: protocols whose ports its connection tracking neither knows nor translates. `reassembles`: what it
+    hands on is never a fragment.
+    """
 
-    def __init__(self, program: Program, portless: Collection[int] = ()) -> None:
+    def __init__(self, program: Program, portless: Collection[int] = (), *, reassembles: bool = True) -> None:
         parts = list(program.values())
         self._portless = portless
+        self._reassembles = reassembles
         self._tables = by_table(flow for part in parts for flow in part.flows)
         self._groups: dict[int, Group] = {group.identity: group for part in parts for group in part.groups}
         self._connections: dict[tuple[int, Ends], Connection] = {}  # by zone, each under both directions
@@ -263,6 +270,8 @@ class Switch:
         """The packet as it is after connection tracking."""
         found = self._found(action, fields, trip)
         after = dict(fields)
+        if self._reassembles:
+            after[IP_FRAG] = 0
         if found is None:
             after[CT_STATE], after[CT_MARK], after[CT_LABEL] = TRACKED | INVALID, 0, 0
             return after

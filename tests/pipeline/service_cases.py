@@ -140,10 +140,10 @@ def journeys(
     return Journeys(cluster(at, frontend, *endpoints, mode=mode, protocol=protocol))
 
 
-def answered_by_each(state: NodeState, client: Place, asked: Ends) -> list[Arrival]:
+def answered_by_each(state: NodeState, client: Place, asked: Ends, *, fragments: bool = False) -> list[Arrival]:
     """The same connection once by each endpoint that could be chosen for it."""
-    choices = Journeys(state).send(client, asked).trips[0].buckets
-    return [Journeys(state).converse(client, asked, bucket) for bucket in range(choices)]
+    choices = Journeys(state, fragments=fragments).send(client, asked).trips[0].buckets
+    return [Journeys(state, fragments=fragments).converse(client, asked, bucket) for bucket in range(choices)]
 
 
 def from_outside(at: Known, *, local_only: bool = False) -> list[tuple[Frontend, IPAddress, int]]:

@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from node_states import BOTH, over_sctp, serving_cluster, small_cluster
+from node_states import BOTH, in_user_space, over_sctp, serving_cluster, small_cluster
 from program_flows import flows_of
 
 from windlass.model.families import Family
 from windlass.model.nodes import OperatingSystem, TrafficMode
+from windlass.model.services import Protocol
 from windlass.openflow.flows import Flow
 from windlass.pipeline.symbols import flow_symbols, group_symbols
 from windlass.program import Kind, program
@@ -36,6 +37,7 @@ CLUSTERS = {
 SERVICES = {
     "services": serving_cluster(TrafficMode.ENCAP, *BOTH),
     "services-over-sctp": over_sctp(serving_cluster(TrafficMode.ENCAP, Family.IPV4)),
+    "services-over-udp": in_user_space(serving_cluster(TrafficMode.ENCAP, Family.IPV4), Protocol.UDP),
 }
 
 

@@ -92,14 +92,15 @@ def test_the_world_asks_an_endpoint_on_this_node_by_policy_local(at):
         assert (answer.place, answer.ends) == (WIRE, asked.back)
 
 
-def test_by_another_nic_to_an_endpoint_on_this_node(at):
+@pytest.mark.parametrize("mode", TrafficMode)
+def test_by_another_nic_to_an_endpoint_on_this_node(at, mode):
     """Design note 001, "other NodeIPs": by policy Local the client stays, by policy Cluster it does not."""
     for local_only, seen_as in ((True, at.client), (False, at.virtual_client)):
         for frontend, address, port in (
             (on_node_port(local_only=local_only), at.host_node_port, NODE_PORT),
             (at_node(at, local_only=local_only), stand_in(at.node), 80),
         ):
-            way = journeys(at, frontend, here(at.node))
+            way = journeys(at, frontend, here(at.node), mode=mode)
             asked = Ends(at.client, 40000, address, port)
             seen = way.send(HOST, asked)
             assert (seen.place, seen.client, seen.endpoint) == (HOST, seen_as, (at.node, 8080))

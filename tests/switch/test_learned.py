@@ -19,6 +19,7 @@ from windlass.pipeline import affinity
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import CLASSIFIER, L3_FORWARDING, NORMAL, POD_ZONE, SERVICE_LB
 from windlass.program import Kind, Owner, Part
+from windlass.switch import programs
 from windlass.switch.programs import InstalledProgram
 
 if TYPE_CHECKING:
@@ -173,3 +174,20 @@ async def test_what_may_be_idle_for_longer_than_a_flow_can_is_forgotten_by_us(tm
             await net.switch.ofctl("add-flow", bridge, flow)
         assert await net.kept.forget_idle() == 1
         assert await net.remembered() == {"172.16.9.1": "", "172.16.9.3": "60"}
+
+
+async def test_who_was_forgotten_may_get_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Kubernetes promises a client nothing after the timeout, and its own tests want to see another endpoint then."""
+    monkeypatch.setattr(programs, "TURN_PAUSE", 0.01)
+    async with network(tmp_path, web(1, 2, 3, 4, seconds=1)) as net:
+        served = {await net.asks("172.16.9.1")}
+        turns = 0
+        while len(served) == 1:
+            assert turns < 20, "always the same one"
+            sent = net.kept.counters.changes_sent
+            while net.kept.counters.changes_sent == sent:  # noqa: ASYNC110 - the switch forgets it, and we turn the group
+                await asyncio.sleep(0.05)
+            turns += 1
+            served.add(await net.asks("172.16.9.1"))
+        assert await net.kept.audit() == 0
+        assert net.kept.counters.drift_healed == 0

@@ -163,6 +163,7 @@ IN_PORT_PORT = 0xFFFFFFF8
 CONTROLLER_PORT = 0xFFFFFFFD
 
 TCP, UDP, SCTP, ICMP, ICMPV6 = 6, 17, 132, 1, 58
+IPV6_FRAGMENT = 44  # the protocol that Open vSwitch sees of all fragments of an IPv6 packet but the first
 
 
 def reg(number: int) -> Field:

@@ -9,6 +9,7 @@ from windlass.model.nodes import LocalNode
 from windlass.openflow.actions import Ct, Nat, Output
 from windlass.openflow.fields import (
     IP_FRAG,
+    IPV6_FRAGMENT,
     LOCAL_PORT,
     destination,
     destination_port,
@@ -63,6 +64,7 @@ def look_up(node: LocalNode, family: Family) -> Iterator[Flow]:
     for tracked in (
         *(protocol(family, number) for number in datapath.transports),
         *((icmp(family),) if datapath.icmp_errors else echoes),
+        *((protocol(family, IPV6_FRAGMENT),) if family is Family.IPV6 else ()),
     ):
         yield CONNTRACK.flow(NORMAL, tracked).then(
             Ct(POD_ZONE, table=CONNTRACK_STATE.number, nat=Nat()),

@@ -33,6 +33,7 @@ class Datapath:
     families: tuple[Family, ...]
     transports: tuple[int, ...]  # what connection tracking knows, beside ICMP echoes
     portless: tuple[int, ...]  # what it knows by addresses alone: `sctp` tells those connections apart
+    reassembles: bool  # what comes in fragments leaves connection tracking as one; else flows meet them, without ports
     icmp_errors: bool  # whether it also knows the connection that an ICMP error is about
     unmatched: frozenset[Field]  # accepted in a match, and ignored
     unwritten: frozenset[Field]  # accepted in an action, and not applied
@@ -46,6 +47,7 @@ DATAPATHS = {
         families=(Family.IPV4, Family.IPV6),
         transports=(TCP, UDP, SCTP),
         portless=(),
+        reassembles=True,
         icmp_errors=True,
         unmatched=frozenset(),
         unwritten=frozenset(),
@@ -58,6 +60,7 @@ DATAPATHS = {
         families=(Family.IPV4,),  # after ct every IPv6 packet takes the slow path, and IPv6 cannot be rewritten
         transports=(TCP, UDP),  # ct drops what it does not know
         portless=(),
+        reassembles=True,
         icmp_errors=False,  # they come out of ct as invalid
         unmatched=frozenset({TCP_FLAGS, PKT_MARK}),
         unwritten=frozenset({PKT_MARK, IPV6_SRC, IPV6_DST, SCTP_SRC, SCTP_DST}),
@@ -67,7 +70,13 @@ DATAPATHS = {
 }
 
 # Open vSwitch before 3.2; the later ones know the ports of SCTP, and what is done without them does no harm there.
-USERSPACE = replace(DATAPATHS[OperatingSystem.LINUX], name="Linux userspace", transports=(TCP, UDP), portless=(SCTP,))
+USERSPACE = replace(
+    DATAPATHS[OperatingSystem.LINUX],
+    name="Linux userspace",
+    transports=(TCP, UDP),
+    portless=(SCTP,),
+    reassembles=False,
+)
 
 
 def datapath_of(node: LocalNode) -> Datapath:

@@ -24,6 +24,7 @@ from windlass.openflow.fields import (
     destination_port,
     icmp,
     ip,
+    protocol,
     source,
     source_port,
 )
@@ -214,6 +215,7 @@ def service_flows(node: LocalNode, service: Service) -> Iterator[Flow]:
             if frontend.address is None or not frontend.address.is_loopback:  # nobody but the host itself asks there
                 yield from enters(service, port, frontend)
                 yield from serves(node, service, port, frontend)
+                yield from fragments(node, service, port, frontend)
             if frontend.reach is Reach.EXTERNAL and frontend.address is not None:
                 # Where it is an address of the host's own: the host's connections, and those by its other NICs.
                 own = replace(frontend, address=stand_in(frontend.address))
@@ -266,6 +268,30 @@ def serves(
     yield SERVICE_LB.flow(LOW + 1, addressed).drop(why=not_allowed)
 
 
+def fragments(node: LocalNode, service: Service, port: ServicePort, frontend: Frontend) -> Iterator[Flow]:
+    """Of a datagram in fragments a flow sees no port. A ClusterIP with but one UDP port needs none.
+
+    Connection tracking waits for all fragments and then does with them what it was asked to with the last to come: it
+    is no matter that the group may have led them to different endpoints. But it tells datagrams apart by the pass that
+    they are in, too: so it must be one flow for all of them.
+    """
+    if datapath_of(node).reassembles or port.protocol is not Protocol.UDP or frontend.reach is not Reach.CLUSTER_IP:
+        return
+    endpoints = port.local_endpoints if frontend.local_only else port.endpoints
+    alone = sum(other.protocol is Protocol.UDP and other.family is port.family for other in service.ports) == 1
+    if frontend.address is None or not endpoints or not alone:
+        return
+    # Of IPv6 only the first fragment is known to be of UDP, but others hardly ever begin with one.
+    transport = protocol(port.family, port.protocol) if port.family is Family.IPV4 else ()
+    to_address = (*destination(frontend.address), *transport, ANY_FRAGMENT)
+    count = _group_count(endpoints) if port.affinity_seconds else 1
+    for number in range(count):
+        share = affinity.share(port.family, number, count - 1) if count > 1 else ()
+        yield SERVICE_LB.flow(LOW + 1, to_address, share).then(
+            *_to_group(port, number, local=frontend.local_only), why=f"to Service {service.key}, in fragments"
+        )
+
+
 def remembers(node: LocalNode, service: Service, port: ServicePort) -> Iterator[Flow]:
     for endpoints, local in _choices(port):
         count = _group_count(endpoints)
@@ -290,8 +316,8 @@ def host_endpoint_answers(node: LocalNode, service: Service) -> Iterator[Flow]:
             node_ip = node.addresses[port.family].ip
             own = (endpoint.port for endpoint in port.local_endpoints if endpoint.address == node_ip)
             answering.update(dict.fromkeys((port.family, port.protocol, number) for number in own))
-    for family, protocol, number in answering:
-        answered = (*source(node.addresses[family].ip), *source_port(family, protocol, number))
+    for family, transport, number in answering:
+        answered = (*source(node.addresses[family].ip), *source_port(family, transport, number))
         yield CLASSIFIER.flow(HIGH, IN_PORT(LOCAL_PORT), answered).then(
             FROM_HOST_ENDPOINT.set(), goto(UN_SNAT), why=f"an endpoint of Service {service.key} on this host answers"
         )
@@ -354,15 +380,18 @@ def _to_groups(
     priority, *conditions = when
     count = _group_count(port.local_endpoints if local else port.endpoints)
     for number in range(count):
-        group = group_id(port, number, local=local)
-        other = group_id(port, number, local=not local)
-        does = affinity.ask(group, other) if port.affinity_seconds else (ToGroup(group),)
         share: tuple[Term, ...] = ()
         if count > 1 and port.affinity_seconds:
             share = affinity.share(port.family, number, count - 1)
         elif count > 1:
             share = source_port(port.family, port.protocol, number, count - 1)
-        yield SERVICE_LB.flow(priority, *conditions, share).then(*before, *does, why=why)  # type: ignore[arg-type]
+        does = (*before, *_to_group(port, number, local=local))
+        yield SERVICE_LB.flow(priority, *conditions, share).then(*does, why=why)  # type: ignore[arg-type]
+
+
+def _to_group(port: ServicePort, number: int, *, local: bool) -> tuple[Action, ...]:
+    group, other = (group_id(port, number, local=one) for one in (local, not local))
+    return affinity.ask(group, other) if port.affinity_seconds else (ToGroup(group),)
 
 
 def _groups(

@@ -2,20 +2,31 @@
 
 Nobody asked for them, so they are not compared with what was asked for. Most end by a timeout of their own; those that
 may be idle for longer than a flow can say are ended here.
+
+While a client is not remembered, its address alone chooses among a group: so its connections all begin alike, however
+many come at once, and whatever the datapath still does by former flows. Each time somebody has been forgotten the group
+is turned: what the same address chooses the next time is another matter.
 """
 
 from __future__ import annotations
 
 from windlass.openflow.wire import flows as flow_wire
+from windlass.openflow.wire import matches
 from windlass.openflow.wire.flows import EncodedFlow
 from windlass.pipeline.affinity import seconds_of
-from windlass.pipeline.layout import SESSION_AFFINITY
+from windlass.pipeline.layout import SESSION_AFFINITY, STICKY_GROUP
 from windlass.switch.changes import DeleteFlow, message
 from windlass.switch.connection import Connection
 
 
 def is_learned(flow: EncodedFlow) -> bool:
     return flow.table == SESSION_AFFINITY.number
+
+
+def group_of(flow: EncodedFlow) -> int:
+    """The one that chose what the flow remembers."""
+    sticky_group = STICKY_GROUP.bits.field
+    return next((term.value for term in matches.decode(flow.match) if term.field is sticky_group), 0)
 
 
 async def forget_idle(connection: Connection) -> int:

@@ -6,7 +6,7 @@ It decides nothing about flows: what should be there is the Program's, what to s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NoReturn
@@ -34,6 +34,7 @@ from windlass.switch.changes import (
     DeleteGroup,
     Holding,
     Identity,
+    ModifyGroup,
     Step,
     diff,
     differing,
@@ -48,7 +49,7 @@ from windlass.switch.connection import (
     Outcome,
     connected,
 )
-from windlass.switch.learned import forget_idle, is_learned
+from windlass.switch.learned import forget_idle, group_of, is_learned
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to connect; the socket is local, trying is cheap
 
@@ -59,6 +60,8 @@ _BULK = 1000
 # Seconds that a group stays when nothing leads to it any more. The datapath sends packets by former flows for a moment
 # longer, half a second at most; what it then meets instead of the group would swallow a connection's first packet.
 GROUP_STAYS = 5.0
+
+TURN_PAUSE = 1.0  # seconds in which groups are gathered, to be turned together
 
 _log = structlog.get_logger(__name__)
 
@@ -109,7 +112,8 @@ class InstalledProgram:
         self._connection: Connection | None = None  # one that has been synced
         self._synced = asyncio.Event()
         self._lock = asyncio.Lock()  # of all of the above while a change is under way
-        self._leaving: set[asyncio.Task[None]] = set()  # each sees to it that some groups go, in a while
+        self._later: set[asyncio.Task[None]] = set()  # each sees to something about groups, in a while
+        self._to_turn: set[int] = set()  # groups of which a client was forgotten
 
     @property
     def program(self) -> Program:
@@ -130,7 +134,7 @@ class InstalledProgram:
 
     async def settled(self) -> None:
         """Returns when the groups to which nothing leads any more have gone, too."""
-        await asyncio.gather(*self._leaving)
+        await asyncio.gather(*self._later)
 
     async def apply(self, parts: Program) -> None:
         """These owners ask for these parts from now on; for nothing with NOTHING. Returns when the switch has them.
@@ -260,8 +264,9 @@ class InstalledProgram:
             groups_changed = False
             for event in await connection.events():
                 match event:
-                    case FlowUpdate(_, EncodedFlow() as flow) if is_learned(flow):
-                        pass  # the switch's own doing
+                    case FlowUpdate(_, EncodedFlow() as flow) if is_learned(flow):  # the switch's own doing
+                        if event.timed_out:
+                            self._turn(group_of(flow))
                     case FlowUpdate(FlowEvent.REMOVED, EncodedFlow() as flow):
                         changed[flow.key] = None
                     case FlowUpdate(_, EncodedFlow() as flow):
@@ -353,9 +358,17 @@ class InstalledProgram:
 
     def _let_go(self, groups: Sequence[DeleteGroup]) -> None:
         if groups:
-            task = asyncio.create_task(self._delete_later(groups), name="groups that leave")
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            self._do_later(self._delete_later(groups), "groups that leave")
+
+    def _turn(self, group: int) -> None:
+        if not self._to_turn:
+            self._do_later(self._turn_later(), "groups that turn")
+        self._to_turn.add(group)
+
+    def _do_later(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
 
     async def _delete_later(self, groups: Sequence[DeleteGroup]) -> None:
         await asyncio.sleep(GROUP_STAYS)
@@ -367,6 +380,16 @@ class InstalledProgram:
                 await self._send(
                     self._connection, [step for step in unwanted if step.identity in self._installed.groups]
                 )
+
+    async def _turn_later(self) -> None:
+        await asyncio.sleep(TURN_PAUSE)
+        async with self._lock:
+            identities, self._to_turn = self._to_turn, set()
+            if self._connection is None:
+                return
+            held = [group for one in identities if (group := self._installed.groups.get(one)) is not None]
+            with suppress(ConnectionLostError):
+                await self._send(self._connection, [ModifyGroup(group_wire.turned(group)) for group in held])
 
     async def _carry_out(self, connection: Connection, steps: Sequence[Step]) -> None:
         leaving: list[DeleteGroup] = []

@@ -54,6 +54,13 @@ def _selection(by: Field | None) -> bytes:
     return _SELECTION.pack(0xFFFF, length, _NETRONOME, 1, b"hash", 0) + chosen + bytes(-length % 8)
 
 
+def turned(group: EncodedGroup) -> EncodedGroup:
+    """The same group, which chooses otherwise: what met one of its buckets may meet another."""
+    *head, basis = _SELECTION.unpack_from(group.selection)
+    selection = _SELECTION.pack(*head, (basis + 1) % (1 << 64)) + group.selection[_SELECTION.size :]
+    return EncodedGroup(group.identity, group.buckets, selection)
+
+
 _BUCKET = struct.Struct("!HHI")
 _WEIGHT = struct.Struct("!HHH2x")  # a property: its number, its length
 

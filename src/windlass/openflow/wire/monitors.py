@@ -29,6 +29,7 @@ class FlowUpdate(Struct, frozen=True, gc=False):
     event: Event
     flow: EncodedFlow | None = None
     xid: int | None = None
+    timed_out: bool = False  # it is removed for having been idle for as long as it may
 
 
 _ANY = 0xFFFFFFFF
@@ -54,7 +55,8 @@ def _request(monitor: int, xid: int, events: int, table: int, command: int) -> b
 
 # length, event; then table, reason, timeouts (not ours), priority, cookie; length of the match
 _UPDATE = struct.Struct("!HH")
-_FLOW = struct.Struct("!4xBx4xH4xQ2xH")
+_FLOW = struct.Struct("!4xBB4xH4xQ2xH")
+_IDLE = 0  # a reason
 _XID = struct.Struct("!4xI")
 
 
@@ -71,14 +73,14 @@ def updates(body: bytes) -> Iterator[FlowUpdate]:
         elif event in {Event.PAUSED, Event.RESUMED}:
             yield FlowUpdate(event)
         else:
-            yield FlowUpdate(event, _flow(body, offset, length))
+            flow, reason = _flow(body, offset, length)
+            yield FlowUpdate(event, flow, timed_out=event is Event.REMOVED and reason == _IDLE)
         offset += length
 
 
-def _flow(body: bytes, offset: int, length: int) -> EncodedFlow:
-    table, priority, cookie, match_length = _FLOW.unpack_from(body, offset)
+def _flow(body: bytes, offset: int, length: int) -> tuple[EncodedFlow, int]:
+    table, reason, priority, cookie, match_length = _FLOW.unpack_from(body, offset)
     match = offset + 28
     instructions = offset + 24 + (match_length + 7 & ~7)
-    return EncodedFlow(
-        table, priority, body[match : match + match_length - 4], body[instructions : offset + length], cookie
-    )
+    conditions, rest = body[match : match + match_length - 4], body[instructions : offset + length]
+    return EncodedFlow(table, priority, conditions, rest, cookie), reason
