@@ -35,9 +35,10 @@ BAD = PROBE.replace("NAME", "bad").replace("PORT", "81")
 
 # A person at a terminal: run this in a process of its own, so that signals and forks are real
 UP = """
-import sys
+import signal, sys
 from pathlib import Path
 from windlass.lab import keepers
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what they run in the background ignore it
 keepers.up(Path(sys.argv[1]), detach=DETACH)
 """
 
