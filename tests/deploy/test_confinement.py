@@ -73,7 +73,7 @@ def _script(file: Path, *lines: str) -> Path:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.name)
 def test_the_network_is_made_with_them(programs, scenario, tmp_path, capfd):
-    # Without held connections: how long they may be silent is about time, and a confined switch may not be hurried.
+    # Without held connections: how long they may be silent is about time, not about what is allowed.
     tried = shutil.copytree(scenario, tmp_path / scenario.name, ignore=shutil.ignore_patterns("*-that-stays.yaml"))
     status = runs.run([tried], programs=programs)
     assert status == 0, capfd.readouterr().out
