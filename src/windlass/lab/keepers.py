@@ -14,6 +14,7 @@ from windlass.host.linux import namespaces
 from windlass.lab import labs, runs
 from windlass.lab.agents import Agents, Programs
 from windlass.lab.kubelets import clusters as kubelets
+from windlass.lab.kubelets.machines import search_path
 from windlass.lab.kubelets.relays import reachable
 from windlass.lab.kubernetes_binaries import path_of
 from windlass.lab.labs import Description, Lab, LabError
@@ -82,6 +83,7 @@ def enter(name: str, command: Sequence[str], lab_id: str | None = None) -> None:
     place = _place(_chosen(lab_id), name)
     environment = {**os.environ, **_environment(place)}
     if place.pid:  # a machine of its own: its files, processes and name, too
+        environment["PATH"] = search_path()
         inside = ("-t", str(place.pid), "--mount", "--uts", "--pid", "--net", f"--wd={os.sep}")
         os.execve(program("nsenter"), ["nsenter", *inside, "--", *command], environment)  # noqa: S606
     with namespaces.entered(namespaces.path_of(place.namespace)):

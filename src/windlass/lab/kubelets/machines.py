@@ -47,6 +47,11 @@ oom_score = 0
 """
 
 
+def search_path() -> str:
+    """Where a machine finds its programs, those of the container runtime among them."""
+    return f"{runtime_folder()}/usr/bin:{runtime_folder()}/usr/sbin:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+
+
 def runtime_folder() -> Path:
     """Where containerd and runc were unpacked to."""
     return directory() / "runtime"
@@ -158,9 +163,8 @@ class Machine:
         )
 
     def _inside(self, name: str, *command: str) -> Child:
-        path = f"{runtime_folder()}/usr/bin:{runtime_folder()}/usr/sbin:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-        enter = (program("nsenter"), "-t", str(self.pid), "-m", "-u", "-p", "--", program("env"), f"PATH={path}")
-        return self._child(name, *enter, program("nice"), "-n", "5", *command)
+        enter = (program("nsenter"), "-t", str(self.pid), "-m", "-u", "-p", "--")
+        return self._child(name, *enter, program("env"), f"PATH={search_path()}", program("nice"), "-n", "5", *command)
 
     async def _kill(self, child: Child | None) -> None:
         """The program itself: `nsenter`, which waits for it, then ends by itself."""
