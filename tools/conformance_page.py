@@ -37,7 +37,7 @@ REASONS = {
 KNOWN = {
     "should set TCP CLOSE_WAIT timeout": "it looks for a Pod's connection to another Node in the kernel's conntrack; "
     "these switches are in user space, and so is their connection tracking",
-    "NodePort and HealthCheckNodePort correctly when ExternalTrafficPolicy changes": "its last step but one: a host "
+    "NodePort and HealthCheckNodePort correctly when ExternalTrafficPolicy changes": "one of its steps: a host "
     "that asks its own NodePort, by policy Local with no endpoint there, is seen by the address with which it enters "
     "the Pod network, the gateway's, as through any tunnel; the test wants that of its NIC",
 }

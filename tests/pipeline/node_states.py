@@ -182,11 +182,16 @@ def over_sctp(state: NodeState) -> NodeState:
 
 def in_user_space(state: NodeState, protocol: Protocol) -> NodeState:
     """The same with a switch in user space, and with all Services over this protocol."""
+    return replace(with_ports(state, protocol=protocol), node=replace(state.node, userspace=True))
+
+
+def with_ports(state: NodeState, **changes: int) -> NodeState:
+    """The same with these changes of all ports of its Services."""
     services = {
-        key: structs.replace(service, ports=tuple(structs.replace(port, protocol=protocol) for port in service.ports))
+        key: structs.replace(service, ports=tuple(structs.replace(port, **changes) for port in service.ports))
         for key, service in state.services.items()
     }
-    return replace(state, node=replace(state.node, userspace=True), services=services)
+    return replace(state, services=services)
 
 
 # Arbitrary ones ------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from journeys import HOST, WIRE, Journeys
 from msgspec import structs
-from node_states import BOTH, node_states, pod_address
+from node_states import node_states, pod_address, with_ports
 from packets import Ends
 from service_cases import NODE_PORT, POD_1, POD_2, Known, cluster, elsewhere, here, on_cluster_ip, on_node_port
 
@@ -23,16 +23,8 @@ from windlass.pipeline.layout import ENDPOINT, ENDPOINT_DNAT, SESSION_AFFINITY
 from windlass.program import Kind, Owner, part, program
 
 
-@pytest.fixture(params=BOTH, ids=str)
-def at(request: pytest.FixtureRequest) -> Known:
-    return Known(request.param)
-
-
 def sticky(at: Known, frontend: Frontend, *endpoints: Endpoint, seconds: int = 10800) -> NodeState:
-    state = cluster(at, frontend, *endpoints)
-    (service,) = state.services.values()
-    ports = tuple(structs.replace(port, affinity_seconds=seconds) for port in service.ports)
-    return replace(state, services={service.key: structs.replace(service, ports=ports)})
+    return with_ports(cluster(at, frontend, *endpoints), affinity_seconds=seconds)
 
 
 def test_a_client_stays_with_its_endpoint(at):

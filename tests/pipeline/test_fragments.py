@@ -12,12 +12,11 @@ from itertools import product
 import pytest
 from journeys import HOST, TUNNEL, WIRE, Journeys
 from msgspec import structs
-from node_states import BOTH, pod_address, service_port
+from node_states import pod_address, service_port, with_ports
 from service_cases import (
     NODE_PORT,
     POD_1,
     POD_2,
-    Known,
     answered_by_each,
     cluster,
     elsewhere,
@@ -34,11 +33,6 @@ from windlass.program import Kind, program
 UDP = Protocol.UDP
 
 
-@pytest.fixture(params=BOTH, ids=str)
-def at(request: pytest.FixtureRequest) -> Known:
-    return Known(request.param)
-
-
 @pytest.fixture(params=[True, False], ids=["userspace", "kernel"])
 def userspace(request: pytest.FixtureRequest) -> bool:
     return request.param
@@ -46,11 +40,7 @@ def userspace(request: pytest.FixtureRequest) -> bool:
 
 def on(userspace: bool, state: NodeState, **changes: int) -> NodeState:
     """With such a switch; `changes` are of its Services' ports."""
-    services = {
-        key: structs.replace(service, ports=tuple(structs.replace(port, **changes) for port in service.ports))
-        for key, service in state.services.items()
-    }
-    return replace(state, node=replace(state.node, userspace=userspace), services=services)
+    return replace(with_ports(state, **changes), node=replace(state.node, userspace=userspace))
 
 
 @pytest.mark.parametrize("client", [POD_1, HOST])

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_network
 
 import pytest
 from journeys import HOST, TUNNEL, WIRE, Journeys
-from node_states import BOTH, service_port, small_cluster
+from node_states import service_port, small_cluster
 from packets import ACK, SYN_ACK, Ends
 from service_cases import (
     NODE_PORT,
@@ -32,12 +32,6 @@ from windlass.model.services import Frontend, Reach, Service
 from windlass.openflow.fields import LOCAL_PORT
 from windlass.pipeline.layout import CLASSIFIER, stand_in
 from windlass.program import Kind, Owner, part
-
-
-@pytest.fixture(params=BOTH, ids=str)
-def at(request: pytest.FixtureRequest) -> Known:
-    return Known(request.param)
-
 
 # Endpoints on this Node itself (hostNetwork) -----------------------------------------------------------------------
 

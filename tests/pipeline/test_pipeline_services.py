@@ -39,12 +39,6 @@ from windlass.model.services import Frontend, Protocol, Reach, Service
 from windlass.openflow.fields import LOCAL_PORT
 from windlass.pipeline.layout import GATEWAY_SNAT_PORTS, SERVICE_SNAT_PORTS
 
-
-@pytest.fixture(params=BOTH, ids=str)
-def at(request: pytest.FixtureRequest) -> Known:
-    return Known(request.param)
-
-
 # A ClusterIP -------------------------------------------------------------------------------------------------------
 
 

@@ -42,11 +42,6 @@ ANOTHER_PORT = 9090  # of an endpoint: 8080 is that of the first, 80 and 30080 a
 SWITCHES = {"by addresses": (SCTP,), "with ports": ()}
 
 
-@pytest.fixture(params=BOTH, ids=str)
-def at(request: pytest.FixtureRequest) -> Known:
-    return Known(request.param)
-
-
 @pytest.fixture(params=SWITCHES)
 def portless(request: pytest.FixtureRequest) -> Collection[int]:
     return SWITCHES[request.param]

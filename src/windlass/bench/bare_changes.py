@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,7 +34,7 @@ def alone(path: str, changes: Sequence[bytes]) -> list[float]:
 
 def apart(path: str, changes: Sequence[bytes], gap: float) -> list[float]:
     """Milliseconds of each from its time on, whether the one before was through by then or not."""
-    command = [sys.executable, metronomes.__file__, str(len(changes)), str(gap)]
+    command = metronomes.command(len(changes), gap)
     ticks, theirs = os.pipe()
     with _connected(path) as switch, os.fdopen(ticks), subprocess.Popen(command, stdout=theirs):
         os.close(theirs)

@@ -14,6 +14,11 @@ _TICK = struct.Struct("d")
 _MOST = 512  # to be read at once
 
 
+def command(count: int, gap: float) -> list[str]:
+    """To be started with the writing end of a pipe as its output."""
+    return [sys.executable, __file__, str(count), str(gap)]
+
+
 def read(ticks: int) -> list[float]:
     """Those that have come by this pipe: on the clock of time.perf_counter, which all processes of a machine share."""
     return [when for (when,) in _TICK.iter_unpack(os.read(ticks, _MOST * _TICK.size))]

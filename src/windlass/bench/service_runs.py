@@ -11,7 +11,6 @@ import gc
 import logging
 import os
 import resource
-import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -216,9 +215,7 @@ async def _metronome(count: int, gap: float) -> AsyncIterator[int]:
     """The file descriptor that its ticks can be read from."""
     ticks, theirs = os.pipe()
     try:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, metronomes.__file__, str(count), str(gap), stdout=theirs
-        )
+        process = await asyncio.create_subprocess_exec(*metronomes.command(count, gap), stdout=theirs)
     finally:
         os.close(theirs)
     try:
