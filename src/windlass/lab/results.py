@@ -77,6 +77,15 @@ def table(results: Sequence[ScenarioResult]) -> Table:
     return shown
 
 
+def failed(results: Sequence[ScenarioResult]) -> list[Text]:
+    """What did not pass, a line each: at the end of a long run nobody should have to search the table for it."""
+    lines = []
+    for result in results:
+        lines += [f"{result.name}, {v.step}, {v.probe}: {'; '.join(v.reasons)}" for v in result.verdicts if v.reasons]
+        lines += [f"{result.name}: error: {result.error}"] if result.error else []
+    return [Text(line, style="bold red") for line in lines]
+
+
 def summary(results: Sequence[ScenarioResult]) -> str:
     verdicts = [verdict for result in results for verdict in result.verdicts]
     parts = [f"{sum(v.passed for v in verdicts)} passed", f"{sum(not v.passed for v in verdicts)} failed"]

@@ -61,6 +61,8 @@ def run(
         console.print("interrupted; nothing is left behind")
         return INTERRUPTED
     console.print(results.table(outcome))
+    for line in results.failed(outcome):
+        console.print(line, soft_wrap=True)
     console.print(f"{results.summary(outcome)} in {time.monotonic() - started:.1f} s")
     if json_file:
         json_file.write_bytes(results.to_json(outcome))
