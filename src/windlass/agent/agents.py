@@ -23,7 +23,14 @@ from windlass.agent.config import Config
 from windlass.agent.forgetting import Forgetting
 from windlass.agent.healthchecks import HealthChecks, ProxyHealth, health_check, served_addresses
 from windlass.agent.hosting import Hosting
-from windlass.agent.identities import bridge_spec, local_node, own_identity, service_cidrs, serving_node
+from windlass.agent.identities import (
+    bridge_spec,
+    local_node,
+    own_identity,
+    service_cidrs,
+    serving_node,
+    tunnel_routes,
+)
 from windlass.agent.metrics import registry_for
 from windlass.agent.news import News
 from windlass.agent.pods import BridgePorts, PodFlows, present_pods
@@ -43,10 +50,12 @@ from windlass.model.nodes import NodeState
 from windlass.pipeline.routing import tunnel_ends
 from windlass.program import Kind, Owner, Program
 from windlass.switch.bridges import ensure_bridge
+from windlass.switch.controls import control_socket
 from windlass.switch.ovsdb import Change as DatabaseChange
 from windlass.switch.ovsdb import Database, SwitchRefusedError, open_database
 from windlass.switch.programs import Counters
 from windlass.switch.streams import SwitchUnreachableError
+from windlass.switch.tunnel_routes import tell_routes
 from windlass.switch.tunnels import Tunnels
 
 RETRY_FIRST, RETRY_LONGEST = 0.2, 10.0  # seconds between passes while something is in the way
@@ -249,7 +258,8 @@ class Agent:
         userspace, mtu = self.config.is_userspace, self.config.mtu or None
         desired = plan(state, names, adapter.mtu, userspace=userspace, configured_mtu=mtu)
         await self._hosting.hold(names, desired | self._serving.host_plan())
-        if self.config.is_userspace:
+        if self.config.is_userspace and spec.tunnel:
+            await self._tell_tunnel_routes(adapter)
             await self._tunnels.lead_to(tunnel_ends(node, known_peers.values()), node.ports.tunnel, self.counters.syncs)
         if self._adapter is None or self._adapter.name != adapter.name:
             tasks.create_task(self._watch_host(names), name="host")
@@ -261,6 +271,17 @@ class Agent:
         self.status.becomes_ready()
         self._holds(cluster)
         _log.info("converged", revision=cluster.revision, flows=self.flow_count)
+
+    async def _tell_tunnel_routes(self, adapter: Adapter) -> None:
+        """What is in the way costs nothing else: a switch that copies the host's routes works without."""
+        problems = []
+        try:
+            socket = control_socket(self.config.ovs_run_directory)
+            await tell_routes(socket, self.config.bridge, tunnel_routes(adapter))
+        except (SwitchRefusedError, SwitchUnreachableError) as error:
+            problems.append(str(error))
+            self._need_pass_later(RETRY_LONGEST)
+        self.report("tunnel routes", problems)
 
     # --- the short way of Services --------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from windlass.model.families import Family, IPNetwork
 from windlass.model.nodes import LocalNode, TrafficMode
 from windlass.pipeline.datapaths import DATAPATHS
 from windlass.switch.bridges import BridgeSpec, TunnelSpec
+from windlass.switch.tunnel_routes import TunnelRoute
 
 
 def own_identity(config: Config, cluster: Cluster) -> Identity:
@@ -69,7 +70,9 @@ def local_node(config: Config, own: Identity, adapter: Adapter) -> LocalNode:
 
 def bridge_spec(config: Config, node: LocalNode, adapter: Adapter) -> BridgeSpec:
     underlay = Family.IPV4 if Family.IPV4 in node.addresses else Family.IPV6
-    tunnel = TunnelSpec(config.tunnel_type, config.tunnel, local_ip=node.addresses[underlay].ip)
+    # In user space the routes that it is told name the source; it would look for an address among those it is not told.
+    local_ip = None if node.userspace else node.addresses[underlay].ip
+    tunnel = TunnelSpec(config.tunnel_type, config.tunnel, local_ip)
     return BridgeSpec(
         name=config.bridge,
         datapath_type=config.datapath_type.value,
@@ -82,3 +85,13 @@ def bridge_spec(config: Config, node: LocalNode, adapter: Adapter) -> BridgeSpec
         gateway_mtu=pod_mtu(node, adapter.mtu, config.mtu or None),
         numbers=node.ports,
     )
+
+
+def tunnel_routes(adapter: Adapter) -> list[TunnelRoute]:
+    """By which other Nodes are reached: the networks of the NIC, and what is behind a router in one of them."""
+    networks = {address.network for address in adapter.addresses}
+    routes = {network: TunnelRoute(network) for network in networks}
+    for route in sorted(adapter.routes, key=lambda route: route.metric, reverse=True):
+        if route.via and not route.table and any(route.via in network for network in networks):
+            routes[route.destination] = TunnelRoute(route.destination, route.via)
+    return list(routes.values())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import aiohttp
@@ -25,6 +25,9 @@ from windlass.lab.patiences import seconds
 from windlass.lab.segments import SECOND, UPLINK
 from windlass.lab.sightings import ACK, SYN, Sighting
 from windlass.lab.traces import Pass
+from windlass.switch.controls import ask, control_socket
+from windlass.switch.ovsdb import SwitchRefusedError
+from windlass.switch.streams import SwitchUnreachableError
 
 SECONDS_TO_BE_REMEMBERED = seconds(3.0)
 SECONDS_BETWEEN_LOOKS = 0.05
@@ -151,38 +154,11 @@ async def _given_up(trying: asyncio.Future[dialers.Conversation]) -> None:
 
 
 async def ask_switch(cluster: Cluster, node: str, *command: str) -> str:
-    """What `ovs-appctl COMMAND` would print, from the ovs-vswitchd of a Node; without a process for each question."""
-    socket = f"{cluster.places()[f'node/{node}'].ovs_run_directory}/ovs-vswitchd.ctl"
-    name, *arguments = command
+    """What `ovs-appctl COMMAND` would print, from the ovs-vswitchd of a Node."""
     try:
-        reader, writer = await asyncio.open_unix_connection(socket)
-        try:
-            writer.write(msgspec.json.encode({"method": name, "params": arguments, "id": 0}))
-            answer = await _answer(reader)
-        finally:
-            writer.close()
-            await writer.wait_closed()
-    except (OSError, EOFError) as error:
-        raise LabError(f"Node {node}: ovs-vswitchd does not answer {name} on {socket}: {error}") from None
-    if answer.error is not None:
-        raise LabError(f"Node {node}: ovs-vswitchd refuses {name}: {answer.error.strip()}")
-    return answer.result or ""
-
-
-class _Answer(msgspec.Struct):
-    result: str | None = None
-    error: str | None = None
-
-
-async def _answer(reader: asyncio.StreamReader) -> _Answer:
-    """The connection stays open, and nothing but its closing bracket says that the answer is whole."""
-    said = bytearray()
-    while chunk := await reader.read(1 << 20):
-        said += chunk
-        if said.rstrip().endswith(b"}"):
-            with suppress(msgspec.DecodeError):
-                return msgspec.json.decode(said, type=_Answer)
-    raise EOFError("it ended the conversation")
+        return await ask(control_socket(cluster.places()[f"node/{node}"].ovs_run_directory), *command)
+    except (SwitchRefusedError, SwitchUnreachableError) as error:
+        raise LabError(f"Node {node}: {error}") from None
 
 
 async def remembered(cluster: Cluster, node: str) -> tuple[Megaflow, ...]:

@@ -84,7 +84,9 @@ class Switch:
         await asyncio.gather(*(daemon.kill() for daemon in (self._switch, self._database) if daemon))
 
     async def _start_switch(self) -> None:
-        self._switch = self._daemon("ovs-vswitchd", f"unix:{self.folder}/db.sock")
+        # In user space it would lose a few packets of tunnels with every Pod; the agent tells it the routes.
+        own_routes = ["--disable-system-route"] if datapath_type() == "netdev" else []
+        self._switch = self._daemon("ovs-vswitchd", f"unix:{self.folder}/db.sock", *own_routes)
         await self._switch.listening(self.folder / "ovs-vswitchd.ctl")
 
     def _daemon(self, name: str, *arguments: str) -> Child:

@@ -1,0 +1,62 @@
+"""Questions to ovs-vswitchd itself, by its control socket: what `ovs-appctl` asks, without a process for each."""
+
+from __future__ import annotations
+
+from asyncio import StreamReader
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from windlass.switch.ovsdb import SwitchRefusedError
+from windlass.switch.streams import SwitchUnreachableError, open_stream
+
+
+def control_socket(run_directory: str) -> str:
+    """Named after the daemon's process, unless whoever started it chose a name."""
+    directory = Path(run_directory)
+    chosen = directory / "ovs-vswitchd.ctl"
+    if chosen.exists():
+        return str(chosen)
+    try:
+        process = (directory / "ovs-vswitchd.pid").read_text().strip()
+    except OSError as error:
+        raise SwitchUnreachableError(
+            f"{directory}/ovs-vswitchd.pid: {error.strerror}; start ovs-vswitchd with --pidfile, "
+            "or set ovsRunDirectory to the directory in which it keeps its sockets"
+        ) from error
+    return str(directory / f"ovs-vswitchd.{process}.ctl")
+
+
+async def ask(socket: str, command: str, *arguments: str) -> str:
+    """What `ovs-appctl COMMAND ARGUMENTS` would print."""
+    reader, writer = await open_stream(socket)
+    try:
+        writer.write(msgspec.json.encode({"method": command, "params": arguments, "id": 0}))
+        answer = await _answer(reader)
+    except (OSError, EOFError) as error:
+        raise SwitchUnreachableError(f"{socket}: ovs-vswitchd does not answer {command}: {error}") from error
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+    if answer.error is not None:
+        asked = " ".join((command, *arguments))
+        raise SwitchRefusedError(f"{socket}: ovs-vswitchd refuses {asked}: {answer.error.strip()}")
+    return answer.result or ""
+
+
+class _Answer(msgspec.Struct):
+    result: str | None = None
+    error: str | None = None
+
+
+async def _answer(reader: StreamReader) -> _Answer:
+    """The connection stays open, and nothing but its closing bracket says that the answer is whole."""
+    said = bytearray()
+    while chunk := await reader.read(1 << 20):
+        said += chunk
+        if said.rstrip().endswith(b"}"):
+            with suppress(msgspec.DecodeError):
+                return msgspec.json.decode(said, type=_Answer)
+    raise EOFError("it ended the conversation")

@@ -1,0 +1,90 @@
+"""Routes of tunnels: which ones, told once, and what is said where they cannot be."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address, ip_interface, ip_network
+
+import pytest
+
+from switches import requires_ovs, run
+from windlass.agent.identities import tunnel_routes
+from windlass.host.protocol import Adapter, UplinkRoute
+from windlass.switch.controls import ask, control_socket
+from windlass.switch.ovsdb import SwitchRefusedError
+from windlass.switch.streams import SwitchUnreachableError
+from windlass.switch.tunnel_routes import TunnelRoute, shown_routes, tell_routes
+
+SEGMENT = TunnelRoute(ip_network("10.1.0.0/24"))
+BEYOND = TunnelRoute(ip_network("0.0.0.0/0"), ip_address("10.1.0.1"))
+
+
+def test_the_networks_of_the_nic_and_what_is_behind_a_router_in_them():
+    def route(destination: str, via: str | None, **more: int) -> UplinkRoute:
+        return UplinkRoute(ip_network(destination), ip_address(via) if via else None, **more)
+
+    adapter = Adapter(
+        *("eth0", 2, "02:00:00:00:00:01", 1500),
+        addresses=(ip_interface("10.1.0.5/24"), ip_interface("fd00:1::5/64")),
+        routes=(
+            route("0.0.0.0/0", "10.1.0.1", metric=100),
+            route("0.0.0.0/0", "10.1.0.2", metric=200),  # the lesser metric is the better
+            route("10.9.0.0/16", "10.1.0.9", table=7),  # somebody's own table
+            route("10.8.0.0/16", None),
+            route("::/0", "fe80::1"),  # its source would be a link-local address
+        ),
+    )
+    assert set(tunnel_routes(adapter)) == {SEGMENT, BEYOND, TunnelRoute(ip_network("fd00:1::/64"))}
+
+
+def test_what_was_told_is_told_from_what_was_copied():
+    shown = (
+        "Route Table:\n"
+        "Cached: 10.1.0.5/32 dev br-int SRC 10.1.0.5 local\n"
+        "User: 10.1.0.0/24 dev br-int SRC 10.1.0.5\n"
+        "User: 0.0.0.0/0 dev br-int GW 10.1.0.1 SRC 10.1.0.5\n"
+        "User: 10.7.0.0/24 dev br-other SRC 10.7.0.5\n"
+        "Cached: 0.0.0.0/0 dev br-int GW 10.1.0.1 SRC 10.1.0.5\n"
+    )
+    assert set(shown_routes(shown, "br-int")) == {SEGMENT, BEYOND}
+
+
+@pytest.fixture
+async def bridged(switch):
+    """With a bridge interface that has an address."""
+    await switch.vsctl("add-br", "br-int", "--", "set", "bridge", "br-int", "datapath_type=netdev")
+    await run("ip", "-n", switch.namespace, "address", "add", "10.1.0.5/24", "dev", "br-int")
+    await run("ip", "-n", switch.namespace, "link", "set", "br-int", "up")
+    return switch
+
+
+@requires_ovs
+async def test_the_difference_is_told(bridged):
+    socket = control_socket(str(bridged.rundir))
+
+    async def told():
+        return set(shown_routes(await ask(socket, "ovs/route/show"), "br-int"))
+
+    await tell_routes(socket, "br-int", [SEGMENT, BEYOND])
+    assert await told() == {SEGMENT, BEYOND}
+    other_router = TunnelRoute(BEYOND.destination, ip_address("10.1.0.2"))
+    await tell_routes(socket, "br-int", [other_router])
+    assert await told() == {other_router}
+
+
+@requires_ovs
+async def test_a_route_without_an_address_for_it_is_refused_with_its_name(bridged):
+    with pytest.raises(SwitchRefusedError, match=r"refuses ovs/route/add 10\.2\.0\.0/24 br-int: Error while inserting"):
+        await tell_routes(control_socket(str(bridged.rundir)), "br-int", [TunnelRoute(ip_network("10.2.0.0/24"))])
+
+
+@requires_ovs
+async def test_the_socket_is_named_after_the_process_unless_somebody_chose_a_name(switch, tmp_path):
+    assert control_socket(str(switch.rundir)) == f"{switch.rundir}/ovs-vswitchd.ctl"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with pytest.raises(SwitchUnreachableError, match="start ovs-vswitchd with --pidfile"):
+        control_socket(str(elsewhere))
+    (elsewhere / "ovs-vswitchd.pid").write_text("4711\n")
+    assert control_socket(str(elsewhere)) == f"{elsewhere}/ovs-vswitchd.4711.ctl"
+    with pytest.raises(SwitchUnreachableError, match=r"4711\.ctl: no such socket"):
+        await ask(control_socket(str(elsewhere)), "version")
