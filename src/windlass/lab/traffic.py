@@ -12,6 +12,7 @@ from windlass.lab import dialers
 from windlass.lab.objects import Outcome, Protocol
 from windlass.lab.patiences import seconds
 from windlass.lab.probes import Attempt, Observation
+from windlass.lab.standstills import Standstills
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -45,6 +46,7 @@ class Traffic:
         self._arrivals = arrivals
         self._starting = asyncio.Semaphore(AT_ONCE)
         self._transferring = asyncio.Semaphore(TRANSFERS_AT_ONCE)
+        self._standstills = Standstills()
 
     async def observe(self, flow: Flow) -> Observation:
         """All connections of the flow, side by side."""
@@ -56,8 +58,8 @@ class Traffic:
         try:
             conversation = await dialers.dial(flow.namespace, flow.protocol, flow.to, self._arrivals)
         except (OSError, dialers.NoRouteError) as error:
-            return Held(None, _failed(error))
-        return Held(conversation, _connected(conversation))
+            return Held(None, _failed(error), self._standstills)
+        return Held(conversation, _connected(conversation), self._standstills)
 
     def rate(self, flow: Flow, per_second: int) -> Rated:
         return Rated(flow, per_second, self._arrivals)
@@ -113,14 +115,16 @@ async def attempt(flow: Flow, arrivals: Arrivals) -> Attempt:
 
 
 class Held:
-    """One connection, used every 20 ms; the longest silence is measured, but for what this process slept through."""
+    """One connection, used every 20 ms; the longest silence is measured, but for what this machine slept through."""
 
-    def __init__(self, conversation: Conversation | None, opening: Attempt) -> None:
+    def __init__(self, conversation: Conversation | None, opening: Attempt, standstills: Standstills) -> None:
         self._opening = opening
         self._conversation = conversation
+        self._standstills = standstills
         self._longest = 0.0
         self._broken = ""
         self._last = self._awake = asyncio.get_running_loop().time()
+        self._stood_still = standstills.look(self._last)  # at the last answer
         self._slept = 0.0  # since the last answer: how long this process itself did not run
         jobs = (self._use(conversation), self._listen(conversation), self._tick()) if conversation else ()
         self._tasks = [asyncio.ensure_future(job) for job in jobs]
@@ -157,8 +161,10 @@ class Held:
 
     def _heard(self) -> None:
         now = self._now()
-        self._longest = max(self._longest, now - self._last - self._slept)
-        self._last = now
+        stood_still = self._standstills.look(now)
+        excused = max(self._slept, stood_still - self._stood_still)  # one may be the other's reason
+        self._longest = max(self._longest, now - self._last - excused)
+        self._last, self._stood_still = now, stood_still
         self._slept = 0.0
 
     def _now(self) -> float:
