@@ -14,7 +14,7 @@ from program_flows import flows_of
 from windlass.model.families import Family
 from windlass.model.nodes import NodeState, OperatingSystem, TrafficMode
 from windlass.model.services import Protocol
-from windlass.openflow.actions import Action, Ct, DecTtl, Goto, Move, Nat, Output, Set, ToController, ToGroup
+from windlass.openflow.actions import Action, Ct, DecTtl, Goto, Move, Nat, Output, Resubmit, Set, ToController, ToGroup
 from windlass.openflow.fields import (
     ICMP,
     ICMP_TYPE,
@@ -152,6 +152,11 @@ def test_the_longest_way_is_that_of_one_packet():
     assert longest_way(flows, {7: [bucket, ()]}) == 3
     assert longest_way(flows, {7: []}) == 2
     assert longest_way([], {}) == 0
+
+
+def test_a_bucket_may_lead_back_to_its_own_table():
+    flows = [flow(ToGroup(7), table=1), flow(Ct(1, table=2), table=1), flow(Output(1), table=2)]
+    assert longest_way(flows, {7: [(Resubmit(1),)]}) == 2
 
 
 @pytest.mark.parametrize("os", OperatingSystem)

@@ -121,10 +121,15 @@ def _undone(datapath: Datapath, actions: Iterable[Action], where: str) -> Iterat
 
 
 def longest_way(flows: Iterable[Flow], buckets: dict[int, list[Actions]]) -> int:
-    """The most recirculations any packet can meet. Tables lead only forward, so one pass from the last is enough."""
-    by_table: dict[int, list[Actions]] = {}
+    """The most recirculations any packet can meet.
+
+    Tables lead only forward, so one pass from the last is enough; but a bucket may lead back to the table that asked
+    its group (session affinity), and there to a flow that asks none.
+    """
+    by_table: dict[int, tuple[list[Actions], list[Actions]]] = {}  # of flows that ask no group, and of those that do
     for flow in flows:
-        by_table.setdefault(flow.table, []).append(flow.actions)
+        asks = any(isinstance(action, ToGroup) for action in flow.actions)
+        by_table.setdefault(flow.table, ([], []))[asks].append(flow.actions)
     ways: dict[int, int] = {}
 
     def cost(actions: Actions) -> int:
@@ -140,7 +145,9 @@ def longest_way(flows: Iterable[Flow], buckets: dict[int, list[Actions]]) -> int
         return most
 
     for table in sorted(by_table, reverse=True):
-        ways[table] = max(cost(actions) for actions in by_table[table])
+        simple, asking = by_table[table]
+        ways[table] = max(map(cost, simple), default=0)
+        ways[table] = max(ways[table], max(map(cost, asking), default=0))
     return max(ways.values(), default=0)
 
 
