@@ -65,6 +65,8 @@ class Cluster:
     async def reach(self, world: World, actions: Iterable[Action]) -> None:
         """One step: objects are applied, then actions done, and all of it has taken effect on every Node."""
         before, self.world = self.world, world
+        if before.nodes.keys() <= world.nodes.keys():
+            await self._dismiss_pods()
         await self._stop_pods()  # while their Nodes are there
         await self._remove_machines(before)
         await self._publish()
@@ -183,10 +185,19 @@ class Cluster:
 
     # They come and go only where an agent runs: elsewhere they wait for it, as a kubelet goes on asking.
 
+    async def _dismiss_pods(self) -> None:
+        """As in Kubernetes: nobody is sent any more to a Pod that is about to go. (Unless its Node goes, too.)"""
+        going = {pod.key for pod in self._going()}
+        if going:
+            staying = {key: addresses for key, addresses in self.addresses.items() if key not in going}
+            await self._fabric.publisher.publish(self.world, staying)
+            await self._fabric.converge()
+
     async def _stop_pods(self) -> None:
-        wanted = self.world.pods
-        gone = [pod for pod in self._running.values() if not _same(pod, wanted) and self._served(pod)]
-        await _all(self._stop(pod) for pod in gone)
+        await _all(self._stop(pod) for pod in self._going())
+
+    def _going(self) -> list[Pod]:
+        return [pod for pod in self._running.values() if not _same(pod, self.world.pods) and self._served(pod)]
 
     async def _start_pods(self) -> None:
         new = [pod for key, pod in self.world.pods.items() if key not in self._running and self._served(pod)]
