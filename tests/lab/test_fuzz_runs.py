@@ -42,6 +42,21 @@ def test_a_feature_that_does_not_exist_is_an_error_of_usage():
     assert "'nothing' is no feature" in done.output
 
 
+@pytest.mark.parametrize(
+    ("option", "place", "said"),
+    [
+        ("--write", "a-file", "is a file"),
+        ("--json", "", "is a directory"),
+        ("--json", "nowhere/result.json", "nowhere is no folder: make it first"),
+    ],
+)
+def test_a_place_that_cannot_be_written_to_is_told_before_anything_runs(tmp_path, option, place, said):
+    (tmp_path / "a-file").touch()
+    done = CliRunner().invoke(lab, ["fuzz", option, str(tmp_path / place)])
+    assert done.exit_code == 2
+    assert said in done.output
+
+
 def test_the_command_that_makes_a_cluster_again():
     other = features.without(["ipv6", "agents"])
     assert script(7, other).again == "windlass lab fuzz --seed 7 --count 1 --without agents,ipv6"

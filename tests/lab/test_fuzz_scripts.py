@@ -54,7 +54,7 @@ def test_the_lab_reads_what_is_written_and_the_oracle_says_the_same_of_it(tmp_pa
     files = made.write(tmp_path_factory.mktemp("fuzz"))
     read = scenarios.read(made.name, files)
     assert read.warnings == ()
-    assert 0 < made.probes <= 66
+    assert 0 < made.probes <= 69
     standing = {}
     for (step, world), file in zip(read.worlds(), files, strict=True):
         standing = readings.applied(standing, yaml.load_all(file.read_bytes(), yaml.CSafeLoader))
@@ -71,6 +71,21 @@ def test_the_lab_reads_what_is_written_and_the_oracle_says_the_same_of_it(tmp_pa
                 or answer.outcome is not Outcome.CONNECTED
                 or probe.spec.hold
             )
+
+
+@settings(max_examples=8, deadline=None)
+@given(SEEDS)
+def test_who_is_asked_all_the_time_can_answer_in_every_step(tmp_path_factory, seed):
+    read = scenarios.read("seed", (made := script(seed, ALL)).write(tmp_path_factory.mktemp("fuzz")))
+    rated = [probe for probe in read.steps[0].probes if probe.spec.rate]
+    standing = {}
+    for part, (_, world) in zip(made.parts, read.worlds(), strict=True):
+        standing = readings.applied(standing, part.documents)
+        for probe in rated:
+            to, source = targets.resolve(probe, world, worlds.imagined_addresses(world)), probe.spec.source
+            client = Client(source.node, source.pod, source.external_host)
+            answer = oracle.ask(readings.read(standing), Question(client, to.address, to.port))
+            assert answer.outcome is Outcome.CONNECTED, probe.name
 
 
 @settings(max_examples=12, deadline=None)
@@ -152,6 +167,7 @@ def test_some_dozens_of_seeds_cover_the_ground():
         "sticky",
         "backends",
         "clientAddress",
+        "failures",
     }
     assert fields.keys() >= {"ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "Local", "externalIPs"}
     assert fields.keys() >= {"sessionAffinity", "loadBalancerSourceRanges", "allocateLoadBalancerNodePorts"}

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from windlass.bench import reports
+from windlass.cli import outputs
 from windlass.lab.labs import LabError
 
 BENCHMARKS = {
@@ -25,9 +26,7 @@ BENCHMARKS = {
 
 @click.command(epilog="\b\n" + "\n".join(f"{name}  {what}" for name, what in BENCHMARKS.items()))
 @click.argument("name", type=click.Choice(list(BENCHMARKS)))
-@click.option(
-    "--json", "json_file", type=click.Path(path_type=Path), help="Write the figures for machines to this file."
-)
+@click.option("--json", "json_file", type=outputs.FILE, help="Write the figures for machines to this file.")
 def bench(name: str, json_file: Path | None) -> None:
     """Run the benchmark NAME. Each figure stands beside its floor, the quickest other way, measured in the same run."""
     module = importlib.import_module(f"windlass.bench.{name}")

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from windlass.cli import outputs
 from windlass.lab import keepers, runs
 from windlass.lab.api_servers import RealAPIServer
 from windlass.lab.fuzz import features
@@ -32,9 +33,7 @@ def lab() -> None:
 
 @lab.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--json", "json_file", type=click.Path(path_type=Path), help="Write the result for machines to this file."
-)
+@click.option("--json", "json_file", type=outputs.FILE, help="Write the result for machines to this file.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Scenarios to run side by side.")
 @click.option(
     "--dataplane",
@@ -80,15 +79,13 @@ def _names(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 @click.option("--without", default="", callback=_names, metavar="NAMES", help="Features to leave out: a,b,c.")
 @click.option(
     "--keep",
-    type=click.Path(path_type=Path),
+    type=outputs.FOLDER,
     default=fuzz_runs.KEEP,
     show_default=True,
     help="Where clusters that failed are written, each as a scenario in a folder seed-N.",
 )
-@click.option("--write", type=click.Path(path_type=Path), help="Only write the scenarios to this folder; run nothing.")
-@click.option(
-    "--json", "json_file", type=click.Path(path_type=Path), help="Write the result for machines to this file."
-)
+@click.option("--write", type=outputs.FOLDER, help="Only write the scenarios to this folder; run nothing.")
+@click.option("--json", "json_file", type=outputs.FILE, help="Write the result for machines to this file.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Clusters to run side by side.")
 def fuzz(
     seed: int,

@@ -25,6 +25,7 @@ FEATURES = {
     "agents": "agents that are killed and restarted between",
     "switches": "switches that are restarted between, with all that they remember",
     "holds": "TCP connections that must last through all steps",
+    "rates": "new TCP connections all the time, of which none may fail where somebody can answer throughout",
 }
 
 

@@ -35,13 +35,13 @@ def _lasts(asked: Asked, first: Answer, views: Sequence[Cluster]) -> bool:
     people = [*first.backends, *([question.client.pod] if question.client.pod else [])]
     return all(
         views[0].nodes.keys() <= view.nodes.keys()
-        and all(_same(views[0], view, person) for person in people)
+        and all(is_same_pod(views[0], view, person) for person in people)
         and first.backends <= _serving(view, asked)
         for view in views
     )
 
 
-def _same(first: Cluster, view: Cluster, pod: str) -> bool:
+def is_same_pod(first: Cluster, view: Cluster, pod: str) -> bool:
     """A Pod that has become another has lost its connections."""
     return pod in first.pods and pod in view.pods and first.pods[pod].spec == view.pods[pod].spec
 

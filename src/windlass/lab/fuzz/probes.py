@@ -18,6 +18,7 @@ from windlass.lab.objects import Outcome
 CERTAIN = 1e-7  # how likely it may be that an endpoint is missed by chance alone
 MOST_CONNECTIONS = 65
 THROWS = 8
+PER_SECOND = 20  # new connections of a rate
 LONGEST_GAP = 2000  # milliseconds: what a busy machine may take
 
 Flow = tuple[str, str, str]  # from a Node or a host outside, to a Service's port
@@ -91,6 +92,11 @@ def held(cluster: Cluster, number: int, asked: Asked, answer: Answer, history: H
     history.acquaint(_flow(cluster, asked), answer.backends)
     expect = {"outcome": "Connected", "maxGapMilliseconds": LONGEST_GAP}
     return _document(f"held-{number}-{_title(asked)}", asked, {"hold": True, "expect": expect}, "it must last")
+
+
+def rated(number: int, asked: Asked) -> Document:
+    how: Document = {"rate": PER_SECOND, "expect": {"outcome": "Connected", "failures": 0}}
+    return _document(f"rated-{number}-{_title(asked)}", asked, how, "somebody can answer at any time")
 
 
 def probe(dice: Dice, cluster: Cluster, number: int, asked: Asked, answer: Answer, pinned: str = "") -> Document:

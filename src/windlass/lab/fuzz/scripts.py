@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from windlass.lab.directives import API_VERSION
-from windlass.lab.fuzz import changes, clusters, holds, oracle, probes, questions, readings
+from windlass.lab.fuzz import changes, clusters, holds, oracle, probes, questions, rates, readings
 from windlass.lab.fuzz.dice import Dice
 from windlass.lab.fuzz.drafts import Draft
 from windlass.lab.fuzz.features import Features, option
@@ -84,8 +84,9 @@ def script(seed: int, features: Features) -> Script:
         probes.forget(history, view, remembers=stage.verb != RESTART)
         documents = [*_difference(before, worlds[number]), *_actions(stage)]
         keys = [service.key for service in stage.draft.services]
-        if number == 0 and "holds" in features and all(stage.verb != RESTART for stage in stages):
-            documents += holds.chosen(Dice(seed, "holds"), views, keys, history)
+        if number == 0 and all(stage.verb != RESTART for stage in stages):
+            documents += holds.chosen(Dice(seed, "holds"), views, keys, history) if "holds" in features else ()
+            documents += rates.chosen(Dice(seed, "rates"), views, keys, history) if "rates" in features else ()
         dice, count = Dice(seed, "probes", number), PROBES_LATER if number else PROBES_AT_FIRST
         asked = keys + 3 * sorted(_touched(before, worlds[number]).intersection(keys))  # more often what has changed
         documents += probes.chosen(dice, view, count, asked, history, patient=number == patient)
