@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 from api_objects import endpoint, service, slice_of
 
-from windlass.cluster import lastgood
+from windlass.cluster import journals, lastgood
+from windlass.cluster.catalogues import Touched
 from windlass.cluster.objects import (
     Cluster,
     Metadata,
@@ -21,6 +24,7 @@ from windlass.cluster.objects import (
     ServiceCIDR,
     ServiceCIDRSpec,
 )
+from windlass.cluster.sources import Change
 
 NODE = Node(
     Metadata("node-1", labels={"kubernetes.io/os": "windows"}),
@@ -139,6 +143,109 @@ async def test_the_newest_of_many_is_saved_and_at_the_end_the_last(tmp_path):
     running.cancel()
     await asyncio.wait([running])
     assert lastgood.load(tmp_path) == Cluster("r100")
+
+
+async def test_each_change_is_kept_at_once(tmp_path):
+    """Whatever becomes of the agent: nothing is closed, flushed or ended here."""
+    told = Told(tmp_path)
+    running = asyncio.create_task(told.saver.run())
+    states = list(_states(40))
+    told.saver.keep(states[0].cluster)
+    await told.once()
+    for change in states[1:]:
+        told.saver.keep(*change)
+        assert lastgood.load(tmp_path) == change.cluster
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_changes_while_the_whole_is_saved_follow_it(tmp_path):
+    told = Told(tmp_path)
+    running = asyncio.create_task(told.saver.run())
+    first, *others = _states(20)
+    told.saver.keep(first.cluster)
+    await asyncio.sleep(0)  # it is being saved
+    for change in others:
+        told.saver.keep(*change)
+    await told.once()
+    assert lastgood.load(tmp_path) == others[-1].cluster
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_a_journal_that_is_too_long_makes_way_for_the_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(lastgood, "LONGEST_JOURNAL", 300)
+    monkeypatch.setattr(lastgood, "LEAST_PAUSE", 0.0)
+    told = Told(tmp_path)
+    running = asyncio.create_task(told.saver.run())
+    first, *others = _states(30)
+    told.saver.keep(first.cluster)
+    await told.once()
+    for change in others:
+        told.saver.keep(*change)
+        assert lastgood.load(tmp_path) == change.cluster
+        await asyncio.sleep(0)
+    await told.once()
+    whole = msgspec.json.decode((tmp_path / lastgood.FILE).read_bytes())
+    assert whole["revision"] != first.cluster.revision
+    running.cancel()
+    await asyncio.wait([running])
+    assert lastgood.load(tmp_path) == others[-1].cluster
+
+
+async def test_a_torn_line_ends_the_journal(tmp_path):
+    told = Told(tmp_path)
+    running = asyncio.create_task(told.saver.run())
+    first, second, third = _states(3)
+    told.saver.keep(first.cluster)
+    await told.once()
+    told.saver.keep(*second)
+    told.saver.keep(*third)
+    running.cancel()
+    await asyncio.wait([running])
+    journal = tmp_path / journals.FILE
+    journal.write_bytes(journal.read_bytes()[:-10])
+    assert lastgood.load(tmp_path) == second.cluster
+
+
+async def test_a_journal_that_cannot_be_written_to_is_told_and_the_whole_is_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(lastgood, "LEAST_PAUSE", 0.0)
+    told = Told(tmp_path)
+    running = asyncio.create_task(told.saver.run())
+    first, second, third = _states(3)
+    told.saver.keep(first.cluster)
+    await told.once()
+    with monkeypatch.context() as full:
+        full.setattr(journals.os, "write", lambda _, data: len(data) // 2)
+        told.saver.keep(*second)
+    assert told.problems == [
+        f"{tmp_path}: the state of the cluster cannot be saved: No space left on device; the next one is tried again"
+    ]
+    told.told.clear()
+    await told.once()
+    assert (told.problems, lastgood.load(tmp_path)) == ([], second.cluster)
+    told.saver.keep(*third)
+    assert lastgood.load(tmp_path) == third.cluster
+    running.cancel()
+    await asyncio.wait([running])
+
+
+def _states(count: int) -> Iterator[Change]:
+    """Services and slices come, change and go; the first is whole."""
+    cluster = Cluster("r0", {"node-1": NODE}, services={"default/old": service("old")})
+    yield Change(cluster)
+    for number in range(1, count):
+        name = f"s{number % 5}"
+        slices = slice_of(endpoint(f"172.16.1.{number}"), name=name)
+        services = dict(cluster.services)
+        if number % 7:
+            services[f"default/{name}"] = service(name)
+        else:
+            services.pop(f"default/{name}", None)
+        cluster = replace(
+            cluster, revision=f"r{number}", services=services, slices={**cluster.slices, slices.key: slices}
+        )
+        yield Change(cluster, Touched(services={f"default/{name}"}, slices={slices.key}))
 
 
 async def test_a_state_that_cannot_be_saved_is_told_and_the_next_is_tried(tmp_path, monkeypatch):

@@ -313,7 +313,7 @@ class Agent:
 
     def _holds(self, cluster: Cluster) -> None:
         if self.status.revision != cluster.revision:
-            self._news.saver.keep(cluster)
+            self._news.keep(cluster)
         up_to_date = cluster is self._news.cluster and not self._pass_needed
         self.status.converged(cluster.revision, up_to_date=up_to_date)
 

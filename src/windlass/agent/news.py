@@ -23,6 +23,7 @@ class News:
         self.cluster: Cluster | None = None  # the newest
         self.saver = lastgood.Saver(directory, lambda problems: report("last known good", problems))
         self._touched: Touched | None = None  # by all that has come since it was last taken up; None: anything
+        self._unsaved: Touched | None = None  # by all that was taken up since it was last kept
         self._source = source
         self._directory = directory
         self._report = report
@@ -33,7 +34,13 @@ class News:
         if self.cluster is None:
             return None
         touched, self._touched = self._touched, Touched()
+        self._unsaved = both(self._unsaved, touched)
         return Change(self.cluster, touched)
+
+    def keep(self, cluster: Cluster) -> None:
+        """What was last taken up is good."""
+        self.saver.keep(cluster, self._unsaved)
+        self._unsaved = Touched()
 
     async def last_good(self) -> Cluster | None:
         """What was saved, by an earlier agent as long as this one has not begun."""

@@ -1,4 +1,7 @@
-"""The last known good state on disk: an agent that starts without its source still programs its Node."""
+"""The last known good state on disk: an agent that starts without its source still programs its Node.
+
+It is saved whole now and then, and each change after that is a line in a journal.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,13 @@ from typing import NoReturn
 
 import msgspec
 
+from windlass.cluster.catalogues import Touched
+from windlass.cluster.journals import Journal, line, lines_in, replayed
 from windlass.cluster.objects import Cluster
 
 FILE = "last-known-good.json"
-LEAST_PAUSE = 0.5  # seconds between two savings
+LEAST_PAUSE = 0.5  # seconds between two savings of the whole
+LONGEST_JOURNAL = 1 << 20  # bytes, or a quarter of the whole if that is longer: then the whole is saved anew
 _BATCH = 8  # objects to encode before other threads have a turn: some 30 microseconds
 _BREATH = (
     0.002  # seconds, between batches: a change needs the interpreter ten times or more, and shall not wait each time
@@ -46,22 +52,31 @@ def load(directory: Path) -> Cluster | None:
         saved = msgspec.json.decode((directory / FILE).read_bytes(), type=Cluster)
     except (OSError, msgspec.MsgspecError):
         return None
-    return saved if saved.revision else None  # without one it is a file of something else
+    return replayed(saved, lines_in(directory)) if saved.revision else None  # else it is a file of something else
 
 
 class Saver:
-    """Saves the newest state, off the event loop and not too often; and at the end, what is not saved yet."""
+    """Keeps the newest state: changes at once, the whole off the event loop and not too often."""
 
     def __init__(self, directory: Path, report: Callable[[Iterable[str]], object]) -> None:
         """`report` is told what is in the way; nothing else fails for it."""
         self._directory = directory
         self._report = report
-        self._newest: Cluster | None = None  # and not saved yet
+        self._journal = Journal(directory)
+        self._revision = ""  # up to which all is kept, or about to be; none: the next is to be saved whole
+        self._whole: Cluster | None = None  # to be saved
+        self._following: list[bytes] | None = None  # the lines behind the newest whole, as long as that is being saved
+        self._length = 0  # of the journal
+        self._longest = LONGEST_JOURNAL
         self._fresh = asyncio.Event()
 
-    def keep(self, cluster: Cluster) -> None:
-        self._newest = cluster
-        self._fresh.set()
+    def keep(self, cluster: Cluster, touched: Touched | None = None) -> None:
+        """`touched`: nothing else has changed since the last one that was kept; None: anything may have."""
+        if touched is None or not self._revision or not self._noted(line(self._revision, cluster, touched)):
+            self._whole = cluster
+            self._following, self._length = [], 0
+            self._fresh.set()
+        self._revision = cluster.revision
 
     async def run(self) -> NoReturn:
         try:
@@ -71,23 +86,49 @@ class Saver:
                 await self._save_in_thread()
                 await asyncio.sleep(max(LEAST_PAUSE, time.monotonic() - began))
         finally:
-            if (newest := self._taken()) is not None:
-                self._tell(_saved(self._directory, newest))
+            if (whole := self._taken()) is not None:
+                self._saved_whole(_saved(self._directory, whole))
+            self._journal.close()
+
+    def _noted(self, change: bytes) -> bool:
+        """In the journal; not if that has become too long, or cannot be written to."""
+        if self._following is not None:
+            self._following.append(change)
+        self._length += len(change)
+        try:
+            self._journal.add(change)
+        except OSError as error:
+            self._tell(_trouble(self._directory, error))
+            return False
+        return self._length <= self._longest
 
     async def _save_in_thread(self) -> None:
-        if (newest := self._taken()) is None:
+        if (whole := self._taken()) is None:
             return
-        saving = asyncio.ensure_future(asyncio.to_thread(_saved, self._directory, newest, _BREATH))
+        saving = asyncio.ensure_future(asyncio.to_thread(_saved, self._directory, whole, _BREATH))
         try:
-            self._tell(await asyncio.shield(saving))
+            self._saved_whole(await asyncio.shield(saving))
         except asyncio.CancelledError:
-            await saving  # two at once would write over each other
+            self._saved_whole(await saving)  # two at once would write over each other
             raise
+
+    def _saved_whole(self, problem: str) -> None:
+        """Its journal begins; but not if a newer whole is to be saved, to which the lines belong."""
+        if not problem and self._whole is None:
+            try:
+                self._journal.begin(self._following or ())
+                self._following = None
+                self._longest = max(LONGEST_JOURNAL, (self._directory / FILE).stat().st_size // 4)
+            except OSError as error:
+                problem = _trouble(self._directory, error)
+        if problem:
+            self._revision = ""
+        self._tell(problem)
 
     def _taken(self) -> Cluster | None:
         self._fresh.clear()
-        newest, self._newest = self._newest, None
-        return newest
+        whole, self._whole = self._whole, None
+        return whole
 
     def _tell(self, problem: str) -> None:
         self._report([problem] if problem else [])
@@ -98,8 +139,12 @@ def _saved(directory: Path, cluster: Cluster, breath: float = 0.0) -> str:
     try:
         save(directory, cluster, breath)
     except OSError as error:
-        return f"{directory}: the state of the cluster cannot be saved: {error.strerror}; the next one is tried again"
+        return _trouble(directory, error)
     return ""
+
+
+def _trouble(directory: Path, error: OSError) -> str:
+    return f"{directory}: the state of the cluster cannot be saved: {error.strerror}; the next one is tried again"
 
 
 def _batches(cluster: Cluster) -> Iterator[bytes]:
