@@ -21,7 +21,7 @@ from windlass.cluster.objects import Cluster, EndpointSlice, Pod, Service
 
 FILE = "last-known-good.changes"
 
-O = TypeVar("O")  # noqa: E741 - an object of any kind
+T = TypeVar("T")
 
 
 class Line(msgspec.Struct, omit_defaults=True):
@@ -93,7 +93,7 @@ class Journal:
             self._file = -1
 
 
-def _now(objects: Mapping[str, O], touched: AbstractSet[str]) -> dict[str, O | None]:
+def _now(objects: Mapping[str, T], touched: AbstractSet[str]) -> dict[str, T | None]:
     return {key: objects.get(key) for key in touched}
 
 
@@ -105,7 +105,7 @@ def _read(lines: Iterable[bytes]) -> Iterator[Line]:
             return
 
 
-def _apply(changes: Mapping[str, O | None], objects: dict[str, O]) -> None:
+def _apply(changes: Mapping[str, T | None], objects: dict[str, T]) -> None:
     for key, changed in changes.items():
         if changed is None:
             objects.pop(key, None)

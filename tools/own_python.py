@@ -1,0 +1,13 @@
+"""Imported first by tools that need the virtual environment: who starts one with another Python gets that one."""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+_PYTHON = Path(__file__).resolve().parent.parent / ".venv/bin/python"
+
+if importlib.util.find_spec("windlass") is None:
+    if not _PYTHON.exists():
+        sys.exit(f"{sys.argv[0]}: there is no virtual environment yet; `make setup` makes it")
+    os.execv(_PYTHON, [str(_PYTHON), *sys.argv])  # noqa: S606 - no shell is needed
