@@ -144,7 +144,7 @@ async def test_a_scenario_from_nothing_to_clean(read, run):
 async def test_later_steps_change_the_cluster_and_act_on_it(read, run, fabrics):
     result = await run(read(CLUSTER, CHANGES))
     assert result.error == ""
-    assert [verdict.passed for verdict in result.verdicts] == [True]
+    assert [(verdict.probe, verdict.reasons) for verdict in result.verdicts] == [("to-the-new-one", ())]
     assert fabrics[0].actions == ["restartAgent n1"]
 
 
