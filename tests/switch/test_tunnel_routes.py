@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from switches import requires_ovs, run
 from windlass.agent.identities import tunnel_routes
 from windlass.host.protocol import Adapter, UplinkRoute
+from windlass.switch import ovsdb
 from windlass.switch.controls import ask, control_socket
 from windlass.switch.ovsdb import SwitchRefusedError
 from windlass.switch.streams import SwitchUnreachableError
@@ -59,15 +61,15 @@ async def bridged(switch):
 
 @requires_ovs
 async def test_the_difference_is_told(bridged):
-    socket = control_socket(str(bridged.rundir))
+    control = control_socket(str(bridged.rundir))
 
     async def told():
-        return set(shown_routes(await ask(socket, "ovs/route/show"), "br-int"))
+        return set(shown_routes(await ask(control, "ovs/route/show"), "br-int"))
 
-    await tell_routes(socket, "br-int", [SEGMENT, BEYOND])
+    await tell_routes(control, "br-int", [SEGMENT, BEYOND])
     assert await told() == {SEGMENT, BEYOND}
     other_router = TunnelRoute(BEYOND.destination, ip_address("10.1.0.2"))
-    await tell_routes(socket, "br-int", [other_router])
+    await tell_routes(control, "br-int", [other_router])
     assert await told() == {other_router}
 
 
@@ -88,3 +90,12 @@ async def test_the_socket_is_named_after_the_process_unless_somebody_chose_a_nam
     assert control_socket(str(elsewhere)) == f"{elsewhere}/ovs-vswitchd.4711.ctl"
     with pytest.raises(SwitchUnreachableError, match=r"4711\.ctl: no such socket"):
         await ask(control_socket(str(elsewhere)), "version")
+
+
+async def test_a_daemon_that_is_stuck_keeps_nobody_waiting(tmp_path, monkeypatch):
+    monkeypatch.setattr(ovsdb, "PATIENCE", 0.05)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "ovs-vswitchd.ctl"))
+        silent.listen()  # and never answers
+        with pytest.raises(SwitchUnreachableError, match=r"does not answer version within 0\.05 s; is it stuck"):
+            await ask(control_socket(str(tmp_path)), "version")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import StreamReader
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from windlass.switch import ovsdb
 from windlass.switch.ovsdb import SwitchRefusedError
 from windlass.switch.streams import SwitchUnreachableError, open_stream
 
@@ -32,8 +34,13 @@ async def ask(socket: str, command: str, *arguments: str) -> str:
     """What `ovs-appctl COMMAND ARGUMENTS` would print."""
     reader, writer = await open_stream(socket)
     try:
-        writer.write(msgspec.json.encode({"method": command, "params": arguments, "id": 0}))
-        answer = await _answer(reader)
+        async with asyncio.timeout(ovsdb.PATIENCE):  # whoever asks may keep others waiting
+            writer.write(msgspec.json.encode({"method": command, "params": arguments, "id": 0}))
+            answer = await _answer(reader)
+    except TimeoutError:
+        raise SwitchUnreachableError(
+            f"{socket}: ovs-vswitchd does not answer {command} within {ovsdb.PATIENCE:g} s; is it stuck? See its log"
+        ) from None
     except (OSError, EOFError) as error:
         raise SwitchUnreachableError(f"{socket}: ovs-vswitchd does not answer {command}: {error}") from error
     finally:
