@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 from labnet import PlainFabric, needs_root, netlink
 
+from windlass.host.linux import namespaces
 from windlass.lab import labs, runs, scenarios, segments
 from windlass.lab.clusters import Cluster
 from windlass.lab.rounds import Rounds, waves
@@ -35,6 +37,8 @@ CLUSTER = """
  containers: [{ports: [{containerPort: 22}, {containerPort: 22, protocol: UDP}]}]}}
 ---
 {kind: ExternalHost, metadata: {name: out}, spec: {addresses: [10.5.0.5, "fd05::5"], ports: [{port: 443}]}}
+---
+{kind: ExternalHost, metadata: {name: far}, spec: {addresses: [10.6.0.6, "fd06::6"], mtu: 1280}}
 ---
 """
 
@@ -74,6 +78,10 @@ PROBES = "".join(
             "pod: default/a",
             "pod: default/b, port: http",
             ", sourceAddress: 10.1.1.200, expect: {backends: [default/b]}",
+        ),
+        probe("by-a-narrow-link", "externalHost: far", "pod: default/b, port: http", ", bytes: 100000"),
+        probe(
+            "by-a-narrow-link-v6", "externalHost: far", "pod: default/b, port: http, family: IPv6", ", bytes: 100000"
         ),
         probe("closed", "pod: default/a", "pod: default/b, port: 81", ", expect: {outcome: Refused}"),
         probe("wrong", "pod: default/a", "pod: default/b, port: http", ", expect: {backends: [default/a]}"),
@@ -136,7 +144,7 @@ async def test_a_scenario_from_nothing_to_clean(read, run):
     assert {name: reasons for name, reasons in verdicts.items() if reasons} == {
         "wrong": ("no answer from default/a", "unexpected answer from default/b")
     }
-    assert len(verdicts) == 14
+    assert len(verdicts) == 16
     assert list(verdicts)[-2:] == ["held", "rated"]
     assert told[0].startswith("  test: 1.yaml stands after")
 
@@ -146,6 +154,37 @@ async def test_later_steps_change_the_cluster_and_act_on_it(read, run, fabrics):
     assert result.error == ""
     assert [(verdict.probe, verdict.reasons) for verdict in result.verdicts] == [("to-the-new-one", ())]
     assert fabrics[0].actions == ["restartAgent n1"]
+
+
+IP_MTU, IPV6_MTU = 14, 24  # of Linux; the socket module does not have them
+
+
+async def test_a_router_says_what_does_not_fit_a_narrow_link(read):
+    scenario = read(CLUSTER)
+    ((_, world),) = scenario.worlds()
+    with labs.opened() as lab:
+        cluster = Cluster(lab, PlainFabric(lab), segments.machines(world))
+        try:
+            await cluster.start()
+            await cluster.reach(world, ())
+            assert await learned_mtu(lab, socket.AF_INET, "10.6.0.6", socket.IPPROTO_IP, IP_MTU) == 1280
+            assert await learned_mtu(lab, socket.AF_INET6, "fd06::6", socket.IPPROTO_IPV6, IPV6_MTU) == 1280
+        finally:
+            await cluster.end()
+
+
+async def learned_mtu(lab, family, address, level, option):
+    """What a Pod knows of the way to this address once a datagram was too long for it."""
+    with namespaces.entered(namespaces.path_of(lab.namespace("pod", "default/b"))):
+        client = socket.socket(family, socket.SOCK_DGRAM)
+    with client:
+        client.setblocking(False)
+        client.connect((address, 9))
+        client.setsockopt(level, {socket.IPPROTO_IP: 11, socket.IPPROTO_IPV6: 25}[level], 1)  # hears of errors
+        client.send(bytes(1400))
+        with pytest.raises(OSError, match="Message too long"):
+            await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 100), 5)
+        return client.getsockopt(level, option)
 
 
 POD_ON_N1 = """

@@ -275,6 +275,14 @@ TO = "to: {address: 1.2.3.4, port: 80}"
             "ConfigMap kube-system/windlass-config, data[windlass.yaml]: trafficMode: 'magic' is none of",
         ),
         ("kind: ExternalHost\nmetadata: {name: h}\nspec: {addresses: []}", "ExternalHost h, spec.addresses: is empty"),
+        (
+            "kind: ExternalHost\nmetadata: {name: h}\nspec: {addresses: [10.0.0.5], mtu: 100}",
+            "ExternalHost h, spec.mtu: 100 is outside 1280-1500",
+        ),
+        (
+            NODE + "---\nkind: ExternalHost\nmetadata: {name: h}\nspec: {addresses: [10.176.25.5], mtu: 1280}",
+            "ExternalHost h: with spec.mtu it is behind its own router; no other machine may be in 10.176.25.0/24",
+        ),
         (probe(FROM), "1.yaml: Probe p, spec.to: is missing"),
         (probe(f"{FROM}, {TO}, prot: TCP"), "1.yaml: Probe p, spec.prot: there is no such field"),
         (

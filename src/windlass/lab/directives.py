@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 API_VERSION = "windlass.dev/v1alpha1"
 
+MINIMUM_MTU, MAXIMUM_MTU = 1280, 1500  # what IPv6 needs at least; what every other link of a lab has
+
 # Hosts --------------------------------------------------------------------------------------------------------
 
 
@@ -37,12 +39,15 @@ class HostPort(Struct, frozen=True, forbid_unknown_fields=True):
 class ExternalHostSpec(Struct, frozen=True, forbid_unknown_fields=True):
     addresses: list[str]
     ports: list[HostPort] = []
+    mtu: int | None = None  # of the link between the host's own router and the rest of the network
 
     def __post_init__(self) -> None:
         if not self.addresses:
             raise ValueError("addresses: is empty; a host outside the cluster needs one")
         for i, address in enumerate(self.addresses):
             check_address(f"addresses[{i}]", address)
+        if self.mtu is not None and not MINIMUM_MTU <= self.mtu <= MAXIMUM_MTU:
+            raise ValueError(f"mtu: {self.mtu} is outside {MINIMUM_MTU}-{MAXIMUM_MTU}")
 
 
 class ExternalHost(Struct, frozen=True):

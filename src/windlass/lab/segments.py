@@ -42,6 +42,7 @@ class Machine:
     kind: str
     name: str
     nics: tuple[Nic, ...]
+    link_mtu: int | None = None  # it is behind a router of its own, which a link of this MTU connects to the others
 
     @property
     def default_routers(self) -> dict[Family, IPAddress]:
@@ -74,13 +75,13 @@ def machine_of_node(node: Node) -> Machine:
 
 
 def machine_of_host(host: ExternalHost) -> Machine:
-    return Machine("host", host.name, (_nic(UPLINK, host.addresses),))
+    return Machine("host", host.name, (_nic(UPLINK, host.addresses),), host.spec.mtu)
 
 
 def segments(of: Iterable[Machine]) -> tuple[Segment, ...]:
     wires: list[frozenset[IPNetwork]] = []
     for machine in of:
-        for nic in machine.nics:
+        for nic in machine.nics if machine.link_mtu is None else ():
             joined = [wire for wire in wires if wire & nic.subnets]
             wires = [wire for wire in wires if wire not in joined] + [nic.subnets.union(*joined)]
     return tuple(Segment(f"segment{number}", wire) for number, wire in enumerate(wires))
@@ -91,7 +92,7 @@ def router_of(subnet: IPNetwork) -> IPAddress:
 
 
 def problems(world: World) -> Iterator[str]:
-    """Addresses that two machines, or a machine and the router, would both have."""
+    """Addresses that two machines, or a machine and the router, would both have; subnets that cannot be shared."""
     owners: dict[IPAddress, str] = {}
     for machine in machines(world):
         title = f"{'Node' if machine.kind == 'node' else 'ExternalHost'} {machine.name}"
@@ -102,6 +103,18 @@ def problems(world: World) -> Iterator[str]:
                 elif address.ip in owners:
                     yield f"{title}: {address.ip} is the address of {owners[address.ip]} already"
                 owners[address.ip] = title
+    yield from _shared_subnets(world)
+
+
+def _shared_subnets(world: World) -> Iterator[str]:
+    for host in world.hosts.values():
+        own = machine_of_host(host)
+        if own.link_mtu is None:
+            continue
+        taken = {subnet for other in machines(world) if other != own for nic in other.nics for subnet in nic.subnets}
+        for subnet in sorted(own.nics[0].subnets & taken, key=str):
+            alone = "with spec.mtu it is behind its own router; no other machine may be in"
+            yield f"ExternalHost {host.name}: {alone} {subnet}"
 
 
 def _nic(name: str, addresses: Iterable[IPAddress]) -> Nic:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from windlass.model.families import IPAddress, IPNetwork
 
 _ADDRESS_FAMILY = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
+_FIRST_END, _SECOND_END = "fe80::1", "fe80::2"  # of a link between two routers
 _NO_DAD = 0x02  # IFA_F_NODAD: usable at once
 
 # Of every namespace of a lab: addresses are usable at once, nothing is learned from the wire, and nothing is limited
@@ -78,9 +79,12 @@ class Underlay:
         """Makes the machine's namespace with its NICs, addresses and default routes; returns the namespace's name."""
         namespace = self._lab.namespace(machine.kind, machine.name)
         make_namespace(namespace)
-        with _netlink(self._router) as ip:
-            for nic in machine.nics:
-                self._connect(ip, nic, namespace)
+        if machine.link_mtu is None:
+            with _netlink(self._router) as ip:
+                for nic in machine.nics:
+                    self._connect(ip, nic, namespace)
+        else:
+            self._connect_by_router(machine, machine.link_mtu, namespace)
         with _netlink(namespace) as ip:
             for nic in machine.nics:
                 index = _index(ip, nic.name)
@@ -96,8 +100,10 @@ class Underlay:
         return namespace
 
     def unplug(self, machine: Machine) -> None:
-        """The veth pairs go with the namespace."""
+        """The veth pairs go with the namespaces, and the routes with them."""
         namespaces.delete(self._lab.namespace(machine.kind, machine.name))
+        if machine.link_mtu is not None:
+            namespaces.delete(self._lab.namespace("router", machine.name))
 
     def route(self, routes: Mapping[IPNetwork, IPAddress]) -> None:
         """Makes these, and no others, the networks that the router knows beyond its own subnets."""
@@ -118,6 +124,29 @@ class Underlay:
         with namespaces.path_of(namespace).open("rb") as there:
             ip.link("add", ifname=port, kind="veth", peer={"ifname": nic.name, "net_ns_fd": there.fileno()})
         ip.link("set", ifname=port, master=_index(ip, bridge), state="up")
+
+    def _connect_by_router(self, machine: Machine, mtu: int, namespace: str) -> None:
+        """The machine's link has the usual MTU, so that only routers find out what does not fit."""
+        own_router = self._lab.namespace("router", machine.name)
+        make_namespace(own_router, _ROUTER)
+        (nic,) = machine.nics
+        link = f"link{next(self._ports)}"
+        with _netlink(self._router) as ip, namespaces.path_of(own_router).open("rb") as there:
+            ip.link("add", ifname=link, kind="veth", peer={"ifname": "link", "net_ns_fd": there.fileno()})
+            _bring_up(ip, link, _FIRST_END, mtu)
+        with _netlink(own_router) as ip, namespaces.path_of(namespace).open("rb") as there:
+            _bring_up(ip, "link", _SECOND_END, mtu)
+            ip.link("add", ifname="host", kind="veth", peer={"ifname": nic.name, "net_ns_fd": there.fileno()})
+            for subnet in nic.subnets:
+                _add_address(ip, _index(ip, "host"), router_of(subnet), subnet.prefixlen)
+            ip.link("set", ifname="host", state="up")
+            for family in {family_of(subnet) for subnet in nic.subnets}:
+                _route_by_link(ip, "link", "default", family, _FIRST_END)
+        with _netlink(self._router) as ip:
+            for subnet in nic.subnets:
+                _route_by_link(ip, link, str(subnet), family_of(subnet), _SECOND_END)
+        ask_neighbours_patiently(self._router)
+        ask_neighbours_patiently(own_router)
 
 
 def make_namespace(name: str, settings: Mapping[str, str] | None = None) -> None:
@@ -174,6 +203,18 @@ def _index(ip: IPRoute, name: str) -> int:
 def _add_address(ip: IPRoute, index: int, address: IPAddress, prefix: int) -> None:
     flags = _NO_DAD if family_of(address) is Family.IPV6 else 0
     ip.addr("add", index=index, address=str(address), prefixlen=prefix, flags=flags)
+
+
+def _bring_up(ip: IPRoute, name: str, address: str, mtu: int) -> None:
+    index = _index(ip, name)
+    ip.addr("add", index=index, address=address, prefixlen=64, flags=_NO_DAD)
+    ip.link("set", index=index, mtu=mtu, state="up")
+
+
+def _route_by_link(ip: IPRoute, link: str, destination: str, family: Family, next_hop: str) -> None:
+    """The link needs no addresses but its link-local ones: an IPv4 route may have an IPv6 next hop."""
+    way = {"gateway": next_hop} if family is Family.IPV6 else {"via": {"family": socket.AF_INET6, "addr": next_hop}}
+    ip.route("add", dst=destination, oif=_index(ip, link), family=_ADDRESS_FAMILY[family], **way)
 
 
 def _leave_checksums_to_software(interface: str) -> None:
