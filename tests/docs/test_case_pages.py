@@ -60,8 +60,7 @@ def test_every_picture_is_shown():
 @pytest.mark.parametrize("name", PAGES)
 def test_every_case_is_a_probe_of_a_design_note_that_still_is_there(name):
     for case in marks.cases(PAGES[name]):
-        ((title, files),) = scenarios.find(ROOT / case.scenario).items()
-        steps = {step.name: step.probes for step in scenarios.read(title, files).steps}
+        steps = {step.name: step.probes for step in scenarios.find_one(ROOT / case.scenario).read().steps}
         (probe,) = (probe for probe in steps[case.step] if probe.name == case.probe)
         assert probe.metadata.labels["seed"] in {"000", "001", "002"}
 

@@ -62,8 +62,7 @@ spec:
 
 def read(folder: Path, content: str) -> World:
     (folder / "world.yaml").write_text(content)
-    ((name, files),) = scenarios.find(folder).items()
-    ((_, world),) = scenarios.read(name, files).worlds()
+    ((_, world),) = scenarios.find_one(folder).read().worlds()
     return world
 
 

@@ -107,7 +107,7 @@ def read(tmp_path):
         files = [tmp_path / f"{number}.yaml" for number, _ in enumerate(steps, start=1)]
         for file, text in zip(files, steps, strict=True):
             file.write_text(text)
-        return scenarios.read("test", tuple(files))
+        return scenarios.Found("test", tuple(files)).read()
 
     return one
 

@@ -308,15 +308,15 @@ def test_named_ports_are_each_pods_own_and_conditions_follow_the_pod():
 # The scenarios that people have written ----------------------------------------------------------------------------
 
 
-BY_HAND = scenarios.find(SERVICES)
+BY_HAND = {found.name: found for found in scenarios.find(SERVICES)}
 
 
 @pytest.mark.parametrize("name", BY_HAND)
 def test_it_agrees_with_the_scenarios_of_the_repository(name):
     """Each of their probes has been sent with real packets: where both say something, they say the same."""
-    standing, files = {}, BY_HAND[name]
-    for (step, world), file in zip(scenarios.read(name, files).worlds(), files, strict=True):
-        standing = readings.applied(standing, [d for d in yaml.load_all(file.read_text(), yaml.CSafeLoader) if d])
+    standing, by_hand = {}, BY_HAND[name]
+    for (step, world), file in zip(by_hand.read().worlds(), by_hand.files, strict=True):
+        standing = readings.applied(standing, by_hand.documents(file, []))
         found = readings.read(standing)
         for probe in step.probes:
             if not (

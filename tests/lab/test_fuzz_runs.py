@@ -30,7 +30,7 @@ def able():
 def test_write_writes_scenarios_and_runs_nothing(tmp_path):
     done = CliRunner().invoke(lab, ["fuzz", "--seed", "3", "--count", "2", "--write", str(tmp_path)])
     assert (done.exit_code, sorted(path.name for path in tmp_path.iterdir())) == (0, ["seed-3", "seed-4"])
-    assert list(scenarios.find(tmp_path)) == ["seed-3", "seed-4"]
+    assert [found.name for found in scenarios.find(tmp_path)] == ["seed-3", "seed-4"]
     alone = CliRunner().invoke(lab, ["fuzz", "--seed", "3", "--count", "1", "--write", str(tmp_path / "one")])
     assert alone.exit_code == 0
     assert (tmp_path / "one" / "00-cluster.yaml").read_bytes() == (tmp_path / "seed-3" / "00-cluster.yaml").read_bytes()

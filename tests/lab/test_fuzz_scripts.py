@@ -52,7 +52,7 @@ def test_a_seed_is_the_same_cluster_in_every_process():
 def test_the_lab_reads_what_is_written_and_the_oracle_says_the_same_of_it(tmp_path_factory, seed):
     made = script(seed, ALL)
     files = made.write(tmp_path_factory.mktemp("fuzz"))
-    read = scenarios.read(made.name, files)
+    read = scenarios.Found(made.name, files).read()
     assert read.warnings == ()
     assert 0 < made.probes <= 69
     standing = {}
@@ -76,7 +76,7 @@ def test_the_lab_reads_what_is_written_and_the_oracle_says_the_same_of_it(tmp_pa
 @settings(max_examples=8, deadline=None)
 @given(SEEDS)
 def test_who_is_asked_all_the_time_can_answer_in_every_step(tmp_path_factory, seed):
-    read = scenarios.read("seed", (made := script(seed, ALL)).write(tmp_path_factory.mktemp("fuzz")))
+    read = scenarios.Found("seed", (made := script(seed, ALL)).write(tmp_path_factory.mktemp("fuzz"))).read()
     rated = [probe for probe in read.steps[0].probes if probe.spec.rate]
     standing = {}
     for part, (_, world) in zip(made.parts, read.worlds(), strict=True):

@@ -43,8 +43,7 @@ items:
 def scenario(tmp_path_factory):
     folder = tmp_path_factory.mktemp("journeys")
     (folder / "cluster.yaml").write_text(CLUSTER)
-    ((name, files),) = scenarios.find(folder).items()
-    return scenarios.read(name, files)
+    return scenarios.find_one(folder).read()
 
 
 def places(way: Way) -> list[str]:

@@ -80,8 +80,7 @@ async def standing(folder: Path, mode: str) -> AsyncIterator[Cluster]:
         affinity = "ClientIP" if number == STICKY else "None"
         parts.append(SERVICE.format(number=number, selector=selector, affinity=affinity))
     (folder / "cluster.yaml").write_text(CLUSTER.format(mode=mode) + "".join(part.lstrip("\n") for part in parts))
-    ((name, files),) = scenarios.find(folder).items()
-    scenario = scenarios.read(name, files)
+    scenario = scenarios.find_one(folder).read()
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
         for step, world in scenario.worlds():
             await cluster.reach(world, step.actions)

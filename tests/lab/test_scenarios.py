@@ -142,7 +142,7 @@ def read(tmp_path):
         files = [tmp_path / f"{number}.yaml" for number, _ in enumerate(steps, start=1)]
         for file, text in zip(files, steps, strict=True):
             file.write_text(text)
-        return scenarios.read("test", tuple(files))
+        return scenarios.Found("test", tuple(files)).read()
 
     return one
 
@@ -205,18 +205,18 @@ class TestFolders:
     def test_a_file_is_a_scenario(self, tmp_path):
         file = tmp_path / "one.yaml"
         file.touch()
-        assert scenarios.find(file) == {"one": (file,)}
+        assert scenarios.find(file) == (scenarios.Found("one", (file,)),)
 
     def test_a_folder_of_yaml_files_is_a_scenario_with_its_steps_in_order_of_name(self, tmp_path):
         for name in ("20-b.yml", "10-a.yaml", "README.md"):
             (tmp_path / name).touch()
-        assert scenarios.find(tmp_path) == {tmp_path.name: (tmp_path / "10-a.yaml", tmp_path / "20-b.yml")}
+        assert scenarios.find_one(tmp_path).files == (tmp_path / "10-a.yaml", tmp_path / "20-b.yml")
 
     def test_a_folder_of_folders_is_many_to_any_depth(self, tmp_path):
         for folder in ("b", "a/deep"):
             (tmp_path / folder).mkdir(parents=True)
             (tmp_path / folder / "1.yaml").touch()
-        assert list(scenarios.find(tmp_path)) == ["a/deep", "b"]
+        assert [found.name for found in scenarios.find(tmp_path)] == ["a/deep", "b"]
 
     def test_nothing_there_is_an_error(self, tmp_path):
         with pytest.raises(ScenarioError, match="holds no YAML files"):

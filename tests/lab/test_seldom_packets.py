@@ -87,8 +87,7 @@ def scenario(tmp_path_factory):
         for name, node_port in SERVICES.items()
     )
     (folder / "cluster.yaml").write_text(CLUSTER + "".join(services))
-    ((name, files),) = scenarios.find(folder).items()
-    return scenarios.read(name, files)
+    return scenarios.find_one(folder).read()
 
 
 @asynccontextmanager

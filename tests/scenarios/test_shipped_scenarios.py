@@ -11,11 +11,11 @@ from windlass.lab.scenarios import Scenario
 from windlass.model.nodes import TrafficMode
 
 FOLDER = Path(__file__).parents[2] / "scenarios"
-FOUND = scenarios.find(FOLDER)
+FOUND = {found.name: found for found in scenarios.find(FOLDER)}
 
 
 def read(name: str) -> Scenario:
-    return scenarios.read(name, FOUND[name])
+    return FOUND[name].read()
 
 
 @pytest.mark.parametrize("name", FOUND)

@@ -41,8 +41,7 @@ def bucket_in_words(scenario: Path, node: str, group: int, number: int) -> tuple
 
 
 def last_world(scenario: Path) -> World:
-    ((name, files),) = scenarios.find(scenario).items()
-    *_, (_, world) = scenarios.read(name, files).worlds()
+    *_, (_, world) = scenarios.find_one(scenario).read().worlds()
     return world
 
 

@@ -40,8 +40,7 @@ def travel(root: Path, cases: Iterable[Case], say: Callable[[str], None]) -> dic
 
 
 async def _travel(folder: Path, cases: Iterable[Case]) -> dict[Case, Travelled]:
-    ((name, files),) = scenarios.find(folder).items()
-    scenario = pinned(scenarios.read(name, files))
+    scenario = pinned(scenarios.find_one(folder).read())
     probes = {(step.name, probe.name): probe for step in scenario.steps for probe in step.probes}
     found: dict[Case, Travelled] = {}
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:

@@ -48,8 +48,7 @@ def run(say: Callable[[str], None] = print) -> Report:
 async def _run(say: Callable[[str], None]) -> Report:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "node.yaml").write_text(NODE)
-        ((name, files),) = scenarios.find(Path(folder)).items()
-        scenario = scenarios.read(name, files)
+        scenario = scenarios.find_one(Path(folder)).read()
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
         for step, world in scenario.worlds():
             await cluster.reach(world, step.actions)

@@ -111,7 +111,7 @@ def scenario() -> Scenario:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "cluster.yaml"
         file.write_text(_CLUSTER)
-        read = scenarios.read("continuity", (file,))
+        read = scenarios.Found("continuity", (file,)).read()
     (step,) = read.steps
     return replace(read, steps=(replace(step, objects=(*step.objects, service(AT_FIRST), endpoint_slice(SERVERS))),))
 

@@ -165,8 +165,7 @@ async def _run(say: Callable[[str], None]) -> list[Figure]:
 def _scenario() -> Scenario:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "datapath.yaml").write_text("---\n".join((CLUSTER, *(case.manifest for case in CASES))))
-        ((name, files),) = scenarios.find(Path(folder)).items()
-        return scenarios.read(name, files)
+        return scenarios.find_one(Path(folder)).read()
 
 
 # ---- what one packet costs

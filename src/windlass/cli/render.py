@@ -131,11 +131,7 @@ def _services(cluster: Cluster, own: Identity) -> dict[str, Service]:
 
 
 def _world(path: Path) -> World:
-    found = scenarios.find(path)
-    if len(found) != 1:
-        raise scenarios.ScenarioError(f"{path}: holds {len(found)} scenarios; name one: {', '.join(sorted(found))}")
-    ((name, files),) = found.items()
-    *_, (_, world) = scenarios.read(name, files).worlds()
+    *_, (_, world) = scenarios.find_one(path).read().worlds()
     return world
 
 

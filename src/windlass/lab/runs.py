@@ -113,11 +113,11 @@ def read(paths: Sequence[Path]) -> Iterator[Scenario | ScenarioResult]:
         except ScenarioError as error:
             yield ScenarioResult(str(path), "", 0, error=str(error))
             continue
-        for name, files in found.items():
+        for one in found:
             try:
-                yield scenarios.read(name, files)
+                yield one.read()
             except ScenarioError as error:
-                yield ScenarioResult(name, "", 0, error=str(error))
+                yield ScenarioResult(one.name, "", 0, error=str(error))
 
 
 def check_machine(programs: Programs) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 import yaml
 
-from windlass.lab import segments, targets, worlds
+from windlass.lab import expansions, segments, targets, worlds
 from windlass.lab.directives import API_VERSION, DIRECTIVE_KINDS, Action, Delete, ExternalHost, Probe
+from windlass.lab.expansions import AS_WRITTEN, ExpansionError, Variant
 from windlass.lab.objects import CLUSTER_SCOPED, KUBERNETES_KINDS, KubernetesObject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from windlass.lab.directives import Directive
@@ -53,36 +55,83 @@ class ScenarioError(ValueError):
     """The scenario cannot be read: one sentence a line, each naming file, object and field."""
 
 
-def find(path: Path) -> dict[str, tuple[Path, ...]]:
-    """The scenarios below `path`: the files of each, by its name."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The files of a scenario, in order; with a Matrix, one variant of it."""
+
+    name: str
+    files: tuple[Path, ...]
+    variant: Variant = AS_WRITTEN
+    variant_names: frozenset[str] = frozenset()
+
+    def read(self) -> Scenario:
+        problems: list[str] = []
+        warnings: list[str] = []
+        steps = tuple(self._step(file, problems, warnings) for file in self.files)
+        scenario = Scenario(self.name, steps, tuple(warnings))
+        if not problems:
+            problems.extend(_dangling(scenario))
+        if problems:
+            raise ScenarioError("\n".join(problems))
+        return scenario
+
+    def documents(self, file: Path, problems: list[str]) -> list[Mapping[str, object]]:
+        """The documents of a file in the plain format: shorthands are expanded."""
+        written = _documents(file, problems)
+        try:
+            return [*expansions.expand(written, self.variant, self.variant_names)]
+        except ExpansionError as error:
+            problems.append(f"{file.name}: {error}")
+            return []
+
+    def _step(self, file: Path, problems: list[str], warnings: list[str]) -> Step:
+        return _typed(file, self.documents(file, problems), problems, warnings)
+
+
+def find(path: Path) -> tuple[Found, ...]:
+    """The scenarios below `path`, in order of name. `FOLDER/VARIANT` is that variant of the folder's Matrix."""
     if path.is_file():
-        return {path.stem: (path,)}
+        return tuple(_variants(path.stem, (path,)))
+    if not path.exists() and path.parent.is_dir() and (files := _steps_in(path.parent)):
+        chosen = [found for found in _variants(path.parent.name, files) if found.variant.name == path.name]
+        if chosen:
+            return tuple(chosen)
     if not path.is_dir():
         raise ScenarioError(f"{path}: there is no such file or folder")
-    found = {
-        _name_of(folder, path): files
+    found = tuple(
+        variant
         for folder in (path, *sorted(p for p in path.rglob("*") if p.is_dir()))
         if (files := _steps_in(folder))
-    }
+        for variant in _variants(_name_of(folder, path), files)
+    )
     if not found:
         raise ScenarioError(f"{path}: holds no YAML files, and no folder in it does")
     return found
 
 
-def read(name: str, files: tuple[Path, ...]) -> Scenario:
-    """The scenario made of these files, in this order."""
-    problems: list[str] = []
-    warnings: list[str] = []
-    steps = tuple(_read_step(file, problems, warnings) for file in files)
-    scenario = Scenario(name, steps, tuple(warnings))
-    if not problems:
-        problems.extend(_dangling(scenario))
-    if problems:
-        raise ScenarioError("\n".join(problems))
-    return scenario
+def find_one(path: Path) -> Found:
+    """The only scenario at `path`."""
+    found = find(path)
+    if len(found) != 1:
+        names = ", ".join(one.name for one in found)
+        raise ScenarioError(f"{path}: holds {len(found)} scenarios; name one of {names}")
+    return found[0]
 
 
 # Files ----------------------------------------------------------------------------------------------------------
+
+
+def _variants(name: str, files: Sequence[Path]) -> Iterator[Found]:
+    asked: tuple[Variant, ...] = ()
+    # A Matrix stands in the first file. Other files are not read here: finding scenarios is cheap.
+    if b"kind: Matrix" in files[0].read_bytes():
+        with suppress(ExpansionError):  # reading the scenario reports it
+            asked = expansions.variants(_documents(files[0], []))
+    if not asked:
+        yield Found(name, tuple(files))
+    names = frozenset(variant.name for variant in asked)
+    for variant in asked:
+        yield Found(f"{name}/{variant.name}", tuple(files), variant, names)
 
 
 def _name_of(folder: Path, root: Path) -> str:
@@ -93,10 +142,10 @@ def _steps_in(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES and p.is_file()))
 
 
-def _read_step(file: Path, problems: list[str], warnings: list[str]) -> Step:
+def _typed(file: Path, documents: Sequence[Mapping[str, object]], problems: list[str], warnings: list[str]) -> Step:
     objects: list[KubernetesObject] = []
     directives: list[Directive] = []
-    for raw in _documents(file, problems):
+    for raw in documents:
         kind = raw.get("kind")
         known = KUBERNETES_KINDS.get((str(raw.get("apiVersion")), str(kind)))
         try:

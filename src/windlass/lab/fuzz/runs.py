@@ -72,7 +72,7 @@ async def _try(made: Script, nodes: Programs) -> ScenarioResult:
     with tempfile.TemporaryDirectory(prefix="windlass-fuzz-") as folder:
         files = made.write(Path(folder))
         try:
-            scenario = scenarios.read(made.name, files)
+            scenario = scenarios.Found(made.name, files).read()
         except scenarios.ScenarioError as error:
             return ScenarioResult(made.name, "", 0, error=f"the generator wrote what cannot be read: {error}")
     return await runs.run_scenario(scenario, lambda lab: Agents(lab, nodes), lambda _: None)
