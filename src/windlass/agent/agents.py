@@ -17,6 +17,7 @@ from pathlib import Path
 import structlog
 
 from windlass.agent import api, scraping
+from windlass.agent.areas import Area
 from windlass.agent.citizens import Citizen
 from windlass.agent.collector import relax
 from windlass.agent.config import Config
@@ -72,7 +73,7 @@ async def run(config: Config, host: Host, source: Source, citizen: Citizen | Non
     """
     relax()
     agent = Agent(config, host, source)
-    figures = scraping.exposed(config.metrics, agent.registry, lambda told: agent.report("metrics", told))
+    figures = scraping.exposed(config.metrics, agent.registry, lambda told: agent.report(Area.METRICS, told))
     async with api.serving(config.api_socket, agent), figures, asyncio.TaskGroup() as tasks:
         if citizen:
             tasks.create_task(citizen.live(agent), name="citizen")
@@ -101,7 +102,7 @@ class Agent:
         self._woken = asyncio.Event()
         self._lock = asyncio.Lock()  # of the state, the switch and the host
         self._pods = PodFlows(config, self.status, self._switch, self._lock)
-        self._checks = HealthChecks(config.healthz, self._health, lambda told: self.report("health checks", told))
+        self._checks = HealthChecks(config.healthz, self._health, lambda told: self.report(Area.HEALTH_CHECKS, told))
         self._tunnels = Tunnels(self._switch.packet_out)
 
     # --- what others tell of it: the local API, the metrics, the citizen ----------------------------------------------
@@ -128,9 +129,9 @@ class Agent:
         return self._switch.program
 
     @property
-    def problems(self) -> dict[str, tuple[str, ...]]:
+    def problems(self) -> dict[Area, tuple[str, ...]]:
         away = self._switch.trouble
-        return {**self.status.problems, **({"switch": (away,)} if away else {})}
+        return {**self.status.problems, **({Area.SWITCH: (away,)} if away else {})}
 
     def _health(self) -> ProxyHealth:
         node = self._own_node()
@@ -202,7 +203,7 @@ class Agent:
                         await self._follow_services(change.cluster, self.state)
             except _IN_THE_WAY as error:
                 in_the_way = self._in_the_way(error)
-                self.report("node", [in_the_way])
+                self.report(Area.NODE, [in_the_way])
                 if not self.status.ready:
                     self.waits(str(in_the_way))
                 self._need_pass_later(pause)
@@ -243,7 +244,7 @@ class Agent:
         await ensure_bridge(database, spec)
         before = self.state
         known_peers, problems = peers(cluster, own, before.peers if before else {})
-        self.report("cluster", problems)
+        self.report(Area.CLUSTER, problems)
         await self._checks.listen_at(served_addresses(node, node.node_port_networks))
         await self._follow(serving_node(self.config, cluster, own))
         pods = present_pods(database, spec.name, before.pods if before else None, self.report)
@@ -253,7 +254,7 @@ class Agent:
         await self._forgetting.at_once(node)
         await self._hosting.take_uplink(database, spec, list(own.addresses.values()))
         cidrs, problems = service_cidrs(self.config, cluster)
-        self.report("service CIDRs", problems)
+        self.report(Area.SERVICE_CIDRS, problems)
         await unhurried(self._serving.claiming(Place(node, names, cidrs, spec.gateway_mtu or adapter.mtu)))
         userspace, mtu = self.config.is_userspace, self.config.mtu or None
         desired = plan(state, names, adapter.mtu, userspace=userspace, configured_mtu=mtu)
@@ -267,7 +268,7 @@ class Agent:
         self._pods.open(adapter.mtu)
         if self._switch.trouble:  # it went while the host was seen to
             raise SwitchUnreachableError(self._switch.trouble)
-        self.report("node", ())
+        self.report(Area.NODE, ())
         self.status.becomes_ready()
         self._holds(cluster)
         _log.info("converged", revision=cluster.revision, flows=self.flow_count)
@@ -281,7 +282,7 @@ class Agent:
         except (SwitchRefusedError, SwitchUnreachableError) as error:
             problems.append(str(error))
             self._need_pass_later(RETRY_LONGEST)
-        self.report("tunnel routes", problems)
+        self.report(Area.TUNNEL_ROUTES, problems)
 
     # --- the short way of Services --------------------------------------------------------------------------------
 
@@ -305,7 +306,7 @@ class Agent:
         told = self._serving.problems
         changed = await unhurried(self._serving.following(node))
         if self._serving.problems is not told:
-            self.report("services", self._serving.problems)
+            self.report(Area.SERVICES, self._serving.problems)
         for key in changed:
             service = self._serving.services.get(key)
             await self._checks.set(key, health_check(service) if service else None)
@@ -324,7 +325,7 @@ class Agent:
         node = self._own_node()
         return Problem.of(node, str(error)) if node and isinstance(error, NotUsable) else str(error)
 
-    def report(self, area: str, problems: Iterable[str | Problem]) -> None:
+    def report(self, area: Area, problems: Iterable[str | Problem]) -> None:
         for problem in self.status.report(area, problems):
             _log.warning("problem", area=area, problem=problem)
 

@@ -13,6 +13,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from windlass.agent import listings
+from windlass.agent.areas import Area
 from windlass.agent.status import Status
 from windlass.model.nodes import NodeState
 from windlass.program import Program
@@ -27,7 +28,7 @@ class Subject(Protocol):
     @property
     def state(self) -> NodeState | None: ...
     @property
-    def problems(self) -> Mapping[str, tuple[str, ...]]: ...
+    def problems(self) -> Mapping[Area, tuple[str, ...]]: ...
     @property
     def program(self) -> Program: ...
     @property

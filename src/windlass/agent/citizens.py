@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, NoReturn, Protocol
 
+from windlass.agent.areas import Area
 from windlass.agent.refusals import Refusals
 from windlass.agent.status import Status
 from windlass.cluster.kubernetes.connections import (
@@ -30,7 +31,6 @@ from windlass.model.nodes import LocalNode, NodeState
 GRACE = 10.0  # seconds without a network before the Node is tainted: a restart of the agent takes less
 LOOK_AGAIN = 300.0  # seconds; then somebody else may have changed what we wrote
 EVENTS_PER_SECOND = 20.0  # of all agents together: they refuse the same objects at the same moment
-AREA = "cluster writes"
 
 _INVALID = 422
 _FAILURES = (Refused, Unreachable, NoAccess, Garbled)
@@ -45,7 +45,7 @@ class Subject(Protocol):
     def state(self) -> NodeState | None: ...
     @property
     def cluster(self) -> Cluster | None: ...
-    def report(self, area: str, problems: Iterable[str]) -> None: ...
+    def report(self, area: Area, problems: Iterable[str]) -> None: ...
 
 
 class Marks(NamedTuple):
@@ -138,7 +138,9 @@ class Citizen:
             self._report(subject)
 
     def _report(self, subject: Subject) -> None:
-        subject.report(AREA, [f"{what}: {why}; it is tried again" for what, why in self._troubles.items()])
+        subject.report(
+            Area.CLUSTER_WRITES, [f"{what}: {why}; it is tried again" for what, why in self._troubles.items()]
+        )
 
 
 def annotations_of(node: LocalNode) -> dict[str, str]:

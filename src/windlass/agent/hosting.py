@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
+from windlass.agent.areas import Area
 from windlass.host.plans import HostChange, HostNames, HostPlan, diff
 from windlass.host.protocol import Host, HostError
 from windlass.model.families import IPAddress
@@ -16,7 +17,7 @@ from windlass.switch.ovsdb import Database
 
 class Hosting:
     def __init__(
-        self, host: Host, report: Callable[[str, Iterable[str]], object], look_again: Callable[[], object]
+        self, host: Host, report: Callable[[Area, Iterable[str]], object], look_again: Callable[[], object]
     ) -> None:
         self._host = host
         self._report = report
@@ -47,6 +48,6 @@ class Hosting:
             self._tell(problems)
 
     def _tell(self, problems: Collection[str]) -> None:
-        self._report("host", problems)
+        self._report(Area.HOST, problems)
         if problems:
             self._look_again()

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from pathlib import Path
 
+from windlass.agent.areas import Area
 from windlass.cluster import lastgood
 from windlass.cluster.catalogues import Touched
 from windlass.cluster.objects import Cluster, Problem
@@ -15,13 +16,13 @@ from windlass.cluster.sources import Change, Source, SourceAway, both
 RETRY = 1.0  # seconds between attempts to reach a source that is away
 
 
-Report = Callable[[str, Iterable[str | Problem]], object]
+Report = Callable[[Area, Iterable[str | Problem]], object]
 
 
 class News:
     def __init__(self, source: Source, directory: Path, report: Report) -> None:
         self.cluster: Cluster | None = None  # the newest
-        self.saver = lastgood.Saver(directory, lambda problems: report("last known good", problems))
+        self.saver = lastgood.Saver(directory, lambda problems: report(Area.LAST_KNOWN_GOOD, problems))
         self._touched: Touched | None = None  # by all that has come since it was last taken up; None: anything
         self._unsaved: Touched | None = None  # by all that was taken up since it was last kept
         self._source = source
@@ -63,7 +64,7 @@ class News:
 
     def _gather(self, change: Change) -> None:
         if change.cluster.problems != self._reported:
-            self._report("cluster source", change.cluster.problems)
+            self._report(Area.CLUSTER_SOURCE, change.cluster.problems)
             self._reported = change.cluster.problems
         self.cluster = change.cluster
         self._touched = both(self._touched, change.touched)
@@ -73,6 +74,6 @@ class News:
         if saved is not None:
             self._gather(Change(saved))
         told = "the last known good state is used" if self.cluster else "waiting for it"
-        self._report("cluster source", [f"{trouble}; {told}"])
+        self._report(Area.CLUSTER_SOURCE, [f"{trouble}; {told}"])
         self._reported = None
         return "" if self.cluster else f"{trouble}; {told}"

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from windlass.agent.areas import Area
 from windlass.agent.config import Config
 from windlass.agent.status import Status
 from windlass.agent.switching import Switch
@@ -78,13 +79,13 @@ def present_pods(
     database: Database,
     bridge: str,
     known: Mapping[str, AttachedPod] | None,
-    report: Callable[[str, Iterable[str]], object],
+    report: Callable[[Area, Iterable[str]], object],
 ) -> dict[str, AttachedPod]:
     """At the start (nothing is known) those that the bridge remembers; later those known, with their present ports."""
     remembered = attached_pods(database.view, bridge)
     by_container = {pod.container_id: pod for pod in remembered.pods}
     if known is None:
-        report("ports", remembered.problems)
+        report(Area.PORTS, remembered.problems)
         return by_container
     attached = {port.container_id for port in pod_ports(database.view, bridge)}
     return {

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
+from windlass.agent.areas import Area
 from windlass.cluster.objects import Problem
 
 STALLED = 60.0  # seconds in which whatever is to be done is done, or the Node does not follow any more
@@ -24,11 +25,11 @@ class Status:
         self._behind_since: float | None = None  # there is something to do that is not done yet
         self.refusals: tuple[Problem, ...] = ()  # those problems that are objects'; the very same while none changes
         self._unready_since = time.monotonic()  # while not ready
-        self._problems: dict[str, tuple[str | Problem, ...]] = {}  # by area: cluster, switch, host, source
+        self._problems: dict[Area, tuple[str | Problem, ...]] = {}
         self._changed = asyncio.Event()
 
     @property
-    def problems(self) -> Mapping[str, tuple[str, ...]]:
+    def problems(self) -> Mapping[Area, tuple[str, ...]]:
         return {area: tuple(map(str, told)) for area, told in self._problems.items() if told}
 
     @property
@@ -70,7 +71,7 @@ class Status:
         """Does the Node follow the cluster? What takes a little longer is no illness."""
         return self.ready and self.behind_seconds <= STALLED
 
-    def report(self, area: str, problems: Iterable[str | Problem]) -> tuple[str, ...]:
+    def report(self, area: Area, problems: Iterable[str | Problem]) -> tuple[str, ...]:
         """The problems of an area are now these; those of them that are new."""
         before, now = self._problems.get(area, ()), tuple(problems)
         if now == before:

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import NoReturn
 
 from windlass.agent.answers import Answers
+from windlass.agent.areas import Area
 from windlass.model.nodes import NodeState
 from windlass.openflow.actions import Actions
 from windlass.openflow.wire.ct_flush import Flush
@@ -38,7 +39,7 @@ class Switch:
     """For one change at a time: the caller sees to that."""
 
     def __init__(
-        self, socket: str, report: Callable[[str, Iterable[str]], object], on_loss: Callable[[str], None]
+        self, socket: str, report: Callable[[Area, Iterable[str]], object], on_loss: Callable[[str], None]
     ) -> None:
         self.state: NodeState | None = None  # what the Program was worked out for; None: there is none yet
         self._socket = socket
@@ -105,7 +106,7 @@ class Switch:
             refusal = await self._installed.forget_connections(stale)
         except ConnectionLostError:
             return False
-        self._report("connections", [f"{refusal}; {_UNFORGOTTEN}"] if refusal else [])
+        self._report(Area.CONNECTIONS, [f"{refusal}; {_UNFORGOTTEN}"] if refusal else [])
         return True
 
     async def check(self) -> NoReturn:
@@ -129,14 +130,14 @@ class Switch:
                 groups = [group for owned in parts for group in owned.groups]
                 self._impossible |= dict.fromkeys(violations(datapath_of(state.node), flows, groups))
                 await asyncio.sleep((time.perf_counter() - began) / _CHECK_SHARE)
-            self._report("datapath", self._impossible)
+            self._report(Area.DATAPATH, self._impossible)
 
     async def _catch_up(self, installed: InstalledProgram) -> None:
         parts = await self._parts(self._behind)
         async with self._patience(installed):
             await installed.apply(parts)
         self._behind.clear()
-        self._report("switch", map(str, installed.problems))
+        self._report(Area.SWITCH, map(str, installed.problems))
 
     async def _parts(self, wanted: Iterable[Owner]) -> Program:
         parts: dict[Owner, AnyPart] = {}

@@ -1,4 +1,7 @@
-"""docs/troubleshoot.md quotes what the programs say: a sentence that none of them says any more is found here."""
+"""docs/runbook.md has a section for every area of the status; what it quotes is what the programs say.
+
+A sentence that no program says any more is found here, and so is a link that leads nowhere.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from windlass.agent.areas import Area
+
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "troubleshoot.md").read_text()
+PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("runbook.md", "troubleshoot.md")}
 GAP = "\0"  # in a sentence of the source: what is put in when it is said
 
 
 def quoted() -> Iterator[str]:
     """The first column of every table under `it says`."""
     is_ours = False
-    for line in PAGE.splitlines():
+    for line in PAGES["runbook.md"].splitlines():
         if not line.startswith("|"):
             is_ours = False
         elif line.startswith("| it says |"):
@@ -47,12 +52,20 @@ def test_what_is_quoted_is_said(sentence: str) -> None:
     assert [piece for piece in pieces if piece and piece not in SAID] == []
 
 
-def test_links_within_the_page_lead_somewhere() -> None:
-    titles = re.findall(r"^#+ (.+)$", PAGE, re.MULTILINE)
-    anchors = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
-    assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= anchors
+@pytest.mark.parametrize("area", Area)
+def test_every_area_has_a_section(area: Area) -> None:
+    assert f"\n### {area}\n" in PAGES["runbook.md"], f"docs/runbook.md: what does a problem of area {area} mean?"
 
 
-def test_links_to_other_pages_lead_somewhere() -> None:
-    for page in re.findall(r"\]\(([^#)][^)]*)\)", PAGE):
-        assert (ROOT / "docs" / page).exists(), page
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", PAGES[page]):
+        file, _, anchor = target.partition("#")
+        file = file or page
+        assert (ROOT / "docs" / file).exists(), target
+        assert not anchor or anchor in anchors((ROOT / "docs" / file).read_text()), target
+
+
+def anchors(page: str) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -1,0 +1,25 @@
+"""The areas under which the agent reports problems: in `windlass status`, in its log and in its metrics."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Area(StrEnum):
+    """Each has a section of its name in docs/runbook.md; a test holds that."""
+
+    NODE = "node"  # this Node's identity and its NIC
+    CLUSTER = "cluster"  # the other Nodes
+    CLUSTER_SOURCE = "cluster source"  # where the cluster's state comes from
+    CLUSTER_WRITES = "cluster writes"  # what the agent writes into the cluster
+    LAST_KNOWN_GOOD = "last known good"  # the cluster's state on disk
+    SERVICES = "services"
+    SERVICE_CIDRS = "service CIDRs"
+    SWITCH = "switch"  # Open vSwitch: away, or it refused flows
+    DATAPATH = "datapath"  # flows that the datapath cannot carry out
+    CONNECTIONS = "connections"  # conntrack entries that could not be removed
+    PORTS = "ports"  # of Pods, on the bridge
+    TUNNEL_ROUTES = "tunnel routes"
+    HOST = "host"  # addresses, routes, settings, nftables
+    HEALTH_CHECKS = "health checks"
+    METRICS = "metrics"
