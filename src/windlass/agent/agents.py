@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
-from windlass.agent import api, scraping
+from windlass.agent import api, preflights, scraping
 from windlass.agent.areas import Area
 from windlass.agent.citizens import Citizen
 from windlass.agent.collector import relax
@@ -97,6 +97,7 @@ class Agent:
         self._forgetting = Forgetting(self._serving, self._switch)
         self._news = News(source, Path(config.state_directory), self.report)
         self._adapter: Adapter | None = None
+        self._preflight_passed = False
         self._pass_needed = True
         self._complete = False  # was the last pass?
         self._woken = asyncio.Event()
@@ -157,7 +158,7 @@ class Agent:
             tasks.create_task(self._follow_cluster(), name="cluster")
             tasks.create_task(self._act(database, tasks), name="act")
             tasks.create_task(self._watch_database(database), name="database")
-            tasks.create_task(self._audit(), name="audit")
+            tasks.create_task(self._audit(database), name="audit")
             tasks.create_task(self._switch.check(), name="check")
             tasks.create_task(self._forgetting.once_more(), name="forget")
             tasks.create_task(self._tunnels.keep(), name="tunnels")
@@ -220,10 +221,18 @@ class Agent:
             async for _ in events:
                 self._need_pass()
 
-    async def _audit(self) -> None:
+    async def _audit(self, database: Database) -> None:
         while True:
             await asyncio.sleep(self.config.audit_seconds)
             await self._switch.audit()
+            if self._adapter is not None:
+                with suppress(HostError):  # the next pass meets it, too, and reports it
+                    await self._check_host(self._adapter, database)
+
+    async def _check_host(self, adapter: Adapter, database: Database) -> None:
+        found = await preflights.checked(self.config, self._host, adapter.name, database.view)
+        for finding in self.status.finds(found):
+            _log.warning("preflight", severity=finding.severity.value, check=finding.check, finding=str(finding))
 
     def _switch_lost(self, reason: str) -> None:
         """Its interfaces may have gone with it: the Node is not ready again before the next pass is through."""
@@ -241,6 +250,9 @@ class Agent:
         names = HostNames(adapter.name, self.config.bridge, self.config.gateway)
         spec = bridge_spec(self.config, node, adapter)
 
+        if not self._preflight_passed:
+            await self._check_host(adapter, database)
+            self._preflight_passed = True
         await ensure_bridge(database, spec)
         before = self.state
         known_peers, problems = peers(cluster, own, before.peers if before else {})

@@ -92,6 +92,7 @@ async def state(subject: Subject) -> web.Response:
             "behindSeconds": status.behind_seconds,
             "flowCount": subject.flow_count,
             "problems": subject.problems,
+            "findings": status.findings,
             **({} if subject.state is None else _described(subject.state)),
         }
     )

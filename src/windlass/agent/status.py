@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from windlass.agent.areas import Area
 from windlass.cluster.objects import Problem
+from windlass.host.preflight import Finding
 
 STALLED = 60.0  # seconds in which whatever is to be done is done, or the Node does not follow any more
 
@@ -25,6 +26,7 @@ class Status:
         self._behind_since: float | None = None  # there is something to do that is not done yet
         self.refusals: tuple[Problem, ...] = ()  # those problems that are objects'; the very same while none changes
         self._unready_since = time.monotonic()  # while not ready
+        self.findings: tuple[Finding, ...] = ()  # of the preflight checks
         self._problems: dict[Area, tuple[str | Problem, ...]] = {}
         self._changed = asyncio.Event()
 
@@ -82,6 +84,12 @@ class Status:
         self._wake()
         known = set(before)
         return tuple(str(one) for one in now if one not in known)
+
+    def finds(self, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+        """The findings of the preflight checks are now these; those of them that are new."""
+        new = tuple(finding for finding in findings if finding not in self.findings)
+        self.findings = findings
+        return new
 
     async def wait_for_revision(self, revision: str, seconds: float) -> bool:
         """Does the Node hold this state of the cluster within the time?"""

@@ -35,6 +35,15 @@ class Pod(Struct, rename="camel"):
     addresses: list[str]
 
 
+class Finding(Struct, rename="camel"):
+    """Of the preflight checks."""
+
+    severity: str
+    check: str
+    what: str
+    remedy: str
+
+
 class State(Struct, rename="camel"):
     """The answer to /v1/state, as far as it is shown."""
 
@@ -46,6 +55,7 @@ class State(Struct, rename="camel"):
     behind_seconds: float
     flow_count: int
     problems: dict[str, list[str]]
+    findings: list[Finding] = []
     node: Node | None = None  # it and all below are not known before the first pass
     peers: dict[str, Peer] = {}
     pods: dict[str, Pod] = {}
@@ -92,6 +102,8 @@ def lines(state: State, *, details: bool, now: datetime) -> Iterator[str]:
         yield from _details(state)
     yield ""
     yield from _problems(state.problems)
+    if state.findings:
+        yield from _findings(state.findings)
 
 
 def _facts(state: State, now: datetime) -> Iterator[tuple[str, str]]:
@@ -134,6 +146,14 @@ def _problems(problems: Mapping[str, Sequence[str]]) -> Iterator[str]:
         yield f"  {click.style(area, bold=True)}"
         for sentence in sentences:
             yield f"    - {sentence}"
+
+
+def _findings(findings: Sequence[Finding]) -> Iterator[str]:
+    count = "1 warning" if len(findings) == 1 else f"{len(findings)} warnings"
+    yield f"{click.style(count, fg='yellow', bold=True)} of the preflight checks"
+    for finding in findings:
+        yield f"  {click.style(finding.check, bold=True)}"
+        yield f"    - {finding.what}. {finding.remedy}"
 
 
 def _columns(rows: Iterator[tuple[str, ...]] | Sequence[tuple[str, ...]], indent: str) -> Iterator[str]:

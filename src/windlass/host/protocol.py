@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from windlass.host.plans import HostChange, HostNames, HostPlan
+from windlass.host.preflight import Facts
 from windlass.model.families import IPAddress, IPInterface, IPNetwork
 
 
@@ -75,6 +76,9 @@ class Host(Protocol):
 
     async def apply(self, change: HostChange) -> tuple[str, ...]:
         """Do all that can be done; each problem is a sentence about one item, and does not stop the others."""
+
+    async def facts(self, bridge: str, uplink: str | None = None) -> Facts:
+        """What `preflight` judges, about this NIC; without a name, about the one that was taken or probably will be."""
 
     async def find_uplink(self, bridge: str, addresses: Collection[IPAddress], name: str | None = None) -> Adapter:
         """The NIC of that name, or else the one that holds these Node IPs; with what the bridge interface holds

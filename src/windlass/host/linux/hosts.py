@@ -14,12 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from windlass.host.linux import items, pods, service_tables, uplinks
+from windlass.host.linux import facts, items, pods, service_tables, uplinks
 from windlass.host.linux.namespaces import join
 from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.nftables import Nftables
 from windlass.host.linux.watches import TableWatch, Watch
 from windlass.host.plans import HostChange, HostNames, HostPlan
+from windlass.host.preflight import Facts
 from windlass.host.protocol import Adapter, AttachedLink, Host, HostError, PodLink
 from windlass.model.families import IPAddress
 
@@ -42,6 +43,9 @@ class LinuxHost(Host):
 
     async def apply(self, change: HostChange) -> tuple[str, ...]:
         return await self._run(items.apply, self._nftables, change)
+
+    async def facts(self, bridge: str, uplink: str | None = None) -> Facts:
+        return await self._run(facts.gather, self._record_file, bridge, uplink)
 
     async def find_uplink(self, bridge: str, addresses: Collection[IPAddress], name: str | None = None) -> Adapter:
         return await self._run(uplinks.find, self._record_file, bridge, addresses, name)

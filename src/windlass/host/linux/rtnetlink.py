@@ -47,7 +47,7 @@ GROUP_ADDRESSES = 0x10 | 0x100
 GROUP_ROUTES = 0x40 | 0x400
 
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
-_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_LINKINFO = 1, 3, 4, 5, 18
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_CARRIER = 1, 3, 4, 5, 10, 18, 33
 _IFLA_IFALIAS, _IFLA_NET_NS_FD, _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 20, 28, 1, 2, 1
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_BROADCAST, _IFA_FLAGS = 1, 2, 4, 8
 _IFA_F_TEMPORARY, _IFA_F_NODAD = 0x01, 0x02
@@ -77,6 +77,9 @@ class Link:
     kind: str
     peer: int  # of a veth: the index of its other end, in the namespace where that is
     alias: str
+    master: int  # the index of the interface that it is a member of; 0: none
+    type: int  # of its hardware, as ARP numbers it
+    carrier: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,7 @@ def links(netlink: Netlink) -> Iterator[Link]:
 
 
 def read_link(body: bytes) -> Link:
-    _, _, index, flags, _ = _LINK.unpack_from(body)
+    _, hardware, index, flags, _ = _LINK.unpack_from(body)
     found = attributes(body, _LINK.size)
     info = attributes(found.get(_IFLA_LINKINFO, b""))
     return Link(
@@ -133,6 +136,9 @@ def read_link(body: bytes) -> Link:
         kind=as_text(info.get(_IFLA_INFO_KIND, b"")),
         peer=as_number(found.get(_IFLA_LINK, b"")),
         alias=as_text(found.get(_IFLA_IFALIAS, b"")),
+        master=as_number(found.get(_IFLA_MASTER, b"")),
+        type=hardware,
+        carrier=found.get(_IFLA_CARRIER, b"\1") != b"\0",
     )
 
 

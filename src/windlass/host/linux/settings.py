@@ -75,6 +75,11 @@ def _steps(netlink: Netlink, link: Link, wanted: InterfaceSettings) -> Iterator[
         yield "it up" if wanted.up else "it down", partial(set_link, up=wanted.up)
 
 
+def read_file(name: str) -> str:
+    """The content of a sysctl file, by its name below `net`."""
+    return (_NET / name).read_text().strip()
+
+
 def sysctl(family: Family, interface: str, name: str) -> int:
     return int((_CONF[family] / interface / name).read_text())
 

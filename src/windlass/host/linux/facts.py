@@ -1,0 +1,158 @@
+"""The facts about a Linux host that `preflight` judges: read from the kernel and from files; nothing is changed."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from windlass.host.linux import firewalls, records, rtnetlink, settings, uplinks
+from windlass.host.linux.netlink import Netlink, NetlinkError, text
+from windlass.host.linux.rtnetlink import TABLE_MAIN, Link
+from windlass.host.preflight import Connections, Facts
+from windlass.host.protocol import HostError
+
+CONFIGURATIONS = Path("/etc/cni/net.d")
+_FORMS = frozenset({".conf", ".conflist", ".json"})  # what a runtime takes for a configuration
+_MODULES = Path("/lib/modules")
+_TUNNELS = ("geneve", "vxlan")
+_NETWORK_MANAGER = Path("/run/NetworkManager/devices")
+_ETHERNET = 1
+_NETLINK_GENERIC, _GET_FAMILY, _FAMILY_NAME = 16, 3, 2
+_KUBE_PROXY_CHAIN = "KUBE-SERVICES"  # kubelet has KUBE-* chains as well, but not this one
+_KUBE_PROXY_METRICS = ("127.0.0.1", 10249)
+
+
+def gather(
+    netlink: Netlink, record_file: Path, bridge: str, uplink: str | None, configurations: Path = CONFIGURATIONS
+) -> Facts:
+    """About the NIC of that name; without one, about the NIC that the agent has taken or probably will take."""
+    name = uplink or _probable_uplink(netlink, record_file, bridge)
+    link = rtnetlink.link(netlink, name)
+    if link is None:
+        raise HostError(f"there is no interface {name} that could be the uplink")
+    chains = firewalls.nftables_chains()
+    master = rtnetlink.link(netlink, link.master) if link.master else None
+    adapter = uplinks.find(netlink, record_file, bridge, (), name)
+    return Facts(
+        uplink=name,
+        mtu=link.mtu,
+        addresses=adapter.addresses,
+        ethernet=link.type == _ETHERNET,
+        carrier=link.carrier,
+        master=master.name if master else "",
+        master_kind=master.kind if master else "",
+        network_manager=_is_managed(link),
+        interfaces=frozenset(found.name for found in rtnetlink.links(netlink)),
+        local_ports=_local_ports(),
+        reserved_ports=_reserved_ports(),
+        drop_chains=(*(str(chain) for chain in chains or () if chain.drops_forwarded), *firewalls.legacy_drops()),
+        connections=_connections(),
+        network_configurations=_network_configurations(configurations),
+        kube_proxy=tuple(_kube_proxy(chains or [])),
+        missing_modules=frozenset(_missing_modules()),
+        nftables=chains is not None,
+    )
+
+
+def _probable_uplink(netlink: Netlink, record_file: Path, bridge: str) -> str:
+    """The one that was taken; else the one by which the host reaches the world."""
+    record = records.load(record_file)
+    if record is not None and record.bridge == bridge:
+        return record.uplink.name
+    defaults = [
+        found
+        for found in rtnetlink.routes(netlink)
+        if found.route.destination.prefixlen == 0 and found.route.table in {0, TABLE_MAIN} and found.index
+    ]
+    for found in sorted(defaults, key=lambda found: (found.route.destination.version, found.route.metric)):
+        link = rtnetlink.link(netlink, found.index)
+        if link is not None and link.name != bridge:
+            return link.name
+    raise HostError("this host has no default route to tell the NIC by: name it as `uplink` in the configuration")
+
+
+def _is_managed(link: Link) -> bool:
+    try:
+        return "managed=true" in (_NETWORK_MANAGER / str(link.index)).read_text().splitlines()
+    except OSError:
+        return False
+
+
+def _local_ports() -> tuple[int, int]:
+    first, last = settings.read_file("ipv4/ip_local_port_range").split()
+    return int(first), int(last)
+
+
+def _reserved_ports() -> tuple[tuple[int, int], ...]:
+    ranges = (part.partition("-") for part in settings.read_file("ipv4/ip_local_reserved_ports").split(",") if part)
+    return tuple((int(first), int(last or first)) for first, _, last in ranges)
+
+
+def _connections() -> Connections | None:
+    try:
+        limit, used = (int(settings.read_file(f"netfilter/nf_conntrack_{what}")) for what in ("max", "count"))
+    except FileNotFoundError:
+        return None
+    return Connections(limit, used)
+
+
+def _network_configurations(folder: Path) -> tuple[str, ...]:
+    try:
+        return tuple(sorted(path.name for path in folder.iterdir() if path.suffix in _FORMS))
+    except OSError:
+        return ()
+
+
+def _kube_proxy(chains: list[firewalls.Chain]) -> Iterator[str]:
+    tables = sorted({chain.table for chain in chains if chain.table in {"ip kube-proxy", "ip6 kube-proxy"}})
+    yield from (f"nftables table {table}" for table in tables)
+    if any(chain.name == _KUBE_PROXY_CHAIN for chain in chains) or firewalls.legacy_mentions(_KUBE_PROXY_CHAIN):
+        yield f"iptables chain {_KUBE_PROXY_CHAIN}"
+    mode = _proxy_mode()
+    if mode in {"iptables", "ipvs", "nftables"}:
+        yield f"a process at {_KUBE_PROXY_METRICS[0]}:{_KUBE_PROXY_METRICS[1]}, mode {mode}"
+
+
+def _proxy_mode() -> str:
+    """What kube-proxy says of itself; Windlass says `windlass`."""
+    connection = http.client.HTTPConnection(*_KUBE_PROXY_METRICS, timeout=1)
+    try:
+        connection.request("GET", "/proxyMode")
+        return connection.getresponse().read(100).decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return ""
+    finally:
+        connection.close()
+
+
+def _missing_modules() -> Iterator[str]:
+    """A kernel loads a module when it is asked for what the module does: so that is asked, where it can be."""
+    if not _has_datapath():
+        yield "openvswitch"
+    folder = _MODULES / os.uname().release
+    listed = "".join(_read(folder / name) for name in ("modules.dep", "modules.builtin"))
+    for module in _TUNNELS if listed else ():  # in a container there is no list to look at
+        if f"/{module}.ko" not in listed:
+            yield module
+
+
+def _has_datapath() -> bool:
+    with Netlink(protocol=_NETLINK_GENERIC) as generic:
+        try:
+            generic.get(_NETLINK_GENERIC, struct.pack("=BBH", _GET_FAMILY, 1, 0) + text(_FAMILY_NAME, "ovs_datapath"))
+        except NetlinkError as error:
+            if error.errno == errno.ENOENT:
+                return False
+            raise
+    return True
+
+
+def _read(file: Path) -> str:
+    with suppress(OSError):
+        return file.read_text()
+    return ""

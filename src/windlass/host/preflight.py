@@ -1,0 +1,301 @@
+"""What would hurt once the agent takes the NIC: facts about the host in, findings out.
+
+Pure. The facts are read in `linux/facts`, and, where only Open vSwitch knows them, by the agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from fnmatch import fnmatchcase
+
+from windlass.host.plans import TUNNEL_OVERHEAD
+from windlass.model.families import Family, IPInterface, family_of
+from windlass.model.nodes import TunnelType
+from windlass.pipeline.layout import SERVICE_SNAT_PORTS, SNAT_PORTS
+
+ENOUGH_CONNECTIONS = 131_072  # conntrack entries: the limit that kube-proxy sets at least
+NEARLY_FULL = 0.9  # of the conntrack table
+SMALLEST_MTU = {Family.IPV4: 576, Family.IPV6: 1280}  # RFC 791, RFC 8200; Linux disables IPv6 below
+OWN_CONFIGURATION = "10-windlass.conflist"
+
+# Interfaces by which other networks for Pods are recognised.
+OTHER_NETWORKS = {
+    "antrea-*": "Antrea",
+    "cilium_*": "Cilium",
+    "cali*": "Calico",
+    "vxlan.calico": "Calico",
+    "flannel*": "flannel",
+    "cni0": "flannel or the bridge plugin",
+    "kube-bridge": "kube-router",
+    "ovn-k8s-*": "OVN-Kubernetes",
+    "weave": "Weave Net",
+}
+IPVS_INTERFACE = "kube-ipvs0"
+
+
+class Severity(Enum):
+    ERROR = "error"  # taking the NIC is certain to break the Node's network: the agent does not do it
+    WARNING = "warning"  # something else will not work
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    severity: Severity
+    check: str
+    what: str  # what is the case, where, and what comes of it
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.what}. {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What the agent is configured to do."""
+
+    bridge: str
+    gateway: str
+    tunnel: TunnelType | None  # None in noEncap
+    userspace: bool
+    mtu: int | None = None  # of Pods; None: the NIC's, less what the tunnel adds
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """A conntrack table."""
+
+    limit: int
+    used: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    uplink: str  # the NIC
+    mtu: int
+    addresses: tuple[IPInterface, ...]  # that are, or were, the NIC's own
+    adopted: bool = False  # the NIC is a port of the bridge already
+    ethernet: bool = True
+    carrier: bool = True
+    master: str = ""  # the interface that the NIC is a member of
+    master_kind: str = ""  # bond, bridge, team, vrf, openvswitch
+    network_manager: bool = False  # NetworkManager manages the NIC
+    interfaces: frozenset[str] = frozenset()
+    local_ports: tuple[int, int] = (32768, 60999)  # first and last
+    reserved_ports: tuple[tuple[int, int], ...] = ()  # those that the host itself leaves out
+    drop_chains: tuple[str, ...] = ()  # where forwarded packets are dropped by policy
+    connections: Connections | None = None  # of the kernel; None: it tracks none yet
+    switch_connections: Connections | None = None  # of Open vSwitch's userspace datapath
+    network_configurations: tuple[str, ...] = ()  # the container runtime's files, in its order
+    kube_proxy: tuple[str, ...] = ()  # what there is of it
+    missing_modules: frozenset[str] = frozenset()
+    nftables: bool = True
+    foreign_ports: tuple[str, ...] = ()  # on a bridge of our name that is not ours
+
+
+Check = Callable[[Facts, Intent], Iterator[Finding]]
+
+
+def findings(facts: Facts, intent: Intent) -> tuple[Finding, ...]:
+    """All that would hurt, errors first."""
+    found = [finding for check in CHECKS for finding in check(facts, intent)]
+    return tuple(sorted(found, key=lambda finding: finding.severity is not Severity.ERROR))
+
+
+# The NIC --------------------------------------------------------------------------------------------------------------
+
+
+def uplink(facts: Facts, _: Intent) -> Iterator[Finding]:
+    nic = facts.uplink
+    if facts.adopted:
+        return
+    if not facts.ethernet:
+        yield _error(
+            "uplink",
+            f"{nic} is not an Ethernet interface, and only those can be a port of a bridge",
+            "Set `uplink` to the NIC that carries the Node's address.",
+        )
+    elif facts.master and facts.master_kind != "openvswitch":
+        yield _error(
+            "uplink",
+            f"{nic} is a member of {facts.master} ({facts.master_kind}): taking it would cut {facts.master} off",
+            f"Set `uplink: {facts.master}`, or take {nic} out of it first: ip link set {nic} nomaster.",
+        )
+    if not facts.carrier:
+        yield _warning("uplink", f"{nic} has no carrier: no packet passes", "Check its cable, or the virtual switch.")
+    if facts.network_manager:
+        yield _warning(
+            "uplink",
+            f"NetworkManager manages {nic} and may configure it anew after its addresses have moved to the bridge",
+            "Set it up as docs/operations.md says under NetworkManager.",
+        )
+
+
+def tunnel_mtu(facts: Facts, intent: Intent) -> Iterator[Finding]:
+    families = {family_of(address) for address in facts.addresses}
+    overhead = 0
+    if intent.tunnel:
+        overhead = TUNNEL_OVERHEAD[Family.IPV4 if Family.IPV4 in families else Family.IPV6]
+    mtu = intent.mtu or facts.mtu - overhead
+    if mtu + overhead > facts.mtu:
+        yield _warning(
+            "MTU",
+            f"Pods may send packets of {mtu} bytes, which are {mtu + overhead} bytes long in the tunnel: longer than "
+            f"the MTU of {facts.uplink}, {facts.mtu}. They will be lost",
+            f"Set `mtu` to {facts.mtu - overhead} or less, or to 0.",
+        )
+    for family in sorted(families, key=str):
+        if mtu < SMALLEST_MTU[family]:
+            yield _warning(
+                "MTU",
+                f"The MTU of {facts.uplink} is {facts.mtu}, which leaves {mtu} bytes for a Pod's packet; {family} "
+                f"needs {SMALLEST_MTU[family]}",
+                f"Give {facts.uplink} an MTU of {SMALLEST_MTU[family] + overhead} or more.",
+            )
+
+
+# The host -------------------------------------------------------------------------------------------------------------
+
+
+def local_ports(facts: Facts, _: Intent) -> Iterator[Finding]:
+    first, last = facts.local_ports
+    for (low, high), who in ((SNAT_PORTS, "Pods"), (SERVICE_SNAT_PORTS, "clients of Services")):
+        shared = (max(first, low), min(last, high))
+        if shared[0] > shared[1] or any(a <= shared[0] and shared[1] <= b for a, b in facts.reserved_ports):
+            continue
+        yield _warning(
+            "local ports",
+            f"The host takes local ports from {first}-{last} (net.ipv4.ip_local_port_range), and {who} leave this Node "
+            f"by {low}-{high}: two connections may meet in one port, and one of them fails",
+            "Set net.ipv4.ip_local_port_range to 32768 60999, or reserve the ports: "
+            f"sysctl -w net.ipv4.ip_local_reserved_ports={SNAT_PORTS[0]}-{SERVICE_SNAT_PORTS[1]}.",
+        )
+
+
+def forwarding(facts: Facts, intent: Intent) -> Iterator[Finding]:
+    for chain in facts.drop_chains:
+        yield _warning(
+            "forwarding",
+            f"{chain} drops forwarded packets by its policy: unless a rule accepts them, Pods reach nothing outside of "
+            "the cluster, and clients behind other NICs no Service",
+            f"Let it accept what comes or goes by {intent.bridge} and {intent.gateway}, or set its policy to accept "
+            "(iptables -P FORWARD ACCEPT).",
+        )
+
+
+def connection_limits(facts: Facts, intent: Intent) -> Iterator[Finding]:
+    yield from _limit(facts.connections, "the kernel", "sysctl -w net.netfilter.nf_conntrack_max=")
+    if intent.userspace:
+        yield from _limit(facts.switch_connections, "Open vSwitch", "ovs-appctl dpctl/ct-set-maxconns ")
+
+
+def _limit(table: Connections | None, whose: str, command: str) -> Iterator[Finding]:
+    if table is None:
+        return
+    if table.limit < ENOUGH_CONNECTIONS:
+        yield _warning(
+            "conntrack",
+            f"The conntrack table of {whose} holds {table.limit:,} connections at most; when it is full, new "
+            "connections fail",
+            f"Raise the limit to {ENOUGH_CONNECTIONS:,} or more: {command}{ENOUGH_CONNECTIONS}.",
+        )
+    elif table.used > NEARLY_FULL * table.limit:
+        yield _warning(
+            "conntrack",
+            f"The conntrack table of {whose} is nearly full: {table.used:,} of {table.limit:,} connections; beyond "
+            "that, new connections fail",
+            f"Raise the limit: {command}{2 * table.limit}.",
+        )
+
+
+def kernel(facts: Facts, intent: Intent) -> Iterator[Finding]:
+    if "openvswitch" in facts.missing_modules and not intent.userspace:
+        yield _error(
+            "kernel",
+            "This kernel has no datapath of Open vSwitch (module openvswitch)",
+            "Install the module (modprobe openvswitch), or set `datapathType: netdev`: user space, slower.",
+        )
+    if intent.tunnel and not intent.userspace and intent.tunnel.value in facts.missing_modules:
+        yield _warning(
+            "kernel",
+            f"This kernel has no {intent.tunnel.value} (module {intent.tunnel.value}): no tunnel to other Nodes can "
+            "be made",
+            f"Install the module (modprobe {intent.tunnel.value}), or set `tunnelType` to the other kind on all Nodes.",
+        )
+    if not facts.nftables:
+        yield _warning(
+            "kernel",
+            "This kernel has no nftables (module nf_tables): NodePorts and external addresses answer only to clients "
+            "that come by the uplink, and not to the Node itself",
+            "Install the module: modprobe nf_tables.",
+        )
+
+
+# Others ---------------------------------------------------------------------------------------------------------------
+
+
+def other_networks(facts: Facts, intent: Intent) -> Iterator[Finding]:
+    theirs: dict[str, list[str]] = {}
+    for name in sorted(facts.interfaces):
+        who = next((who for pattern, who in OTHER_NETWORKS.items() if fnmatchcase(name, pattern)), None)
+        if who:
+            theirs.setdefault(who, []).append(name)
+    for who, names in theirs.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        yield _warning(
+            "other network",
+            f"{who} is on this Node (interfaces {', '.join(names[:3])}{more}): its Pods, routes and rules get in the "
+            "way of Windlass",
+            "Remove it, with what it left behind, and reboot the Node (docs/migrate-from-kube-proxy.md).",
+        )
+    if facts.foreign_ports and not facts.adopted:
+        yield _error(
+            "other network",
+            f"There is a bridge {intent.bridge} that is not made by Windlass (ports {', '.join(facts.foreign_ports)}): "
+            "its flows would be replaced",
+            "Remove that network and its bridge, or set `bridge` to another name.",
+        )
+
+
+def network_configurations(facts: Facts, _: Intent) -> Iterator[Finding]:
+    for name in facts.network_configurations:
+        if name < OWN_CONFIGURATION:
+            yield _warning(
+                "CNI",
+                f"The network configuration {name} comes before {OWN_CONFIGURATION}: the container runtime attaches "
+                "new Pods to that network",
+                f"Remove {name} when no Pod of this Node needs it any more.",
+            )
+
+
+def kube_proxy(facts: Facts, _: Intent) -> Iterator[Finding]:
+    signs = [*facts.kube_proxy, *((f"interface {IPVS_INTERFACE}",) if IPVS_INTERFACE in facts.interfaces else ())]
+    if signs:
+        yield _warning(
+            "kube-proxy",
+            f"kube-proxy runs here, or has left its rules ({', '.join(signs)}): the Node's own connections to Services "
+            "meet them first, and may be led to endpoints that are gone",
+            "Stop kube-proxy on this Node, then run `kube-proxy --cleanup` or reboot.",
+        )
+
+
+CHECKS: tuple[Check, ...] = (
+    uplink,
+    tunnel_mtu,
+    local_ports,
+    forwarding,
+    connection_limits,
+    kernel,
+    other_networks,
+    network_configurations,
+    kube_proxy,
+)
+
+
+def _error(check: str, what: str, remedy: str) -> Finding:
+    return Finding(Severity.ERROR, check, what, remedy)
+
+
+def _warning(check: str, what: str, remedy: str) -> Finding:
+    return Finding(Severity.WARNING, check, what, remedy)
