@@ -64,11 +64,11 @@ class TestTables:
         }
 
     def test_a_name_can_say_where_protocol_and_family_stand_in_it(self):
-        row = "{to: {pod: default/web, port: 80}, protocols: [TCP, UDP]}"
-        assert [*specs(f'kind: Probes\nspec: {{each: {{"{{protocol}}-to-web": {row}}}}}')] == [
-            "tcp-to-web",
-            "udp-to-web",
-        ]
+        row = "{to: {pod: default/web, port: 80}, protocols: [TCP, UDP], families: [IPv4, IPv6]}"
+        names = [*specs(f'kind: Probes\nspec: {{each: {{"{{protocol}}-to-web": {row}}}}}')]
+        assert names == ["tcp-to-web", "tcp-to-web-ipv6", "udp-to-web", "udp-to-web-ipv6"]
+        names = [*specs(f'kind: Probes\nspec: {{each: {{"{{family}}-to-web": {row}}}}}')]
+        assert names == ["ipv4-to-web", "ipv6-to-web", "ipv4-to-web-udp", "ipv6-to-web-udp"]
 
     def test_a_choice_without_a_value_leaves_the_field_out(self):
         row = "{to: {pod: default/web, port: {TCP: 80}}, protocols: [TCP, ICMP]}"

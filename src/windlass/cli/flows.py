@@ -57,7 +57,7 @@ def flows(
     as_json: bool,
     why: bool,
 ) -> None:
-    r"""Print the flows and groups that the agent wants in the switch of this Node. Asks the agent that runs here.
+    """Print the flows and groups that the agent wants in the switch of this Node. Asks the agent that runs here.
 
     \b
     windlass flows --owner default/web

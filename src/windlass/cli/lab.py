@@ -37,7 +37,7 @@ def lab() -> None:
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Scenarios to run side by side.")
 @click.option(
     "--dataplane",
-    type=click.Choice(["auto", "ovs"]),
+    type=click.Choice([*runs.FABRICS]),
     default="auto",
     show_default=True,
     help="What forwards: real Open vSwitch, by the kernel's datapath where there is one, else in user space.",
@@ -53,7 +53,7 @@ def run(
     paths: tuple[Path, ...],
     json_file: Path | None,
     jobs: int,
-    dataplane: str,  # noqa: ARG001 (one so far)
+    dataplane: str,
     cluster: str,
 ) -> None:
     """Run scenarios: bring each cluster up, send its probes, judge them, tear down.
@@ -62,7 +62,11 @@ def run(
 
     Exit status: 0 all probes passed, 1 a probe failed, 2 a scenario could not be read or brought up.
     """
-    sys.exit(runs.run(paths, json_file=json_file, jobs=jobs, publisher_of=_publisher(cluster)))
+    sys.exit(
+        runs.run(
+            paths, json_file=json_file, jobs=jobs, fabric=runs.FABRICS[dataplane], publisher_of=_publisher(cluster)
+        )
+    )
 
 
 def _publisher(cluster: str) -> runs.PublisherOf:
@@ -96,7 +100,7 @@ def fuzz(
     json_file: Path | None,
     jobs: int,
 ) -> None:
-    r"""Try random clusters: Nodes, Pods and Services by chance, probed, changed and probed again.
+    """Try random clusters: Nodes, Pods and Services by chance, probed, changed and probed again.
 
     Each seed is one cluster, always the same. What must come of each probe says an oracle that was written from
     Kubernetes' rules and shares no code with the agent. A cluster that fails is written as a scenario, for
@@ -144,7 +148,7 @@ def fuzz(
     help="With kubelet: the traffic mode.",
 )
 def up(path: Path | None, detach: bool, cluster: str, nodes: int, zones: int, mode: str) -> None:
-    r"""Bring a cluster up and keep it until Ctrl-C or `windlass lab down`.
+    """Bring a cluster up and keep it until Ctrl-C or `windlass lab down`.
 
     With PATH, that of a scenario, without sending its probes. With --cluster kubelet a whole Kubernetes: a kubelet and
     containerd for each Node, Windlass from its chart, CoreDNS, and a kubeconfig for you (see tools/build-kubernetes).
@@ -189,7 +193,7 @@ def status() -> None:
 @click.argument("place")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def enter(lab_id: str | None, place: str, command: tuple[str, ...]) -> None:
-    r"""Run a command in the network of a Node, a Pod or an external host of a running lab.
+    """Run a command in the network of a Node, a Pod or an external host of a running lab.
 
     \b
     windlass lab exec node-1 ovs-ofctl -O OpenFlow15 dump-flows br-int

@@ -42,10 +42,10 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(windlass.__version__, message="windlass %(version)s")
 def main() -> None:
-    r"""The network of a Kubernetes Node on Open vSwitch.
+    """The network of a Kubernetes Node on Open vSwitch.
 
     \b
-    Try it:   windlass lab run scenarios/tour
-    Look:     windlass render scenarios/tour --node node-a
-    Run it:   windlass agent --config /etc/windlass/windlass.yaml
+    Try a cluster on this machine:   windlass lab run scenarios/tour
+    See the flows of a Node:         windlass render scenarios/tour --node node-1 --why
+    Run the agent on a Node:         windlass agent --config /etc/windlass/windlass.yaml
     """

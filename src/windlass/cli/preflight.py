@@ -40,7 +40,7 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
 )
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def preflight(file: Path | None, as_json: bool) -> None:
-    r"""What would hurt if Windlass took this Node's NIC? Run it on a Node before you install, and whenever you doubt.
+    """What would hurt if Windlass took this Node's NIC? Run it on a Node before you install, and whenever you doubt.
 
     It changes nothing, and needs neither a cluster nor Open vSwitch. The agent makes the same checks before it takes
     the NIC, and afterwards with every audit (each minute); `windlass status` shows what it found.

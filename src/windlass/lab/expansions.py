@@ -142,10 +142,13 @@ def _probes(
 
 def _name(name: str, protocol: str, protocols: list[str], family: str, *, second: bool) -> str:
     """`{protocol}` and `{family}` stand for them; else what is not the first of its list is named at the end."""
-    if "{" in name:
-        return name.format(protocol=protocol.lower(), family=family.lower())
-    suffixes = ([protocol] if protocol != protocols[0] else []) + ([family] if second else [])
-    return "-".join([name, *map(str.lower, suffixes)])
+    suffixes = []
+    if protocol != protocols[0] and "{protocol}" not in name:
+        suffixes.append(protocol)
+    if second and "{family}" not in name:
+        suffixes.append(family)
+    stem = name.replace("{protocol}", protocol.lower()).replace("{family}", family.lower())
+    return "-".join([stem, *map(str.lower, suffixes)])
 
 
 def _is_within(spec: Document, variant: Variant) -> bool:
@@ -192,8 +195,20 @@ def _varied(document: Document, variant: Variant) -> Iterator[Document]:
         document = _with_system(document, variant)
     if variant.family_names == BOTH_FAMILIES:
         yield document
-    elif kind != "EndpointSlice" or document.get("addressType", "IPv4") in variant.family_names:
+    elif variant.families and _own_families(document) & {*variant.family_names}:
         yield _in_families(document, variant.family_names)
+
+
+def _own_families(document: Document) -> set[str]:
+    """The families that the object is for; both unless it says so."""
+    spec = _mapping(document.get("spec"))
+    match document.get("kind"):
+        case "EndpointSlice":
+            return {str(document.get("addressType"))}
+        case "Service":
+            addresses = [spec.get("clusterIP"), *_list(spec.get("clusterIPs", []), "Service, spec.clusterIPs")]
+            return {family for address in addresses if (family := _family(address))} or {*BOTH_FAMILIES}
+    return {*BOTH_FAMILIES}
 
 
 def _configured(document: Document, variant: Variant) -> Document:

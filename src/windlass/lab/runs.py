@@ -37,12 +37,17 @@ INTERRUPTED = 130  # as shells have it
 WIDTH_OF_A_FILE = 160
 
 
+# What can forward the packets, by the name that `windlass lab run --dataplane` knows it by.
+FABRICS: dict[str, type[Agents]] = {"auto": Agents, "ovs": Agents}
+
+
 def run(
     paths: Sequence[Path],
     *,
     json_file: Path | None = None,
     programs: Programs | None = None,
     jobs: int = 1,
+    fabric: type[Agents] = Agents,
     publisher_of: PublisherOf = ManifestFolder,
 ) -> int:
     """The whole of `windlass lab run`; returns the exit status. Prints as it goes, in colour only on a terminal."""
@@ -52,7 +57,7 @@ def run(
     try:
         check_machine(nodes)
         console.print(f"Nodes forward by {ovs.datapath_in_words()}.")
-        fabric_of: FabricOf = lambda lab: Agents(lab, nodes, publisher_of(lab))  # noqa: E731 - one, for all scenarios
+        fabric_of: FabricOf = lambda lab: fabric(lab, nodes, publisher_of(lab))  # noqa: E731 - one, for all scenarios
         outcome = asyncio.run(interruptible(_run(paths, fabric_of, console.print, jobs)))
     except LabError as error:
         console.print(str(error), style="bold red")
