@@ -17,6 +17,7 @@ from control_planes import ADDRESS, needs, running_control_plane
 from windlass.agent import citizens, refusals
 from windlass.agent.agents import Agent
 from windlass.agent.citizens import Citizen
+from windlass.cluster.kubernetes import feeds
 from windlass.cluster.kubernetes.connections import Connection, Refused, Unreachable
 from windlass.cluster.kubernetes.credentials import Access, Reader
 from windlass.cluster.kubernetes.resources import rules
@@ -33,8 +34,27 @@ PATIENCE = 60.0  # nobody waits that long unless something is broken
 NODES, NODE = "/api/v1/nodes", "/api/v1/nodes/node-1"
 SERVICES = "/api/v1/namespaces/default/services"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+POLICIES = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 RBAC = "rbac.authorization.k8s.io"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+POLICY_GROUP = "policy.networking.k8s.io"
+CLUSTER_POLICIES = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": f"clusternetworkpolicies.{POLICY_GROUP}",
+        "annotations": {"api-approved.kubernetes.io": "https://example.com/a-test"},
+    },
+    "spec": {
+        "group": POLICY_GROUP,
+        "scope": "Cluster",
+        "names": {"plural": "clusternetworkpolicies", "kind": "ClusterNetworkPolicy"},
+        "versions": [
+            {"name": "v1alpha2", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+        ],
+    },
+}
 OTHER = {"key": "example.com/mine", "value": "v", "effect": "NoExecute"}
 
 
@@ -71,6 +91,10 @@ class Town:
 
     async def put_service(self, name: str, **spec: object) -> None:
         await self.put(f"{SERVICES}/{name}", spec={"ports": [{"name": "http", "port": 80}]} | spec)
+
+    async def put_policy(self, name: str) -> None:
+        document = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}}
+        await apply(self.connection, {**document, "spec": {"podSelector": {}}}, f"{POLICIES}/{name}")
 
     async def taints(self) -> list[dict]:
         return (await self.get(NODE))["spec"].get("taints", [])
@@ -113,7 +137,7 @@ async def town(control_plane) -> AsyncIterator[Town]:
         town = Town(control_plane, connection)
         await town.allow(rules())
         yield town
-        for path in (NODES, SLICES, EVENTS):
+        for path in (NODES, SLICES, POLICIES, EVENTS):
             await town.delete(path)
         for one in (await town.get(SERVICES))["items"]:
             if one["metadata"]["name"] != "kubernetes":
@@ -383,6 +407,70 @@ async def test_what_is_too_long_is_shortened(town):
     (event,) = await town.events("Service", "web")
     assert event["note"].endswith("é...")
     assert len(event["reportingInstance"]) == 128
+
+
+# Policies, which it does not enforce ------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_network_policy_is_reported_and_has_one_event(town):
+    await town.put_node()
+    async with inhabitant(town.plane) as one, inhabitant(town.plane) as other:
+        for agent in (one, other):
+            await agent.is_ready()
+            await agent.is_content()
+        await town.put_policy("deny")
+        for agent in (one, other):
+            await agent.says("1 policy is not enforced: NetworkPolicy default/deny;", area="policies")
+        (event,) = await until(lambda: town.events("NetworkPolicy", "deny"))
+        assert (event["type"], event["reason"], event["action"]) == ("Warning", "NotEnforced", "Ignore")
+        found = await town.get(f"{POLICIES}/deny")
+        assert event["regarding"] == {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "namespace": "default",
+            "name": "deny",
+            "uid": found["metadata"]["uid"],
+        }
+        await town.put_policy("other")
+        await until(lambda: town.events("NetworkPolicy", "other"))
+        assert len(await town.events("NetworkPolicy", "deny")) == 1
+        await town.delete(POLICIES)
+        for agent in (one, other):
+            await agent.is_content()
+
+
+async def test_a_kind_of_policy_that_is_installed_later(town, monkeypatch):
+    monkeypatch.setattr(feeds, "_ASK_AGAIN", 0.2)
+    await town.put_node()
+    async with inhabitant(town.plane) as one:
+        await one.is_ready()
+        await one.is_content()
+        await apply(town.connection, CLUSTER_POLICIES, f"{CRDS}/{CLUSTER_POLICIES['metadata']['name']}")
+        made = {"apiVersion": f"{POLICY_GROUP}/v1alpha2", "kind": "ClusterNetworkPolicy", "metadata": {"name": "deny"}}
+        path = f"/apis/{POLICY_GROUP}/v1alpha2/clusternetworkpolicies/deny"
+
+        async def is_made() -> bool:
+            """The server takes a moment to know the new kind."""
+            try:
+                await apply(town.connection, made, path)
+            except Refused:
+                return False
+            return True
+
+        await until(is_made)
+        await one.says("1 policy is not enforced: ClusterNetworkPolicy deny;", area="policies")
+        await town.delete(f"{CRDS}/{CLUSTER_POLICIES['metadata']['name']}")
+        await one.is_content()
+
+
+async def test_a_role_from_before_the_policies_costs_no_network(town):
+    allowed = [{**rule, "resources": [r for r in rule["resources"] if "policies" not in r]} for rule in rules()]
+    await town.allow([rule for rule in allowed if rule["resources"]])
+    await town.put_node()
+    async with inhabitant(town.plane) as one:
+        await one.is_ready()
+        await one.says('cannot watch resource "networkpolicies"', area="cluster source")
 
 
 # What it may not, and what it cannot ------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from windlass.cluster.sources import Change
 NODES, PODS, NAMESPACES, SERVICES = "/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces", "/api/v1/services"
 SLICES = "/apis/discovery.k8s.io/v1/endpointslices"
 CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"
+POLICIES = "/apis/networking.k8s.io/v1/networkpolicies"
 KINDS = {
     NODES: ("v1", "Node"),
     PODS: ("v1", "Pod"),
@@ -24,6 +25,7 @@ KINDS = {
     SERVICES: ("v1", "Service"),
     SLICES: ("discovery.k8s.io/v1", "EndpointSlice"),
     CIDRS: ("networking.k8s.io/v1", "ServiceCIDR"),
+    POLICIES: ("networking.k8s.io/v1", "NetworkPolicy"),
 }
 SECONDS = 20.0  # nobody waits that long unless something is broken
 _CUT = b""
@@ -119,6 +121,8 @@ class StandIn:
         if path in self.refusals:
             code, body = self.refusals[path]
             return _status(code, body) if isinstance(body, str) else web.Response(status=code, body=body)  # type: ignore[arg-type]
+        if path not in KINDS:
+            return _status(404, "the server could not find the requested resource")
         if asked.get("watch") == "true":
             return await self._watch(request, path, asked)
         items = [*self._objects[path].values()]

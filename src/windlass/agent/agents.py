@@ -38,9 +38,10 @@ from windlass.agent.pods import BridgePorts, PodFlows, present_pods
 from windlass.agent.serving import Place, Serving, unhurried
 from windlass.agent.status import Status
 from windlass.agent.switching import Switch
+from windlass.cluster import policies
 from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.nodes import NotUsable, is_leaving, peers
-from windlass.cluster.objects import Cluster, Node, Problem
+from windlass.cluster.objects import Cluster, Node, Problem, Reference
 from windlass.cluster.sources import Source
 from windlass.cni import server as cni_server
 from windlass.cni.addresses import HostLocal
@@ -98,6 +99,7 @@ class Agent:
         self._news = News(source, Path(config.state_directory), self.report)
         self._adapter: Adapter | None = None
         self._preflight_passed = False
+        self._policies: tuple[Reference, ...] = ()  # those that were reported
         self._pass_needed = True
         self._complete = False  # was the last pass?
         self._woken = asyncio.Event()
@@ -171,7 +173,15 @@ class Agent:
             async for missing in arriving:
                 if missing:
                     self.waits(missing)
+                self._report_policies()
                 self._wake()
+
+    def _report_policies(self) -> None:
+        found = self.cluster.policies if self.cluster else ()
+        if found != self._policies:
+            self._policies = found
+            self.status.notice(policies.problems(found))
+            self.report(Area.POLICIES, policies.summary(found))
 
     def _wake(self) -> None:
         self.status.falls_behind()

@@ -23,3 +23,4 @@ class Area(StrEnum):
     HOST = "host"  # addresses, routes, settings, nftables
     HEALTH_CHECKS = "health checks"
     METRICS = "metrics"
+    POLICIES = "policies"  # of the cluster, which are not enforced yet

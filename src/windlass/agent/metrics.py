@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -10,6 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from windlass.agent.status import Status
+from windlass.cluster.objects import Cluster
+from windlass.cluster.policies import POLICY_KINDS
 from windlass.model.nodes import NodeState
 from windlass.switch.programs import Counters
 
@@ -19,6 +22,8 @@ class Subject(Protocol):
 
     @property
     def state(self) -> NodeState | None: ...
+    @property
+    def cluster(self) -> Cluster | None: ...
     @property
     def counters(self) -> Counters: ...
     @property
@@ -48,8 +53,19 @@ class _AgentCollector(Collector):
         for area, sentences in status.problems.items():
             problems.add_metric([area], len(sentences))
         yield problems
+        yield _policies(self._subject.cluster)
         yield CounterMetricFamily("windlass_switch_syncs", "Times the whole Program was compared", counters.syncs)
         yield CounterMetricFamily("windlass_switch_changes", "Flow and group changes sent", counters.changes_sent)
         yield CounterMetricFamily(
             "windlass_drift_healed", "Flows and groups set right after others changed them", counters.drift_healed
         )
+
+
+def _policies(cluster: Cluster | None) -> Metric:
+    found = Counter(policy.kind for policy in cluster.policies) if cluster else Counter[str]()
+    metric = GaugeMetricFamily(
+        "windlass_policies_not_enforced", "Policies of the cluster that Windlass does not enforce yet", labels=["kind"]
+    )
+    for kind in POLICY_KINDS:
+        metric.add_metric([kind.name], found[kind.name])
+    return metric

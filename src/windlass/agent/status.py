@@ -28,6 +28,7 @@ class Status:
         self._unready_since = time.monotonic()  # while not ready
         self.findings: tuple[Finding, ...] = ()  # of the preflight checks
         self._problems: dict[Area, tuple[str | Problem, ...]] = {}
+        self._notices: tuple[Problem, ...] = ()  # told by Events, and too many to be listed here
         self._changed = asyncio.Event()
 
     @property
@@ -79,9 +80,7 @@ class Status:
         if now == before:
             return ()
         self._problems[area] = now
-        every = (one for told in self._problems.values() for one in told)
-        self.refusals = tuple(one for one in every if isinstance(one, Problem) and one.regarding)
-        self._wake()
+        self._gather_refusals()
         known = set(before)
         return tuple(str(one) for one in now if one not in known)
 
@@ -90,6 +89,17 @@ class Status:
         new = tuple(finding for finding in findings if finding not in self.findings)
         self.findings = findings
         return new
+
+    def notice(self, problems: tuple[Problem, ...]) -> None:
+        """Tell these by Events; what `report` says of them is a summary."""
+        self._notices = problems
+        self._gather_refusals()
+
+    def _gather_refusals(self) -> None:
+        every = (one for told in self._problems.values() for one in told)
+        listed = tuple(one for one in every if isinstance(one, Problem) and one.regarding)
+        self.refusals = listed + self._notices
+        self._wake()
 
     async def wait_for_revision(self, revision: str, seconds: float) -> bool:
         """Does the Node hold this state of the cluster within the time?"""

@@ -13,11 +13,12 @@ from msgspec import structs
 
 from windlass.agent.config import Config, ConfigError, DatapathType, parse
 from windlass.agent.numbers import GroupNumbers
-from windlass.cluster import objects
+from windlass.cluster import objects, policies
 from windlass.cluster.catalogues import Catalogue
 from windlass.cluster.endpoints import ServingNode, zone_of
 from windlass.cluster.nodes import Identity, NotUsable, identity, peers
 from windlass.cluster.objects import Cluster, EndpointSlice, Node, decode
+from windlass.cluster.policies import policy_in
 from windlass.cni.attachments import pod_mac
 from windlass.lab import manifests, scenarios
 from windlass.lab.worlds import World, pod_addresses
@@ -54,10 +55,13 @@ def render(path: Path, node: str, form: str, why: bool) -> None:
     to be a /24 (IPv6: /64).
     """
     try:
-        rendered = render_program(path, node)
+        world = world_of(path)
+        rendered = program(state_of(world, node))
     except (scenarios.ScenarioError, NotUsable, ConfigError) as error:
         click.echo(f"windlass render: {error}", err=True)
         sys.exit(2)
+    for sentence in policies.summary(filter(None, (policy_in(one.raw) for one in world.objects.values()))):
+        click.echo(f"windlass render: {sentence}", err=True)
     match form:
         case "symbolic":
             lines = _symbolic(rendered, why=why)
@@ -67,10 +71,6 @@ def render(path: Path, node: str, form: str, why: bool) -> None:
             lines = iter([msgspec.json.format(msgspec.json.encode(list(_reports(rendered)))).decode()])
     for line in lines:
         click.echo(line)
-
-
-def render_program(path: Path, node: str) -> Program:
-    return program(state_of(_world(path), node))
 
 
 def state_of(world: World, name: str) -> NodeState:
@@ -130,7 +130,7 @@ def _services(cluster: Cluster, own: Identity) -> dict[str, Service]:
     }
 
 
-def _world(path: Path) -> World:
+def world_of(path: Path) -> World:
     *_, (_, world) = scenarios.find_one(path).read().worlds()
     return world
 

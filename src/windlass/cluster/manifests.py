@@ -24,10 +24,12 @@ from windlass.cluster.objects import (
     Node,
     Object,
     Problem,
+    Reference,
     Service,
     ServiceCIDR,
     decode,
 )
+from windlass.cluster.policies import policy_in
 from windlass.cluster.sources import Change, SourceAway, between
 
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -42,6 +44,7 @@ class File:
     digest: str
     objects: tuple[tuple[Name, Object], ...]
     problems: tuple[Problem, ...]
+    policies: tuple[Reference, ...] = ()
 
 
 class ManifestsMissing(SourceAway):
@@ -121,7 +124,7 @@ def _parse(name: str, content: bytes, digest: str, before: File | None) -> File:
         sentence = f"not valid YAML{line}: {what}; " + (
             f"the {len(kept)} objects it held before stay" if before else "nothing of it is used"
         )
-        return File(digest, kept, (Problem(name, sentence),))
+        return File(digest, kept, (Problem(name, sentence),), before.policies if before else ())
     return _decode_all(name, documents, digest, before)
 
 
@@ -152,7 +155,7 @@ def _decode_all(name: str, documents: list[object], digest: str, before: File | 
                 named = type(decoded).__name__, decoded.key
                 same = known.get(named)  # what did not change stays the same object: readers compare by identity
                 objects.append((named, same if same == decoded else decoded))
-    return File(digest, tuple(objects), tuple(problems))
+    return File(digest, tuple(objects), tuple(problems), tuple(filter(None, map(policy_in, documents))))
 
 
 def _opened(document: object) -> Iterator[object]:
@@ -191,6 +194,7 @@ def _cluster(revision: str, files: dict[str, File]) -> Cluster:
         services=_of(Service, found),
         slices=_of(EndpointSlice, found),
         service_cidrs=_of(ServiceCIDR, found),
+        policies=tuple(dict.fromkeys(policy for file in files.values() for policy in file.policies)),
     )
 
 

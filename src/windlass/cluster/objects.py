@@ -223,9 +223,19 @@ class Pod(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="Pod", 
         return self.metadata.key
 
 
+class PartialObjectMetadata(Struct, frozen=True, omit_defaults=True, gc=False):
+    """An object of any kind of which only the metadata was asked for."""
+
+    metadata: Metadata
+
+    @property
+    def key(self) -> str:
+        return self.metadata.key if self.metadata.namespace else self.metadata.name
+
+
 # Namespaces and Pods come from an API server only: in manifests nobody needs them yet.
 Object = Node | Service | EndpointSlice | ServiceCIDR
-Watched = Object | Namespace | Pod
+Watched = Object | Namespace | Pod | PartialObjectMetadata
 
 
 class Reference(NamedTuple):
@@ -237,6 +247,16 @@ class Reference(NamedTuple):
     uid: str = ""
 
 
+class Verdict(NamedTuple):
+    """What the agent does with an object that it cannot use as it is; the words of an Event."""
+
+    reason: str
+    action: str
+
+
+NOT_USABLE = Verdict("NotUsable", "Refuse")
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Something of the input that cannot be used: what, where and what now. The rest is used all the same."""
@@ -244,6 +264,7 @@ class Problem:
     where: str  # a file, or an object
     sentence: str
     regarding: Reference | None = None  # the object, where it is one
+    verdict: Verdict = NOT_USABLE
 
     @classmethod
     def of(cls, one: Watched, sentence: str) -> Self:
@@ -267,6 +288,7 @@ class Cluster:
     service_cidrs: Mapping[str, ServiceCIDR] = field(default_factory=dict)
     namespaces: Mapping[str, Namespace] = field(default_factory=dict)
     pods: Mapping[str, Pod] = field(default_factory=dict)  # of this Node; by namespace/name
+    policies: tuple[Reference, ...] = ()  # not enforced yet: see `policies`
 
 
 KINDS: Mapping[tuple[str, str], type[Object]] = {

@@ -21,6 +21,7 @@ PATHS: Mapping[str, str] = {
     "Service": "/api/v1/namespaces/{}/services",
     "EndpointSlice": "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices",
     "Pod": "/api/v1/namespaces/{}/pods",
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
 }
 
 
@@ -120,7 +121,7 @@ def _with_written_slices(world: World) -> set[str]:
 
 def _namespaces(world: World) -> Iterator[str]:
     for obj in world.objects.values():
-        if obj.kind in {"Pod", "Service", "EndpointSlice"}:
+        if obj.kind in {"Pod", "Service", "EndpointSlice", "NetworkPolicy"}:
             yield obj.view.metadata.namespace or "default"
 
 

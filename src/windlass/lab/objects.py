@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
 
+from windlass.cluster.policies import POLICY_KINDS
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 
 if TYPE_CHECKING:
@@ -304,7 +305,7 @@ class Other(Struct, frozen=True):
 
 View = Node | Pod | Service | ConfigMap | Other
 
-CLUSTER_SCOPED = frozenset({"Node", "Namespace", "ClusterNetworkPolicy"})
+CLUSTER_SCOPED = frozenset({"Node", "Namespace", *(kind.name for kind in POLICY_KINDS if not kind.is_namespaced)})
 KUBERNETES_KINDS: Mapping[tuple[str, str], type[View]] = {
     ("v1", "Node"): Node,
     ("v1", "Pod"): Pod,
@@ -312,8 +313,7 @@ KUBERNETES_KINDS: Mapping[tuple[str, str], type[View]] = {
     ("v1", "ConfigMap"): ConfigMap,
     ("v1", "Namespace"): Other,
     ("discovery.k8s.io/v1", "EndpointSlice"): Other,
-    ("networking.k8s.io/v1", "NetworkPolicy"): Other,
-    ("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"): Other,
+    **{(kind.api_version, kind.name): Other for kind in POLICY_KINDS},
 }
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import yaml
 
+from windlass.cluster import policies
+from windlass.cluster.policies import policy_in
 from windlass.lab import expansions, segments, targets, worlds
 from windlass.lab.directives import API_VERSION, DIRECTIVE_KINDS, Action, Delete, ExternalHost, Probe
 from windlass.lab.expansions import AS_WRITTEN, ExpansionError, Variant
@@ -151,6 +153,7 @@ def _typed(file: Path, documents: Sequence[Mapping[str, object]], problems: list
         try:
             if known is not None:
                 objects.append(KubernetesObject(str(kind), msgspec.convert(raw, known), raw))
+                warnings += [f"{file.name}: {problem}" for problem in policies.problems(filter(None, [policy_in(raw)]))]
             elif kind in DIRECTIVE_KINDS and raw.get("apiVersion", API_VERSION) == API_VERSION:
                 directives.append(msgspec.convert(raw, DIRECTIVE_KINDS[kind]))
             elif isinstance(kind, str) and kind:

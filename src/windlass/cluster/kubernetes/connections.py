@@ -24,6 +24,7 @@ from windlass.cluster.kubernetes.decoding import status
 
 CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 30.0
 SILENT_SECONDS = 150.0  # of a watch: a server that is there says every minute how far it is
+JSON = "application/json"
 _CHUNK = 2**18  # bytes that may wait to be read: what is decoded of them takes the event loop a few milliseconds
 
 # A server that is gone without a word, with its machine or its network, is noticed within half a minute.
@@ -71,7 +72,7 @@ class Connection:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, socket_factory=self._socket_factory),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENT_SECONDS),
-            headers={"User-Agent": "windlass", "Accept": "application/json"},
+            headers={"User-Agent": "windlass"},
             read_bufsize=_CHUNK,
         )
         return self
@@ -88,10 +89,11 @@ class Connection:
         path: str,
         parameters: Mapping[str, str] | None = None,
         body: bytes | None = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
+        accept: str = JSON,
     ) -> bytes:
         """The whole answer. Refused and Unreachable as they say."""
-        async with self._answer(method, path, parameters or {}, body, content_type) as (answer, access):
+        async with self._answer(method, path, parameters or {}, body, content_type, accept) as (answer, access):
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     return await answer.read()
@@ -99,10 +101,12 @@ class Connection:
                 raise Unreachable(_unreachable(error, access)) from None
 
     @asynccontextmanager
-    async def stream(self, path: str, parameters: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def stream(
+        self, path: str, parameters: Mapping[str, str], accept: str = JSON
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The answer as it comes, until the server ends it; Unreachable if something else does."""
-        async with self._answer("GET", path, parameters, None, "") as (answer, access):
-            if not answer.content_type.startswith("application/json"):
+        async with self._answer("GET", path, parameters, None, "", accept) as (answer, access):
+            if not answer.content_type.startswith(JSON):
                 raise Unreachable(
                     f"{access.server} answers, but not as an API server does ({answer.content_type}); "
                     f"{access.named_by} names it"
@@ -111,10 +115,12 @@ class Connection:
 
     @asynccontextmanager
     async def _answer(
-        self, method: str, path: str, parameters: Mapping[str, str], body: bytes | None, content_type: str
+        self, method: str, path: str, parameters: Mapping[str, str], body: bytes | None, content_type: str, accept: str
     ) -> AsyncIterator[tuple[aiohttp.ClientResponse, Access]]:
         access = self._access()
-        headers = {"Authorization": f"Bearer {access.token}"} if access.token else {}
+        headers = {"Accept": accept}
+        if access.token:
+            headers["Authorization"] = f"Bearer {access.token}"
         if body is not None:
             headers["Content-Type"] = content_type
         if self._session is None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from windlass.cluster.kubernetes import decoding
-from windlass.cluster.kubernetes.connections import Connection, Refused, Unreachable
+from windlass.cluster.kubernetes.connections import JSON, Connection, Refused, Unreachable
 from windlass.cluster.kubernetes.credentials import NoAccess
 from windlass.cluster.kubernetes.decoding import Event, Garbled, Happening
 from windlass.cluster.kubernetes.holdings import Holding
@@ -110,7 +110,7 @@ class Feed:
         if is_list:
             parameters |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         try:
-            async with connection.stream(self.resource.path, parameters) as chunks:
+            async with connection.stream(self.resource.path, parameters, self._format("")) as chunks:
                 self._answers(returns)
                 fresh = self.holding.anew() if is_list else None
                 async for lines in decoding.line_batches(chunks):
@@ -154,7 +154,8 @@ class Feed:
             parameters = {**self.resource.selectors, "limit": str(_PAGE)} | (
                 {"continue": following} if following else {}
             )
-            page = decoding.page(await connection.request("GET", self.resource.path, parameters))
+            content = await connection.request("GET", self.resource.path, parameters, accept=self._format("List"))
+            page = decoding.page(content)
             self._answers(returns)
             for item in page.items or ():
                 fresh.put(item)
@@ -162,6 +163,10 @@ class Feed:
             if not following:
                 self._replace(fresh, page.metadata.resource_version)
                 return
+
+    def _format(self, suffix: str) -> str:
+        metadata = f"{JSON};as=PartialObjectMetadata{suffix};g=meta.k8s.io;v=v1"
+        return metadata if self.resource.is_metadata_only else JSON
 
     def _replace(self, fresh: Holding, version: str) -> None:
         self.holding.replace(fresh)
@@ -187,6 +192,7 @@ class Feed:
         if error.code == _GONE or _FROM_THE_FUTURE in str(error):
             self._version = ""
         elif error.code == _NOT_FOUND and self.resource.is_optional:
+            self._tell("")  # the server answers again
             self._replace(self.holding.anew(), "")
             return _ASK_AGAIN
         else:

@@ -1,6 +1,6 @@
 """What is asked of the API server: which kinds of objects, which of them, and where they go in a Cluster.
 
-NetworkPolicies will be further lines here. Nothing is asked for that nobody on this Node uses.
+Nothing is asked for that nobody on this Node uses.
 """
 
 from __future__ import annotations
@@ -8,7 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from windlass.cluster.endpoints import HEADLESS_LABEL
-from windlass.cluster.objects import EndpointSlice, Namespace, Node, Pod, Service, ServiceCIDR, Watched
+from windlass.cluster.objects import (
+    EndpointSlice,
+    Namespace,
+    Node,
+    PartialObjectMetadata,
+    Pod,
+    Service,
+    ServiceCIDR,
+    Watched,
+)
+from windlass.cluster.policies import POLICY_KINDS
 from windlass.cluster.services import PROXY_NAME_LABEL
 
 # As kube-proxy has it: the Services of another proxy, and what is for DNS only, are nobody's concern here.
@@ -23,6 +33,10 @@ class Resource:
     labels: str = ""
     fields: str = ""
     is_optional: bool = False  # there are servers that do not know it
+
+    @property
+    def is_metadata_only(self) -> bool:
+        return self.kind is PartialObjectMetadata
 
     @property
     def name(self) -> str:
@@ -62,10 +76,20 @@ def resources(node_name: str) -> tuple[Resource, ...]:
     )
 
 
+def policy_resources() -> dict[str, Resource]:
+    """By kind. The agent needs their names only; most servers know the first kind alone."""
+    return {
+        kind.name: Resource(
+            PartialObjectMetadata, f"/apis/{kind.api_version}/{kind.resource}", "policies", is_optional=True
+        )
+        for kind in POLICY_KINDS
+    }
+
+
 def rules() -> list[dict[str, object]]:
     """Of a ClusterRole: what the agent must be allowed, to read all of this and to write as in `writing`. No more."""
     by_group: dict[str, list[str]] = {}
-    for resource in resources(""):
+    for resource in (*resources(""), *policy_resources().values()):
         by_group.setdefault(resource.group, []).append(resource.name)
     reading = [(group, sorted(names), ["list", "watch"]) for group, names in by_group.items()]
     writing = [("", ["nodes"], ["patch"]), ("events.k8s.io", ["events"], ["create"])]

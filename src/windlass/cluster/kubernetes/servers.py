@@ -14,8 +14,8 @@ from windlass.cluster.catalogues import Touched
 from windlass.cluster.kubernetes.connections import Connection, SocketFactory, watched_socket
 from windlass.cluster.kubernetes.credentials import Reader
 from windlass.cluster.kubernetes.feeds import Feed, Returns
-from windlass.cluster.kubernetes.resources import resources
-from windlass.cluster.objects import Cluster, Problem, Service
+from windlass.cluster.kubernetes.resources import policy_resources, resources
+from windlass.cluster.objects import Cluster, Problem, Reference, Service
 from windlass.cluster.sources import Change, SourceAway, both
 
 OWN_SERVICE = "default/kubernetes"
@@ -30,6 +30,8 @@ class APIServer:
         self._socket_factory = socket_factory
         self._fresh = asyncio.Event()
         self._feeds = tuple(Feed(resource, self._fresh.set) for resource in resources(node_name))
+        # Beside the others: a Node gets its network whether or not these can be read.
+        self._policies = {kind: Feed(one, self._fresh.set) for kind, one in policy_resources().items()}
         self._services = next(feed for feed in self._feeds if feed.resource.kind is Service)
         self._cluster = Cluster()
         self._told: set[str] = set()  # why there is no cluster yet
@@ -39,7 +41,8 @@ class APIServer:
         self._host = self._access().host  # NoAccess is a SourceAway: there is nothing to connect to
         async with Connection(self._access, self._socket_factory) as connection:
             returns = Returns()
-            tasks = [asyncio.create_task(feed.follow(connection, returns)) for feed in self._feeds]
+            every = (*self._feeds, *self._policies.values())
+            tasks = [asyncio.create_task(feed.follow(connection, returns)) for feed in every]
             for task in tasks:
                 task.add_done_callback(lambda _: self._fresh.set())
             try:
@@ -81,6 +84,8 @@ class APIServer:
             if feed.holding.touched:
                 members[feed.resource.member], keys = feed.holding.taken()
                 touched = both(touched, _touched(feed.resource.member, keys))
+        if any(feed.holding.touched for feed in self._policies.values()):
+            members["policies"] = tuple(self._taken_policies())
         problems = tuple(self._problems())
         if members or problems != self._cluster.problems:
             digest = 0
@@ -89,8 +94,15 @@ class APIServer:
             self._cluster = replace(self._cluster, revision=f"{digest:016x}", problems=problems, **members)  # type: ignore[arg-type]
         return touched
 
+    def _taken_policies(self) -> Iterator[Reference]:
+        for kind, feed in self._policies.items():
+            policies, _ = feed.holding.taken()
+            for metadata in (policy.metadata for policy in policies.values()):
+                yield Reference(kind, metadata.name, metadata.namespace or "", metadata.uid or "")
+
     def _problems(self) -> Iterator[Problem]:
-        for sentence in dict.fromkeys(feed.trouble for feed in self._feeds if feed.trouble):
+        every = (*self._feeds, *self._policies.values())
+        for sentence in dict.fromkeys(feed.trouble for feed in every if feed.trouble):
             yield Problem("API server", f"{sentence}; {_STAYS}")
         yield from self._own_service()
         for feed in self._feeds:

@@ -14,18 +14,19 @@ from msgspec import Struct
 
 from windlass.cluster.kubernetes.connections import Connection, Refused
 from windlass.cluster.kubernetes.decoding import Garbled
-from windlass.cluster.objects import KINDS, Problem, Reference
+from windlass.cluster.objects import KINDS, NOT_USABLE, Problem, Reference, Verdict
+from windlass.cluster.policies import API_VERSIONS as POLICY_API_VERSIONS
 
 UPLINK_MAC, GATEWAY_ADDRESSES = "node.windlass.dev/uplink-mac", "node.windlass.dev/gateway-addresses"
 NOT_READY = {"key": "node.windlass.dev/not-ready", "effect": "NoSchedule"}  # a taint: no Pods without a network
-CONTROLLER, REASON, ACTION = "windlass.dev/agent", "NotUsable", "Refuse"
+CONTROLLER = "windlass.dev/agent"
 
 _NODES = "/api/v1/nodes"
 _NOTE_BYTES, _INSTANCE_BYTES = 1024, 128  # the API allows no more
 _ATTEMPTS = 5  # others write to the same Node
 _NOT_FOUND, _CONFLICT = 404, 409  # of a new object, a conflict is that there is one of that name
 _BEING_TERMINATED = "because it is being terminated"  # a namespace, in which nothing may be made any more
-_API_VERSIONS = {kind.__name__: version for (version, _), kind in KINDS.items()}
+_API_VERSIONS = {kind.__name__: version for (version, _), kind in KINDS.items()} | dict(POLICY_API_VERSIONS)
 
 
 class NodeMetadata(Struct, frozen=True, rename="camel"):
@@ -102,7 +103,7 @@ async def tell(connection: Connection, problem: Problem, instance: str) -> None:
     """An Event about an object; one for the whole cluster, however many agents tell it."""
     if problem.regarding is None:
         return
-    body = event(problem.sentence, problem.regarding, instance, datetime.now(UTC))
+    body = event(problem.sentence, problem.regarding, instance, datetime.now(UTC), problem.verdict)
     path = f"/apis/events.k8s.io/v1/namespaces/{_namespace(problem.regarding)}/events"
     try:
         await connection.request("POST", path, body=msgspec.json.encode(body))
@@ -112,8 +113,10 @@ async def tell(connection: Connection, problem: Problem, instance: str) -> None:
             raise
 
 
-def event(sentence: str, regarding: Reference, instance: str, now: datetime) -> dict[str, object]:
-    """`instance`: who of many tells it."""
+def event(
+    sentence: str, regarding: Reference, instance: str, now: datetime, verdict: Verdict = NOT_USABLE
+) -> dict[str, object]:
+    """`instance`: the Node whose agent writes it."""
     words = msgspec.json.encode((*regarding, sentence))
     version = _API_VERSIONS.get(regarding.kind, "v1")
     named = {"apiVersion": version, **{field: value for field, value in regarding._asdict().items() if value}}
@@ -128,8 +131,8 @@ def event(sentence: str, regarding: Reference, instance: str, now: datetime) -> 
         "reportingController": CONTROLLER,
         "reportingInstance": _shortened(instance, _INSTANCE_BYTES),
         "type": "Warning",
-        "reason": REASON,
-        "action": ACTION,
+        "reason": verdict.reason,
+        "action": verdict.action,
         "regarding": named,
         "note": _shortened(sentence, _NOTE_BYTES),
     }
