@@ -94,7 +94,7 @@ class Agent:
         self._host = host
         self._switch = Switch(str(config.openflow_socket), self.report, self._switch_lost)
         self._hosting = Hosting(host, self.report, lambda: self._need_pass_later(RETRY_LONGEST))
-        self._serving = Serving()
+        self._serving = Serving(Path(config.state_directory))
         self._forgetting = Forgetting(self._serving, self._switch)
         self._news = News(source, Path(config.state_directory), self.report)
         self._adapter: Adapter | None = None
@@ -329,6 +329,7 @@ class Agent:
         changed = await unhurried(self._serving.following(node))
         if self._serving.problems is not told:
             self.report(Area.SERVICES, self._serving.problems)
+        self.report(Area.GROUP_NUMBERS, filter(None, [self._serving.number_problem]))
         for key in changed:
             service = self._serving.services.get(key)
             await self._checks.set(key, health_check(service) if service else None)

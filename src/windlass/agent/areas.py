@@ -14,6 +14,7 @@ class Area(StrEnum):
     CLUSTER_WRITES = "cluster writes"  # what the agent writes into the cluster
     LAST_KNOWN_GOOD = "last known good"  # the cluster's state on disk
     SERVICES = "services"
+    GROUP_NUMBERS = "group numbers"  # of Services, kept on disk
     SERVICE_CIDRS = "service CIDRs"
     SWITCH = "switch"  # Open vSwitch: away, or it refused flows
     DATAPATH = "datapath"  # flows that the datapath cannot carry out

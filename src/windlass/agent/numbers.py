@@ -1,27 +1,90 @@
-"""Group numbers for Services: the same after every restart, unless two happen to want the same."""
+"""Group numbers for Services: a name keeps its number while its Service lives, however often the agent restarts.
+
+A number is a digest of the name. Two names may have the same digest; the second one then gets the next free number. So
+a number depends on which name came first, and a restarted agent must not give numbers anew: if two names exchanged
+theirs, packets of one Service would reach the endpoints of the other until all flows are exchanged. Therefore every
+name that has a number stands in a file.
+
+The file is not synced to the disk: what a crash of the whole machine can lose, the switch loses as well.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from hashlib import blake2b
+from pathlib import Path
 
+FILE = "group-numbers"
 SPACE = 256  # numbers for one port of a Service: its groups by policy, and several of each where endpoints are many
-_SPACES = 0xFFFFFF  # OpenFlow reserves group numbers from 0xffffff00
+SPACES = 0xFFFFFF  # OpenFlow reserves group numbers from 0xffffff00
+_STALE = 1000  # names of deleted Services that may stay in the file
 
 
 class GroupNumbers:
-    """Gives each name a space of its own, by its digest: so the switch holds what a restarted agent asks for."""
+    """Gives each name a space of its own. `problem` says why numbers could not be kept; empty if all are."""
 
-    def __init__(self) -> None:
-        self._by_name: dict[str, int] = {}
-        self._taken: set[int] = set()  # also by Services that are gone: they may come back
+    def __init__(self, directory: Path | None = None, spaces: int = SPACES) -> None:
+        """Without a directory nothing is kept."""
+        self.problem = ""
+        self._file = directory / FILE if directory else None
+        self._spaces = spaces
+        self._by_name = dict(_read(self._file, spaces))
+        self._taken = set(self._by_name.values())  # also by Services that are gone: they may come back
+        self._unkept: list[str] = []
 
     def of(self, name: str) -> int:
-        """The first number of the name's space."""
-        known = self._by_name.get(name)
-        if known is None:
-            known = int.from_bytes(blake2b(name.encode(), digest_size=3).digest()) % _SPACES
-            while known in self._taken:
-                known = (known + 1) % _SPACES
-            self._by_name[name] = known
-            self._taken.add(known)
-        return known * SPACE
+        """The first number of the name's space. It is kept with the next call of `keep`."""
+        space = self._by_name.get(name)
+        if space is None:
+            space = int.from_bytes(blake2b(name.encode(), digest_size=3).digest()) % self._spaces
+            while space in self._taken:
+                space = (space + 1) % self._spaces
+            self._by_name[name] = space
+            self._taken.add(space)
+            self._unkept.append(name)
+        return space * SPACE
+
+    def keep(self) -> None:
+        """To be called before the switch gets groups with new numbers."""
+        if self._file is None or not self._unkept:
+            return
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with self._file.open("a") as file:
+                file.writelines(map(self._line, self._unkept))
+            self._unkept.clear()
+            self.problem = ""
+        except OSError as error:
+            self.problem = (
+                f"{self._file}: group numbers cannot be kept: {error.strerror}; if the agent restarts now, connections "
+                "to two Services may be exchanged for a moment: make room on the disk"
+            )
+
+    def forget_all_but(self, names: Collection[str]) -> None:
+        """Names of deleted Services leave the file, once they are many. Their numbers are still not given again."""
+        if self._file is None or self._unkept or len(self._by_name) - len(names) <= _STALE:
+            return
+        self._by_name = {name: space for name, space in self._by_name.items() if name in names}
+        fresh = self._file.with_name(f".{FILE}.new")
+        try:
+            fresh.write_text("".join(map(self._line, self._by_name)))
+            fresh.replace(self._file)
+        except OSError:
+            return  # it stays longer than necessary, which harms nobody
+
+    def _line(self, name: str) -> str:
+        return f"{self._by_name[name]} {name}\n"
+
+
+def _read(file: Path | None, spaces: int) -> Iterator[tuple[str, int]]:
+    """The names with numbers. A line that was cut short, or that makes no sense, counts for nothing."""
+    try:
+        lines = file.read_text().splitlines(keepends=True) if file else []
+    except (OSError, UnicodeDecodeError):
+        lines = []
+    taken: set[int] = set()
+    for line in lines:
+        number, _, name = line.partition(" ")
+        if name.endswith("\n") and number.isdecimal() and (space := int(number)) < spaces and space not in taken:
+            taken.add(space)
+            yield name[:-1], space

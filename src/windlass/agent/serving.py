@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Generator
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -22,7 +23,7 @@ from windlass.host.services import Claims, plan_service, plan_services
 from windlass.model.families import IPNetwork
 from windlass.model.mappings import Patched
 from windlass.model.nodes import LocalNode
-from windlass.model.services import Protocol, Service
+from windlass.model.services import Protocol, Service, ServicePort
 from windlass.pipeline.stale_connections import has_udp
 
 R = TypeVar("R")
@@ -39,10 +40,11 @@ class Place(NamedTuple):
 
 
 class Serving:
-    def __init__(self) -> None:
+    def __init__(self, directory: Path | None = None) -> None:
+        """The directory keeps group numbers across restarts."""
         self.services: Patched[Service] = Patched()  # by namespace/name
         self._catalogue = Catalogue()
-        self._numbers = GroupNumbers()
+        self._numbers = GroupNumbers(directory)
         self._cluster = Cluster()
         self._touched: Touched | None = None  # by what was heard and not followed yet; None: anything
         self._node: ServingNode | None = None
@@ -57,6 +59,11 @@ class Serving:
     def problems(self) -> tuple[Problem, ...]:
         """The very same object as long as none has come, gone or changed."""
         return self._catalogue.problems
+
+    @property
+    def number_problem(self) -> str:
+        """Why group numbers could not be kept on disk; empty if they are."""
+        return self._numbers.problem
 
     @property
     def may_have_changed_all(self) -> bool:
@@ -95,6 +102,9 @@ class Serving:
                 yield
         if changes:
             self.services = self.services.patched(changes)
+        self._numbers.keep()
+        if touched is None:
+            self._numbers.forget_all_but({_number_name(s, port) for s in self.services.values() for port in s.ports})
         self._unclaimed |= changed
         return changed
 
@@ -136,12 +146,13 @@ class Serving:
 
     def _numbered(self, service: Service) -> Service:
         ports = tuple(
-            msgspec.structs.replace(
-                port, group=self._numbers.of(f"{service.key} {port.name} {port.protocol} {port.family}")
-            )
-            for port in service.ports
+            msgspec.structs.replace(port, group=self._numbers.of(_number_name(service, port))) for port in service.ports
         )
         return msgspec.structs.replace(service, ports=ports)
+
+
+def _number_name(service: Service, port: ServicePort) -> str:
+    return f"{service.key} {port.name} {port.protocol} {port.family}"
 
 
 def _with_udp(cluster: Cluster, node: ServingNode) -> Generator[None, None, dict[str, Service]]:
