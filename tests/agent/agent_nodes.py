@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +16,8 @@ import aiohttp
 import yaml
 
 from windlass.host.linux import namespaces
+from windlass.host.linux.netlink import Netlink
+from windlass.host.linux.settings import set_offloads
 from windlass.lab import labs, ovs, segments
 from windlass.lab.processes import Child
 from windlass.lab.segments import Machine
@@ -41,9 +44,10 @@ def peer(name: str, address: str, cidr: str) -> dict[str, object]:
 
 
 class AgentNode:
-    def __init__(self, folder: Path, namespace: str) -> None:
+    def __init__(self, folder: Path, namespace: str, router: str) -> None:
         self.folder = folder
         self.namespace = namespace
+        self.router = router  # the namespace at the other end of the wire
         self.manifests = folder / "manifests"
         self.switch = ovs.Switch("node-1", namespace, folder / "ovs")
         self.agent: Child | None = None
@@ -119,6 +123,22 @@ class AgentNode:
         environment = {"PATH": "/usr/bin:/usr/sbin:/bin:/sbin", **self.switch.environment}
         return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
 
+    def run(self, *command: str) -> str:
+        """A command on the Node."""
+        with namespaces.entered(namespaces.path_of(self.namespace)):
+            return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    def answers(self, address: str = "10.176.25.11") -> bool:
+        """Does the Node answer its router? No one listens at the port: a machine that is there refuses."""
+        with namespaces.entered(namespaces.path_of(self.router)):
+            try:
+                socket.create_connection((address, 9), timeout=1.0).close()
+            except ConnectionRefusedError:
+                return True
+            except OSError:
+                return False
+        return True
+
     def addresses(self, interface: str) -> str:
         with namespaces.entered(namespaces.path_of(self.namespace)):
             command = ["ip", "-o", "address", "show", "dev", interface]
@@ -135,9 +155,13 @@ async def agent_node() -> AsyncIterator[AgentNode]:
     """A Node with a NIC eth0 (10.176.25.11/24); neither switch nor agent runs yet."""
     machine = Machine("node", "node-1", (segments._nic("eth0", [ip_address("10.176.25.11")]),))
     with labs.opened() as lab:
-        underlay = Underlay(lab, segments.segments([machine]))
+        (segment,) = segments.segments([machine])
+        underlay = Underlay(lab, (segment,))
         await asyncio.to_thread(underlay.create)
-        node = AgentNode(lab.folder, await asyncio.to_thread(underlay.plug, machine))
+        with namespaces.entered(namespaces.path_of(lab.namespace("underlay"))), Netlink() as netlink:
+            # The userspace datapath sees the router's own packets as its kernel left them.
+            set_offloads(netlink, segment.bridge, on=False)
+        node = AgentNode(lab.folder, await asyncio.to_thread(underlay.plug, machine), lab.namespace("underlay"))
         try:
             yield node
         finally:

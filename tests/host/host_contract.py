@@ -214,36 +214,36 @@ class UplinkContract:
     async def test_adopted_the_bridge_interface_has_all_that_the_uplink_had(self, host: Host, machine: Machine):
         before = await host.find_uplink("br-int", machine.node_ips)
 
-        adopted = await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        adopted = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink
 
         assert adopted == before
         for address in before.addresses:
             assert machine.holders(str(address.ip)) == {"br-int"}
 
     async def test_adopting_again_is_the_same(self, host: Host, machine: Machine):
-        adopted = await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        adopted = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink
 
-        assert await host.adopt_uplink("eth0", "br-int", machine.node_ips) == adopted
+        assert (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink == adopted
         for address in adopted.addresses:
             assert machine.holders(str(address.ip)) == {"br-int"}
 
     async def test_after_a_restart_the_uplink_is_found_by_what_was_adopted(self, host: Host, machine: Machine):
-        adopted = await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        adopted = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink
 
         again = machine.open_host()
         try:
             assert await again.find_uplink("br-int", machine.node_ips) == adopted
-            assert await again.adopt_uplink("eth0", "br-int", machine.node_ips) == adopted
+            assert (await again.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink == adopted
         finally:
             await again.close()
 
     async def test_a_bridge_interface_that_is_made_again_gets_everything_back(self, host: Host, machine: Machine):
-        adopted = await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        adopted = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink
         machine.remove_bridge()
         assert machine.holders("192.0.2.5") == set()
         machine.make_bridge()
 
-        assert await host.adopt_uplink("eth0", "br-int", machine.node_ips) == adopted
+        assert (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink == adopted
 
         for address in adopted.addresses:
             assert machine.holders(str(address.ip)) == {"br-int"}
@@ -265,7 +265,7 @@ class UplinkContract:
         assert machine.holders("192.0.2.5") == {"eth0"}
 
     async def test_released_the_uplink_has_everything_back(self, host: Host, machine: Machine):
-        before = await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        before = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink
 
         for _ in range(2):
             await host.release_uplink("eth0", "br-int")
@@ -276,7 +276,7 @@ class UplinkContract:
     async def test_released_after_the_bridge_interface_went_the_uplink_has_everything(
         self, host: Host, machine: Machine
     ):
-        before = await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        before = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink
         machine.remove_bridge()
 
         await host.release_uplink("eth0", "br-int")

@@ -204,7 +204,7 @@ async def test_an_address_that_comes_to_the_nic_later_moves_too(host: LinuxHost,
     await host.adopt_uplink("eth0", "br-int", machine.node_ips)
     ip("address", "add", "198.18.0.1/24", "dev", "eth0")
 
-    adopted = await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    adopted = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink
 
     assert ip_interface("198.18.0.1/24") in adopted.addresses
     assert machine.holders("198.18.0.1") == {"br-int"}
@@ -247,11 +247,11 @@ async def test_a_route_over_several_next_hops_is_refused_before_anything_moves(h
 async def test_a_record_that_cannot_be_read_is_as_good_as_none(
     host: LinuxHost, machine: LinuxMachine, record_file: Path
 ):
-    adopted = await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    adopted = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink
     record_file.write_text("{")  # noqa: ASYNC240
 
     with pytest.raises(HostError, match=f"{record_file} does not say which one had it: name the uplink"):
         await host.find_uplink("br-int", machine.node_ips)
     assert await host.find_uplink("br-int", machine.node_ips, "eth0") == adopted
-    assert await host.adopt_uplink("eth0", "br-int", machine.node_ips) == adopted
+    assert (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink == adopted
     assert records.load(record_file) is not None

@@ -51,7 +51,7 @@ from windlass.host.protocol import Adapter, Host, HostError
 from windlass.model.nodes import NodeState
 from windlass.pipeline.routing import tunnel_ends
 from windlass.program import Kind, Owner, Program
-from windlass.switch.bridges import ensure_bridge
+from windlass.switch.bridges import ensure_bridge, uplink_of
 from windlass.switch.controls import control_socket
 from windlass.switch.ovsdb import Change as DatabaseChange
 from windlass.switch.ovsdb import Database, SwitchRefusedError, open_database
@@ -254,7 +254,10 @@ class Agent:
     async def _reconcile(self, cluster: Cluster, database: Database, tasks: asyncio.TaskGroup) -> None:
         own = own_identity(self.config, cluster)
         adapter = await self._host.find_uplink(
-            self.config.bridge, list(own.addresses.values()), self.config.uplink or None
+            self.config.bridge,
+            list(own.addresses.values()),
+            self.config.uplink or None,
+            uplink_of(database.view, self.config.bridge),
         )
         node = local_node(self.config, own, adapter)
         names = HostNames(adapter.name, self.config.bridge, self.config.gateway)

@@ -21,6 +21,7 @@ class Area(StrEnum):
     CONNECTIONS = "connections"  # conntrack entries that could not be removed
     PORTS = "ports"  # of Pods, on the bridge
     TUNNEL_ROUTES = "tunnel routes"
+    UPLINK = "uplink"  # the NIC's addresses and routes, and their record on disk
     HOST = "host"  # addresses, routes, settings, nftables
     HEALTH_CHECKS = "health checks"
     METRICS = "metrics"

@@ -5,14 +5,17 @@ What is in the way of an item is told, and costs nothing else: it is looked at a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 
 from windlass.agent.areas import Area
 from windlass.host.plans import HostChange, HostNames, HostPlan, diff
 from windlass.host.protocol import Host, HostError
 from windlass.model.families import IPAddress
 from windlass.switch.bridges import BridgeSpec, add_uplink, remove_uplink
-from windlass.switch.ovsdb import Database
+from windlass.switch.ovsdb import Database, SwitchRefusedError
+from windlass.switch.streams import SwitchUnreachableError
 
 
 class Hosting:
@@ -24,17 +27,33 @@ class Hosting:
         self._look_again = look_again
 
     async def take_uplink(self, database: Database, spec: BridgeSpec, node_ips: Collection[IPAddress]) -> None:
-        await add_uplink(database, spec)
+        """The NIC becomes a port of the bridge, and the bridge interface gets its addresses and routes.
+
+        The wire follows the Node IPs: after a failure the NIC leaves the bridge only if the host says that it holds
+        them all. A cancelled caller still waits for the end: half way is the one state in which no one answers.
+        """
+        taking = asyncio.ensure_future(self._take_uplink(database, spec, node_ips))
         try:
-            await self._host.adopt_uplink(spec.uplink, spec.name, node_ips)
-        except HostError:
-            await remove_uplink(database, spec.name)  # the Node's address is back on its NIC: so must the wire be
+            await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            await asyncio.gather(taking, return_exceptions=True)
             raise
+
+    async def _take_uplink(self, database: Database, spec: BridgeSpec, node_ips: Collection[IPAddress]) -> None:
+        try:
+            await add_uplink(database, spec)
+            adopted = await self._host.adopt_uplink(spec.uplink, spec.name, node_ips)
+        except Exception:
+            with suppress(HostError, SwitchRefusedError, SwitchUnreachableError):
+                if await self._host.needs_wire(spec.uplink, spec.name, node_ips):
+                    await remove_uplink(database, spec.name)
+            raise
+        self._tell(Area.UPLINK, adopted.problems)
 
     async def hold(self, names: HostNames, desired: HostPlan) -> None:
         """All of this, whatever is there."""
         problems = await self._host.apply(diff(await self._host.installed(names), desired))
-        self._tell(problems)
+        self._tell(Area.HOST, problems)
 
     async def change(self, change: HostChange) -> None:
         """This alone. What is in the way keeps nobody waiting, not even as an error."""
@@ -45,9 +64,9 @@ class Hosting:
         except HostError as error:
             problems = (str(error),)
         if problems:
-            self._tell(problems)
+            self._tell(Area.HOST, problems)
 
-    def _tell(self, problems: Collection[str]) -> None:
-        self._report(Area.HOST, problems)
+    def _tell(self, area: Area, problems: Collection[str]) -> None:
+        self._report(area, problems)
         if problems:
             self._look_again()

@@ -80,6 +80,7 @@ def bridge_spec(config: Config, node: LocalNode, adapter: Adapter) -> BridgeSpec
         gateway=config.gateway,
         gateway_mac=node.gateway_mac,
         uplink=adapter.name,
+        uplink_index=adapter.index,
         tunnel=None if config.traffic_mode is TrafficMode.NO_ENCAP else tunnel,
         mtu=adapter.mtu,
         gateway_mtu=pod_mtu(node, adapter.mtu, config.mtu or None),

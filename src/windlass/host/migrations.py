@@ -14,6 +14,7 @@ from windlass.host.protocol import Adapter, UplinkRoute
 from windlass.model.families import IPAddress, IPInterface
 
 T = TypeVar("T", IPInterface, UplinkRoute)
+Item = IPInterface | UplinkRoute
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Record:
 @dataclass(frozen=True, slots=True)
 class Add:
     to: Adapter
-    item: IPInterface | UplinkRoute
+    item: Item
 
     def __str__(self) -> str:
         return f"add {_described(self.item)} to {self.to.name}"
@@ -38,7 +39,7 @@ class Add:
 @dataclass(frozen=True, slots=True)
 class Remove:
     by: Adapter
-    item: IPInterface | UplinkRoute
+    item: Item
 
     def __str__(self) -> str:
         return f"remove {_described(self.item)} from {self.by.name}"

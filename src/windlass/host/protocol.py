@@ -46,6 +46,14 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True)
+class Adopted:
+    """The bridge interface holds the Node IPs, or those that the host lets it hold."""
+
+    uplink: Adapter  # with everything that belongs to it, wherever it is
+    problems: tuple[str, ...] = ()  # what stayed on the uplink, or was not recorded: a sentence each
+
+
+@dataclass(frozen=True, slots=True)
 class PodLink:
     """A Pod's interface and its other end on the host, as asked for."""
 
@@ -80,14 +88,26 @@ class Host(Protocol):
     async def facts(self, bridge: str, uplink: str | None = None) -> Facts:
         """What `preflight` judges, about this NIC; without a name, about the one that was taken or probably will be."""
 
-    async def find_uplink(self, bridge: str, addresses: Collection[IPAddress], name: str | None = None) -> Adapter:
-        """The NIC of that name, or else the one that holds these Node IPs; with what the bridge interface holds
-        for it, once it is adopted.
+    async def find_uplink(
+        self, bridge: str, addresses: Collection[IPAddress], name: str | None = None, port: str | None = None
+    ) -> Adapter:
+        """The NIC of that name, or else the one that was adopted, or holds these Node IPs; with what the bridge
+        interface holds for it, once it is adopted. `port` is a port of the bridge already: it was adopted, even if no
+        record says so.
         """
 
-    async def adopt_uplink(self, uplink: str, bridge: str, addresses: Collection[IPAddress]) -> Adapter:
-        """Addresses, routes, MAC and MTU of the uplink are the bridge interface's, whatever was the case before:
-        never moved, moved, half moved, or lost with the bridge interface. If that fails the uplink has them.
+    async def adopt_uplink(self, uplink: str, bridge: str, addresses: Collection[IPAddress]) -> Adopted:
+        """Move addresses, routes, MAC and MTU of the uplink to the bridge interface, whatever the state before: never
+        moved, moved, half moved, or lost with the bridge interface.
+
+        While the Node IPs (`addresses`) are on the uplink alone, a refused step undoes the move and is a HostError.
+        Once they are on the bridge interface they stay there, and what cannot be moved is a problem. After a
+        HostError the addresses may be on either interface: ask `needs_wire`.
+        """
+
+    async def needs_wire(self, uplink: str, bridge: str, addresses: Collection[IPAddress]) -> bool:
+        """True if the uplink itself holds every Node IP, and the bridge interface none: then the uplink must not be
+        a port of the bridge. Read from the host each time. In doubt False.
         """
 
     async def release_uplink(self, uplink: str, bridge: str) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -36,6 +35,7 @@ from windlass.switch.rows import (
 )
 from windlass.switch.streams import SwitchUnreachableError
 
+INDEX: Final = "windlass-ifindex"  # of an uplink: the host's number of the NIC that was made a port
 ROLE: Final = "windlass-role"  # the key in an Interface's external_ids by which we know our own ports
 
 
@@ -73,6 +73,7 @@ class BridgeSpec:
     gateway_mac: str
     uplink: str
     tunnel: TunnelSpec | None  # None in noEncap
+    uplink_index: int | None = None  # the host's number of that very interface
     # Unless asked for, ovs-vswitchd gives internal ports the least MTU of all ports, and again with each new Pod.
     mtu: int | None = None
     gateway_mtu: int | None = None
@@ -102,14 +103,15 @@ async def ensure_bridge(db: Database, spec: BridgeSpec) -> BridgePorts:
 
 
 async def add_uplink(db: Database, spec: BridgeSpec) -> int:
-    """A call of its own, because the flows must be there before the NIC is. If it fails, no uplink is left."""
-    try:
-        await db.carried_out(await db.change(lambda view: uplink_difference(view, spec)))
-        return (await _requested_numbers(db, spec.name, {spec.uplink: spec.numbers.uplink}))[spec.uplink]
-    except (SwitchRefusedError, SwitchUnreachableError):
-        with suppress(SwitchUnreachableError):
-            await db.change(lambda view: _without(view, spec.name, Role.UPLINK))
-        raise
+    """A call of its own, because the flows must be there before the NIC is.
+
+    After an error the port may be in the database. Whether it may stay depends on where the Node's addresses are, so
+    the caller decides.
+    """
+    # The same name with another index is another NIC. A port that is open goes on with the one that is gone.
+    await db.carried_out(await db.change(lambda view: _outdated_uplink(view, spec)))
+    await db.carried_out(await db.change(lambda view: uplink_difference(view, spec)))
+    return (await _requested_numbers(db, spec.name, {spec.uplink: spec.numbers.uplink}))[spec.uplink]
 
 
 async def remove_uplink(db: Database, bridge: str) -> None:
@@ -157,7 +159,7 @@ def bridge_difference(view: View, spec: BridgeSpec) -> list[Operation]:
 
 def uplink_difference(view: View, spec: BridgeSpec) -> list[Operation]:
     bridge = known_bridge(view, spec.name)
-    uplink = _Wanted(spec.uplink, Role.UPLINK, type="", number=spec.numbers.uplink)
+    uplink = _Wanted(spec.uplink, Role.UPLINK, type="", number=spec.numbers.uplink, index=spec.uplink_index)
     former = [
         operation
         for interface in interfaces_with(view, spec.name, Role.UPLINK)
@@ -165,6 +167,11 @@ def uplink_difference(view: View, spec: BridgeSpec) -> list[Operation]:
         for operation in remove_port(view, spec.name, interface)
     ]
     return [*former, *_port_difference(view, spec.name, ref(bridge.uuid), uplink)]
+
+
+def uplink_of(view: View, bridge: str) -> str | None:
+    """The NIC that is a port of the bridge as its uplink."""
+    return next((interface.name for interface in interfaces_with(view, bridge, Role.UPLINK)), None)
 
 
 def known_bridge(view: View, name: str) -> Bridge:
@@ -214,6 +221,11 @@ class _Wanted:
     mac: str | None = None
     mtu: int | None = None
     options: Mapping[str, str] | None = None
+    index: int | None = None
+
+    @property
+    def external_ids(self) -> dict[str, str]:
+        return {ROLE: self.role.value, **({} if self.index is None else {INDEX: str(self.index)})}
 
     @property
     def columns(self) -> dict[str, Value]:
@@ -288,14 +300,14 @@ def _changed_bridge(bridge: Bridge, spec: BridgeSpec) -> Iterator[Operation]:
 def _port_difference(view: View, bridge: str, target: Reference, port: _Wanted) -> Iterator[Operation]:
     interface = view.interfaces.get(port.name)
     if interface is None:
-        external_ids = {ROLE: port.role.value}
-        yield from insert_port(target, port.role, {"name": port.name, **port.columns, "external_ids": external_ids})
+        columns = {"name": port.name, **port.columns, "external_ids": port.external_ids}
+        yield from insert_port(target, port.role, columns)
         return
     refuse_foreign(view, bridge, port.name)
     columns = {column: value for column, value in port.columns.items() if getattr(interface, column) != value}
     if columns:
         yield update(interface, columns)
-    if differing := _differing({ROLE: port.role.value}, interface.external_ids):
+    if differing := _differing(port.external_ids, interface.external_ids):
         yield put_keys(interface, "external_ids", differing)
 
 
@@ -312,6 +324,16 @@ def refuse_foreign(view: View, bridge: str, interface: str) -> None:
 
 def _differing(wanted: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in wanted.items() if there.get(key) != value}
+
+
+def _outdated_uplink(view: View, spec: BridgeSpec) -> list[Operation]:
+    known_bridge(view, spec.name)
+    return [
+        operation
+        for interface in interfaces_with(view, spec.name, Role.UPLINK)
+        if spec.uplink_index is not None and interface.external_ids.get(INDEX, "") not in {"", str(spec.uplink_index)}
+        for operation in remove_port(view, spec.name, interface)
+    ]
 
 
 def _without(view: View, bridge: str, role: Role) -> list[Operation]:

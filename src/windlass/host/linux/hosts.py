@@ -21,7 +21,7 @@ from windlass.host.linux.nftables import Nftables
 from windlass.host.linux.watches import TableWatch, Watch
 from windlass.host.plans import HostChange, HostNames, HostPlan
 from windlass.host.preflight import Facts
-from windlass.host.protocol import Adapter, AttachedLink, Host, HostError, PodLink
+from windlass.host.protocol import Adapter, Adopted, AttachedLink, Host, HostError, PodLink
 from windlass.model.families import IPAddress
 
 P = ParamSpec("P")
@@ -47,11 +47,16 @@ class LinuxHost(Host):
     async def facts(self, bridge: str, uplink: str | None = None) -> Facts:
         return await self._run(facts.gather, self._record_file, bridge, uplink)
 
-    async def find_uplink(self, bridge: str, addresses: Collection[IPAddress], name: str | None = None) -> Adapter:
-        return await self._run(uplinks.find, self._record_file, bridge, addresses, name)
+    async def find_uplink(
+        self, bridge: str, addresses: Collection[IPAddress], name: str | None = None, port: str | None = None
+    ) -> Adapter:
+        return await self._run(uplinks.find, self._record_file, bridge, addresses, name, port)
 
-    async def adopt_uplink(self, uplink: str, bridge: str, addresses: Collection[IPAddress]) -> Adapter:
+    async def adopt_uplink(self, uplink: str, bridge: str, addresses: Collection[IPAddress]) -> Adopted:
         return await self._run(uplinks.adopt, self._record_file, uplink, bridge, addresses)
+
+    async def needs_wire(self, uplink: str, bridge: str, addresses: Collection[IPAddress]) -> bool:
+        return await self._run(uplinks.needs_wire, uplink, bridge, addresses)
 
     async def release_uplink(self, uplink: str, bridge: str) -> None:
         await self._run(uplinks.release, self._record_file, uplink, bridge)

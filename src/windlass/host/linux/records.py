@@ -48,7 +48,7 @@ def load(path: Path) -> Record | None:
             tuple(ip_interface(address) for address in stored.addresses),
             tuple(_read(route) for route in stored.routes),
         )
-    except (FileNotFoundError, msgspec.DecodeError, ValueError):
+    except (OSError, msgspec.DecodeError, ValueError):
         return None
     return Record(uplink, stored.bridge, stored.boot, stored.settled_on)
 
@@ -69,11 +69,16 @@ def save(path: Path, record: Record) -> None:
     )
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     beside = path.with_suffix(".new")
-    with beside.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(stored)) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    try:
+        with beside.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(stored)) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)  # half a file on a full disk helps no one
+        raise
     _sync_directory(path.parent)
 
 

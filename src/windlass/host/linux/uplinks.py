@@ -2,52 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv6Interface
 from pathlib import Path
 
 from windlass.host import migrations
 from windlass.host.linux import ingress, records, rtnetlink
 from windlass.host.linux.netlink import Netlink, told
-from windlass.host.migrations import Add, Record, Remove, Step
-from windlass.host.protocol import Adapter, HostError, UplinkRoute
+from windlass.host.migrations import Add, Item, Record, Remove, Step
+from windlass.host.protocol import Adapter, Adopted, HostError, UplinkRoute
 from windlass.model.families import IPAddress
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def find(
-    netlink: Netlink, record_file: Path, bridge: str, node_ips: Collection[IPAddress], name: str | None
+    netlink: Netlink,
+    record_file: Path,
+    bridge: str,
+    node_ips: Collection[IPAddress],
+    name: str | None,
+    port: str | None,
 ) -> Adapter:
     record = records.load(record_file)
-    wanted = ", ".join(map(str, node_ips))
     if name is None:
-        holders = _holders(netlink, node_ips) - {bridge}
-        if len(holders) > 1:
-            raise HostError(f"the Node IPs {wanted} are on several interfaces: name one as the uplink")
-        name = holders.pop() if holders else None
-    if name is None and record is not None and record.bridge == bridge:
-        name = record.uplink.name
+        recorded = record.uplink.name if record is not None and record.bridge == bridge else None
+        name = _adopted(netlink, bridge, node_ips, recorded or port)
     if name is None:
-        raise HostError(
-            f"no interface but perhaps {bridge} has the Node IP {wanted}, and {record_file} does not say which one "
-            "had it: name the uplink in the configuration"
-        )
+        name = _only_holder(netlink, record_file, bridge, node_ips)
     uplink = _adapter(netlink, name)
     if uplink is None:
         raise HostError(f"there is no interface {name} that could be the uplink")
     return migrations.uplink_with_all(record, uplink, _adapter(netlink, bridge), _boot(), node_ips)
 
 
+def _adopted(netlink: Netlink, bridge_name: str, node_ips: Collection[IPAddress], remembered: str | None) -> str | None:
+    """The adopted NIC stays the uplink, even if another interface is given a copy of a Node IP."""
+    bridge = _adapter(netlink, bridge_name)
+    holders = _holders(netlink, node_ips) - {bridge_name}
+    is_adopted = bridge is not None and _has_any(bridge, node_ips)
+    return remembered if is_adopted or not holders or remembered in holders else None
+
+
+def _only_holder(netlink: Netlink, record_file: Path, bridge: str, node_ips: Collection[IPAddress]) -> str:
+    holders = _holders(netlink, node_ips) - {bridge}
+    wanted = ", ".join(map(str, node_ips))
+    if len(holders) > 1:
+        raise HostError(f"the Node IPs {wanted} are on several interfaces: name one as the uplink")
+    if not holders:
+        raise HostError(
+            f"no interface but perhaps {bridge} has the Node IP {wanted}, and {record_file} does not say which one "
+            "had it: name the uplink in the configuration"
+        )
+    return holders.pop()
+
+
 def adopt(
     netlink: Netlink, record_file: Path, uplink_name: str, bridge_name: str, node_ips: Collection[IPAddress]
-) -> Adapter:
+) -> Adopted:
     uplink, bridge = _adapter(netlink, uplink_name), _adapter(netlink, bridge_name)
     if uplink is None or bridge is None:
         missing = uplink_name if uplink is None else bridge_name
         raise HostError(f"there is no interface {missing}: {uplink_name} was left as it is")
-    _refuse_what_cannot_move(netlink, uplink)
     stored = records.load(record_file)
     goal = migrations.uplink_with_all(stored, uplink, bridge, _boot(), node_ips)
     unknown = [str(ip) for ip in node_ips if ip not in {address.ip for address in goal.addresses}]
@@ -56,21 +74,93 @@ def adopt(
             f"neither {uplink_name} nor {bridge_name} nor the record {record_file} has the Node IP "
             f"{', '.join(unknown)}: {uplink_name} was left as it is"
         )
+    adoption = _Adoption(netlink, record_file, stored, goal, uplink, bridge)
+    if _has_all(uplink, node_ips) and not _has_any(bridge, node_ips):
+        return adoption.move_all_or_nothing()
+    return adoption.move_what_can_be(node_ips)
 
-    record = Record(goal, bridge_name, _boot())
-    if stored is None or replace(stored, settled_on=None) != record:
-        records.save(record_file, record)
-    try:
-        _make_like(netlink, bridge_name, uplink)
-        for step in migrations.steps(goal, source=uplink, target=bridge):
-            _do(netlink, step)
-    except (HostError, OSError) as error:
-        _undo(netlink, record_file, goal, bridge_name, error)
-        raise HostError(f"{error}: {uplink_name} has its addresses back") from error
-    settled = replace(record, settled_on=bridge.index)
-    if stored != settled:
-        records.save(record_file, settled)
-    return goal
+
+def needs_wire(netlink: Netlink, uplink_name: str, bridge_name: str, node_ips: Collection[IPAddress]) -> bool:
+    uplink, bridge = _adapter(netlink, uplink_name), _adapter(netlink, bridge_name)
+    on_bridge = bridge is not None and _has_any(bridge, node_ips)
+    return uplink is not None and _has_all(uplink, node_ips) and not on_bridge
+
+
+@dataclass(frozen=True, slots=True)
+class _Adoption:
+    """One attempt to move what `goal` has from the uplink to the bridge interface."""
+
+    netlink: Netlink
+    record_file: Path
+    stored: Record | None
+    goal: Adapter
+    uplink: Adapter
+    bridge: Adapter
+
+    def move_all_or_nothing(self) -> Adopted:
+        """The Node still works by its NIC: a step that is refused is undone with all others, and loses nothing."""
+        _refuse_what_cannot_move(self.netlink, self.uplink)
+        self._save(self._record())
+        try:
+            _make_like(self.netlink, self.bridge.name, self.uplink)
+            for step in self._steps():
+                _do(self.netlink, step)
+        except (HostError, OSError) as error:
+            _undo(self.netlink, self.record_file, self.goal, self.bridge.name, error)
+            raise HostError(f"{error}: {self.uplink.name} has its addresses back") from error
+        return Adopted(self.goal, tuple(self._settle(self.goal)))
+
+    def move_what_can_be(self, node_ips: Collection[IPAddress]) -> Adopted:
+        """Node IPs are on the bridge interface, or were there: what is refused stays where it is, and does not stop
+        the rest. Only if the bridge interface ends up with no Node IP at all, everything goes back to the uplink.
+        """
+        problems = [*_not_movable(self.netlink, self.uplink)]
+        is_recorded = True
+        try:
+            self._save(self._record())
+        except HostError as error:
+            is_recorded = False
+            problems.append(
+                f"{error}; what is new on {self.uplink.name} is used, but would not survive {self.bridge.name}"
+            )
+        try:
+            _make_like(self.netlink, self.bridge.name, self.uplink)
+        except HostError as error:
+            problems.append(str(error))
+        refused = _do_all(self.netlink, self._steps())
+        problems += refused.values()
+        now = _adapter(self.netlink, self.bridge.name)
+        if now is None or not _has_any(now, node_ips):
+            cause = HostError("; ".join(problems) or f"{self.bridge.name} has vanished")
+            _undo(self.netlink, self.record_file, self.goal, self.bridge.name, cause)
+            raise HostError(f"{cause}: {self.uplink.name} has its addresses back")
+        left = _adapter(self.netlink, self.uplink.name)
+        on_uplink = {*left.addresses, *left.routes} if left is not None else set()
+        if refused.keys() <= on_uplink:  # what is refused and nowhere is only in the record: it is tried again
+            problems += self._settle(_without(self.goal, refused)) if is_recorded else ()
+        return Adopted(self.goal, tuple(problems))
+
+    def _steps(self) -> Iterator[Step]:
+        return migrations.steps(self.goal, source=self.uplink, target=self.bridge)
+
+    def _record(self) -> Record:
+        return Record(self.goal, self.bridge.name, _boot())
+
+    def _settle(self, moved: Adapter) -> list[str]:
+        try:
+            self._save(replace(self._record(), uplink=moved, settled_on=self.bridge.index))
+        except HostError as error:
+            return [str(error)]
+        return []
+
+    def _save(self, record: Record) -> None:
+        """Unless the file has it already, settled or not."""
+        stored = self.stored
+        if record.settled_on is None and stored is not None:
+            stored = replace(stored, settled_on=None)
+        if stored != record:
+            with told(f"write the record {self.record_file}"):
+                records.save(self.record_file, record)
 
 
 def release(netlink: Netlink, record_file: Path, uplink_name: str, bridge_name: str) -> None:
@@ -79,7 +169,7 @@ def release(netlink: Netlink, record_file: Path, uplink_name: str, bridge_name: 
         raise HostError(f"there is no interface {uplink_name}: {record_file} keeps what it had")
     goal = migrations.uplink_with_all(records.load(record_file), uplink, bridge, _boot())
     _give_back(netlink, goal, bridge)
-    records.forget(record_file)
+    _forget(record_file)
 
 
 def _undo(netlink: Netlink, record_file: Path, goal: Adapter, bridge_name: str, error: Exception) -> None:
@@ -87,7 +177,12 @@ def _undo(netlink: Netlink, record_file: Path, goal: Adapter, bridge_name: str, 
         _give_back(netlink, goal, _adapter(netlink, bridge_name))
     except (HostError, OSError) as second:
         raise HostError(f"{error}; and putting it back: {second}; {record_file} has what {goal.name} had") from error
-    records.forget(record_file)
+    _forget(record_file)
+
+
+def _forget(record_file: Path) -> None:
+    with told(f"remove the record {record_file}"):
+        records.forget(record_file)
 
 
 def _give_back(netlink: Netlink, goal: Adapter, bridge: Adapter | None) -> None:
@@ -121,6 +216,34 @@ def _make_like(netlink: Netlink, bridge_name: str, uplink: Adapter) -> None:
     if not bridge.up:
         with told(f"bring {bridge_name} up"):
             rtnetlink.set_link(netlink, bridge.index, up=True)
+
+
+def _do_all(netlink: Netlink, steps: Iterable[Step]) -> dict[Item, str]:
+    """What was refused, and why. An item that the target refuses stays with its source, or goes back there."""
+    refused: dict[Item, str] = {}
+    removed: dict[Item, Remove] = {}
+    for step in steps:
+        if isinstance(step, Remove) and step.item in refused:
+            continue
+        try:
+            _do(netlink, step)
+        except HostError as error:
+            refused[step.item] = str(error)
+            if step.item in removed:
+                with suppress(HostError):
+                    _do(netlink, Add(removed[step.item].by, step.item))
+        else:
+            if isinstance(step, Remove):
+                removed[step.item] = step
+    return refused
+
+
+def _without(adapter: Adapter, items: Collection[Item]) -> Adapter:
+    return replace(
+        adapter,
+        addresses=tuple(address for address in adapter.addresses if address not in items),
+        routes=tuple(route for route in adapter.routes if route not in items),
+    )
 
 
 def _do(netlink: Netlink, step: Step) -> None:
@@ -158,12 +281,25 @@ def _holders(netlink: Netlink, node_ips: Collection[IPAddress]) -> set[str]:
 
 
 def _refuse_what_cannot_move(netlink: Netlink, uplink: Adapter) -> None:
+    for problem in _not_movable(netlink, uplink):
+        raise HostError(f"{problem}; {uplink.name} was left as it is")
+
+
+def _not_movable(netlink: Netlink, uplink: Adapter) -> Iterator[str]:
     for found in rtnetlink.routes(netlink, index=uplink.index):
         if not found.plain:
-            raise HostError(
+            yield (
                 f"{found.route.destination} is routed by {uplink.name} through several next hops, or one of the other "
-                f"family, which cannot be moved: give it one route for each next hop; {uplink.name} was left as it is"
+                "family, which cannot be moved: give it one route for each next hop"
             )
+
+
+def _has_all(adapter: Adapter, node_ips: Collection[IPAddress]) -> bool:
+    return set(node_ips) <= {address.ip for address in adapter.addresses}
+
+
+def _has_any(adapter: Adapter, node_ips: Collection[IPAddress]) -> bool:
+    return not {address.ip for address in adapter.addresses}.isdisjoint(node_ips)
 
 
 def _boot() -> str:

@@ -1,0 +1,141 @@
+"""The wire of an adopted Node stays in the bridge, whatever goes wrong: the Node answers at its address."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest_asyncio
+from agent_nodes import NODE, AgentNode, agent_node
+
+from switches import requires_ovs
+from windlass.host.linux import namespaces
+
+pytestmark = requires_ovs
+
+MULTIPATH = """
+link add d1 type veth peer name d2
+link set d1 up
+route add 203.0.113.0/24 nexthop via 192.0.2.1 dev d1 onlink nexthop via 10.176.25.1 dev eth0 onlink
+address add 198.18.0.1/24 dev eth0
+"""
+
+
+@pytest_asyncio.fixture
+async def node() -> AsyncIterator[AgentNode]:
+    async with agent_node() as node:
+        node.write("node.yaml", NODE)
+        await node.switch.start()
+        yield node
+
+
+@pytest_asyncio.fixture
+async def adopted(node: AgentNode) -> AgentNode:
+    await node.start_agent()
+    await node.ready()
+    assert node.answers()
+    return node
+
+
+async def test_a_route_over_two_interfaces_does_not_cost_the_node_its_wire(adopted: AgentNode) -> None:
+    for command in MULTIPATH.strip().splitlines():
+        adopted.run("ip", *command.split())
+    await until(lambda: "198.18.0.1/24" in adopted.addresses("br-int"))
+    adopted.run("ip", "address", "add", "198.18.0.2/24", "dev", "eth0")
+    await until(lambda: "198.18.0.2/24" in adopted.addresses("br-int"))
+    assert_wired(adopted)
+
+
+async def test_a_full_disk_and_a_new_address_do_not_cost_the_node_its_wire(adopted: AgentNode) -> None:
+    with full_disk(adopted.folder / "state"):
+        adopted.run("ip", "address", "add", "198.18.0.1/24", "dev", "eth0")
+        await adopted.complains("could not write the record", "No space left on device")
+        await until(lambda: "198.18.0.1/24" in adopted.addresses("br-int"))
+        assert_wired(adopted)
+    adopted.run("ip", "address", "add", "198.18.0.2/24", "dev", "eth0")
+    await adopted.health(lambda status, body: status == 200 and "uplink" not in body["problems"])
+    assert "198.18.0.2" in (adopted.folder / "state" / "uplink.json").read_text()
+
+
+async def test_a_node_that_starts_with_a_full_disk_keeps_its_nic(node: AgentNode) -> None:
+    (node.folder / "state").mkdir()
+    with full_disk(node.folder / "state"):
+        await node.start_agent()
+        await node.complains("could not write the record", "No space left on device")
+        await until(lambda: "eth0" not in ports(node))
+        assert "10.176.25.11/24" in node.addresses("eth0")
+        assert node.answers()
+    await node.ready()
+    assert_wired(node)
+
+
+async def test_a_lost_state_directory_costs_nothing(adopted: AgentNode) -> None:
+    await adopted.agent.kill()
+    await adopted.start_agent(stateDirectory=str(adopted.folder / "another"))
+    await adopted.ready()
+    assert_wired(adopted)
+    assert (adopted.folder / "another" / "uplink.json").exists()
+
+
+async def test_a_copy_of_the_node_ip_elsewhere_does_not_take_the_wire(adopted: AgentNode) -> None:
+    adopted.run("ip", "address", "add", "10.176.25.11/32", "dev", "lo")
+    adopted.run("ip", "address", "add", "198.18.0.1/24", "dev", "eth0")
+    await until(lambda: "198.18.0.1/24" in adopted.addresses("br-int"))
+    await adopted.ready()
+    assert_wired(adopted)
+
+
+async def test_a_nic_that_goes_and_comes_back_is_wired_again(adopted: AgentNode) -> None:
+    """As a driver that is loaded again does."""
+    adopted.run("ip", "link", "delete", "eth0")
+    await adopted.complains("there is no interface eth0")
+    assert "10.176.25.11/24" in adopted.addresses("br-int")
+    plug_a_new_nic_in(adopted)
+    await until(adopted.answers)
+    await adopted.health(lambda status, body: status == 200 and not body["problems"])
+    assert_wired(adopted)
+
+
+def plug_a_new_nic_in(node: AgentNode) -> None:
+    with namespaces.entered(namespaces.path_of(node.router)):
+        (segment,) = json.loads(subprocess.check_output(["ip", "-json", "link", "show", "type", "bridge"]))
+        for command in (
+            f"ip link add again type veth peer name eth0 netns {node.namespace}",
+            f"ip link set again up master {segment['ifname']}",
+        ):
+            subprocess.run(command.split(), check=True)
+
+
+def assert_wired(node: AgentNode) -> None:
+    assert "eth0" in ports(node)
+    assert "10.176.25.11/24" in node.addresses("br-int")
+    assert "10.176.25.11" not in node.addresses("eth0")
+    assert node.answers()
+
+
+def ports(node: AgentNode) -> list[str]:
+    environment = {"PATH": "/usr/bin:/usr/sbin:/bin:/sbin", **node.switch.environment}
+    command = ["ovs-vsctl", "list-ports", "br-int"]
+    return subprocess.run(command, check=False, capture_output=True, text=True, env=environment).stdout.split()
+
+
+@contextmanager
+def full_disk(folder: Path) -> Iterator[None]:
+    """A file system without a free byte lies over the folder."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(folder)], check=True)
+    try:
+        (folder / "full").write_bytes(bytes(4096))
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """What the agent does by itself, looked at until it is done."""
+    async with asyncio.timeout(15):
+        while not holds():  # noqa: ASYNC110 (the switch and the host have no event to await from out here)
+            await asyncio.sleep(0.05)
