@@ -24,7 +24,7 @@ def find(
     bridge: str,
     node_ips: Collection[IPAddress],
     name: str | None,
-    port: str | None,
+    port: str | None = None,
 ) -> Adapter:
     record = records.load(record_file)
     if name is None:
