@@ -27,6 +27,8 @@ NODE_IP, OUTSIDE_IPS = "10.176.25.11", ("10.176.25.98", "10.176.25.99")
 class Fed:
     """A source that tells what the test feeds it."""
 
+    watches = ()
+
     def __init__(self) -> None:
         self._queue: asyncio.Queue[Change] = asyncio.Queue()
         self._cluster = Cluster("0")
@@ -39,7 +41,7 @@ class Fed:
         while True:
             yield await self._queue.get()
 
-    def put(self, *objects: Object | str) -> str:
+    def put(self, *objects: Object | str, triggered: tuple[float, ...] = ()) -> str:
         """These objects are so now; of a key (`Service default/web`), it is gone. The revision of that state."""
         touched = Touched({one.key for one in objects if isinstance(one, Service)}, _keys(objects))
         nodes, services = dict(self._cluster.nodes), dict(self._cluster.services)
@@ -64,7 +66,7 @@ class Fed:
             slices=slices,
             service_cidrs=cidrs,
         )
-        self._queue.put_nowait(Change(self._cluster, touched if only else None))
+        self._queue.put_nowait(Change(self._cluster, touched if only else None, triggered))
         return self._cluster.revision
 
 

@@ -13,18 +13,14 @@ from pathlib import Path
 import aiohttp
 import aiohttp.web
 import pytest
-from prometheus_client import CollectorRegistry, Gauge
 
 from windlass.agent import scraping
 
 WINDLASS = str(Path(sys.executable).with_name("windlass"))
 
 
-@pytest.fixture
-def registry():
-    made = CollectorRegistry()
-    Gauge("windlass_ready", "1 when the Node's network is in place", registry=made).set(1)
-    return made
+async def figures() -> bytes:
+    return b"windlass_ready 1.0\n"
 
 
 def free_port() -> int:
@@ -47,24 +43,22 @@ async def opened(port: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_figures_and_nothing_else_are_told(registry):
+async def test_figures_and_nothing_else_are_told():
     port = free_port()
-    async with scraping.exposed(("127.0.0.1", port), registry, lambda _: None):
+    async with scraping.exposed(("127.0.0.1", port), figures, lambda _: None):
         await opened(port)
-        status, figures = await get(port, "/metrics")
-        assert status == HTTPStatus.OK
-        assert "windlass_ready 1.0" in figures
+        assert await get(port, "/metrics") == (HTTPStatus.OK, "windlass_ready 1.0\n")
         assert await get(port, "/proxyMode") == (HTTPStatus.OK, "windlass")
         for path in ("/v1/state", "/v1/flows", "/healthz", "/"):
             assert (await get(port, path))[0] == HTTPStatus.NOT_FOUND
 
 
-async def test_a_port_that_somebody_else_has_is_told_of_and_tried_again(registry, monkeypatch):
+async def test_a_port_that_somebody_else_has_is_told_of_and_tried_again(monkeypatch):
     monkeypatch.setattr(scraping, "RETRY_SECONDS", 0.01)
     told: asyncio.Queue[list[str]] = asyncio.Queue()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        exposed = scraping.exposed(("127.0.0.1", port), registry, lambda sentences: told.put_nowait(list(sentences)))
+        exposed = scraping.exposed(("127.0.0.1", port), figures, lambda sentences: told.put_nowait(list(sentences)))
         async with exposed:
             (sentence,) = await told.get()
             assert sentence.startswith(f"port {port} for metrics cannot be opened: Address already in use; it is tried")
@@ -74,8 +68,8 @@ async def test_a_port_that_somebody_else_has_is_told_of_and_tried_again(registry
             assert (await get(port, "/metrics"))[0] == HTTPStatus.OK
 
 
-async def test_nowhere_unless_asked_for(registry):
-    async with scraping.exposed(None, registry, lambda _: pytest.fail("there is nothing to tell")):
+async def test_nowhere_unless_asked_for():
+    async with scraping.exposed(None, figures, lambda _: pytest.fail("there is nothing to tell")):
         pass
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import datetime
 
 import pytest
 from api_servers import CIDRS, KINDS, NAMESPACES, NODES, PODS, SECONDS, SERVICES, SLICES, Listener, StandIn, listening
@@ -60,7 +62,7 @@ def move(server: StandIn, to: str) -> None:
 async def test_all_kinds_at_first(server, streams_lists):
     server.streams_lists = streams_lists
     async with listening(server) as listener:
-        cluster, touched = await listener.hear()
+        cluster, touched, *_ = await listener.hear()
     assert touched is None
     assert cluster.nodes["node-1"].pod_cidrs == ("172.16.1.0/24",)
     assert set(cluster.services) == {"shop/web"}
@@ -77,7 +79,7 @@ async def test_a_list_in_pages_is_one_list(server):
     for number in range(1201):
         server.put(SERVICES, f"web-{number}", "shop")
     async with listening(server) as listener:
-        cluster, _ = await listener.hear()
+        cluster, *_ = await listener.hear()
     assert len(cluster.services) == 1202
     assert len([asked for path, asked in server.requests if path == SERVICES and "limit" in asked]) == 3
 
@@ -151,7 +153,7 @@ async def test_a_server_without_service_cidrs(server):
     """Before Kubernetes 1.33."""
     server.refusals[CIDRS] = 404, "the server could not find the requested resource"
     async with listening(server) as listener:
-        cluster, _ = await listener.hear()
+        cluster, *_ = await listener.hear()
     assert cluster.service_cidrs == {}
     assert cluster.problems == ()
 
@@ -162,23 +164,23 @@ async def test_a_server_without_service_cidrs(server):
 async def test_a_malformed_object_costs_only_itself(server):
     server.put(SERVICES, "odd", "shop", spec={"ports": [{"port": "eighty"}]})
     async with listening(server) as listener:
-        cluster, _ = await listener.hear()
+        cluster, *_ = await listener.hear()
         assert set(cluster.services) == {"shop/web"}
         assert problems(cluster) == [
             "Service shop/odd: spec.ports[0].port: expected `int`, got `str`; it is left out, the rest is used"
         ]
         server.put(SERVICES, "web", "shop", spec={"clusterIPs": 7})
-        cluster, _ = await listener.hear()
+        cluster, *_ = await listener.hear()
         assert cluster.services["shop/web"].spec.cluster_ips == ("10.96.0.10",)
         assert "Service shop/web: spec.clusterIPs: expected `array`, got `int`; its earlier version stays" in problems(
             cluster
         )
         server.put(SERVICES, "odd", "shop", spec={"ports": [{"port": 80}]})
-        cluster, touched = await listener.hear()
+        cluster, touched, *_ = await listener.hear()
         assert set(cluster.services) == {"shop/web", "shop/odd"}
         assert touched == Touched(services=frozenset({"shop/odd"}))
         server.remove(SERVICES, "web", "shop")
-        cluster, _ = await listener.hear()
+        cluster, *_ = await listener.hear()
         assert problems(cluster) == []
 
 
@@ -253,7 +255,7 @@ async def test_garbage_is_told_and_the_watch_begins_again(server):
     async with listening(server) as listener:
         await listener.hear()
         server.say(SLICES, b"<html>502 Bad Gateway</html>\n")
-        cluster, touched = await listener.hear()
+        cluster, touched, *_ = await listener.hear()
         assert touched == Touched()
         assert "endpointslices: the server says what cannot be understood" in problems(cluster)[0]
         assert "what was read before stays" in problems(cluster)[0]
@@ -268,7 +270,7 @@ async def test_a_server_that_is_away_changes_nothing_and_comes_back_with_the_dif
     async with listening(server) as listener:
         before = (await listener.hear()).cluster
         await server.stop()
-        cluster, touched = await listener.hear()
+        cluster, touched, *_ = await listener.hear()
         assert touched == Touched()
         assert cluster.slices is before.slices
         assert cluster.revision == before.revision
@@ -359,7 +361,7 @@ async def test_after_it_was_away_at_the_start_it_is_told_once_and_then_followed(
 async def test_a_server_behind_its_own_service_is_a_problem(server):
     server.put(SERVICES, "kubernetes", "default", spec={"clusterIPs": ["127.0.0.1"]})
     async with listening(server) as listener:
-        cluster, _ = await listener.hear()
+        cluster, *_ = await listener.hear()
     assert "127.0.0.1 is the ClusterIP of Service default/kubernetes" in problems(cluster)[0]
     assert "apiServer" in problems(cluster)[0]
 
@@ -387,3 +389,63 @@ async def test_a_server_that_takes_a_list_for_a_watch(server):
         assert set(change.cluster.services) == {"shop/web"}
         move(server, "172.16.1.6")
         assert address(await listener.hear()) == "172.16.1.6"
+
+
+# What is told for the metrics ----------------------------------------------------------------------------------------
+
+TRIGGER = "endpoints.kubernetes.io/last-change-trigger-time"
+LATER = "2999-01-01T00:00:00.123456789Z"  # than the start of any test
+
+
+def triggered(server: StandIn, to: str, when: str) -> None:
+    server.put(SLICES, "web-1", "shop", endpoints=[{"addresses": [to]}], metadata={"annotations": {TRIGGER: when}})
+
+
+async def test_a_changed_slice_tells_when_its_change_was_triggered(server):
+    async with listening(server) as listener:
+        assert (await listener.hear()).triggered == ()
+        triggered(server, "172.16.1.6", LATER)
+        assert (await listener.hear()).triggered == (datetime.fromisoformat(LATER).timestamp(),)
+        move(server, "172.16.1.7")
+        assert (await listener.hear()).triggered == (), "it has no such annotation now"
+        triggered(server, "172.16.1.8", "2001-01-01T00:00:00Z")
+        assert (await listener.hear()).triggered == (), "of before the agent's start"
+        triggered(server, "172.16.1.9", "noon")
+        assert (await listener.hear()).triggered == ()
+
+
+@pytest.mark.parametrize("streams_lists", [True, False])
+async def test_what_a_new_list_shows_to_have_changed_tells_so_too(server, streams_lists):
+    server.streams_lists = streams_lists
+    triggered(server, "172.16.1.6", LATER)
+    async with listening(server) as listener:
+        assert (await listener.hear()).triggered == (), "it was there at the start"
+        await until(lambda: server.is_watched(SLICES))
+        await server.stop()
+        triggered(server, "172.16.1.7", LATER)
+        server.forget()
+        await server.start()
+        while address(change := await listener.hear()) != "172.16.1.7":
+            pass
+        assert change.triggered == (datetime.fromisoformat(LATER).timestamp(),)
+
+
+async def test_watches_tell_how_they_are(server):
+    source = APIServer(lambda: Access(server.address, "a test", "a token"), "node-1")
+    server.refusals[CIDRS] = (404, "the server could not find the requested resource")
+    async with aclosing(source.changes()) as changes:
+        await Listener(changes).hear()
+        watches = {watch.resource: watch for watch in source.watches}
+        assert set(watches) >= {path.rpartition("/")[2] for path in KINDS}
+        assert watches["servicecidrs"].age is None, "this server does not know them"
+        assert watches["services"].age is not None
+        assert set(watches["services"].restarts.values()) == {0}
+
+        await until(lambda: server.is_watched(SERVICES))
+        server.cut(SERVICES)
+        await until(lambda: {one.resource: one for one in source.watches}["services"].restarts["failed"] == 1)
+        await until(lambda: server.is_watched(SERVICES))
+        server.put(NAMESPACES, "bank")  # so that the version which this watch knows is no longer the last one
+        server.forget()
+        server.cut(SERVICES)
+        await until(lambda: {one.resource: one for one in source.watches}["services"].restarts["expired"] == 1)

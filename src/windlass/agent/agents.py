@@ -9,7 +9,7 @@ they are many and change all the time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +17,12 @@ from pathlib import Path
 import structlog
 
 from windlass.agent import api, preflights, scraping
+from windlass.agent.answers import Rejects
 from windlass.agent.areas import Area
 from windlass.agent.citizens import Citizen
 from windlass.agent.collector import relax
 from windlass.agent.config import Config
+from windlass.agent.expositions import Exposition
 from windlass.agent.forgetting import Forgetting
 from windlass.agent.healthchecks import HealthChecks, ProxyHealth, health_check, served_addresses
 from windlass.agent.hosting import Hosting
@@ -32,9 +34,9 @@ from windlass.agent.identities import (
     serving_node,
     tunnel_routes,
 )
-from windlass.agent.metrics import registry_for
 from windlass.agent.news import News
 from windlass.agent.pods import BridgePorts, PodFlows, present_pods
+from windlass.agent.samples import probes
 from windlass.agent.serving import Place, Serving, unhurried
 from windlass.agent.status import Status
 from windlass.agent.switching import Switch
@@ -42,7 +44,7 @@ from windlass.cluster import policies
 from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.nodes import NotUsable, is_leaving, peers
 from windlass.cluster.objects import Cluster, Node, Problem, Reference
-from windlass.cluster.sources import Source
+from windlass.cluster.sources import Source, Watch
 from windlass.cni import server as cni_server
 from windlass.cni.addresses import HostLocal
 from windlass.cni.handler import Handler
@@ -74,7 +76,7 @@ async def run(config: Config, host: Host, source: Source, citizen: Citizen | Non
     """
     relax()
     agent = Agent(config, host, source)
-    figures = scraping.exposed(config.metrics, agent.registry, lambda told: agent.report(Area.METRICS, told))
+    figures = scraping.exposed(config.metrics, agent.exposition.text, lambda told: agent.report(Area.METRICS, told))
     async with api.serving(config.api_socket, agent), figures, asyncio.TaskGroup() as tasks:
         if citizen:
             tasks.create_task(citizen.live(agent), name="citizen")
@@ -90,7 +92,8 @@ class Agent:
     def __init__(self, config: Config, host: Host, source: Source) -> None:
         self.config = config
         self.status = Status()
-        self.registry = registry_for(self)
+        self.exposition = Exposition(self, probes(config))
+        self._source = source
         self._host = host
         self._switch = Switch(str(config.openflow_socket), self.report, self._switch_lost)
         self._hosting = Hosting(host, self.report, lambda: self._need_pass_later(RETRY_LONGEST))
@@ -128,6 +131,18 @@ class Agent:
         return self._switch.flow_count
 
     @property
+    def rejects(self) -> Rejects:
+        return self._switch.rejects
+
+    @property
+    def switch_connected(self) -> bool:
+        return self._switch.is_connected
+
+    @property
+    def watches(self) -> Sequence[Watch]:
+        return self._source.watches
+
+    @property
     def program(self) -> Program:
         return self._switch.program
 
@@ -155,6 +170,7 @@ class Agent:
             links=self._host,
             ports=BridgePorts(database, self.config.bridge),
             agent=self._pods,
+            observe=self.exposition.measurements.cni_request,
         )
         async with self._checks.serving(), asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_cluster(), name="cluster")
@@ -165,7 +181,9 @@ class Agent:
             tasks.create_task(self._forgetting.once_more(), name="forget")
             tasks.create_task(self._tunnels.keep(), name="tunnels")
             tasks.create_task(self._news.saver.run(), name="last known good")
-            async with cni_server.serving(self.config.cni_socket, handler.answer):
+            async with cni_server.serving(
+                self.config.cni_socket, handler.answer, self.exposition.measurements.cni_refusal
+            ):
                 await asyncio.Event().wait()  # until cancelled
 
     async def _follow_cluster(self) -> None:
@@ -205,6 +223,7 @@ class Agent:
                     if change is None:
                         continue
                     self._serving.hear(change)
+                    self.exposition.measurements.heard(change.triggered)
                     if self._pass_needed or self._serving.may_have_changed_all or self.state is None:
                         self._pass_needed = self._complete = False
                         await self._reconcile(change.cluster, database, tasks)
@@ -341,6 +360,7 @@ class Agent:
     def _holds(self, cluster: Cluster) -> None:
         if self.status.revision != cluster.revision:
             self._news.keep(cluster)
+            self.exposition.measurements.applied(self.status.behind_seconds)
         up_to_date = cluster is self._news.cluster and not self._pass_needed
         self.status.converged(cluster.revision, up_to_date=up_to_date)
 

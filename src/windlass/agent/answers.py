@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 
 from windlass.openflow.actions import Output
 from windlass.openflow.fields import LOCAL_PORT
@@ -15,17 +16,30 @@ from windlass.switch.rejections import rejection
 PER_SECOND = 500  # more than clients that mean well need, and little work
 
 
+@dataclass(slots=True)
+class Rejects:
+    """For the metrics; they only grow."""
+
+    sent: int = 0
+    suppressed: int = 0  # by the rate limit
+
+
 class Answers:
     def __init__(self) -> None:
+        self.rejects = Rejects()
         self._limit = RateLimit(PER_SECOND)
         self._under_way: set[asyncio.Task[None]] = set()
 
     def give(self, packet: PacketIn, switch: InstalledProgram) -> None:
         """If it is a packet to be refused, and as often as is reasonable."""
-        if packet.userdata != REJECT or packet.in_port is None or not self._limit.allows():
+        if packet.userdata != REJECT or packet.in_port is None:
+            return
+        if not self._limit.allows():
+            self.rejects.suppressed += 1
             return
         answer = rejection(packet.packet)
         if answer is not None:
+            self.rejects.sent += 1
             sending = switch.packet_out(answer, LOCAL_PORT, (Output(packet.in_port),))
             task = asyncio.create_task(sending, name="answer")
             self._under_way.add(task)

@@ -10,10 +10,11 @@ from typing import Protocol
 
 import msgspec
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from windlass.agent import listings
 from windlass.agent.areas import Area
+from windlass.agent.expositions import Exposition
 from windlass.agent.status import Status
 from windlass.model.nodes import NodeState
 from windlass.program import Program
@@ -23,7 +24,7 @@ class Subject(Protocol):
     """What the API tells about."""
 
     status: Status
-    registry: CollectorRegistry
+    exposition: Exposition
 
     @property
     def state(self) -> NodeState | None: ...
@@ -126,7 +127,7 @@ async def convergence(subject: Subject, request: web.Request) -> web.Response:
 
 
 async def metrics(subject: Subject) -> web.Response:
-    return web.Response(body=generate_latest(subject.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    return web.Response(body=await subject.exposition.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def _described(state: NodeState) -> dict[str, object]:

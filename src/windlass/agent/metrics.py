@@ -1,71 +1,168 @@
-"""The agent's figures for Prometheus, read from its state when they are asked for."""
+"""Every metric of the agent, declared once: name, type, labels, meaning. docs/metrics.md is generated from here.
+
+Where the values come from is in `readings` (the agent's state), `samples` (what is asked of others when somebody
+scrapes) and `measurements` (durations and counts of what happens).
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from typing import Protocol
+from dataclasses import dataclass
+from enum import Enum
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
-from windlass.agent.status import Status
-from windlass.cluster.objects import Cluster
-from windlass.cluster.policies import POLICY_KINDS
-from windlass.model.nodes import NodeState
-from windlass.switch.programs import Counters
+METRICS: dict[str, Metric] = {}  # all of them by name, in the order of the page
 
 
-class Subject(Protocol):
-    status: Status
-
-    @property
-    def state(self) -> NodeState | None: ...
-    @property
-    def cluster(self) -> Cluster | None: ...
-    @property
-    def counters(self) -> Counters: ...
-    @property
-    def flow_count(self) -> int: ...
+class Kind(Enum):
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
 
 
-def registry_for(subject: Subject) -> CollectorRegistry:
-    registry = CollectorRegistry()
-    registry.register(_AgentCollector(subject))
-    return registry
+@dataclass(frozen=True, slots=True)
+class Metric:
+    name: str
+    kind: Kind
+    meaning: str
+    labels: tuple[str, ...] = ()
+    like: str = ""  # the metric of kube-proxy, Antrea or Cilium that tells the same
+    buckets: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.name in METRICS:
+            raise ValueError(f"{self.name} is declared twice")
+        METRICS[self.name] = self
 
 
-class _AgentCollector(Collector):
-    def __init__(self, subject: Subject) -> None:
-        self._subject = subject
-
-    def collect(self) -> Iterator[Metric]:
-        status, state, counters = self._subject.status, self._subject.state, self._subject.counters
-        yield GaugeMetricFamily("windlass_ready", "1 when the Node's network is in place", float(status.ready))
-        yield GaugeMetricFamily(
-            "windlass_generation", "States of the cluster applied since the start", status.generation
-        )
-        yield GaugeMetricFamily("windlass_flows", "Flows of the Program in the switch", self._subject.flow_count)
-        yield GaugeMetricFamily("windlass_pods", "Pods attached to the bridge", len(state.pods) if state else 0)
-        yield GaugeMetricFamily("windlass_peers", "Other Nodes that can be reached", len(state.peers) if state else 0)
-        problems = GaugeMetricFamily("windlass_problems", "What is wrong now, by area", labels=["area"])
-        for area, sentences in status.problems.items():
-            problems.add_metric([area], len(sentences))
-        yield problems
-        yield _policies(self._subject.cluster)
-        yield CounterMetricFamily("windlass_switch_syncs", "Times the whole Program was compared", counters.syncs)
-        yield CounterMetricFamily("windlass_switch_changes", "Flow and group changes sent", counters.changes_sent)
-        yield CounterMetricFamily(
-            "windlass_drift_healed", "Flows and groups set right after others changed them", counters.drift_healed
-        )
+def _gauge(name: str, meaning: str, *labels: str, like: str = "") -> Metric:
+    return Metric(name, Kind.GAUGE, meaning, labels, like)
 
 
-def _policies(cluster: Cluster | None) -> Metric:
-    found = Counter(policy.kind for policy in cluster.policies) if cluster else Counter[str]()
-    metric = GaugeMetricFamily(
-        "windlass_policies_not_enforced", "Policies of the cluster that Windlass does not enforce yet", labels=["kind"]
-    )
-    for kind in POLICY_KINDS:
-        metric.add_metric([kind.name], found[kind.name])
-    return metric
+def _counter(name: str, meaning: str, *labels: str, like: str = "") -> Metric:
+    return Metric(name, Kind.COUNTER, meaning, labels, like)
+
+
+def _histogram(name: str, meaning: str, *labels: str, buckets: tuple[float, ...], like: str = "") -> Metric:
+    return Metric(name, Kind.HISTOGRAM, meaning, labels, like, buckets)
+
+
+# Those of kube-proxy's network programming SLI: 0.25 s, 0.5 s, each second to 59, then wider up to five minutes.
+SLI_BUCKETS = (0.25, 0.5, *map(float, (*range(1, 60), *range(60, 120, 5), *range(120, 301, 30))))
+_SHORT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+# --- the agent ---
+
+BUILD_INFO = _gauge(
+    "windlass_build_info",
+    "Always 1; the labels name the versions of Windlass, of Python and of the running ovs-vswitchd (empty while that "
+    "does not answer)",
+    "version",
+    "python",
+    "openvswitch",
+    like="kubernetes_build_info (kube-proxy), cilium_version",
+)
+READY = _gauge("windlass_ready", "1 while the Node's network is in place, else 0")
+PROBLEMS = _gauge(
+    "windlass_problems",
+    "Problems that `windlass status` lists now, by area; docs/runbook.md explains each area",
+    "area",
+)
+LAST_APPLIED = _gauge(
+    "windlass_last_applied_timestamp_seconds",
+    "Unix time at which the Node last held a new state of the cluster",
+    like="kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+)
+BEHIND = _gauge(
+    "windlass_behind_seconds",
+    "For how long there have been changes that the Node does not hold yet; 0: none",
+)
+GENERATION = _gauge("windlass_generation", "States of the cluster applied since the agent started")
+
+# --- how long changes take ---
+
+PROGRAMMING = _histogram(
+    "windlass_network_programming_duration_seconds",
+    "Seconds from the change that triggered an update of an EndpointSlice (its annotation "
+    "endpoints.kubernetes.io/last-change-trigger-time) to the moment when the switch has confirmed the new flows and "
+    "the host has its part; one observation for each changed slice. Trigger times of Pods have a resolution of 1 s",
+    buckets=SLI_BUCKETS,
+    like="kubeproxy_network_programming_duration_seconds",
+)
+APPLY = _histogram(
+    "windlass_apply_duration_seconds",
+    "Seconds from the agent's first news of a change to the moment when switch and host hold it; changes that arrive "
+    "together count once",
+    buckets=_SHORT_BUCKETS,
+    like="kubeproxy_sync_proxy_rules_duration_seconds",
+)
+
+# --- the cluster, as this Node sees it ---
+
+PODS = _gauge("windlass_pods", "Pods attached to the bridge", like="antrea_agent_local_pod_count, cilium_endpoint")
+PEERS = _gauge("windlass_peers", "Other Nodes to which this Node has a route or a tunnel", like="cilium_nodes_all_num")
+SERVICES = _gauge("windlass_services", "Services that this Node serves, host ports of Pods included")
+POLICIES = _gauge(
+    "windlass_policies_not_enforced", "Policies of the cluster that Windlass does not enforce yet, by kind", "kind"
+)
+WATCH_AGE = _gauge(
+    "windlass_watch_age_seconds",
+    "Seconds since the API server last sent anything for this resource; a healthy watch gets a bookmark every minute",
+    "resource",
+)
+WATCH_RESTARTS = _counter(
+    "windlass_watch_restarts_total",
+    "Watches that were started again, by reason: ended (the server ended it in time, as usual), expired (the server no "
+    "longer had the version; everything was listed again), failed (connection lost, or refused)",
+    "resource",
+    "reason",
+)
+
+# --- the switch ---
+
+FLOWS = _gauge("windlass_flows", "Flows of the agent that the switch holds", like="antrea_agent_ovs_total_flow_count")
+SWITCH_CONNECTED = _gauge("windlass_switch_connected", "1 while the switch is connected and in sync, else 0")
+SYNCS = _counter("windlass_switch_syncs_total", "Times that all flows were compared with the switch after a connect")
+CHANGES = _counter(
+    "windlass_switch_changes_total",
+    "Messages sent that add, modify or delete a flow or a group",
+    like="antrea_agent_ovs_flow_ops_count",
+)
+DRIFT = _counter("windlass_drift_healed_total", "Flows and groups restored after something else had changed them")
+REJECTS_SENT = _counter(
+    "windlass_rejects_sent_total", "Answers (TCP RST, ICMP unreachable) sent to clients of Services without endpoints"
+)
+REJECTS_SUPPRESSED = _counter(
+    "windlass_rejects_suppressed_total",
+    "Packets to Services without endpoints that got no answer because of the rate limit",
+    like="antrea_agent_ovs_meter_packet_dropped_count",
+)
+
+# --- connection tracking ---
+
+CONNTRACK = _gauge(
+    "windlass_conntrack_entries",
+    "Tracked connections, by table: openvswitch (of the userspace datapath), kernel (of the Node, and of the kernel "
+    "datapath)",
+    "table",
+    like="antrea_agent_conntrack_total_connection_count, node_nf_conntrack_entries",
+)
+CONNTRACK_LIMIT = _gauge(
+    "windlass_conntrack_entries_limit",
+    "How many connections each table can hold; beyond that new ones are dropped",
+    "table",
+    like="antrea_agent_conntrack_max_connection_count, node_nf_conntrack_entries_limit",
+)
+
+# --- Pods that come and go ---
+
+CNI_DURATION = _histogram(
+    "windlass_cni_duration_seconds",
+    "Seconds that a CNI request took, failed ones included",
+    "command",
+    buckets=_SHORT_BUCKETS,
+)
+CNI_ERRORS = _counter(
+    "windlass_cni_errors_total",
+    "CNI requests that failed, by command and kind of error; docs/runbook.md lists the errors",
+    "command",
+    "error",
+)

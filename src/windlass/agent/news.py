@@ -24,6 +24,7 @@ class News:
         self.cluster: Cluster | None = None  # the newest
         self.saver = lastgood.Saver(directory, lambda problems: report(Area.LAST_KNOWN_GOOD, problems))
         self._touched: Touched | None = None  # by all that has come since it was last taken up; None: anything
+        self._triggered: list[float] = []  # the trigger times of what has come since it was last taken up
         self._unsaved: Touched | None = None  # by all that was taken up since it was last kept
         self._source = source
         self._directory = directory
@@ -36,7 +37,8 @@ class News:
             return None
         touched, self._touched = self._touched, Touched()
         self._unsaved = both(self._unsaved, touched)
-        return Change(self.cluster, touched)
+        triggered, self._triggered = tuple(self._triggered), []
+        return Change(self.cluster, touched, triggered)
 
     def keep(self, cluster: Cluster) -> None:
         """What was last taken up is good."""
@@ -68,6 +70,7 @@ class News:
             self._reported = change.cluster.problems
         self.cluster = change.cluster
         self._touched = both(self._touched, change.touched)
+        self._triggered += change.triggered
 
     def _make_do(self, trouble: str) -> str:
         saved = lastgood.load(self._directory) if self.cluster is None else None

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 MODE = "windlass"  # kube-proxy says here how it does its work, and there are those who ask
 RETRY_SECONDS = 1.0  # between attempts to open a port that somebody else has
 
+Text = Callable[[], Awaitable[bytes]]
 Report = Callable[[Iterable[str]], object]
 
 
 @asynccontextmanager
-async def exposed(at: tuple[str, int] | None, registry: CollectorRegistry, report: Report) -> AsyncIterator[None]:
+async def exposed(at: tuple[str, int] | None, text: Text, report: Report) -> AsyncIterator[None]:
     """Within the block, at this address (empty: all) and port; None: nowhere.
 
     A port that cannot be opened is reported and tried again: for want of figures no Node goes without its network.
@@ -27,7 +28,7 @@ async def exposed(at: tuple[str, int] | None, registry: CollectorRegistry, repor
         return
 
     async def figures(_request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=await text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def mode(_request: web.Request) -> web.Response:
         return web.Response(text=MODE)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import NoReturn
 
-from windlass.agent.answers import Answers
+from windlass.agent.answers import Answers, Rejects
 from windlass.agent.areas import Area
 from windlass.model.nodes import NodeState
 from windlass.openflow.actions import Actions
@@ -63,6 +63,14 @@ class Switch:
     @property
     def flow_count(self) -> int:
         return self._installed.flow_count if self._installed else 0
+
+    @property
+    def rejects(self) -> Rejects:
+        return self._answers.rejects
+
+    @property
+    def is_connected(self) -> bool:
+        return self._installed is not None and not self._installed.trouble
 
     @property
     def trouble(self) -> str:

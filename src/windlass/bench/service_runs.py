@@ -29,7 +29,7 @@ from windlass.bench import bare_changes, metronomes
 from windlass.bench import service_states as states
 from windlass.cluster.catalogues import Touched
 from windlass.cluster.objects import Cluster, EndpointSlice
-from windlass.cluster.sources import Change
+from windlass.cluster.sources import Change, Watch
 from windlass.host.linux import namespaces
 from windlass.host.linux.hosts import LinuxHost
 from windlass.lab.labs import LabError
@@ -133,6 +133,8 @@ def _parts(state: NodeState) -> tuple[float, float]:
 
 class _Events:
     """A source of the cluster's state that is told by hand."""
+
+    watches: tuple[Watch, ...] = ()
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster

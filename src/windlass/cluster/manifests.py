@@ -30,7 +30,7 @@ from windlass.cluster.objects import (
     decode,
 )
 from windlass.cluster.policies import policy_in
-from windlass.cluster.sources import Change, SourceAway, between
+from windlass.cluster.sources import Change, SourceAway, Watch, between
 
 SUFFIXES = (".yaml", ".yml", ".json")
 NAMESPACED = {"Service", "EndpointSlice"}
@@ -62,6 +62,10 @@ class Manifests:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._files: dict[str, File] = {}
+
+    @property
+    def watches(self) -> tuple[Watch, ...]:
+        return ()
 
     def read(self) -> Cluster:
         files: dict[str, File] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from windlass.cluster.catalogues import Touched, differences
@@ -12,6 +12,16 @@ from windlass.cluster.objects import Cluster
 class Change(NamedTuple):
     cluster: Cluster  # as it is now, whole; what did not change is the same object as before
     touched: Touched | None = None  # nothing else may have changed; None: anything may
+    # When what led to changes of EndpointSlices happened, in seconds since the epoch; of those that say so.
+    triggered: tuple[float, ...] = ()
+
+
+class Watch(NamedTuple):
+    """How one kind of objects is followed, for the metrics."""
+
+    resource: str
+    age: float | None  # seconds since anything was heard; None: the source does not know the resource
+    restarts: Mapping[str, int]  # by reason
 
 
 class SourceAway(Exception):
@@ -19,6 +29,10 @@ class SourceAway(Exception):
 
 
 class Source(Protocol):
+    @property
+    def watches(self) -> Sequence[Watch]:
+        """None where the source needs no connections."""
+
     def changes(self) -> AsyncGenerator[Change, None]:
         """The cluster as it is, with `touched` None; and then after each change. SourceAway if it cannot be told."""
 

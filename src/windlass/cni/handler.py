@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +32,7 @@ from windlass.cni.attachments import (
 from windlass.cni.configurations import version_asked
 from windlass.cni.errors import Code, RequestError
 from windlass.cni.removals import Removal, remove, require_removed
-from windlass.cni.requests import Add, Check, CollectGarbage, Delete, Request, Status, Version, parse
+from windlass.cni.requests import COMMANDS, UNKNOWN, Add, Check, CollectGarbage, Delete, Request, Status, Version, parse
 from windlass.cni.turns import Turns
 from windlass.host.protocol import PodLink
 from windlass.switch.pod_ports import PodPort
@@ -49,6 +49,9 @@ class Limits:
     at_once: int = 16  # requests; further ones wait
 
 
+Observer = Callable[[str, float, str], object]
+
+
 class Handler:
     """Requests of one container come one after the other, those of different ones side by side."""
 
@@ -60,32 +63,40 @@ class Handler:
         ports: Ports,
         agent: Agent,
         limits: Limits = Limits(),  # noqa: B008 - frozen
+        observe: Observer = lambda _command, _seconds, _error: None,
     ) -> None:
+        """`observe` is told of every request: its command, how long it took, and the kind of its error, if any."""
         self._addresses = addresses
         self._links = links
         self._ports = ports
         self._agent = agent
         self._limits = limits
+        self._observe = observe
         self._turns = Turns(limits.at_once)
 
     async def answer(self, asked: wire.Request) -> wire.Answer:
         """Every request gets an answer, and its failure is nobody else's."""
         started = time.monotonic()
-        told = log.bind(
-            command=asked.environment.get("CNI_COMMAND"), container=asked.environment.get("CNI_CONTAINERID")
-        )
+        command = asked.environment.get("CNI_COMMAND", "")
+        told = log.bind(command=command, container=asked.environment.get("CNI_CONTAINERID"))
+        error_name = ""
         try:
             output = await self._handle(parse(asked.environment, asked.config))
         except RequestError as error:
+            error_name = error.code.name.lower()
             told.warning("cni request failed", code=int(error.code), error=str(error))
             told.debug("the cause of that", exc_info=error.__cause__)
             return _refusal(asked, error)
         except Exception as error:  # noqa: BLE001 - a bug met by one Pod must not take the others' server down
+            error_name = Code.INTERNAL.name.lower()
             told.exception("cni request failed in a way nobody thought of")
             unforeseen = RequestError(
                 Code.INTERNAL, f"the agent failed: {error!r}", "This is a bug in Windlass; its log says more."
             )
             return _refusal(asked, unforeseen)
+        finally:
+            # What a stranger writes there could be anything, and each would be a time series.
+            self._observe(command if command in COMMANDS else UNKNOWN, time.monotonic() - started, error_name)
         told.info("cni request done", milliseconds=round((time.monotonic() - started) * 1000, 1))
         return wire.Answer(0, output)
 

@@ -56,6 +56,8 @@ class Version:
 
 
 Request = Add | Delete | Check | CollectGarbage | Status | Version
+COMMANDS = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION")
+UNKNOWN = "unknown"  # stands for any other command
 
 
 def parse(environment: Mapping[str, str], config: bytes) -> Request:
@@ -78,7 +80,7 @@ def parse(environment: Mapping[str, str], config: bytes) -> Request:
     raise RequestError(
         Code.INVALID_ENVIRONMENT,
         f"CNI_COMMAND is {command!r}",
-        "It must be ADD, DEL, CHECK, GC, STATUS or VERSION.",
+        f"It must be {', '.join(COMMANDS[:-1])} or {COMMANDS[-1]}.",
     )
 
 

@@ -24,6 +24,7 @@ _CONNECTIONS = 256  # each may cost a megabyte; kubelet asks for a few at a time
 _PIECE = 64 * 1024
 
 Answering = Callable[[wire.Request], Awaitable[wire.Answer]]
+Refusing = Callable[[Code], object]
 
 
 class SocketError(Exception):
@@ -31,16 +32,20 @@ class SocketError(Exception):
 
 
 @asynccontextmanager
-async def serving(path: Path, answering: Answering) -> AsyncIterator[None]:
-    """Serves the plugin at `path` within the block. A stale socket is replaced, a live one is not."""
+async def serving(path: Path, answering: Answering, on_refusal: Refusing = lambda _: None) -> AsyncIterator[None]:
+    """Serves the plugin at `path` within the block. A stale socket is replaced, a live one is not.
+
+    `on_refusal` is told of requests that are refused before anybody could read them.
+    """
     connections: set[asyncio.Task[None]] = set()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(connections) >= _CONNECTIONS:
+            on_refusal(Code.TRY_AGAIN_LATER)
             writer.write(wire.encode(_refused(Code.TRY_AGAIN_LATER, "the agent is busy with other CNI requests")))
             writer.close()
             return
-        task = asyncio.create_task(_converse(reader, writer, answering))
+        task = asyncio.create_task(_converse(reader, writer, answering, on_refusal))
         connections.add(task)
         task.add_done_callback(connections.discard)
 
@@ -104,9 +109,11 @@ async def _stop(connections: set[asyncio.Task[None]]) -> None:
     await asyncio.gather(*late, return_exceptions=True)
 
 
-async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answering: Answering) -> None:
+async def _converse(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answering: Answering, on_refusal: Refusing
+) -> None:
     try:
-        answer = await _answer(reader, answering)
+        answer = await _answer(reader, answering, on_refusal)
         writer.write(wire.encode(answer))
         async with asyncio.timeout(_ANSWER_SECONDS):
             await writer.drain()
@@ -119,13 +126,15 @@ async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
         writer.transport.abort()
 
 
-async def _answer(reader: asyncio.StreamReader, answering: Answering) -> wire.Answer:
+async def _answer(reader: asyncio.StreamReader, answering: Answering, on_refusal: Refusing) -> wire.Answer:
     try:
         async with asyncio.timeout(_REQUEST_SECONDS):
             request = await _request(reader)
     except wire.WireError as error:
+        on_refusal(Code.UNDECODABLE)
         return _refused(Code.UNDECODABLE, "the agent cannot read the plugin's request", f"{error}.")
     except TimeoutError:
+        on_refusal(Code.IO_FAILURE)
         return _refused(Code.IO_FAILURE, f"the plugin's request did not arrive whole within {_REQUEST_SECONDS} s")
     return await answering(request)
 

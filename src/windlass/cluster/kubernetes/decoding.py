@@ -7,12 +7,15 @@ An object of the wrong shape is `Malformed` and costs only itself. Bytes that ar
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import datetime
 from enum import Enum
 
 import msgspec
 from msgspec import Raw, Struct
 
 from windlass.cluster.objects import Malformed, Watched, field_sentence
+
+_TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 
 
 class Garbled(Exception):
@@ -54,6 +57,14 @@ class Place(Struct, frozen=True, rename="camel", gc=False):
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    @property
+    def triggered(self) -> float | None:
+        """Of an EndpointSlice: when what led to its last change happened, in seconds since the epoch."""
+        try:
+            return datetime.fromisoformat((self.annotations or {}).get(_TRIGGER_TIME, "")).timestamp()
+        except ValueError:
+            return None
 
     @property
     def ends_initial_events(self) -> bool:

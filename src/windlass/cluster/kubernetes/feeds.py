@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from enum import StrEnum
 from typing import NoReturn
 
 from windlass.cluster.kubernetes import decoding
@@ -28,6 +29,17 @@ _ASK_AGAIN = 600.0  # seconds, for a kind that this server does not know
 _GONE, _NOT_FOUND = 410, 404
 _CANNOT_STREAM_LISTS = {400, 422}  # it does not know the parameters, or may not use them
 _FROM_THE_FUTURE = "Too large resource version"  # said of a version that a server (restored from a backup?) never had
+
+
+_MOST_TRIGGERS = 10_000  # trigger times to keep until somebody takes them
+
+
+class Restart(StrEnum):
+    """Why a watch began anew."""
+
+    ENDED = "ended"  # the server ended it in time, as it was asked to
+    EXPIRED = "expired"  # the server has forgotten where we were
+    FAILED = "failed"
 
 
 class Forgotten(Exception):
@@ -61,6 +73,10 @@ class Feed:
         self.holding = Holding(resource.kind)
         self.is_known = False  # was the list ever read to its end?
         self.trouble = ""  # why it cannot be followed now
+        self.heard: float | None = None  # when the server last said something; None: it does not know this kind
+        self.restarts: dict[str, int] = dict.fromkeys(Restart, 0)
+        self._triggers: list[float] = []
+        self._began = time.time()  # what was triggered before was there before
         self._changed = changed
         self._version = ""  # where to watch from; empty: to be listed
         self._has_answered = False  # in this attempt
@@ -75,14 +91,17 @@ class Feed:
             await returns.wait(max(0.0, self._next_attempt - time.monotonic()))
             began, pause = time.monotonic(), 0.0
             self._has_answered = False
+            reason = Restart.FAILED
             try:
                 if self._version:
                     await self._stream(connection, returns)
                 elif not (self._streams_lists and await self._stream(connection, returns, is_list=True)):
                     await self._list_pages(connection, returns)
                     await self._stream(connection, returns)
+                reason = Restart.ENDED
             except Forgotten:
                 self._version = ""
+                reason = Restart.EXPIRED
             except Garbled as error:
                 self._is_garbled = True
                 self._tell(f"{self.resource.name}: the server says what cannot be understood: {error}")
@@ -93,6 +112,7 @@ class Feed:
                     self._tell(str(error))
             was_steady = self._has_answered and time.monotonic() - began > _STEADY
             self._failures = 0 if was_steady else self._failures + 1
+            self.restarts[reason] += 1
             self._next_attempt = time.monotonic() + max(pause, pause_after(self._failures))
 
     async def _stream(self, connection: Connection, returns: Returns, *, is_list: bool = False) -> bool:
@@ -138,7 +158,8 @@ class Feed:
             into = self.holding if fresh is None else fresh
             match event.type:
                 case Happening.ADDED | Happening.MODIFIED:
-                    into.put(event.object)
+                    if into.put(event.object) and self.is_known:
+                        self._note_trigger(place or decoding.place(event.object))
                 case Happening.DELETED:
                     into.remove(event.object)
                 case Happening.BOOKMARK if fresh and place:
@@ -158,7 +179,8 @@ class Feed:
             page = decoding.page(content)
             self._answers(returns)
             for item in page.items or ():
-                fresh.put(item)
+                if fresh.put(item) and self.is_known:
+                    self._note_trigger(decoding.place(item))
             following = page.metadata.continue_
             if not following:
                 self._replace(fresh, page.metadata.resource_version)
@@ -167,6 +189,16 @@ class Feed:
     def _format(self, suffix: str) -> str:
         metadata = f"{JSON};as=PartialObjectMetadata{suffix};g=meta.k8s.io;v=v1"
         return metadata if self.resource.is_metadata_only else JSON
+
+    def take_triggers(self) -> list[float]:
+        """The trigger times of what has changed since this was last called."""
+        taken, self._triggers = self._triggers, []
+        return taken
+
+    def _note_trigger(self, place: decoding.Place) -> None:
+        triggered = place.triggered
+        if triggered is not None and triggered > self._began and len(self._triggers) < _MOST_TRIGGERS:
+            self._triggers.append(triggered)
 
     def _replace(self, fresh: Holding, version: str) -> None:
         self.holding.replace(fresh)
@@ -194,6 +226,7 @@ class Feed:
         elif error.code == _NOT_FOUND and self.resource.is_optional:
             self._tell("")  # the server answers again
             self._replace(self.holding.anew(), "")
+            self.heard = None
             return _ASK_AGAIN
         else:
             self._tell(str(error))
@@ -201,11 +234,13 @@ class Feed:
 
     def _answers(self, returns: Returns) -> None:
         self._has_answered = True
+        self.heard = time.monotonic()
         if self.trouble and not self._is_garbled:
             self._tell("")
             returns.ring()
 
     def _understood(self) -> None:
+        self.heard = time.monotonic()
         if self._is_garbled:
             self._is_garbled = False
             self._tell("")

@@ -32,18 +32,20 @@ class Holding:
         self._decoder = decoding.Decoder(kind)
         self._earlier = earlier if earlier is not None else self.objects
 
-    def put(self, content: Raw) -> None:
-        """Garbled where it is no object at all."""
+    def put(self, content: Raw) -> bool:
+        """Is it another one than before? Garbled where it is no object at all."""
         try:
             one = self._decoder.object(content)
         except Malformed as error:
             self._keep_earlier(decoding.place(content), str(error))
-            return
+            return False
         key = one.key
         if self.problems.pop(key, None):
             self.touched.add(key)
         earlier = self._earlier.get(key)
-        self._set(key, earlier if earlier == one else one)
+        is_new = earlier != one
+        self._set(key, one if is_new else earlier)
+        return is_new
 
     def remove(self, content: Raw) -> None:
         key = decoding.place(content).key

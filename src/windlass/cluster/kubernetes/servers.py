@@ -7,6 +7,7 @@ back only the differences are told.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from windlass.cluster.kubernetes.credentials import Reader
 from windlass.cluster.kubernetes.feeds import Feed, Returns
 from windlass.cluster.kubernetes.resources import policy_resources, resources
 from windlass.cluster.objects import Cluster, Problem, Reference, Service
-from windlass.cluster.sources import Change, SourceAway, both
+from windlass.cluster.sources import Change, SourceAway, Watch, both
 
 OWN_SERVICE = "default/kubernetes"
 _STAYS = "what was read before stays"
@@ -37,6 +38,14 @@ class APIServer:
         self._told: set[str] = set()  # why there is no cluster yet
         self._host = ""  # of the server, as it was when we connected
 
+    @property
+    def watches(self) -> tuple[Watch, ...]:
+        now = time.monotonic()
+        return tuple(
+            Watch(feed.resource.name, None if feed.heard is None else now - feed.heard, feed.restarts)
+            for feed in (*self._feeds, *self._policies.values())
+        )
+
     async def changes(self) -> AsyncGenerator[Change, None]:
         self._host = self._access().host  # NoAccess is a SourceAway: there is nothing to connect to
         async with Connection(self._access, self._socket_factory) as connection:
@@ -53,8 +62,9 @@ class APIServer:
                     await self._news(tasks)
                     before = self._cluster
                     touched = self._follow()
+                    triggered = tuple(when for feed in self._feeds for when in feed.take_triggers())
                     if self._cluster is not before:
-                        yield Change(self._cluster, touched)
+                        yield Change(self._cluster, touched, triggered)
             finally:
                 for task in tasks:
                     task.cancel()

@@ -1,0 +1,89 @@
+"""What the agent's own state says about its metrics, at the moment when somebody scrapes. It asks nobody else."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import windlass
+from windlass.agent import metrics
+from windlass.agent.answers import Rejects
+from windlass.agent.areas import Area
+from windlass.agent.metrics import Metric
+from windlass.agent.status import Status
+from windlass.cluster.objects import Cluster
+from windlass.cluster.policies import POLICY_KINDS
+from windlass.cluster.sources import Watch
+from windlass.model.nodes import NodeState
+from windlass.switch.programs import Counters
+
+
+class Reading(NamedTuple):
+    metric: Metric
+    value: float
+    labels: tuple[str, ...] = ()
+
+
+class Subject(Protocol):
+    status: Status
+
+    @property
+    def state(self) -> NodeState | None: ...
+    @property
+    def cluster(self) -> Cluster | None: ...
+    @property
+    def problems(self) -> Mapping[Area, tuple[str, ...]]: ...
+    @property
+    def counters(self) -> Counters: ...
+    @property
+    def rejects(self) -> Rejects: ...
+    @property
+    def watches(self) -> Sequence[Watch]: ...
+    @property
+    def flow_count(self) -> int: ...
+    @property
+    def switch_connected(self) -> bool: ...
+
+
+def readings(subject: Subject) -> Iterator[Reading]:
+    status, state = subject.status, subject.state
+    yield Reading(metrics.READY, float(status.ready))
+    yield Reading(metrics.LAST_APPLIED, status.updated.timestamp())
+    yield Reading(metrics.BEHIND, status.behind_seconds)
+    yield Reading(metrics.GENERATION, status.generation)
+    yield Reading(metrics.PODS, len(state.pods) if state else 0)
+    yield Reading(metrics.PEERS, len(state.peers) if state else 0)
+    yield Reading(metrics.SERVICES, len(state.services) if state else 0)
+    problems = subject.problems
+    for area in Area:
+        yield Reading(metrics.PROBLEMS, len(problems.get(area, ())), (area,))
+    policies = Counter(policy.kind for policy in subject.cluster.policies) if subject.cluster else Counter[str]()
+    for kind in POLICY_KINDS:
+        yield Reading(metrics.POLICIES, policies[kind.name], (kind.name,))
+    yield from _watches(subject.watches)
+    yield from _switch(subject)
+
+
+def build_info(openvswitch: str) -> Reading:
+    return Reading(metrics.BUILD_INFO, 1, (windlass.__version__, platform.python_version(), openvswitch))
+
+
+def _watches(watches: Sequence[Watch]) -> Iterator[Reading]:
+    for watch in watches:
+        if watch.age is not None:
+            yield Reading(metrics.WATCH_AGE, watch.age, (watch.resource,))
+        for reason, count in watch.restarts.items():
+            yield Reading(metrics.WATCH_RESTARTS, count, (watch.resource, reason))
+
+
+def _switch(subject: Subject) -> Iterator[Reading]:
+    counters = subject.counters
+    yield Reading(metrics.FLOWS, subject.flow_count)
+    yield Reading(metrics.SWITCH_CONNECTED, float(subject.switch_connected))
+    yield Reading(metrics.SYNCS, counters.syncs)
+    yield Reading(metrics.CHANGES, counters.changes_sent)
+    yield Reading(metrics.DRIFT, counters.drift_healed)
+    yield Reading(metrics.REJECTS_SENT, subject.rejects.sent)
+    yield Reading(metrics.REJECTS_SUPPRESSED, subject.rejects.suppressed)

@@ -1,0 +1,97 @@
+"""What others must be asked when somebody scrapes: Open vSwitch, the kernel. Bounded in time, and not asked too often.
+
+A part that does not answer is left out of that scrape; it delays and spoils nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from windlass.agent import metrics
+from windlass.agent.config import Config
+from windlass.agent.readings import Reading, build_info
+from windlass.switch.controls import ask, control_socket
+from windlass.switch.ovsdb import SwitchRefusedError
+from windlass.switch.streams import SwitchUnreachableError
+
+PATIENCE = 1.0  # seconds for all samples of a scrape together: Prometheus gives up after ten
+FRESH = 1.0  # seconds for which an answer is used again, whoever scrapes
+
+_NETFILTER = Path("/proc/sys/net/netfilter")
+_DATAPATH = "netdev@ovs-netdev"
+
+Probe = Callable[[], Awaitable[Iterable[Reading]]]
+
+
+class Samples:
+    """The newest readings of all probes."""
+
+    def __init__(self, probes: Sequence[Probe]) -> None:
+        self.readings: tuple[Reading, ...] = ()
+        self._probes = probes
+        self._taken = float("-inf")
+        self._lock = asyncio.Lock()
+
+    async def refresh(self) -> None:
+        async with self._lock:  # who comes meanwhile gets what the first one gets
+            if time.monotonic() - self._taken < FRESH:
+                return
+            tasks = [asyncio.ensure_future(probe()) for probe in self._probes]
+            try:
+                await asyncio.wait(tasks, timeout=PATIENCE)
+            finally:
+                self.readings = tuple(reading for task in tasks for reading in _answer(task))
+                for task in tasks:
+                    task.cancel()
+            self._taken = time.monotonic()
+
+
+def probes(config: Config) -> list[Probe]:
+    async def versions() -> Iterable[Reading]:
+        return [build_info(await _version(config))]
+
+    async def switch_connections() -> Iterable[Reading]:
+        return await _switch_connections(config)
+
+    async def kernel_connections() -> Iterable[Reading]:
+        return _kernel_connections()
+
+    return [versions, kernel_connections, *([switch_connections] if config.is_userspace else [])]
+
+
+def _answer(task: asyncio.Future[Iterable[Reading]]) -> Iterable[Reading]:
+    if not task.done() or task.cancelled() or isinstance(task.exception(), SwitchRefusedError | SwitchUnreachableError):
+        return ()
+    return task.result()
+
+
+async def _version(config: Config) -> str:
+    """Such as 3.1.0; empty while ovs-vswitchd does not answer."""
+    try:
+        async with asyncio.timeout(PATIENCE / 2):
+            told = await ask(control_socket(config.ovs_run_directory), "version")
+    except (SwitchRefusedError, SwitchUnreachableError, TimeoutError):
+        return ""
+    return told.split("\n")[0].rpartition(" ")[2]
+
+
+async def _switch_connections(config: Config) -> list[Reading]:
+    socket = control_socket(config.ovs_run_directory)
+    used = await ask(socket, "dpctl/ct-get-nconns", _DATAPATH)
+    limit = await ask(socket, "dpctl/ct-get-maxconns", _DATAPATH)
+    return [
+        Reading(metrics.CONNTRACK, float(used), ("openvswitch",)),
+        Reading(metrics.CONNTRACK_LIMIT, float(limit), ("openvswitch",)),
+    ]
+
+
+def _kernel_connections() -> Iterator[Reading]:
+    """Of the network namespace of the Node; nothing where the kernel tracks no connections."""
+    for metric, file in ((metrics.CONNTRACK, "nf_conntrack_count"), (metrics.CONNTRACK_LIMIT, "nf_conntrack_max")):
+        try:
+            yield Reading(metric, float((_NETFILTER / file).read_text()), ("kernel",))
+        except OSError:
+            continue
