@@ -14,9 +14,10 @@ from windlass.switch import ovsdb
 from windlass.switch.controls import ask, control_socket
 from windlass.switch.ovsdb import SwitchRefusedError
 from windlass.switch.streams import SwitchUnreachableError
-from windlass.switch.tunnel_routes import TunnelRoute, shown_routes, tell_routes
+from windlass.switch.tunnel_routes import TunnelRoute, listening_addresses, shown_routes, tell_routes
 
 SEGMENT = TunnelRoute(ip_network("10.1.0.0/24"))
+OWN = ip_address("10.1.0.5")
 BEYOND = TunnelRoute(ip_network("0.0.0.0/0"), ip_address("10.1.0.1"))
 
 
@@ -52,11 +53,29 @@ def test_what_was_told_is_told_from_what_was_copied():
 
 @pytest.fixture
 async def bridged(switch):
-    """With a bridge interface that has an address."""
-    await switch.vsctl("add-br", "br-int", "--", "set", "bridge", "br-int", "datapath_type=netdev")
+    await add_bridge(switch)
+    return switch
+
+
+async def add_bridge(switch):
+    """With a tunnel, and a bridge interface that has an address."""
+    await switch.vsctl(
+        *("add-br", "br-int", "--", "set", "bridge", "br-int", "datapath_type=netdev"),
+        *(
+            "--",
+            "add-port",
+            "br-int",
+            "tun0",
+            "--",
+            "set",
+            "interface",
+            "tun0",
+            "type=geneve",
+            "options:remote_ip=flow",
+        ),
+    )
     await run("ip", "-n", switch.namespace, "address", "add", "10.1.0.5/24", "dev", "br-int")
     await run("ip", "-n", switch.namespace, "link", "set", "br-int", "up")
-    return switch
 
 
 @requires_ovs
@@ -66,17 +85,35 @@ async def test_the_difference_is_told(bridged):
     async def told():
         return set(shown_routes(await ask(control, "ovs/route/show"), "br-int"))
 
-    await tell_routes(control, "br-int", [SEGMENT, BEYOND])
+    await tell_routes(control, "br-int", [SEGMENT, BEYOND], [OWN])
     assert await told() == {SEGMENT, BEYOND}
     other_router = TunnelRoute(BEYOND.destination, ip_address("10.1.0.2"))
-    await tell_routes(control, "br-int", [other_router])
+    await tell_routes(control, "br-int", [other_router], [OWN])
     assert await told() == {other_router}
 
 
 @requires_ovs
 async def test_a_route_without_an_address_for_it_is_refused_with_its_name(bridged):
     with pytest.raises(SwitchRefusedError, match=r"refuses ovs/route/add 10\.2\.0\.0/24 br-int: Error while inserting"):
-        await tell_routes(control_socket(str(bridged.rundir)), "br-int", [TunnelRoute(ip_network("10.2.0.0/24"))])
+        await tell_routes(
+            control_socket(str(bridged.rundir)), "br-int", [TunnelRoute(ip_network("10.2.0.0/24"))], [OWN]
+        )
+
+
+@requires_ovs
+async def test_a_bridge_that_was_deleted_and_made_again_receives_tunnels_again(bridged):
+    control = control_socket(str(bridged.rundir))
+
+    async def listening():
+        return set(listening_addresses(await ask(control, "tnl/ports/show", "-v")))
+
+    await tell_routes(control, "br-int", [SEGMENT, BEYOND], [OWN])
+    assert OWN in await listening()
+    await bridged.vsctl("del-br", "br-int")
+    assert OWN not in await listening()
+    await add_bridge(bridged)
+    await tell_routes(control, "br-int", [SEGMENT, BEYOND], [OWN])
+    assert OWN in await listening()
 
 
 @requires_ovs

@@ -35,6 +35,7 @@ from windlass.agent.identities import (
     tunnel_routes,
 )
 from windlass.agent.news import News
+from windlass.agent.pod_records import PodRecords
 from windlass.agent.pods import BridgePorts, PodFlows, present_pods
 from windlass.agent.samples import probes
 from windlass.agent.serving import Place, Serving, unhurried
@@ -53,7 +54,7 @@ from windlass.host.protocol import Adapter, Host, HostError
 from windlass.model.nodes import NodeState
 from windlass.pipeline.routing import tunnel_ends
 from windlass.program import Kind, Owner, Program
-from windlass.switch.bridges import ensure_bridge, uplink_of
+from windlass.switch.bridges import ensure_bridge, requiring_bridge, uplink_of
 from windlass.switch.controls import control_socket
 from windlass.switch.ovsdb import Change as DatabaseChange
 from windlass.switch.ovsdb import Database, SwitchRefusedError, open_database
@@ -165,16 +166,18 @@ class Agent:
     async def serve(self, database: Database) -> None:
         if (saved := await self._news.last_good()) is not None:
             self._serving.remember(saved)
+        records = PodRecords(Path(self.config.state_directory))
+        ports = BridgePorts(database, self.config.bridge, records, self._host.pod_links)
         handler = Handler(
             addresses=HostLocal(Path(self.config.ipam_plugin), Path(self.config.state_directory) / "addresses"),
             links=self._host,
-            ports=BridgePorts(database, self.config.bridge),
+            ports=ports,
             agent=self._pods,
             observe=self.exposition.measurements.cni_request,
         )
         async with self._checks.serving(), asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_cluster(), name="cluster")
-            tasks.create_task(self._act(database, tasks), name="act")
+            tasks.create_task(self._act(database, ports, tasks), name="act")
             tasks.create_task(self._watch_database(database), name="database")
             tasks.create_task(self._audit(database), name="audit")
             tasks.create_task(self._switch.check(), name="check")
@@ -212,7 +215,7 @@ class Agent:
     def _need_pass_later(self, seconds: float) -> None:
         asyncio.get_running_loop().call_later(seconds, self._need_pass)
 
-    async def _act(self, database: Database, tasks: asyncio.TaskGroup) -> None:
+    async def _act(self, database: Database, ports: BridgePorts, tasks: asyncio.TaskGroup) -> None:
         pause = RETRY_FIRST
         while True:
             await self._woken.wait()
@@ -226,7 +229,7 @@ class Agent:
                     self.exposition.measurements.heard(change.triggered)
                     if self._pass_needed or self._serving.may_have_changed_all or self.state is None:
                         self._pass_needed = self._complete = False
-                        await self._reconcile(change.cluster, database, tasks)
+                        await self._reconcile(change.cluster, database, ports, tasks)
                         self._complete = True
                         pause = RETRY_FIRST
                     else:
@@ -242,6 +245,8 @@ class Agent:
     async def _watch_database(self, database: Database) -> None:
         """A restarted switch, a port or bridge that somebody changed: the next pass sets it right."""
         async for change in database.changes(database.view):
+            if self.config.bridge in change.before.bridges and self.config.bridge not in change.after.bridges:
+                self.waits(f"{self.config.bridge}: the bridge was deleted; it is made again")
             if _concerns_us(change, self.config.bridge):
                 self._need_pass()
 
@@ -270,7 +275,9 @@ class Agent:
 
     # --- the pass -----------------------------------------------------------------------------------------------------
 
-    async def _reconcile(self, cluster: Cluster, database: Database, tasks: asyncio.TaskGroup) -> None:
+    async def _reconcile(
+        self, cluster: Cluster, database: Database, ports: BridgePorts, tasks: asyncio.TaskGroup
+    ) -> None:
         own = own_identity(self.config, cluster)
         adapter = await self._host.find_uplink(
             self.config.bridge,
@@ -291,10 +298,13 @@ class Agent:
         self.report(Area.CLUSTER, problems)
         await self._checks.listen_at(served_addresses(node, node.node_port_networks))
         await self._follow(serving_node(self.config, cluster, own))
-        pods = present_pods(database, spec.name, before.pods if before else None, self.report)
+        restored = await ports.restore()
+        self.report(Area.POD_PORTS, restored.problems)
+        pods = present_pods(database, spec.name, before.pods if before else None, restored.containers, self.report)
         state = NodeState(node, known_peers, pods, self._serving.services)
         # Flows first: when the uplink becomes a port, the host's traffic must already have its way.
-        await self._switch.hold(state, tasks)
+        async with requiring_bridge(database, spec.name):
+            await self._switch.hold(state, tasks)
         await self._forgetting.at_once(node)
         await self._hosting.take_uplink(database, spec, list(own.addresses.values()))
         cidrs, problems = service_cidrs(self.config, cluster)
@@ -322,7 +332,8 @@ class Agent:
         problems = []
         try:
             socket = control_socket(self.config.ovs_run_directory)
-            await tell_routes(socket, self.config.bridge, tunnel_routes(adapter))
+            held = [address.ip for address in adapter.addresses]
+            await tell_routes(socket, self.config.bridge, tunnel_routes(adapter), held)
         except (SwitchRefusedError, SwitchUnreachableError) as error:
             problems.append(str(error))
             self._need_pass_later(RETRY_LONGEST)

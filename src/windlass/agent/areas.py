@@ -20,6 +20,7 @@ class Area(StrEnum):
     DATAPATH = "datapath"  # flows that the datapath cannot carry out
     CONNECTIONS = "connections"  # conntrack entries that could not be removed
     PORTS = "ports"  # of Pods, on the bridge
+    POD_PORTS = "lost ports"  # of Pods: their records on disk, and making them again
     TUNNEL_ROUTES = "tunnel routes"
     UPLINK = "uplink"  # the NIC's addresses and routes, and their record on disk
     HOST = "host"  # addresses, routes, settings, nftables

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+import structlog
 
 from windlass.agent.areas import Area
 from windlass.agent.config import Config
+from windlass.agent.pod_records import PodRecords
 from windlass.agent.status import Status
 from windlass.agent.switching import Switch
 from windlass.cni.attachments import NotReadyError, PodNetwork
 from windlass.host.plans import pod_mtu
+from windlass.host.protocol import AttachedLink
 from windlass.model.nodes import AttachedPod
 from windlass.program import Kind, Owner
-from windlass.switch.ovsdb import Database
-from windlass.switch.pod_ports import PodPort, add_pod_port, attached_pods, delete_pod_port, pod_ports
+from windlass.switch.bridges import port_number
+from windlass.switch.ovsdb import Database, SwitchRefusedError
+from windlass.switch.pod_ports import (
+    PodPort,
+    add_pod_port,
+    attached_pods,
+    declare_pod_port,
+    delete_pod_port,
+    pod_ports,
+)
+
+_log = structlog.get_logger(__name__)
 
 
 class PodFlows:
@@ -58,38 +73,111 @@ class PodFlows:
                 await self._switch.change(replace(state, pods=rest), [Owner(Kind.POD, container_id)])
 
 
-class BridgePorts:
-    """The bridge's Pod ports, as the CNI server asks for them."""
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What came of restoring the bridge's Pod ports."""
 
-    def __init__(self, database: Database, bridge: str) -> None:
+    containers: frozenset[str]  # whose ports were made again
+    problems: tuple[str, ...]
+
+
+class BridgePorts:
+    """The bridge's Pod ports, as the CNI server asks for them, each with a record on disk."""
+
+    def __init__(
+        self,
+        database: Database,
+        bridge: str,
+        records: PodRecords,
+        links: Callable[[], Awaitable[Sequence[AttachedLink]]],
+    ) -> None:
+        """`links` lists the Pod links that the host has."""
         self._database = database
         self._bridge = bridge
+        self._records = records
+        self._links = links
+        self._removing = asyncio.Lock()  # a port that is being removed must not be restored
 
     async def add_pod_port(self, port: PodPort) -> int:
+        await asyncio.to_thread(self._records.save, port)
         return await add_pod_port(self._database, self._bridge, port)
 
     async def delete_pod_port(self, interface: str) -> None:
-        await delete_pod_port(self._database, self._bridge, interface)
+        async with self._removing:
+            await delete_pod_port(self._database, self._bridge, interface)
+            await asyncio.to_thread(self._records.forget, interface)
 
     async def list_pod_ports(self) -> list[PodPort]:
-        return pod_ports(self._database.view, self._bridge)
+        there = pod_ports(self._database.view, self._bridge)
+        known = {port.interface for port in there}
+        return [*there, *(port for port in self._records.ports.values() if port.interface not in known)]
+
+    async def restore(self) -> Restored:
+        """Add the recorded ports that the bridge lacks, and record the ports that have no record.
+
+        Without a link on the host the Pod is gone: its record is deleted.
+        """
+        async with self._removing:
+            there = pod_ports(self._database.view, self._bridge)
+            problems = await asyncio.to_thread(self._record, there)
+            lost = self._records.interfaces - {port.interface for port in there}
+            declared = []
+            for port in await self._with_link(lost) if lost else ():
+                try:
+                    await declare_pod_port(self._database, self._bridge, port)
+                    declared.append(port)
+                except SwitchRefusedError as error:
+                    problems.append(_not_restored(port, error))
+        containers = set()
+        for port in declared:
+            try:
+                await port_number(self._database, self._bridge, port.interface)
+                containers.add(port.container_id)
+            except SwitchRefusedError as error:
+                problems.append(_not_restored(port, error))
+        if containers:
+            _log.warning("the bridge had lost ports of Pods; they are restored", pods=len(containers))
+        return Restored(frozenset(containers), (*problems, *self._records.problems))
+
+    def _record(self, ports: Sequence[PodPort]) -> list[str]:
+        """An agent before there were records attached them, or their record cannot be read."""
+        try:
+            for port in ports:
+                if port.interface not in self._records.ports:
+                    self._records.save(port)
+        except OSError as error:
+            return [f"the record of a Pod's port cannot be written: {error}; it is tried again"]
+        return []
+
+    async def _with_link(self, lost: AbstractSet[str]) -> list[PodPort]:
+        """Those whose Pod is still there. The other records are deleted."""
+        links = {link.host_interface: link.namespace for link in await self._links()}
+        recorded = [port for interface, port in self._records.ports.items() if interface in lost]
+        stale = {port.interface for port in recorded if port.netns and links.get(port.interface) != port.netns}
+        for interface in stale | (lost - links.keys()):
+            await asyncio.to_thread(self._records.forget, interface)
+        return [port for port in recorded if port.interface in self._records.ports]
 
 
 def present_pods(
     database: Database,
     bridge: str,
     known: Mapping[str, AttachedPod] | None,
+    restored: AbstractSet[str],
     report: Callable[[Area, Iterable[str]], object],
 ) -> dict[str, AttachedPod]:
-    """At the start (nothing is known) those that the bridge remembers; later those known, with their present ports."""
+    """At the start (nothing is known) all that have a port; later those known or restored, with their present ports."""
     remembered = attached_pods(database.view, bridge)
     by_container = {pod.container_id: pod for pod in remembered.pods}
     if known is None:
         report(Area.PORTS, remembered.problems)
         return by_container
     attached = {port.container_id for port in pod_ports(database.view, bridge)}
-    return {
-        container_id: by_container.get(container_id, pod)
-        for container_id, pod in known.items()
-        if container_id in attached
-    }
+    kept = {container_id: pod for container_id, pod in known.items() if container_id in attached}
+    wanted = known.keys() | restored
+    present = {container_id: by_container[container_id] for container_id in by_container if container_id in wanted}
+    return kept | present
+
+
+def _not_restored(port: PodPort, error: SwitchRefusedError) -> str:
+    return f"Pod {port.namespace}/{port.name} has no network, its port was lost and cannot be made again: {error}"

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 SECONDS_TO_BE_READY = seconds(20)
 SECONDS_TO_CONVERGE = seconds(20)
 SECONDS_BETWEEN_LOOKS = 0.02
+BRIDGE = "br-int"  # unless the scenario's configuration names another
 CNI_VERSION = "1.1.0"
 PLUGIN_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))  # Debian's, and the CNI project's
 
@@ -110,6 +111,9 @@ class Agents:
         match action.verb:
             case "restartSwitch":
                 await stack.switch.restart()
+                return
+            case "deleteBridge" | "loseDatabase":
+                await _take_away(stack, action.verb, str(configuration.get("bridge", BRIDGE)))
                 return
             case "killAgent" if stack.agent:
                 await stack.agent.kill()
@@ -231,6 +235,16 @@ def _network_configuration(stack: _Stack, pod: Pod) -> dict[str, object]:
         "agentSocket": str(stack.run_directory / "cni.sock"),
         **({"args": {"cni": {"ips": wanted}}} if wanted else {}),
     }
+
+
+async def _take_away(stack: _Stack, verb: str, bridge: str) -> None:
+    """The bridge, or the whole database. A running agent has begun to repair it when this returns."""
+    if verb == "deleteBridge":
+        await stack.switch.delete_bridge(bridge)
+    else:
+        await stack.switch.lose_database()
+    if stack.agent:
+        await stack.switch.has_bridge(bridge)
 
 
 def _plugin(name: str) -> Path:

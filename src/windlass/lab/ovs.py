@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 from contextlib import suppress
 from functools import cache
@@ -11,11 +12,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from windlass.lab.labs import LabError
+from windlass.lab.patiences import seconds
 from windlass.lab.processes import Child, program
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+SECONDS_FOR_A_CHANGE = seconds(20)
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 _KERNEL_MODULE = Path("/sys/module/openvswitch")
 # A cluster shares this machine's cores: one thread of each kind a switch is enough. Its revalidator looks around more
@@ -59,16 +62,25 @@ class Switch:
 
     async def start(self) -> None:
         self.folder.mkdir(parents=True)
-        (self.folder / "conf.db").write_bytes(await asyncio.to_thread(_empty_database))
-        self._database = self._daemon("ovsdb-server", "conf.db", f"--remote=punix:{self.folder}/db.sock")
-        await self._database.listening(self.folder / "db.sock")
-        await self._start_switch()
+        await self._start_with_empty_database()
 
     async def restart(self) -> None:
         """As an upgrade does: the database stays. In userspace, the bridge's interfaces go and come with the daemon."""
         if self._switch:
             await self._switch.stop()
         await self._start_switch()
+
+    async def lose_database(self) -> None:
+        await self.end()
+        await self._start_with_empty_database()
+
+    async def delete_bridge(self, bridge: str) -> None:
+        """Returns when ovs-vswitchd has removed it. An agent may have made it again by then."""
+        await self._run("ovs-vsctl", "del-br", bridge)
+
+    async def has_bridge(self, bridge: str) -> None:
+        """Returns when the database has a bridge of this name."""
+        await self._run("ovs-vsctl", "wait-until", "Bridge", bridge)
 
     async def settled(self) -> None:
         """Returns when no packet is handled by former flows any more: the datapath has them for a moment longer."""
@@ -82,6 +94,26 @@ class Switch:
 
     async def end(self) -> None:
         await asyncio.gather(*(daemon.kill() for daemon in (self._switch, self._database) if daemon))
+
+    async def _start_with_empty_database(self) -> None:
+        (self.folder / "conf.db").write_bytes(await asyncio.to_thread(_empty_database))
+        await self._start_database()
+        await self._start_switch()
+
+    async def _start_database(self) -> None:
+        self._database = self._daemon("ovsdb-server", "conf.db", f"--remote=punix:{self.folder}/db.sock")
+        await self._database.listening(self.folder / "db.sock")
+
+    async def _run(self, tool: str, *words: str) -> None:
+        process = await asyncio.create_subprocess_exec(
+            *(program(tool), f"--timeout={SECONDS_FOR_A_CHANGE:.0f}", *words),
+            env={**os.environ, **self.environment},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, complaint = await process.communicate()
+        if process.returncode:
+            said = complaint.decode(errors="replace").strip()
+            raise LabError(f"Node {self._node}: {tool} {' '.join(words)} failed: {said}")
 
     async def _start_switch(self) -> None:
         # In user space it would lose a few packets of tunnels with every Pod; the agent tells it the routes.

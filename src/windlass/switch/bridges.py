@@ -6,7 +6,8 @@ Pods' ports are in `pod_ports`. Ports that somebody else put on the bridge are l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -117,6 +118,27 @@ async def add_uplink(db: Database, spec: BridgeSpec) -> int:
 async def remove_uplink(db: Database, bridge: str) -> None:
     """When this returns, the NIC is the host's again."""
     await db.carried_out(await db.change(lambda view: _without(view, bridge, Role.UPLINK)))
+
+
+@asynccontextmanager
+async def requiring_bridge(db: Database, bridge: str) -> AsyncIterator[None]:
+    """Ends the block with SwitchUnreachableError once the bridge is deleted: what it waits for would never come."""
+    deleted = asyncio.create_task(db.wait_for(lambda view: bridge not in view.bridges), name=f"{bridge} is deleted")
+    try:
+        async with asyncio.timeout(None) as limit:
+
+            def end(_: asyncio.Task[bool]) -> None:
+                limit.reschedule(0)
+
+            deleted.add_done_callback(end)
+            try:
+                yield
+            finally:
+                deleted.remove_done_callback(end)
+    except TimeoutError:
+        raise SwitchUnreachableError(f"{bridge}: the bridge was deleted; it is made again") from None
+    finally:
+        deleted.cancel()
 
 
 async def port_number(db: Database, bridge: str, interface: str) -> int:

@@ -23,6 +23,8 @@ _PAUSES = (0.01, 0.02, 0.05, 0.1)
 # "User: 0.0.0.0/0 dev br-int GW 10.176.25.1 SRC 10.176.25.11"; those that it copied are not the "User"'s.
 _SHOWN = re.compile(r"^User: (?P<destination>\S+) dev (?P<bridge>\S+)(?: GW (?P<via>\S+))?", re.MULTILINE)
 
+_LISTENING = re.compile(r"ipv[46]\(dst=([^,]+),")  # in each line of `tnl/ports/show -v`
+
 
 @dataclass(frozen=True, slots=True)
 class TunnelRoute:
@@ -30,13 +32,21 @@ class TunnelRoute:
     via: IPAddress | None = None
 
 
-async def tell_routes(socket: str, bridge: str, wanted: Collection[TunnelRoute]) -> None:
-    """These and no others lead out by the bridge interface. Where they do already, nothing is changed."""
+async def tell_routes(
+    socket: str, bridge: str, wanted: Collection[TunnelRoute], addresses: Collection[IPAddress]
+) -> None:
+    """These and no others lead out by the bridge interface. Where they do already, nothing is changed.
+
+    `addresses` are the bridge interface's. A switch that receives no tunnel packets at any of them has lost the bridge
+    interface and got it back since it was told: it keeps the routes then, but has to be told again to listen there.
+    """
     known = set(shown_routes(await ask(socket, "ovs/route/show"), bridge))
-    destinations = {route.destination for route in wanted}
-    for route in known:
+    listens = set(listening_addresses(await ask(socket, "tnl/ports/show", "-v")))
+    destinations = {route.destination for route in wanted} if listens & set(addresses) else set()
+    for route in list(known):
         if route.destination not in destinations:
             await ask(socket, "ovs/route/del", str(route.destination))
+            known.remove(route)
     for route in wanted:
         if route not in known:
             await _add(socket, bridge, route)
@@ -48,6 +58,11 @@ def shown_routes(text: str, bridge: str) -> Iterator[TunnelRoute]:
         if shown["bridge"] == bridge:
             via = ip_address(shown["via"]) if shown["via"] else None
             yield TunnelRoute(ip_network(shown["destination"]), via)
+
+
+def listening_addresses(text: str) -> Iterator[IPAddress]:
+    """Of the answer to `tnl/ports/show -v`: where tunnel packets are received."""
+    yield from (ip_address(address) for address in _LISTENING.findall(text))
 
 
 async def _add(socket: str, bridge: str, route: TunnelRoute) -> None:

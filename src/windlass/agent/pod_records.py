@@ -1,0 +1,128 @@
+"""A small file for each attached Pod, so that its port can be made again when Open vSwitch's database is lost.
+
+Whether a recorded Pod is still there is not decided here: that is up to the host's links.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from windlass.switch.pod_ports import PodPort
+
+FOLDER: Final = "pods"  # in the agent's state directory
+
+
+class PodRecords:
+    """The records of one Node, in memory and on disk. Read once: no other process writes them."""
+
+    def __init__(self, state_directory: Path) -> None:
+        self._folder = state_directory / FOLDER
+        self._ports: dict[str, PodPort] = {}
+        self._unreadable: dict[str, str] = {}  # sentences, by interface
+        with suppress(FileNotFoundError):
+            for file in sorted(self._folder.glob(f"*{_SUFFIX}")):
+                self._load(file)
+
+    @property
+    def ports(self) -> Mapping[str, PodPort]:
+        """By interface on the host."""
+        return self._ports
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return tuple(self._unreadable.values())
+
+    @property
+    def interfaces(self) -> frozenset[str]:
+        """Of all records, also those that cannot be read."""
+        return frozenset(self._ports) | frozenset(self._unreadable)
+
+    def save(self, port: PodPort) -> None:
+        """The record is on disk, whole, when this returns. OSError if it cannot be written: then it is as it was."""
+        if self._ports.get(port.interface) == port:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        fresh = self._folder / f".{port.interface}.new"
+        with fresh.open("wb") as file:
+            file.write(msgspec.json.encode(_written(port)) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._file(port.interface))
+        _sync(self._folder)
+        self._ports[port.interface] = port
+        self._unreadable.pop(port.interface, None)
+
+    def forget(self, interface: str) -> None:
+        """A crash may bring the record back; it is stale then, for its link is gone."""
+        self._ports.pop(interface, None)
+        self._unreadable.pop(interface, None)
+        self._file(interface).unlink(missing_ok=True)
+
+    def _file(self, interface: str) -> Path:
+        return self._folder / f"{interface}{_SUFFIX}"
+
+    def _load(self, file: Path) -> None:
+        interface = file.name.removesuffix(_SUFFIX)
+        try:
+            port = _read(interface, msgspec.json.decode(file.read_bytes(), type=_Record))
+        except (OSError, msgspec.MsgspecError, ValueError) as error:
+            self._unreadable[interface] = (
+                f"{file} cannot be read: {error}; should Open vSwitch lose its database, the Pod with host interface "
+                f"{interface} has to be made again; the record is written anew while the bridge has the Pod's port"
+            )
+        else:
+            self._ports[interface] = port
+
+
+_SUFFIX: Final = ".json"
+
+
+class _Record(msgspec.Struct, rename="camel"):
+    """The interface is the file's name."""
+
+    container_id: str
+    namespace: str
+    name: str
+    mac: str
+    addresses: list[str]
+    netns: str = ""
+
+
+def _written(port: PodPort) -> _Record:
+    return _Record(
+        container_id=port.container_id,
+        namespace=port.namespace,
+        name=port.name,
+        mac=port.mac,
+        addresses=[str(address) for address in port.addresses],
+        netns=port.netns,
+    )
+
+
+def _read(interface: str, record: _Record) -> PodPort:
+    return PodPort(
+        interface=interface,
+        container_id=record.container_id,
+        namespace=record.namespace,
+        name=record.name,
+        mac=record.mac,
+        addresses=tuple(ip_address(address) for address in record.addresses),
+        netns=record.netns,
+    )
+
+
+def _sync(folder: Path) -> None:
+    if os.name == "nt":  # a folder cannot be opened there
+        return
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
