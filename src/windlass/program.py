@@ -15,7 +15,7 @@ from msgspec import Struct
 from windlass.model.nodes import LocalNode, NodeState
 from windlass.model.services import Service
 from windlass.openflow.flows import Flow, Group
-from windlass.pipeline import connections, pods, ports, responders, routing, sctp, services
+from windlass.pipeline import connections, icmp_errors, pods, ports, responders, routing, sctp, services
 
 
 class Kind(Enum):
@@ -89,6 +89,7 @@ def part(state: NodeState, owner: Owner) -> AnyPart:
                     *responders.flows(node),
                     *pods.flows(node),
                     *connections.flows(node),
+                    *icmp_errors.flows(node),
                     *sctp.flows(node),
                     *routing.flows(node),
                     *services.flows(node),

@@ -304,9 +304,12 @@ TO = "to: {address: 1.2.3.4, port: 80}"
         ),
         (
             probe(f"{FROM}, to: {{pod: a/b, port: 80, node: win-1}}"),
-            "spec.to.node: only nodePort, loadBalancer and externalIP",
+            "spec.to.node: only service, nodePort, loadBalancer and externalIP",
         ),
-        (probe(f"{FROM}, to: {{address: 1.2.3.4, port: 80, family: IPv4}}"), "spec.to.family: only service and pod"),
+        (
+            probe(f"{FROM}, to: {{address: 1.2.3.4, port: 80, family: IPv4}}"),
+            "spec.to.family: only service, loadBalancer, externalIP and pod",
+        ),
         (probe(f"{FROM}, {TO}, connections: 0"), "spec.connections: 0 is too few"),
         (probe(f"{FROM}, {TO}, bytes: -1"), "spec.bytes: must not be negative"),
         (

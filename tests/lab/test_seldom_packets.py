@@ -1,7 +1,7 @@
 """What a Service's clients and endpoints seldom send: fragments, and ICMP errors about what another has sent.
 
-Errors by IPv4. The userspace datapath (Open vSwitch 3.1) spoils ICMPv6 errors when it translates them: it
-adjusts a TCP or UDP checksum in them, which is not there.
+Errors by IPv4: about UDP the userspace datapath (Open vSwitch 3.1) damages ICMPv6 errors when it translates them, as it
+adjusts the checksum of UDP, which is not there, and so the MTU. The scenario services/path-mtu has IPv6 with TCP.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import errno
 import socket
 import struct
 from contextlib import asynccontextmanager, contextmanager
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,8 +65,10 @@ ENDPOINTS = {
     "node-kept": (NODE, "here", ("node", "here")),
 }
 SERVICE = """
-  - {{apiVersion: v1, kind: Service, metadata: {{name: {name}}}, spec: {{type: NodePort, clusterIP: 10.96.0.{number},
-     externalTrafficPolicy: {policy}, ports: [{{port: 53, protocol: UDP, nodePort: {node_port}}}]}}}}
+  - {{apiVersion: v1, kind: Service, metadata: {{name: {name}}}, spec: {{type: LoadBalancer,
+     clusterIP: 10.96.0.{number}, externalTrafficPolicy: {policy},
+     ports: [{{port: 53, protocol: UDP, nodePort: {node_port}}}]}},
+     status: {{loadBalancer: {{ingress: [{{ip: 198.51.100.{number}}}]}}}}}}
   - {{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4,
      metadata: {{name: {name}, labels: {{kubernetes.io/service-name: {name}}}}},
      endpoints: [{{addresses: [{address}], nodeName: {node}}}], ports: [{{name: "", port: 9999, protocol: UDP}}]}}
@@ -99,24 +102,36 @@ async def standing(scenario: Scenario) -> AsyncIterator[Cluster]:
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
         for step, world in scenario.worlds():
             await cluster.reach(world, step.actions)
+        await cluster.route({ip_address(external_address(name)): "here" for name in SERVICES})
         yield cluster
+
+
+def external_address(name: str) -> str:
+    return f"198.51.100.{SERVICES[name] - 30000}"
+
+
+def entries() -> Iterator[tuple[str, tuple[str, int]]]:
+    """Of each Service: its NodePort, and its load balancer's address."""
+    for name, node_port in SERVICES.items():
+        yield name, (NODE, node_port)
+        yield name, (external_address(name), 53)
 
 
 @needs_root
 async def test_who_sent_too_much_hears_of_it(scenario):
     async with standing(scenario) as cluster:
         router = cluster.lab.namespace("underlay")
-        for name, node_port in SERVICES.items():
+        for name, entry in entries():
             endpoint, node, place = ENDPOINTS[name]
             with (
                 speaker(cluster.lab.namespace(*place)) as server,
                 speaker(cluster.lab.namespace("host", "client")) as client,
             ):
                 server.bind((endpoint, PORT))
-                client.connect((NODE, node_port))
+                client.connect(entry)
                 seen = await talk(client, server, b"?", b"!")
 
-                too_big(router, NODE, (NODE, node_port), client.getsockname())
+                too_big(router, entry[0], entry, client.getsockname())
                 assert await complaint(server) == errno.EMSGSIZE, f"about what the endpoint of {name} sent"
                 if node == "there":  # else nobody is between, who could complain
                     too_big(router, seen[0], seen, (endpoint, PORT))
@@ -131,14 +146,14 @@ async def test_long_datagrams(scenario):
     But for the first datagram of a connection, which nobody knows yet: see `test_long_datagrams`.
     """
     async with standing(scenario) as cluster:
-        for name, node_port in SERVICES.items():
+        for name, entry in entries():
             endpoint, _, place = ENDPOINTS[name]
             with (
                 speaker(cluster.lab.namespace(*place)) as server,
                 speaker(cluster.lab.namespace("host", "client")) as client,
             ):
                 server.bind((endpoint, PORT))
-                client.connect((NODE, node_port))
+                client.connect(entry)
                 for question, answer in ((b"?", LONG), (LONG, b"!"), (LONG, LONG)):
                     seen = await talk(client, server, question, answer)
                 assert (seen == client.getsockname()) == name.endswith("kept")

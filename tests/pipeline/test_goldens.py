@@ -29,7 +29,7 @@ CLUSTERS = {
     "windows": small_cluster(TrafficMode.ENCAP, Family.IPV4, os=OperatingSystem.WINDOWS),
     "dual-stack": small_cluster(TrafficMode.HYBRID, *BOTH),
     "ipv6": small_cluster(TrafficMode.ENCAP, Family.IPV6),
-    "userspace": over_sctp(small_cluster(TrafficMode.ENCAP, Family.IPV4)),
+    "userspace": over_sctp(small_cluster(TrafficMode.ENCAP, *Family)),
 }
 
 

@@ -111,10 +111,10 @@ class Target(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
             check_port("port", self.port)
         if self.node_port and not self.node:
             raise ValueError("node: is missing; a NodePort is asked of one Node")
-        if self.node and not (self.node_port or self.load_balancer or self.external_ip):
-            raise ValueError("node: only nodePort, loadBalancer and externalIP are asked of a Node")
-        if self.family and not (self.service or self.pod):
-            raise ValueError("family: only service and pod have a family to choose")
+        if self.node and (self.pod or self.address) and not self.node_port:
+            raise ValueError("node: only service, nodePort, loadBalancer and externalIP are asked of a Node")
+        if self.family and (self.node_port or self.address):
+            raise ValueError("family: only service, loadBalancer, externalIP and pod have a family to choose")
 
 
 class Expectation(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

@@ -129,7 +129,7 @@ def _probes(
             if protocol != "TCP":
                 plain["protocol"] = protocol
             to = _mapping(plain.get("to"))
-            if second and ("service" in to or "pod" in to):
+            if second and to.keys() & {"service", "loadBalancer", "externalIP", "pod"}:
                 plain["to"] = {**to, "family": family}
             if family or _is_within(plain, variant):
                 yield {

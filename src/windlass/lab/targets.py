@@ -71,11 +71,16 @@ def seen_address(probe: Probe, destination: Destination, world: World) -> IPAddr
 
 def _destination(probe: Probe, world: World, addresses: Addresses) -> Destination:
     to, protocol = probe.spec.target, probe.spec.protocol
+    family = to.family.family if to.family else None
     client_node = _node_of_source(probe.spec.source, world)
     if to.service:
         service = _service("to.service", to.service, world)
-        address = _of_family("to.service", service.cluster_ips, to.family.family if to.family else None, service.key)
-        return Destination(address, _service_port(to.port, service, protocol).port, client_node)
+        address = _of_family("to.service", service.cluster_ips, family, service.key)
+        port = _service_port(to.port, service, protocol).port
+        if client_node or not to.node:
+            return Destination(address, port, client_node)
+        entry = _node("to.node", to.node, world)
+        return Destination(address, port, entry.name, via=entry.name)
     if to.node_port:
         service, node = _service("to.nodePort", to.node_port, world), _node("to.node", to.node, world)
         address = ip_address(to.address) if to.address else next(iter(node.addresses.values()))
@@ -84,7 +89,7 @@ def _destination(probe: Probe, world: World, addresses: Addresses) -> Destinatio
         kind, key = ("loadBalancer", to.load_balancer) if to.load_balancer else ("externalIP", to.external_ip)
         service = _service(f"to.{kind}", key, world)
         ips = service.load_balancer_ips if to.load_balancer else service.external_ips
-        address = _of_family(f"to.{kind}", ips, None, service.key)
+        address = _of_family(f"to.{kind}", ips, family, service.key)
         port = _service_port(to.port, service, protocol).port
         if client_node:  # the client's own Node takes it; the underlay has no say
             return Destination(address, port, client_node)
@@ -92,7 +97,6 @@ def _destination(probe: Probe, world: World, addresses: Addresses) -> Destinatio
         return Destination(address, port, entry.name, via=entry.name)
     if to.pod:
         pod = _pod("to.pod", to.pod, world)
-        family = to.family.family if to.family else None
         address = _of_family("to.pod", addresses.get(pod.key, ()), family, pod.key)
         return Destination(address, _pod_port(to.port, pod, protocol), client_node or pod.spec.node_name)
     address = ip_address(to.address)

@@ -155,6 +155,7 @@ CT_STATE = _field("ct_state", 32, 105, Notation.HEX, _NICIRA)
 CT_ZONE = _field("ct_zone", 16, 106, oxm_class=_NICIRA, maskable=False)
 CT_MARK = _field("ct_mark", 32, 107, Notation.HEX, _NICIRA)
 CT_LABEL = _field("ct_label", 128, 108, Notation.HEX, _NICIRA)
+CT_IPV6_DST = _field("ct_ipv6_dst", 128, 123, Notation.IPV6, _NICIRA)  # where the connection's first packet went
 
 FIELDS: tuple[Field, ...] = tuple(_declared)
 

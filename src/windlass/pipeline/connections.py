@@ -46,7 +46,6 @@ from windlass.pipeline.layout import (
 
 ECHO_REQUEST = {Family.IPV4: 8, Family.IPV6: 128}
 ECHO_REPLY = {Family.IPV4: 0, Family.IPV6: 129}
-ICMP_ERRORS = {Family.IPV4: (3, 11, 12), Family.IPV6: (1, 2, 3, 4)}
 ANY_FRAGMENT = IP_FRAG(1, 1)
 
 
@@ -86,16 +85,9 @@ def answers_to_pods(node: LocalNode, family: Family) -> Iterator[Flow]:
         yield UPLINK.flow(NORMAL, to_node, destination_port(family, number, *SNAT_PORT_MASK)).then(
             goto(UN_SNAT), why="to a port that Pods use as their Node: an answer to one of them?"
         )
-    for kind in (ECHO_REPLY[family], *ICMP_ERRORS[family]):
-        yield UPLINK.flow(NORMAL, to_node, icmp(family, kind)).then(
-            goto(UN_SNAT), why="an echo reply or an error: for a Pod that left as its Node?"
-        )
-    if not datapath.icmp_errors:
-        # Where ct cannot tell whom an error is about it leaves it as it is, and it goes to the host below.
-        for kind in ICMP_ERRORS[family]:
-            yield CONNTRACK.flow(NORMAL, FROM_UPLINK, to_node, icmp(family, kind)).then(
-                Ct(POD_ZONE, table=CONNTRACK_STATE.number, nat=Nat()), why="an error about a packet of a Pod's?"
-            )
+    yield UPLINK.flow(NORMAL, to_node, icmp(family, ECHO_REPLY[family])).then(
+        goto(UN_SNAT), why="echo reply from the wire: look up whether a Pod left as the Node to ask for it"
+    )
     yield UPLINK.flow(NORMAL, to_node, ANY_FRAGMENT).then(
         goto(UN_SNAT), why="a fragment has no port to tell: connection tracking reassembles it"
     )

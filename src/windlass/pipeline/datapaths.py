@@ -35,6 +35,9 @@ class Datapath:
     portless: tuple[int, ...]  # what it knows by addresses alone: `sctp` tells those connections apart
     reassembles: bool  # what comes in fragments leaves connection tracking as one; else flows meet them, without ports
     icmp_errors: bool  # whether it also knows the connection that an ICMP error is about
+    # When it translates an outer address of an ICMPv6 error, it also adjusts what it takes for the checksum of TCP or
+    # UDP: bytes of the quoted source address (TCP) or of the MTU (UDP). An address that stays the same adjusts nothing.
+    damages_icmpv6_errors: bool
     unmatched: frozenset[Field]  # accepted in a match, and ignored
     unwritten: frozenset[Field]  # accepted in an action, and not applied
     routes_answers: bool  # its host can route an answer by the way that the question came, wherever the client is
@@ -49,6 +52,7 @@ DATAPATHS = {
         portless=(),
         reassembles=True,
         icmp_errors=True,
+        damages_icmpv6_errors=False,
         unmatched=frozenset(),
         unwritten=frozenset(),
         routes_answers=True,
@@ -62,6 +66,7 @@ DATAPATHS = {
         portless=(),
         reassembles=True,
         icmp_errors=False,  # they come out of ct as invalid
+        damages_icmpv6_errors=False,
         unmatched=frozenset({TCP_FLAGS, PKT_MARK}),
         unwritten=frozenset({PKT_MARK, IPV6_SRC, IPV6_DST, SCTP_SRC, SCTP_DST}),
         routes_answers=False,
@@ -76,6 +81,7 @@ USERSPACE = replace(
     transports=(TCP, UDP),
     portless=(SCTP,),
     reassembles=False,
+    damages_icmpv6_errors=True,
 )
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from windlass.model.families import Family, IPAddress, family_of
 from windlass.model.nodes import LocalNode
 from windlass.model.services import Endpoint, Frontend, Protocol, Reach, Service, ServicePort
-from windlass.openflow.actions import Action, Ct, Move, Nat, Output, ToController, ToGroup
+from windlass.openflow.actions import Action, Ct, Move, Nat, Output, Set, ToController, ToGroup
 from windlass.openflow.fields import (
     IN_PORT,
     LOCAL_PORT,
@@ -31,9 +31,10 @@ from windlass.openflow.fields import (
 from windlass.openflow.flows import Bucket, Flow, Group, Translations
 from windlass.openflow.matches import Condition
 from windlass.pipeline import affinity, sctp
-from windlass.pipeline.connections import ANY_FRAGMENT, ICMP_ERRORS
+from windlass.pipeline.connections import ANY_FRAGMENT
 from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.declarations import goto
+from windlass.pipeline.icmp_errors import ICMP_ERRORS
 from windlass.pipeline.layout import (
     CLASSIFIER,
     CONNTRACK,
@@ -61,6 +62,7 @@ from windlass.pipeline.layout import (
     NODE_PORT_FILTER,
     NORMAL,
     POD_ZONE,
+    RELATED_ORIGINAL,
     SERVICE_LB,
     SERVICE_SNAT_PORT_MASK,
     SERVICE_SNAT_PORTS,
@@ -158,6 +160,9 @@ def to_endpoints(node: LocalNode, family: Family) -> Iterator[Flow]:
             yield L3_FORWARDING.flow(HIGH, origin, CT_SERVICE, CT_MASQUERADE, to_host).then(
                 SNAT_VIRTUAL.set(), *out_of_gateway(node), why="to an endpoint on this host, by policy Cluster"
             )
+    yield L3_FORWARDING.flow(MISS, ip(family), FROM_UPLINK, CT_SERVICE.unset).then(
+        Output(LOCAL_PORT), why="from the wire, for no Pod and no Service: deliver to the host"
+    )
     for origin in (FROM_GATEWAY, FROM_UPLINK, FROM_TUNNEL):
         yield L3_FORWARDING.flow(MISS, ip(family), origin, CT_SERVICE).then(
             SNAT.set(),
@@ -181,29 +186,32 @@ def by_the_bridge(node: LocalNode, family: Family) -> Iterator[Flow]:
 
 def translations(node: LocalNode, family: Family) -> Iterator[Flow]:
     """Clients of Services that an endpoint must see as somebody else, so that its answers come back here."""
-    gateway, as_node = node.gateway(family), node.addresses[family].ip
+    gateway, as_node, virtual = node.gateway(family), node.addresses[family].ip, VIRTUAL_CLIENT[family]
     # L3Forwarding sets one of these at most. The matches say so, too: of one priority no two may fit a packet.
     outside, on_host, itself = SNAT, (SNAT.unset, *SNAT_VIRTUAL), (SNAT.unset, SNAT_VIRTUAL.unset, *HAIRPIN)
-    cases: tuple[tuple[int, Condition, Nat, str], ...] = (
-        (TOP, outside, Nat(as_node, ports=SERVICE_SNAT_PORTS), "an endpoint outside sees the Node"),
-        (
-            TOP,
-            on_host,
-            Nat(VIRTUAL_CLIENT[family], ports=VIRTUAL_SNAT_PORTS),
-            "an endpoint on this host sees the virtual client",
-        ),
-        (TOP, itself, Nat(gateway, ports=GATEWAY_SNAT_PORTS), "a Pod that is its own endpoint sees the gateway"),
-        (HIGH, CT_MASQUERADE, Nat(gateway, ports=GATEWAY_SNAT_PORTS), "policy Cluster: the endpoint sees the gateway"),
+    cases: tuple[tuple[int, Condition, IPAddress, tuple[int, int], str], ...] = (
+        (TOP, outside, as_node, SERVICE_SNAT_PORTS, "an endpoint outside sees the Node"),
+        (TOP, on_host, virtual, VIRTUAL_SNAT_PORTS, "an endpoint on this host sees the virtual client"),
+        (TOP, itself, gateway, GATEWAY_SNAT_PORTS, "a Pod that is its own endpoint sees the gateway"),
+        (HIGH, CT_MASQUERADE, gateway, GATEWAY_SNAT_PORTS, "policy Cluster: the endpoint sees the gateway"),
     )
     table = L2_FORWARDING_OUT.number
-    for tracking, (priority, condition, seen_as, why) in product(sctp.trackings(node), cases):
+    for tracking, (priority, condition, seen_as, ports, why) in product(sctp.trackings(node), cases):
         when: tuple[Condition, ...] = (tracking.packets(family), CT_SERVICE, condition)
-        nat = seen_as if tracking.with_ports else replace(seen_as, ports=None)
+        nat = Nat(seen_as, ports=ports if tracking.with_ports else None)
         commit = Ct(tracking.snat_zone, table, commit=True, nat=nat)
         yield CONNTRACK_COMMIT.flow(priority + tracking.above, *when, NEW).then(commit, why=why)
         yield CONNTRACK_COMMIT.flow(priority + tracking.above, *when, ESTABLISHED_ORIGINAL).then(
             Ct(tracking.snat_zone, table, nat=Nat()), why=why
         )
+    if family is Family.IPV6 and datapath_of(node).damages_icmpv6_errors:
+        for priority, condition, seen_as, _, why in cases:
+            error = (*icmp(family), RELATED_ORIGINAL, *CT_SERVICE)
+            yield CONNTRACK_COMMIT.flow(priority + 1, error, condition).then(
+                Set(source(seen_as)[1]),  # which it gets anyway: so there is nothing left to adjust for
+                Ct(SNAT_ZONE, table, nat=Nat()),
+                why=f"ICMPv6 error about an answer: {why}",
+            )
 
 
 # --- what one Service asks for --------------------------------------------------------------------------------------
@@ -222,6 +230,7 @@ def service_flows(node: LocalNode, service: Service) -> Iterator[Flow]:
                 yield from serves(node, service, port, own, stands_for=frontend.address)
         if port.affinity_seconds:
             yield from remembers(node, service, port)
+    yield from fragments_enter(node, service)
     yield from host_endpoint_answers(node, service)
     for address in service.cluster_ips:
         if family_of(address) in node.families:
@@ -245,6 +254,17 @@ def enters(service: Service, port: ServicePort, frontend: Frontend) -> Iterator[
         case Reach.EXTERNAL if frontend.address is not None:
             yield UPLINK.flow(NORMAL, destination(frontend.address), ports).then(
                 goto(UN_SNAT), why=f"an external address of Service {service.key}"
+            )
+
+
+def fragments_enter(node: LocalNode, service: Service) -> Iterator[Flow]:
+    """To external addresses; those to the Node's own are looked up anyway. Services that share one ask for one flow."""
+    frontends = (frontend for port in _served(node, service) for frontend in port.frontends)
+    external = (f.address for f in frontends if f.reach is Reach.EXTERNAL and f.address is not None)
+    for address in dict.fromkeys(external):
+        if address != node.addresses[family_of(address)].ip:
+            yield UPLINK.flow(NORMAL, destination(address), ANY_FRAGMENT).then(
+                goto(UN_SNAT), why="fragment to an external address of Services: look up its connection"
             )
 
 
