@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from windlass.model.nodes import LocalNode, NodeState
 from windlass.model.services import Service
-from windlass.openflow.flows import Flow, Group
-from windlass.pipeline import connections, icmp_errors, pods, ports, responders, routing, sctp, services
+from windlass.openflow.flows import Flow, Group, Meter
+from windlass.pipeline import connections, icmp_errors, pods, ports, rejects, responders, routing, sctp, services
 
 
 class Kind(Enum):
@@ -42,6 +42,7 @@ class Part(Struct, frozen=True):
 
     flows: tuple[Flow, ...] = ()
     groups: tuple[Group, ...] = ()
+    meters: tuple[Meter, ...] = ()
 
 
 class ServicePart(Struct, frozen=True, gc=False):
@@ -57,6 +58,10 @@ class ServicePart(Struct, frozen=True, gc=False):
     @property
     def groups(self) -> tuple[Group, ...]:
         return tuple(services.service_groups(self.node, self.service))
+
+    @property
+    def meters(self) -> tuple[Meter, ...]:
+        return ()
 
 
 AnyPart: TypeAlias = Part | ServicePart
@@ -93,7 +98,9 @@ def part(state: NodeState, owner: Owner) -> AnyPart:
                     *sctp.flows(node),
                     *routing.flows(node),
                     *services.flows(node),
-                )
+                    *rejects.flows(node),
+                ),
+                meters=tuple(rejects.meters(node)),
             )
         case Kind.PEER if owner.name in state.peers:
             return Part(flows=tuple(routing.peer_flows(node, state.peers[owner.name])))

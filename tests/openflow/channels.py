@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from switches import Switch
-from windlass.openflow.wire import bundles, errors, flows, groups, messages
+from windlass.openflow.wire import bundles, errors, flows, groups, messages, meters
 from windlass.openflow.wire.errors import OpenFlowError
 from windlass.openflow.wire.flows import EncodedFlow
 from windlass.openflow.wire.groups import EncodedGroup
 from windlass.openflow.wire.messages import Header, Type
+from windlass.openflow.wire.meters import EncodedMeter
 
 T = TypeVar("T")
 
@@ -89,12 +90,16 @@ class Channel:
 
     def empty(self) -> None:
         self.accepts(flows.delete_all(self.xid()), groups.delete_all(self.xid()))
+        self.accepts(*(meters.delete(meter, self.xid()) for meter in self.meters()))
 
     def flows(self) -> set[EncodedFlow]:
         return set(self._dump(flows.dump_request, flows.dumped))
 
     def groups(self) -> set[EncodedGroup]:
         return set(self._dump(groups.dump_request, groups.dumped))
+
+    def meters(self) -> set[EncodedMeter]:
+        return set(self._dump(meters.dump_request, meters.dumped))
 
     def _dump(self, request: Callable[[int], bytes], dumped: Callable[[bytes], Iterable[T]]) -> Iterator[T]:
         xid = self.xid()

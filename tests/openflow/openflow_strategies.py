@@ -32,12 +32,13 @@ from windlass.openflow.actions import (
     ToGroup,
 )
 from windlass.openflow.fields import Bits, Field, Notation, Term
-from windlass.openflow.flows import Bucket, Flow, Group
+from windlass.openflow.flows import Bucket, Flow, Group, Meter
 from windlass.openflow.matches import match
 
 T = TypeVar("T")
 
 GROUPS = (1, 2, 3)  # the groups that a flow may lead to: the test must have made them
+METERS = (1, 7)  # no test needs to make them: a meter that is not there limits nothing
 
 _u8, _u16, _u32, _u64 = (st.integers(0, (1 << bits) - 1) for bits in (8, 16, 32, 64))
 _tables = st.integers(0, 253)
@@ -224,7 +225,7 @@ def _learning(draw: DrawFn, packets: Packets) -> Learn:
     )
 
 
-_SENT = st.builds(ToController, st.binary(max_size=24), _u16)
+_SENT = st.builds(ToController, st.binary(max_size=24), _u16, st.sampled_from((0, *METERS)))
 _OUTPUTS = st.one_of(
     _real_ports, st.sampled_from([fields.LOCAL_PORT, fields.IN_PORT_PORT, fields.CONTROLLER_PORT])
 ).map(Output)
@@ -284,3 +285,8 @@ def groups(draw: DrawFn) -> Group:
     buckets = tuple(draw(_buckets(identity)) for identity in identities)
     by = draw(st.sampled_from((None, fields.IPV4_SRC, fields.IPV6_SRC)))
     return Group(draw(st.integers(1, 0xFFFFFEFF)), buckets, "a property holds for it", by)
+
+
+def meters() -> SearchStrategy[Meter]:
+    numbers = st.integers(1, 0xFFFF)
+    return st.builds(Meter, st.integers(1, 100), numbers, numbers, st.just("a test"))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from switches import requires_ovs
 from windlass.openflow import ofctl
-from windlass.openflow.flows import Flow, Group
-from windlass.openflow.wire import flows, groups, matches
+from windlass.openflow.flows import Flow, Group, Meter
+from windlass.openflow.wire import flows, groups, matches, meters
 from windlass.openflow.wire.flows import EncodedFlow
 from windlass.openflow.wire.groups import EncodedGroup
 
@@ -28,6 +28,7 @@ on_one_switch = settings(
 )
 many_flows = st.lists(generated.flows(), min_size=1, max_size=25)
 many_groups = st.lists(generated.groups(), min_size=1, max_size=4)
+many_meters = st.lists(generated.meters(), min_size=1, max_size=4, unique_by=lambda meter: meter.identity)
 
 
 @pytest.fixture
@@ -91,6 +92,24 @@ def test_a_dump_reports_the_groups_whose_text_was_loaded(
 @given(flow=generated.flows())
 def test_a_match_survives_the_wire(flow: Flow) -> None:
     assert matches.decode(matches.encode(flow.match)) == flow.match
+
+
+@on_one_switch
+@given(wanted=many_meters)
+def test_a_dump_reports_the_meters_that_were_sent_or_whose_text_was_loaded(
+    bridge: Bridge, channel: Channel, wanted: list[Meter]
+) -> None:
+    encoded = {meters.encode(meter) for meter in wanted}
+    channel.empty()
+    channel.accepts(*(meters.add(meter, channel.xid()) for meter in encoded))
+    assert channel.meters() == encoded
+    channel.accepts(*(meters.modify(meter, channel.xid()) for meter in encoded))
+    assert channel.meters() == encoded
+    channel.accepts(*(meters.delete(meter, channel.xid()) for meter in encoded))
+    assert channel.meters() == set()
+    for meter in wanted:
+        bridge.ofctl("add-meter", ofctl.meter_text(meter))
+    assert channel.meters() == encoded
 
 
 def encoded_flows(wanted: Iterable[Flow]) -> set[EncodedFlow]:

@@ -181,14 +181,14 @@ class TestPackets:
         to_the_tables = 0xFFFFFFF9
         channel.send(packets.packet_out(self.PACKET, LOCAL_PORT, (Output(to_the_tables),), channel.xid()))
         _, body = channel.await_type(Type.EXPERIMENTER)
+        assert packets.is_packet_in(body)
         packet = packets.parse_packet_in(body)
-        assert packet
         assert (packet.packet, packet.userdata) == (self.PACKET, b"rejected")
         assert (packet.table, packet.cookie, packet.in_port) == (0, flow.cookie, LOCAL_PORT)
         assert reg(5)(0x7F0) in packet.metadata
 
     def test_another_message_of_an_experimenter_is_no_packet(self) -> None:
-        assert packets.parse_packet_in(messages.experimenter(26, 1)[8:]) is None
+        assert not packets.is_packet_in(messages.experimenter(26, 1)[8:])
 
 
 class TestPorts:

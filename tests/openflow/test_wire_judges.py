@@ -49,9 +49,9 @@ from windlass.openflow.fields import (
     ip,
     reg,
 )
-from windlass.openflow.flows import Bucket, Flow, Group
+from windlass.openflow.flows import Bucket, Flow, Group, Meter
 from windlass.openflow.matches import match
-from windlass.openflow.wire import bundles, flows, forwards, groups, messages, monitors, packets, ports
+from windlass.openflow.wire import bundles, flows, forwards, groups, messages, meters, monitors, packets, ports
 
 XID = 0x5EED
 SERVICE = IPv4Address("10.96.0.10")
@@ -67,6 +67,7 @@ SERVICE_FLOW = Flow(
 FLOW = flows.encode(SERVICE_FLOW)
 BUCKET = Bucket(3, (Ct(1, 105, commit=True, nat=Nat(to=ENDPOINT, ports=(8080, 8080))), Resubmit(6)), 50)
 GROUP = groups.encode(Group(9, (BUCKET,), "its endpoints"))
+METER = meters.encode(Meter(7, 100, 200, "a limit"))
 PACKET = bytes(60)
 
 
@@ -159,6 +160,11 @@ def ken_bucket() -> ken.OFPBucket:
     return ken.OFPBucket(3, [ct, ken.NXActionResubmitTable(table_id=6)], [weight])
 
 
+def ken_meter_mod(command: int) -> ken.OFPMeterMod:
+    flags = ken_constants.OFPMF_PKTPS | ken_constants.OFPMF_BURST | ken_constants.OFPMF_STATS
+    return ken.OFPMeterMod(Datapath, command, flags, 7, [ken.OFPMeterBandDrop(100, 200)])
+
+
 def ken_bundle(kind: int) -> ken.OFPBundleCtrlMsg:
     return ken.OFPBundleCtrlMsg(Datapath, 4, kind, 3, [])
 
@@ -191,11 +197,11 @@ CASES = {
         ("OFPT_SET_CONFIG", "miss_send_len=65535"),
         lambda: ken.OFPSetConfig(Datapath, 0, 0xFFFF),
     ),
-    "changes of groups, please": Case(
-        forwards.ask_for_group_changes(XID),
-        ("OFPT_SET_ASYNC", "primary:", "REQUESTFORWARD", "group_mod_request"),
+    "changes of groups and meters, please": Case(
+        forwards.ask_for_changes(XID),
+        ("OFPT_SET_ASYNC", "primary:", "REQUESTFORWARD", "group_mod_request meter_mod_request"),
         lambda: ken.OFPSetAsync(
-            Datapath, [ken.OFPAsyncConfigPropReasons(ken_constants.OFPACPT_REQUESTFORWARD_MASTER, mask=1)]
+            Datapath, [ken.OFPAsyncConfigPropReasons(ken_constants.OFPACPT_REQUESTFORWARD_MASTER, mask=3)]
         ),
     ),
     "userdata, please": Case(
@@ -250,6 +256,29 @@ CASES = {
     ),
     "group dump": Case(
         groups.dump_request(XID), ("OFPST_GROUP_DESC request",), lambda: ken.OFPGroupDescStatsRequest(Datapath)
+    ),
+    "meter added": Case(
+        meters.add(METER, XID),
+        ("OFPT_METER_MOD", "ADD meter=7 pktps burst stats bands=", "type=drop rate=100 burst_size=200"),
+        lambda: ken_meter_mod(ken_constants.OFPMC_ADD),
+    ),
+    "meter modified": Case(
+        meters.modify(METER, XID), ("MOD meter=7 pktps",), lambda: ken_meter_mod(ken_constants.OFPMC_MODIFY)
+    ),
+    "meter deleted": Case(
+        meters.delete(METER, XID),
+        ("DEL meter=7",),
+        lambda: ken.OFPMeterMod(Datapath, ken_constants.OFPMC_DELETE, 0, 7),
+    ),
+    "meter dump": Case(
+        meters.dump_request(XID),
+        ("OFPST_METER_CONFIG request", "meter=all"),
+        lambda: ken.OFPMeterDescStatsRequest(Datapath),
+    ),
+    "statistics of meters": Case(
+        meters.statistics_request(XID),
+        ("OFPST_METER request", "meter=all"),
+        lambda: ken.OFPMeterStatsRequest(Datapath),
     ),
     "port dump": Case(
         ports.dump_request(XID), ("OFPST_PORT_DESC request",), lambda: ken.OFPPortDescStatsRequest(Datapath)
@@ -335,11 +364,14 @@ def within_os_ken(actions: Actions) -> Iterator[Action]:
     """What os-ken can do with actions.
 
     It reads past the end of a copied field (the next test has it build one), writes the padding of a translation
-    behind the action that follows it, and cannot learn fields that it does not know.
+    behind the action that follows it, cannot learn fields that it does not know, and knows no meter of packets to a
+    controller.
     """
     for action in actions:
         if isinstance(action, Ct) and action.nat:
             yield structs.replace(action, sets=())
+        elif isinstance(action, ToController):
+            yield structs.replace(action, meter=0)
         elif isinstance(action, Learn):
             yield structs.replace(action, specs=tuple(filter(os_ken_knows, action.specs)))
         elif not isinstance(action, Move):
@@ -371,3 +403,10 @@ def test_a_packet_to_us_with_userdata() -> None:
     assert isinstance(action, ken.NXActionController2)
     assert (action.max_len, action.userdata) == (128, [1, 2, 3])
     assert "controller(max_len=128,userdata=01.02.03)" in printed(ours)
+
+
+@requires_ovs
+def test_packets_to_us_within_a_limit() -> None:
+    """os-ken knows no meters of packets to a controller."""
+    flow = Flow(0, 1, match(ip(Family.IPV6)), (ToController(b"\1\2\3", meter=7),), "")
+    assert "controller(userdata=01.02.03,meter_id=7)" in printed(flows.add(flows.encode(flow), XID))

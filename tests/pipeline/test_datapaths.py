@@ -30,9 +30,8 @@ from windlass.openflow.fields import (
 )
 from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.pipeline.datapaths import DATAPATHS, longest_way, violations
-from windlass.pipeline.declarations import Table
-from windlass.pipeline.layout import UN_SNAT, UPLINK
-from windlass.pipeline.services import REJECT
+from windlass.pipeline.declarations import Table, goto
+from windlass.pipeline.layout import SERVICE_REJECT, UN_SNAT, UPLINK
 from windlass.program import Kind, Owner, part, program
 
 LINUX, WINDOWS = DATAPATHS[OperatingSystem.LINUX], DATAPATHS[OperatingSystem.WINDOWS]
@@ -102,7 +101,7 @@ def test_a_windows_node_serves_no_sctp():
         state = replace(small_cluster(TrafficMode.ENCAP, Family.IPV4, os=os), services={sctp.key: sctp})
         owned = part(state, Owner(Kind.SERVICE, sctp.key))
         assert len(owned.groups) == groups
-        assert any(ToController(REJECT) in flow.actions for flow in owned.flows)
+        assert any(goto(SERVICE_REJECT) in flow.actions for flow in owned.flows)
 
 
 def test_each_kind_of_violation_is_named():
@@ -112,6 +111,7 @@ def test_each_kind_of_violation_is_named():
         flow(Move(IPV6_SRC.whole, IPV6_DST.whole), table=2),
         flow(Ct(0, table=4), table=3),
         flow(Ct(5, commit=True, sets=(Set(PKT_MARK(1)),)), DecTtl(), table=4),
+        flow(ToController(b"", meter=1), table=5),
     ]
     assert list(violations(WINDOWS, wrong)) == [
         "Windows datapath, table 0 priority 200 (a test): it ignores a match on tcp_flags",
@@ -119,6 +119,7 @@ def test_each_kind_of_violation_is_named():
         "Windows datapath, table 2 priority 200 (a test): it does not apply a write to ipv6_dst",
         "Windows datapath, table 3 priority 200 (a test): zone 0 belongs to the host",
         "Windows datapath, table 4 priority 200 (a test): it does not apply a write to pkt_mark",
+        "Windows datapath, table 5 priority 200 (a test): it has no meters",
     ]
 
 

@@ -37,6 +37,7 @@ from windlass.agent.identities import (
 from windlass.agent.news import News
 from windlass.agent.pod_records import PodRecords
 from windlass.agent.pods import BridgePorts, PodFlows, present_pods
+from windlass.agent.readings import Reading
 from windlass.agent.samples import probes
 from windlass.agent.serving import Place, Serving, unhurried
 from windlass.agent.status import Status
@@ -93,7 +94,7 @@ class Agent:
     def __init__(self, config: Config, host: Host, source: Source) -> None:
         self.config = config
         self.status = Status()
-        self.exposition = Exposition(self, probes(config))
+        self.exposition = Exposition(self, [*probes(config), self._count_rejects])
         self._source = source
         self._host = host
         self._switch = Switch(str(config.openflow_socket), self.report, self._switch_lost)
@@ -130,6 +131,10 @@ class Agent:
     @property
     def flow_count(self) -> int:
         return self._switch.flow_count
+
+    async def _count_rejects(self) -> Iterable[Reading]:
+        await self._switch.count_suppressed()
+        return ()  # `rejects` has it
 
     @property
     def rejects(self) -> Rejects:

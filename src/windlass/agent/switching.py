@@ -102,6 +102,11 @@ class Switch:
             await self._installed.audit()
             await self._installed.forget_idle()
 
+    async def count_suppressed(self) -> None:
+        """Brings `rejects` up to date with what the switch has counted."""
+        if self._installed:
+            self._answers.rejects.suppressed = await self._installed.packets_suppressed()
+
     async def packet_out(self, packet: bytes, in_port: int, does: Actions) -> None:
         if self._installed:
             await self._installed.packet_out(packet, in_port, does)

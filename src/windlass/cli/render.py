@@ -25,10 +25,10 @@ from windlass.lab.worlds import World, pod_addresses
 from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import AttachedPod, LocalNode, NodeState
 from windlass.model.services import Service
-from windlass.openflow.ofctl import flow_text, group_text
+from windlass.openflow.ofctl import flow_text, group_text, meter_text
 from windlass.openflow.wire.flows import encode
 from windlass.pipeline.datapaths import DATAPATHS
-from windlass.pipeline.symbols import flow_symbols, group_symbols
+from windlass.pipeline.symbols import flow_symbols, group_symbols, meter_symbols
 from windlass.program import Program, program
 from windlass.switch.pod_ports import POD_NUMBERS
 
@@ -169,10 +169,12 @@ def _symbolic(rendered: Program, *, why: bool) -> Iterator[str]:
     for owned in rendered.values():
         for group in owned.groups:
             yield from group_symbols(group)
+        yield from map(meter_symbols, owned.meters)
 
 
 def _ofctl(rendered: Program) -> Iterator[str]:
     for owned in rendered.values():
+        yield from map(meter_text, owned.meters)
         for group in owned.groups:
             yield group_text(group)
     flows = [flow for owned in rendered.values() for flow in owned.flows]

@@ -110,10 +110,11 @@ class DecTtl(Struct, frozen=True, gc=False):
 
 
 class ToController(Struct, frozen=True, gc=False):
-    """Hand the packet to the agent, with `userdata` that tells it why."""
+    """Hand the packet to the agent, with `userdata` that tells it why; no more of them than a meter allows."""
 
     userdata: bytes
     max_length: int = 0xFFFF
+    meter: int = 0  # 0: none. One that is not there allows everything
 
 
 Action: TypeAlias = (

@@ -1,4 +1,4 @@
-"""Flows and groups: what a switch holds, and why."""
+"""Flows, groups and meters: what a switch holds, and why."""
 
 from __future__ import annotations
 
@@ -70,3 +70,12 @@ class Group(Struct, frozen=True, gc=False):
     buckets: tuple[Bucket, ...] | Translations
     why: str
     by: Field | None = None
+
+
+class Meter(Struct, frozen=True, gc=False):
+    """A limit on packets: those beyond it are dropped."""
+
+    identity: int
+    per_second: int
+    burst: int  # packets that may come at once after a pause
+    why: str

@@ -1,4 +1,4 @@
-"""Flows and groups as `ovs-ofctl -O OpenFlow15` reads them, for people and as an independent way into a switch.
+"""Flows, groups and meters as `ovs-ofctl -O OpenFlow15` reads them, for people and as an independent way into a switch.
 
 Numbers stay numbers here; the text with the pipeline's names is elsewhere.
 """
@@ -50,7 +50,7 @@ from windlass.openflow.fields import (
     address_text,
     mac_text,
 )
-from windlass.openflow.flows import Bucket, Flow, Group
+from windlass.openflow.flows import Bucket, Flow, Group, Meter
 from windlass.openflow.matches import Match
 
 _IPV4, _ARP, _IPV6 = 0x0800, 0x0806, 0x86DD
@@ -83,6 +83,11 @@ def flow_text(flow: Flow, cookie: int | None = None) -> str:
 def group_text(group: Group) -> str:
     chosen = "selection_method=dp_hash" if group.by is None else f"selection_method=hash,fields({group.by.name})"
     return ",".join([f"group_id={group.identity}", "type=select", chosen, *map(_bucket, group.buckets)])
+
+
+def meter_text(meter: Meter) -> str:
+    band = f"bands=type=drop,rate={meter.per_second},burst_size={meter.burst}"
+    return f"meter={meter.identity},pktps,burst,stats,{band}"
 
 
 def actions_text(actions: Actions) -> str:
@@ -203,9 +208,14 @@ def _written(term: Term) -> str:
 
 
 def _controller(action: ToController) -> str:
-    if not action.userdata:
+    if not action.userdata and not action.meter:
         return f"CONTROLLER:{action.max_length}"
-    return f"controller(max_len={action.max_length},userdata={action.userdata.hex('.')})"
+    arguments = [f"max_len={action.max_length}"]
+    if action.userdata:
+        arguments.append(f"userdata={action.userdata.hex('.')}")
+    if action.meter:
+        arguments.append(f"meter_id={action.meter}")
+    return f"controller({','.join(arguments)})"
 
 
 def _ct(action: Ct) -> str:

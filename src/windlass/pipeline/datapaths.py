@@ -11,7 +11,20 @@ from dataclasses import dataclass, replace
 
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode, OperatingSystem
-from windlass.openflow.actions import Action, Actions, Clone, Ct, DecTtl, Goto, Learn, Move, Resubmit, Set, ToGroup
+from windlass.openflow.actions import (
+    Action,
+    Actions,
+    Clone,
+    Ct,
+    DecTtl,
+    Goto,
+    Learn,
+    Move,
+    Resubmit,
+    Set,
+    ToController,
+    ToGroup,
+)
 from windlass.openflow.fields import (
     IPV6_DST,
     IPV6_SRC,
@@ -42,6 +55,7 @@ class Datapath:
     unwritten: frozenset[Field]  # accepted in an action, and not applied
     routes_answers: bool  # its host can route an answer by the way that the question came, wherever the client is
     recirculations: int  # how often a packet may pass ct or a select group; more and it is lost
+    meters: bool  # whether it limits the packets that it hands to the agent
 
 
 DATAPATHS = {
@@ -57,6 +71,7 @@ DATAPATHS = {
         unwritten=frozenset(),
         routes_answers=True,
         recirculations=12,
+        meters=True,
     ),
     # Read in the code of the last Open vSwitch with Windows support (3.7.1); no Windows machine confirmed it.
     OperatingSystem.WINDOWS: Datapath(
@@ -71,6 +86,7 @@ DATAPATHS = {
         unwritten=frozenset({PKT_MARK, IPV6_SRC, IPV6_DST, SCTP_SRC, SCTP_DST}),
         routes_answers=False,
         recirculations=6,
+        meters=False,  # recent, and nobody is known to rely on them
     ),
 }
 
@@ -124,6 +140,8 @@ def _undone(datapath: Datapath, actions: Iterable[Action], where: str) -> Iterat
     for action in actions:
         if isinstance(action, Ct) and action.zone == 0:
             yield f"{where}: zone 0 belongs to the host"
+        if isinstance(action, ToController) and action.meter and not datapath.meters:
+            yield f"{where}: it has no meters"
 
 
 def longest_way(flows: Iterable[Flow], buckets: dict[int, list[Actions]]) -> int:

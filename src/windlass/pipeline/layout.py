@@ -79,7 +79,7 @@ SERVICE_LB = LAYOUT.table(
     41,
     "ServiceLB",
     "The first packet of a connection: is it for a Service, and which endpoint serves it?",
-    leads_to=("SessionAffinity", "EndpointDNAT", "SCTPPorts", "L3Forwarding"),
+    leads_to=("SessionAffinity", "EndpointDNAT", "ServiceReject", "SCTPPorts", "L3Forwarding"),
     miss="on to L3Forwarding",
 )
 SESSION_AFFINITY = LAYOUT.table(
@@ -93,6 +93,12 @@ ENDPOINT_DNAT = LAYOUT.table(
     "For a Service with session affinity: to the endpoint that is remembered, or to one that will be.",
     leads_to=("EndpointDNAT", "SCTPPorts", "L3Forwarding"),
     once_more=True,  # by the group, which names an endpoint
+)
+SERVICE_REJECT = LAYOUT.table(
+    45,
+    "ServiceReject",
+    "To a Service that nothing serves: which meter limits how often the agent is asked to reject it?",
+    miss="to the agent",
 )
 SCTP_PORTS = LAYOUT.table(
     60,
@@ -177,6 +183,13 @@ RELATED_ANSWER: Term = CT_STATE(0x2C, 0x3D)  # the same, +rpl: about a packet of
 INVALID: Term = CT_STATE(0x30, 0x30)  # +inv+trk
 VALID: Term = CT_STATE(0x20, 0x30)  # -inv+trk
 UNTRACKED: Term = CT_STATE(0, 0x20)  # -trk
+
+# --- Meters: packets that the switch hands to the agent to be rejected ------------------------------------------
+
+POD_METERS = range(1, 17)  # a power of two: the lowest bits of a Pod's address choose
+HOST_METER = 17
+OUTSIDE_METER = 18
+REJECTS_PER_SECOND, REJECT_BURST = 100, 200  # of each meter
 
 # --- Priorities ------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from windlass.model.families import Family, IPAddress, family_of
 from windlass.model.nodes import LocalNode
 from windlass.model.services import Endpoint, Frontend, Protocol, Reach, Service, ServicePort
-from windlass.openflow.actions import Action, Ct, Move, Nat, Output, Set, ToController, ToGroup
+from windlass.openflow.actions import Action, Ct, Move, Nat, Output, Set, ToGroup
 from windlass.openflow.fields import (
     IN_PORT,
     LOCAL_PORT,
@@ -64,6 +64,7 @@ from windlass.pipeline.layout import (
     POD_ZONE,
     RELATED_ORIGINAL,
     SERVICE_LB,
+    SERVICE_REJECT,
     SERVICE_SNAT_PORT_MASK,
     SERVICE_SNAT_PORTS,
     SNAT,
@@ -79,7 +80,6 @@ from windlass.pipeline.layout import (
 )
 from windlass.pipeline.routing import out_of_gateway
 
-REJECT = b"reject"  # tells the agent to answer with a reset or an ICMP unreachable
 GROUP_SIZE = 500  # a dump of a group must fit 64 KiB, or ovs-vswitchd dies of it; a bucket takes up to 120 bytes
 
 
@@ -235,7 +235,7 @@ def service_flows(node: LocalNode, service: Service) -> Iterator[Flow]:
     for address in service.cluster_ips:
         if family_of(address) in node.families:
             yield SERVICE_LB.flow(LOW, destination(address)).then(
-                ToController(REJECT), why=f"Service {service.key} has no such port"
+                goto(SERVICE_REJECT), why=f"Service {service.key} has no such port"
             )
 
 
@@ -363,7 +363,7 @@ def _balanced(
 ) -> Iterator[Flow]:
     name = f"Service {service.key}"
     if not port.anywhere:
-        yield SERVICE_LB.flow(NORMAL, addressed, origin).then(ToController(REJECT), why=f"{name} has no endpoint")
+        yield SERVICE_LB.flow(NORMAL, addressed, origin).then(goto(SERVICE_REJECT), why=f"{name} has no endpoint")
     elif not frontend.local_only:
         # A client of a NodePort or of an external address may be anywhere: the endpoint must answer by way of us.
         masquerade = () if frontend.reach is Reach.CLUSTER_IP else (MASQUERADE.set(),)
@@ -390,7 +390,7 @@ def _from_node(node: LocalNode, service: Service, port: ServicePort, addressed: 
     if port.anywhere:
         yield from _to_groups(port, when, (), local=False, why=f"the Node itself to Service {service.key}")
     else:
-        yield SERVICE_LB.flow(*when).then(ToController(REJECT), why=f"Service {service.key} has no endpoint")
+        yield SERVICE_LB.flow(*when).then(goto(SERVICE_REJECT), why=f"Service {service.key} has no endpoint")
 
 
 def _to_groups(

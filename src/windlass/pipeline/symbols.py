@@ -41,7 +41,7 @@ from windlass.openflow.fields import (
     address_text,
     mac_text,
 )
-from windlass.openflow.flows import Flow, Group
+from windlass.openflow.flows import Flow, Group, Meter
 from windlass.openflow.matches import Match
 from windlass.pipeline.declarations import Layout
 from windlass.pipeline.layout import LAYOUT
@@ -61,6 +61,10 @@ def group_symbols(group: Group, layout: Layout = LAYOUT) -> Iterator[str]:
     yield f"group {group.identity} select" + (f" by {group.by.name}" if group.by else "")
     for bucket in group.buckets:
         yield f"  bucket {bucket.identity} weight {bucket.weight} -> {actions_symbols(bucket.actions, layout)}"
+
+
+def meter_symbols(meter: Meter) -> str:
+    return f"meter {meter.identity} {meter.per_second} packets/s burst {meter.burst}"
 
 
 def match_symbols(match: Match, layout: Layout = LAYOUT) -> Iterator[str]:
@@ -127,8 +131,8 @@ def _action(action: Action, layout: Layout) -> str:
             return _learn(action, layout)
         case DecTtl():
             return "dec_ttl"
-        case ToController(userdata):
-            return f"controller({userdata.hex()})"
+        case ToController(userdata, meter=meter):
+            return f"controller({userdata.hex()}{f', meter {meter}' if meter else ''})"
 
 
 def _learn(action: Learn, layout: Layout) -> str:

@@ -24,6 +24,7 @@ from windlass.openflow.wire.messages import HEADER_SIZE, Header, MalformedMessag
 from windlass.openflow.wire.monitors import FlowUpdate
 from windlass.openflow.wire.packets import PacketIn
 from windlass.openflow.wire.ports import PortStatus
+from windlass.switch.packet_limits import PACKETS_PER_SECOND, PacketLimit
 from windlass.switch.streams import SwitchUnreachableError, open_stream
 
 T = TypeVar("T")
@@ -44,7 +45,7 @@ class ConnectionLostError(ConnectionError):
 
 
 class GroupsChanged(Struct, frozen=True, gc=False):
-    """Somebody else changed groups of this bridge."""
+    """Somebody else changed groups or meters of this bridge."""
 
 
 class Complaint(Struct, frozen=True):
@@ -69,10 +70,15 @@ class Outcome(Struct, Generic[T], frozen=True):
 
 
 @asynccontextmanager
-async def connected(path: str, probe_interval: float = PROBE_INTERVAL) -> AsyncIterator[Connection]:
-    """A connection that has greeted and may be used. SwitchUnreachableError if there is nobody to talk to at `path`."""
+async def connected(
+    path: str, probe_interval: float = PROBE_INTERVAL, limit: PacketLimit | None = None
+) -> AsyncIterator[Connection]:
+    """A connection that has greeted and may be used. SwitchUnreachableError if there is nobody to talk to at `path`.
+
+    Packets beyond the limit are dropped unread.
+    """
     reader, writer = await open_stream(path)
-    connection = Connection(path, reader, writer)
+    connection = Connection(path, reader, writer, limit or PacketLimit(PACKETS_PER_SECOND))
     tasks = [
         asyncio.create_task(connection.receive(), name=f"openflow {path}"),
         asyncio.create_task(connection.probe(probe_interval), name=f"openflow probe {path}"),
@@ -92,8 +98,9 @@ async def connected(path: str, probe_interval: float = PROBE_INTERVAL) -> AsyncI
 class Connection:
     """Made by `connected`."""
 
-    def __init__(self, path: str, reader: StreamReader, writer: StreamWriter) -> None:
+    def __init__(self, path: str, reader: StreamReader, writer: StreamWriter, limit: PacketLimit) -> None:
         self.path = path
+        self._limit = limit
         self._reader = reader
         self._writer = writer
         self._last_xid = 0
@@ -195,7 +202,7 @@ class Connection:
             (
                 wire.ask_for_events(_NOBODY),
                 packets.ask_for_userdata(_NOBODY),
-                forwards.ask_for_group_changes(_NOBODY),
+                forwards.ask_for_changes(_NOBODY),
             )
         )
 
@@ -324,9 +331,8 @@ class Connection:
             case Type.ERROR:
                 self._handle_error(xid, parse_error(body))
             case Type.EXPERIMENTER:
-                packet = packets.parse_packet_in(body)
-                if packet is not None and len(self._events) < _MOST_EVENTS:
-                    self._tell(packet)
+                if packets.is_packet_in(body) and self._limit.admits() and len(self._events) < _MOST_EVENTS:
+                    self._tell(packets.parse_packet_in(body))
             case Type.PORT_STATUS:
                 self._tell(ports.parse_status(body))
             case forwards.REQUEST_FORWARD:

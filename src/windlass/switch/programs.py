@@ -50,6 +50,8 @@ from windlass.switch.connection import (
     connected,
 )
 from windlass.switch.learned import forget_idle, group_of, is_learned
+from windlass.switch.meters import HeldMeters
+from windlass.switch.packet_limits import PACKETS_PER_SECOND, PacketLimit
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to connect; the socket is local, trying is cheap
 
@@ -114,6 +116,8 @@ class InstalledProgram:
         self._lock = asyncio.Lock()  # of all of the above while a change is under way
         self._later: set[asyncio.Task[None]] = set()  # each sees to something about groups, in a while
         self._to_turn: set[int] = set()  # groups of which a client was forgotten
+        self._meters = HeldMeters()
+        self._limit = PacketLimit(PACKETS_PER_SECOND)
 
     @property
     def program(self) -> Program:
@@ -147,6 +151,8 @@ class InstalledProgram:
             connection = self._connection
             if connection is not None:
                 try:
+                    if any(part.meters for part in parts.values()):
+                        await self._meters.hold(connection, self._program)
                     await self._carry_out(connection, steps)
                 except ConnectionLostError as error:
                     if connection is self._connection:  # `keep` has not heard of it yet
@@ -174,6 +180,13 @@ class InstalledProgram:
         except ConnectionLostError:
             return 0
 
+    async def packets_suppressed(self) -> int:
+        """How many packets to the agent were dropped since it began: by meters of the switch or by the agent."""
+        if self._connection is not None:
+            with suppress(ConnectionLostError, OpenFlowError):
+                await self._meters.count(self._connection)
+        return self._meters.dropped + self._limit.refused
+
     async def forget_connections(self, stale: Iterable[Flush]) -> str:
         """Has the switch forget tracked connections; why it refused, if so. ConnectionLostError while it is away."""
         if self._connection is None:
@@ -192,7 +205,7 @@ class InstalledProgram:
         pause = FIRST_PAUSE
         while True:
             try:
-                async with connected(self.path) as connection:
+                async with connected(self.path, limit=self._limit) as connection:
                     await self._sync(connection)
                     pause = FIRST_PAUSE
                     await self._tend(connection)
@@ -216,7 +229,8 @@ class InstalledProgram:
     async def _sync(self, connection: Connection) -> None:
         async with self._lock:
             await _watch(connection)  # before it is read, so that nothing slips in between
-            held = await _read(connection)
+            again = await self._meters.hold(connection, self._program)
+            held = await _read(connection, without=again)
             # Each owner asks for a flow at least. How many it is exactly is not known before they are worked out.
             bulk = len(self._program) - len(held.flows) > _BULK
             if bulk:
@@ -242,8 +256,10 @@ class InstalledProgram:
             await self._audit(connection)
 
     async def _audit(self, connection: Connection) -> int:
+        async with self._lock:
+            again = await self._meters.hold(connection, self._program)
         before = self._installed.copy()
-        found = await _read(connection)
+        found = await _read(connection, without=again)
         async with self._lock:
             if connection is not self._connection:
                 return 0  # lost, and maybe regained by a sync that has looked at everything
@@ -278,7 +294,7 @@ class InstalledProgram:
                     case Complaint(error):
                         _log.warning("the switch refused a message", reason=str(error))
             if groups_changed:
-                await self._audit(connection)  # flows go with their group, so look at everything
+                await self._audit(connection)  # flows depend on them, so look at everything
             elif changed:
                 found = Holding({key: flow for key, flow in changed.items() if flow is not None})
                 async with self._lock:
@@ -459,11 +475,13 @@ async def _watch(connection: Connection) -> None:
         _log.warning("what others do to the bridge is found by audits only", reason=str(error))
 
 
-async def _read(connection: Connection) -> Holding:
+async def _read(connection: Connection, without: Collection[Key]) -> Holding:
     """What the switch holds. Flows last: a flow that is there then has its group in the dump or in an event."""
     held = Holding()
     async for body in connection.dump(group_wire.dump_request):
         held.groups.update((group.identity, group) for group in group_wire.dumped(body))
     async for body in connection.dump(flow_wire.dump_request):
         held.flows.update((flow.key, flow) for flow in flow_wire.dumped(body) if not is_learned(flow))
+    for key in without:
+        held.flows.pop(key, None)
     return held

@@ -223,19 +223,22 @@ def _spec(spec: LearnMatch | LearnLoad) -> bytes:
 
 _SEND_WITH = struct.Struct("!HHIH6x")
 _PROPERTY = struct.Struct("!HH")
-_MAX_LENGTH, _USERDATA = 0, 3
+_MAX_LENGTH, _USERDATA, _METER = 0, 3, 5
 
 
 @cache
 def _to_controller(action: ToController) -> bytes:
     """Kept: there are few, and each Service has one of them."""
-    if not action.userdata:
+    if not action.userdata and not action.meter:
         return _PORT.pack(_OUTPUT, 16, CONTROLLER_PORT, action.max_length)
     properties = b""
     if action.max_length != _WHOLE_PACKET:
         properties = _PROPERTY.pack(_MAX_LENGTH, 8) + action.max_length.to_bytes(2) + bytes(2)
-    length = 4 + len(action.userdata)
-    properties += _PROPERTY.pack(_USERDATA, length) + action.userdata + bytes(-length % 8)
+    if action.userdata:
+        length = 4 + len(action.userdata)
+        properties += _PROPERTY.pack(_USERDATA, length) + action.userdata + bytes(-length % 8)
+    if action.meter:
+        properties += _PROPERTY.pack(_METER, 8) + action.meter.to_bytes(4)
     return _SEND_WITH.pack(_EXPERIMENTER, 16 + len(properties), _NICIRA, _CONTROLLER2) + properties
 
 

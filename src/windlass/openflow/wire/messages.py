@@ -32,6 +32,7 @@ class Type(IntEnum):
     MULTIPART_REPLY = 19
     BARRIER_REQUEST = 20
     BARRIER_REPLY = 21
+    METER_MOD = 29
     BUNDLE_CONTROL = 33
     BUNDLE_ADD_MESSAGE = 34
 
@@ -41,6 +42,8 @@ class Part(IntEnum):
 
     FLOWS = 1
     GROUPS = 7
+    METER_STATISTICS = 9
+    METERS = 10
     PORTS = 13
     FLOW_MONITOR = 16
 

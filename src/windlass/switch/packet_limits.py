@@ -1,0 +1,27 @@
+"""How many packets the agent takes from the switch: a limit that costs next to nothing for a packet beyond it."""
+
+from __future__ import annotations
+
+import time
+
+PACKETS_PER_SECOND = 500  # more than well-behaved clients of Services without endpoints need, and little work
+
+
+class PacketLimit:
+    """So many packets a second, and no more saved up than for one second."""
+
+    def __init__(self, per_second: float) -> None:
+        self.refused = 0  # packets beyond the limit
+        self._per_second = per_second
+        self._left = per_second
+        self._at = time.monotonic()
+
+    def admits(self) -> bool:
+        now = time.monotonic()
+        self._left = min(self._left + (now - self._at) * self._per_second, self._per_second)
+        self._at = now
+        if self._left < 1:
+            self.refused += 1
+            return False
+        self._left -= 1
+        return True
