@@ -193,6 +193,16 @@ async def test_a_second_agent_is_refused_and_the_first_goes_on(running: AgentNod
     await running.ready()
 
 
+async def test_the_nodes_own_addresses_are_those_that_its_interfaces_have(running: AgentNode) -> None:
+    """A virtual IP that moves between Nodes, say: the Node object does not list it."""
+    held = "nw_dst=198.51.100.7"
+    assert held not in running.flows()
+    running.run("ip", "address", "add", "198.51.100.7/32", "dev", "lo")
+    await _until(lambda: held in running.flows())
+    running.run("ip", "address", "delete", "198.51.100.7/32", "dev", "lo")
+    await _until(lambda: held not in running.flows())
+
+
 async def test_a_bad_configuration_ends_with_a_sentence_and_status_2(tmp_path: Path) -> None:
     file = tmp_path / "windlass.yaml"
     file.write_text("trafficMode: teleport\n")

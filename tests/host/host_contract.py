@@ -28,7 +28,7 @@ from windlass.host.plans import (
     plan,
     plan_peer,
 )
-from windlass.host.protocol import AttachedLink, Host, HostError, PodLink
+from windlass.host.protocol import OTHER_INTERFACES, AttachedLink, Host, HostError, PodLink
 from windlass.host.services import plan_services
 from windlass.model import services
 from windlass.model.families import Family
@@ -50,6 +50,8 @@ class Machine(Protocol):
     def has_route(self, destination: str) -> bool: ...
     def take_route_away(self, destination: str) -> None: ...
     def holders(self, address: str) -> set[str]: ...
+    def give_address(self, interface: str, address: str) -> None: ...
+    def take_address(self, interface: str, address: str) -> None: ...
 
 
 def pod_link(sandbox: str, name: str = "pod-1") -> PodLink:
@@ -389,6 +391,21 @@ class WatchContract:
                 pass
             assert await host.apply(diff(await host.installed(machine.names), desired)) == ()
             assert machine.has_route("10.0.3.0/24")
+
+    async def test_an_address_that_another_interface_gets_is_told(self, host: Host, machine: Machine):
+        held = await host.held_addresses()
+        assert set(machine.node_ips) <= held
+        assert not any(address.is_loopback or address.is_link_local for address in held)
+        async with aclosing(host.watch(machine.names)) as changes:
+            await anext(changes)
+            machine.give_address("lo", "198.51.100.7/32")
+            while OTHER_INTERFACES not in await anext(changes):
+                pass
+            assert await host.held_addresses() == held | {ip_address("198.51.100.7")}
+            machine.take_address("lo", "198.51.100.7/32")
+            while OTHER_INTERFACES not in await anext(changes):
+                pass
+            assert await host.held_addresses() == held
 
 
 class HostContract(PlanContract, UplinkContract, PodContract, WatchContract):

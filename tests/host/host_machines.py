@@ -103,6 +103,12 @@ class LinuxMachine:
     def take_route_away(self, destination: str) -> None:
         ip("route", "delete", destination)
 
+    def give_address(self, interface: str, address: str) -> None:
+        ip("address", "add", address, "dev", interface)
+
+    def take_address(self, interface: str, address: str) -> None:
+        ip("address", "delete", address, "dev", interface)
+
     def holders(self, address: str) -> set[str]:
         """The interfaces that have it."""
         return {

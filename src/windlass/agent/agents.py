@@ -29,6 +29,7 @@ from windlass.agent.hosting import Hosting
 from windlass.agent.identities import (
     bridge_spec,
     local_node,
+    other_addresses,
     own_identity,
     service_cidrs,
     serving_node,
@@ -290,7 +291,10 @@ class Agent:
             self.config.uplink or None,
             uplink_of(database.view, self.config.bridge),
         )
-        node = local_node(self.config, own, adapter)
+        cidrs, problems = service_cidrs(self.config, cluster)
+        self.report(Area.SERVICE_CIDRS, problems)
+        others = other_addresses(own, await self._host.held_addresses(), cidrs)
+        node = local_node(self.config, own, adapter, others)
         names = HostNames(adapter.name, self.config.bridge, self.config.gateway)
         spec = bridge_spec(self.config, node, adapter)
 
@@ -312,8 +316,6 @@ class Agent:
             await self._switch.hold(state, tasks)
         await self._forgetting.at_once(node)
         await self._hosting.take_uplink(database, spec, list(own.addresses.values()))
-        cidrs, problems = service_cidrs(self.config, cluster)
-        self.report(Area.SERVICE_CIDRS, problems)
         await unhurried(self._serving.claiming(Place(node, names, cidrs, spec.gateway_mtu or adapter.mtu)))
         userspace, mtu = self.config.is_userspace, self.config.mtu or None
         desired = plan(state, names, adapter.mtu, userspace=userspace, configured_mtu=mtu)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from ipaddress import ip_network
 
 from windlass.agent.config import Config, DatapathType
@@ -11,7 +12,7 @@ from windlass.cluster.objects import Cluster, Problem
 from windlass.cluster.services import service_networks
 from windlass.host.plans import pod_mtu
 from windlass.host.protocol import Adapter
-from windlass.model.families import Family, IPNetwork
+from windlass.model.families import Family, IPAddress, IPNetwork
 from windlass.model.nodes import LocalNode, TrafficMode
 from windlass.pipeline.datapaths import DATAPATHS
 from windlass.switch.bridges import BridgeSpec, TunnelSpec
@@ -45,7 +46,8 @@ def service_cidrs(config: Config, cluster: Cluster) -> tuple[tuple[IPNetwork, ..
     return tuple(dict.fromkeys((*told, *map(ip_network, config.service_cidrs)))), problems
 
 
-def local_node(config: Config, own: Identity, adapter: Adapter) -> LocalNode:
+def local_node(config: Config, own: Identity, adapter: Adapter, others: Collection[IPAddress]) -> LocalNode:
+    """`others`: further addresses of the host."""
     held = {address.ip: address for address in adapter.addresses}
     families = DATAPATHS[own.os].families
     missing = [str(address) for address in own.addresses.values() if address not in held]
@@ -59,13 +61,25 @@ def local_node(config: Config, own: Identity, adapter: Adapter) -> LocalNode:
         addresses={family: held[address] for family, address in own.addresses.items() if family in families},
         pod_cidrs={family: cidr for family, cidr in own.pod_cidrs.items() if family in families},
         uplink_mac=adapter.mac,
-        other_addresses=own.other_addresses,
+        other_addresses=tuple(others),
         node_port_networks=tuple(ip_network(text) for text in config.node_port_addresses),
         userspace=config.datapath_type is DatapathType.NETDEV,
     )
     if not node.families:
         raise NotUsable(f"{DATAPATHS[own.os].name} forwards {', '.join(map(str, families))} only")
     return node
+
+
+def other_addresses(
+    own: Identity, held: Collection[IPAddress], service_networks: Collection[IPNetwork]
+) -> tuple[IPAddress, ...]:
+    """What the host holds besides its Node IPs, by its own word: a cloud may list addresses that it translates.
+
+    Without addresses of the Pod network and ClusterIPs: some programs add them to an interface; the switch serves them.
+    """
+    ours = (*own.pod_cidrs.values(), *service_networks)
+    others = (a for a in held if a not in own.addresses.values() and not any(a in network for network in ours))
+    return tuple(sorted(others, key=lambda address: (address.version, int(address))))
 
 
 def bridge_spec(config: Config, node: LocalNode, adapter: Adapter) -> BridgeSpec:

@@ -10,6 +10,8 @@ from windlass.host.plans import HostChange, HostNames, HostPlan
 from windlass.host.preflight import Facts
 from windlass.model.families import IPAddress, IPInterface, IPNetwork
 
+OTHER_INTERFACES = "other interfaces"  # the name that `watch` gives to those it was not asked for
+
 
 class HostError(Exception):
     """The host could not do it. The message says what, where, and what is the case now."""
@@ -88,6 +90,9 @@ class Host(Protocol):
     async def facts(self, bridge: str, uplink: str | None = None) -> Facts:
         """What `preflight` judges, about this NIC; without a name, about the one that was taken or probably will be."""
 
+    async def held_addresses(self) -> frozenset[IPAddress]:
+        """The addresses of all interfaces by which others may know the host: no loopback or link-local ones."""
+
     async def find_uplink(
         self, bridge: str, addresses: Collection[IPAddress], name: str | None = None, port: str | None = None
     ) -> Adapter:
@@ -126,8 +131,9 @@ class Host(Protocol):
         """Those there are, in order of the host's interface names."""
 
     def watch(self, names: HostNames) -> AsyncGenerator[frozenset[str], None]:
-        """Yields at once, and then whenever something of these interfaces has changed: which of them, by name.
-        Changes that come faster than they are taken are taken together.
+        """Yields at once, and then whenever something of these interfaces has changed: which of them, by name. Also
+        when another interface got or lost one of `held_addresses`: then `OTHER_INTERFACES` is among the names. Changes
+        that come faster than they are taken are taken together.
         """
 
     async def close(self) -> None:

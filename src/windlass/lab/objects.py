@@ -46,6 +46,7 @@ class Metadata(Struct, frozen=True, rename="camel"):
     name: str
     namespace: str = ""
     labels: dict[str, str] = {}
+    annotations: dict[str, str] | None = None
     deletion_timestamp: object = None  # YAML gives a time, JSON a string; that it is there is what counts
 
     def __post_init__(self) -> None:
@@ -89,12 +90,18 @@ class NodeStatus(Struct, frozen=True):
     addresses: list[NodeAddress] = []
 
 
+TRANSLATED_ADDRESSES = "lab.windlass.dev/translated-addresses"  # an annotation: addresses, with commas between them
+
+
 class Node(Struct, frozen=True):
     metadata: Metadata
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
     def __post_init__(self) -> None:
+        for address in (self.metadata.annotations or {}).get(TRANSLATED_ADDRESSES, "").split(","):
+            if address.strip():
+                check_address(f"metadata.annotations[{TRANSLATED_ADDRESSES}]", address.strip())
         if not self.addresses:
             raise ValueError("status.addresses: has no InternalIP; the first one is the Node IP on the bridge")
         if not self.pod_cidrs:
@@ -118,9 +125,15 @@ class Node(Struct, frozen=True):
     @property
     def other_addresses(self) -> tuple[IPAddress, ...]:
         """What sits on the second NIC, which is not on the bridge."""
-        main = set(self.addresses.values())
+        main = {*self.addresses.values(), *self.translated_addresses}
         everything = dict.fromkeys(ip_address(a.address) for a in self.status.addresses if a.is_ip)
         return tuple(address for address in everything if address not in main)
+
+    @property
+    def translated_addresses(self) -> tuple[IPAddress, ...]:
+        """What no NIC has: the cloud translates them to the Node IP."""
+        written = (self.metadata.annotations or {}).get(TRANSLATED_ADDRESSES, "")
+        return tuple(ip_address(text.strip()) for text in written.split(",") if text.strip())
 
     def gateway(self, family: Family) -> IPAddress | None:
         cidr = self.pod_cidrs.get(family)

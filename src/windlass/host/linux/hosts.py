@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from windlass.host.linux import facts, items, pods, service_tables, uplinks
+from windlass.host.linux import facts, items, pods, rtnetlink, service_tables, uplinks
 from windlass.host.linux.namespaces import join
 from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.nftables import Nftables
@@ -46,6 +46,9 @@ class LinuxHost(Host):
 
     async def facts(self, bridge: str, uplink: str | None = None) -> Facts:
         return await self._run(facts.gather, self._record_file, bridge, uplink)
+
+    async def held_addresses(self) -> frozenset[IPAddress]:
+        return await self._run(_held_addresses)
 
     async def find_uplink(
         self, bridge: str, addresses: Collection[IPAddress], name: str | None = None, port: str | None = None
@@ -154,3 +157,7 @@ class LinuxHost(Host):
 def _close(opened: asyncio.Task[W]) -> None:
     if opened.exception() is None:
         opened.result().close()
+
+
+def _held_addresses(netlink: Netlink) -> frozenset[IPAddress]:
+    return frozenset(rtnetlink.global_addresses(netlink))

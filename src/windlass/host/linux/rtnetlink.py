@@ -195,6 +195,18 @@ def addresses(netlink: Netlink, index: int = 0) -> Iterator[tuple[int, IPInterfa
             yield where, address
 
 
+def global_addresses(netlink: Netlink) -> Iterator[IPAddress]:
+    """What others may know the host by, of all interfaces: not loopback, not what is valid on one link only."""
+    for body in netlink.dump(RTM_GETADDR, _ADDRESS.pack(0, 0, 0, 0, 0)):
+        if is_global_address(body):
+            parts = attributes(body, _ADDRESS.size)
+            yield ip_address(parts.get(_IFA_LOCAL, parts.get(_IFA_ADDRESS, b"")))
+
+
+def is_global_address(body: bytes) -> bool:
+    return bool(_ADDRESS.unpack_from(body)[3] == _RT_SCOPE_UNIVERSE)
+
+
 def index_of_address(body: bytes) -> int:
     return int(_ADDRESS.unpack_from(body)[4])
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from windlass.host.linux import rtnetlink
 from windlass.host.linux.netlink import NETLINK_NETFILTER, Netlink, as_text, attributes
+from windlass.host.protocol import OTHER_INTERFACES
 
 _GROUPS = rtnetlink.GROUP_LINKS | rtnetlink.GROUP_ADDRESSES | rtnetlink.GROUP_ROUTES
 
@@ -35,7 +36,7 @@ class Watch:
         self._netlink.close()
 
     def changed(self) -> frozenset[str]:
-        """The names of those of our interfaces that have been talked about since the last time."""
+        """The names of those of our interfaces that have been talked about since the last time; see `Host.watch`."""
         changed = set()
         try:
             for kind, body in self._netlink.announced():
@@ -57,7 +58,8 @@ class Watch:
             (self.gone.add if kind == rtnetlink.RTM_DELLINK else self.gone.discard)(link.name)
             return link.name
         if kind in {rtnetlink.RTM_NEWADDR, rtnetlink.RTM_DELADDR}:
-            return self._known.get(rtnetlink.index_of_address(body))
+            name = self._known.get(rtnetlink.index_of_address(body))
+            return OTHER_INTERFACES if name is None and rtnetlink.is_global_address(body) else name
         if kind in {rtnetlink.RTM_NEWROUTE, rtnetlink.RTM_DELROUTE}:
             route = rtnetlink.read_route(body)
             return None if route is None else self._known.get(route.index)
