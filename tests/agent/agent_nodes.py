@@ -19,11 +19,12 @@ from windlass.host.linux import namespaces
 from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.settings import set_offloads
 from windlass.lab import labs, ovs, segments
+from windlass.lab.patiences import seconds
 from windlass.lab.processes import Child
 from windlass.lab.segments import Machine
 from windlass.lab.underlays import Underlay
 
-PATIENCE = 20.0
+PATIENCE = seconds(20.0)
 NODE = {
     "apiVersion": "v1",
     "kind": "Node",

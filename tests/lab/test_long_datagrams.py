@@ -18,6 +18,8 @@ from windlass.lab import runs, scenarios, sockets
 from windlass.lab.agents import Agents, Programs
 from windlass.lab.directives import Source
 from windlass.lab.labs import LabError
+from windlass.lab.ovs import datapath_type
+from windlass.lab.patiences import seconds
 from windlass.lab.servers import IAM, WHO, parse_identity
 from windlass.model.families import family_of
 
@@ -97,8 +99,9 @@ async def test_long_datagrams(tmp_path, mode):
         for source in (Source(pod="default/web-here-1"), Source(node="here")):
             for cluster_ip in CLUSTER_IPS:
                 for number, (_, endpoints) in SERVICES.items():
-                    # A host elsewhere answers in fragments for the wire, which a Pod behind a tunnel does not take.
-                    if (mode, number, bool(source.pod)) == ("encap", 85, True):
+                    # A host elsewhere answers in fragments for the wire. They are too long for what has the Pods' MTU:
+                    # a Pod behind a tunnel; with the kernel's datapath also this host, whose gateway has that MTU.
+                    if (mode, number) == ("encap", 85) and (source.pod or datapath_type() == "system"):
                         continue
                     assert await answering(cluster, source, cluster_ip.format(number)) <= endpoints
                 assert len(await answering(cluster, source, cluster_ip.format(STICKY))) == 1
@@ -123,7 +126,7 @@ async def talk(namespace: str, address: str, port: int, size: int) -> str:
         client.connect((address, port))
         for question in (b"=" * size, b"-" * size, WHO + bytes(4)):
             await loop.sock_sendall(client, question)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(seconds(5)):
                 answer = await loop.sock_recv(client, sockets.LARGEST_PACKET)
             assert answer == question or answer.startswith(IAM)
         return parse_identity(answer[1:]).backend

@@ -61,6 +61,7 @@ from windlass.switch.controls import control_socket
 from windlass.switch.ovsdb import Change as DatabaseChange
 from windlass.switch.ovsdb import Database, SwitchRefusedError, open_database
 from windlass.switch.programs import Counters
+from windlass.switch.restarts import end_wait
 from windlass.switch.streams import SwitchUnreachableError
 from windlass.switch.tunnel_routes import tell_routes
 from windlass.switch.tunnels import Tunnels
@@ -296,7 +297,7 @@ class Agent:
         others = other_addresses(own, await self._host.held_addresses(), cidrs)
         node = local_node(self.config, own, adapter, others)
         names = HostNames(adapter.name, self.config.bridge, self.config.gateway)
-        spec = bridge_spec(self.config, node, adapter)
+        spec = bridge_spec(self.config, node, adapter, self._host.boot)
 
         if not self._preflight_passed:
             await self._check_host(adapter, database)
@@ -314,6 +315,7 @@ class Agent:
         # Flows first: when the uplink becomes a port, the host's traffic must already have its way.
         async with requiring_bridge(database, spec.name):
             await self._switch.hold(state, tasks)
+            await end_wait(database)
         await self._forgetting.at_once(node)
         await self._hosting.take_uplink(database, spec, list(own.addresses.values()))
         await unhurried(self._serving.claiming(Place(node, names, cidrs, spec.gateway_mtu or adapter.mtu)))

@@ -82,7 +82,7 @@ def other_addresses(
     return tuple(sorted(others, key=lambda address: (address.version, int(address))))
 
 
-def bridge_spec(config: Config, node: LocalNode, adapter: Adapter) -> BridgeSpec:
+def bridge_spec(config: Config, node: LocalNode, adapter: Adapter, boot: str) -> BridgeSpec:
     underlay = Family.IPV4 if Family.IPV4 in node.addresses else Family.IPV6
     # In user space the routes that it is told name the source; it would look for an address among those it is not told.
     local_ip = None if node.userspace else node.addresses[underlay].ip
@@ -95,6 +95,7 @@ def bridge_spec(config: Config, node: LocalNode, adapter: Adapter) -> BridgeSpec
         gateway_mac=node.gateway_mac,
         uplink=adapter.name,
         uplink_index=adapter.index,
+        boot=boot,
         tunnel=None if config.traffic_mode is TrafficMode.NO_ENCAP else tunnel,
         mtu=adapter.mtu,
         gateway_mtu=pod_mtu(node, adapter.mtu, config.mtu or None),

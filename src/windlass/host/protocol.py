@@ -79,6 +79,10 @@ class AttachedLink:
 
 
 class Host(Protocol):
+    @property
+    def boot(self) -> str:
+        """Identifies this run of the machine: another one after a reboot. Empty where the host cannot say."""
+
     async def installed(self, names: HostNames) -> HostPlan:
         """What there is of ours: addresses of the gateway, our routes and neighbours, what Services asked for, settings
         of the three interfaces. What others have set up is not in it, and so never in a change.

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from ipaddress import ip_interface
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import NAMESPACE_DNS, uuid5
 
 import aiohttp
 import msgspec
@@ -20,7 +21,7 @@ from windlass.host.linux import namespaces
 from windlass.lab import ovs
 from windlass.lab.labs import LabError
 from windlass.lab.patiences import seconds
-from windlass.lab.processes import Child, program
+from windlass.lab.processes import Child, in_another_boot, program
 from windlass.lab.publishers import ManifestFolder, Publisher
 from windlass.lab.segments import UPLINK
 
@@ -58,6 +59,7 @@ class _Stack:
     options: Mapping[str, object]  # of the agent, whatever the scenario says
     switch: ovs.Switch
     agent: Child | None = None
+    boots: int = 0  # after the first
     containers: dict[str, str] = field(default_factory=dict)  # the id of each Pod's container
 
     @property
@@ -123,6 +125,18 @@ class Agents:
         if action.verb != "stopAgent":
             await self._start_agent(stack, configuration)
 
+    async def power_off(self, node: str) -> None:
+        await self._end(self._stacks[node])
+        self._stacks[node].agent = None
+
+    async def power_on(self, node: str) -> None:
+        stack = self._stacks[node]
+        stack.boots += 1
+        boot = stack.folder / "boot_id"
+        boot.write_text(f"{uuid5(NAMESPACE_DNS, node)}-{stack.boots}\n")
+        stack.switch.before = in_another_boot(boot)
+        await stack.switch.boot()
+
     async def converge(self) -> None:
         await asyncio.gather(*(self._converged(stack) for stack in self._stacks.values() if stack.agent))
         await asyncio.gather(*(stack.switch.settled() for stack in self._stacks.values()))
@@ -149,7 +163,7 @@ class Agents:
         stack.agent = Child(
             f"the agent of Node {stack.node}",
             # On a machine of two cores, Nodes would starve each other's packets while their agents start.
-            [program("nice"), "-n", "10", *self._programs.agent, "--config", str(file)],
+            [*stack.switch.before, program("nice"), "-n", "10", *self._programs.agent, "--config", str(file)],
             namespace=stack.namespace,
             folder=stack.folder,
             log=stack.folder / "agent.log",

@@ -45,6 +45,7 @@ class Cluster:
         self._servers = Servers(self.arrivals)
         self._entries: dict[IPAddress, str] = {}  # the Nodes to which the underlay routes load balancers' addresses
         self._running: dict[str, Pod] = {}
+        self._dead: set[str] = set()  # Pods that a reboot has ended, until an agent attaches them again
         self._attached: dict[str, tuple[IPAddress, ...]] = {}
 
     @property
@@ -74,7 +75,10 @@ class Cluster:
         await self._add_nodes(before)
         await self._start_pods()
         for action in actions:
-            await self._fabric.act(action.spec, self.world.configuration)
+            if action.spec.verb == "rebootNode":
+                await self._reboot(action.spec.node)
+            else:
+                await self._fabric.act(action.spec, self.world.configuration)
         await self._stop_pods()  # what had to wait for an agent to be started
         await self._start_pods()
         self._complain_of_waiting_pods()
@@ -177,6 +181,21 @@ class Cluster:
             if self.world.hosts.get(name) != host:
                 await self._remove_machine(segments.machine_of_host(host), f"externalHost/{name}")
 
+    async def _reboot(self, name: str) -> None:
+        """Everything but files is as new. Pods are attached again, as other containers, once an agent runs."""
+        machine = segments.machine_of_node(self.world.nodes[name])
+        await self._fabric.power_off(name)
+        for pod in [pod for pod in self._running.values() if pod.spec.node_name == name]:
+            self._servers.close(pod.key)
+            if not pod.spec.host_network:
+                namespaces.delete(self._pod_namespace(pod))
+                del self._attached[pod.key]
+                self._dead.add(pod.key)
+            del self._running[pod.key]
+        await self._remove_machine(machine, f"node/{name}")
+        self._servers.watch(await _in_thread(self._underlay.plug, machine), f"node/{name}")
+        await self._fabric.power_on(name)
+
     async def _remove_machine(self, machine: Machine, backend: str) -> None:
         self._servers.close(backend)
         await _in_thread(self._underlay.unplug, machine)
@@ -206,6 +225,9 @@ class Cluster:
     async def _run(self, pod: Pod) -> None:
         namespace = self._pod_namespace(pod)
         self._running[pod.key] = pod
+        if pod.key in self._dead:
+            await self._fabric.detach(pod, namespace)
+            self._dead.remove(pod.key)
         if not pod.spec.host_network:
             underlays.make_namespace(namespace)
             self._attached[pod.key] = await self._fabric.attach(pod, namespace)
@@ -227,7 +249,7 @@ class Cluster:
 
     def _complain_of_waiting_pods(self) -> None:
         for key, pod in self.world.pods.items():
-            if key not in self._running:
+            if key not in self._running and key not in self._dead:
                 node = pod.spec.node_name
                 raise LabError(f"Pod {key} cannot start: no agent runs on Node {node}; a startAgent in this step helps")
 

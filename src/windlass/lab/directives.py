@@ -185,6 +185,7 @@ class ActionSpec(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
     start_agent: str | UnsetType = UNSET
     restart_switch: str | UnsetType = UNSET
     delete_bridge: str | UnsetType = UNSET  # ovs-vsctl del-br
+    reboot_node: str | UnsetType = UNSET  # with what is on disk; the agent does not start by itself
     lose_database: str | UnsetType = UNSET  # both daemons end, and start with an empty database
     stop_api_server: str | bool | UnsetType | None = field(name="stopAPIServer", default=UNSET)
     start_api_server: str | bool | UnsetType | None = field(name="startAPIServer", default=UNSET)

@@ -40,6 +40,14 @@ class Fabric(Protocol):
 
     async def act(self, action: ActionSpec, configuration: Mapping[str, object]) -> None: ...
 
+    async def power_off(self, node: str) -> None:
+        """All its processes end at once; its files stay."""
+        ...
+
+    async def power_on(self, node: str) -> None:
+        """In a fresh namespace of the same name: as after a reboot, but for the agent, which `startAgent` starts."""
+        ...
+
     async def converge(self) -> None:
         """Until every Node forwards by the objects as they are now."""
         ...

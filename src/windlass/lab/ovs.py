@@ -7,6 +7,7 @@ import os
 import subprocess
 from contextlib import suppress
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 SECONDS_FOR_A_CHANGE = seconds(20)
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
+START = str(files("windlass.switch") / "start-ovs-vswitchd.sh")  # as on a Node
 _KERNEL_MODULE = Path("/sys/module/openvswitch")
 # A cluster shares this machine's cores: one thread of each kind a switch is enough. Its revalidator looks around more
 # often than twice a second, so that `settled` takes little time.
@@ -49,6 +51,7 @@ class Switch:
 
     def __init__(self, node: str, namespace: str, folder: Path) -> None:
         self.folder = folder
+        self.before: list[str] = []  # of every command
         self._node = node
         self._namespace = namespace
         self._database: Child | None = None
@@ -73,6 +76,11 @@ class Switch:
     async def lose_database(self) -> None:
         await self.end()
         await self._start_with_empty_database()
+
+    async def boot(self) -> None:
+        """Both daemons, with the database that there is."""
+        await self._start_database()
+        await self._start_switch()
 
     async def delete_bridge(self, bridge: str) -> None:
         """Returns when ovs-vswitchd has removed it. An agent may have made it again by then."""
@@ -118,14 +126,14 @@ class Switch:
     async def _start_switch(self) -> None:
         # In user space it would lose a few packets of tunnels with every Pod; the agent tells it the routes.
         own_routes = ["--disable-system-route"] if datapath_type() == "netdev" else []
-        self._switch = self._daemon("ovs-vswitchd", f"unix:{self.folder}/db.sock", *own_routes)
+        self._switch = self._daemon("ovs-vswitchd", f"unix:{self.folder}/db.sock", *own_routes, by=START)
         await self._switch.listening(self.folder / "ovs-vswitchd.ctl")
 
-    def _daemon(self, name: str, *arguments: str) -> Child:
+    def _daemon(self, name: str, *arguments: str, by: str = "") -> Child:
         own_files = (f"--unixctl={self.folder}/{name}.ctl", f"--pidfile={self.folder}/{name}.pid")
         return Child(
             f"{name} of Node {self._node}",
-            [program(name), *arguments, *own_files, "--no-chdir"],
+            [*self.before, by or program(name), *arguments, *own_files, "--no-chdir"],
             namespace=self._namespace,
             log=self.folder / f"{name}.log",
             environment=self.environment,

@@ -31,6 +31,12 @@ def program(name: str) -> str:
     return found
 
 
+def in_another_boot(boot: Path) -> list[str]:
+    """What to put before a command so that it takes the content of this file for the kernel's boot id."""
+    script = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
+    return [program("unshare"), "--mount", "--propagation=slave", program("sh"), "-c", script, str(boot)]
+
+
 class Child:
     """A running process. Started in the event loop's thread, because it dies with the thread that started it."""
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from pyroute2 import IPRoute
 
@@ -59,6 +60,7 @@ class Underlay:
         self._segments = segments
         self._router = lab.namespace("underlay")
         self._routes: dict[IPNetwork, IPAddress] = {}
+        self._wires: dict[str, list[str]] = {}  # the router's ends, by machine
         self._ports = count()  # the router's ends of the wires: names of Nodes are too long for interfaces
 
     def create(self) -> None:
@@ -100,8 +102,15 @@ class Underlay:
         return namespace
 
     def unplug(self, machine: Machine) -> None:
-        """The veth pairs go with the namespaces, and the routes with them."""
-        namespaces.delete(self._lab.namespace(machine.kind, machine.name))
+        """The veth pairs go with the namespaces, and the routes with them.
+
+        Those of a plain machine go at once: it may come back, and must not be met at its former wire.
+        """
+        namespace = self._lab.namespace(machine.kind, machine.name)
+        with _netlink(self._router) as ip:
+            for port in self._wires.pop(namespace, ()):
+                ip.link("del", ifname=port)
+        namespaces.delete(namespace)
         if machine.link_mtu is not None:
             namespaces.delete(self._lab.namespace("router", machine.name))
 
@@ -122,8 +131,11 @@ class Underlay:
         bridge = next(segment.bridge for segment in self._segments if nic.subnets <= segment.subnets)
         port = f"port{next(self._ports)}"
         with namespaces.path_of(namespace).open("rb") as there:
-            ip.link("add", ifname=port, kind="veth", peer={"ifname": nic.name, "net_ns_fd": there.fileno()})
+            mac = _mac(namespace, nic)
+            peer = {"ifname": nic.name, "net_ns_fd": there.fileno(), "address": mac}
+            ip.link("add", ifname=port, kind="veth", peer=peer)
         ip.link("set", ifname=port, master=_index(ip, bridge), state="up")
+        self._wires.setdefault(namespace, []).append(port)
 
     def _connect_by_router(self, machine: Machine, mtu: int, namespace: str) -> None:
         """The machine's link has the usual MTU, so that only routers find out what does not fit."""
@@ -198,6 +210,12 @@ def _netlink(namespace: str) -> Iterator[IPRoute]:
 def _index(ip: IPRoute, name: str) -> int:
     index: int = ip.link_lookup(ifname=name)[0]
     return index
+
+
+def _mac(namespace: str, nic: Nic) -> str:
+    """Burnt in: it has the same after a reboot."""
+    digest = crc32(f"{namespace} {nic.name}".encode()).to_bytes(4)
+    return f"02:01:{digest.hex(':')}"
 
 
 def _add_address(ip: IPRoute, index: int, address: IPAddress, prefix: int) -> None:

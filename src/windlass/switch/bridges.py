@@ -36,6 +36,7 @@ from windlass.switch.rows import (
 )
 from windlass.switch.streams import SwitchUnreachableError
 
+BOOT: Final = "windlass-boot"  # of an uplink: the run of the machine in which it was made a port
 INDEX: Final = "windlass-ifindex"  # of an uplink: the host's number of the NIC that was made a port
 ROLE: Final = "windlass-role"  # the key in an Interface's external_ids by which we know our own ports
 
@@ -75,6 +76,7 @@ class BridgeSpec:
     uplink: str
     tunnel: TunnelSpec | None  # None in noEncap
     uplink_index: int | None = None  # the host's number of that very interface
+    boot: str = ""  # this run of the machine: `start-ovs-vswitchd.sh` releases the uplink in another one
     # Unless asked for, ovs-vswitchd gives internal ports the least MTU of all ports, and again with each new Pod.
     mtu: int | None = None
     gateway_mtu: int | None = None
@@ -181,7 +183,8 @@ def bridge_difference(view: View, spec: BridgeSpec) -> list[Operation]:
 
 def uplink_difference(view: View, spec: BridgeSpec) -> list[Operation]:
     bridge = known_bridge(view, spec.name)
-    uplink = _Wanted(spec.uplink, Role.UPLINK, type="", number=spec.numbers.uplink, index=spec.uplink_index)
+    ids = {INDEX: "" if spec.uplink_index is None else str(spec.uplink_index), BOOT: spec.boot}
+    uplink = _Wanted(spec.uplink, Role.UPLINK, type="", number=spec.numbers.uplink, ids=ids)
     former = [
         operation
         for interface in interfaces_with(view, spec.name, Role.UPLINK)
@@ -243,11 +246,11 @@ class _Wanted:
     mac: str | None = None
     mtu: int | None = None
     options: Mapping[str, str] | None = None
-    index: int | None = None
+    ids: Mapping[str, str] = field(default_factory=dict)  # further external_ids; an empty value is none
 
     @property
     def external_ids(self) -> dict[str, str]:
-        return {ROLE: self.role.value, **({} if self.index is None else {INDEX: str(self.index)})}
+        return {ROLE: self.role.value, **{key: value for key, value in self.ids.items() if value}}
 
     @property
     def columns(self) -> dict[str, Value]:

@@ -26,6 +26,7 @@ class OpenVSwitch(Row, frozen=True, kw_only=True):
     bridges: frozenset[str] = frozenset()  # uuids
     next_cfg: int = 0  # counts the changes asked for
     cur_cfg: int = 0  # up to this one ovs-vswitchd has carried them out
+    other_config: dict[str, str] = {}
 
 
 class Bridge(Row, frozen=True, kw_only=True):
@@ -260,6 +261,10 @@ def put_keys(row: Row, column: str, pairs: Mapping[str, str]) -> Mutate:
     """Sets these keys of a map and leaves the others: `insert` alone would not overwrite."""
     drop = [column, "delete", notation(frozenset(pairs))]
     return Mutate(_table(type(row)), _is(row), [drop, [column, "insert", notation(pairs)]])
+
+
+def drop_keys(row: Row, column: str, keys: Iterable[str]) -> Mutate:
+    return Mutate(_table(type(row)), _is(row), [[column, "delete", notation(frozenset(keys))]])
 
 
 def link(kind: type[Row], to: Reference, column: str, reference: Reference) -> Mutate:

@@ -38,6 +38,10 @@ class LinuxHost(Host):
         self._nftables = Nftables()
         self._finishing: set[asyncio.Task[None]] = set()  # deletions, even when nobody waits any more
 
+    @property
+    def boot(self) -> str:
+        return uplinks.boot()
+
     async def installed(self, names: HostNames) -> HostPlan:
         return await self._run(items.installed, self._nftables, names)
 

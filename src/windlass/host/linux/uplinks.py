@@ -35,7 +35,7 @@ def find(
     uplink = _adapter(netlink, name)
     if uplink is None:
         raise HostError(f"there is no interface {name} that could be the uplink")
-    return migrations.uplink_with_all(record, uplink, _adapter(netlink, bridge), _boot(), node_ips)
+    return migrations.uplink_with_all(record, uplink, _adapter(netlink, bridge), boot(), node_ips)
 
 
 def _adopted(netlink: Netlink, bridge_name: str, node_ips: Collection[IPAddress], remembered: str | None) -> str | None:
@@ -67,7 +67,7 @@ def adopt(
         missing = uplink_name if uplink is None else bridge_name
         raise HostError(f"there is no interface {missing}: {uplink_name} was left as it is")
     stored = records.load(record_file)
-    goal = migrations.uplink_with_all(stored, uplink, bridge, _boot(), node_ips)
+    goal = migrations.uplink_with_all(stored, uplink, bridge, boot(), node_ips)
     unknown = [str(ip) for ip in node_ips if ip not in {address.ip for address in goal.addresses}]
     if unknown:
         raise HostError(
@@ -144,7 +144,7 @@ class _Adoption:
         return migrations.steps(self.goal, source=self.uplink, target=self.bridge)
 
     def _record(self) -> Record:
-        return Record(self.goal, self.bridge.name, _boot())
+        return Record(self.goal, self.bridge.name, boot())
 
     def _settle(self, moved: Adapter) -> list[str]:
         try:
@@ -167,7 +167,7 @@ def release(netlink: Netlink, record_file: Path, uplink_name: str, bridge_name: 
     uplink, bridge = _adapter(netlink, uplink_name), _adapter(netlink, bridge_name)
     if uplink is None:
         raise HostError(f"there is no interface {uplink_name}: {record_file} keeps what it had")
-    goal = migrations.uplink_with_all(records.load(record_file), uplink, bridge, _boot())
+    goal = migrations.uplink_with_all(records.load(record_file), uplink, bridge, boot())
     _give_back(netlink, goal, bridge)
     _forget(record_file)
 
@@ -302,5 +302,5 @@ def _has_any(adapter: Adapter, node_ips: Collection[IPAddress]) -> bool:
     return not {address.ip for address in adapter.addresses}.isdisjoint(node_ips)
 
 
-def _boot() -> str:
+def boot() -> str:
     return _BOOT.read_text().strip()

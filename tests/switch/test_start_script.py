@@ -1,0 +1,85 @@
+"""What `start-ovs-vswitchd.sh` does to a real database before ovs-vswitchd starts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from switches import Switch, requires_ovs, run
+from windlass.switch.bridges import BridgeSpec, add_uplink, ensure_bridge
+from windlass.switch.ovsdb import open_database
+from windlass.switch.restarts import end_wait
+
+pytestmark = requires_ovs
+
+SCRIPT = str(files("windlass.switch") / "start-ovs-vswitchd.sh")
+THIS_BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+SPEC = BridgeSpec(
+    name="br-int",
+    datapath_type="netdev",
+    hwaddr="02:00:00:00:00:01",
+    gateway="windlass-gw0",
+    gateway_mac="02:00:00:00:00:02",
+    uplink="eth0",
+    tunnel=None,
+)
+
+
+async def taken_in(boot: str, switch: Switch) -> None:
+    """The database as an agent leaves it that took the NIC in this boot."""
+    await switch.add_nics("eth0")
+    async with open_database(str(switch.database)) as database:
+        await ensure_bridge(database, SPEC)
+        await add_uplink(database, replace(SPEC, boot=boot))
+
+
+async def prepare(switch: Switch) -> list[str]:
+    """The ports of the bridge afterwards."""
+    await switch.stop_vswitchd()
+    await run("env", f"OVS_RUNDIR={switch.rundir}", SCRIPT, "--prepare")
+    return (await switch.vsctl("--no-wait", "list-ports", "br-int")).split()
+
+
+async def test_a_nic_that_was_taken_in_another_boot_leaves_the_bridge(switch: Switch) -> None:
+    await taken_in("another", switch)
+    await switch.vsctl("set", "Open_vSwitch", ".", "other_config:flow-restore-wait=true", "other_config:other=kept")
+    assert await prepare(switch) == ["windlass-gw0"]
+    assert "flow-restore-wait" not in (
+        left := await switch.vsctl("--no-wait", "get", "Open_vSwitch", ".", "other_config")
+    )
+    assert "kept" in left
+
+
+@pytest.mark.parametrize("boot", [THIS_BOOT, ""], ids=["this boot", "an agent that did not say"])
+async def test_otherwise_it_stays(switch: Switch, boot: str) -> None:
+    await taken_in(boot, switch)
+    assert sorted(await prepare(switch)) == ["eth0", "windlass-gw0"]
+
+
+async def test_an_agent_that_takes_it_again_says_in_which_boot(switch: Switch) -> None:
+    await taken_in("another", switch)
+    async with open_database(str(switch.database)) as database:
+        await add_uplink(database, replace(SPEC, boot=THIS_BOOT))
+    assert sorted(await prepare(switch)) == ["eth0", "windlass-gw0"]
+
+
+async def test_an_empty_database_is_nothing_to_prepare(switch: Switch) -> None:
+    await run("env", f"OVS_RUNDIR={switch.rundir}", SCRIPT, "--prepare")
+
+
+async def test_the_wait_ends_and_other_settings_stay(switch: Switch) -> None:
+    await switch.vsctl("--", "init", "--", "set", "Open_vSwitch", ".", "other_config:other=kept")
+    async with open_database(str(switch.database)) as database:
+        await end_wait(database)  # there is none
+        await switch.vsctl("set", "Open_vSwitch", ".", "other_config:flow-restore-wait=true")
+        await database.wait_for(lambda view: view.root and "flow-restore-wait" in view.root.other_config)
+        await end_wait(database)
+    assert (await switch.vsctl("get", "Open_vSwitch", ".", "other_config")).strip() == "{other=kept}"
+
+
+def test_it_is_executable() -> None:
+    assert os.access(SCRIPT, os.X_OK)
