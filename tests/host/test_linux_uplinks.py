@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from host_machines import LinuxMachine, ip, ip_batch, ip_json, reaches, requires_namespaces
 
-from windlass.host.linux import records, uplinks
+from windlass.host.linux import canaries, records, settings, uplinks
 from windlass.host.linux.netlink import Netlink, NetlinkError
 from windlass.host.plans import HostChange, InterfaceSettings
 from windlass.host.protocol import HostError
+from windlass.model.families import Family
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,12 +34,12 @@ def seen(interface: str) -> dict[str, Any]:
         "addresses": [
             f"{a['local']}/{a['prefixlen']} brd {a.get('broadcast')}"
             for a in link["addr_info"]
-            if a["scope"] == "global" and a["local"] != "192.0.2.77"  # made without a broadcast address; it gets one
+            if a["scope"] == "global"
         ],
         "routes": sorted(
             str({**route, "flags": [flag for flag in route["flags"] if flag != "linkdown"]})
             for route in routes
-            if route["protocol"] != "kernel"
+            if route["protocol"] != "kernel" and route.get("table") != str(canaries.TABLE)
         ),
         "connected": sorted(
             route["dst"] for route in routes if route["protocol"] == "kernel" and route.get("table") != "local"
@@ -46,6 +47,7 @@ def seen(interface: str) -> dict[str, Any]:
     }
 
 
+ENCAPSULATED = "route add 10.8.0.0/16 encap ip id 7 dst 198.51.100.1 via 192.0.2.1"
 CHANGES = 15  # there are at least so many steps to a move
 EMPTY: dict[str, Any] = {"addresses": [], "routes": [], "connected": ["fe80::/64"]}
 
@@ -206,7 +208,7 @@ async def test_an_address_that_comes_to_the_nic_later_moves_too(host: LinuxHost,
 
     adopted = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink
 
-    assert ip_interface("198.18.0.1/24") in adopted.addresses
+    assert ip_interface("198.18.0.1/24") in {address.interface for address in adopted.addresses}
     assert machine.holders("198.18.0.1") == {"br-int"}
 
 
@@ -236,12 +238,54 @@ async def test_down_and_up_again_restores_what_the_kernel_took(host: LinuxHost, 
     assert machine.holders("2001:db8::5") == {"br-int"}
 
 
-async def test_a_route_over_several_next_hops_is_refused_before_anything_moves(host: LinuxHost, machine: LinuxMachine):
-    ip("route", "add", "10.8.0.0/16", "nexthop", "via", "192.0.2.1", "nexthop", "via", "192.0.2.2")
+async def test_a_route_that_cannot_be_moved_is_refused_at_first_and_told_later(host: LinuxHost, machine: LinuxMachine):
+    encapsulated = f"{ENCAPSULATED} dev eth0".split()
+    ip(*encapsulated)
     before = seen("eth0")
-    with pytest.raises(HostError, match=r"10\.8\.0\.0/16 is routed by eth0 through several next hops"):
+    with pytest.raises(HostError, match=r"10\.8\.0\.0/16 is routed by eth0 through an encapsulation.*left as it is"):
         await host.adopt_uplink("eth0", "br-int", machine.node_ips)
     assert seen("eth0") == before
+    assert await host.needs_wire("eth0", "br-int", machine.node_ips)
+
+    ip("route", "delete", "10.8.0.0/16")
+    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    ip(*encapsulated, "onlink")
+    ip("address", "add", "198.18.0.1/24", "dev", "eth0")
+    (problem,) = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).problems
+
+    assert "10.8.0.0/16 is routed by eth0 through an encapsulation" in problem
+    assert machine.holders("198.18.0.1") == machine.holders("192.0.2.5") == {"br-int"}
+    assert not await host.needs_wire("eth0", "br-int", machine.node_ips)
+
+
+async def test_what_the_kernel_refuses_later_is_told_and_does_not_stop_the_rest(host: LinuxHost, machine: LinuxMachine):
+    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    before = seen("br-int")
+    ip("route", "add", "172.16.0.1", "dev", "eth0")
+    ip("route", "add", "172.17.0.0/16", "via", "172.16.0.1", "dev", "eth0")
+    ip("route", "delete", "172.16.0.1", "dev", "eth0")
+    ip("address", "add", "198.18.0.1/24", "dev", "eth0")
+
+    for _ in range(2):
+        (problem,) = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).problems
+        assert "could not add route 172.17.0.0/16 via 172.16.0.1 to br-int: Nexthop has invalid gateway" in problem
+        assert machine.holders("198.18.0.1") == {"br-int"}
+        assert seen("br-int")["routes"] == before["routes"]
+
+
+async def test_with_ipv6_switched_off_on_the_bridge_interface_ipv4_stays(host: LinuxHost, machine: LinuxMachine):
+    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    settings.set_sysctl(Family.IPV6, "br-int", "disable_ipv6", 1)
+
+    problems = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).problems
+
+    assert any("add address 2001:db8::5/64 to br-int: " in problem for problem in problems)
+    assert machine.holders("192.0.2.5") == {"br-int"}
+    assert not await host.needs_wire("eth0", "br-int", machine.node_ips)
+
+    settings.set_sysctl(Family.IPV6, "br-int", "disable_ipv6", 0)
+    assert (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).problems == ()
+    assert machine.holders("2001:db8::5") == {"br-int"}
 
 
 async def test_a_record_that_cannot_be_read_is_as_good_as_none(

@@ -8,11 +8,12 @@ from ipaddress import ip_address, ip_interface, ip_network
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from windlass.host.migrations import Add, Record, Remove, steps, uplink_with_all
-from windlass.host.protocol import Adapter, UplinkRoute
+from windlass.host.migrations import Add, Record, Remove, alike, steps, uplink_with_all
+from windlass.host.protocol import LEARNED, Adapter, UplinkAddress, UplinkRoute
+from windlass.model.families import Family
 
-NODE_IP = ip_interface("192.0.2.5/24")
-VIRTUAL = ip_interface("192.0.2.77/24")
+NODE_IP = UplinkAddress(ip_interface("192.0.2.5/24"))
+VIRTUAL = UplinkAddress(ip_interface("192.0.2.77/24"))
 DEFAULT = UplinkRoute(ip_network("0.0.0.0/0"), via=ip_address("192.0.2.1"), metric=100)
 OTHER = UplinkRoute(ip_network("203.0.113.0/24"), via=ip_address("192.0.2.9"))
 DEFAULT6 = UplinkRoute(ip_network("::/0"), via=ip_address("fe80::1"), metric=1024)
@@ -35,7 +36,7 @@ def test_without_a_record_it_is_also_what_the_bridge_interface_holds():
 
 
 def test_after_a_boot_what_the_nic_was_given_counts_and_not_the_record():
-    renumbered = replace(BARE, addresses=(ip_interface("192.0.2.6/24"),))
+    renumbered = replace(BARE, addresses=(UplinkAddress(ip_interface("192.0.2.6/24")),))
     assert uplink_with_all(SETTLED, renumbered, BRIDGE, "tomorrow") == renumbered
 
 
@@ -45,7 +46,7 @@ def test_after_a_boot_that_gave_the_nic_nothing_the_record_counts():
 
 
 def test_the_record_of_another_nic_does_not_count():
-    other = replace(FULL, name="eth1", addresses=(ip_interface("10.9.9.9/24"),), routes=())
+    other = replace(FULL, name="eth1", addresses=(UplinkAddress(ip_interface("10.9.9.9/24")),), routes=())
     assert uplink_with_all(SETTLED, other, BRIDGE, "today") == other
 
 
@@ -73,14 +74,63 @@ def test_a_route_that_was_changed_on_the_bridge_interface_stays_changed():
     assert list(steps(goal, BARE, bridge)) == []
 
 
+def test_a_route_that_was_withdrawn_stays_away_unless_the_kernel_took_it():
+    bridge = replace(BRIDGE, addresses=(NODE_IP, VIRTUAL), routes=(DEFAULT,))
+    withdrawn = uplink_with_all(SETTLED, BARE, bridge, "today", [NODE_IP.ip], intact=[Family.IPV4])
+    assert withdrawn.routes == (DEFAULT,)
+    assert uplink_with_all(SETTLED, BARE, bridge, "today", [NODE_IP.ip]).routes == (DEFAULT, OTHER)
+    assert uplink_with_all(SETTLED, BARE, bridge, "today", [NODE_IP.ip], intact=[Family.IPV6]).routes == FULL.routes
+
+
+def test_where_the_node_ip_is_missing_routes_are_restored():
+    bridge = replace(BRIDGE, addresses=(VIRTUAL,), routes=())
+    goal = uplink_with_all(SETTLED, BARE, bridge, "today", [NODE_IP.ip], intact=[Family.IPV4])
+    assert goal.routes == FULL.routes
+
+
+def test_what_expired_while_the_bridge_interface_was_away_is_not_restored():
+    lease = replace(VIRTUAL, valid_until=100)
+    advertised = replace(DEFAULT6, expires_at=100)
+    record = replace(SETTLED, uplink=replace(FULL, addresses=(NODE_IP, lease), routes=(DEFAULT, advertised)))
+    assert uplink_with_all(record, BARE, None, "today", now=99) == record.uplink
+    assert uplink_with_all(record, BARE, None, "today", now=100) == replace(
+        FULL, addresses=(NODE_IP,), routes=(DEFAULT,)
+    )
+
+
+def test_a_node_ip_whose_lease_expired_is_restored_for_good():
+    record = replace(SETTLED, uplink=replace(FULL, addresses=(replace(NODE_IP, valid_until=100), VIRTUAL)))
+    assert uplink_with_all(record, BARE, None, "today", [NODE_IP.ip], now=200).addresses == (NODE_IP, VIRTUAL)
+
+
+def test_a_copy_of_a_learned_route_is_worse_and_gives_way_to_the_kernels_own():
+    learned = UplinkRoute(ip_network("::/0"), via=ip_address("fe80::1"), metric=1024, protocol=LEARNED, expires_at=900)
+    goal, nic = replace(FULL, routes=(learned,)), replace(BARE, routes=(learned,))
+    first = [step for step in steps(goal, nic, BRIDGE) if isinstance(step.item, UplinkRoute)]
+    assert first == [Remove(nic, learned), Add(BRIDGE, learned.moved)]
+    assert learned.moved.metric == 1025
+
+    both = replace(BRIDGE, addresses=FULL.addresses, routes=(learned.moved, replace(learned, expires_at=1800)))
+    assert list(steps(goal, BARE, both)) == [Remove(both, learned.moved)]
+
+
+def test_lifetimes_that_go_on_as_they_did_are_no_difference():
+    later = replace(FULL, addresses=(replace(NODE_IP, valid_until=101), VIRTUAL))
+    assert alike(replace(FULL, addresses=(replace(NODE_IP, valid_until=100), VIRTUAL)), later)
+    assert not alike(replace(FULL, addresses=(replace(NODE_IP, valid_until=200), VIRTUAL)), later)
+    assert not alike(FULL, later)
+
+
 def test_another_node_ip_on_the_bridge_interface_is_ours():
-    renumbered = ip_interface("192.0.2.6/24")
+    renumbered = UplinkAddress(ip_interface("192.0.2.6/24"))
     bridge = replace(BRIDGE, addresses=(renumbered,), routes=(DEFAULT, OTHER))
     assert uplink_with_all(SETTLED, BARE, bridge, "today", [renumbered.ip]).addresses == (renumbered,)
 
 
 def test_what_others_put_on_the_bridge_interface_is_not_ours():
-    bridge = replace(BRIDGE, addresses=(NODE_IP, VIRTUAL, ip_interface("192.0.2.200/32")), routes=(DEFAULT, OTHER))
+    bridge = replace(
+        BRIDGE, addresses=(NODE_IP, VIRTUAL, UplinkAddress(ip_interface("192.0.2.200/32"))), routes=(DEFAULT, OTHER)
+    )
     assert uplink_with_all(SETTLED, BARE, bridge, "today") == FULL
 
 
@@ -100,7 +150,9 @@ def test_steps_read_as_what_happens():
     ]
 
 
-addresses = st.lists(st.integers(1, 5).map(lambda i: ip_interface(f"192.0.2.{i}/24")), unique=True).map(tuple)
+addresses = st.lists(st.integers(1, 5).map(lambda i: UplinkAddress(ip_interface(f"192.0.2.{i}/24"))), unique=True).map(
+    tuple
+)
 routes = st.lists(
     st.builds(
         UplinkRoute,

@@ -67,6 +67,9 @@ from windlass.switch.tunnel_routes import tell_routes
 from windlass.switch.tunnels import Tunnels
 
 RETRY_FIRST, RETRY_LONGEST = 0.2, 10.0  # seconds between passes while something is in the way
+# Seconds. A network manager gives a NIC an address and then the routes by it, which the kernel refuses once the address
+# has moved to the bridge interface.
+UPLINK_SETTLES = 0.5
 
 _log = structlog.get_logger(__name__)
 
@@ -259,8 +262,11 @@ class Agent:
 
     async def _watch_host(self, names: HostNames) -> None:
         async with aclosing(self._host.watch(names)) as events:
-            async for _ in events:
-                self._need_pass()
+            async for changed in events:
+                if changed <= {names.uplink}:
+                    self._need_pass_later(UPLINK_SETTLES)
+                else:
+                    self._need_pass()
 
     async def _audit(self, database: Database) -> None:
         while True:

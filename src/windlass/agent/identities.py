@@ -48,7 +48,7 @@ def service_cidrs(config: Config, cluster: Cluster) -> tuple[tuple[IPNetwork, ..
 
 def local_node(config: Config, own: Identity, adapter: Adapter, others: Collection[IPAddress]) -> LocalNode:
     """`others`: further addresses of the host."""
-    held = {address.ip: address for address in adapter.addresses}
+    held = {address.ip: address.interface for address in adapter.addresses}
     families = DATAPATHS[own.os].families
     missing = [str(address) for address in own.addresses.values() if address not in held]
     if missing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from windlass.host.plans import HostChange, HostNames, HostPlan
@@ -18,6 +18,49 @@ class HostError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class UplinkAddress:
+    """An address of the uplink, kept as its maker (a person, a DHCP client, the kernel) made it."""
+
+    interface: IPInterface
+    valid_until: int | None = None  # in seconds since 1970; None: it does not expire
+    preferred_until: int | None = None  # likewise; after that it is deprecated
+    peer: IPAddress | None = None  # at the other end of a point-to-point link
+    broadcast: IPAddress | None = None
+    metric: int = 0  # of the route to its network
+    scope: int = 0  # as the host numbers them
+    flags: int = 0  # those of the host's that are a choice of its maker
+
+    @property
+    def ip(self) -> IPAddress:
+        return self.interface.ip
+
+    @property
+    def network(self) -> IPNetwork:
+        return self.interface.network
+
+    @property
+    def version(self) -> int:
+        return self.interface.version
+
+    def __str__(self) -> str:
+        return f"address {self.interface}"
+
+
+@dataclass(frozen=True, slots=True)
+class NextHop:
+    """One of several of a route."""
+
+    via: IPAddress | None = None
+    interface: int = 0  # the host's number of another interface; 0: the uplink
+    weight: int = 0
+    onlink: bool = False
+
+
+LEARNED_METRIC = 1024
+LEARNED = 9  # `UplinkRoute.protocol` of what a router advertised (Linux: RTPROT_RA)
+
+
+@dataclass(frozen=True, slots=True)
 class UplinkRoute:
     """A route by the uplink that somebody else made, kept as they made it."""
 
@@ -29,6 +72,35 @@ class UplinkRoute:
     table: int = 0  # 0: the host's main table
     protocol: int = 0  # who made it, as the host numbers them
     options: bytes = b""  # further settings of the route (MTU, window) in the host's own form
+    hops: tuple[NextHop, ...] = ()  # where there are several; `via` and `onlink` are theirs then
+    tos: int = 0
+    scope: int | None = None  # as the host numbers them; None: by `via`
+    preference: int = 0  # of a router, as it advertises it
+    expires_at: int | None = None  # in seconds since 1970
+
+    @property
+    def is_indirect(self) -> bool:
+        return self.via is not None or bool(self.hops)
+
+    @property
+    def is_learned(self) -> bool:
+        """A router advertises it, and the interface that hears it learns it by itself.
+
+        A copy must not have the metric of what is learned: the kernel would take it for its own, and fail to refresh
+        it. So a copy is a little worse, until it expires.
+        """
+        metrics = (LEARNED_METRIC, LEARNED_METRIC + 1)
+        return self.protocol == LEARNED and self.destination.version == 6 and self.metric in metrics
+
+    @property
+    def is_moved(self) -> bool:
+        """Is it such a copy?"""
+        return self.is_learned and self.metric == LEARNED_METRIC + 1
+
+    @property
+    def moved(self) -> UplinkRoute:
+        """The copy for another interface."""
+        return replace(self, metric=LEARNED_METRIC + 1) if self.is_learned else self
 
     def __str__(self) -> str:
         via = f" via {self.via}" if self.via else ""
@@ -43,7 +115,7 @@ class Adapter:
     index: int  # the host's number for this very interface: one that is made again has another
     mac: str
     mtu: int
-    addresses: tuple[IPInterface, ...] = ()
+    addresses: tuple[UplinkAddress, ...] = ()
     routes: tuple[UplinkRoute, ...] = ()
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from windlass.host.linux import firewalls, records, rtnetlink, settings, uplinks
 from windlass.host.linux.netlink import Netlink, NetlinkError, text
-from windlass.host.linux.rtnetlink import TABLE_MAIN, Link
+from windlass.host.linux.route_messages import TABLE_MAIN
+from windlass.host.linux.rtnetlink import Link
 from windlass.host.preflight import Connections, Facts
 from windlass.host.protocol import HostError
 
@@ -41,7 +42,7 @@ def gather(
     return Facts(
         uplink=name,
         mtu=link.mtu,
-        addresses=adapter.addresses,
+        addresses=tuple(address.interface for address in adapter.addresses),
         ethernet=link.type == _ETHERNET,
         carrier=link.carrier,
         master=master.name if master else "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from windlass.host.linux import rtnetlink, services, settings
+from windlass.host.linux import canaries, rtnetlink, services, settings
 from windlass.host.linux.netlink import Netlink, told
 from windlass.host.linux.nftables import Nftables
 from windlass.host.plans import (
@@ -65,7 +65,7 @@ def _items(netlink: Netlink, names_by_index: dict[int, str], names: HostNames) -
             if neighbour.ours:
                 yield Neighbour(name, neighbour.address, neighbour.mac)
     for found in rtnetlink.routes(netlink, protocol=rtnetlink.PROTOCOL):
-        if found.route.table == services.TABLE:
+        if found.route.table in {services.TABLE, canaries.TABLE}:
             continue
         if found.index not in names_by_index:  # left from when an interface had another name
             link = rtnetlink.link(netlink, found.index)

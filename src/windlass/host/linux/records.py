@@ -10,10 +10,29 @@ from pathlib import Path
 import msgspec
 
 from windlass.host.migrations import Record
-from windlass.host.protocol import Adapter, UplinkRoute
+from windlass.host.protocol import Adapter, NextHop, UplinkAddress, UplinkRoute
+from windlass.model.families import IPAddress
 
 
-class _Route(msgspec.Struct, omit_defaults=True):
+class _Address(msgspec.Struct, omit_defaults=True, rename="camel"):
+    interface: str
+    valid_until: int | None = None
+    preferred_until: int | None = None
+    peer: str | None = None
+    broadcast: str | None = None
+    metric: int = 0
+    scope: int = 0
+    flags: int = 0
+
+
+class _Hop(msgspec.Struct, omit_defaults=True):
+    via: str | None = None
+    interface: int = 0
+    weight: int = 0
+    onlink: bool = False
+
+
+class _Route(msgspec.Struct, omit_defaults=True, rename="camel"):
     destination: str
     via: str | None = None
     source: str | None = None
@@ -22,6 +41,11 @@ class _Route(msgspec.Struct, omit_defaults=True):
     table: int = 0
     protocol: int = 0
     options: bytes = b""
+    hops: list[_Hop] = []
+    tos: int = 0
+    scope: int | None = None
+    preference: int = 0
+    expires_at: int | None = None
 
 
 class _Record(msgspec.Struct, rename="camel"):
@@ -29,7 +53,7 @@ class _Record(msgspec.Struct, rename="camel"):
     index: int
     mac: str
     mtu: int
-    addresses: list[str]
+    addresses: list[_Address | str]  # a string: as former versions wrote it
     routes: list[_Route]
     bridge: str
     boot: str
@@ -45,8 +69,8 @@ def load(path: Path) -> Record | None:
             stored.index,
             stored.mac,
             stored.mtu,
-            tuple(ip_interface(address) for address in stored.addresses),
-            tuple(_read(route) for route in stored.routes),
+            tuple(_read_address(address) for address in stored.addresses),
+            tuple(_read_route(route) for route in stored.routes),
         )
     except (OSError, msgspec.DecodeError, ValueError):
         return None
@@ -61,8 +85,8 @@ def save(path: Path, record: Record) -> None:
         index=uplink.index,
         mac=uplink.mac,
         mtu=uplink.mtu,
-        addresses=[str(address) for address in uplink.addresses],
-        routes=[_written(route) for route in uplink.routes],
+        addresses=[_written_address(address) for address in uplink.addresses],
+        routes=[_written_route(route) for route in uplink.routes],
         bridge=record.bridge,
         boot=record.boot,
         settled_on=record.settled_on,
@@ -96,27 +120,73 @@ def _sync_directory(path: Path) -> None:
         os.close(directory)
 
 
-def _read(route: _Route) -> UplinkRoute:
+def _read_address(address: _Address | str) -> UplinkAddress:
+    if isinstance(address, str):
+        return UplinkAddress(ip_interface(address))
+    return UplinkAddress(
+        ip_interface(address.interface),
+        address.valid_until,
+        address.preferred_until,
+        _read_ip(address.peer),
+        _read_ip(address.broadcast),
+        address.metric,
+        address.scope,
+        address.flags,
+    )
+
+
+def _written_address(address: UplinkAddress) -> _Address:
+    return _Address(
+        str(address.interface),
+        address.valid_until,
+        address.preferred_until,
+        _written_ip(address.peer),
+        _written_ip(address.broadcast),
+        address.metric,
+        address.scope,
+        address.flags,
+    )
+
+
+def _read_route(route: _Route) -> UplinkRoute:
     return UplinkRoute(
         ip_network(route.destination),
-        ip_address(route.via) if route.via else None,
-        ip_address(route.source) if route.source else None,
+        _read_ip(route.via),
+        _read_ip(route.source),
         route.metric,
         route.onlink,
         route.table,
         route.protocol,
         route.options,
+        tuple(NextHop(_read_ip(hop.via), hop.interface, hop.weight, hop.onlink) for hop in route.hops),
+        route.tos,
+        route.scope,
+        route.preference,
+        route.expires_at,
     )
 
 
-def _written(route: UplinkRoute) -> _Route:
+def _written_route(route: UplinkRoute) -> _Route:
     return _Route(
         str(route.destination),
-        str(route.via) if route.via else None,
-        str(route.source) if route.source else None,
+        _written_ip(route.via),
+        _written_ip(route.source),
         route.metric,
         route.onlink,
         route.table,
         route.protocol,
         route.options,
+        [_Hop(_written_ip(hop.via), hop.interface, hop.weight, hop.onlink) for hop in route.hops],
+        route.tos,
+        route.scope,
+        route.preference,
+        route.expires_at,
     )
+
+
+def _read_ip(text: str | None) -> IPAddress | None:
+    return ip_address(text) if text else None
+
+
+def _written_ip(ip: IPAddress | None) -> str | None:
+    return str(ip) if ip is not None else None

@@ -6,12 +6,11 @@ Each function is one request. Which requests to make is decided elsewhere.
 from __future__ import annotations
 
 import errno
-import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from ipaddress import IPv6Interface, ip_address, ip_interface, ip_network
+from ipaddress import IPv6Interface, ip_address, ip_interface
 
 from windlass.host.linux.netlink import (
     NLM_F_CREATE,
@@ -27,14 +26,21 @@ from windlass.host.linux.netlink import (
     number,
     text,
 )
+from windlass.host.linux.route_messages import (
+    FAMILIES,
+    ROUTE,
+    RTA_OIF,
+    SCOPE_ANY,
+    SCOPE_UNIVERSE,
+    KernelRoute,
+    read_route,
+    write_route,
+)
 from windlass.host.protocol import UplinkRoute
 from windlass.model.families import Family, IPAddress, IPInterface
 
 # The mark of our routes and neighbours, by which they are known after a restart ("W"; `ip route show proto 87`).
 PROTOCOL = 87
-PROTOCOL_KERNEL = 2
-TABLE_MAIN = 254
-TABLE_LOCAL = 255
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
@@ -51,20 +57,13 @@ _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_MASTER, _IFLA_LINKINFO
 _IFLA_IFALIAS, _IFLA_NET_NS_FD, _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 20, 28, 1, 2, 1
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_BROADCAST, _IFA_FLAGS = 1, 2, 4, 8
 _IFA_F_TEMPORARY, _IFA_F_NODAD = 0x01, 0x02
-_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_PREFSRC, _RTA_METRICS = 1, 4, 5, 6, 7, 8
-_RTA_MULTIPATH, _RTA_TABLE, _RTA_VIA, _RTA_ENCAP = 9, 15, 18, 22
-_RTN_UNICAST, _RTNH_F_ONLINK, _RTM_F_CLONED = 1, 4, 0x200
-_RT_SCOPE_UNIVERSE, _RT_SCOPE_LINK, _RT_SCOPE_ANY = 0, 253, 255
 _NDA_DST, _NDA_LLADDR, _NDA_IFINDEX, _NDA_PROTOCOL, _NUD_PERMANENT = 1, 2, 8, 12, 0x80
 _FRA_PRIORITY, _FRA_FWMARK, _FRA_TABLE, _FRA_FWMASK, _FRA_PROTOCOL, _FR_ACT_TO_TABLE = 6, 10, 15, 16, 21, 1
 
 _LINK = struct.Struct("=BxHiII")  # family, type, index, flags, change
-_ADDRESS = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
-_ROUTE = struct.Struct("=BBBBBBBBI")  # family, dst len, src len, tos, table, protocol, scope, type, flags
+ADDRESS = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
 _NEIGHBOUR = struct.Struct("=BxxxiHBB")  # family, index, state, flags, type
 _RULE = struct.Struct("=BBBBBxxBI")  # family, dst len, src len, tos, table, action, flags
-
-_FAMILIES = {4: int(socket.AF_INET), 6: int(socket.AF_INET6)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +184,9 @@ def delete_link(netlink: Netlink, index: int) -> None:
 
 def addresses(netlink: Netlink, index: int = 0) -> Iterator[tuple[int, IPInterface]]:
     """Index and address, of one interface or all, in the kernel's order; without those that it makes itself."""
-    for body in netlink.dump(RTM_GETADDR, _ADDRESS.pack(0, 0, 0, 0, index)):
-        _, prefix, short_flags, _, where = _ADDRESS.unpack_from(body)
-        parts = attributes(body, _ADDRESS.size)
+    for body in netlink.dump(RTM_GETADDR, ADDRESS.pack(0, 0, 0, 0, index)):
+        _, prefix, short_flags, _, where = ADDRESS.unpack_from(body)
+        parts = attributes(body, ADDRESS.size)
         flags = as_number(parts[_IFA_FLAGS]) if _IFA_FLAGS in parts else short_flags
         address = ip_interface((parts.get(_IFA_LOCAL, parts.get(_IFA_ADDRESS, b"")), prefix))
         temporary = address.version == 6 and flags & _IFA_F_TEMPORARY
@@ -197,18 +196,18 @@ def addresses(netlink: Netlink, index: int = 0) -> Iterator[tuple[int, IPInterfa
 
 def global_addresses(netlink: Netlink) -> Iterator[IPAddress]:
     """What others may know the host by, of all interfaces: not loopback, not what is valid on one link only."""
-    for body in netlink.dump(RTM_GETADDR, _ADDRESS.pack(0, 0, 0, 0, 0)):
+    for body in netlink.dump(RTM_GETADDR, ADDRESS.pack(0, 0, 0, 0, 0)):
         if is_global_address(body):
-            parts = attributes(body, _ADDRESS.size)
+            parts = attributes(body, ADDRESS.size)
             yield ip_address(parts.get(_IFA_LOCAL, parts.get(_IFA_ADDRESS, b"")))
 
 
 def is_global_address(body: bytes) -> bool:
-    return bool(_ADDRESS.unpack_from(body)[3] == _RT_SCOPE_UNIVERSE)
+    return bool(ADDRESS.unpack_from(body)[3] == SCOPE_UNIVERSE)
 
 
 def index_of_address(body: bytes) -> int:
-    return int(_ADDRESS.unpack_from(body)[4])
+    return int(ADDRESS.unpack_from(body)[4])
 
 
 def add_address(netlink: Netlink, index: int, address: IPInterface) -> None:
@@ -230,62 +229,25 @@ def delete_address(netlink: Netlink, index: int, address: IPInterface) -> None:
         netlink.do(RTM_DELADDR, _address(index, address))
 
 
-@dataclass(frozen=True, slots=True)
-class KernelRoute:
-    index: int
-    route: UplinkRoute
-    kernel_made: bool  # a connected, link-local or local route: it comes and goes by itself
-    plain: bool  # one next hop of its own family, which is all that UplinkRoute can say
-
-
 def routes(netlink: Netlink, *, protocol: int = 0, index: int = 0) -> Iterator[KernelRoute]:
     """Unicast routes of both families; of this maker, by this interface."""
-    by = number(_RTA_OIF, index) if index else b""
-    for family in _FAMILIES.values():
-        for body in netlink.dump(RTM_GETROUTE, _ROUTE.pack(family, 0, 0, 0, 0, protocol, 0, 0, 0) + by):
+    by = number(RTA_OIF, index) if index else b""
+    for family in FAMILIES.values():
+        for body in netlink.dump(RTM_GETROUTE, ROUTE.pack(family, 0, 0, 0, 0, protocol, 0, 0, 0) + by):
             route = read_route(body)
             if route is not None:
                 yield route
 
 
-def read_route(body: bytes) -> KernelRoute | None:
-    family, prefix, _, _, short_table, protocol, _, kind, flags = _ROUTE.unpack_from(body)
-    if kind != _RTN_UNICAST or family not in _FAMILIES.values() or flags & _RTM_F_CLONED:
-        return None
-    parts = attributes(body, _ROUTE.size)
-    table = as_number(parts[_RTA_TABLE]) if _RTA_TABLE in parts else short_table
-    anywhere = bytes(4 if family == socket.AF_INET else 16)
-    destination = ip_network((parts.get(_RTA_DST, anywhere), prefix))
-    route = UplinkRoute(
-        destination=destination,
-        via=ip_address(parts[_RTA_GATEWAY]) if _RTA_GATEWAY in parts else None,
-        source=ip_address(parts[_RTA_PREFSRC]) if _RTA_PREFSRC in parts else None,
-        metric=as_number(parts.get(_RTA_PRIORITY, b"")),
-        onlink=bool(flags & _RTNH_F_ONLINK),
-        table=0 if table == TABLE_MAIN else table,
-        protocol=protocol,
-        options=parts.get(_RTA_METRICS, b""),
-    )
-    kernel_made = (
-        protocol == PROTOCOL_KERNEL
-        or table == TABLE_LOCAL
-        or destination.is_multicast
-        or destination.network_address.is_link_local
-    )
-    plain = parts.keys().isdisjoint({_RTA_MULTIPATH, _RTA_VIA, _RTA_ENCAP})
-    return KernelRoute(as_number(parts.get(_RTA_OIF, b"")), route, kernel_made, plain)
-
-
 def add_route(netlink: Netlink, index: int, route: UplinkRoute, *, instead: bool = False) -> None:
     """A destination that somebody has routed already is an error; or, `instead`, this one goes before that (IPv4)."""
-    scope = _RT_SCOPE_LINK if route.via is None and route.destination.version == 4 else _RT_SCOPE_UNIVERSE
     exclusive = 0 if instead and route.destination.version == 4 else NLM_F_EXCL
-    netlink.do(RTM_NEWROUTE, _route(index, route, scope), NLM_F_CREATE | exclusive)
+    netlink.do(RTM_NEWROUTE, write_route(index, route), NLM_F_CREATE | exclusive)
 
 
 def delete_route(netlink: Netlink, index: int, route: UplinkRoute) -> None:
     with unless_absent():
-        netlink.do(RTM_DELROUTE, _route(index, route, _RT_SCOPE_ANY))
+        netlink.do(RTM_DELROUTE, write_route(index, route, SCOPE_ANY))
 
 
 def neighbours(netlink: Netlink, index: int) -> Iterator[KernelNeighbour]:
@@ -293,7 +255,7 @@ def neighbours(netlink: Netlink, index: int) -> Iterator[KernelNeighbour]:
     for body in netlink.dump(RTM_GETNEIGH, _NEIGHBOUR.pack(0, 0, 0, 0, 0) + number(_NDA_IFINDEX, index)):
         family, _, state, _, _ = _NEIGHBOUR.unpack_from(body)
         parts = attributes(body, _NEIGHBOUR.size)
-        if state & _NUD_PERMANENT and family in _FAMILIES.values() and _NDA_LLADDR in parts:
+        if state & _NUD_PERMANENT and family in FAMILIES.values() and _NDA_LLADDR in parts:
             ours = as_number(parts.get(_NDA_PROTOCOL, b"")) == PROTOCOL
             yield KernelNeighbour(ip_address(parts[_NDA_DST]), _as_mac(parts[_NDA_LLADDR]), ours)
 
@@ -312,7 +274,7 @@ def delete_neighbour(netlink: Netlink, index: int, address: IPAddress) -> None:
 def mark_rules(netlink: Netlink) -> Iterator[MarkRule]:
     """Ours; in both families."""
     for body in netlink.dump(RTM_GETRULE, _RULE.pack(0, 0, 0, 0, 0, 0, 0)):
-        family = next((f for f in Family if _FAMILIES[f.value] == body[0]), None)
+        family = next((f for f in Family if FAMILIES[f.value] == body[0]), None)
         parts = attributes(body, _RULE.size)
         if family is not None and as_number(parts.get(_FRA_PROTOCOL, b"")) == PROTOCOL:
             mark, table, priority = (as_number(parts.get(a, b"")) for a in (_FRA_FWMARK, _FRA_TABLE, _FRA_PRIORITY))
@@ -339,43 +301,18 @@ def _link(index: int, flags: int = 0, changed: int = 0) -> bytes:
 
 def _address(index: int, address: IPInterface) -> bytes:
     local = address.ip.packed
-    body = _ADDRESS.pack(_FAMILIES[address.version], address.network.prefixlen, 0, 0, index)
+    body = ADDRESS.pack(FAMILIES[address.version], address.network.prefixlen, 0, 0, index)
     return body + attribute(_IFA_LOCAL, local) + attribute(_IFA_ADDRESS, local)
 
 
-def _route(index: int, route: UplinkRoute, scope: int) -> bytes:
-    body = _ROUTE.pack(
-        _FAMILIES[route.destination.version],
-        route.destination.prefixlen,
-        0,
-        0,
-        0,
-        route.protocol,
-        scope,
-        _RTN_UNICAST,
-        _RTNH_F_ONLINK if route.onlink else 0,
-    )
-    body += attribute(_RTA_DST, route.destination.network_address.packed)
-    body += number(_RTA_OIF, index) + number(_RTA_TABLE, route.table or TABLE_MAIN)
-    if route.via is not None:
-        body += attribute(_RTA_GATEWAY, route.via.packed)
-    if route.source is not None:
-        body += attribute(_RTA_PREFSRC, route.source.packed)
-    if route.metric:
-        body += number(_RTA_PRIORITY, route.metric)
-    if route.options:
-        body += attribute(_RTA_METRICS, route.options)
-    return body
-
-
 def _rule(rule: MarkRule) -> bytes:
-    body = _RULE.pack(_FAMILIES[rule.family.value], 0, 0, 0, 0, _FR_ACT_TO_TABLE, 0)
+    body = _RULE.pack(FAMILIES[rule.family.value], 0, 0, 0, 0, _FR_ACT_TO_TABLE, 0)
     body += number(_FRA_FWMARK, rule.mark) + number(_FRA_FWMASK, rule.mark) + number(_FRA_TABLE, rule.table)
     return body + number(_FRA_PRIORITY, rule.priority) + attribute(_FRA_PROTOCOL, bytes((PROTOCOL,)))
 
 
 def _neighbour(index: int, address: IPAddress, state: int) -> bytes:
-    body = _NEIGHBOUR.pack(_FAMILIES[address.version], index, state, 0, 0)
+    body = _NEIGHBOUR.pack(FAMILIES[address.version], index, state, 0, 0)
     return body + attribute(_NDA_DST, address.packed)
 
 

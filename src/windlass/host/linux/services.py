@@ -13,6 +13,7 @@ from windlass.host.linux import rtnetlink, service_listings, service_tables, set
 from windlass.host.linux.conntrack import Target, forget_udp
 from windlass.host.linux.netlink import NETLINK_NETFILTER, Netlink, told
 from windlass.host.linux.nftables import Nftables, NftablesError
+from windlass.host.linux.route_messages import KernelRoute
 from windlass.host.linux.rtnetlink import MarkRule
 from windlass.host.linux.service_listings import Found
 from windlass.host.plans import (
@@ -134,7 +135,7 @@ def _wanted_routes(access: ServiceAccess) -> list[UplinkRoute]:
     ]
 
 
-def _routes(netlink: Netlink) -> list[rtnetlink.KernelRoute]:
+def _routes(netlink: Netlink) -> list[KernelRoute]:
     return [f for f in rtnetlink.routes(netlink, protocol=rtnetlink.PROTOCOL) if f.route.table == TABLE]
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import time
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Interface, IPv6Interface
 from pathlib import Path
 
 from windlass.host import migrations
-from windlass.host.linux import ingress, records, rtnetlink
+from windlass.host.linux import adapters, advertisements, canaries, ingress, leases, records, rtnetlink, settings
 from windlass.host.linux.netlink import Netlink, told
 from windlass.host.migrations import Add, Item, Record, Remove, Step
-from windlass.host.protocol import Adapter, Adopted, HostError, UplinkRoute
-from windlass.model.families import IPAddress
+from windlass.host.protocol import Adapter, Adopted, HostError, UplinkAddress, UplinkRoute
+from windlass.model.families import Family, IPAddress
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -32,22 +32,22 @@ def find(
         name = _adopted(netlink, bridge, node_ips, recorded or port)
     if name is None:
         name = _only_holder(netlink, record_file, bridge, node_ips)
-    uplink = _adapter(netlink, name)
+    uplink = adapters.read(netlink, name)
     if uplink is None:
         raise HostError(f"there is no interface {name} that could be the uplink")
-    return migrations.uplink_with_all(record, uplink, _adapter(netlink, bridge), boot(), node_ips)
+    return _with_all(netlink, record, uplink, adapters.read(netlink, bridge), node_ips)
 
 
 def _adopted(netlink: Netlink, bridge_name: str, node_ips: Collection[IPAddress], remembered: str | None) -> str | None:
     """The adopted NIC stays the uplink, even if another interface is given a copy of a Node IP."""
-    bridge = _adapter(netlink, bridge_name)
-    holders = _holders(netlink, node_ips) - {bridge_name}
-    is_adopted = bridge is not None and _has_any(bridge, node_ips)
+    bridge = adapters.read(netlink, bridge_name)
+    holders = adapters.holders(netlink, node_ips) - {bridge_name}
+    is_adopted = bridge is not None and adapters.has_any(bridge, node_ips)
     return remembered if is_adopted or not holders or remembered in holders else None
 
 
 def _only_holder(netlink: Netlink, record_file: Path, bridge: str, node_ips: Collection[IPAddress]) -> str:
-    holders = _holders(netlink, node_ips) - {bridge}
+    holders = adapters.holders(netlink, node_ips) - {bridge}
     wanted = ", ".join(map(str, node_ips))
     if len(holders) > 1:
         raise HostError(f"the Node IPs {wanted} are on several interfaces: name one as the uplink")
@@ -62,28 +62,28 @@ def _only_holder(netlink: Netlink, record_file: Path, bridge: str, node_ips: Col
 def adopt(
     netlink: Netlink, record_file: Path, uplink_name: str, bridge_name: str, node_ips: Collection[IPAddress]
 ) -> Adopted:
-    uplink, bridge = _adapter(netlink, uplink_name), _adapter(netlink, bridge_name)
+    uplink, bridge = adapters.read(netlink, uplink_name), adapters.read(netlink, bridge_name)
     if uplink is None or bridge is None:
         missing = uplink_name if uplink is None else bridge_name
         raise HostError(f"there is no interface {missing}: {uplink_name} was left as it is")
     stored = records.load(record_file)
-    goal = migrations.uplink_with_all(stored, uplink, bridge, boot(), node_ips)
+    goal = _with_all(netlink, stored, uplink, bridge, node_ips)
     unknown = [str(ip) for ip in node_ips if ip not in {address.ip for address in goal.addresses}]
     if unknown:
         raise HostError(
             f"neither {uplink_name} nor {bridge_name} nor the record {record_file} has the Node IP "
             f"{', '.join(unknown)}: {uplink_name} was left as it is"
         )
-    adoption = _Adoption(netlink, record_file, stored, goal, uplink, bridge)
-    if _has_all(uplink, node_ips) and not _has_any(bridge, node_ips):
+    adoption = _Adoption(netlink, record_file, stored, goal, uplink, bridge, node_ips)
+    if adapters.has_all(uplink, node_ips) and not adapters.has_any(bridge, node_ips):
         return adoption.move_all_or_nothing()
-    return adoption.move_what_can_be(node_ips)
+    return adoption.move_what_can_be()
 
 
 def needs_wire(netlink: Netlink, uplink_name: str, bridge_name: str, node_ips: Collection[IPAddress]) -> bool:
-    uplink, bridge = _adapter(netlink, uplink_name), _adapter(netlink, bridge_name)
-    on_bridge = bridge is not None and _has_any(bridge, node_ips)
-    return uplink is not None and _has_all(uplink, node_ips) and not on_bridge
+    uplink, bridge = adapters.read(netlink, uplink_name), adapters.read(netlink, bridge_name)
+    on_bridge = bridge is not None and adapters.has_any(bridge, node_ips)
+    return uplink is not None and adapters.has_all(uplink, node_ips) and not on_bridge
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +96,15 @@ class _Adoption:
     goal: Adapter
     uplink: Adapter
     bridge: Adapter
+    node_ips: Collection[IPAddress]
 
     def move_all_or_nothing(self) -> Adopted:
         """The Node still works by its NIC: a step that is refused is undone with all others, and loses nothing."""
-        _refuse_what_cannot_move(self.netlink, self.uplink)
+        for problem in adapters.not_movable(self.netlink, self.uplink):
+            raise HostError(f"{problem}; {self.uplink.name} was left as it is")
         self._save(self._record())
         try:
-            _make_like(self.netlink, self.bridge.name, self.uplink)
+            self._make_like()
             for step in self._steps():
                 _do(self.netlink, step)
         except (HostError, OSError) as error:
@@ -110,11 +112,11 @@ class _Adoption:
             raise HostError(f"{error}: {self.uplink.name} has its addresses back") from error
         return Adopted(self.goal, tuple(self._settle(self.goal)))
 
-    def move_what_can_be(self, node_ips: Collection[IPAddress]) -> Adopted:
+    def move_what_can_be(self) -> Adopted:
         """Node IPs are on the bridge interface, or were there: what is refused stays where it is, and does not stop
         the rest. Only if the bridge interface ends up with no Node IP at all, everything goes back to the uplink.
         """
-        problems = [*_not_movable(self.netlink, self.uplink)]
+        problems = [*adapters.not_movable(self.netlink, self.uplink)]
         is_recorded = True
         try:
             self._save(self._record())
@@ -124,24 +126,35 @@ class _Adoption:
                 f"{error}; what is new on {self.uplink.name} is used, but would not survive {self.bridge.name}"
             )
         try:
-            _make_like(self.netlink, self.bridge.name, self.uplink)
+            self._make_like()
         except HostError as error:
             problems.append(str(error))
         refused = _do_all(self.netlink, self._steps())
         problems += refused.values()
-        now = _adapter(self.netlink, self.bridge.name)
-        if now is None or not _has_any(now, node_ips):
+        now = adapters.read(self.netlink, self.bridge.name)
+        if now is None or not adapters.has_any(now, self.node_ips):
             cause = HostError("; ".join(problems) or f"{self.bridge.name} has vanished")
             _undo(self.netlink, self.record_file, self.goal, self.bridge.name, cause)
             raise HostError(f"{cause}: {self.uplink.name} has its addresses back")
-        left = _adapter(self.netlink, self.uplink.name)
-        on_uplink = {*left.addresses, *left.routes} if left is not None else set()
-        if refused.keys() <= on_uplink:  # what is refused and nowhere is only in the record: it is tried again
-            problems += self._settle(_without(self.goal, refused)) if is_recorded else ()
+        if is_recorded and self._are_on_uplink(refused):  # what is refused and nowhere is only in the record: it stays
+            problems += self._settle(_without(self.goal, refused))
         return Adopted(self.goal, tuple(problems))
 
     def _steps(self) -> Iterator[Step]:
-        return migrations.steps(self.goal, source=self.uplink, target=self.bridge)
+        goal = migrations.lasting(self.goal, self.node_ips)
+        replaced = migrations.replaced_leases(self.uplink, self.bridge, self.node_ips)
+        return migrations.steps(goal, source=self.uplink, target=self.bridge, replaced=replaced)
+
+    def _make_like(self) -> None:
+        _make_like(self.netlink, self.bridge.name, self.uplink)
+        if Family.IPV6 not in canaries.alive(self.netlink, self.bridge.index):
+            learns = any(route.is_learned for route in self.goal.routes)
+            advertisements.listen_like(self.bridge.name, self.uplink.name, learns=learns)
+
+    def _are_on_uplink(self, items: Iterable[Item]) -> bool:
+        uplink = adapters.read(self.netlink, self.uplink.name)
+        held: list[Item] = [] if uplink is None else [*uplink.addresses, *uplink.routes]
+        return {migrations.key(item) for item in items} <= {migrations.key(item) for item in held}
 
     def _record(self) -> Record:
         return Record(self.goal, self.bridge.name, boot())
@@ -151,30 +164,36 @@ class _Adoption:
             self._save(replace(self._record(), uplink=moved, settled_on=self.bridge.index))
         except HostError as error:
             return [str(error)]
+        canaries.place(self.netlink, self.bridge.index)
         return []
 
     def _save(self, record: Record) -> None:
         """Unless the file has it already, settled or not."""
-        stored = self.stored
-        if record.settled_on is None and stored is not None:
-            stored = replace(stored, settled_on=None)
-        if stored != record:
+        if not _is_recorded(self.stored, record):
             with told(f"write the record {self.record_file}"):
                 records.save(self.record_file, record)
 
 
 def release(netlink: Netlink, record_file: Path, uplink_name: str, bridge_name: str) -> None:
-    uplink, bridge = _adapter(netlink, uplink_name), _adapter(netlink, bridge_name)
+    uplink, bridge = adapters.read(netlink, uplink_name), adapters.read(netlink, bridge_name)
     if uplink is None:
         raise HostError(f"there is no interface {uplink_name}: {record_file} keeps what it had")
-    goal = migrations.uplink_with_all(records.load(record_file), uplink, bridge, boot())
+    goal = _with_all(netlink, records.load(record_file), uplink, bridge, ())
     _give_back(netlink, goal, bridge)
     _forget(record_file)
 
 
+def _with_all(
+    netlink: Netlink, record: Record | None, uplink: Adapter, bridge: Adapter | None, node_ips: Collection[IPAddress]
+) -> Adapter:
+    intact = canaries.alive(netlink, bridge.index) if bridge is not None else frozenset()
+    now = int(time.time())
+    return migrations.uplink_with_all(record, uplink, bridge, boot(), node_ips, intact=intact, now=now)
+
+
 def _undo(netlink: Netlink, record_file: Path, goal: Adapter, bridge_name: str, error: Exception) -> None:
     try:
-        _give_back(netlink, goal, _adapter(netlink, bridge_name))
+        _give_back(netlink, goal, adapters.read(netlink, bridge_name))
     except (HostError, OSError) as second:
         raise HostError(f"{error}; and putting it back: {second}; {record_file} has what {goal.name} had") from error
     _forget(record_file)
@@ -187,12 +206,14 @@ def _forget(record_file: Path) -> None:
 
 def _give_back(netlink: Netlink, goal: Adapter, bridge: Adapter | None) -> None:
     """As much of it as can be: what the kernel refuses is told in the end."""
-    uplink = _adapter(netlink, goal.name)
+    uplink = adapters.read(netlink, goal.name)
     if uplink is None:
         raise HostError(f"there is no interface {goal.name}")
     with told(f"bring {goal.name} up"):
         rtnetlink.set_link(netlink, uplink.index, up=True)
         ingress.open_again(netlink, uplink.index)
+    if bridge is not None:
+        canaries.remove(netlink, bridge.index)
     problems = []
     for step in migrations.steps(goal, source=bridge, target=uplink):
         try:
@@ -213,6 +234,10 @@ def _make_like(netlink: Netlink, bridge_name: str, uplink: Adapter) -> None:
     if bridge.mtu != uplink.mtu:
         with told(f"set the MTU of {bridge_name} to {uplink.mtu}"):
             rtnetlink.set_link(netlink, bridge.index, mtu=uplink.mtu)
+    # An IPv4 address that goes must not take the others of its network with it.
+    if not settings.sysctl(Family.IPV4, bridge_name, "promote_secondaries"):
+        with told(f"set promote_secondaries of {bridge_name}"):
+            settings.set_sysctl(Family.IPV4, bridge_name, "promote_secondaries", 1)
     if not bridge.up:
         with told(f"bring {bridge_name} up"):
             rtnetlink.set_link(netlink, bridge.index, up=True)
@@ -220,30 +245,40 @@ def _make_like(netlink: Netlink, bridge_name: str, uplink: Adapter) -> None:
 
 def _do_all(netlink: Netlink, steps: Iterable[Step]) -> dict[Item, str]:
     """What was refused, and why. An item that the target refuses stays with its source, or goes back there."""
-    refused: dict[Item, str] = {}
-    removed: dict[Item, Remove] = {}
+    refused: dict[Hashable, tuple[Item, str]] = {}
+    removed: dict[Hashable, list[Remove]] = {}
     for step in steps:
-        if isinstance(step, Remove) and step.item in refused:
+        key = migrations.key(step.item)
+        if isinstance(step, Remove) and key in refused:
             continue
         try:
             _do(netlink, step)
         except HostError as error:
-            refused[step.item] = str(error)
-            if step.item in removed:
+            refused[key] = (step.item, str(error))
+            for before in removed.get(key, ()):
                 with suppress(HostError):
-                    _do(netlink, Add(removed[step.item].by, step.item))
+                    _do(netlink, Add(before.by, before.item))
         else:
             if isinstance(step, Remove):
-                removed[step.item] = step
-    return refused
+                removed.setdefault(key, []).append(step)
+    return dict(refused.values())
 
 
 def _without(adapter: Adapter, items: Collection[Item]) -> Adapter:
+    keys = {migrations.key(item) for item in items}
     return replace(
         adapter,
-        addresses=tuple(address for address in adapter.addresses if address not in items),
-        routes=tuple(route for route in adapter.routes if route not in items),
+        addresses=tuple(address for address in adapter.addresses if migrations.key(address) not in keys),
+        routes=tuple(route for route in adapter.routes if migrations.key(route) not in keys),
     )
+
+
+def _is_recorded(stored: Record | None, record: Record) -> bool:
+    """Nothing is written while nothing but lifetimes goes on as it did."""
+    if stored is None or (record.settled_on is not None and stored.settled_on != record.settled_on):
+        return False
+    same_place = (stored.bridge, stored.boot) == (record.bridge, record.boot)
+    return same_place and migrations.alike(stored.uplink, record.uplink)
 
 
 def _do(netlink: Netlink, step: Step) -> None:
@@ -251,55 +286,12 @@ def _do(netlink: Netlink, step: Step) -> None:
         match step:
             case Add(to, UplinkRoute() as route):
                 rtnetlink.add_route(netlink, to.index, route, instead=True)
-            case Add(to, IPv4Interface() | IPv6Interface() as address):
-                rtnetlink.add_address(netlink, to.index, address)
+            case Add(to, UplinkAddress() as address):
+                leases.put(netlink, to.index, address)
             case Remove(by, UplinkRoute() as route):
                 rtnetlink.delete_route(netlink, by.index, route)
-            case Remove(by, IPv4Interface() | IPv6Interface() as address):
-                rtnetlink.delete_address(netlink, by.index, address)
-
-
-def _adapter(netlink: Netlink, name: str) -> Adapter | None:
-    link = rtnetlink.link(netlink, name)
-    if link is None:
-        return None
-    routes = tuple(
-        found.route
-        for found in rtnetlink.routes(netlink, index=link.index)
-        if found.plain and not found.kernel_made and found.route.protocol != rtnetlink.PROTOCOL
-    )
-    addresses = [address for _, address in rtnetlink.addresses(netlink, link.index)]
-    # In the order in which they would have to be added: for IPv6 the kernel puts the newest first.
-    ipv4 = [address for address in addresses if address.version == 4]
-    ipv6 = [address for address in reversed(addresses) if address.version == 6]
-    return Adapter(name, link.index, link.mac, link.mtu, (*ipv4, *ipv6), routes)
-
-
-def _holders(netlink: Netlink, node_ips: Collection[IPAddress]) -> set[str]:
-    indexes = {index for index, address in rtnetlink.addresses(netlink) if address.ip in node_ips}
-    return {link.name for link in (rtnetlink.link(netlink, index) for index in indexes) if link is not None}
-
-
-def _refuse_what_cannot_move(netlink: Netlink, uplink: Adapter) -> None:
-    for problem in _not_movable(netlink, uplink):
-        raise HostError(f"{problem}; {uplink.name} was left as it is")
-
-
-def _not_movable(netlink: Netlink, uplink: Adapter) -> Iterator[str]:
-    for found in rtnetlink.routes(netlink, index=uplink.index):
-        if not found.plain:
-            yield (
-                f"{found.route.destination} is routed by {uplink.name} through several next hops, or one of the other "
-                "family, which cannot be moved: give it one route for each next hop"
-            )
-
-
-def _has_all(adapter: Adapter, node_ips: Collection[IPAddress]) -> bool:
-    return set(node_ips) <= {address.ip for address in adapter.addresses}
-
-
-def _has_any(adapter: Adapter, node_ips: Collection[IPAddress]) -> bool:
-    return not {address.ip for address in adapter.addresses}.isdisjoint(node_ips)
+            case Remove(by, UplinkAddress() as address):
+                leases.delete(netlink, by.index, address)
 
 
 def boot() -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from windlass.host.linux import rtnetlink
 from windlass.host.linux.netlink import NETLINK_NETFILTER, Netlink, as_text, attributes
+from windlass.host.linux.route_messages import read_route
 from windlass.host.protocol import OTHER_INTERFACES
 
 _GROUPS = rtnetlink.GROUP_LINKS | rtnetlink.GROUP_ADDRESSES | rtnetlink.GROUP_ROUTES
@@ -61,8 +62,9 @@ class Watch:
             name = self._known.get(rtnetlink.index_of_address(body))
             return OTHER_INTERFACES if name is None and rtnetlink.is_global_address(body) else name
         if kind in {rtnetlink.RTM_NEWROUTE, rtnetlink.RTM_DELROUTE}:
-            route = rtnetlink.read_route(body)
-            return None if route is None else self._known.get(route.index)
+            route = read_route(body)
+            indexes = frozenset() if route is None else route.indexes
+            return next((name for index, name in self._known.items() if index in indexes), None)
         return None
 
 

@@ -1,0 +1,74 @@
+"""An interface with the addresses and routes that somebody gave it, as `Adapter`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from ipaddress import ip_network
+
+from windlass.host.linux import leases, rtnetlink
+from windlass.host.linux.netlink import Netlink
+from windlass.host.linux.route_messages import PROTOCOL_KERNEL, TABLE_LOCAL, KernelRoute
+from windlass.host.protocol import Adapter, UplinkAddress, UplinkRoute
+from windlass.model.families import IPAddress
+
+
+def read(netlink: Netlink, name: str) -> Adapter | None:
+    link = rtnetlink.link(netlink, name)
+    if link is None:
+        return None
+    # In the order in which they would have to be added: for IPv6 the kernel puts the newest first.
+    found = list(leases.held(netlink, link.index))
+    ipv4 = [address for address in found if address.version == 4]
+    ipv6 = [address for address in reversed(found) if address.version == 6]
+    addresses = (*ipv4, *ipv6)
+    return Adapter(name, link.index, link.mac, link.mtu, addresses, tuple(_routes(netlink, link.index, addresses)))
+
+
+def holders(netlink: Netlink, node_ips: Collection[IPAddress]) -> set[str]:
+    """The names of the interfaces that have one of them."""
+    indexes = {index for index, address in rtnetlink.addresses(netlink) if address.ip in node_ips}
+    return {link.name for link in (rtnetlink.link(netlink, index) for index in indexes) if link is not None}
+
+
+def not_movable(netlink: Netlink, uplink: Adapter) -> Iterator[str]:
+    for found in rtnetlink.routes(netlink, index=uplink.index):
+        if not found.plain:
+            yield (
+                f"{found.route.destination} is routed by {uplink.name} through an encapsulation (ip route ... encap), "
+                "which cannot be moved: remove the route, or route it by another interface"
+            )
+
+
+def has_all(adapter: Adapter, node_ips: Collection[IPAddress]) -> bool:
+    return set(node_ips) <= {address.ip for address in adapter.addresses}
+
+
+def has_any(adapter: Adapter, node_ips: Collection[IPAddress]) -> bool:
+    return not {address.ip for address in adapter.addresses}.isdisjoint(node_ips)
+
+
+def _routes(netlink: Netlink, index: int, addresses: Collection[UplinkAddress]) -> Iterator[UplinkRoute]:
+    for found in rtnetlink.routes(netlink, index=index):
+        if found.plain and found.route.protocol != rtnetlink.PROTOCOL and not _comes_by_itself(found, addresses):
+            hops = (replace(hop, interface=0) if hop.interface == index else hop for hop in found.route.hops)
+            yield replace(found.route, hops=tuple(hops))
+
+
+def _comes_by_itself(found: KernelRoute, addresses: Collection[UplinkAddress]) -> bool:
+    """The kernel makes the route to an address's network, unless its maker forbids that: then he has made one that
+    looks the same. NetworkManager does so.
+    """
+    route = found.route
+    if not found.kernel_made or route.protocol != PROTOCOL_KERNEL or route.table == TABLE_LOCAL:
+        return found.kernel_made
+    if route.destination.is_multicast or route.destination.network_address.is_link_local:
+        return True
+    own = [a for a in addresses if _network(a) == route.destination]
+    return not own or any(not a.flags & leases.NOPREFIXROUTE for a in own)
+
+
+def _network(address: UplinkAddress) -> object:
+    if address.peer is None:
+        return address.network
+    return ip_network((address.peer, address.network.prefixlen), strict=False)

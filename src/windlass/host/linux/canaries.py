@@ -1,0 +1,41 @@
+"""A route of each family that shows whether the kernel has emptied an interface by itself.
+
+An interface that goes down loses its routes and its IPv6 addresses; with its last IPv4 address it loses its IPv4
+routes. These are to be restored; what a person or a network manager removes is not. The kernel removes the canary
+together with the others, and no one else has a reason to. It is in a table that no rule leads to.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from ipaddress import ip_network
+
+from windlass.host.linux import rtnetlink
+from windlass.host.linux.netlink import Netlink, NetlinkError
+from windlass.host.protocol import UplinkRoute
+from windlass.model.families import Family, family_of
+
+TABLE = 8787
+_ROUTES = tuple(
+    UplinkRoute(ip_network(destination), table=TABLE, protocol=rtnetlink.PROTOCOL, metric=1)
+    for destination in ("192.0.0.8/32", "100::8/128")  # addresses that are no one's: RFC 7600, RFC 6666
+)
+
+
+def alive(netlink: Netlink, index: int) -> frozenset[Family]:
+    found = rtnetlink.routes(netlink, protocol=rtnetlink.PROTOCOL, index=index)
+    return frozenset(family_of(f.route.destination) for f in found if f.route.table == TABLE)
+
+
+def place(netlink: Netlink, index: int) -> None:
+    there = alive(netlink, index)
+    for route in _ROUTES:
+        if family_of(route.destination) not in there:
+            with suppress(NetlinkError):  # IPv6 may be off here: then there is nothing of it to lose
+                rtnetlink.add_route(netlink, index, route)
+
+
+def remove(netlink: Netlink, index: int) -> None:
+    for route in _ROUTES:
+        with suppress(NetlinkError):
+            rtnetlink.delete_route(netlink, index, route)

@@ -1,0 +1,84 @@
+"""Addresses of an interface with their lifetimes, scope and flags, as `UplinkAddress`: read, added and changed."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+from ipaddress import ip_address, ip_interface
+
+from windlass.host.linux.netlink import NLM_F_CREATE, NLM_F_REPLACE, Netlink, as_number, attribute, attributes, number
+from windlass.host.linux.route_messages import FAMILIES
+from windlass.host.linux.rtnetlink import ADDRESS, RTM_DELADDR, RTM_GETADDR, RTM_NEWADDR, unless_absent
+from windlass.host.protocol import UplinkAddress
+
+NOPREFIXROUTE = 0x200
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_BROADCAST, _IFA_CACHEINFO, _IFA_FLAGS, _IFA_RT_PRIORITY = 1, 2, 4, 6, 8, 9
+_TEMPORARY, _NODAD, _HOMEADDRESS, _DEPRECATED, _MANAGETEMPADDR, _MCAUTOJOIN = 0x01, 0x02, 0x10, 0x20, 0x100, 0x400
+_CHOSEN = _HOMEADDRESS | _MANAGETEMPADDR | NOPREFIXROUTE | _MCAUTOJOIN  # by the maker; the others are the kernel's
+_LIFETIMES = struct.Struct("=II8x")  # preferred, valid: seconds that are left
+_FOREVER = 0xFFFFFFFF
+
+
+def held(netlink: Netlink, index: int) -> Iterator[UplinkAddress]:
+    """In the kernel's order; without link-local and temporary ones, which it makes itself."""
+    for body in netlink.dump(RTM_GETADDR, ADDRESS.pack(0, 0, 0, 0, index)):
+        address = _read(body)
+        if address is not None:
+            yield address
+
+
+def put(netlink: Netlink, index: int, address: UplinkAddress) -> None:
+    """One that is there gets these lifetimes. IPv6 is usable at once: it is known that no other machine has it."""
+    netlink.do(RTM_NEWADDR, _write(index, address), NLM_F_CREATE | NLM_F_REPLACE)
+
+
+def delete(netlink: Netlink, index: int, address: UplinkAddress) -> None:
+    with unless_absent():
+        netlink.do(RTM_DELADDR, _written_key(index, address))
+
+
+def _read(body: bytes) -> UplinkAddress | None:
+    _, prefix, short_flags, scope, _ = ADDRESS.unpack_from(body)
+    parts = attributes(body, ADDRESS.size)
+    flags = as_number(parts[_IFA_FLAGS]) if _IFA_FLAGS in parts else short_flags
+    local, remote = parts.get(_IFA_LOCAL, parts[_IFA_ADDRESS]), parts.get(_IFA_ADDRESS, b"")
+    interface = ip_interface((local, prefix))
+    if interface.is_link_local or (interface.version == 6 and flags & _TEMPORARY):
+        return None
+    preferred, valid = _LIFETIMES.unpack_from(parts[_IFA_CACHEINFO]) if _IFA_CACHEINFO in parts else (_FOREVER,) * 2
+    now = int(time.time())
+    return UplinkAddress(
+        interface,
+        valid_until=None if valid == _FOREVER else now + valid,
+        preferred_until=None if preferred == _FOREVER else now + preferred,
+        peer=ip_address(remote) if remote and remote != local else None,
+        broadcast=ip_address(parts[_IFA_BROADCAST]) if _IFA_BROADCAST in parts else None,
+        metric=as_number(parts.get(_IFA_RT_PRIORITY, b"")),
+        scope=scope,
+        flags=flags & _CHOSEN,
+    )
+
+
+def _write(index: int, address: UplinkAddress) -> bytes:
+    body = _written_key(index, address)
+    if address.broadcast is not None:
+        body += attribute(_IFA_BROADCAST, address.broadcast.packed)
+    if address.metric:
+        body += number(_IFA_RT_PRIORITY, address.metric)
+    if address.valid_until is not None or address.preferred_until is not None:
+        valid = _left(address.valid_until)
+        preferred = min(_left(address.preferred_until, least=0), valid)
+        body += attribute(_IFA_CACHEINFO, _LIFETIMES.pack(preferred, valid))
+    return body + number(_IFA_FLAGS, address.flags | (_NODAD if address.version == 6 else 0))
+
+
+def _left(until: int | None, least: int = 1) -> int:
+    return _FOREVER if until is None else max(least, until - int(time.time()))
+
+
+def _written_key(index: int, address: UplinkAddress) -> bytes:
+    prefix = address.interface.network.prefixlen
+    body = ADDRESS.pack(FAMILIES[address.version], prefix, 0, address.scope, index)
+    remote = address.peer or address.ip
+    return body + attribute(_IFA_LOCAL, address.ip.packed) + attribute(_IFA_ADDRESS, remote.packed)
