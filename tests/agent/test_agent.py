@@ -13,9 +13,24 @@ import pytest
 import pytest_asyncio
 from agent_nodes import NODE, AgentNode, agent_node, peer
 
-from switches import requires_ovs
+from switches import requires_ovs, run
 
 pytestmark = requires_ovs
+
+SERVICE = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "web", "namespace": "default"},
+    "spec": {"clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10"], "ports": [{"port": 80, "targetPort": 8080}]},
+}
+SLICE = {
+    "apiVersion": "discovery.k8s.io/v1",
+    "kind": "EndpointSlice",
+    "metadata": {"name": "web-1", "namespace": "default", "labels": {"kubernetes.io/service-name": "web"}},
+    "addressType": "IPv4",
+    "ports": [{"port": 8080, "protocol": "TCP"}],
+    "endpoints": [{"addresses": ["172.16.1.7"]}, {"addresses": ["172.16.1.8"]}],
+}
 
 
 @pytest_asyncio.fixture
@@ -165,6 +180,16 @@ async def test_what_others_do_to_our_flows_is_healed(running: AgentNode, drift: 
     running.ofctl(*drift)
     await _until(lambda: sorted(running.flows().splitlines()) == before)
     assert await running.metric("windlass_drift_healed_total") > 0
+
+
+async def test_a_bridge_that_is_reset_is_filled_again_with_groups(running: AgentNode) -> None:
+    """`ovs-vsctl emer-reset` clears the fail mode: ovs-vswitchd then drops all flows, and groups without telling."""
+    running.write("service.yaml", SERVICE, SLICE)
+    await _until(lambda: "group:" in running.flows())
+    flows, groups = sorted(running.flows().splitlines()), running.ofctl("dump-groups", "br-int").splitlines()[1:]
+    await run("ovs-vsctl", f"--db=unix:{running.switch.folder}/db.sock", "emer-reset")
+    await _until(lambda: sorted(running.flows().splitlines()) == flows)
+    assert sorted(running.ofctl("dump-groups", "br-int").splitlines()[1:]) == sorted(groups)
 
 
 async def test_every_flow_of_a_dump_can_be_asked_for_its_reason(running: AgentNode) -> None:

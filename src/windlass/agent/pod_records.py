@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 import msgspec
@@ -20,12 +21,16 @@ FOLDER: Final = "pods"  # in the agent's state directory
 
 
 class PodRecords:
-    """The records of one Node, in memory and on disk. Read once: no other process writes them."""
+    """The records of one Node, in memory and on disk. Read once: no other process writes them.
+
+    Writing is for threads. What was read before, `ports` for instance, does not change with it.
+    """
 
     def __init__(self, state_directory: Path) -> None:
         self._folder = state_directory / FOLDER
         self._ports: dict[str, PodPort] = {}
         self._unreadable: dict[str, str] = {}  # sentences, by interface
+        self._changing = Lock()  # of both
         with suppress(FileNotFoundError):
             for file in sorted(self._folder.glob(f"*{_SUFFIX}")):
                 self._load(file)
@@ -56,14 +61,17 @@ class PodRecords:
             os.fsync(file.fileno())
         fresh.replace(self._file(port.interface))
         _sync(self._folder)
-        self._ports[port.interface] = port
-        self._unreadable.pop(port.interface, None)
+        self._now(port.interface, {port.interface: port})
 
     def forget(self, interface: str) -> None:
         """A crash may bring the record back; it is stale then, for its link is gone."""
-        self._ports.pop(interface, None)
-        self._unreadable.pop(interface, None)
+        self._now(interface, {})
         self._file(interface).unlink(missing_ok=True)
+
+    def _now(self, interface: str, port: Mapping[str, PodPort]) -> None:
+        with self._changing:
+            self._ports = {key: other for key, other in self._ports.items() if key != interface} | dict(port)
+            self._unreadable = {key: said for key, said in self._unreadable.items() if key != interface}
 
     def _file(self, interface: str) -> Path:
         return self._folder / f"{interface}{_SUFFIX}"

@@ -99,8 +99,12 @@ class BridgePorts:
         self._removing = asyncio.Lock()  # a port that is being removed must not be restored
 
     async def add_pod_port(self, port: PodPort) -> int:
-        await asyncio.to_thread(self._records.save, port)
-        return await add_pod_port(self._database, self._bridge, port)
+        # Side by side, for the disk takes a few milliseconds: a port without a record gets one when the agent starts.
+        recording = asyncio.ensure_future(asyncio.to_thread(self._records.save, port))
+        try:
+            return await add_pod_port(self._database, self._bridge, port)
+        finally:
+            await recording
 
     async def delete_pod_port(self, interface: str) -> None:
         async with self._removing:

@@ -298,7 +298,11 @@ class InstalledProgram:
             elif changed:
                 found = Holding({key: flow for key, flow in changed.items() if flow is not None})
                 async with self._lock:
+                    refused_before = len(self._problems)
                     await self._heal(connection, changed.keys(), found)
+                if len(self._problems) > refused_before:
+                    # More is gone than flows. Groups go without a word when somebody changes the bridge's fail mode.
+                    await self._audit(connection)
 
     async def _heal(self, connection: Connection, identities: Collection[Identity], found: Holding) -> int:
         """Puts back what we had under these identities, where something else was found."""
