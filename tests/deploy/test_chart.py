@@ -162,6 +162,25 @@ def test_each_container_has_the_capabilities_that_it_needs():
 
 
 @needs_helm
+def test_each_container_is_confined_in_every_other_way():
+    """Kubernetes gives a container no seccomp profile by itself, unless the kubelet was told to."""
+    objects = rendered()
+    for daemon_set in ("windlass-agent", "windlass-switch"):
+        for name, container in containers(objects["DaemonSet", daemon_set]).items():
+            security = {**container["securityContext"]}
+            assert security.pop("capabilities")["drop"] == ["ALL"], name
+            assert security == {
+                "privileged": False,
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "seccompProfile": {"type": "RuntimeDefault"},
+                "seLinuxOptions": {"level": "s0", "type": "spc_t"},
+            }, name
+        spec = objects["DaemonSet", daemon_set]["spec"]["template"]["spec"]
+        assert not {"hostPID", "hostIPC"} & spec.keys()
+
+
+@needs_helm
 def test_privileged_where_somebody_asks_for_it():
     objects = rendered("privileged=true")
     for daemon_set in ("windlass-agent", "windlass-switch"):

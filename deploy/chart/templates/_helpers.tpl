@@ -44,6 +44,8 @@ imagePullSecrets:
 {{/*
 The securityContext of a container: these capabilities and no others. Usage:
   include "windlass.confined" (list $ "NET_ADMIN" ...)
+RuntimeDefault is the runtime's own list of system calls; it allows those that go with the capabilities (setns with
+SYS_ADMIN). Without it there is no list at all, unless the kubelet runs with --seccomp-default.
 spc_t is SELinux's word for a container that works on its Node's files; elsewhere it says nothing.
 */}}
 {{- define "windlass.confined" -}}
@@ -59,6 +61,8 @@ capabilities:
   {{- with rest . }}
   add: [{{ join ", " . }}]
   {{- end }}
+seccompProfile:
+  type: RuntimeDefault
 seLinuxOptions:
   level: s0
   type: spc_t
