@@ -42,9 +42,11 @@ def test_services_are_reached_by_the_virtual_next_hop_as_the_gateway():
     assert routes(items) == {
         "169.254.169.111/32 via None dev windlass-gw0 src 10.0.1.1",
         "169.254.169.110/32 via 169.254.169.111 dev windlass-gw0 src 10.0.1.1 onlink",
+        "169.254.169.112/32 via 169.254.169.111 dev windlass-gw0 src 10.0.1.1 onlink",
         "10.96.0.0/16 via 169.254.169.111 dev windlass-gw0 src 10.0.1.1 onlink",
         "fd00:169:254:169::111/128 via None dev windlass-gw0 src 2001:db8:1::1",
         "fd00:169:254:169::110/128 via fd00:169:254:169::111 dev windlass-gw0 src 2001:db8:1::1 onlink",
+        "fd00:169:254:169::112/128 via fd00:169:254:169::111 dev windlass-gw0 src 2001:db8:1::1 onlink",
         "fd00:10:96::/112 via fd00:169:254:169::111 dev windlass-gw0 src 2001:db8:1::1 onlink",
     }
     assert {(str(i.address), i.mac) for i in items if isinstance(i, Neighbour)} == {

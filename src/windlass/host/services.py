@@ -25,7 +25,7 @@ from windlass.model.families import Family, IPNetwork, family_of
 from windlass.model.nodes import LocalNode
 from windlass.model.services import Reach, Service
 from windlass.openflow.fields import mac_text
-from windlass.pipeline.layout import NODE_PORT_ADDRESS, VIRTUAL_CLIENT, VIRTUAL_MAC
+from windlass.pipeline.layout import NODE_PORT_ADDRESS, NODE_STAND_IN, VIRTUAL_CLIENT, VIRTUAL_MAC
 
 
 def plan_services(
@@ -115,6 +115,7 @@ def _shared_routes(node: LocalNode, names: HostNames, service_cidrs: Collection[
         # To the next hop itself: endpoints on the host answer to it.
         yield Route(ip_network(VIRTUAL_CLIENT[family]), names.gateway, source=node.gateway(family))
         yield _route(node, names, ip_network(NODE_PORT_ADDRESS[family]))
+        yield _route(node, names, ip_network(NODE_STAND_IN[family]))
     for cidr in service_cidrs:
         if family_of(cidr) in node.families:
             yield _route(node, names, cidr)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from windlass.host.linux import namespaces
 from windlass.lab import labs, segments, underlays, worlds
 from windlass.lab.arrivals import Arrivals
+from windlass.lab.directives import HostRoute
 from windlass.lab.labs import Description, LabError, Place
 from windlass.lab.servers import Servers
 from windlass.lab.underlays import Underlay
@@ -20,7 +21,7 @@ from windlass.model.nodes import TrafficMode
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 
-    from windlass.lab.directives import Action, Source
+    from windlass.lab.directives import Action, ActionSpec, Source
     from windlass.lab.fabrics import Fabric
     from windlass.lab.labs import Lab
     from windlass.lab.objects import Pod
@@ -75,10 +76,7 @@ class Cluster:
         await self._add_nodes(before)
         await self._start_pods()
         for action in actions:
-            if action.spec.verb == "rebootNode":
-                await self._reboot(action.spec.node)
-            else:
-                await self._fabric.act(action.spec, self.world.configuration)
+            await self._act(action.spec)
         await self._stop_pods()  # what had to wait for an agent to be started
         await self._start_pods()
         self._complain_of_waiting_pods()
@@ -86,6 +84,15 @@ class Cluster:
         await self._fabric.converge()
         for node in self.world.nodes:
             underlays.ask_neighbours_patiently(self._node_namespace(node))  # the bridge and the gateway may be new
+
+    async def _act(self, action: ActionSpec) -> None:
+        if isinstance(action.add_route, HostRoute):
+            machine = segments.machine_of_node(self.world.nodes[action.node])
+            await _in_thread(self._underlay.add_host_route, machine, action.add_route)
+        elif action.verb == "rebootNode":
+            await self._reboot(action.node)
+        else:
+            await self._fabric.act(action, self.world.configuration)
 
     async def route(self, entries: Mapping[IPAddress, str]) -> None:
         """From now on the router sends these addresses to these Nodes; a cloud's load balancer would."""

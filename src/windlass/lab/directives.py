@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from ipaddress import ip_address, ip_network
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import UNSET, Struct, UnsetType, field
 
@@ -18,7 +18,7 @@ from windlass.lab.objects import (
 )
 
 if TYPE_CHECKING:
-    from windlass.model.families import IPAddress
+    from windlass.model.families import IPAddress, IPNetwork
 
 API_VERSION = "windlass.dev/v1alpha1"
 
@@ -178,6 +178,25 @@ class Probe(Struct, frozen=True):
 # Actions and deletions ----------------------------------------------------------------------------------------
 
 
+class HostRoute(Struct, frozen=True, forbid_unknown_fields=True):
+    """A route on a Node's host, as its administrator would add it."""
+
+    node: str
+    to: str
+    mtu: int | None = None  # the longest packet that this route takes
+    type: Literal["unicast", "unreachable", "prohibit"] = "unicast"  # unicast: by the Node's default router
+
+    def __post_init__(self) -> None:
+        try:
+            ip_network(self.to)
+        except ValueError:
+            raise ValueError(f"to: {self.to!r} is not a network") from None
+
+    @property
+    def network(self) -> IPNetwork:
+        return ip_network(self.to)
+
+
 class ActionSpec(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
     restart_agent: str | UnsetType = UNSET
     kill_agent: str | UnsetType = UNSET  # SIGKILL, then start
@@ -189,6 +208,7 @@ class ActionSpec(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
     lose_database: str | UnsetType = UNSET  # both daemons end, and start with an empty database
     stop_api_server: str | bool | UnsetType | None = field(name="stopAPIServer", default=UNSET)
     start_api_server: str | bool | UnsetType | None = field(name="startAPIServer", default=UNSET)
+    add_route: HostRoute | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         if len(self._asked) != 1:
@@ -201,6 +221,8 @@ class ActionSpec(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
     @property
     def node(self) -> str:
         """The Node it is done to; empty for the API server, which belongs to none."""
+        if isinstance(self.add_route, HostRoute):
+            return self.add_route.node
         value = _named(self, self.verb)
         return value if isinstance(value, str) else ""
 

@@ -24,6 +24,7 @@ from windlass.model.families import Family, family_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from windlass.lab.directives import HostRoute
     from windlass.lab.labs import Lab
     from windlass.lab.segments import Machine, Nic, Segment
     from windlass.model.families import IPAddress, IPNetwork
@@ -126,6 +127,17 @@ class Underlay:
                 if self._routes.get(network) != via:
                     ip.route("replace", dst=str(network), gateway=str(via), family=_ADDRESS_FAMILY[family_of(network)])
         self._routes = wanted
+
+    def add_host_route(self, machine: Machine, route: HostRoute) -> None:
+        """On the machine itself; replaces a route to the same network."""
+        family = family_of(route.network)
+        way: dict[str, object] = {"type": route.type}
+        if route.type == "unicast":
+            way["gateway"] = str(machine.default_routers[family])
+        if route.mtu is not None:
+            way["metrics"] = {"mtu": route.mtu}
+        with _netlink(self._lab.namespace(machine.kind, machine.name)) as ip:
+            ip.route("replace", dst=route.to, family=_ADDRESS_FAMILY[family], **way)
 
     def _connect(self, ip: IPRoute, nic: Nic, namespace: str) -> None:
         bridge = next(segment.bridge for segment in self._segments if nic.subnets <= segment.subnets)

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode
-from windlass.openflow.actions import Ct, Nat, Output
+from windlass.openflow.actions import BACK, Ct, Nat, Output, Set
 from windlass.openflow.fields import (
+    ETH_DST,
+    IN_PORT,
     IP_FRAG,
     IPV6_FRAGMENT,
     LOCAL_PORT,
@@ -15,12 +17,14 @@ from windlass.openflow.fields import (
     destination_port,
     icmp,
     ip,
+    mac,
     protocol,
 )
 from windlass.openflow.flows import Flow
 from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import (
+    CLASSIFIER,
     CONNTRACK,
     CONNTRACK_COMMIT,
     CONNTRACK_STATE,
@@ -33,6 +37,7 @@ from windlass.pipeline.layout import (
     L3_FORWARDING,
     MISS,
     NEW,
+    NODE_STAND_IN,
     NORMAL,
     POD_ZONE,
     SNAT,
@@ -53,6 +58,8 @@ def flows(node: LocalNode) -> Iterator[Flow]:
     for family in node.families:
         yield from look_up(node, family)
         yield from answers_to_pods(node, family)
+        if datapath_of(node).routes_answers:
+            yield from returned_by_host(node, family)
         yield from commit(node, family)
     yield from state()
 
@@ -96,6 +103,23 @@ def answers_to_pods(node: LocalNode, family: Family) -> Iterator[Flow]:
     )
     yield L3_FORWARDING.flow(HIGH, FROM_UPLINK, to_node, CT_SERVICE.unset).then(
         Output(LOCAL_PORT), why="not translated to a Pod's address: it was for the host after all"
+    )
+
+
+def returned_by_host(node: LocalNode, family: Family) -> Iterator[Flow]:
+    """The host routes what Pods send as their Node. What it says about it, and replies by its other NICs, come here."""
+    gateway, node_ip = IN_PORT(node.ports.gateway), node.addresses[family].ip
+    yield CLASSIFIER.flow(HIGH, gateway, destination(NODE_STAND_IN[family])).then(
+        Set(ETH_DST(mac(node.uplink_mac))),
+        Set(destination(node_ip)[1]),
+        FROM_UPLINK.set(),
+        goto(UPLINK),
+        why="the host returns an ICMP error or a reply for a Pod that left as the Node: as if it came from the wire",
+    )
+    yield CONNTRACK_STATE.flow(TOP + 1, gateway, FROM_UPLINK, destination(node_ip), INVALID).then(
+        Set(ETH_DST(mac(node.gateway_mac))),
+        BACK,
+        why="about no connection of a Pod: back to the host, which sent it here in doubt",
     )
 
 

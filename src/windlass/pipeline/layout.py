@@ -213,6 +213,12 @@ VIRTUAL_CLIENT: dict[Family, IPAddress] = {
     Family.IPV4: IPv4Address("169.254.169.111"),
     Family.IPV6: IPv6Address("fd00:169:254:169::111"),
 }
+# What the host writes in place of the Node IP on packets for Pods that left as the Node: its own ICMP errors, and
+# replies by NICs that are not ports of the switch. The switch puts the Node IP back.
+NODE_STAND_IN: dict[Family, IPAddress] = {
+    Family.IPV4: IPv4Address("169.254.169.112"),
+    Family.IPV6: IPv6Address("fd00:169:254:169::112"),
+}
 
 # An external address may be the host's own, which no route leads to the switch: then the host sends to its stand-in,
 # the same but for the first bits. They are of ranges that are reserved for ever, and nobody's.
@@ -233,6 +239,7 @@ SNAT_PORTS = (0x4000, 0x5FFF)
 SNAT_PORT_MASK = (0x4000, 0xE000)
 SERVICE_SNAT_PORTS = (0x6000, 0x6FFF)
 SERVICE_SNAT_PORT_MASK = (0x6000, 0xF000)
+NODE_SNAT_PORTS = (SNAT_PORTS[0], SERVICE_SNAT_PORTS[1])  # both ranges, which are adjacent
 # As the gateway, where besides only the host's own connections are; as the virtual client, where nobody is.
 GATEWAY_SNAT_PORTS = (0x0400, 0x7FFF)
 GATEWAY_SNAT_PORT_MASK = (0x0000, 0x8000)

@@ -82,7 +82,7 @@ def tunnel(node: LocalNode) -> Iterator[Flow]:
 
 def output(node: LocalNode) -> Iterator[Flow]:
     yield L2_FORWARDING_OUT.flow(HIGH, HAIRPIN).then(BACK, why="a Pod to itself")
-    yield L2_FORWARDING_OUT.flow(HIGH, FROM_GATEWAY, OUT_PORT.is_(node.ports.gateway)).then(
-        BACK, why="the host forwards what it sent to a Service"
+    yield L2_FORWARDING_OUT.flow(HIGH, IN_PORT(node.ports.gateway), OUT_PORT.is_(node.ports.gateway)).then(
+        BACK, why="from the host by way of a Service: back to the host"
     )
     yield L2_FORWARDING_OUT.flow(NORMAL).then(OutputTo(OUT_PORT.bits), why="the port that L3Forwarding chose")

@@ -179,7 +179,7 @@ def by_the_bridge(node: LocalNode, family: Family) -> Iterator[Flow]:
         yield L3_FORWARDING.flow(HIGH, FROM_UPLINK, CT_SERVICE, CT_MASQUERADE.unset, destination(address)).then(
             Output(LOCAL_PORT), why="from outside to an endpoint on this host, by policy Local: the client stays"
         )
-    yield CONNTRACK_STATE.flow(TOP, FROM_HOST_ENDPOINT, ip(family)).then(
+    yield CONNTRACK_STATE.flow(TOP + 1, FROM_HOST_ENDPOINT, ip(family)).then(
         Output(node.ports.uplink), why="the host talks to the network; if for a Service, it is translated by now"
     )
 

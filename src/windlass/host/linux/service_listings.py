@@ -85,7 +85,7 @@ class _ListedChain(Struct):
 
 
 class _Payload(Struct):
-    field: str
+    field: str = ""  # none where a rule names bits of the packet
 
 
 class _Left(Struct):

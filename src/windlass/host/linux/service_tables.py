@@ -10,11 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from hashlib import blake2s
 from ipaddress import ip_network
 
-import msgspec
-
+from windlass.host.linux import pod_returns
+from windlass.host.linux.nft_rules import (
+    RETURN,
+    Chain,
+    Expression,
+    Rule,
+    ct,
+    is_,
+    is_not,
+    meta,
+    payload,
+    prefix,
+)
 from windlass.host.linux.nftables import Command
 from windlass.host.plans import ExternalPort, NodePort, ServiceAccess, ServicePortItem
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
@@ -30,8 +40,6 @@ _FAMILY, _TABLE = "inet", {"family": "inet", "table": NAME}
 _IP = {Family.IPV4: "ip", Family.IPV6: "ip6"}
 # Before those of others at the usual places (raw -300, mangle -150, dstnat -100, srcnat 100).
 _BEFORE_TRACKING, _BEFORE_ROUTING, _DNAT, _SNAT = -310, -160, -110, 90
-
-Expression = dict[str, object]
 
 
 def replaced(access: ServiceAccess, ports: Iterable[ServicePortItem]) -> list[Command]:
@@ -89,42 +97,14 @@ SETS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    why: str
-    expressions: tuple[Expression, ...]
-
-    @property
-    def comment(self) -> str:
-        digest = blake2s(msgspec.json.encode(self.expressions, order="sorted"), digest_size=6).hexdigest()
-        return f"{self.why} [{digest}]"
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    name: str
-    rules: tuple[Rule, ...]
-    type: str = ""
-    at: str = ""  # the hook
-    priority: int = 0
-
-    @property
-    def hook(self) -> dict[str, object]:
-        return {"type": self.type, "hook": self.at, "prio": self.priority} if self.at else {}
-
-    @property
-    def key(self) -> tuple[str, str, str, int]:
-        return self.name, self.type, self.at, self.priority
-
-
 def chains(access: ServiceAccess) -> tuple[Chain, ...]:
     families = sorted({family_of(source) for source in access.sources}, key=str)
-    gateway, bridge = _is(_meta("iifname"), access.gateway), _is(_meta("iifname"), access.bridge)
+    gateway, bridge = is_(meta("iifname"), access.gateway), is_(meta("iifname"), access.bridge)
     to_stand_ins = Rule("is it for an external port here?", (_MARKED, {"jump": {"target": "stand-ins"}}))
     to_node_ports = Rule("is it for a NodePort?", ({"jump": {"target": "node-ports"}},))
     to_external_ports = Rule("is it for an external port?", ({"jump": {"target": "external-ports"}},))
-    from_switch = Rule("from the switch, which knows its Services", (gateway, _RETURN))
-    from_wire = Rule("from the wire, where the switch knows them", (bridge, _RETURN))
+    from_switch = Rule("from the switch, which knows its Services", (gateway, RETURN))
+    from_wire = Rule("from the wire, where the switch knows them", (bridge, RETURN))
     asked = (_asks(access, family) for family in families)
     let_pass = (_let_pass(bridge, address) for address in sorted(access.node_ips, key=str))
     return (
@@ -148,6 +128,7 @@ def chains(access: ServiceAccess) -> tuple[Chain, ...]:
             FIT, tuple(_fit(access, gateway, family) for family in families), "filter", "prerouting", _BEFORE_ROUTING
         ),
         Chain("fit-there", (_fit_there(access),), "filter", "postrouting", _BEFORE_ROUTING),
+        *pod_returns.chains(access),
     )
 
 
@@ -157,26 +138,26 @@ def _node_ports(family: Family) -> Rule:
     # addresses: their clients cannot be answered from behind another link.
     but: tuple[Expression, ...] = ()
     if family is Family.IPV6:
-        but = (_is_not(_field(ip, "daddr"), "::1"), _is_not(_field(ip, "daddr"), _prefix(ip_network("fe80::/10"))))
+        but = (is_not(payload(ip, "daddr"), "::1"), is_not(payload(ip, "daddr"), prefix(ip_network("fe80::/10"))))
     return Rule(
         "a NodePort at an address of this host",
         (
-            _is({"concat": [_meta("l4proto"), _field("th", "dport")]}, f"@node-ports-{family.value}"),
-            _is(_field(ip, "daddr"), f"@node-addresses-{family.value}"),
+            is_({"concat": [meta("l4proto"), payload("th", "dport")]}, f"@node-ports-{family.value}"),
+            is_(payload(ip, "daddr"), f"@node-addresses-{family.value}"),
             *but,
-            _is({"fib": {"result": "type", "flags": ["daddr"]}}, "local"),
+            is_({"fib": {"result": "type", "flags": ["daddr"]}}, "local"),
             {"dnat": {"family": ip, "addr": str(NODE_PORT_ADDRESS[family])}},
         ),
     )
 
 
 def _external_ports(family: Family) -> Rule:
-    port: Expression = {"concat": [_field(_IP[family], "daddr"), _meta("l4proto"), _field("th", "dport")]}
+    port: Expression = {"concat": [payload(_IP[family], "daddr"), meta("l4proto"), payload("th", "dport")]}
     return Rule(
         "an external port of a Service: routed to the switch",
         (
-            _is(port, f"@external-ports-{family.value}"),
-            {"mangle": {"key": _meta("mark"), "value": {"|": [_meta("mark"), MARK]}}},
+            is_(port, f"@external-ports-{family.value}"),
+            {"mangle": {"key": meta("mark"), "value": {"|": [meta("mark"), MARK]}}},
         ),
     )
 
@@ -188,11 +169,11 @@ def _asks(access: ServiceAccess, family: Family) -> Rule:
     return Rule(
         "the switch asks the host: its answer goes back there",
         (
-            _is(_meta("iifname"), access.gateway),
-            {"match": {"op": "in", "left": _ct("state"), "right": "new"}},
-            _is_not(_field(_IP[family], "daddr"), _source(access, family)),
-            _is({"fib": {"result": "type", "flags": ["daddr"]}}, "local"),
-            {"mangle": {"key": _ct("mark"), "value": {"|": [_ct("mark"), MARK]}}},
+            is_(meta("iifname"), access.gateway),
+            {"match": {"op": "in", "left": ct("state"), "right": "new"}},
+            is_not(payload(_IP[family], "daddr"), _source(access, family)),
+            is_({"fib": {"result": "type", "flags": ["daddr"]}}, "local"),
+            {"mangle": {"key": ct("mark"), "value": {"|": [ct("mark"), MARK]}}},
         ),
     )
 
@@ -201,9 +182,9 @@ def _answers() -> Rule:
     return Rule(
         "an answer to the switch: routed there, wherever the client is",
         (
-            _is(_ct("direction"), "reply"),
-            _is({"&": [_ct("mark"), MARK]}, MARK),
-            {"mangle": {"key": _meta("mark"), "value": {"|": [_meta("mark"), MARK]}}},
+            is_(ct("direction"), "reply"),
+            is_({"&": [ct("mark"), MARK]}, MARK),
+            {"mangle": {"key": meta("mark"), "value": {"|": [meta("mark"), MARK]}}},
         ),
     )
 
@@ -211,12 +192,12 @@ def _answers() -> Rule:
 def _stand_ins(family: Family) -> Rule:
     """The host's own addresses are looked at before any mark is: so it must not be one of them that is routed."""
     ip, reserved = _IP[family], STAND_INS[family]
-    kept: Expression = {"&": [_field(ip, "daddr"), str(reserved.hostmask)]}
+    kept: Expression = {"&": [payload(ip, "daddr"), str(reserved.hostmask)]}
     return Rule(
         "an external port at an address of this host",
         (
-            _is(_meta("nfproto"), {Family.IPV4: "ipv4", Family.IPV6: "ipv6"}[family]),
-            _is({"fib": {"result": "type", "flags": ["daddr"]}}, "local"),
+            is_(meta("nfproto"), {Family.IPV4: "ipv4", Family.IPV6: "ipv6"}[family]),
+            is_({"fib": {"result": "type", "flags": ["daddr"]}}, "local"),
             {"dnat": {"family": ip, "addr": {"|": [kept, str(reserved.network_address)]}}},
         ),
     )
@@ -224,8 +205,8 @@ def _stand_ins(family: Family) -> Rule:
 
 def _let_pass(bridge: Expression, node_ip: IPAddress) -> Rule:
     """A connection must not begin by one way and go on by another."""
-    to_node = _is(_field(_IP[family_of(node_ip)], "daddr"), str(node_ip))
-    return Rule("to the Node IP, past the switch: the host's own", (bridge, to_node, _RETURN))
+    to_node = is_(payload(_IP[family_of(node_ip)], "daddr"), str(node_ip))
+    return Rule("to the Node IP, past the switch: the host's own", (bridge, to_node, RETURN))
 
 
 def _as_gateway(access: ServiceAccess, family: Family) -> Rule:
@@ -235,10 +216,10 @@ def _as_gateway(access: ServiceAccess, family: Family) -> Rule:
     return Rule(
         "the host's own to a Service: as the gateway",
         (
-            _is(_meta("oifname"), access.gateway),
-            _is({"rt": {"key": "nexthop", "family": ip}}, str(VIRTUAL_CLIENT[family])),
-            _is_not(_field(ip, "saddr"), source),
-            _is({"fib": {"result": "type", "flags": ["saddr"]}}, "local"),
+            is_(meta("oifname"), access.gateway),
+            is_({"rt": {"key": "nexthop", "family": ip}}, str(VIRTUAL_CLIENT[family])),
+            is_not(payload(ip, "saddr"), source),
+            is_({"fib": {"result": "type", "flags": ["saddr"]}}, "local"),
             {"snat": {"family": ip, "addr": source}},
         ),
     )
@@ -250,14 +231,14 @@ def _source(access: ServiceAccess, family: Family) -> str:
 
 def _unmark(access: ServiceAccess) -> Rule:
     """Else the mark would come back with the packet from the kernel's datapath, and it would be routed in circles."""
-    cleared: Expression = {"mangle": {"key": _meta("mark"), "value": {"&": [_meta("mark"), _UNMARKED]}}}
-    return Rule("routed: the mark has served", (_is(_meta("oifname"), access.gateway), _MARKED, cleared))
+    cleared: Expression = {"mangle": {"key": meta("mark"), "value": {"&": [meta("mark"), _UNMARKED]}}}
+    return Rule("routed: the mark has served", (is_(meta("oifname"), access.gateway), _MARKED, cleared))
 
 
 def _guard(gateway: Expression) -> Iterator[Rule]:
     """The host may talk to itself by the gateway (`route_localnet`), but nobody else may pretend to be it."""
     for field in ("daddr", "saddr"):
-        loopback = _is(_field("ip", field), _prefix(ip_network("127.0.0.0/8")))
+        loopback = is_(payload("ip", field), prefix(ip_network("127.0.0.0/8")))
         yield Rule("nobody but the host itself has a loopback address", (gateway, loopback, {"drop": None}))
 
 
@@ -273,7 +254,7 @@ def _fit(access: ServiceAccess, gateway: Expression, family: Family) -> Rule:
     size = access.mtu - HEADERS[family]
     return Rule(
         "what the host sends by the gateway must fit there",
-        (gateway, _is(_meta("nfproto"), protocol), _BEGINS, {"mangle": {"key": _SEGMENT_SIZE, "value": size}}),
+        (gateway, is_(meta("nfproto"), protocol), _BEGINS, {"mangle": {"key": _SEGMENT_SIZE, "value": size}}),
     )
 
 
@@ -281,7 +262,7 @@ def _fit_there(access: ServiceAccess) -> Rule:
     return Rule(
         "and what it is answered",
         (
-            _is(_meta("oifname"), access.gateway),
+            is_(meta("oifname"), access.gateway),
             _BEGINS,
             {"mangle": {"key": _SEGMENT_SIZE, "value": {"rt": {"key": "mtu"}}}},
         ),
@@ -298,7 +279,7 @@ def _rule_commands(access: ServiceAccess) -> Iterator[Command]:
 def _network_commands(networks: Iterable[IPNetwork]) -> Iterator[Command]:
     for network in sorted(networks, key=str):
         name = f"node-addresses-{network.version}"
-        yield {"add": {"element": {**_TABLE, "name": name, "elem": [_prefix(network)]}}}
+        yield {"add": {"element": {**_TABLE, "name": name, "elem": [prefix(network)]}}}
 
 
 def _by_set(ports: Iterable[ServicePortItem]) -> dict[str, list[Expression]]:
@@ -313,33 +294,6 @@ def _by_set(ports: Iterable[ServicePortItem]) -> dict[str, list[Expression]]:
     return found
 
 
-_RETURN: Expression = {"return": None}
-
-
-def _is(left: Expression, right: object) -> Expression:
-    return {"match": {"op": "==", "left": left, "right": right}}
-
-
-def _is_not(left: Expression, right: object) -> Expression:
-    return {"match": {"op": "!=", "left": left, "right": right}}
-
-
-def _meta(key: str) -> Expression:
-    return {"meta": {"key": key}}
-
-
-def _ct(key: str) -> Expression:
-    return {"ct": {"key": key}}
-
-
-def _field(protocol: str, name: str) -> Expression:
-    return {"payload": {"protocol": protocol, "field": name}}
-
-
-_BEGINS = _is({"&": [_field("tcp", "flags"), {"|": ["syn", "rst"]}]}, "syn")
+_BEGINS = is_({"&": [payload("tcp", "flags"), {"|": ["syn", "rst"]}]}, "syn")
 _SEGMENT_SIZE: Expression = {"tcp option": {"name": "maxseg", "field": "size"}}
-_MARKED = _is({"&": [_meta("mark"), MARK]}, MARK)
-
-
-def _prefix(network: IPNetwork) -> Expression:
-    return {"prefix": {"addr": str(network.network_address), "len": network.prefixlen}}
+_MARKED = is_({"&": [meta("mark"), MARK]}, MARK)
