@@ -59,6 +59,7 @@ test-corner-cases: setup ## a container runtime's corner cases, and parts that a
 
 test-kernel: setup ## a few scenarios on the kernel datapath, in an emulated machine (minutes)
 	tools/test-kernel
+	tools/test-kernel --list edges
 
 manifests: setup ## render the chart into deploy/manifests (builds Helm once for a machine, minutes)
 	tools/build-helm
