@@ -21,6 +21,7 @@ from windlass.host.linux import namespaces
 from windlass.lab import runs, scenarios
 from windlass.lab.agents import Agents, Programs
 from windlass.lab.labs import LabError
+from windlass.lab.patiences import seconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -181,7 +182,7 @@ def speaker(namespace: str) -> Iterator[socket.socket]:
 
 
 async def heard(made: socket.socket) -> tuple[bytes, tuple[str, int]]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(seconds(5)):
         return await asyncio.get_running_loop().sock_recvfrom(made, 65535)
 
 

@@ -33,7 +33,6 @@ from windlass.agent.identities import (
     own_identity,
     service_cidrs,
     serving_node,
-    tunnel_routes,
 )
 from windlass.agent.news import News
 from windlass.agent.pod_records import PodRecords
@@ -43,6 +42,7 @@ from windlass.agent.samples import probes
 from windlass.agent.serving import Place, Serving, unhurried
 from windlass.agent.status import Status
 from windlass.agent.switching import Switch
+from windlass.agent.tunnelling import Tunnelling
 from windlass.cluster import policies
 from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.nodes import NotUsable, is_leaving, peers
@@ -57,14 +57,11 @@ from windlass.model.nodes import NodeState
 from windlass.pipeline.routing import tunnel_ends
 from windlass.program import Kind, Owner, Program
 from windlass.switch.bridges import ensure_bridge, requiring_bridge, uplink_of
-from windlass.switch.controls import control_socket
 from windlass.switch.ovsdb import Change as DatabaseChange
 from windlass.switch.ovsdb import Database, SwitchRefusedError, open_database
 from windlass.switch.programs import Counters
 from windlass.switch.restarts import end_wait
 from windlass.switch.streams import SwitchUnreachableError
-from windlass.switch.tunnel_routes import tell_routes
-from windlass.switch.tunnels import Tunnels
 
 RETRY_FIRST, RETRY_LONGEST = 0.2, 10.0  # seconds between passes while something is in the way
 # Seconds. A network manager gives a NIC an address and then the routes by it, which the kernel refuses once the address
@@ -103,7 +100,7 @@ class Agent:
         self._source = source
         self._host = host
         self._switch = Switch(str(config.openflow_socket), self.report, self._switch_lost)
-        self._hosting = Hosting(host, self.report, lambda: self._need_pass_later(RETRY_LONGEST))
+        self._hosting = Hosting(host, self.report, self._look_again)
         self._serving = Serving(Path(config.state_directory))
         self._forgetting = Forgetting(self._serving, self._switch)
         self._news = News(source, Path(config.state_directory), self.report)
@@ -116,7 +113,7 @@ class Agent:
         self._lock = asyncio.Lock()  # of the state, the switch and the host
         self._pods = PodFlows(config, self.status, self._switch, self._lock)
         self._checks = HealthChecks(config.healthz, self._health, lambda told: self.report(Area.HEALTH_CHECKS, told))
-        self._tunnels = Tunnels(self._switch.packet_out)
+        self._tunnels = Tunnelling(config, self._switch.packet_out, self.report, self._look_again)
 
     # --- what others tell of it: the local API, the metrics, the citizen ----------------------------------------------
 
@@ -221,6 +218,9 @@ class Agent:
     def _need_pass(self) -> None:
         self._pass_needed = True
         self._wake()
+
+    def _look_again(self) -> None:
+        self._need_pass_later(RETRY_LONGEST)
 
     def _need_pass_later(self, seconds: float) -> None:
         asyncio.get_running_loop().call_later(seconds, self._need_pass)
@@ -329,8 +329,8 @@ class Agent:
         desired = plan(state, names, adapter.mtu, userspace=userspace, configured_mtu=mtu)
         await self._hosting.hold(names, desired | self._serving.host_plan())
         if self.config.is_userspace and spec.tunnel:
-            await self._tell_tunnel_routes(adapter)
-            await self._tunnels.lead_to(tunnel_ends(node, known_peers.values()), node.ports.tunnel, self.counters.syncs)
+            ends = tunnel_ends(node, known_peers.values())
+            await self._tunnels.hold(adapter, ends, node.ports.tunnel, self.counters.syncs)
         if self._adapter is None or self._adapter.name != adapter.name:
             tasks.create_task(self._watch_host(names), name="host")
         self._adapter = adapter
@@ -341,18 +341,6 @@ class Agent:
         self.status.becomes_ready()
         self._holds(cluster)
         _log.info("converged", revision=cluster.revision, flows=self.flow_count)
-
-    async def _tell_tunnel_routes(self, adapter: Adapter) -> None:
-        """What is in the way costs nothing else: a switch that copies the host's routes works without."""
-        problems = []
-        try:
-            socket = control_socket(self.config.ovs_run_directory)
-            held = [address.ip for address in adapter.addresses]
-            await tell_routes(socket, self.config.bridge, tunnel_routes(adapter), held)
-        except (SwitchRefusedError, SwitchUnreachableError) as error:
-            problems.append(str(error))
-            self._need_pass_later(RETRY_LONGEST)
-        self.report(Area.TUNNEL_ROUTES, problems)
 
     # --- the short way of Services --------------------------------------------------------------------------------
 

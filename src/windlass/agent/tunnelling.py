@@ -1,0 +1,54 @@
+"""Tunnels of a switch that forwards in user space: the agent tells it the routes, and has it learn the ends beforehand.
+
+The kernel's datapath needs neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import NoReturn
+
+from windlass.agent.areas import Area
+from windlass.agent.config import Config
+from windlass.agent.identities import tunnel_routes
+from windlass.host.protocol import Adapter
+from windlass.model.families import IPAddress
+from windlass.switch.controls import control_socket
+from windlass.switch.ovsdb import SwitchRefusedError
+from windlass.switch.streams import SwitchUnreachableError
+from windlass.switch.tunnel_routes import tell_routes
+from windlass.switch.tunnels import Send, Tunnels
+
+
+class Tunnelling:
+    def __init__(
+        self,
+        config: Config,
+        send: Send,
+        report: Callable[[Area, Iterable[str]], object],
+        look_again: Callable[[], object],
+    ) -> None:
+        self._config = config
+        self._tunnels = Tunnels(send)
+        self._report = report
+        self._look_again = look_again
+
+    async def hold(self, adapter: Adapter, ends: Collection[IPAddress], port: int, life: int) -> None:
+        """As `Tunnels.lead_to`, with the routes told before."""
+        await self._tell_routes(adapter)
+        await self._tunnels.lead_to(ends, port, life)
+
+    async def keep(self) -> NoReturn:
+        await self._tunnels.keep()
+
+    async def _tell_routes(self, adapter: Adapter) -> None:
+        """A failure does not stop the pass: a switch that copies the host's routes works without."""
+        problems = []
+        try:
+            socket = control_socket(self._config.ovs_run_directory)
+            held = [address.ip for address in adapter.addresses]
+            await tell_routes(socket, self._config.bridge, tunnel_routes(adapter), held)
+        except (SwitchRefusedError, SwitchUnreachableError) as error:
+            problems.append(str(error))
+            self._look_again()
+        self._report(Area.TUNNEL_ROUTES, problems)
