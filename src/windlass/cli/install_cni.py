@@ -16,6 +16,7 @@ import click
 
 # The runtime takes the first file of its folder by name.
 CONFIGURATION_NAME = "10-windlass.conflist"
+PLUGIN_NAME = "windlass-cni"
 _FORMS = (".conf", ".conflist", ".json")  # what a runtime takes for a configuration
 
 # A runtime that knows `cniVersions` takes the newest that it can; one that does not would stumble over 1.1.0.
@@ -23,11 +24,26 @@ CONFIGURATION = {
     "cniVersion": "1.0.0",
     "cniVersions": ["1.0.0", "1.1.0"],
     "name": "windlass",
-    "plugins": [{"type": "windlass-cni"}],
+    "plugins": [{"type": PLUGIN_NAME}],
 }
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(path_type=Path)
+
+BINARIES = click.option(
+    "--binaries",
+    type=_FOLDER,
+    default=Path("/opt/cni/bin"),
+    show_default=True,
+    help="Where the runtime has its plugins.",
+)
+CONFIGURATIONS = click.option(
+    "--configurations",
+    type=_FOLDER,
+    default=Path("/etc/cni/net.d"),
+    show_default=True,
+    help="Where the runtime has its network configurations.",
+)
 
 
 class NotInstalled(Exception):
@@ -35,20 +51,8 @@ class NotInstalled(Exception):
 
 
 @click.command("install-cni")
-@click.option(
-    "--binaries",
-    type=_FOLDER,
-    default=Path("/opt/cni/bin"),
-    show_default=True,
-    help="Where the runtime has its plugins.",
-)
-@click.option(
-    "--configurations",
-    type=_FOLDER,
-    default=Path("/etc/cni/net.d"),
-    show_default=True,
-    help="Where the runtime has its network configurations.",
-)
+@BINARIES
+@CONFIGURATIONS
 @click.option(
     "--plugin",
     "plugins",
@@ -91,6 +95,21 @@ def install(
             f"{other}: comes before {CONFIGURATION_NAME}, so the runtime attaches Pods to that network and not to "
             "Windlass; remove it when no Pod of this Node needs it any more"
         )
+
+
+def uninstall(binaries: Path, configurations: Path) -> Iterator[str]:
+    """Removes what `install` put there, the configuration first: the runtime then attaches no more Pods.
+
+    A plugin that was installed only because there was none of its name stays: somebody else may use it by now.
+    """
+    for target in (configurations / CONFIGURATION_NAME, binaries / PLUGIN_NAME):
+        try:
+            target.unlink()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise NotInstalled(f"{target}: cannot be removed: {error.strerror}") from None
+        yield f"{target}: removed"
 
 
 def _content(file: Path) -> bytes:

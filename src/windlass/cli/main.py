@@ -13,6 +13,7 @@ _COMMANDS = {
     "install-cni": "put the CNI plugin and its configuration where the container runtime looks",
     "probe": "for kubelet: does the agent of this Node answer, is it ready?",
     "preflight": "what would hurt if Windlass took this Node's NIC?",
+    "release": "give this Node's NIC back, and leave nothing of Windlass",
     "status": "is this Node's network in place, and what is wrong?",
     "flows": "the flows that the agent of this Node wants in the switch, with reasons",
     "lab": "try a cluster's network on this machine, with real packets",

@@ -191,8 +191,26 @@ class Host(Protocol):
         a port of the bridge. Read from the host each time. In doubt False.
         """
 
-    async def release_uplink(self, uplink: str, bridge: str) -> None:
-        """The uplink has its addresses and routes back, wherever they were."""
+    async def release_uplink(self, uplink: str, bridge: str, *, keep_record: bool = False) -> None:
+        """The uplink has its addresses and routes back, wherever they were. The record of them is removed, unless more
+        is to be done for which it is needed.
+        """
+
+    async def recorded_uplink(self) -> str | None:
+        """The name of the NIC that was adopted and is there, if any."""
+
+    async def lend_uplink(self, uplink: str, bridge: str) -> None:
+        """The uplink holds its addresses and routes beside the bridge interface, so that the Node keeps them when that
+        interface goes. Then `release_uplink` completes it; the next `adopt_uplink` undoes it.
+        """
+
+    async def detach_uplink(self, names: HostNames) -> None:
+        """Take the uplink out of a datapath that goes on without its switch daemon, and remove the bridge interface."""
+
+    async def clean(self, names: HostNames) -> tuple[str, ...]:
+        """Remove what is ours from the host, and restore its settings. Each problem is a sentence about one item, and
+        does not stop the others.
+        """
 
     async def attach_pod(self, link: PodLink) -> None:
         """The link is there, exactly so. After an error there is none."""

@@ -143,6 +143,13 @@ async def requiring_bridge(db: Database, bridge: str) -> AsyncIterator[None]:
         deleted.cancel()
 
 
+async def delete_bridge(db: Database, bridge: str) -> None:
+    """With all its ports, in one transaction. When this returns, the NIC is the host's again."""
+    if db.view.root and bridge in db.view.bridges:
+        deletion = unlink(db.view.root, "bridges", ref(db.view.bridges[bridge].uuid))
+        await db.carried_out(await db.change(lambda _: [deletion]))
+
+
 async def port_number(db: Database, bridge: str, interface: str) -> int:
     """Awaits what ovs-vswitchd makes of a port that stands in the database: its number, or the reason why not."""
     try:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import http.client
 import os
-import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from windlass.host.linux import firewalls, records, rtnetlink, settings, uplinks
-from windlass.host.linux.netlink import Netlink, NetlinkError, text
+from windlass.host.linux import datapaths, firewalls, records, rtnetlink, settings, uplinks
+from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.route_messages import TABLE_MAIN
 from windlass.host.linux.rtnetlink import Link
 from windlass.host.preflight import Connections, Facts
@@ -23,7 +21,6 @@ _MODULES = Path("/lib/modules")
 _TUNNELS = ("geneve", "vxlan")
 _NETWORK_MANAGER = Path("/run/NetworkManager/devices")
 _ETHERNET = 1
-_NETLINK_GENERIC, _GET_FAMILY, _FAMILY_NAME = 16, 3, 2
 _KUBE_PROXY_CHAIN = "KUBE-SERVICES"  # kubelet has KUBE-* chains as well, but not this one
 _KUBE_PROXY_METRICS = ("127.0.0.1", 10249)
 
@@ -133,24 +130,13 @@ def _proxy_mode() -> str:
 
 def _missing_modules() -> Iterator[str]:
     """A kernel loads a module when it is asked for what the module does: so that is asked, where it can be."""
-    if not _has_datapath():
+    if not datapaths.exists():
         yield "openvswitch"
     folder = _MODULES / os.uname().release
     listed = "".join(_read(folder / name) for name in ("modules.dep", "modules.builtin"))
     for module in _TUNNELS if listed else ():  # in a container there is no list to look at
         if f"/{module}.ko" not in listed:
             yield module
-
-
-def _has_datapath() -> bool:
-    with Netlink(protocol=_NETLINK_GENERIC) as generic:
-        try:
-            generic.get(_NETLINK_GENERIC, struct.pack("=BBH", _GET_FAMILY, 1, 0) + text(_FAMILY_NAME, "ovs_datapath"))
-        except NetlinkError as error:
-            if error.errno == errno.ENOENT:
-                return False
-            raise
-    return True
 
 
 def _read(file: Path) -> str:

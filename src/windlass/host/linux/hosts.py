@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from windlass.host.linux import facts, items, pods, rtnetlink, service_tables, uplinks
+from windlass.host.linux import facts, items, leftovers, pods, rtnetlink, service_tables, uplinks
+from windlass.host.linux.formers import Formers
 from windlass.host.linux.namespaces import join
 from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.nftables import Nftables
@@ -33,6 +34,7 @@ _THREADS = 16  # the kernel does one thing at a time, but takes its time to wipe
 class LinuxHost(Host):
     def __init__(self, state_directory: Path) -> None:
         self._record_file = state_directory / "uplink.json"
+        self._formers = Formers(state_directory / "former-settings.json")
         self._namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._threads = ThreadPoolExecutor(_THREADS, "host", initializer=join, initargs=(self._namespace,))
         self._nftables = Nftables()
@@ -46,7 +48,7 @@ class LinuxHost(Host):
         return await self._run(items.installed, self._nftables, names)
 
     async def apply(self, change: HostChange) -> tuple[str, ...]:
-        return await self._run(items.apply, self._nftables, change)
+        return await self._run(items.apply, self._nftables, self._formers, change)
 
     async def facts(self, bridge: str, uplink: str | None = None) -> Facts:
         return await self._run(facts.gather, self._record_file, bridge, uplink)
@@ -65,8 +67,20 @@ class LinuxHost(Host):
     async def needs_wire(self, uplink: str, bridge: str, addresses: Collection[IPAddress]) -> bool:
         return await self._run(uplinks.needs_wire, uplink, bridge, addresses)
 
-    async def release_uplink(self, uplink: str, bridge: str) -> None:
-        await self._run(uplinks.release, self._record_file, uplink, bridge)
+    async def release_uplink(self, uplink: str, bridge: str, *, keep_record: bool = False) -> None:
+        await self._run(uplinks.release, self._record_file, uplink, bridge, keep_record=keep_record)
+
+    async def recorded_uplink(self) -> str | None:
+        return await self._run(uplinks.recorded, self._record_file)
+
+    async def lend_uplink(self, uplink: str, bridge: str) -> None:
+        await self._run(uplinks.lend, self._record_file, uplink, bridge)
+
+    async def detach_uplink(self, names: HostNames) -> None:
+        await self._run(leftovers.detach, names)
+
+    async def clean(self, names: HostNames) -> tuple[str, ...]:
+        return await self._run(leftovers.clean, self._nftables, self._formers, names)
 
     async def attach_pod(self, link: PodLink) -> None:
         await self._run(pods.attach, link)

@@ -23,9 +23,9 @@ from windlass.host.linux.netlink import (
     text,
 )
 
-_RTM_NEWQDISC, _RTM_NEWTFILTER, _RTM_DELTFILTER, _RTM_GETTFILTER = 36, 44, 45, 46
+_RTM_NEWQDISC, _RTM_DELQDISC, _RTM_NEWTFILTER, _RTM_DELTFILTER, _RTM_GETTFILTER = 36, 37, 44, 45, 46
 _TCA_KIND, _TCA_OPTIONS, _TCA_BPF_OPS_LEN, _TCA_BPF_OPS, _TCA_BPF_FLAGS = 1, 2, 4, 5, 8
-_CLSACT_HANDLE, _CLSACT, _INGRESS = 0xFFFF0000, 0xFFFFFFF1, 0xFFFFFFF2
+_CLSACT_HANDLE, _CLSACT, _INGRESS, _EGRESS = 0xFFFF0000, 0xFFFFFFF1, 0xFFFFFFF2, 0xFFFFFFF3
 _DIRECT_ACTION = 1  # the program's result is the verdict
 _PREFERENCE = 87
 _FILTER = struct.Struct("=BxxxiIII")  # family, index, handle, parent, info
@@ -62,6 +62,18 @@ def open_again(netlink: Netlink, index: int) -> None:
         netlink.do(_RTM_DELTFILTER, _drop_filter(index))
     except NetlinkError as error:
         # EINVAL: there is no such hook on this interface.
+        if error.errno not in {errno.ENOENT, errno.EINVAL, errno.ENODEV}:
+            raise
+
+
+def remove_hook(netlink: Netlink, index: int) -> None:
+    """The clsact hook as well, if nobody has a filter there."""
+    for parent in (_INGRESS, _EGRESS):
+        if any(True for _ in netlink.dump(_RTM_GETTFILTER, _FILTER.pack(0, index, 0, parent, 0))):
+            return
+    try:
+        netlink.do(_RTM_DELQDISC, _FILTER.pack(0, index, _CLSACT_HANDLE, _CLSACT, 0) + text(_TCA_KIND, "clsact"))
+    except NetlinkError as error:
         if error.errno not in {errno.ENOENT, errno.EINVAL, errno.ENODEV}:
             raise
 

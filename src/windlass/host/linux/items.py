@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from windlass.host.linux import canaries, rtnetlink, services, settings
+from windlass.host.linux.formers import Formers
 from windlass.host.linux.netlink import Netlink, told
 from windlass.host.linux.nftables import Nftables
 from windlass.host.plans import (
@@ -33,14 +34,14 @@ def installed(netlink: Netlink, nftables: Nftables, names: HostNames) -> HostPla
     )
 
 
-def apply(netlink: Netlink, nftables: Nftables, change: HostChange) -> tuple[str, ...]:
+def apply(netlink: Netlink, nftables: Nftables, formers: Formers, change: HostChange) -> tuple[str, ...]:
     items = (item for item in change.added | change.removed if isinstance(item, InterfaceItem))
     names = {wanted.name for wanted in change.settings} | {item.interface for item in items}
     links = {link.name: link for link in (rtnetlink.link(netlink, name) for name in names) if link is not None}
     problems = []
     for wanted in change.settings:
         if wanted.name in links:
-            problems += settings.write(netlink, links[wanted.name], wanted)
+            problems += settings.write(netlink, formers, links[wanted.name], wanted)
         else:
             problems.append(f"there is no interface {wanted.name}: its settings wait until there is")
     for item, there in _in_order(change):
@@ -53,7 +54,7 @@ def apply(netlink: Netlink, nftables: Nftables, change: HostChange) -> tuple[str
                 problems.append(f"there is no interface {item.interface} for {item}")
         except HostError as error:
             problems.append(str(error))
-    problems += services.apply(netlink, nftables, change)
+    problems += services.apply(netlink, nftables, formers, change)
     return tuple(problems)
 
 

@@ -13,6 +13,8 @@ from windlass.host.migrations import Record
 from windlass.host.protocol import Adapter, NextHop, UplinkAddress, UplinkRoute
 from windlass.model.families import IPAddress
 
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
 
 class _Address(msgspec.Struct, omit_defaults=True, rename="camel"):
     interface: str
@@ -60,6 +62,11 @@ class _Record(msgspec.Struct, rename="camel"):
     settled_on: int | None
 
 
+def boot() -> str:
+    """Which run of the machine this is."""
+    return _BOOT.read_text().strip()
+
+
 def load(path: Path) -> Record | None:
     """None if there is none, or none that can be read: then what the interfaces hold has to do."""
     try:
@@ -91,11 +98,16 @@ def save(path: Path, record: Record) -> None:
         boot=record.boot,
         settled_on=record.settled_on,
     )
+    write(path, msgspec.json.format(msgspec.json.encode(stored)) + b"\n")
+
+
+def write(path: Path, content: bytes) -> None:
+    """It is on the disk, whole, when this returns."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     beside = path.with_suffix(".new")
     try:
         with beside.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(stored)) + b"\n")
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)

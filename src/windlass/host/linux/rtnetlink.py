@@ -52,7 +52,7 @@ GROUP_LINKS = 0x1
 GROUP_ADDRESSES = 0x10 | 0x100
 GROUP_ROUTES = 0x40 | 0x400
 
-_IFF_UP, _IFF_NOARP = 0x1, 0x80
+_IFF_UP, _IFF_NOARP, _IFF_PROMISC = 0x1, 0x80, 0x100
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_CARRIER = 1, 3, 4, 5, 10, 18, 33
 _IFLA_IFALIAS, _IFLA_NET_NS_FD, _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 20, 28, 1, 2, 1
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_BROADCAST, _IFA_FLAGS = 1, 2, 4, 8
@@ -150,9 +150,11 @@ def set_link(
     mtu: int | None = None,
     alias: str | None = None,
     arp: bool | None = None,
+    promiscuous: bool | None = None,
 ) -> None:
-    flags = (_IFF_UP if up else 0) | (0 if arp in {None, True} else _IFF_NOARP)
+    flags = (_IFF_UP if up else 0) | (0 if arp in {None, True} else _IFF_NOARP) | (_IFF_PROMISC if promiscuous else 0)
     changed = (0 if up is None else _IFF_UP) | (0 if arp is None else _IFF_NOARP)
+    changed |= 0 if promiscuous is None else _IFF_PROMISC
     body = _link(index, flags, changed)
     if mac is not None:
         body += attribute(_IFLA_ADDRESS, _mac(mac))

@@ -11,6 +11,7 @@ from ipaddress import ip_network
 
 from windlass.host.linux import rtnetlink, service_listings, service_tables, settings
 from windlass.host.linux.conntrack import Target, forget_udp
+from windlass.host.linux.formers import Formers
 from windlass.host.linux.netlink import NETLINK_NETFILTER, Netlink, told
 from windlass.host.linux.nftables import Nftables, NftablesError
 from windlass.host.linux.route_messages import KernelRoute
@@ -43,7 +44,7 @@ def installed(netlink: Netlink, nftables: Nftables, names: HostNames) -> Iterato
         yield found.access
 
 
-def apply(netlink: Netlink, nftables: Nftables, change: HostChange) -> list[str]:
+def apply(netlink: Netlink, nftables: Nftables, formers: Formers, change: HostChange) -> list[str]:
     going = [item for item in change.removed if isinstance(item, ServiceAccess)]
     coming = [item for item in change.added if isinstance(item, ServiceAccess)]
     removed = [item for item in change.removed if isinstance(item, ServicePortItem)]
@@ -61,7 +62,7 @@ def apply(netlink: Netlink, nftables: Nftables, change: HostChange) -> list[str]
         return [_sentence(coming, going, removed, added, error)]
     problems = []
     for access in coming:
-        problems += _route(netlink, access) + _set(netlink, access)
+        problems += _route(netlink, access) + _set(netlink, formers, access)
     return problems + _forget_flows((*removed, *added))
 
 
@@ -177,12 +178,12 @@ def _is_set(netlink: Netlink, access: ServiceAccess) -> bool:
     ) and not list(_not_forwarding(netlink, access))
 
 
-def _set(netlink: Netlink, access: ServiceAccess) -> list[str]:
+def _set(netlink: Netlink, formers: Formers, access: ServiceAccess) -> list[str]:
     try:
         with told(f"set up {access}"):
             _let_loopback_out(access.gateway, allow=_serves_loopback(access))
             for interface in _not_forwarding(netlink, access):
-                settings.set_sysctl(Family.IPV4, interface, "forwarding", 1)
+                settings.change_sysctl(formers, Family.IPV4, interface, "forwarding", 1)
     except HostError as error:
         return [str(error)]
     return []

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from windlass.host.linux import ingress, rtnetlink
+from windlass.host.linux.formers import Formers
 from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.rtnetlink import Link
 from windlass.host.plans import InterfaceSettings
@@ -44,10 +45,10 @@ def read(netlink: Netlink, link: Link) -> InterfaceSettings:
     )
 
 
-def write(netlink: Netlink, link: Link, wanted: InterfaceSettings) -> list[str]:
+def write(netlink: Netlink, formers: Formers, link: Link, wanted: InterfaceSettings) -> list[str]:
     """Each setting on its own; what could not be set is told in a sentence."""
     problems = []
-    for what, do in _steps(netlink, link, wanted):
+    for what, do in _steps(netlink, formers, link, wanted):
         try:
             do()
         except OSError as error:
@@ -55,19 +56,42 @@ def write(netlink: Netlink, link: Link, wanted: InterfaceSettings) -> list[str]:
     return problems
 
 
-def _steps(netlink: Netlink, link: Link, wanted: InterfaceSettings) -> Iterator[tuple[str, Callable[[], None]]]:
+def restore(netlink: Netlink, formers: Formers) -> list[str]:
+    """What Windlass has set becomes what it was, unless somebody else has set it since."""
+    problems = []
+    for name, was, ours in formers.sysctls:
+        try:
+            if read_file(name) == ours:
+                (_NET / name).write_text(was)
+        except FileNotFoundError:
+            continue  # it went with its interface
+        except OSError as error:
+            problems.append(f"could not set {name} to {was} again: {error.strerror}")
+    for interface, values in formers.offloads.items():
+        try:
+            for (_, command), value in zip(_OFFLOADS, values, strict=True):
+                _ethtool(netlink, interface, command, value)
+        except OSError as error:
+            if error.errno != errno.ENODEV:
+                problems.append(f"could not restore the offloads of {interface}: {error.strerror}")
+    return problems
+
+
+def _steps(
+    netlink: Netlink, formers: Formers, link: Link, wanted: InterfaceSettings
+) -> Iterator[tuple[str, Callable[[], None]]]:
     set_link = partial(rtnetlink.set_link, netlink, link.index)
     if wanted.mac is not None:
         yield f"its MAC to {wanted.mac}", partial(set_link, mac=wanted.mac)
     if wanted.mtu is not None:
         yield f"its MTU to {wanted.mtu}", partial(set_link, mtu=wanted.mtu)
     for family in sorted(wanted.forwards, key=str):
-        yield f"{family} forwarding", partial(_forward, link.name, family)
+        yield f"{family} forwarding", partial(_forward, formers, link.name, family)
     if wanted.accepts_own_source is not None:
         accept = wanted.accepts_own_source
-        yield "accept_local and rp_filter", partial(_accept_own_source, link.name, accept=accept)
+        yield "accept_local and rp_filter", partial(_accept_own_source, formers, link.name, accept=accept)
     if wanted.offloads is not None:
-        yield "its offloads", partial(set_offloads, netlink, link.name, on=wanted.offloads)
+        yield "its offloads", partial(_change_offloads, netlink, formers, link.name, on=wanted.offloads)
     if wanted.kernel_ingress is not None:
         change = ingress.open_again if wanted.kernel_ingress else ingress.close
         yield "its ingress filter", partial(change, netlink, link.index)
@@ -88,6 +112,15 @@ def set_sysctl(family: Family, interface: str, name: str, value: int) -> None:
     (_CONF[family] / interface / name).write_text(str(value))
 
 
+def change_sysctl(formers: Formers, family: Family, interface: str, name: str, value: int) -> None:
+    """As `set_sysctl`, but for a setting that outlives Windlass: its former value is recorded first."""
+    file = _CONF[family] / interface / name
+    was = file.read_text().strip()
+    if was != str(value):
+        formers.remember_sysctl(str(file.relative_to(_NET)), was, str(value))
+        file.write_text(str(value))
+
+
 def has(family: Family, interface: str) -> bool:
     """False for IPv6 where the kernel was started without it, or the MTU is below what IPv6 asks for."""
     return (_CONF[family] / interface).is_dir()
@@ -103,21 +136,26 @@ def set_offloads(netlink: Netlink, interface: str, *, on: bool) -> None:
         _ethtool(netlink, interface, command, int(on))
 
 
+def _change_offloads(netlink: Netlink, formers: Formers, interface: str, *, on: bool) -> None:
+    formers.remember_offloads(interface, [_ethtool(netlink, interface, command, 0) for command, _ in _OFFLOADS])
+    set_offloads(netlink, interface, on=on)
+
+
 def _forwards(interface: str, family: Family) -> bool:
     return has(family, interface) and all(
         sysctl(family, where, "forwarding") for where in _forwarding(interface, family)
     )
 
 
-def _forward(interface: str, family: Family) -> None:
+def _forward(formers: Formers, interface: str, family: Family) -> None:
     if family is Family.IPV6 and not sysctl(family, "all", "forwarding"):
         # A router does not listen to other routers unless told to: who got a default route that way shall keep it.
         for other in _interfaces(family):
             with suppress(FileNotFoundError):  # it has gone meanwhile
                 if sysctl(family, other, "accept_ra") == 1:
-                    set_sysctl(family, other, "accept_ra", 2)
+                    change_sysctl(formers, family, other, "accept_ra", 2)
     for where in _forwarding(interface, family):
-        set_sysctl(family, where, "forwarding", 1)
+        change_sysctl(formers, family, where, "forwarding", 1)
 
 
 def _forwarding(interface: str, family: Family) -> tuple[str, ...]:
@@ -130,18 +168,18 @@ def _accepts_own_source(interface: str) -> bool:
     return bool(sysctl(Family.IPV4, interface, "accept_local")) and not filtered
 
 
-def _accept_own_source(interface: str, *, accept: bool) -> None:
-    set_sysctl(Family.IPV4, interface, "accept_local", int(accept))
+def _accept_own_source(formers: Formers, interface: str, *, accept: bool) -> None:
+    change_sysctl(formers, Family.IPV4, interface, "accept_local", int(accept))
     strictness = sysctl(Family.IPV4, "all", "rp_filter")
     if accept and strictness:
         # The stricter of `all` and the interface holds: the others shall keep what they had.
         for other in _interfaces(Family.IPV4):
             with suppress(FileNotFoundError):
                 if sysctl(Family.IPV4, other, "rp_filter") < strictness:
-                    set_sysctl(Family.IPV4, other, "rp_filter", strictness)
-        set_sysctl(Family.IPV4, "all", "rp_filter", 0)
+                    change_sysctl(formers, Family.IPV4, other, "rp_filter", strictness)
+        change_sysctl(formers, Family.IPV4, "all", "rp_filter", 0)
     if accept:
-        set_sysctl(Family.IPV4, interface, "rp_filter", 0)
+        change_sysctl(formers, Family.IPV4, interface, "rp_filter", 0)
 
 
 def _interfaces(family: Family) -> list[str]:

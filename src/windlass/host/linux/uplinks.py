@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Collection, Hashable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from windlass.host import migrations
 from windlass.host.linux import adapters, advertisements, canaries, ingress, leases, records, rtnetlink, settings
-from windlass.host.linux.netlink import Netlink, told
+from windlass.host.linux.netlink import Netlink, NetlinkError, told
 from windlass.host.migrations import Add, Item, Record, Remove, Step
 from windlass.host.protocol import Adapter, Adopted, HostError, UplinkAddress, UplinkRoute
 from windlass.model.families import Family, IPAddress
@@ -174,13 +175,55 @@ class _Adoption:
                 records.save(self.record_file, record)
 
 
-def release(netlink: Netlink, record_file: Path, uplink_name: str, bridge_name: str) -> None:
+def release(
+    netlink: Netlink, record_file: Path, uplink_name: str, bridge_name: str, *, keep_record: bool = False
+) -> None:
     uplink, bridge = adapters.read(netlink, uplink_name), adapters.read(netlink, bridge_name)
     if uplink is None:
         raise HostError(f"there is no interface {uplink_name}: {record_file} keeps what it had")
     goal = _with_all(netlink, records.load(record_file), uplink, bridge, ())
     _give_back(netlink, goal, bridge)
-    _forget(record_file)
+    if not keep_record:
+        _forget(record_file)
+
+
+def recorded(netlink: Netlink, record_file: Path) -> str | None:
+    """The NIC that was taken, by the record, if it is there."""
+    record = records.load(record_file)
+    return record.uplink.name if record and rtnetlink.link(netlink, record.uplink.name) else None
+
+
+def lend(netlink: Netlink, record_file: Path, uplink_name: str, bridge_name: str) -> None:
+    """The NIC holds everything beside the bridge interface: whichever of the two vanishes, the Node has its addresses.
+
+    Routes by the NIC are preferred less, and are marked as ours: `clean` and the next adoption remove them.
+    """
+    uplink, bridge = adapters.read(netlink, uplink_name), adapters.read(netlink, bridge_name)
+    if uplink is None:
+        raise HostError(f"there is no interface {uplink_name}: {record_file} keeps what it had")
+    goal = _with_all(netlink, records.load(record_file), uplink, bridge, ())
+    with told(f"bring {uplink_name} up"):
+        rtnetlink.set_link(netlink, uplink.index, up=True)
+    held = {address.ip for address in uplink.addresses}
+    for address in goal.addresses:
+        if address.ip not in held:
+            _do(netlink, Add(uplink, address))
+    for route in sorted(goal.routes, key=lambda route: route.via is not None):
+        if route not in uplink.routes:
+            beside = replace(route, metric=route.metric + 1, protocol=rtnetlink.PROTOCOL)
+            with told(f"add {beside} to {uplink_name}"), _unless_there():
+                rtnetlink.add_route(netlink, uplink.index, beside)
+    with told(f"let the kernel have what comes in by {uplink_name}"):
+        ingress.open_again(netlink, uplink.index)
+
+
+@contextmanager
+def _unless_there() -> Iterator[None]:
+    try:
+        yield
+    except NetlinkError as error:
+        if error.errno != errno.EEXIST:
+            raise
 
 
 def _with_all(

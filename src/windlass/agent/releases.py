@@ -1,0 +1,139 @@
+"""Giving the NIC back: this Node as it was before Windlass, step by step, so that it answers at its address throughout.
+
+First the NIC gets its addresses and routes beside the bridge interface, which is still preferred. Then the bridge is
+deleted in one transaction, which Open vSwitch carries out by itself, even if this process is killed. Only then is
+everything else removed. Every step may be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from windlass.agent.config import Config
+from windlass.host.plans import HostNames
+from windlass.host.protocol import Host
+from windlass.switch.bridges import Role, delete_bridge, interfaces_with, uplink_of
+from windlass.switch.ovsdb import Database, open_database
+from windlass.switch.streams import SwitchUnreachableError
+
+Say = Callable[[str], None]
+
+SWITCH_FOLDER = "switch"  # in the state directory: the chart's Open vSwitch has its database there
+_LOOK_AGAIN = 0.2  # seconds
+
+
+class AgentRunsError(Exception):
+    """An agent serves this Node. It would take the NIC again."""
+
+
+async def release(config: Config, host: Host, say: Say) -> list[str]:
+    """Returns what could not be done, a sentence each."""
+    problems: list[str] = []
+    try:
+        async with open_database(str(config.ovsdb_socket)) as database:
+            uplink = await host.recorded_uplink() or uplink_of(database.view, config.bridge)
+            await _lend(config, host, uplink)
+            await _delete_bridge(config, host, database, uplink, say)
+        is_switch_running = True
+    except SwitchUnreachableError as error:
+        is_switch_running = False
+        uplink = await host.recorded_uplink()
+        await _lend(config, host, uplink)
+        await _detach(config, host, uplink)
+        problems += _database_left(config, str(error))
+    if uplink:
+        await host.release_uplink(uplink, config.bridge, keep_record=True)  # which says what to clean
+        say(f"{uplink} has its addresses and routes")
+    left = await host.clean(HostNames(uplink or config.uplink, config.bridge, config.gateway))
+    if left:  # what is on disk says what is still to do
+        return [*problems, *left]
+    say("routes, rules, nftables, Pod links and settings of Windlass are removed")
+    return [*problems, *_remove_files(config, keep_switch=is_switch_running)]
+
+
+@asynccontextmanager
+async def without_agent(config: Config, seconds: float) -> AsyncIterator[None]:
+    """No agent runs, and none can start, within the block. One that runs has so many seconds to end."""
+    socket = config.api_socket
+    deadline = asyncio.get_running_loop().time() + seconds
+    while await _answers(socket):
+        if asyncio.get_running_loop().time() >= deadline:
+            raise AgentRunsError(
+                f"{socket}: an agent serves this Node, and would take the NIC again; stop it first (delete DaemonSet "
+                "windlass-agent, or stop its service), or have this command wait for its end: --wait 60"
+            )
+        await asyncio.sleep(_LOOK_AGAIN)
+    socket.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    socket.unlink(missing_ok=True)
+    placeholder = await asyncio.start_unix_server(lambda _, writer: writer.close(), socket)
+    try:
+        yield
+    finally:
+        placeholder.close()
+        await placeholder.wait_closed()
+        socket.unlink(missing_ok=True)
+        with suppress(OSError):
+            socket.parent.rmdir()  # unless something else is in it, or mounted there
+
+
+async def _lend(config: Config, host: Host, uplink: str | None) -> None:
+    if uplink:
+        await host.lend_uplink(uplink, config.bridge)
+
+
+async def _delete_bridge(config: Config, host: Host, database: Database, uplink: str | None, say: Say) -> None:
+    if config.bridge not in database.view.bridges:
+        return
+    pods = len(interfaces_with(database.view, config.bridge, Role.POD))
+    try:
+        await delete_bridge(database, config.bridge)
+    except SwitchUnreachableError:  # the database runs, ovs-vswitchd does not; the change stands in the database
+        await _detach(config, host, uplink)
+    say(f"{config.bridge} is deleted with all its ports")
+    if pods:
+        say(f"{pods} Pods have lost their network: delete them, so that they are made anew")
+
+
+async def _detach(config: Config, host: Host, uplink: str | None) -> None:
+    if uplink:
+        await host.detach_uplink(HostNames(uplink, config.bridge, config.gateway))
+
+
+def _database_left(config: Config, error: str) -> list[str]:
+    """Open vSwitch would take the NIC again when it starts, unless its database goes with the state directory."""
+    if (Path(config.state_directory) / SWITCH_FOLDER).exists():
+        return []
+    left = (
+        f"{error}. Its database may still hold bridge {config.bridge} with the NIC, which Open vSwitch would take when "
+        f"it starts: run this again then, or `ovs-vsctl --no-wait del-br {config.bridge}` with ovsdb-server alone"
+    )
+    return [left]
+
+
+def _remove_files(config: Config, *, keep_switch: bool) -> list[str]:
+    problems = []
+    state = Path(config.state_directory)
+    for path in sorted(state.iterdir()) if state.is_dir() else ():
+        if keep_switch and path.name == SWITCH_FOLDER:
+            continue
+        try:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        except OSError as error:
+            problems.append(f"{path}: cannot be removed: {error.strerror}")
+    with suppress(OSError):
+        state.rmdir()  # unless something is left, or it is mounted
+    config.cni_socket.unlink(missing_ok=True)
+    return problems
+
+
+async def _answers(socket: Path) -> bool:
+    try:
+        _, writer = await asyncio.open_unix_connection(socket)
+    except OSError:
+        return False
+    writer.close()
+    return True

@@ -1,0 +1,73 @@
+"""Removing from a Linux host what Windlass has put there. What the NIC had is given back by `uplinks`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from windlass.host.linux import datapaths, ingress, pods, rtnetlink, service_listings, service_tables, settings
+from windlass.host.linux.formers import Formers
+from windlass.host.linux.netlink import Netlink, told
+from windlass.host.linux.nftables import Nftables
+from windlass.host.linux.rtnetlink import Link
+from windlass.host.plans import HostNames
+from windlass.host.protocol import HostError
+
+_OF_THE_DATAPATH = "ovs-netdev"  # the interface of the userspace datapath itself
+
+
+def clean(netlink: Netlink, nftables: Nftables, formers: Formers, names: HostNames) -> tuple[str, ...]:
+    """Each step on its own, so that one that is refused does not stop the others; a sentence for each of those."""
+    problems: list[str] = []
+    for what, do in _steps(netlink, nftables, names):
+        try:
+            with told(what):
+                do()
+        except HostError as error:
+            problems.append(str(error))
+    problems += settings.restore(netlink, formers)
+    if not problems:
+        with told("remove the record of former settings"):
+            formers.forget()
+    return tuple(problems)
+
+
+def detach(netlink: Netlink, names: HostNames) -> None:
+    """The kernel's datapath goes on without ovs-vswitchd: take the NIC and the bridge interface from it."""
+    with told(f"take {names.uplink} and {names.bridge} out of the datapath"):
+        for name in (names.uplink, names.bridge, names.gateway):
+            datapaths.remove_port(netlink, name)
+
+
+def _steps(netlink: Netlink, nftables: Nftables, names: HostNames) -> Iterator[tuple[str, Callable[[], None]]]:
+    yield "remove the nftables table of Services", partial(_remove_table, nftables)
+    for rule in list(rtnetlink.mark_rules(netlink)):
+        yield (
+            f"remove the {rule.family} rule for table {rule.table}",
+            partial(rtnetlink.delete_mark_rule, netlink, rule),
+        )
+    for found in list(rtnetlink.routes(netlink, protocol=rtnetlink.PROTOCOL)):
+        yield f"remove {found.route}", partial(rtnetlink.delete_route, netlink, found.index, found.route)
+    for link in pods.attached(netlink):
+        yield f"remove the Pod link {link.host_interface}", partial(pods.detach, netlink, link.host_interface)
+    uplink = rtnetlink.link(netlink, names.uplink)
+    orphans = _orphans(netlink, names)
+    for orphan in orphans:
+        yield f"remove {orphan.name}", partial(rtnetlink.delete_link, netlink, orphan.index)
+    if orphans and uplink is not None:
+        promiscuous = partial(rtnetlink.set_link, netlink, uplink.index, promiscuous=False)
+        yield f"end the promiscuous mode of {names.uplink}", promiscuous
+    if uplink is not None:
+        yield f"remove the ingress filter of {names.uplink}", partial(ingress.open_again, netlink, uplink.index)
+        yield f"remove the clsact hook of {names.uplink}", partial(ingress.remove_hook, netlink, uplink.index)
+
+
+def _orphans(netlink: Netlink, names: HostNames) -> list[Link]:
+    """Interfaces of an ovs-vswitchd in user space that was killed: they have no process at their other end."""
+    links = (rtnetlink.link(netlink, name) for name in (names.bridge, names.gateway, _OF_THE_DATAPATH))
+    return [link for link in links if link is not None and link.kind == "tun" and not link.carrier]
+
+
+def _remove_table(nftables: Nftables) -> None:
+    if service_listings.is_listed(nftables.run(service_tables.LIST_TABLES)):
+        nftables.run(service_tables.deleted())
