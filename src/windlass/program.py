@@ -15,7 +15,18 @@ from msgspec import Struct
 from windlass.model.nodes import LocalNode, NodeState
 from windlass.model.services import Service
 from windlass.openflow.flows import Flow, Group, Meter
-from windlass.pipeline import connections, icmp_errors, pods, ports, rejects, responders, routing, sctp, services
+from windlass.pipeline import (
+    connections,
+    icmp_errors,
+    pods,
+    ports,
+    rejects,
+    responders,
+    routing,
+    sctp,
+    services,
+    tunnels,
+)
 
 
 class Kind(Enum):
@@ -97,13 +108,15 @@ def part(state: NodeState, owner: Owner) -> AnyPart:
                     *icmp_errors.flows(node),
                     *sctp.flows(node),
                     *routing.flows(node),
+                    *tunnels.flows(node),
                     *services.flows(node),
                     *rejects.flows(node),
                 ),
                 meters=tuple(rejects.meters(node)),
             )
         case Kind.PEER if owner.name in state.peers:
-            return Part(flows=tuple(routing.peer_flows(node, state.peers[owner.name])))
+            peer = state.peers[owner.name]
+            return Part(flows=(*routing.peer_flows(node, peer), *tunnels.peer_flows(node, peer)))
         case Kind.POD if owner.name in state.pods:
             return Part(flows=tuple(pods.pod_flows(node, state.pods[owner.name])))
         case Kind.SERVICE if owner.name in state.services:

@@ -16,10 +16,21 @@ from packets import ACK, FRAGMENT, SYN, SYN_ACK, Ends, Packet, Switch, Trip, end
 
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 from windlass.model.nodes import NodeState
-from windlass.openflow.fields import ETH_DST, ETH_SRC, IN_PORT, IP_FRAG, LOCAL_PORT, TCP, TCP_FLAGS, mac
+from windlass.openflow.fields import (
+    ETH_DST,
+    ETH_SRC,
+    IN_PORT,
+    IP_FRAG,
+    LOCAL_PORT,
+    TCP,
+    TCP_FLAGS,
+    Field,
+    mac,
+    tunnel_source,
+)
 from windlass.pipeline.datapaths import DATAPATHS, datapath_of
 from windlass.pipeline.layout import STAND_INS, VIRTUAL_MAC
-from windlass.pipeline.routing import is_direct
+from windlass.pipeline.routing import is_direct, tunnel_end
 from windlass.program import program
 
 TUNNEL_PORT, GATEWAY_PORT, UPLINK_PORT = 1, 2, 3
@@ -111,7 +122,15 @@ class Journeys:
             return self._carry(self._from_host(packet), bucket)
         source, destination = (ROUTER_MAC, mac(self.node.uplink_mac)) if place == WIRE else (VIRTUAL_MAC, VIRTUAL_MAC)
         frame = {IN_PORT: place.port, ETH_SRC: self._macs.get(place.port, source), ETH_DST: destination}
-        return self._carry(packet | frame, bucket)
+        outer = self._outer(named.source) if place == TUNNEL else {}
+        return self._carry(packet | frame | outer, bucket)
+
+    def _outer(self, pod: IPAddress) -> dict[Field, int]:
+        """By which tunnel a Pod's packet comes."""
+        peer = next(one for one in self.peers.values() if any(pod in cidr for cidr in one.pod_cidrs.values()))
+        end = tunnel_end(self.node, peer)
+        assert end is not None, "the two Nodes have no address family in common"
+        return {tunnel_source(end).field: int(end)}
 
     def _carry(self, packet: Packet, bucket: int) -> Arrival:
         trips: list[Trip] = []

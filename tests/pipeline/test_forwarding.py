@@ -17,6 +17,7 @@ from windlass.openflow.actions import Output, Set
 from windlass.openflow.fields import (
     CT_MARK,
     CT_STATE,
+    ETH_DST,
     ETH_TYPE,
     IN_PORT,
     IP_FRAG,
@@ -28,6 +29,7 @@ from windlass.openflow.fields import (
     TCP_DST,
     TUN_IPV4_DST,
     Field,
+    mac,
 )
 from windlass.openflow.flows import Flow
 from windlass.pipeline.layout import (
@@ -52,6 +54,7 @@ from windlass.program import program
 
 TUNNEL, GATEWAY, UPLINK = 1, 2, 3
 NEW, ESTABLISHED, INVALID = 0x21, 0x22, 0x30
+FROM_WIRE = {IN_PORT: UPLINK, ETH_DST: mac("02:00:0a:b0:19:0b")}
 
 
 @cache
@@ -158,20 +161,20 @@ def test_the_hosts_packets_leave_by_the_wire_untouched(mode):
 @pytest.mark.parametrize("port", [22, 6443, 0x3FFF, 0x7000, 30080, 60999])
 def test_the_hosts_connections_never_meet_connection_tracking(mode, port):
     """Where no Service has that port."""
-    packet = to("10.176.25.11") | {IN_PORT: UPLINK, TCP_DST: port}
+    packet = to("10.176.25.11") | FROM_WIRE | {TCP_DST: port}
     assert way(flows(mode), packet) == ["Classifier", "Uplink", "NodePortFilter"]
 
 
 @pytest.mark.parametrize("port", SNAT_PORTS)
 def test_what_may_answer_a_translated_pod_is_looked_up(port):
-    packet = to("10.176.25.11") | {IN_PORT: UPLINK, TCP_DST: port}
+    packet = to("10.176.25.11") | FROM_WIRE | {TCP_DST: port}
     assert way(flows(TrafficMode.ENCAP), packet) == ["Classifier", "Uplink", "UnSNAT", "Conntrack"]
 
 
 @pytest.mark.parametrize("port", SERVICE_SNAT_PORTS)
 def test_what_may_answer_a_client_of_a_service_is_looked_up(port):
     """In a zone of its own, which stands before the one of all connections."""
-    packet = to("10.176.25.11") | {IN_PORT: UPLINK, TCP_DST: port}
+    packet = to("10.176.25.11") | FROM_WIRE | {TCP_DST: port}
     assert way(flows(TrafficMode.ENCAP), packet) == ["Classifier", "Uplink", "UnSNAT"]
 
 
@@ -211,7 +214,7 @@ def test_ports_as_the_gateway_are_many_and_none_of_the_hosts_own():
 )
 def test_packets_from_the_wire_to_pods(mode, met):
     """Design note 003: straight to the Pod, where Pod traffic travels as it is."""
-    assert way(flows(mode), to("172.16.1.10") | {IN_PORT: UPLINK, TCP_DST: 80}) == met
+    assert way(flows(mode), to("172.16.1.10") | FROM_WIRE | {TCP_DST: 80}) == met
 
 
 def test_both_families_ride_in_one_tunnel():

@@ -33,7 +33,7 @@ from service_cases import (
 from windlass.model.families import IPAddress
 from windlass.model.nodes import TrafficMode, mac_for
 from windlass.model.services import Endpoint, Frontend, Reach
-from windlass.openflow.fields import ETH_SRC, ICMPV6, IN_PORT, IP_FRAG, IP_PROTO, LOCAL_PORT, SCTP, mac
+from windlass.openflow.fields import ETH_DST, ETH_SRC, ICMPV6, IN_PORT, IP_FRAG, IP_PROTO, LOCAL_PORT, SCTP, mac
 from windlass.pipeline.datapaths import datapath_of, longest_way, violations
 from windlass.program import program
 
@@ -274,6 +274,7 @@ def test_fragments_are_not_tracked(at, portless):
         (POD_1, at.pod_1, at.outside, []),
     ):
         frame = {IN_PORT: place.port, ETH_SRC: mac(mac_for(source)), IP_FRAG: LATER_FRAGMENT}
+        frame[ETH_DST] = mac("02:00:0a:b0:19:0b")
         trip = switch.send({**Ends(source, 0, to, 0, SCTP).fields, **frame})
         assert (trip.tracked, [port for port, _ in trip.out]) == (0, out)
 

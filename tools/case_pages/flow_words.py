@@ -1,4 +1,4 @@
-"""Flows as the pages show them: in symbols, with names for ports, whose numbers are of the moment. Pure."""
+"""Flows as the pages show them: in symbols, with names for ports and the NIC's MAC, which are of the moment. Pure."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from windlass.pipeline.symbols import actions_symbols, flow_symbols
 from windlass.program import program
 
 _PORT = re.compile(r"\b(in_port=|out=|output )(\d+)\b")
+_NIC = re.compile(r"(in_port=uplink eth_dst=)[0-9a-f:]{17} ")
 _WELL_KNOWN = {Ports().tunnel: "tunnel", Ports().gateway: "gateway", Ports().uplink: "uplink"}
 
 
 def in_words(symbolic: str, pods: Mapping[int, str]) -> str:
     names = _WELL_KNOWN | {number: key.partition("/")[2] for number, key in pods.items()}
-    return _PORT.sub(lambda found: found[1] + names.get(int(found[2]), found[2]), symbolic)
+    named = _PORT.sub(lambda found: found[1] + names.get(int(found[2]), found[2]), symbolic)
+    return _NIC.sub(r"\1uplink ", named)
 
 
 @cache

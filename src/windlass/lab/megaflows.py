@@ -144,7 +144,8 @@ def _onward(megaflows: Sequence[Megaflow], passed: list[Megaflow], phase: Phase)
 
 
 def _only(found: Iterable[Megaflow], what: str) -> Megaflow:
-    candidates = list(found)
+    # Two that differ in what was asked and not in what is done tell the same way.
+    candidates = list({flow.actions: flow for flow in sorted(found, key=lambda flow: flow.key)}.values())
     if len(candidates) != 1:
         keys = "".join(f"\n  {flow.key}" for flow in candidates)
         raise NoWayError(f"{len(candidates)} megaflows fit the packet {what}; one would tell its way{keys}")

@@ -22,6 +22,11 @@ class TunnelType(Enum):
     GENEVE = "geneve"
     VXLAN = "vxlan"
 
+    @property
+    def udp_port(self) -> int:
+        """The port at which Nodes receive tunnelled packets: the one that IANA assigned."""
+        return {TunnelType.GENEVE: 6081, TunnelType.VXLAN: 4789}[self]
+
 
 class OperatingSystem(Enum):
     """Decides the datapath profile: what matches and actions the switch of this Node can carry out."""
@@ -76,6 +81,11 @@ class LocalNode:
     @property
     def gateway_mac(self) -> str:
         return mac_for(self.gateway(self.families[0]))
+
+    @property
+    def tunnel_port(self) -> int | None:
+        """The UDP port of the tunnel; None where there is no tunnel."""
+        return None if self.mode is TrafficMode.NO_ENCAP else self.tunnel.udp_port
 
 
 @dataclass(frozen=True, slots=True)

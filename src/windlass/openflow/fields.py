@@ -118,6 +118,7 @@ IN_PORT = _field("in_port", 32, 0, maskable=False)
 ETH_SRC = _field("eth_src", 48, 4, Notation.MAC)
 ETH_DST = _field("eth_dst", 48, 3, Notation.MAC)
 ETH_TYPE = _field("eth_type", 16, 5, Notation.HEX, maskable=False)
+VLAN_VID = _field("vlan_vid", 13, 6, Notation.HEX)  # with the bit that says that there is a tag
 IPV4_SRC = _field("ip_src", 32, 11, Notation.IPV4)
 IPV4_DST = _field("ip_dst", 32, 12, Notation.IPV4)
 IPV6_SRC = _field("ipv6_src", 128, 26, Notation.IPV6)
@@ -188,10 +189,13 @@ def address_text(value: int, notation: Notation) -> str:
 _IP = {Family.IPV4: ETH_TYPE(0x0800), Family.IPV6: ETH_TYPE(0x86DD)}
 _SOURCES = {Family.IPV4: IPV4_SRC, Family.IPV6: IPV6_SRC}
 _DESTINATIONS = {Family.IPV4: IPV4_DST, Family.IPV6: IPV6_DST}
+_TUNNEL_SOURCES = {Family.IPV4: TUN_IPV4_SRC, Family.IPV6: TUN_IPV6_SRC}
 _TUNNEL_DESTINATIONS = {Family.IPV4: TUN_IPV4_DST, Family.IPV6: TUN_IPV6_DST}
 _PORTS = {TCP: (TCP_SRC, TCP_DST), UDP: (UDP_SRC, UDP_DST), SCTP: (SCTP_SRC, SCTP_DST)}
 
 ARP: Term = ETH_TYPE(0x0806)
+TAGGED: Term = VLAN_VID(0x1000, 0x1000)  # with at least one VLAN tag, whatever its type and number
+MULTICAST_MAC: Term = ETH_DST(0x01 << 40, 0x01 << 40)  # broadcast included
 
 
 def ip(family: Family) -> Term:
@@ -229,6 +233,11 @@ def destination_port(family: Family, number: int, port: int, mask: int | None = 
 def source_port(family: Family, number: int, port: int, mask: int | None = None) -> tuple[Term, ...]:
     """The same for the port they come from."""
     return (*protocol(family, number), _PORTS[number][0](port, mask))
+
+
+def tunnel_source(address: IPAddress) -> Term:
+    """A packet that came out of a tunnel from this address."""
+    return _TUNNEL_SOURCES[Family(address.version)](int(address))
 
 
 def tunnel_destination(address: IPAddress) -> Term:

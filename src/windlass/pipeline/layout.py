@@ -220,6 +220,12 @@ NODE_STAND_IN: dict[Family, IPAddress] = {
     Family.IPV6: IPv6Address("fd00:169:254:169::112"),
 }
 
+# Both of them: only the host itself may address them, and nobody else may send from them.
+VIRTUAL_ADDRESSES: dict[Family, IPNetwork] = {
+    Family.IPV4: IPv4Network("169.254.169.110/31"),
+    Family.IPV6: IPv6Network("fd00:169:254:169::110/127"),
+}
+
 # An external address may be the host's own, which no route leads to the switch: then the host sends to its stand-in,
 # the same but for the first bits. They are of ranges that are reserved for ever, and nobody's.
 STAND_INS: dict[Family, IPNetwork] = {Family.IPV4: IPv4Network("240.0.0.0/4"), Family.IPV6: IPv6Network("4000::/3")}

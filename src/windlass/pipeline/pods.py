@@ -17,6 +17,8 @@ from windlass.openflow.fields import (
     IN_PORT,
     ND_SLL,
     ND_TARGET,
+    TAGGED,
+    destination,
     icmp,
     mac,
     source,
@@ -31,8 +33,10 @@ from windlass.pipeline.layout import (
     LOW,
     NORMAL,
     SPOOF_GUARD,
+    STAND_INS,
     TOP,
     UN_SNAT,
+    VIRTUAL_ADDRESSES,
 )
 from windlass.pipeline.responders import ARP_REQUEST, SOLICITATION
 from windlass.pipeline.routing import to_pod
@@ -45,6 +49,14 @@ NEIGHBOUR_DISCOVERY = (133, 134, SOLICITATION, 136, 137)
 
 def flows(node: LocalNode) -> Iterator[Flow]:
     """What holds for all Pods."""
+    yield SPOOF_GUARD.flow(TOP + 1, TAGGED).drop(
+        why="a Pod sends a VLAN tag: the other flows would match the packet behind it and pass it on with its tag"
+    )
+    for family in node.families:
+        for reserved in (VIRTUAL_ADDRESSES[family], STAND_INS[family]):
+            yield SPOOF_GUARD.flow(LOW + 1, destination(reserved)).drop(
+                why="a Pod addresses what only the host uses on its way to Services"
+            )
     if Family.IPV6 in node.families:
         for kind in NEIGHBOUR_DISCOVERY:
             yield SPOOF_GUARD.flow(NORMAL, icmp(Family.IPV6, kind)).drop(

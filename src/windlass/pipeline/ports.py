@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from windlass.model.families import Family
-from windlass.model.nodes import LocalNode, TrafficMode
+from windlass.model.nodes import LocalNode
 from windlass.openflow.actions import BACK, Output, OutputTo
-from windlass.openflow.fields import ARP, IN_PORT, LOCAL_PORT, destination, icmp, ip
+from windlass.openflow.fields import (
+    ARP,
+    ETH_DST,
+    IN_PORT,
+    LOCAL_PORT,
+    MULTICAST_MAC,
+    TAGGED,
+    destination,
+    icmp,
+    ip,
+    mac,
+)
 from windlass.openflow.flows import Flow
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import (
@@ -15,7 +26,6 @@ from windlass.pipeline.layout import (
     CLASSIFIER,
     FROM_BRIDGE,
     FROM_GATEWAY,
-    FROM_TUNNEL,
     FROM_UPLINK,
     HAIRPIN,
     HIGH,
@@ -34,8 +44,6 @@ NEIGHBOUR_SOLICITATION = 135
 def flows(node: LocalNode) -> Iterator[Flow]:
     yield from host(node)
     yield from gateway(node)
-    if node.mode is not TrafficMode.NO_ENCAP:
-        yield from tunnel(node)
     yield from output(node)
 
 
@@ -51,7 +59,14 @@ def host(node: LocalNode) -> Iterator[Flow]:
             goto(UN_SNAT),
             why="the host forwarded it to a local Pod by the bridge interface",
         )
-    yield CLASSIFIER.flow(NORMAL, IN_PORT(node.ports.uplink)).then(FROM_UPLINK.set(), goto(UPLINK), why="from the wire")
+    # The NIC is promiscuous: it also hands over frames that the network sends to other machines.
+    for addressed, who in ((ETH_DST(mac(node.uplink_mac)), "this Node"), (MULTICAST_MAC, "many machines")):
+        yield CLASSIFIER.flow(NORMAL, IN_PORT(node.ports.uplink), addressed).then(
+            FROM_UPLINK.set(), goto(UPLINK), why=f"from the wire, for {who}"
+        )
+    yield UPLINK.flow(TOP + 1, TAGGED).then(
+        Output(LOCAL_PORT), why="with a VLAN tag: for a VLAN interface of the host, not for Pods or Services"
+    )
     yield UPLINK.flow(0).then(
         Output(LOCAL_PORT), why="the host's own: ARP, its connections, tunnelled packets to unpack"
     )
@@ -70,13 +85,6 @@ def gateway(node: LocalNode) -> Iterator[Flow]:
     for family in node.families:
         yield CLASSIFIER.flow(LOW, gateway, ip(family)).then(
             FROM_GATEWAY.set(), goto(UN_SNAT), why="the host talks to a Pod"
-        )
-
-
-def tunnel(node: LocalNode) -> Iterator[Flow]:
-    for family in node.families:
-        yield CLASSIFIER.flow(NORMAL, IN_PORT(node.ports.tunnel), ip(family)).then(
-            FROM_TUNNEL.set(), goto(UN_SNAT), why="from a peer's Pod or host, unpacked"
         )
 
 

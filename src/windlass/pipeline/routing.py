@@ -12,7 +12,16 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from windlass.model.families import Family, IPAddress, IPNetwork
 from windlass.model.nodes import AttachedPod, LocalNode, Peer, TrafficMode
 from windlass.openflow.actions import Action, Set
-from windlass.openflow.fields import ETH_DST, ETH_SRC, IN_PORT, destination, ip, mac, tunnel_destination
+from windlass.openflow.fields import (
+    ETH_DST,
+    ETH_SRC,
+    IN_PORT,
+    destination,
+    ip,
+    mac,
+    source,
+    tunnel_destination,
+)
 from windlass.openflow.flows import Flow
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import (
@@ -26,8 +35,10 @@ from windlass.pipeline.layout import (
     NORMAL,
     OUT_PORT,
     SNAT,
+    TOP,
     UN_SNAT,
     UPLINK,
+    VIRTUAL_ADDRESSES,
     VIRTUAL_MAC,
 )
 
@@ -38,6 +49,7 @@ BROADCAST = IPv4Address("255.255.255.255")
 def flows(node: LocalNode) -> Iterator[Flow]:
     for family in node.families:
         yield from to_host(node, family)
+        yield from forged_by_the_wire(node, family)
         yield from to_nobody(node, family)
         yield from pod_to_external(node, family)
         if node.mode is not TrafficMode.ENCAP:
@@ -75,6 +87,18 @@ def from_the_wire(node: LocalNode, family: Family) -> Iterator[Flow]:
     """Design note 003: requests from remote Pods and hosts, and replies, straight to the Pod."""
     yield UPLINK.flow(NORMAL, destination(node.pod_cidrs[family])).then(
         goto(UN_SNAT), why="for a local Pod, as it is: the underlay routes PodCIDRs"
+    )
+
+
+def forged_by_the_wire(node: LocalNode, family: Family) -> Iterator[Flow]:
+    """Sources that are on this side of the wire. What goes to the host itself is the host's to judge."""
+    to_pods = destination(node.pod_cidrs[family])
+    for own in (node.pod_cidrs[family], node.addresses[family].ip, VIRTUAL_ADDRESSES[family]):
+        yield UPLINK.flow(TOP, source(own), to_pods).drop(
+            why="from the wire to a Pod with a source that is on this Node: forged"
+        )
+    yield UPLINK.flow(TOP, destination(VIRTUAL_ADDRESSES[family])).drop(
+        why="from the wire to an address that only the host uses on its way to Services"
     )
 
 

@@ -1,0 +1,427 @@
+"""Packets that pretend: through the tunnel, to its port, past the Pods' own addresses, past the Node's MAC.
+
+Mallory is a Pod on Node a, the outsider a machine on the wire of Node b; bob is a Pod on Node b, alice one on Node a.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+import pytest_asyncio
+from forged_frames import (
+    ARP,
+    DESTINATION_OPTIONS,
+    FRAGMENT,
+    GENEVE,
+    HOP_BY_HOP,
+    IPV4,
+    ROUTING,
+    SERVICE_VLAN,
+    VIRTUAL_MAC,
+    VLAN,
+    VXLAN,
+    Place,
+    arrived,
+    ethernet,
+    extension,
+    fragments,
+    ip_packet,
+    ip_type,
+    mac_of,
+    tcp_syn,
+    token,
+    tunnelled,
+    udp,
+    udp_bytes,
+)
+from labnet import needs_root
+
+from windlass.lab import ovs, runs, scenarios
+from windlass.lab.agents import Agents, Programs
+from windlass.lab.labs import LabError
+from windlass.lab.packets import UDP
+from windlass.model.families import family_of
+from windlass.model.nodes import mac_for
+from windlass.pipeline.layout import NODE_PORT_ADDRESS, VIRTUAL_CLIENT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
+
+    from windlass.lab.clusters import Cluster
+
+
+class Family(NamedTuple):
+    """The addresses of everybody in one family."""
+
+    a: str
+    b: str
+    gateway_a: str
+    gateway_b: str
+    mallory: str
+    alice: str
+    bob: str
+    outsider: str
+    stranger: str
+    service: str  # a ClusterIP whose endpoint is the tunnel's port of Node b
+
+
+V4 = Family(
+    *("10.176.25.11", "10.176.26.12", "172.16.1.1", "172.16.2.1", "172.16.1.66", "172.16.1.20", "172.16.2.20"),
+    *("10.176.26.99", "198.51.100.7", "10.96.0.66"),
+)
+V6 = Family(
+    *("fd00:10:176:25::11", "fd00:10:176:26::12", "fd00:172:16:1::1", "fd00:172:16:2::1", "fd00:172:16:1::66"),
+    *("fd00:172:16:1::20", "fd00:172:16:2::20", "fd00:10:176:26::99", "2001:db8:bad::7", "fd00:10:96::66"),
+)
+BOTH = {"IPv4": V4, "IPv6": V6}
+MODES = {"encap": ("geneve", GENEVE), "hybrid": ("vxlan", VXLAN)}
+OUTSIDER_MAC, ANOTHER_MAC = "02:00:00:00:00:99", "02:00:00:00:00:98"
+NODE_PORT, KEPT_NODE_PORT = 30080, 30066
+
+CLUSTER = """
+apiVersion: v1
+kind: List
+items:
+  - {{apiVersion: v1, kind: ConfigMap, metadata: {{name: windlass-config, namespace: kube-system}},
+     data: {{windlass.yaml: "{{trafficMode: {mode}, tunnelType: {type},
+       nodePortAddresses: [10.176.26.0/24, 'fd00:10:176:26::/64']}}"}}}}
+  - {{apiVersion: v1, kind: Node, metadata: {{name: a}}, spec: {{podCIDRs: [172.16.1.0/24, "fd00:172:16:1::/64"]}},
+     status: {{addresses: [
+       {{type: InternalIP, address: 10.176.25.11}}, {{type: InternalIP, address: "fd00:10:176:25::11"}}]}}}}
+  - {{apiVersion: v1, kind: Node, metadata: {{name: b}}, spec: {{podCIDRs: [172.16.2.0/24, "fd00:172:16:2::/64"]}},
+     status: {{addresses: [
+       {{type: InternalIP, address: 10.176.26.12}}, {{type: InternalIP, address: "fd00:10:176:26::12"}}]}}}}
+  - {{apiVersion: v1, kind: Pod, metadata: {{name: mallory}}, spec: {{nodeName: a}},
+     status: {{podIPs: [{{ip: 172.16.1.66}}, {{ip: "fd00:172:16:1::66"}}]}}}}
+  - {{apiVersion: v1, kind: Pod, metadata: {{name: alice}}, spec: {{nodeName: a}},
+     status: {{podIPs: [{{ip: 172.16.1.20}}, {{ip: "fd00:172:16:1::20"}}]}}}}
+  - {{apiVersion: v1, kind: Pod, metadata: {{name: bob, labels: {{app: bob}}}}, spec: {{nodeName: b,
+     containers: [{{name: c, ports: [{{containerPort: 80}}]}}]}},
+     status: {{podIPs: [{{ip: 172.16.2.20}}, {{ip: "fd00:172:16:2::20"}}]}}}}
+  - {{apiVersion: v1, kind: Service, metadata: {{name: web}}, spec: {{type: NodePort, selector: {{app: bob}},
+     clusterIPs: [10.96.0.10, "fd00:10:96::10"], ipFamilies: [IPv4, IPv6], ipFamilyPolicy: RequireDualStack,
+     ports: [{{port: 80, nodePort: 30080}}]}}}}
+  - {{apiVersion: v1, kind: Service, metadata: {{name: tunnel}}, spec: {{type: NodePort, externalTrafficPolicy: Local,
+     clusterIPs: [10.96.0.66, "fd00:10:96::66"], ipFamilies: [IPv4, IPv6], ipFamilyPolicy: RequireDualStack,
+     ports: [{{port: 53, protocol: UDP, nodePort: 30066}}]}}}}
+  - {{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4,
+     metadata: {{name: tunnel-4, labels: {{kubernetes.io/service-name: tunnel}}}},
+     endpoints: [{{addresses: [10.176.26.12], nodeName: b}}], ports: [{{name: "", port: {port}, protocol: UDP}}]}}
+  - {{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv6,
+     metadata: {{name: tunnel-6, labels: {{kubernetes.io/service-name: tunnel}}}},
+     endpoints: [{{addresses: ["fd00:10:176:26::12"], nodeName: b}}],
+     ports: [{{name: "", port: {port}, protocol: UDP}}]}}
+  - {{kind: ExternalHost, metadata: {{name: outsider}}, spec: {{addresses: [10.176.26.99, "fd00:10:176:26::99"]}}}}
+  - {{kind: Probe, metadata: {{name: bob-is-there}}, spec: {{from: {{pod: default/mallory}}, protocol: ICMP,
+     to: {{pod: default/bob}}}}}}
+"""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A running cluster, and from where and to where frames go there."""
+
+    cluster: Cluster
+    port: int  # of the tunnel
+
+    def pod(self, name: str) -> Place:
+        return Place(self.cluster.lab.namespace("pod", f"default/{name}"))
+
+    def node(self, name: str, interface: str) -> Place:
+        return Place(self.cluster.lab.namespace("node", name), interface)
+
+    @property
+    def outsider(self) -> Place:
+        return Place(self.cluster.lab.namespace("host", "outsider"))
+
+    def mac_of(self, name: str) -> str:
+        return mac_of(self.node(name, "br-int"))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=MODES)
+async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
+    kind, port = MODES[request.param]
+    folder = tmp_path_factory.mktemp("forged")
+    (folder / "cluster.yaml").write_text(CLUSTER.format(mode=request.param, type=kind, port=port))
+    async with standing(folder) as cluster:
+        yield Scene(cluster, port)
+
+
+@asynccontextmanager
+async def standing(folder: Path) -> AsyncIterator[Cluster]:
+    try:
+        runs.check_machine(Programs())
+    except LabError as error:
+        pytest.skip(str(error))
+    scenario = scenarios.find_one(folder).read()
+    async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
+        for step, world in scenario.worlds():
+            await cluster.reach(world, step.actions)
+        yield cluster
+
+
+pytestmark = [needs_root, pytest.mark.asyncio(loop_scope="module")]
+
+# Through the tunnel ---------------------------------------------------------------------------------------------
+
+
+def pretended(inner: Family) -> Iterator[tuple[str, str]]:
+    """Whom a forged inner packet can pretend to come from."""
+    for name in ("gateway_a", "gateway_b", "alice", "a", "b", "outsider", "stranger"):
+        yield name, getattr(inner, name)
+
+
+@pytest.mark.parametrize("inner", BOTH)
+@pytest.mark.parametrize("outer", BOTH)
+async def test_no_machine_outside_speaks_through_the_tunnel(scene: Scene, outer: str, inner: str) -> None:
+    mac = scene.mac_of("b")
+    for name, source in pretended(BOTH[inner]):
+        sign = token()
+        forged = udp(source, BOTH[inner].bob, (1234, 5300), sign)
+        frame = from_outside(mac, BOTH[outer].outsider, BOTH[outer].b, scene.port, tunnelled(scene.port, forged))
+        assert not await arrived(
+            scene.outsider, [frame], sign, [scene.pod("bob")], (partial(to_node, mac, BOTH[outer]), bridge(scene))
+        ), f"as {name}"
+
+
+@pytest.mark.parametrize("inner", BOTH)
+async def test_a_peer_carries_its_own_pods_only(scene: Scene, inner: str) -> None:
+    """With the outer address of a peer, which nobody can tell from the peer itself."""
+    mac, ends = scene.mac_of("b"), BOTH[inner]
+    for name, source in pretended(ends):
+        sign = token()
+        forged = tunnelled(scene.port, udp(source, ends.bob, (1234, 5300), sign))
+        frame = from_outside(mac, V4.a, V4.b, scene.port, forged)
+        carried = await arrived(
+            scene.outsider, [frame], sign, [scene.pod("bob")], (partial(to_node, mac, V4), bridge(scene))
+        )
+        assert carried == (name in {"gateway_a", "alice", "a"}), f"as {name}"
+
+
+@pytest.mark.parametrize("inner", BOTH)
+async def test_what_a_tunnel_carries_is_for_pods_here(scene: Scene, inner: str) -> None:
+    mac, ends = scene.mac_of("b"), BOTH[inner]
+    for name, to in (("the Node", ends.b), ("somebody outside", ends.stranger), ("a peer's Pod", ends.mallory)):
+        sign = token()
+        frame = from_outside(
+            mac, V4.a, V4.b, scene.port, tunnelled(scene.port, udp(ends.alice, to, (1234, 5300), sign))
+        )
+        assert not await arrived(
+            scene.outsider,
+            [frame],
+            sign,
+            [scene.node("b", "windlass-gw0"), scene.pod("mallory")],
+            (partial(to_node, mac, V4), bridge(scene)),
+        ), f"to {name}"
+
+
+# To the tunnel's port -------------------------------------------------------------------------------------------
+
+
+def disguises(ends: Family, to: str, port: int, payload: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """The ways in which a Pod can send this payload to a UDP port: IP packets."""
+    yield "plain", [udp(ends.mallory, to, (1234, port), payload)]
+    long = payload + bytes(1400)
+    yield "fragments", fragments(ends.mallory, to, UDP, udp_bytes(ends.mallory, to, (1234, port), long), 1232)
+    if ends is V6:
+        datagram = udp_bytes(ends.mallory, to, (1234, port), payload)
+        for kind in (HOP_BY_HOP, ROUTING, DESTINATION_OPTIONS, FRAGMENT):
+            yield f"header {kind}", [ip_packet(ends.mallory, to, kind, extension(kind, UDP, datagram))]
+        both = extension(FRAGMENT, DESTINATION_OPTIONS, extension(DESTINATION_OPTIONS, UDP, datagram))
+        yield "a fragment header first", [ip_packet(ends.mallory, to, FRAGMENT, both)]
+
+
+@pytest.mark.parametrize("family", BOTH)
+@pytest.mark.parametrize("target", ["a", "b", "gateway_a", "gateway_b"])
+async def test_no_pod_sends_to_a_tunnels_port(scene: Scene, family: str, target: str) -> None:
+    ends = BOTH[family]
+    to = getattr(ends, target)
+    for how, _ in disguises(ends, to, scene.port, b""):
+        sign = token()
+        payload = tunnelled(scene.port, udp(ends.alice, ends.bob, (1234, 5300), sign))
+        packets = dict(disguises(ends, to, scene.port, payload))[how]
+        frames = [from_mallory(packet) for packet in packets]
+        node = target[-1]
+        at = [scene.pod("bob"), scene.node(node, "windlass-gw0"), scene.node(node, "br-int")]
+        if target == "b":
+            at.append(scene.node("b", "eth0"))
+        if how == "fragments" and ovs.datapath_type() == "netdev":
+            at = [scene.pod("bob")]  # the switch sees no port of them; the Node that gets them does not unpack them
+        assert not await arrived(scene.pod("mallory"), frames, sign, at, control_of_mallory(scene, ends)), how
+
+
+@pytest.mark.parametrize("family", BOTH)
+@pytest.mark.parametrize("port", [53, KEPT_NODE_PORT])
+async def test_no_service_leads_to_a_tunnels_port(scene: Scene, family: str, port: int) -> None:
+    ends = BOTH[family]
+    sign = token()
+    payload = tunnelled(scene.port, udp(ends.alice, ends.bob, (1234, 5300), sign))
+    frame = from_mallory(udp(ends.mallory, ends.service if port == 53 else ends.b, (1234, port), payload))
+    at = [scene.pod("bob"), scene.node("b", "windlass-gw0"), scene.node("b", "br-int")]
+    assert not await arrived(scene.pod("mallory"), [frame], sign, at, control_of_mallory(scene, ends))
+
+
+@pytest.mark.parametrize("family", BOTH)
+async def test_a_pod_sends_to_another_pod_whatever_the_port(scene: Scene, family: str) -> None:
+    ends = BOTH[family]
+    for how, _ in disguises(ends, ends.bob, scene.port, b""):
+        if how == "header 43" or "fragment" in how:
+            continue  # Open vSwitch in user space passes whole fragments only, and small ones never
+        sign = token()
+        packets = dict(disguises(ends, ends.bob, scene.port, sign))[how]
+        frames = [from_mallory(packet) for packet in packets]
+        assert await arrived(scene.pod("mallory"), frames, sign, [scene.pod("bob")], control_of_mallory(scene, ends)), (
+            how
+        )
+
+
+@pytest.mark.parametrize("family", BOTH)
+async def test_fragments_of_a_pod_pass(scene: Scene, family: str) -> None:
+    ends = BOTH[family]
+    for to, at in ((ends.bob, scene.pod("bob")), (ends.outsider, scene.outsider)):
+        sign = token()
+        datagram = udp_bytes(ends.mallory, to, (1234, 5300), bytes(1400) + sign)
+        frames = [from_mallory(packet) for packet in fragments(ends.mallory, to, UDP, datagram, 1232)]
+        assert await arrived(scene.pod("mallory"), frames, sign, [at], control_of_mallory(scene, ends)), to
+
+
+# In the name of others --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", BOTH)
+async def test_no_pod_speaks_as_another(scene: Scene, family: str) -> None:
+    """Neither in tags nor behind extension headers nor in fragments. In tags not as itself either."""
+    ends = BOTH[family]
+    kind = ip_type(ends.bob)
+    for source, name in ((ends.alice, "alice"), (ends.gateway_a, "the gateway"), (ends.mallory, "itself")):
+        sign = token()
+        datagram = udp_bytes(source, ends.bob, (1234, 5300), sign)
+        packet = udp(source, ends.bob, (1234, 5300), sign)
+        long = udp_bytes(source, ends.bob, (1234, 5300), sign + bytes(1400))
+        frames = {
+            "tag": [from_mallory(packet, VLAN)],
+            "service tag": [from_mallory(packet, SERVICE_VLAN)],
+            "two tags": [from_mallory(packet, VLAN, VLAN)],
+            "two kinds of tags": [from_mallory(packet, SERVICE_VLAN, VLAN)],
+        }
+        if source != ends.mallory:
+            frames |= {
+                "fragments": [from_mallory(one) for one in fragments(source, ends.bob, UDP, long, 1232)],
+                "a multicast MAC": [ethernet(VIRTUAL_MAC, "01:00:5e:00:00:01", kind, packet)],
+                "an IPX frame": [ethernet(VIRTUAL_MAC, mallory_mac(), 0x8137, packet)],
+            }
+        if source != ends.mallory and ends is V6:
+            frames |= {
+                f"header {header}": [
+                    from_mallory(ip_packet(source, ends.bob, header, extension(header, UDP, datagram)))
+                ]
+                for header in (HOP_BY_HOP, ROUTING, DESTINATION_OPTIONS, FRAGMENT)
+            }
+        for how, forged in frames.items():
+            assert not await arrived(
+                scene.pod("mallory"), forged, sign, [scene.pod("bob")], control_of_mallory(scene, ends)
+            ), f"as {name}: {how}"
+
+
+async def test_no_pod_asks_in_tags(scene: Scene) -> None:
+    """Nobody answers ARP in a tag."""
+    sha, sender = bytes.fromhex(mallory_mac().replace(":", "")), bytes([172, 16, 1, 66])
+    asks = b"\0\1\x08\0\6\4\0\1" + sha + sender + bytes(6) + bytes([172, 16, 1, 77])
+    answer = bytes([172, 16, 1, 77]) + sha + sender
+    for tags, answered in (((), True), ((VLAN,), False), ((SERVICE_VLAN, VLAN), False)):
+        frame = ethernet("ff:ff:ff:ff:ff:ff", mallory_mac(), ARP, asks, *tags)
+        seen = await arrived(
+            scene.pod("mallory"), [frame], answer, [scene.pod("mallory")], control_of_mallory(scene, V4)
+        )
+        assert seen == answered, tags
+
+
+# From the wire ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", BOTH)
+@pytest.mark.parametrize("tags", [(), (VLAN,)])
+async def test_a_frame_for_another_machine_is_not_ours(scene: Scene, family: str, tags: tuple[int, ...]) -> None:
+    ends, mac = BOTH[family], scene.mac_of("b")
+    for to, served in ((mac, not tags), (ANOTHER_MAC, False)):
+        sign = token()
+        syn = tcp_syn(ends.outsider, ends.b, (1234 + served, NODE_PORT), sign)
+        frame = ethernet(to, OUTSIDER_MAC, ip_type(ends.b), syn, *tags)
+        asked = await arrived(
+            scene.outsider, [frame], sign, [scene.pod("bob")], (partial(to_node, mac, ends), bridge(scene))
+        )
+        assert asked == served, to
+
+
+@pytest.mark.parametrize("family", BOTH)
+async def test_the_wire_speaks_neither_as_the_node_nor_as_its_pods(scene: Scene, family: str) -> None:
+    ends, mac = BOTH[family], scene.mac_of("b")
+    for name in ("b", "gateway_b", "alice", "gateway_a", "stranger"):
+        sign = token()
+        frame = from_outside(mac, getattr(ends, name), ends.bob, 5300, sign)
+        heard = await arrived(
+            scene.outsider, [frame], sign, [scene.pod("bob")], (partial(to_node, mac, ends), bridge(scene))
+        )
+        # What a router may bring: in hybrid mode also what comes from Pods of other Nodes.
+        assert heard == (name == "stranger" or (name in {"alice", "gateway_a"} and hybrid(scene))), f"as {name}"
+
+
+@pytest.mark.parametrize("family", BOTH)
+async def test_the_addresses_between_host_and_switch_are_theirs(scene: Scene, family: str) -> None:
+    """nodePortAddresses allows NodePorts on Node b only; 169.254.169.110 must not lead to them on Node a."""
+    ends = BOTH[family]
+    for where in (NODE_PORT_ADDRESS, VIRTUAL_CLIENT):
+        address = str(where[family_of(ip_address(ends.bob))])
+        sign = token()
+        frame = from_mallory(tcp_syn(ends.mallory, address, (1234, NODE_PORT), sign))
+        at = [scene.pod("bob"), scene.node("a", "windlass-gw0")]
+        assert not await arrived(scene.pod("mallory"), [frame], sign, at, control_of_mallory(scene, ends)), "from a Pod"
+        mac, sign = scene.mac_of("b"), token()
+        frame = ethernet(mac, OUTSIDER_MAC, ip_type(address), tcp_syn(ends.outsider, address, (1234, NODE_PORT), sign))
+        at = [scene.pod("bob"), scene.node("b", "br-int")]
+        assert not await arrived(scene.outsider, [frame], sign, at, (partial(to_node, mac, ends), bridge(scene))), (
+            "from the wire"
+        )
+
+
+# Details ----------------------------------------------------------------------------------------------------------
+
+
+def from_outside(mac: str, source: str, to: str, port: int, payload: bytes) -> bytes:
+    return ethernet(mac, OUTSIDER_MAC, ip_type(to), udp(source, to, (1234, port), payload))
+
+
+def to_node(mac: str, ends: Family, sign: bytes) -> bytes:
+    """An honest packet from outside to the host of Node b."""
+    return from_outside(mac, ends.outsider, ends.b, 5300, sign)
+
+
+def bridge(scene: Scene) -> Place:
+    return scene.node("b", "br-int")
+
+
+def mallory_mac() -> str:
+    return mac_for(ip_address(V4.mallory))
+
+
+def from_mallory(packet: bytes, *tags: int) -> bytes:
+    return ethernet(VIRTUAL_MAC, mallory_mac(), IPV4 if packet[0] >> 4 == 4 else 0x86DD, packet, *tags)
+
+
+def control_of_mallory(scene: Scene, ends: Family) -> tuple[Callable[[bytes], bytes], Place]:
+    """An honest packet to the host of Node b, which leaves as Node a."""
+
+    def honest(sign: bytes) -> bytes:
+        return from_mallory(udp(ends.mallory, ends.b, (1234, 5300), sign))
+
+    return honest, bridge(scene)
+
+
+def hybrid(scene: Scene) -> bool:
+    return scene.port == VXLAN
