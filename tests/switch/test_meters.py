@@ -155,3 +155,12 @@ async def test_without_meters_the_agent_itself_limits_packets(bridge: Bridge):
                 await asyncio.sleep(0.02)
         assert limit.refused > 0
         assert len(await connection.events()) >= 10
+
+
+async def test_a_switch_that_refuses_a_meter_works_without_it(bridge: Bridge):
+    reserved = 0xFFFF0005  # as good as any that this switch refuses
+    async with installed(bridge, {NODE: Part((to_us(reserved),), meters=(limit(reserved),))}) as kept:
+        assert await bridge.meters() == set()
+        assert await kept.audit() == 0, "nothing is drift"
+        assert f"meter_id={reserved}" in await bridge.switch.ofctl("dump-flows", bridge.path)
+        assert kept.counters.drift_healed == 0

@@ -25,6 +25,7 @@ class HeldMeters:
     def __init__(self) -> None:
         self.dropped = 0  # packets, by all meters, while this agent ran
         self._counted: dict[int, int] = {}  # by meter: what the switch said last
+        self._refusal = ""  # why the switch has none, or not all
 
     async def hold(self, connection: Connection, program: Program) -> frozenset[Key]:
         """The switch then holds the meters of the Program and no others. The keys of flows that must be sent again.
@@ -36,26 +37,28 @@ class HeldMeters:
             added = await self._update(connection, program)
             await self.count(connection)
         except OpenFlowError as error:
-            _log.warning("the switch knows no meters: only the agent limits rejects", reason=str(error))
+            self._refused(str(error))
             return frozenset()
         return frozenset(_keys_of_metered(program)) if added else frozenset()
 
-    @staticmethod
-    async def _update(connection: Connection, program: Program) -> bool:
+    async def _update(self, connection: Connection, program: Program) -> bool:
         """Whether a meter was added."""
         held = {one.identity: one async for body in connection.dump(wire.dump_request) for one in wire.dumped(body)}
         wanted = {meter.identity: wire.encode(meter) for meter in _meters(program)}
-        steps = (
-            ([meter for number, meter in held.items() if number not in wanted], wire.delete),
-            ([meter for number, meter in wanted.items() if held.get(number, meter) != meter], wire.modify),
-            (added := [meter for number, meter in wanted.items() if number not in held], wire.add),
-        )
-        for meters, message in steps:
-            outcome = await connection.deliver(meters, message)
-            if outcome.refused:
-                reason = str(outcome.refused[0].error)
-                _log.warning("the switch refused meters: only the agent limits rejects", reason=reason)
-        return bool(added)
+        surplus = [meter for number, meter in held.items() if number not in wanted]
+        changed = [meter for number, meter in wanted.items() if held.get(number, meter) != meter]
+        missing = [meter for number, meter in wanted.items() if number not in held]
+        await connection.deliver(surplus, wire.delete)
+        modified = await connection.deliver(changed, wire.modify)
+        added = await connection.deliver(missing, wire.add)
+        refused = [*modified.refused, *added.refused]
+        self._refused(str(refused[0].error) if refused else "")
+        return bool(added.accepted)
+
+    def _refused(self, reason: str) -> None:
+        if reason and reason != self._refusal:
+            _log.warning("the switch refused meters: the agent alone limits rejects", reason=reason)
+        self._refusal = reason
 
     async def count(self, connection: Connection) -> None:
         """Brings `dropped` up to date. What was dropped before this agent first looked does not count."""
