@@ -150,7 +150,55 @@ async def test_flows_of_one_object_or_table(node: AgentNode) -> None:
     assert (await windlass("flows", *at(node), "--cookie", "xyz")).returncode == 2
 
 
-@pytest.mark.parametrize("command", ["status", "flows"])
+@requires_ovs
+async def test_the_log_level_changes_while_the_agent_runs(node: AgentNode) -> None:
+    log = node.folder / "agent.log"
+    assert (await windlass("log-level", *at(node))).stdout == "info\n"
+    assert " [debug " not in log.read_text()
+
+    changed = await windlass("log-level", *at(node), "debug", "--for", "1h30m")
+    assert changed.returncode == 0, changed
+    assert re.fullmatch(r"debug, for another (90 min 0|89 min 5\d) s; then info\n", changed.stdout)
+    node.write("other.yaml", peer("node-3", "10.176.25.13", "172.16.2.0/24"))  # it overlaps another's
+    await node.complains("overlaps")
+    assert " [debug " in log.read_text()
+
+    assert (await windlass("log-level", *at(node), "error")).stdout == "error, until the agent restarts; then info\n"
+    length = len(log.read_text())
+    (node.manifests / "other.yaml").unlink()
+    (node.manifests / "broken.yaml").write_text("kind: [Node\n")
+    await node.complains("broken.yaml")
+    assert log.read_text()[length:] == "", "a warning is less than an error"
+
+
+@requires_ovs
+async def test_another_log_level_ends_by_itself(node: AgentNode) -> None:
+    assert (await windlass("log-level", *at(node), "error", "--for", "1s")).returncode == 0
+    log = node.folder / "agent.log"
+    async with asyncio.timeout(20):
+        while "log level changed" not in log.read_text():  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.05)
+    assert (await windlass("log-level", *at(node))).stdout == "info\n"
+
+
+@requires_ovs
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("loud",), "'loud' is not one of"),
+        (("debug", "--for", "soon"), "soon is no duration; write one such as 30s, 10m"),
+        (("--for", "10m"), "--for needs a level"),
+        (("debug", "--for", "8d"), "at most 604,800 are possible"),
+    ],
+)
+async def test_a_log_level_that_is_none_is_refused(node: AgentNode, asked: tuple[str, ...], said: str) -> None:
+    refused = await windlass("log-level", *at(node), *asked)
+    assert refused.returncode == 2
+    assert said in refused.stderr
+    assert (await windlass("log-level", *at(node))).stdout == "info\n"
+
+
+@pytest.mark.parametrize("command", ["status", "flows", "log-level"])
 async def test_where_no_agent_is_a_sentence_says_what_to_do(command: str, tmp_path: Path) -> None:
     told = await windlass(command, "--socket", str(tmp_path / "agent.sock"))
     assert told.returncode == 2

@@ -122,6 +122,30 @@ def test_flows_are_of_one_node(kubectl: Kubectl, arguments: tuple[str, ...]):
     assert "name it: kubectl windlass flows NODE" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (("log-level", "node-1"), "[log-level]"),
+        (("log-level", "node-1", "debug", "--for", "10m"), "[log-level][debug][--for][10m]"),
+        (("support-bundle", "node-1"), "[support-bundle][--output][-]"),
+    ],
+)
+def test_other_commands_reach_the_agent_of_the_node(kubectl: Kubectl, arguments: tuple[str, ...], asked: str):
+    kubectl.nodes(**{"node-1": "agent-1 Running", "node-2": "agent-2 Running"})
+    done = kubectl.windlass(*arguments)
+    assert (done.returncode, done.stdout) == (0, "answer of agent-1\n")
+    assert kubectl.executed == [asked]
+    kubectl.ends("agent-1", 2)
+    assert kubectl.windlass(*arguments).returncode == 2
+
+
+@pytest.mark.parametrize("command", ["log-level", "support-bundle"])
+def test_they_need_a_node(kubectl: Kubectl, command: str):
+    done = kubectl.windlass(command)
+    assert done.returncode == 2
+    assert f"kubectl windlass {command} NODE" in done.stderr
+
+
 def test_a_kubectl_that_fails_is_not_taken_for_a_cluster_without_nodes(kubectl: Kubectl):
     (kubectl.folder / "nodes").unlink()
     done = kubectl.windlass("status")

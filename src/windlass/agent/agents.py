@@ -34,6 +34,7 @@ from windlass.agent.identities import (
     service_cidrs,
     serving_node,
 )
+from windlass.agent.logs import Logs
 from windlass.agent.news import News
 from windlass.agent.pod_records import PodRecords
 from windlass.agent.pods import BridgePorts, PodFlows, present_pods
@@ -73,7 +74,7 @@ _log = structlog.get_logger(__name__)
 _IN_THE_WAY = (HostError, SwitchRefusedError, SwitchUnreachableError, NotUsable)
 
 
-async def run(config: Config, host: Host, source: Source, citizen: Citizen | None = None) -> None:
+async def run(config: Config, logs: Logs, host: Host, source: Source, citizen: Citizen | None = None) -> None:
     """Until cancelled. Nothing is undone then: the Node goes on forwarding with what it holds.
 
     A citizen where the source can be written to.
@@ -81,7 +82,7 @@ async def run(config: Config, host: Host, source: Source, citizen: Citizen | Non
     relax()
     agent = Agent(config, host, source)
     figures = scraping.exposed(config.metrics, agent.exposition.text, lambda told: agent.report(Area.METRICS, told))
-    async with api.serving(config.api_socket, agent), figures, asyncio.TaskGroup() as tasks:
+    async with api.serving(config.api_socket, agent, logs), figures, asyncio.TaskGroup() as tasks:
         if citizen:
             tasks.create_task(citizen.live(agent), name="citizen")
         while True:
@@ -237,6 +238,7 @@ class Agent:
                         continue
                     self._serving.hear(change)
                     self.exposition.measurements.heard(change.triggered)
+                    _log.debug("change", revision=change.cluster.revision, touched=change.touched)
                     if self._pass_needed or self._serving.may_have_changed_all or self.state is None:
                         self._pass_needed = self._complete = False
                         await self._reconcile(change.cluster, database, ports, tasks)
@@ -374,7 +376,9 @@ class Agent:
     def _holds(self, cluster: Cluster) -> None:
         if self.status.revision != cluster.revision:
             self._news.keep(cluster)
-            self.exposition.measurements.applied(self.status.behind_seconds)
+            seconds = self.status.behind_seconds
+            self.exposition.measurements.applied(seconds)
+            _log.debug("applied", revision=cluster.revision, milliseconds=round(seconds * 1000, 1))
         up_to_date = cluster is self._news.cluster and not self._pass_needed
         self.status.converged(cluster.revision, up_to_date=up_to_date)
 

@@ -1,4 +1,7 @@
-"""The local HTTP API on a unix socket: state, flows with their reasons, convergence, health, metrics. It only reads."""
+"""The local HTTP API on a unix socket: state, flows with their reasons, convergence, health, metrics, logs.
+
+It changes nothing but the level of the logs.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,14 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from windlass.agent import listings
 from windlass.agent.areas import Area
+from windlass.agent.config import LogLevel
 from windlass.agent.expositions import Exposition
+from windlass.agent.logs import Logs
 from windlass.agent.status import Status
 from windlass.model.nodes import NodeState
 from windlass.program import Program
+
+LONGEST_LEVEL = 7 * 86400.0  # seconds for which another log level can be asked for
 
 
 class Subject(Protocol):
@@ -37,7 +44,7 @@ class Subject(Protocol):
 
 
 @asynccontextmanager
-async def serving(socket: Path, subject: Subject) -> AsyncIterator[None]:
+async def serving(socket: Path, subject: Subject, logs: Logs) -> AsyncIterator[None]:
     application = web.Application()
     application.add_routes(
         [
@@ -46,6 +53,9 @@ async def serving(socket: Path, subject: Subject) -> AsyncIterator[None]:
             web.get("/v1/flows", lambda request: listing(subject, request, "flows")),
             web.get("/v1/groups", lambda request: listing(subject, request, "groups")),
             web.get("/v1/convergence", lambda request: convergence(subject, request)),
+            web.get("/v1/logs", lambda _: recent_logs(logs)),
+            web.get("/v1/log-level", lambda _: log_level(logs)),
+            web.put("/v1/log-level", lambda request: set_log_level(logs, request)),
             web.get("/metrics", lambda _: metrics(subject)),
         ]
     )
@@ -124,6 +134,29 @@ async def convergence(subject: Subject, request: web.Request) -> web.Response:
         "problems": subject.problems,
     }
     return _json(body, status=200 if converged else 408)
+
+
+async def recent_logs(logs: Logs) -> web.Response:
+    """The last lines of this agent's log."""
+    return web.Response(text="".join(f"{line}\n" for line in logs.recent))
+
+
+async def log_level(logs: Logs) -> web.Response:
+    return _json({"level": logs.level.value, "configured": logs.configured.value, "secondsLeft": logs.seconds_left})
+
+
+async def set_log_level(logs: Logs, request: web.Request) -> web.Response:
+    """To `?level=`, for `&seconds=` or until it is set again."""
+    try:
+        level = LogLevel(request.query.get("level", ""))
+        seconds = float(request.query["seconds"]) if "seconds" in request.query else None
+    except ValueError:
+        levels = ", ".join(one.value for one in LogLevel)
+        return _json({"error": f"level: one of {levels} is needed, and seconds must be a number"}, status=400)
+    if seconds is not None and not 0 < seconds <= LONGEST_LEVEL:
+        return _json({"error": f"seconds: more than 0 and at most {LONGEST_LEVEL:,.0f} are possible"}, status=400)
+    logs.set_level(level, seconds)
+    return await log_level(logs)
 
 
 async def metrics(subject: Subject) -> web.Response:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from windlass.agent import metrics
 from windlass.agent.config import Config
+from windlass.agent.preflights import switch_connections
 from windlass.agent.readings import Reading, build_info
 from windlass.switch.controls import ask, control_socket
 from windlass.switch.ovsdb import SwitchRefusedError
@@ -21,7 +22,6 @@ PATIENCE = 1.0  # seconds for all samples of a scrape together: Prometheus gives
 FRESH = 1.0  # seconds for which an answer is used again, whoever scrapes
 
 _NETFILTER = Path("/proc/sys/net/netfilter")
-_DATAPATH = "netdev@ovs-netdev"
 
 Probe = Callable[[], Awaitable[Iterable[Reading]]]
 
@@ -79,12 +79,12 @@ async def _version(config: Config) -> str:
 
 
 async def _switch_connections(config: Config) -> list[Reading]:
-    socket = control_socket(config.ovs_run_directory)
-    used = await ask(socket, "dpctl/ct-get-nconns", _DATAPATH)
-    limit = await ask(socket, "dpctl/ct-get-maxconns", _DATAPATH)
+    found = await switch_connections(config)
+    if found is None:
+        return []
     return [
-        Reading(metrics.CONNTRACK, float(used), ("openvswitch",)),
-        Reading(metrics.CONNTRACK_LIMIT, float(limit), ("openvswitch",)),
+        Reading(metrics.CONNTRACK, found.used, ("openvswitch",)),
+        Reading(metrics.CONNTRACK_LIMIT, found.limit, ("openvswitch",)),
     ]
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 
-from windlass.agent import logs
 from windlass.agent.agents import run
 from windlass.agent.citizens import Citizen
 from windlass.agent.config import Config, ConfigError, load
+from windlass.agent.logs import Logs
 from windlass.cluster.kubernetes.credentials import reader
 from windlass.cluster.kubernetes.servers import APIServer
 from windlass.cluster.manifests import Manifests
@@ -41,17 +41,17 @@ def agent(file: Path) -> None:
     except ConfigError as error:
         click.echo(f"windlass agent: {error}", err=True)
         sys.exit(2)
-    logs.configure(config.log_format, config.log_level)
+    logs = Logs(config.log_format, config.log_level)
     try:
-        asyncio.run(_until_told(config))
+        asyncio.run(_until_told(config, logs))
     except OSError as error:
         click.echo(f"windlass agent: {error}", err=True)
         sys.exit(1)
 
 
-async def _until_told(config: Config) -> None:
+async def _until_told(config: Config, logs: Logs) -> None:
     host = LinuxHost(Path(config.state_directory))
-    work = asyncio.create_task(run(config, host, *_source(config)))
+    work = asyncio.create_task(run(config, logs, host, *_source(config)))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, work.cancel)
     with suppress(asyncio.CancelledError):

@@ -58,14 +58,16 @@ def socket_of(socket: Path | None, config: Path | None) -> Path:
         raise NoAnswer(str(error)) from None
 
 
-def ask(socket: Path, path: str, asked: Mapping[str, str] | None = None) -> bytes:
-    connection = _Connection(socket)
+def ask(
+    socket: Path, path: str, asked: Mapping[str, str] | None = None, method: str = "GET", seconds: float = SECONDS
+) -> bytes:
+    connection = _Connection(socket, seconds)
     try:
-        connection.request("GET", f"{path}?{urlencode(asked or {})}")
+        connection.request(method, f"{path}?{urlencode(asked or {})}")
         answer = connection.getresponse()
         content = answer.read()
     except OSError as error:
-        raise NoAnswer(_nobody(socket, error)) from None
+        raise NoAnswer(_nobody(socket, error, seconds)) from None
     except http.client.HTTPException as error:
         raise NoAnswer(
             f"{socket}: the answer broke off ({type(error).__name__}): the agent ended meanwhile; ask again"
@@ -92,21 +94,21 @@ def coloured() -> bool:
 
 
 class _Connection(http.client.HTTPConnection):
-    def __init__(self, socket: Path) -> None:
-        super().__init__("agent", timeout=SECONDS)
+    def __init__(self, socket: Path, seconds: float) -> None:
+        super().__init__("agent", timeout=seconds)
         self._path = socket
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(SECONDS)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
 
 
-def _nobody(path: Path, error: OSError) -> str:
+def _nobody(path: Path, error: OSError, seconds: float) -> str:
     if isinstance(error, PermissionError):
         return f"{path}: only root may ask the agent; try again as root"
     if isinstance(error, TimeoutError):
-        return f"{path}: the agent there does not answer within {SECONDS:.0f} s; its log may say why"
+        return f"{path}: the agent there does not answer within {seconds:.0f} s; its log may say why"
     where = "start it (`windlass agent`, or the Pod of DaemonSet windlass-agent), or name its socket with --socket"
     if isinstance(error, FileNotFoundError | ConnectionRefusedError | NotADirectoryError):
         was = " any more" if isinstance(error, ConnectionRefusedError) else ""

@@ -16,6 +16,8 @@ _COMMANDS = {
     "release": "give this Node's NIC back, and leave nothing of Windlass",
     "status": "is this Node's network in place, and what is wrong?",
     "flows": "the flows that the agent of this Node wants in the switch, with reasons",
+    "log-level": "show or change how much the agent of this Node logs, while it runs",
+    "support-bundle": "write one file about this Node, without secrets, for those who help you",
     "lab": "try a cluster's network on this machine, with real packets",
     "render": "print the flows a Node would get, from manifests alone",
     "bench": "measure, each figure beside its floor in the same run",

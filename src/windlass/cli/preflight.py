@@ -16,8 +16,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from windlass.agent import logs
 from windlass.agent.config import Config, ConfigError, LogFormat, LogLevel, load, parse
+from windlass.agent.logs import Logs
 from windlass.agent.preflights import intent, switch_connections, with_switch
 from windlass.cli.answers import coloured
 from windlass.host.linux.hosts import LinuxHost
@@ -62,7 +62,7 @@ def preflight(file: Path | None, as_json: bool) -> None:
 
     Exit status: 0 nothing would hurt, 1 something would, 2 it could not be checked.
     """
-    logs.configure(LogFormat.TEXT, LogLevel.ERROR)
+    Logs(LogFormat.TEXT, LogLevel.ERROR)
     try:
         config = _config(file)
         facts = asyncio.run(_gathered(config))

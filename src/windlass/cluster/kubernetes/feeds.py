@@ -13,6 +13,8 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import NoReturn
 
+import structlog
+
 from windlass.cluster.kubernetes import decoding
 from windlass.cluster.kubernetes.connections import JSON, Connection, Refused, Unreachable
 from windlass.cluster.kubernetes.credentials import NoAccess
@@ -30,6 +32,8 @@ _GONE, _NOT_FOUND = 410, 404
 _CANNOT_STREAM_LISTS = {400, 422}  # it does not know the parameters, or may not use them
 _FROM_THE_FUTURE = "Too large resource version"  # said of a version that a server (restored from a backup?) never had
 
+
+_log = structlog.get_logger(__name__)
 
 _MOST_TRIGGERS = 10_000  # trigger times to keep until somebody takes them
 
@@ -113,6 +117,7 @@ class Feed:
             was_steady = self._has_answered and time.monotonic() - began > _STEADY
             self._failures = 0 if was_steady else self._failures + 1
             self.restarts[reason] += 1
+            _log.debug("watch starts again", resource=self.resource.name, reason=reason.value, trouble=self.trouble)
             self._next_attempt = time.monotonic() + max(pause, pause_after(self._failures))
 
     async def _stream(self, connection: Connection, returns: Returns, *, is_list: bool = False) -> bool:

@@ -1,0 +1,125 @@
+"""Where the parts of a bundle come from: commands, files, ovs-vswitchd. Each is bounded in size by whoever collects it.
+
+What cannot be had is `Unavailable`, with a sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from windlass.switch import controls
+from windlass.switch.ovsdb import SwitchRefusedError
+from windlass.switch.streams import SwitchUnreachableError
+
+LARGEST = 10 << 20  # bytes of one part
+_CHUNK = 1 << 16
+_PLACES = "/usr/sbin:/usr/bin:/sbin:/bin"  # beside those of the PATH: a shell's may lack sbin
+
+
+class Unavailable(Exception):
+    """This part cannot be had; the message says why."""
+
+
+async def command(*arguments: str, called: str = "") -> bytes:
+    """What it prints, and its complaint at the end if it fails. `called`: how a sentence names it."""
+    program = shutil.which(arguments[0], path=f"{os.environ.get('PATH', '')}:{_PLACES}")
+    if program is None:
+        raise Unavailable(f"there is no program {arguments[0]} here")
+    process = await asyncio.create_subprocess_exec(
+        program,
+        *arguments[1:],
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "LC_ALL": "C"},
+    )
+    complaining = asyncio.ensure_future(_read(process.stderr))
+    try:
+        output = await _read(process.stdout)
+        if len(output) > LARGEST:
+            process.kill()  # it has more to say than anybody wants to read
+        complaint = await complaining
+        status = await process.wait()
+    finally:
+        complaining.cancel()
+        await asyncio.wait([complaining])
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+    told = complaint.decode(errors="replace").strip().partition("\n")[0]
+    if not output and status:
+        raise Unavailable(f"`{called or ' '.join(arguments)}` failed: {told or f'exit status {status}'}")
+    return output + (f"\n(exit status {status}: {told})\n".encode() if status > 0 else b"")
+
+
+async def _read(stream: asyncio.StreamReader | None) -> bytes:
+    content = bytearray()
+    while stream and len(content) <= LARGEST and (chunk := await stream.read(_CHUNK)):
+        content += chunk
+    return bytes(content)
+
+
+async def commands(*each: Sequence[str]) -> bytes:
+    """All of them in one text, each under its own line. Unavailable only if all are."""
+    sections: list[bytes] = []
+    failures: list[str] = []
+    for arguments in each:
+        try:
+            sections.append(_section(" ".join(arguments), await command(*arguments)))
+        except Unavailable as error:
+            failures.append(str(error))
+            sections.append(_section(" ".join(arguments), f"{error}\n".encode()))
+    if len(failures) == len(each):
+        raise Unavailable("; ".join(dict.fromkeys(failures)))
+    return b"\n".join(sections)
+
+
+async def file(path: Path, last: int = LARGEST) -> bytes:
+    """Its last bytes."""
+    try:
+        return await asyncio.to_thread(_end, path, last)
+    except OSError as error:
+        raise Unavailable(f"{path}: {error.strerror}") from None
+
+
+def _end(path: Path, last: int) -> bytes:
+    with path.open("rb") as opened:
+        with suppress(OSError):  # a file of the kernel's may have no end to look for
+            opened.seek(max(0, opened.seek(0, os.SEEK_END) - last))
+        return opened.read(last)
+
+
+async def files(*paths: Path, last: int = _CHUNK) -> bytes:
+    """The end of each, under its name; those that are not there are left out."""
+    sections = []
+    for path in paths:
+        with suppress(Unavailable):
+            sections.append(_section(str(path), await file(path, last)))
+    if not sections:
+        raise Unavailable(f"none of {', '.join(map(str, paths))} can be read" if paths else "there are no such files")
+    return b"\n".join(sections)
+
+
+async def control(run_directory: str, *each: Sequence[str]) -> bytes:
+    """What ovs-vswitchd answers to these commands of `ovs-appctl`."""
+    sections = []
+    try:
+        socket = controls.control_socket(run_directory)
+        for arguments in each:
+            try:
+                answer = await controls.ask(socket, *arguments)
+            except SwitchRefusedError as error:
+                answer = f"{error}\n"
+            sections.append(_section(" ".join(arguments), answer.encode()))
+    except SwitchUnreachableError as error:
+        raise Unavailable(str(error)) from None
+    return b"\n".join(sections)
+
+
+def _section(title: str, content: bytes) -> bytes:
+    return f"### {title}\n".encode() + content
