@@ -126,13 +126,13 @@ async def switch(tmp_path: Path) -> AsyncIterator[Switch]:
         yield running
 
 
-async def run(*command: str, stdin: str | None = None) -> str:
+async def run(*command: str, stdin: str | None = None, checked: bool = True) -> str:
     """The standard output of a command; a failure is raised with what it said."""
     process = await asyncio.create_subprocess_exec(
         *command, stdin=DEVNULL if stdin is None else PIPE, stdout=PIPE, stderr=PIPE
     )
     output, errors = await process.communicate(None if stdin is None else stdin.encode())
-    if process.returncode != 0:
+    if checked and process.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: exit status {process.returncode}: {errors.decode().strip()}")
     return output.decode()
 

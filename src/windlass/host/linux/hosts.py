@@ -161,9 +161,12 @@ class LinuxHost(Host):
         self._nftables.close()
         os.close(self._namespace)
 
+    def _connect(self) -> Netlink:
+        return Netlink()
+
     async def _run(self, do: Callable[Concatenate[Netlink, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         def connected() -> R:
-            with Netlink() as netlink:
+            with self._connect() as netlink:
                 return do(netlink, *args, **kwargs)
 
         try:
