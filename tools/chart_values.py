@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 VALUES = Path(__file__).parent.parent / "deploy" / "chart" / "values.yaml"
-AS_IT_IS = {"resources"}  # a value that is a map, not a group of values
+AS_IT_IS = {"resources", "labels"}  # a value that is a map, not a group of values
 
 
 def page(note: str) -> str:
