@@ -97,11 +97,14 @@ def test_the_kernel_is_kept_from_the_ports_of_the_userspace_datapath_alone():
         assert {s.offloads for s in settings.values()} == {False if userspace else None}
 
 
-def test_bridge_and_gateway_forward_and_meet_their_own_address():
+def test_bridge_and_gateway_forward_and_the_gateway_alone_meets_the_hosts_own_address():
     settings = {s.name: s for s in plan(STATE, NAMES, 9000, userspace=False).settings}
-    for name, mac, mtu in (("br-int", "02:00:00:00:00:05", 9000), ("windlass-gw0", "0a:58:0a:00:01:01", 8950)):
+    for name, mac, mtu, accepts in (
+        ("br-int", "02:00:00:00:00:05", 9000, False),
+        ("windlass-gw0", "0a:58:0a:00:01:01", 8950, True),
+    ):
         assert settings[name] == InterfaceSettings(
-            name, up=True, mac=mac, mtu=mtu, forwards=frozenset(Family), accepts_own_source=True
+            name, up=True, mac=mac, mtu=mtu, forwards=frozenset(Family), accepts_own_source=accepts
         )
 
 

@@ -5,6 +5,8 @@ Mallory is a Pod on Node a, the outsider a machine on the wire of Node b; bob is
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -41,13 +43,14 @@ from forged_frames import (
 )
 from labnet import needs_root
 
-from windlass.lab import ovs, runs, scenarios
+from windlass.lab import ovs, runs, scenarios, sockets
 from windlass.lab.agents import Agents, Programs
 from windlass.lab.labs import LabError
 from windlass.lab.packets import UDP
+from windlass.lab.patiences import seconds
 from windlass.model.families import family_of
 from windlass.model.nodes import mac_for
-from windlass.pipeline.layout import NODE_PORT_ADDRESS, VIRTUAL_CLIENT
+from windlass.pipeline.layout import NODE_PORT_ADDRESS, NODE_STAND_IN, VIRTUAL_CLIENT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -373,10 +376,39 @@ async def test_the_wire_speaks_neither_as_the_node_nor_as_its_pods(scene: Scene,
 
 
 @pytest.mark.parametrize("family", BOTH)
+async def test_the_host_hears_nobody_as_itself(scene: Scene, family: str) -> None:
+    """Nor as one of its Pods."""
+    ends, mac = BOTH[family], scene.mac_of("b")
+    kind = family_of(ip_address(ends.b))
+    with sockets.opened(scene.node("b", "br-int").namespace, kind, socket.SOCK_DGRAM) as listener:
+        listener.bind((ends.b, 5301))
+        for source in (ends.b, ends.gateway_b, ends.bob):
+            sign, honest = token(), token()
+            forged = from_outside(mac, source, ends.b, 5301, sign)
+            await arrived(scene.outsider, [forged], sign, [], (partial(to_node, mac, ends), bridge(scene)))
+            await arrived(
+                scene.outsider,
+                [from_outside(mac, ends.outsider, ends.b, 5301, honest)],
+                honest,
+                [],
+                (partial(to_node, mac, ends), bridge(scene)),
+            )
+            async with asyncio.timeout(seconds(10)):
+                heard = await asyncio.get_running_loop().sock_recv(listener, 65535)
+            assert heard == honest, f"as {source}"
+            while heard == honest:  # it was sent several times
+                try:
+                    heard = listener.recv(65535)
+                except BlockingIOError:
+                    break
+            assert heard == honest, f"as {source}"
+
+
+@pytest.mark.parametrize("family", BOTH)
 async def test_the_addresses_between_host_and_switch_are_theirs(scene: Scene, family: str) -> None:
     """nodePortAddresses allows NodePorts on Node b only; 169.254.169.110 must not lead to them on Node a."""
     ends = BOTH[family]
-    for where in (NODE_PORT_ADDRESS, VIRTUAL_CLIENT):
+    for where in (NODE_PORT_ADDRESS, VIRTUAL_CLIENT, NODE_STAND_IN):
         address = str(where[family_of(ip_address(ends.bob))])
         sign = token()
         frame = from_mallory(tcp_syn(ends.mallory, address, (1234, NODE_PORT), sign))

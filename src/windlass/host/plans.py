@@ -167,13 +167,14 @@ def plan_node(
     # The userspace datapath sees packets as the sender's kernel left them: without checksums and longer than the MTU,
     # unless that kernel is told to do the work itself.
     offloads = False if userspace else None
-    # Pods reach the world as their Node, translated in the switch: so the host meets its own address as a source.
-    routed = InterfaceSettings("", up=True, forwards=forwards, accepts_own_source=True, offloads=offloads)
+    routed = InterfaceSettings("", up=True, forwards=forwards, offloads=offloads)
     return HostPlan(
         settings=frozenset(
             (
-                replace(routed, name=names.bridge, mac=node.uplink_mac, mtu=uplink_mtu),
-                replace(routed, name=names.gateway, mac=node.gateway_mac, mtu=gateway_mtu),
+                replace(routed, name=names.bridge, mac=node.uplink_mac, mtu=uplink_mtu, accepts_own_source=False),
+                # Pods reach the world as their Node, translated in the switch: so the host meets its own address as a
+                # source there. From the wire it never does.
+                replace(routed, name=names.gateway, mac=node.gateway_mac, mtu=gateway_mtu, accepts_own_source=True),
                 InterfaceSettings(names.uplink, up=True, offloads=offloads, kernel_ingress=not userspace),
             )
         ),

@@ -220,10 +220,10 @@ NODE_STAND_IN: dict[Family, IPAddress] = {
     Family.IPV6: IPv6Address("fd00:169:254:169::112"),
 }
 
-# Both of them: only the host itself may address them, and nobody else may send from them.
-VIRTUAL_ADDRESSES: dict[Family, IPNetwork] = {
-    Family.IPV4: IPv4Network("169.254.169.110/31"),
-    Family.IPV6: IPv6Network("fd00:169:254:169::110/127"),
+# All three: only the host itself may address them, and nobody else may send from them.
+VIRTUAL_ADDRESSES: dict[Family, tuple[IPNetwork, ...]] = {
+    Family.IPV4: (IPv4Network("169.254.169.110/31"), IPv4Network("169.254.169.112/32")),
+    Family.IPV6: (IPv6Network("fd00:169:254:169::110/127"), IPv6Network("fd00:169:254:169::112/128")),
 }
 
 # An external address may be the host's own, which no route leads to the switch: then the host sends to its stand-in,

@@ -53,7 +53,7 @@ def flows(node: LocalNode) -> Iterator[Flow]:
         why="a Pod sends a VLAN tag: the other flows would match the packet behind it and pass it on with its tag"
     )
     for family in node.families:
-        for reserved in (VIRTUAL_ADDRESSES[family], STAND_INS[family]):
+        for reserved in (*VIRTUAL_ADDRESSES[family], STAND_INS[family]):
             yield SPOOF_GUARD.flow(LOW + 1, destination(reserved)).drop(
                 why="a Pod addresses what only the host uses on its way to Services"
             )

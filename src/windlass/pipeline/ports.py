@@ -64,7 +64,7 @@ def host(node: LocalNode) -> Iterator[Flow]:
         yield CLASSIFIER.flow(NORMAL, IN_PORT(node.ports.uplink), addressed).then(
             FROM_UPLINK.set(), goto(UPLINK), why=f"from the wire, for {who}"
         )
-    yield UPLINK.flow(TOP + 1, TAGGED).then(
+    yield UPLINK.flow(TOP + 2, TAGGED).then(
         Output(LOCAL_PORT), why="with a VLAN tag: for a VLAN interface of the host, not for Pods or Services"
     )
     yield UPLINK.flow(0).then(

@@ -91,15 +91,19 @@ def from_the_wire(node: LocalNode, family: Family) -> Iterator[Flow]:
 
 
 def forged_by_the_wire(node: LocalNode, family: Family) -> Iterator[Flow]:
-    """Sources that are on this side of the wire. What goes to the host itself is the host's to judge."""
+    """Sources that are on this side of the wire. The host itself refuses its own addresses as a source."""
     to_pods = destination(node.pod_cidrs[family])
-    for own in (node.pod_cidrs[family], node.addresses[family].ip, VIRTUAL_ADDRESSES[family]):
-        yield UPLINK.flow(TOP, source(own), to_pods).drop(
-            why="from the wire to a Pod with a source that is on this Node: forged"
-        )
-    yield UPLINK.flow(TOP, destination(VIRTUAL_ADDRESSES[family])).drop(
-        why="from the wire to an address that only the host uses on its way to Services"
+    yield UPLINK.flow(TOP + 1, source(node.pod_cidrs[family])).drop(
+        why="from the wire with a source that is a Pod's or the gateway's of this Node: forged"
     )
+    yield UPLINK.flow(TOP, source(node.addresses[family].ip), to_pods).drop(
+        why="from the wire to a Pod, with this Node's address as the source: forged"
+    )
+    for network in VIRTUAL_ADDRESSES[family]:
+        for reserved in (source(network), destination(network)):
+            yield UPLINK.flow(TOP + 1, reserved).drop(
+                why="from the wire, with an address that only the host uses on its way to Services"
+            )
 
 
 def to_pod(pod: AttachedPod, address: IPAddress) -> Iterator[Flow]:

@@ -28,7 +28,7 @@ from windlass.host.linux.nft_rules import (
 from windlass.host.linux.nftables import Command
 from windlass.host.plans import ExternalPort, NodePort, ServiceAccess, ServicePortItem
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
-from windlass.pipeline.layout import NODE_PORT_ADDRESS, STAND_INS, VIRTUAL_CLIENT
+from windlass.pipeline.layout import NODE_PORT_ADDRESS, STAND_INS, VIRTUAL_ADDRESSES, VIRTUAL_CLIENT
 
 NAME = "windlass"
 # The bit in the mark of a packet for an external port, on its way to the gateway. Those of kube-proxy (0x4000, 0x8000),
@@ -123,7 +123,7 @@ def chains(access: ServiceAccess) -> tuple[Chain, ...]:
         Chain("start-external", (_answers(), to_external_ports), "route", "output", _BEFORE_ROUTING),
         Chain("leave", tuple(_as_gateway(access, family) for family in families), "nat", "postrouting", _SNAT),
         Chain("unmark", (_unmark(access),), "filter", "postrouting", _BEFORE_ROUTING),
-        Chain("guard", tuple(_guard(gateway)), "filter", "prerouting", _BEFORE_TRACKING),
+        Chain("guard", (*_guard(gateway), *_forged(bridge, families)), "filter", "prerouting", _BEFORE_TRACKING),
         Chain(
             FIT, tuple(_fit(access, gateway, family) for family in families), "filter", "prerouting", _BEFORE_ROUTING
         ),
@@ -240,6 +240,18 @@ def _guard(gateway: Expression) -> Iterator[Rule]:
     for field in ("daddr", "saddr"):
         loopback = is_(payload("ip", field), prefix(ip_network("127.0.0.0/8")))
         yield Rule("nobody but the host itself has a loopback address", (gateway, loopback, {"drop": None}))
+
+
+def _forged(bridge: Expression, families: Iterable[Family]) -> Iterator[Rule]:
+    """From any NIC, and from the switch: what nobody but the host itself sends."""
+    for family in families:
+        for network in VIRTUAL_ADDRESSES[family]:
+            to_network = is_(payload(_IP[family], "daddr"), prefix(network))
+            yield Rule("only this host itself may address the switch by this address", (to_network, {"drop": None}))
+    advertisement = is_(payload("icmpv6", "type"), "nd-neighbor-advert")
+    yield Rule("another machine may say that it has the same address", (bridge, advertisement, RETURN))
+    own = is_({"fib": {"result": "type", "flags": ["saddr"]}}, "local")
+    yield Rule("from the wire with an address of this host as the source", (bridge, own, {"drop": None}))
 
 
 FIT = "fit"
