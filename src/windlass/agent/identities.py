@@ -37,6 +37,7 @@ def serving_node(config: Config, cluster: Cluster, own: Identity) -> ServingNode
         own.pod_cidrs,
         config.node_ports,
         tuple(own.addresses.values()),
+        0 if config.traffic_mode is TrafficMode.NO_ENCAP else config.tunnel_type.udp_port,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from windlass.cluster import host_ports, objects
+from windlass.cluster import host_ports, objects, tunnel_ports
 from windlass.cluster.claims import Claims
 from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.objects import Cluster, EndpointSlice, Pod, Problem
@@ -40,6 +40,8 @@ class Catalogue:
         self._node: ServingNode | None = None
         self._slices = SlicesByService()
         self._claims = Claims()
+        self._node_addresses: dict[bytes, str] = {}  # of all Nodes, each with its name
+        self._at_tunnel_port: set[str] = set()  # those that depend on them
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -67,6 +69,11 @@ class Catalogue:
         changed = touched.services if touched else differences(self._cluster.services, cluster.services)
         changed = changed | self._slices.follow(cluster.slices, touched.slices if touched else None)
         pods = touched.pods if touched else differences(self._cluster.pods, cluster.pods)
+        if cluster.nodes is not self._cluster.nodes:
+            addresses = tunnel_ports.addresses_of(cluster.nodes)
+            if addresses != self._node_addresses:
+                self._node_addresses = addresses
+                changed |= self._at_tunnel_port
         self._cluster = cluster
         if node != self._node:
             self._node = node
@@ -89,6 +96,16 @@ class Catalogue:
         return entered
 
     def _judge(self, key: str, node: ServingNode) -> tuple[Service | None, list[Problem]]:
+        service, problems = self._serve(key, node)
+        self._at_tunnel_port.discard(key)
+        if service and node.tunnel_port and tunnel_ports.uses(service, node.tunnel_port):
+            self._at_tunnel_port.add(key)
+            service, sentences = tunnel_ports.without(service, node.tunnel_port, self._node_addresses)
+            if one := self._object(key):
+                problems = problems + [Problem.of(one, sentence) for sentence in sentences]
+        return service, problems
+
+    def _serve(self, key: str, node: ServingNode) -> tuple[Service | None, list[Problem]]:
         match self._object(key):
             case objects.Service() as service:
                 return serve(service, self._slices.of(key), node)

@@ -41,6 +41,7 @@ class ServingNode:
     pod_cidrs: Mapping[Family, IPNetwork] = field(default_factory=dict)
     node_ports: range = NODE_PORTS
     addresses: tuple[IPAddress, ...] = ()  # its own, by which the cluster knows it
+    tunnel_port: int = 0  # the UDP port of all Nodes that is the tunnel's; 0: there is no tunnel
 
 
 def zone_of(node: Node) -> str:
