@@ -271,6 +271,24 @@ async def test_an_agent_takes_the_nic_again_after_a_release_that_was_cut_short(n
     assert node.answers_everywhere()
 
 
+async def test_a_switch_that_ends_leaves_the_nic_to_the_host_until_it_is_back(node: ReleasedNode) -> None:
+    """As the switch's Pod does when it ends, for an upgrade or for good; in user space nothing else forwards then."""
+    waiting = asyncio.create_task(node.release("--nic-only"))
+    await node.switch._switch.stop()
+    told = await waiting
+    assert told.returncode == 0, told
+    assert "eth0 has its addresses and routes until an agent takes it again" in told.stdout
+    assert node.answers_everywhere()
+    assert "10.176.25.11/24" in node.addresses("eth0")
+
+    await node.switch.restart()
+    await node.health(lambda status, body: status == 200 and not body["problems"])
+    assert "10.176.25.11" not in node.addresses("eth0")
+    assert node.answers_everywhere()
+    _, state = await node.get("/v1/state")
+    assert list(state["pods"]) == ["default/pod-1"]
+
+
 def _lend(node: ReleasedNode, state: Path) -> None:
     """The first step of a release alone."""
     code = (

@@ -158,7 +158,20 @@ def test_each_container_has_the_capabilities_that_it_needs():
         "database": [],
         "ovsdb-server": [],
         "ovs-vswitchd": ["NET_ADMIN", "NET_BROADCAST", "NET_RAW"],
+        "hand-over": ["NET_ADMIN", "SYS_ADMIN"],
     }
+
+
+@needs_helm
+def test_before_an_uninstallation_the_agents_make_way_for_those_who_give_nics_back():
+    objects = rendered("release=true")
+    assert ("DaemonSet", "windlass-agent") not in objects
+    assert ("DaemonSet", "windlass-switch") in objects
+    (release, *_) = objects["DaemonSet", "windlass-release"]["spec"]["template"]["spec"]["initContainers"]
+    mounted = {mount["mountPath"] for mount in release["volumeMounts"]}
+    folders = {argument.partition("=")[2] for argument in release["args"] if "/host/cni" in argument}
+    assert {"/run/windlass", "/var/lib/windlass", "/run/openvswitch", "/host/proc/sys/net", *folders} <= mounted
+    assert ("DaemonSet", "windlass-release") not in rendered()
 
 
 @needs_helm
@@ -194,9 +207,8 @@ def test_only_the_userspace_datapath_needs_a_device():
         volumes = objects["DaemonSet", "windlass-switch"]["spec"]["template"]["spec"]["volumes"]
         return {volume["hostPath"]["path"] for volume in volumes if "hostPath" in volume}
 
-    assert paths(rendered()) == {"/var/lib/windlass/switch", "/run/openvswitch"}
     in_user_space = rendered(f"config.datapathType={DatapathType.NETDEV.value}")
-    assert paths(in_user_space) == {"/var/lib/windlass/switch", "/run/openvswitch", "/dev/net/tun"}
+    assert paths(in_user_space) - paths(rendered()) == {"/dev/net/tun"}
 
 
 @needs_helm

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from windlass.agent.config import Config
 from windlass.host.plans import HostNames
 from windlass.host.protocol import Host
 from windlass.switch.bridges import Role, delete_bridge, interfaces_with, uplink_of
+from windlass.switch.controls import control_socket
 from windlass.switch.ovsdb import Database, open_database
 from windlass.switch.streams import SwitchUnreachableError
 
@@ -24,6 +25,7 @@ Say = Callable[[str], None]
 
 SWITCH_FOLDER = "switch"  # in the state directory: the chart's Open vSwitch has its database there
 _LOOK_AGAIN = 0.2  # seconds
+_SECONDS_TO_END = 8.0  # of a daemon that was told to
 
 
 class AgentRunsError(Exception):
@@ -53,6 +55,27 @@ async def release(config: Config, host: Host, say: Say) -> list[str]:
         return [*problems, *left]
     say("routes, rules, nftables, Pod links and settings of Windlass are removed")
     return [*problems, *_remove_files(config, keep_switch=is_switch_running)]
+
+
+async def hand_over(config: Config, host: Host, say: Say) -> None:
+    """For the end of ovs-vswitchd, whatever comes after it: the Node keeps its network.
+
+    In user space nothing forwards any more, so the NIC is the host's until the agent takes it again. The kernel goes on
+    forwarding by the flows that it has, for an agent that will fill the next ovs-vswitchd; if no agent runs either, the
+    NIC is the host's, too.
+    """
+    if not await _ends(lambda: _switch_answers(config)):
+        return
+    uplink = await host.recorded_uplink()
+    if uplink is None:
+        return
+    if not config.is_userspace:
+        if not await _ends(lambda: _answers(config.api_socket)):
+            say(f"{uplink} stays in {config.bridge}: an agent runs, and the kernel forwards until a new switch does")
+            return
+        await _detach(config, host, uplink)
+    await host.release_uplink(uplink, config.bridge)
+    say(f"{uplink} has its addresses and routes until an agent takes it again")
 
 
 @asynccontextmanager
@@ -128,6 +151,23 @@ def _remove_files(config: Config, *, keep_switch: bool) -> list[str]:
         state.rmdir()  # unless something is left, or it is mounted
     config.cni_socket.unlink(missing_ok=True)
     return problems
+
+
+async def _ends(answers: Callable[[], Awaitable[bool]]) -> bool:
+    """Within the time that a Pod has between its end and that of its containers."""
+    deadline = asyncio.get_running_loop().time() + _SECONDS_TO_END
+    while await answers():
+        if asyncio.get_running_loop().time() >= deadline:
+            return False
+        await asyncio.sleep(_LOOK_AGAIN / 10)
+    return True
+
+
+async def _switch_answers(config: Config) -> bool:
+    try:
+        return await _answers(Path(control_socket(config.ovs_run_directory)))
+    except SwitchUnreachableError:
+        return False
 
 
 async def _answers(socket: Path) -> bool:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from windlass.agent import logs
 from windlass.agent.config import Config, ConfigError, LogFormat, LogLevel, load
-from windlass.agent.releases import AgentRunsError, without_agent
+from windlass.agent.logs import Logs
+from windlass.agent.releases import AgentRunsError, hand_over, without_agent
 from windlass.agent.releases import release as give_back
 from windlass.cli.install_cni import BINARIES, CONFIGURATIONS, NotInstalled, uninstall
 from windlass.host.linux.hosts import LinuxHost
@@ -38,9 +38,15 @@ UNUSABLE = 2  # exit status
     metavar="SECONDS",
     help="How long an agent that still runs has to end.  [default: not at all]",
 )
+@click.option(
+    "--nic-only",
+    is_flag=True,
+    help="For the end of Open vSwitch: wait until ovs-vswitchd has ended, and give the host its NIC while nothing else "
+    "forwards. Bridge, Pods and files stay, and the agent takes the NIC again when the switch is back.",
+)
 @BINARIES
 @CONFIGURATIONS
-def release(file: Path, seconds: float, binaries: Path, configurations: Path) -> None:
+def release(file: Path, seconds: float, nic_only: bool, binaries: Path, configurations: Path) -> None:
     """Give this Node's NIC back: the Node becomes what it was before Windlass. It answers at its address throughout.
 
     Addresses and routes move from the bridge interface to the NIC. The bridge is deleted with gateway, tunnel and Pods'
@@ -52,9 +58,13 @@ def release(file: Path, seconds: float, binaries: Path, configurations: Path) ->
 
     Exit status: 0 nothing of Windlass is left, 1 something is (it says what, and why), 2 nothing was done.
     """
-    logs.configure(LogFormat.TEXT, LogLevel.ERROR)
+    Logs(LogFormat.TEXT, LogLevel.ERROR)
     try:
-        problems = asyncio.run(_released(load(file), seconds, binaries, configurations))
+        config = load(file)
+        if nic_only:
+            problems = asyncio.run(_handed_over(config))
+        else:
+            problems = asyncio.run(_released(config, seconds, binaries, configurations))
     except (ConfigError, AgentRunsError) as error:
         click.echo(f"windlass release: {error}", err=True)
         sys.exit(UNUSABLE)
@@ -74,3 +84,12 @@ async def _released(config: Config, seconds: float, binaries: Path, configuratio
             return await give_back(config, host, click.echo)
         finally:
             await host.close()
+
+
+async def _handed_over(config: Config) -> list[str]:
+    host = LinuxHost(Path(config.state_directory))
+    try:
+        await hand_over(config, host, click.echo)
+    finally:
+        await host.close()
+    return []

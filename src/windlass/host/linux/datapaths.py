@@ -7,13 +7,14 @@ import struct
 import sys
 
 from windlass.host.linux import rtnetlink
-from windlass.host.linux.netlink import Netlink, NetlinkError, attributes, text
+from windlass.host.linux.netlink import Netlink, NetlinkError, as_text, attributes, text
 
 NAME = "ovs-system"  # the interface of the one datapath that all bridges in the kernel share
 _NETLINK_GENERIC, _GET_FAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2
 _HEADER = struct.Struct("=BBH")  # command, version, reserved
 _DATAPATH = struct.Struct("=i")  # the index of the datapath's interface
-_DELETE_PORT, _PORT_NAME = 2, 3
+_DELETE_PORT, _GET_PORT, _PORT_NAME = 2, 3, 3
+_DELETE_DATAPATH = 2
 
 
 def exists() -> bool:
@@ -37,6 +38,22 @@ def remove_port(netlink: Netlink, interface: str) -> None:
         except NetlinkError as error:
             if error.errno != errno.ENODEV:
                 raise
+
+
+def remove_if_unused(netlink: Netlink) -> None:
+    """The datapath itself, unless some bridge still has a port there."""
+    datapath = rtnetlink.link(netlink, NAME)
+    if datapath is None:
+        return
+    of_datapath = _DATAPATH.pack(datapath.index)
+    with Netlink(protocol=_NETLINK_GENERIC) as generic:
+        ports, datapaths = _family(generic, "ovs_vport"), _family(generic, "ovs_datapath")
+        if ports is None or datapaths is None:
+            return
+        found = generic.dump(ports, _HEADER.pack(_GET_PORT, 1, 0) + of_datapath)
+        names = {as_text(attributes(body, _HEADER.size + _DATAPATH.size).get(_PORT_NAME, b"")) for body in found}
+        if names <= {NAME}:
+            generic.do(datapaths, _HEADER.pack(_DELETE_DATAPATH, 2, 0) + of_datapath)
 
 
 def _family(generic: Netlink, name: str) -> int | None:

@@ -13,6 +13,7 @@ from windlass.host.linux.rtnetlink import Link
 from windlass.host.plans import HostNames
 from windlass.host.protocol import HostError
 
+_KERNEL_TUNNELS = ("genev_sys_6081", "vxlan_sys_4789")  # which ovs-vswitchd makes, and makes again if it needs them
 _OF_THE_DATAPATH = "ovs-netdev"  # the interface of the userspace datapath itself
 
 
@@ -37,6 +38,9 @@ def detach(netlink: Netlink, names: HostNames) -> None:
     with told(f"take {names.uplink} and {names.bridge} out of the datapath"):
         for name in (names.uplink, names.bridge, names.gateway):
             datapaths.remove_port(netlink, name)
+        for name in _KERNEL_TUNNELS:
+            if (link := rtnetlink.link(netlink, name)) is not None:
+                rtnetlink.delete_link(netlink, link.index)
 
 
 def _steps(netlink: Netlink, nftables: Nftables, names: HostNames) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -51,6 +55,7 @@ def _steps(netlink: Netlink, nftables: Nftables, names: HostNames) -> Iterator[t
     for link in pods.attached(netlink):
         yield f"remove the Pod link {link.host_interface}", partial(pods.detach, netlink, link.host_interface)
     uplink = rtnetlink.link(netlink, names.uplink)
+    yield f"remove the datapath {datapaths.NAME}", partial(datapaths.remove_if_unused, netlink)
     orphans = _orphans(netlink, names)
     for orphan in orphans:
         yield f"remove {orphan.name}", partial(rtnetlink.delete_link, netlink, orphan.index)

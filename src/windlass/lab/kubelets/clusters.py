@@ -180,7 +180,11 @@ class KubeletCluster:
         await self.start_kubelet(node)
 
     async def _install_windlass(self) -> None:
-        """From the chart, as a person would: `helm template | kubectl apply`."""
+        await self.kubectl("create", "namespace", NAMESPACE)
+        await self.apply_chart()
+
+    async def apply_chart(self, *options: str) -> None:
+        """As a person would: `helm template OPTIONS | kubectl apply`."""
         values = {
             "apiServer": self.plane.url,
             "image": {"pullPolicy": "Never"},  # there is no registry: each Node was given it
@@ -189,8 +193,7 @@ class KubeletCluster:
         file = self.lab.folder / "values.yaml"
         file.write_text(yaml.safe_dump(values))
         helm = (str(_helm()), "template", "windlass", str(CHART), f"--namespace={NAMESPACE}")
-        rendered = await self.machines[self.shape.names[0]].run(*helm, "--values", str(file))
-        await self.kubectl("create", "namespace", NAMESPACE)
+        rendered = await self.machines[self.shape.names[0]].run(*helm, "--values", str(file), *options)
         await self.kubectl("apply", "-n", NAMESPACE, "-f", "-", content=rendered)
 
     async def _all_ready(self) -> None:
