@@ -37,6 +37,10 @@ class Mark:
     def set(self) -> Set:
         return Set(self.bits(self.value))
 
+    def clear(self) -> Set:
+        """Of a flag."""
+        return Set(self.bits(0))
+
     @property
     def unset(self) -> Term:
         """The condition that a flag is not set."""

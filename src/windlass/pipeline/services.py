@@ -128,6 +128,15 @@ def answers(node: LocalNode, family: Family) -> Iterator[Flow]:
 
 def first_packets(node: LocalNode, family: Family) -> Iterator[Flow]:
     yield CONNTRACK_STATE.flow(NORMAL, NEW, ip(family)).then(goto(SERVICE_LB), why="a new connection: to a Service?")
+    # From outside: a neighbour routes ClusterIPs to this Node, or the client came by another NIC.
+    yield CONNTRACK_STATE.flow(NORMAL + 1, NEW, ip(family), FROM_GATEWAY).then(
+        MASQUERADE.set(),
+        goto(SERVICE_LB),
+        why="a new connection that the host forwards: if to a ClusterIP, the endpoint must answer by way of this Node",
+    )
+    yield CONNTRACK_STATE.flow(NORMAL + 2, NEW, _node_itself(node, family)).then(
+        goto(SERVICE_LB), why="a new connection of the Node itself: to a Service?"
+    )
     for address in node_port_addresses(node, family):
         yield CONNTRACK_STATE.flow(HIGH, NEW, destination(address)).then(
             TO_NODE.set(), goto(SERVICE_LB), why="a new connection to the Node itself: to a NodePort?"
@@ -375,7 +384,9 @@ def _balanced(
             if from_node:
                 yield from _from_node(node, service, port, addressed)
         if port.local_endpoints:
-            yield from _to_groups(port, (NORMAL, addressed, origin), (), local=True, why=f"to {name}, policy Local")
+            preserve = (MASQUERADE.clear(),) if frontend.reach is Reach.EXTERNAL else ()
+            where = (NORMAL, addressed, origin)
+            yield from _to_groups(port, where, preserve, local=True, why=f"to {name}, policy Local")
         else:
             yield SERVICE_LB.flow(NORMAL, addressed, origin).drop(why=f"{name}: policy Local, and no endpoint is here")
 

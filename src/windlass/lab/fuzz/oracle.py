@@ -155,7 +155,7 @@ def _policy(claim: Claim, *, inside: bool, from_pod: bool) -> tuple[bool, bool]:
     """Whether only endpoints of this Node serve, and whether the client's address is replaced."""
     spec = claim.service.spec
     if claim.kind is Frontend.CLUSTER_IP:
-        return spec.internal_traffic_policy == "Local", False
+        return spec.internal_traffic_policy == "Local", not inside  # as kube-proxy does with clients from outside
     if spec.external_traffic_policy != "Local":
         return False, True
     # Who is on the Node itself needs no detour by a load balancer: all endpoints. Only Pods keep their address.
