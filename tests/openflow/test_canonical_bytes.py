@@ -12,8 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from switches import requires_ovs
+from windlass.model.families import Family
 from windlass.openflow import ofctl
+from windlass.openflow.fields import IN_PORT, MULTICAST_MAC, TAGGED, ip
 from windlass.openflow.flows import Flow, Group, Meter
+from windlass.openflow.matches import match
 from windlass.openflow.wire import flows, groups, matches, meters
 from windlass.openflow.wire.flows import EncodedFlow
 from windlass.openflow.wire.groups import EncodedGroup
@@ -41,6 +44,15 @@ def file(tmp_path: Path) -> Path:
 def test_a_dump_reports_the_flows_that_were_sent(channel: Channel, wanted: list[Flow]) -> None:
     encoded = encoded_flows(wanted)
     prepare_groups(channel)
+    channel.accepts(*(flows.add(flow, channel.xid()) for flow in encoded))
+    assert_same_flows(channel.flows(), encoded)
+
+
+def test_a_dump_reports_tags_and_multicast_as_they_were_sent(channel: Channel) -> None:
+    """Of a tag we ask only whether there is one: not every other condition on it has one form."""
+    matched = (match(TAGGED), match(IN_PORT(1), TAGGED, ip(Family.IPV6)), match(IN_PORT(1), MULTICAST_MAC))
+    encoded = encoded_flows([Flow(0, 1, found, (), "") for found in matched])
+    channel.empty()
     channel.accepts(*(flows.add(flow, channel.xid()) for flow in encoded))
     assert_same_flows(channel.flows(), encoded)
 
