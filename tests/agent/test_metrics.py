@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,7 +23,13 @@ from windlass.agent.expositions import Exposition
 from windlass.agent.metrics import METRICS, SLI_BUCKETS, Kind
 from windlass.agent.samples import PATIENCE
 
-PLUGIN = Path(__file__).parents[2] / "build" / "cni" / "windlass-cni"
+ROOT = Path(__file__).parents[2]
+PROMTOOL = Path(
+    subprocess.run([ROOT / "tools" / "fetch-promtool", "--where"], check=True, capture_output=True, text=True).stdout[
+        :-1
+    ]
+)
+PLUGIN = ROOT / "build" / "cni" / "windlass-cni"
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -97,6 +104,7 @@ async def test_versions_connections_and_areas(fed):
     assert (await fed.command("ovs-vswitchd", "--version")).split("\n")[0].endswith(f" {build['openvswitch']}")
     assert value(series, "windlass_conntrack_entries_limit", table="openvswitch") >= 1000
     assert value(series, "windlass_conntrack_entries", table="openvswitch") >= 0
+    assert value(series, "windlass_conntrack_failures_total", table="openvswitch", reason="full") == 0
     assert value(series, "windlass_switch_connected") == 1
     assert {dict(labels)["area"] for name, labels in series if name == "windlass_problems"} == set(Area)
 
@@ -154,6 +162,19 @@ async def test_a_switch_that_hangs_costs_a_scrape_its_own_figures_only(fed):
     assert not [labels for name, labels in series if ("table", "openvswitch") in labels]
     assert [dict(labels)["openvswitch"] for name, labels in series if name == "windlass_build_info"] == [""]
     assert ticks > 1, "others of this process had their turn meanwhile"
+
+
+@requires_ovs
+@pytest.mark.skipif(not PROMTOOL.exists(), reason=f"{PROMTOOL}: tools/fetch-promtool fetches it")
+async def test_promtool_finds_nothing_to_say_about_the_metrics(fed):
+    process = await asyncio.create_subprocess_exec(
+        *(PROMTOOL, "check", "metrics"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await process.communicate(await fed.agent.exposition.text())
+    assert (process.returncode, said.decode()) == (0, "")
 
 
 def daemon_of(fed: FedAgent) -> int:

@@ -152,6 +152,14 @@ CONNTRACK_LIMIT = _gauge(
     like="antrea_agent_conntrack_max_connection_count, node_nf_conntrack_entries_limit",
 )
 
+CONNTRACK_FAILURES = _counter(
+    "windlass_conntrack_failures_total",
+    "Packets dropped because their connection could not be tracked, by table and reason: insert_failed (of the kernel; "
+    "with its datapath also: no free port for SNAT), drop (its table is full), full (that of Open vSwitch is full)",
+    "table",
+    "reason",
+)
+
 # --- Pods that come and go ---
 
 CNI_DURATION = _histogram(

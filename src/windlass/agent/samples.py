@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from windlass.agent import metrics
@@ -22,6 +23,7 @@ PATIENCE = 1.0  # seconds for all samples of a scrape together: Prometheus gives
 FRESH = 1.0  # seconds for which an answer is used again, whoever scrapes
 
 _NETFILTER = Path("/proc/sys/net/netfilter")
+_STATISTICS = Path("/proc/net/stat/nf_conntrack")
 
 Probe = Callable[[], Awaitable[Iterable[Reading]]]
 
@@ -85,7 +87,15 @@ async def _switch_connections(config: Config) -> list[Reading]:
     return [
         Reading(metrics.CONNTRACK, found.used, ("openvswitch",)),
         Reading(metrics.CONNTRACK_LIMIT, found.limit, ("openvswitch",)),
+        Reading(metrics.CONNTRACK_FAILURES, await _full(config), ("openvswitch", "full")),
     ]
+
+
+async def _full(config: Config) -> int:
+    """How often the table was full; an Open vSwitch that has no such counter says 0."""
+    with suppress(SwitchRefusedError, ValueError):
+        return int(await ask(control_socket(config.ovs_run_directory), "coverage/read-counter", "conntrack_full"))
+    return 0
 
 
 def _kernel_connections() -> Iterator[Reading]:
@@ -95,3 +105,16 @@ def _kernel_connections() -> Iterator[Reading]:
             yield Reading(metric, float((_NETFILTER / file).read_text()), ("kernel",))
         except OSError:
             continue
+    yield from _kernel_failures()
+
+
+def _kernel_failures() -> Iterator[Reading]:
+    """The kernel counts for each CPU, in hexadecimal, under a line of names."""
+    try:
+        names, *rows = (line.split() for line in _STATISTICS.read_text().splitlines())
+    except (OSError, ValueError):
+        return
+    for reason in ("insert_failed", "drop"):
+        if reason in names:
+            total = sum(int(row[names.index(reason)], 16) for row in rows)
+            yield Reading(metrics.CONNTRACK_FAILURES, total, ("kernel", reason))
