@@ -100,6 +100,27 @@ async def test_a_nic_that_goes_and_comes_back_is_wired_again(adopted: AgentNode)
     assert_wired(adopted)
 
 
+async def test_without_ovsdb_server_the_node_answers_by_its_nic_and_is_adopted_again(adopted: AgentNode) -> None:
+    await adopted.switch._database.kill()
+    await until(adopted.answers)
+    assert "10.176.25.11/24" in adopted.addresses("eth0")
+    adopted.switch._database = adopted.switch._daemon(
+        "ovsdb-server", "conf.db", f"--remote=punix:{adopted.switch.folder}/db.sock"
+    )
+    await until(lambda: "10.176.25.11/24" in adopted.addresses("br-int") and adopted.answers())
+    await adopted.ready()
+    assert_wired(adopted)
+
+
+async def test_without_ovs_vswitchd_the_node_answers_by_its_nic_and_is_adopted_again(adopted: AgentNode) -> None:
+    await adopted.switch._switch.kill()
+    await until(adopted.answers)
+    await adopted.switch._start_switch()
+    await until(lambda: "10.176.25.11/24" in adopted.addresses("br-int") and adopted.answers())
+    await adopted.ready()
+    assert_wired(adopted)
+
+
 def plug_a_new_nic_in(node: AgentNode) -> None:
     with namespaces.entered(namespaces.path_of(node.router)):
         (segment,) = json.loads(subprocess.check_output(["ip", "-json", "link", "show", "type", "bridge"]))

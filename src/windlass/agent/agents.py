@@ -23,6 +23,7 @@ from windlass.agent.citizens import Citizen
 from windlass.agent.collector import relax
 from windlass.agent.config import Config
 from windlass.agent.expositions import Exposition
+from windlass.agent.fallbacks import Fallback
 from windlass.agent.forgetting import Forgetting
 from windlass.agent.healthchecks import HealthChecks, ProxyHealth, health_check, served_addresses
 from windlass.agent.hosting import Hosting
@@ -192,6 +193,10 @@ class Agent:
             tasks.create_task(self._forgetting.once_more(), name="forget")
             tasks.create_task(self._tunnels.keep(), name="tunnels")
             tasks.create_task(self._news.saver.run(), name="last known good")
+            if self.config.is_userspace:
+                fallback = Fallback(self._host, self.config.bridge, self.report)
+                away = lambda: database.view.problem or self._switch.trouble  # noqa: E731
+                tasks.create_task(fallback.keep(away, lambda: self._adapter, self._lock), name="fallback")
             async with cni_server.serving(
                 self.config.cni_socket, handler.answer, self.exposition.measurements.cni_refusal
             ):

@@ -40,6 +40,9 @@ class Hosting:
             raise
 
     async def _take_uplink(self, database: Database, spec: BridgeSpec, node_ips: Collection[IPAddress]) -> None:
+        away = database.view.problem
+        if away and await self._host.needs_wire(spec.uplink, spec.name, node_ips):
+            raise SwitchUnreachableError(away)  # what the view still shows may be over: the NIC works, and stays
         try:
             await add_uplink(database, spec)
             adopted = await self._host.adopt_uplink(spec.uplink, spec.name, node_ips)

@@ -1,0 +1,48 @@
+"""The host's network while Open vSwitch is away: the NIC holds the Node IPs until it is back.
+
+Userspace datapath only. Without ovs-vswitchd its bridge interface is gone, without ovsdb-server it forwards nothing:
+the host would not answer. The kernel datapath goes on by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from windlass.agent.areas import Area
+from windlass.host.protocol import Adapter, Host, HostError
+
+PATIENCE = 3.0  # seconds: a restart of the switch takes less
+_log = structlog.get_logger(__name__)
+
+
+class Fallback:
+    def __init__(self, host: Host, bridge: str, report: Callable[[Area, Iterable[str]], object]) -> None:
+        self._host = host
+        self._bridge = bridge
+        self._report = report
+
+    async def keep(self, is_away: Callable[[], str], adopted: Callable[[], Adapter | None], lock: asyncio.Lock) -> None:
+        """`is_away`: why, or nothing. `adopted`: the uplink, once there is one. The next pass takes the NIC again."""
+        while True:
+            await asyncio.sleep(PATIENCE)
+            before = is_away()
+            await asyncio.sleep(PATIENCE if before else 0)
+            async with lock:
+                uplink = adopted()
+                if before and is_away() and uplink is not None:
+                    await self._give_back(uplink, is_away())
+
+    async def _give_back(self, uplink: Adapter, reason: str) -> None:
+        ips = [address.ip for address in uplink.addresses]
+        try:
+            if await self._host.needs_wire(uplink.name, self._bridge, ips):
+                return
+            await self._host.release_uplink(uplink.name, self._bridge)
+        except HostError as error:
+            self._report(Area.UPLINK, [str(error)])
+            return
+        _log.warning("the NIC has the Node's addresses until the switch is back", uplink=uplink.name)
+        self._report(Area.UPLINK, [f"{reason}; {uplink.name} has the Node's addresses until Open vSwitch answers"])
