@@ -17,6 +17,7 @@ from windlass.model.services import Service
 from windlass.openflow.flows import Flow, Group, Meter
 from windlass.pipeline import (
     connections,
+    exhaustion,
     icmp_errors,
     pods,
     ports,
@@ -107,6 +108,7 @@ def part(state: NodeState, owner: Owner) -> AnyPart:
                     *connections.flows(node),
                     *icmp_errors.flows(node),
                     *sctp.flows(node),
+                    *exhaustion.flows(node),
                     *routing.flows(node),
                     *tunnels.flows(node),
                     *services.flows(node),

@@ -33,6 +33,7 @@ from windlass.openflow.fields import (
     CT_LABEL,
     CT_MARK,
     CT_STATE,
+    CT_ZONE,
     ETH_TYPE,
     IN_PORT,
     IN_PORT_PORT,
@@ -64,7 +65,7 @@ from windlass.program import Program
 
 Packet = Mapping[Field, int]  # the fields that it has; a condition on any other is not met
 
-NEW, ESTABLISHED, REPLY, INVALID, TRACKED = 0x01, 0x02, 0x08, 0x10, 0x20  # of ct_state
+NEW, ESTABLISHED, REPLY, INVALID, TRACKED, OTHER_SOURCE = 0x01, 0x02, 0x08, 0x10, 0x20, 0x40  # of ct_state
 SYN, ACK, SYN_ACK = 0x02, 0x10, 0x12
 
 _ETH_TYPES = {4: 0x0800, 6: 0x86DD}
@@ -74,7 +75,7 @@ _ADDRESSES: dict[int, tuple[Callable[[int], IPAddress], Field, Field]] = {
 }
 _PORTS = {TCP: (TCP_SRC, TCP_DST), UDP: (UDP_SRC, UDP_DST), SCTP: (SCTP_SRC, SCTP_DST)}
 _PORT_FIELDS = frozenset(field for ports in _PORTS.values() for field in ports)
-_UNSET = {**dict.fromkeys(REGISTERS, 0), CT_STATE: 0, CT_MARK: 0, CT_LABEL: 0, IP_FRAG: 0}
+_UNSET = {**dict.fromkeys(REGISTERS, 0), CT_STATE: 0, CT_ZONE: 0, CT_MARK: 0, CT_LABEL: 0, IP_FRAG: 0}
 FRAGMENT = 3  # any but the first; of that, too, a flow sees no port
 
 
@@ -270,6 +271,7 @@ class Switch:
         """The packet as it is after connection tracking."""
         found = self._found(action, fields, trip)
         after = dict(fields)
+        after[CT_ZONE] = action.zone if isinstance(action.zone, int) else read(action.zone, fields)
         if self._reassembles:
             after[IP_FRAG] = 0
         if found is None:
@@ -285,6 +287,8 @@ class Switch:
             known.mark, known.label = marks[CT_MARK], marks[CT_LABEL]
         # Until there is an answer, all that the client sends is as good as its first packet.
         after[CT_STATE] = TRACKED | (ESTABLISHED if known.answered else NEW) | (REPLY if is_answer else 0)
+        if action.nat is not None and not is_answer and known.original.source != known.answer.destination:
+            after[CT_STATE] |= OTHER_SOURCE
         after[CT_MARK], after[CT_LABEL] = known.mark, known.label
         return after
 

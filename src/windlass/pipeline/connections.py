@@ -9,10 +9,15 @@ from windlass.model.nodes import LocalNode
 from windlass.openflow.actions import BACK, Ct, Nat, Output, Set
 from windlass.openflow.fields import (
     ETH_DST,
+    ICMP,
+    ICMPV6,
     IN_PORT,
     IP_FRAG,
     IPV6_FRAGMENT,
     LOCAL_PORT,
+    SCTP,
+    TCP,
+    UDP,
     destination,
     destination_port,
     icmp,
@@ -35,6 +40,7 @@ from windlass.pipeline.layout import (
     INVALID,
     L2_FORWARDING_OUT,
     L3_FORWARDING,
+    LOW,
     MISS,
     NEW,
     NODE_STAND_IN,
@@ -66,18 +72,19 @@ def flows(node: LocalNode) -> Iterator[Flow]:
 
 def look_up(node: LocalNode, family: Family) -> Iterator[Flow]:
     datapath = datapath_of(node)
+    known = Ct(POD_ZONE, table=CONNTRACK_STATE.number, nat=Nat())
+    if datapath.others:
+        yield CONNTRACK.flow(MISS, ip(family)).then(known, why="look its connection up and translate it")
+        return
     echoes = (icmp(family, ECHO_REQUEST[family]), icmp(family, ECHO_REPLY[family]))
     for tracked in (
         *(protocol(family, number) for number in datapath.transports),
         *((icmp(family),) if datapath.icmp_errors else echoes),
         *((protocol(family, IPV6_FRAGMENT),) if family is Family.IPV6 else ()),
     ):
-        yield CONNTRACK.flow(NORMAL, tracked).then(
-            Ct(POD_ZONE, table=CONNTRACK_STATE.number, nat=Nat()),
-            why="look its connection up and translate it",
-        )
+        yield CONNTRACK.flow(NORMAL, tracked).then(known, why="look its connection up and translate it")
     yield CONNTRACK.flow(MISS, ip(family)).then(
-        goto(L3_FORWARDING), why="a protocol that connection tracking does not know goes on without"
+        goto(L3_FORWARDING), why="a protocol that this datapath cannot track continues untracked"
     )
 
 
@@ -98,12 +105,27 @@ def answers_to_pods(node: LocalNode, family: Family) -> Iterator[Flow]:
     yield UPLINK.flow(NORMAL, to_node, ANY_FRAGMENT).then(
         goto(UN_SNAT), why="a fragment has no port to tell: connection tracking reassembles it"
     )
+    if datapath.others:
+        yield UPLINK.flow(LOW - 1, to_node).then(
+            goto(UN_SNAT),
+            why="a protocol without ports, to the Node: look up whether it is a reply to a Pod",
+        )
+        if not node.serves_node_ports(node.addresses[family].ip):
+            for number in host_protocols(family):
+                yield UPLINK.flow(LOW, to_node, protocol(family, number)).then(
+                    Output(LOCAL_PORT), why="to another port of the Node: deliver to the host"
+                )
     yield CONNTRACK_STATE.flow(HIGH, FROM_UPLINK, to_node, INVALID).then(
         Output(LOCAL_PORT), why="of no connection of a Pod: it was for the host after all"
     )
     yield L3_FORWARDING.flow(HIGH, FROM_UPLINK, to_node, CT_SERVICE.unset).then(
         Output(LOCAL_PORT), why="not translated to a Pod's address: it was for the host after all"
     )
+
+
+def host_protocols(family: Family) -> tuple[int, ...]:
+    """From the wire to the Node these need no look-up, unless their port or type asks for it."""
+    return TCP, UDP, SCTP, ICMP if family is Family.IPV4 else ICMPV6
 
 
 def returned_by_host(node: LocalNode, family: Family) -> Iterator[Flow]:
@@ -128,7 +150,7 @@ def state() -> Iterator[Flow]:
         why="untranslated or out of its connection's window: passing it on would break that connection"
     )
     yield L2_FORWARDING_OUT.flow(TOP, INVALID).drop(
-        why="its connection could not be translated, as no port is free: untranslated it must not leave"
+        why="connection tracking could not translate it: it must not leave untranslated"
     )
     yield CONNTRACK_STATE.flow(MISS).then(goto(L3_FORWARDING), why="new or known: on to where it belongs")
 
@@ -145,7 +167,7 @@ def commit(node: LocalNode, family: Family) -> Iterator[Flow]:
         why="a Pod's first packet to the outside: from now on this connection leaves as the Node",
     )
     yield CONNTRACK_COMMIT.flow(HIGH, ip(family), SNAT, UNTRACKED).drop(
-        why="cannot be translated, and must not leave with a Pod's address"
+        why="from a Pod to the outside in a protocol that this datapath cannot track: it must not leave untranslated"
     )
     yield CONNTRACK_COMMIT.flow(NORMAL, ip(family), NEW, CT_SERVICE.unset).then(
         Ct(POD_ZONE, commit=True),

@@ -46,6 +46,8 @@ class Datapath:
     families: tuple[Family, ...]
     transports: tuple[int, ...]  # what connection tracking knows, beside ICMP echoes
     portless: tuple[int, ...]  # what it knows by addresses alone: `sctp` tells those connections apart
+    others: bool  # whether it tracks protocols that have no ports, by their addresses
+    passes_untranslated: bool  # where no port is free, ct reports the packet as new and leaves it untranslated
     reassembles: bool  # what comes in fragments leaves connection tracking as one; else flows meet them, without ports
     icmp_errors: bool  # whether it also knows the connection that an ICMP error is about
     # When it translates an outer address of an ICMPv6 error, it also adjusts what it takes for the checksum of TCP or
@@ -64,6 +66,8 @@ DATAPATHS = {
         families=(Family.IPV4, Family.IPV6),
         transports=(TCP, UDP, SCTP),
         portless=(),
+        others=True,
+        passes_untranslated=False,  # the kernel drops it
         reassembles=True,
         icmp_errors=True,
         damages_icmpv6_errors=False,
@@ -79,6 +83,8 @@ DATAPATHS = {
         families=(Family.IPV4,),  # after ct every IPv6 packet takes the slow path, and IPv6 cannot be rewritten
         transports=(TCP, UDP),  # ct drops what it does not know
         portless=(),
+        others=False,
+        passes_untranslated=False,
         reassembles=True,
         icmp_errors=False,  # they come out of ct as invalid
         damages_icmpv6_errors=False,
@@ -96,6 +102,7 @@ USERSPACE = replace(
     name="Linux userspace",
     transports=(TCP, UDP),
     portless=(SCTP,),
+    passes_untranslated=True,
     reassembles=False,
     damages_icmpv6_errors=True,
 )

@@ -174,6 +174,7 @@ CT_ENDPOINT_PORT = LAYOUT.field(CT_LABEL[0:16], "ct-endpoint-port", "the endpoin
 CT_ASKED_PORT = LAYOUT.field(CT_LABEL[16:32], "ct-asked-port", "the port that its client asked")
 
 NEW: Term = CT_STATE(0x21, 0x31)  # +new-inv+trk
+NOT_TRANSLATED: Term = CT_STATE(0x21, 0x71)  # +new-inv+trk-snat: a commit with another source that found no port
 ESTABLISHED_ORIGINAL: Term = CT_STATE(0x20, 0x29)  # -new-rpl+trk: in the direction of the connection's first packet
 ANSWER: Term = CT_STATE(0x28, 0x28)  # +rpl+trk
 ORIGINAL: Term = CT_STATE(0x20, 0x28)  # -rpl+trk

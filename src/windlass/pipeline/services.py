@@ -31,7 +31,7 @@ from windlass.openflow.fields import (
 from windlass.openflow.flows import Bucket, Flow, Group, Translations
 from windlass.openflow.matches import Condition
 from windlass.pipeline import affinity, sctp
-from windlass.pipeline.connections import ANY_FRAGMENT
+from windlass.pipeline.connections import ANY_FRAGMENT, host_protocols
 from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.icmp_errors import ICMP_ERRORS
@@ -142,9 +142,11 @@ def first_packets(node: LocalNode, family: Family) -> Iterator[Flow]:
             TO_NODE.set(), goto(SERVICE_LB), why="a new connection to the Node itself: to a NodePort?"
         )
     if node.serves_node_ports(node.addresses[family].ip):
-        yield UPLINK.flow(LOW, destination(node.addresses[family].ip)).then(
-            goto(NODE_PORT_FILTER), why="to the Node: perhaps to a NodePort"
-        )
+        of_host = [protocol(family, n) for n in host_protocols(family)] if datapath_of(node).others else [()]
+        for transport in of_host:
+            yield UPLINK.flow(LOW, destination(node.addresses[family].ip), transport).then(
+                goto(NODE_PORT_FILTER), why="to the Node: perhaps to a NodePort"
+            )
 
 
 def node_port_addresses(node: LocalNode, family: Family) -> Iterator[IPAddress]:

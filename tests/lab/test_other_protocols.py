@@ -1,0 +1,103 @@
+"""Protocols without ports, and connections without a free port: neither leaves a Node with a Pod's own address."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager, suppress
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+import pytest
+from labnet import needs_root
+
+from windlass.lab import runs, scenarios, sockets
+from windlass.lab.agents import Agents, Programs
+from windlass.lab.directives import Source
+from windlass.lab.labs import LabError
+from windlass.model.families import family_of
+from windlass.pipeline.layout import SNAT_PORTS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from windlass.lab.clusters import Cluster
+
+POD, WORLD = Source(pod="default/client"), Source(external_host="world")
+SO_RCVBUFFORCE = 33  # of Linux; the socket module does not have it
+GRE, ESP, EXPERIMENT = 47, 50, 253
+ADDRESSES = {"192.0.2.80": "10.176.25.11", "2001:db8:192::80": "fd00:10:176:25::11"}  # of the world: as whom Pods come
+CLUSTER = """
+apiVersion: v1
+kind: List
+items:
+  - {apiVersion: v1, kind: Node, metadata: {name: node-1}, spec: {podCIDRs: [172.16.1.0/24, "fd00:172:16:1::/64"]},
+     status: {addresses: [
+       {type: InternalIP, address: 10.176.25.11}, {type: InternalIP, address: "fd00:10:176:25::11"}]}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: client}, spec: {nodeName: node-1}}
+  - {kind: ExternalHost, metadata: {name: world}, spec: {addresses: [192.0.2.80, "2001:db8:192::80"]}}
+  - {kind: Probe, metadata: {name: ping}, spec: {from: {pod: default/client},
+     to: {address: 192.0.2.80}, protocol: ICMP}}
+"""
+
+
+@asynccontextmanager
+async def standing(folder: Path) -> AsyncIterator[Cluster]:
+    try:
+        runs.check_machine(Programs())
+    except LabError as error:
+        pytest.skip(str(error))
+    (folder / "cluster.yaml").write_text(CLUSTER)
+    scenario = scenarios.find_one(folder).read()
+    async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
+        for step, world in scenario.worlds():
+            await cluster.reach(world, step.actions)
+        yield cluster
+
+
+@needs_root
+@pytest.mark.parametrize("protocol", [GRE, ESP, EXPERIMENT])
+async def test_a_pod_speaks_other_protocols_as_its_node(tmp_path, protocol):
+    loop = asyncio.get_running_loop()
+    async with standing(tmp_path) as cluster:
+        for address, node_ip in ADDRESSES.items():
+            family = family_of(ip_address(address))
+            with (
+                sockets.opened(cluster.namespace_of(WORLD), family, socket.SOCK_RAW, protocol) as server,
+                sockets.opened(cluster.namespace_of(POD), family, socket.SOCK_RAW, protocol) as client,
+            ):
+                client.connect((address, 0))
+                await loop.sock_sendall(client, b"\0\0\x08\0question")
+                async with asyncio.timeout(5):
+                    packet, peer = await loop.sock_recvfrom(server, 2000)
+                assert (packet[-8:], peer[0]) == (b"question", node_ip)
+                await loop.sock_sendto(server, b"\0\0\x08\0response", (node_ip, 0))
+                async with asyncio.timeout(5):
+                    assert (await loop.sock_recv(client, 2000))[-8:] == b"response"
+
+
+@needs_root
+async def test_a_connection_that_finds_no_port_is_dropped(tmp_path):
+    """Datagrams from more ports than a destination has for this Node: none comes with the Pod's own address."""
+    beyond = 500
+    loop = asyncio.get_running_loop()
+    async with standing(tmp_path) as cluster:
+        address, node_ip = next(iter(ADDRESSES.items()))
+        family = family_of(ip_address(address))
+        with sockets.opened(cluster.namespace_of(WORLD), family, socket.SOCK_DGRAM) as server:
+            server.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
+            server.bind((address, 53))
+            seen: list[tuple[str, int]] = []
+            for port in range(20_000, 20_000 + SNAT_PORTS[1] - SNAT_PORTS[0] + 1 + beyond):
+                with sockets.opened(cluster.namespace_of(POD), family, socket.SOCK_DGRAM) as client:
+                    client.bind(("", port))
+                    await loop.sock_sendto(client, b"?", (address, 53))
+                with suppress(BlockingIOError):
+                    while True:
+                        seen.append(server.recvfrom(10)[1])
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    while True:
+                        seen.append((await loop.sock_recvfrom(server, 10))[1])
+        assert {host for host, _ in seen} == {node_ip}
