@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import re
 import socket
 from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
+import aiohttp
 import pytest
 from labnet import needs_root
 
-from windlass.lab import runs, scenarios, sockets
+from windlass.lab import ovs, runs, scenarios, sockets
 from windlass.lab.agents import Agents, Programs
 from windlass.lab.directives import Source
 from windlass.lab.labs import LabError
@@ -32,6 +35,8 @@ CLUSTER = """
 apiVersion: v1
 kind: List
 items:
+  - {apiVersion: v1, kind: ConfigMap, metadata: {name: windlass-config, namespace: kube-system},
+     data: {windlass.yaml: "auditSeconds: 1"}}
   - {apiVersion: v1, kind: Node, metadata: {name: node-1}, spec: {podCIDRs: [172.16.1.0/24, "fd00:172:16:1::/64"]},
      status: {addresses: [
        {type: InternalIP, address: 10.176.25.11}, {type: InternalIP, address: "fd00:10:176:25::11"}]}}
@@ -79,20 +84,28 @@ async def test_a_pod_speaks_other_protocols_as_its_node(tmp_path, protocol):
 
 @needs_root
 async def test_a_connection_that_finds_no_port_is_dropped(tmp_path):
-    """Datagrams from more ports than a destination has for this Node: none comes with the Pod's own address."""
+    """Datagrams from more ports than a destination has for this Node: none comes with the Pod's own address.
+
+    In user space the agent says so; the kernel counts it among others' failures, which are not this Node's alone.
+    """
     beyond = 500
     loop = asyncio.get_running_loop()
     async with standing(tmp_path) as cluster:
         address, node_ip = next(iter(ADDRESSES.items()))
         family = family_of(ip_address(address))
+        ports = itertools.count(20_000)
+
+        async def send() -> None:
+            with sockets.opened(cluster.namespace_of(POD), family, socket.SOCK_DGRAM) as client:
+                client.bind(("", next(ports)))
+                await loop.sock_sendto(client, b"?", (address, 53))
+
         with sockets.opened(cluster.namespace_of(WORLD), family, socket.SOCK_DGRAM) as server:
             server.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
             server.bind((address, 53))
             seen: list[tuple[str, int]] = []
-            for port in range(20_000, 20_000 + SNAT_PORTS[1] - SNAT_PORTS[0] + 1 + beyond):
-                with sockets.opened(cluster.namespace_of(POD), family, socket.SOCK_DGRAM) as client:
-                    client.bind(("", port))
-                    await loop.sock_sendto(client, b"?", (address, 53))
+            for _ in range(SNAT_PORTS[1] - SNAT_PORTS[0] + 1 + beyond):
+                await send()
                 with suppress(BlockingIOError):
                     while True:
                         seen.append(server.recvfrom(10)[1])
@@ -101,3 +114,16 @@ async def test_a_connection_that_finds_no_port_is_dropped(tmp_path):
                     while True:
                         seen.append((await loop.sock_recvfrom(server, 10))[1])
         assert {host for host, _ in seen} == {node_ip}
+        if ovs.datapath_type() == "netdev":
+            async with asyncio.timeout(20):
+                while "pool pods: " not in await told(cluster, "/healthz"):
+                    await send()
+            (dropped,) = re.findall(r'exhausted_total{pool="pods"} (\S+)', await told(cluster, "/metrics"))
+            assert float(dropped) >= beyond
+
+
+async def told(cluster: Cluster, path: str) -> str:
+    """The agent's answer."""
+    connector = aiohttp.UnixConnector(str(cluster.lab.node_folder("node-1") / "run" / "agent.sock"))
+    async with aiohttp.ClientSession(connector=connector) as session, session.get(f"http://agent{path}") as answer:
+        return await answer.text()

@@ -233,6 +233,11 @@ CASES = {
         ("OFPST_FLOW request", "table=41"),
         lambda: ken.OFPFlowDescStatsRequest(Datapath, table_id=41),
     ),
+    "flow dump of one cookie": Case(
+        flows.dump_request(XID, 41, cookie=0xABC),
+        ("OFPST_FLOW request", "table=41"),
+        lambda: ken.OFPFlowDescStatsRequest(Datapath, table_id=41, cookie=0xABC, cookie_mask=(1 << 64) - 1),
+    ),
     "group added": Case(
         groups.add(GROUP, XID),
         (

@@ -42,6 +42,7 @@ from windlass.agent.pods import BridgePorts, PodFlows, present_pods
 from windlass.agent.readings import Reading
 from windlass.agent.samples import probes
 from windlass.agent.serving import Place, Serving, unhurried
+from windlass.agent.snat_pools import SnatPools
 from windlass.agent.status import Status
 from windlass.agent.switching import Switch
 from windlass.agent.tunnelling import Tunnelling
@@ -98,10 +99,11 @@ class Agent:
     def __init__(self, config: Config, host: Host, source: Source) -> None:
         self.config = config
         self.status = Status()
-        self.exposition = Exposition(self, [*probes(config), self._count_rejects])
         self._source = source
         self._host = host
         self._switch = Switch(str(config.openflow_socket), self.report, self._switch_lost)
+        self._snat_pools = SnatPools(self._switch, self.report, counts=config.is_userspace)
+        self.exposition = Exposition(self, [*probes(config), self._count_rejects, self._snat_pools.readings])
         self._hosting = Hosting(host, self.report, self._look_again)
         self._serving = Serving(Path(config.state_directory))
         self._forgetting = Forgetting(self._serving, self._switch)
@@ -279,6 +281,7 @@ class Agent:
         while True:
             await asyncio.sleep(self.config.audit_seconds)
             await self._switch.audit()
+            await self._snat_pools.check()
             if self._adapter is not None:
                 with suppress(HostError):  # the next pass meets it, too, and reports it
                     await self._check_host(self._adapter, database)

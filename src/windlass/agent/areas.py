@@ -19,6 +19,7 @@ class Area(StrEnum):
     SWITCH = "switch"  # Open vSwitch: away, or it refused flows
     DATAPATH = "datapath"  # flows that the datapath cannot carry out
     CONNECTIONS = "connections"  # conntrack entries that could not be removed
+    SNAT_PORTS = "SNAT ports"  # connections that found no free port
     PORTS = "ports"  # of Pods, on the bridge
     POD_PORTS = "lost ports"  # of Pods: their records on disk, and making them again
     TUNNEL_ROUTES = "tunnel routes"

@@ -160,6 +160,20 @@ CONNTRACK_FAILURES = _counter(
     "reason",
 )
 
+SNAT_PORTS = _gauge(
+    "windlass_snat_ports",
+    "Ports for SNAT, by pool; each destination (address, port and protocol) has all of them. pods: Pods to the outside "
+    "as the Node; services: clients of Services to endpoints outside as the Node; host-endpoints: clients of Services "
+    "to endpoints on this host; gateway: clients of Services from outside as the gateway",
+    "pool",
+)
+SNAT_PORTS_EXHAUSTED = _counter(
+    "windlass_snat_ports_exhausted_total",
+    "Packets of new connections dropped because no SNAT port to their destination was free, by pool. On the userspace "
+    "datapath; the kernel counts them as insert_failed in windlass_conntrack_failures_total",
+    "pool",
+)
+
 # --- Pods that come and go ---
 
 CNI_DURATION = _histogram(

@@ -21,6 +21,7 @@ from windlass.openflow.wire.ports import PortStatus
 from windlass.pipeline.datapaths import datapath_of, violations
 from windlass.program import AnyPart, Kind, Owner, Program, changed_owners, owners, part
 from windlass.switch.connection import ConnectionLostError
+from windlass.switch.packet_counts import PacketCounts
 from windlass.switch.programs import Counters, InstalledProgram
 from windlass.switch.streams import SwitchUnreachableError
 
@@ -106,6 +107,10 @@ class Switch:
         """Brings `rejects` up to date with what the switch has counted."""
         if self._installed:
             self._answers.rejects.suppressed = await self._installed.packets_suppressed()
+
+    async def count(self, counts: PacketCounts) -> None:
+        if self._installed:
+            await self._installed.count(counts)
 
     async def packet_out(self, packet: bytes, in_port: int, does: Actions) -> None:
         if self._installed:

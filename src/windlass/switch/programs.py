@@ -51,6 +51,7 @@ from windlass.switch.connection import (
 )
 from windlass.switch.learned import forget_idle, group_of, is_learned
 from windlass.switch.meters import HeldMeters
+from windlass.switch.packet_counts import PacketCounts
 from windlass.switch.packet_limits import PACKETS_PER_SECOND, PacketLimit
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to connect; the socket is local, trying is cheap
@@ -186,6 +187,12 @@ class InstalledProgram:
             with suppress(ConnectionLostError, OpenFlowError):
                 await self._meters.count(self._connection)
         return self._meters.dropped + self._limit.refused
+
+    async def count(self, counts: PacketCounts) -> None:
+        """Brings the counts up to date; while the switch is away they stay as they are."""
+        if self._connection is not None:
+            with suppress(ConnectionLostError, OpenFlowError):
+                await counts.update(self._connection)
 
     async def forget_connections(self, stale: Iterable[Flush]) -> str:
         """Has the switch forget tracked connections; why it refused, if so. ConnectionLostError while it is away."""

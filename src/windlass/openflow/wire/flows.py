@@ -34,7 +34,8 @@ class EncodedFlow(Struct, frozen=True, gc=False):
 
 _CONTENT = struct.Struct("!BHH")
 _DIGEST = struct.Struct("!Q")
-_NOT_DIGESTS = (0, (1 << 64) - 1)  # what a flow has by default, and "any cookie" in requests
+_ALL_BITS = (1 << 64) - 1
+_NOT_DIGESTS = (0, _ALL_BITS)  # what a flow has by default, and "any cookie" in requests
 
 
 def encode(flow: Flow) -> EncodedFlow:
@@ -89,8 +90,11 @@ def _delete(command: int, table: int, priority: int, match: bytes, xid: int) -> 
     # fmt: on
 
 
-def dump_request(xid: int, table: int = ALL_TABLES) -> bytes:
-    body = struct.pack("!B3xII4xQQ", table, _ANY, _ANY, 0, 0) + matches.structure(b"")
+def dump_request(xid: int, table: int = ALL_TABLES, cookie: int | None = None) -> bytes:
+    """Asks for the flows of one table or all, of one cookie or any."""
+    any_cookie = (0, 0)
+    wanted = any_cookie if cookie is None else (cookie, _ALL_BITS)
+    body = struct.pack("!B3xII4xQQ", table, _ANY, _ANY, *wanted) + matches.structure(b"")
     return multipart_request(Part.FLOWS, xid, body)
 
 
@@ -123,17 +127,42 @@ class LearnedFlow(Struct, frozen=True, gc=False):
 
 
 _IDLE_TIMEOUT = struct.Struct("!8xH")
-_IDLE_TIME = struct.pack("!HBB", 0x8002, 1 << 1, 8)  # one of the statistics: seconds, nanoseconds
-_SECONDS = struct.Struct("!I")
+_OXS = struct.Struct("!HBB")  # class, field and flag, length
+_BASIC = 0x8002  # the class of OpenFlow's own statistics
+_IDLE_TIME, _PACKET_COUNT = 1, 4  # fields
+_SECONDS = struct.Struct("!I4x")  # and nanoseconds
+_COUNT = struct.Struct("!Q")
 
 
 def learned(body: bytes) -> Iterator[LearnedFlow]:
     """The flows in one part of the answer to a dump request, with their idleness."""
+    for flow, offset in _with_offsets(body):
+        idle = _statistic(body, offset, flow, _IDLE_TIME, _SECONDS)
+        yield LearnedFlow(flow, idle, _IDLE_TIMEOUT.unpack_from(body, offset)[0])
+
+
+def counted(body: bytes) -> Iterator[tuple[EncodedFlow, int]]:
+    """The flows in one part of the answer to a dump request, each with the number of packets that matched it."""
+    for flow, offset in _with_offsets(body):
+        yield flow, _statistic(body, offset, flow, _PACKET_COUNT, _COUNT)
+
+
+def _with_offsets(body: bytes) -> Iterator[tuple[EncodedFlow, int]]:
     offset = 0
     for flow in dumped(body):
-        statistics = offset + 24 + (len(flow.match) + 4 + 7 & ~7)
-        length = _STATISTICS.unpack_from(body, statistics)[0]
-        place = body.find(_IDLE_TIME, statistics, statistics + length)
-        idle = _SECONDS.unpack_from(body, place + 4)[0] if place >= 0 else 0
-        yield LearnedFlow(flow, idle, _IDLE_TIMEOUT.unpack_from(body, offset)[0])
+        yield flow, offset
         offset += _DUMPED.unpack_from(body, offset)[0]
+
+
+def _statistic(body: bytes, offset: int, flow: EncodedFlow, field: int, value: struct.Struct) -> int:
+    """One statistic of the flow at this offset; 0 if the switch does not give it."""
+    start = offset + 24 + (len(flow.match) + 4 + 7 & ~7)
+    place, end = start + 4, start + _STATISTICS.unpack_from(body, start)[0]
+    while place + _OXS.size <= end:
+        kind, field_and_flag, length = _OXS.unpack_from(body, place)
+        place += _OXS.size
+        if (kind, field_and_flag >> 1, length) == (_BASIC, field, value.size):
+            (found,) = value.unpack_from(body, place)
+            return int(found)
+        place += length
+    return 0

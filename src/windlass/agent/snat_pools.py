@@ -1,0 +1,45 @@
+"""Connections that were dropped because no port was free for their SNAT: counted for metrics, reported as a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from windlass.agent import metrics
+from windlass.agent.areas import Area
+from windlass.agent.readings import Reading
+from windlass.agent.switching import Switch
+from windlass.pipeline.exhaustion import POOLS, Pool
+from windlass.switch.packet_counts import PacketCounts
+
+
+class SnatPools:
+    """`counts` is False where the datapath drops such packets by itself: the kernel counts them as `insert_failed`."""
+
+    def __init__(self, switch: Switch, report: Callable[[Area, Iterable[str]], object], *, counts: bool) -> None:
+        self._switch = switch
+        self._report = report
+        self._counts = PacketCounts({pool.name: pool.flow() for pool in POOLS} if counts else {})
+        self._checked: dict[str, int] | None = None  # the totals at the last check; None: there was none
+
+    async def readings(self) -> Iterable[Reading]:
+        await self._switch.count(self._counts)
+        sizes = [Reading(metrics.SNAT_PORTS, pool.size, (pool.name,)) for pool in POOLS]
+        return [
+            *sizes,
+            *(Reading(metrics.SNAT_PORTS_EXHAUSTED, total, (pool,)) for pool, total in self._counts.totals.items()),
+        ]
+
+    async def check(self) -> None:
+        """Reports each pool that had no free port since the last check."""
+        await self._switch.count(self._counts)
+        before, self._checked = self._checked, dict(self._counts.totals)
+        grown = {pool: total - (before or self._checked)[pool] for pool, total in self._checked.items()}
+        self._report(Area.SNAT_PORTS, [_sentence(pool, grown[pool.name]) for pool in POOLS if grown.get(pool.name)])
+
+
+def _sentence(pool: Pool, packets: int) -> str:
+    return (
+        f"pool {pool.name}: {packets:,} packets of new connections were dropped since the last audit, because all "
+        f"{pool.size:,} SNAT ports to their destination are in use ({pool.clients}); "
+        "reuse connections, or spread them over more Nodes or more destination addresses"
+    )
