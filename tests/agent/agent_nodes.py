@@ -25,6 +25,7 @@ from windlass.lab.segments import Machine
 from windlass.lab.underlays import Underlay
 
 PATIENCE = seconds(20.0)
+PLUGIN = Path(__file__).parents[2] / "build" / "cni" / "windlass-cni"
 NODE = {
     "apiVersion": "v1",
     "kind": "Node",
@@ -124,10 +125,23 @@ class AgentNode:
         environment = {"PATH": "/usr/bin:/usr/sbin:/bin:/sbin", **self.switch.environment}
         return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
 
-    def run(self, *command: str) -> str:
+    def run(self, *command: str, stdin: str = "") -> str:
         """A command on the Node."""
         with namespaces.entered(namespaces.path_of(self.namespace)):
-            return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            return subprocess.run(command, input=stdin, check=True, capture_output=True, text=True).stdout
+
+    async def attach_pod(self, sandbox: str) -> None:
+        environment = {
+            "CNI_COMMAND": "ADD",
+            "CNI_CONTAINERID": "c1",
+            "CNI_NETNS": str(namespaces.path_of(sandbox)),
+            "CNI_IFNAME": "eth0",
+            "CNI_PATH": "/usr/lib/cni",
+            "CNI_ARGS": "K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod-1",
+        }
+        config = {"cniVersion": "1.0.0", "name": "w", "type": "w", "agentSocket": str(self.folder / "run" / "cni.sock")}
+        command = ["env", *(f"{key}={value}" for key, value in environment.items()), str(PLUGIN)]
+        await asyncio.to_thread(self.run, *command, stdin=json.dumps(config))
 
     def answers(self, address: str = "10.176.25.11") -> bool:
         """Does the Node answer its router? No one listens at the port: a machine that is there refuses."""

@@ -13,9 +13,11 @@ from windlass.agent.config import Config, ConfigError, DatapathType, LogFormat, 
 from windlass.model.nodes import TrafficMode, TunnelType
 
 OPTIONS = (
-    "apiServer, auditSeconds, bridge, datapathType, gateway, healthzBindAddress, ipamPlugin, kubeconfig, logFormat, "
-    "logLevel, manifests, metricsBindAddress, mtu, nodeName, nodePortAddresses, nodePortRange, ovsRunDirectory, "
-    "runDirectory, serviceCIDRs, stateDirectory, trafficMode, tunnel, tunnelType, uplink"
+    "apiServer, auditSeconds, bridge, conntrackMaxPerCore, conntrackMin, conntrackTcpCloseWaitSeconds, "
+    "conntrackTcpEstablishedSeconds, conntrackUdpSeconds, conntrackUdpStreamSeconds, datapathType, gateway, "
+    "healthzBindAddress, ipamPlugin, kubeconfig, logFormat, logLevel, manifests, metricsBindAddress, mtu, nodeName, "
+    "nodePortAddresses, nodePortRange, ovsRunDirectory, runDirectory, "
+    "serviceCIDRs, stateDirectory, trafficMode, tunnel, tunnelType, uplink"
 )
 
 
@@ -63,7 +65,8 @@ def test_a_file_with_everything(tmp_path):
         "nodePortAddresses: [10.0.0.0/8, 'fd00::/8']\nbridge: br0\nuplink: eth1\ngateway: gw\ntunnel: tun\nmtu: 1400\n"
         "manifests: /etc/windlass/manifests\nrunDirectory: /tmp/run\nstateDirectory: /tmp/state\n"
         "ovsRunDirectory: /tmp/ovs\nipamPlugin: /usr/lib/cni/host-local\nauditSeconds: 5\n"
-        "logFormat: text\nlogLevel: debug\n"
+        "logFormat: text\nlogLevel: debug\nconntrackMaxPerCore: 0\nconntrackMin: 1\nconntrackTcpEstablishedSeconds: 2\n"
+        "conntrackTcpCloseWaitSeconds: 3\nconntrackUdpSeconds: 4\nconntrackUdpStreamSeconds: 5\n"
     )
     assert load(file) == Config(
         node_name="node-7",
@@ -84,6 +87,12 @@ def test_a_file_with_everything(tmp_path):
         audit_seconds=5,
         log_format=LogFormat.TEXT,
         log_level=LogLevel.DEBUG,
+        conntrack_max_per_core=0,
+        conntrack_min=1,
+        conntrack_tcp_established_seconds=2,
+        conntrack_tcp_close_wait_seconds=3,
+        conntrack_udp_seconds=4,
+        conntrack_udp_stream_seconds=5,
     )
 
 

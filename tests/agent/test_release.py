@@ -23,7 +23,6 @@ from windlass.lab.underlays import Underlay, make_namespace
 
 pytestmark = requires_ovs
 
-PLUGIN = Path(__file__).parents[2] / "build" / "cni" / "windlass-cni"
 WINDLASS = str(Path(sys.executable).with_name("windlass"))
 NODE_IPS = ("10.176.25.11", "fd00:25::11")
 NODE = {
@@ -91,19 +90,6 @@ class ReleasedNode(AgentNode):
             found["offloads"] = [self.run("ethtool", "-k", nic) for nic in ("eth0", "eth1")]
         found["sysctls"] = [line for line in self.run("sysctl", "-a", check=False).splitlines() if not _VOLATILE(line)]
         return found
-
-    async def attach_pod(self, sandbox: str) -> None:
-        environment = {
-            "CNI_COMMAND": "ADD",
-            "CNI_CONTAINERID": "c1",
-            "CNI_NETNS": str(namespaces.path_of(sandbox)),
-            "CNI_IFNAME": "eth0",
-            "CNI_PATH": "/usr/lib/cni",
-            "CNI_ARGS": "K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod-1",
-        }
-        config = {"cniVersion": "1.0.0", "name": "w", "type": "w", "agentSocket": str(self.folder / "run" / "cni.sock")}
-        command = ["env", *(f"{key}={value}" for key, value in environment.items()), str(PLUGIN)]
-        await asyncio.to_thread(self.run, *command, stdin=json.dumps(config))
 
     def release_command(self, *options: str) -> list[str]:
         folders = [f"--{name}={self.folder / name}" for name in ("binaries", "configurations")]

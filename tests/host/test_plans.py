@@ -20,6 +20,8 @@ from windlass.host.plans import (
     Neighbour,
     NodePort,
     Route,
+    Tracking,
+    TrackingSetting,
     diff,
     plan,
     plan_peer,
@@ -146,9 +148,14 @@ mtus = st.sampled_from([1450, 1500])
 families = st.frozensets(st.sampled_from(Family))
 
 
+tracking = st.lists(
+    st.builds(TrackingSetting, st.sampled_from(Tracking), st.integers(1, 3)), unique_by=lambda s: s.what
+).map(frozenset)
+
+
 def plans(settings: st.SearchStrategy[InterfaceSettings]) -> st.SearchStrategy[HostPlan]:
     each = st.lists(settings, unique_by=lambda s: s.name).map(frozenset)
-    return st.builds(HostPlan, each, st.frozensets(items))
+    return st.builds(HostPlan, each, st.frozensets(items), tracking)
 
 
 wishes = plans(
@@ -175,7 +182,9 @@ def applied(installed: HostPlan, change: HostChange) -> HostPlan:
             if getattr(wanted, name) is not None
         }
         settings[wanted.name] = replace(now, **named, forwards=now.forwards | wanted.forwards)
-    return HostPlan(frozenset(settings.values()), installed.items - change.removed | change.added)
+    tracked = {s.what: s for s in (*installed.tracking, *change.tracking)}
+    items = installed.items - change.removed | change.added
+    return HostPlan(frozenset(settings.values()), items, frozenset(tracked.values()))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
@@ -189,6 +198,21 @@ def test_applying_the_difference_gives_the_desired_state_whatever_was_installed(
     # And it names nothing that holds already.
     assert not change.removed & desired.items
     assert not change.added & installed.items
+
+
+def test_connection_tracking_is_changed_where_it_can_be_and_its_limit_is_only_raised():
+    def tracked(**values: int) -> HostPlan:
+        return HostPlan(tracking=frozenset(TrackingSetting(Tracking[name], value) for name, value in values.items()))
+
+    desired = tracked(LIMIT=1000, TCP_ESTABLISHED=86400, TCP_CLOSE_WAIT=3600)
+    for installed, change in (
+        (tracked(), tracked()),  # nothing can be set
+        (tracked(TCP_CLOSE_WAIT=60, UDP=30), tracked(TCP_CLOSE_WAIT=3600)),
+        (tracked(LIMIT=999, TCP_ESTABLISHED=432000), tracked(LIMIT=1000, TCP_ESTABLISHED=86400)),
+        (tracked(LIMIT=1001, TCP_ESTABLISHED=86400), tracked()),
+    ):
+        assert diff(installed, desired) == HostChange(tracking=change.tracking)
+    assert tracked(UDP=30) | tracked(LIMIT=1) == tracked(UDP=30, LIMIT=1)
 
 
 def test_from_a_plan_to_itself_there_is_nothing_to_do():

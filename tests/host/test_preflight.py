@@ -89,6 +89,13 @@ def test_what_the_configuration_does_not_need_does_not_hurt():
     assert [finding.check for finding in findings(small, user_space)] == ["conntrack"]
 
 
+def test_a_limit_that_the_agent_raises_does_not_hurt():
+    small = replace(SOUND, connections=Connections(65_536, 65_000, can_be_raised=True))
+    assert findings(small, replace(INTENT, connections=131_072)) == ()
+    assert len(findings(small, INTENT)) == 1
+    assert len(findings(replace(SOUND, connections=Connections(65_536)), replace(INTENT, connections=131_072))) == 1
+
+
 def test_a_configured_mtu_must_fit_into_the_tunnel():
     (finding,) = findings(SOUND, replace(INTENT, mtu=1500))
     assert "Set `mtu` to 1450 or less" in finding.remedy

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from windlass.agent import api, preflights, scraping
+from windlass.agent import api, limits, preflights, scraping
 from windlass.agent.answers import Rejects
 from windlass.agent.areas import Area
 from windlass.agent.citizens import Citizen
@@ -337,8 +337,10 @@ class Agent:
         await unhurried(self._serving.claiming(Place(node, names, cidrs, spec.gateway_mtu or adapter.mtu)))
         userspace, mtu = self.config.is_userspace, self.config.mtu or None
         desired = plan(state, names, adapter.mtu, userspace=userspace, configured_mtu=mtu)
-        await self._hosting.hold(names, desired | self._serving.host_plan())
-        if self.config.is_userspace and spec.tunnel:
+        await self._hosting.hold(names, desired | self._serving.host_plan() | limits.host_plan(self.config))
+        if userspace:
+            await limits.raise_switch_limit(self.config)
+        if userspace and spec.tunnel:
             ends = tunnel_ends(node, known_peers.values())
             await self._tunnels.hold(adapter, ends, node.ports.tunnel, self.counters.syncs)
         if self._adapter is None or self._adapter.name != adapter.name:

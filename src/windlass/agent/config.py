@@ -82,6 +82,19 @@ class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw
     tunnel: InterfaceName = "windlass-tun0"
     # The MTU of Pods. 0: the uplink's, less what the tunnel adds.
     mtu: Annotated[int, Meta(ge=0, le=65535)] = 0
+    # How many connections the Node can track, for each of its CPUs; a lower limit is raised to this. 0: the limit stays
+    # as it is.
+    conntrack_max_per_core: Annotated[int, Meta(ge=0)] = 32768
+    # How many connections it can track at least, however few CPUs it has, unless conntrackMaxPerCore is 0.
+    conntrack_min: Annotated[int, Meta(ge=0)] = 131072
+    # How long, in seconds, the kernel remembers an idle TCP connection that is established. 0: as it does now.
+    conntrack_tcp_established_seconds: Annotated[int, Meta(ge=0, le=2147483)] = 86400
+    # The same for a TCP connection that one side has closed and the other has not (CLOSE_WAIT).
+    conntrack_tcp_close_wait_seconds: Annotated[int, Meta(ge=0, le=2147483)] = 3600
+    # The same for a UDP connection that was not answered. 0: as the kernel does now.
+    conntrack_udp_seconds: Annotated[int, Meta(ge=0, le=2147483)] = 0
+    # The same for a UDP connection that was answered. 0: as the kernel does now.
+    conntrack_udp_stream_seconds: Annotated[int, Meta(ge=0, le=2147483)] = 0
     # A folder or file of Kubernetes manifests to take the cluster's state from. Empty: from its API server.
     manifests: str = ""
     # How to reach the API server, as kubectl does. Empty: with the service account of the Pod that the agent runs in.

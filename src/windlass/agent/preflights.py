@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from windlass.agent.config import Config
+from windlass.agent.limits import connection_limit
 from windlass.host.preflight import Connections, Facts, Finding, Intent, Severity, findings
 from windlass.host.protocol import Host, HostError
 from windlass.model.nodes import TrafficMode
@@ -26,6 +27,7 @@ def intent(config: Config) -> Intent:
         tunnel=None if config.traffic_mode is TrafficMode.NO_ENCAP else config.tunnel_type,
         userspace=config.is_userspace,
         mtu=config.mtu or None,
+        connections=connection_limit(config),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
 from ipaddress import ip_interface
 from typing import TypeVar
 
@@ -45,6 +46,28 @@ class InterfaceSettings:
     accepts_own_source: bool | None = None  # packets that come in with an address of this host as their source
     offloads: bool | None = None  # checksums and segmentation left to the device
     kernel_ingress: bool | None = None  # False: what comes in is for the switch alone
+
+
+class Tracking(Enum):
+    """What can be set about how the host tracks connections."""
+
+    LIMIT = "the limit of tracked connections"  # this many or more
+    TCP_ESTABLISHED = "the timeout of established TCP connections"  # all timeouts in seconds
+    TCP_CLOSE_WAIT = "the timeout of TCP connections in CLOSE_WAIT"
+    UDP = "the timeout of UDP connections without an answer"
+    UDP_STREAM = "the timeout of UDP connections with answers"
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingSetting:
+    what: Tracking
+    value: int
+
+    def __str__(self) -> str:
+        return f"{self.what.value} to {self.value}"
+
+    def holds(self, now: int) -> bool:
+        return now >= self.value if self.what is Tracking.LIMIT else now == self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +156,10 @@ class HostPlan:
 
     settings: frozenset[InterfaceSettings] = frozenset()
     items: frozenset[Item] = frozenset()
+    tracking: frozenset[TrackingSetting] = frozenset()
 
     def __or__(self, other: HostPlan) -> HostPlan:
-        return HostPlan(self.settings | other.settings, self.items | other.items)
+        return HostPlan(self.settings | other.settings, self.items | other.items, self.tracking | other.tracking)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +169,10 @@ class HostChange:
     settings: tuple[InterfaceSettings, ...] = ()  # each names only what must become different
     removed: frozenset[Item] = frozenset()
     added: frozenset[Item] = frozenset()
+    tracking: frozenset[TrackingSetting] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.settings or self.removed or self.added)
+        return bool(self.settings or self.removed or self.added or self.tracking)
 
 
 def plan(
@@ -203,11 +228,13 @@ def gateway_address(node: LocalNode, family: Family) -> IPInterface:
 def diff(installed: HostPlan, desired: HostPlan) -> HostChange:
     """Also between two plans of one owner: then it is the change of that owner alone."""
     now = {settings.name: settings for settings in installed.settings}
+    tracked = {setting.what: setting.value for setting in installed.tracking}  # those that can be set on this host
     different = (_missing(now.get(wanted.name), wanted) for wanted in desired.settings)
     return HostChange(
         settings=tuple(sorted((s for s in different if s != InterfaceSettings(s.name)), key=lambda s: s.name)),
         removed=installed.items - desired.items,
         added=desired.items - installed.items,
+        tracking=frozenset(s for s in desired.tracking if s.what in tracked and not s.holds(tracked[s.what])),
     )
 
 

@@ -60,6 +60,7 @@ class Intent:
     tunnel: TunnelType | None  # None in noEncap
     userspace: bool
     mtu: int | None = None  # of Pods; None: the NIC's, less what the tunnel adds
+    connections: int = 0  # that the Node can track at least: the agent raises a lower limit; 0: it does not
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Connections:
 
     limit: int
     used: int = 0
+    can_be_raised: bool = False  # by the agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +187,14 @@ def forwarding(facts: Facts, intent: Intent) -> Iterator[Finding]:
 
 
 def connection_limits(facts: Facts, intent: Intent) -> Iterator[Finding]:
-    yield from _limit(facts.connections, "the kernel", "sysctl -w net.netfilter.nf_conntrack_max=")
+    wanted = intent.connections
+    yield from _limit(facts.connections, wanted, "the kernel", "sysctl -w net.netfilter.nf_conntrack_max=")
     if intent.userspace:
-        yield from _limit(facts.switch_connections, "Open vSwitch", "ovs-appctl dpctl/ct-set-maxconns ")
+        yield from _limit(facts.switch_connections, wanted, "Open vSwitch", "ovs-appctl dpctl/ct-set-maxconns ")
 
 
-def _limit(table: Connections | None, whose: str, command: str) -> Iterator[Finding]:
-    if table is None:
+def _limit(table: Connections | None, wanted: int, whose: str, command: str) -> Iterator[Finding]:
+    if table is None or (table.can_be_raised and table.limit < wanted):
         return
     if table.limit < ENOUGH_CONNECTIONS:
         yield _warning(

@@ -157,7 +157,8 @@ class Host(Protocol):
 
     async def installed(self, names: HostNames) -> HostPlan:
         """What there is of ours: addresses of the gateway, our routes and neighbours, what Services asked for, settings
-        of the three interfaces. What others have set up is not in it, and so never in a change.
+        of the three interfaces, and those settings of connection tracking that can be changed here. What others have
+        set up is not in it, and so never in a change.
         """
 
     async def apply(self, change: HostChange) -> tuple[str, ...]:

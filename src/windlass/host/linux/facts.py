@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from windlass.host.linux import datapaths, firewalls, records, rtnetlink, settings, uplinks
+from windlass.host.linux import datapaths, firewalls, records, rtnetlink, settings, tracking, uplinks
 from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.route_messages import TABLE_MAIN
 from windlass.host.linux.rtnetlink import Link
@@ -96,7 +96,7 @@ def _connections() -> Connections | None:
         limit, used = (int(settings.read_file(f"netfilter/nf_conntrack_{what}")) for what in ("max", "count"))
     except FileNotFoundError:
         return None
-    return Connections(limit, used)
+    return Connections(limit, used, settings.is_writable(tracking.LIMIT))
 
 
 def _network_configurations(folder: Path) -> tuple[str, ...]:

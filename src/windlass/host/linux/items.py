@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from windlass.host.linux import canaries, rtnetlink, services, settings
+from windlass.host.linux import canaries, rtnetlink, services, settings, tracking
 from windlass.host.linux.formers import Formers
 from windlass.host.linux.netlink import Netlink, told
 from windlass.host.linux.nftables import Nftables
@@ -31,6 +31,7 @@ def installed(netlink: Netlink, nftables: Nftables, names: HostNames) -> HostPla
         items=frozenset(_items(netlink, {link.index: link.name for link in found}, names)).union(
             services.installed(netlink, nftables, names)
         ),
+        tracking=frozenset(tracking.installed()),
     )
 
 
@@ -55,6 +56,7 @@ def apply(netlink: Netlink, nftables: Nftables, formers: Formers, change: HostCh
         except HostError as error:
             problems.append(str(error))
     problems += services.apply(netlink, nftables, formers, change)
+    problems += tracking.write(formers, change.tracking)
     return tuple(problems)
 
 

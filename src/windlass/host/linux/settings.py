@@ -104,6 +104,19 @@ def read_file(name: str) -> str:
     return (_NET / name).read_text().strip()
 
 
+def is_writable(name: str) -> bool:
+    """False where there is no such file, too."""
+    return os.access(_NET / name, os.W_OK)
+
+
+def change_file(formers: Formers, name: str, value: int) -> None:
+    """Sets a sysctl by its name below `net`, and records its former value first."""
+    was = read_file(name)
+    if was != str(value):
+        formers.remember_sysctl(name, was, str(value))
+        (_NET / name).write_text(str(value))
+
+
 def sysctl(family: Family, interface: str, name: str) -> int:
     return int((_CONF[family] / interface / name).read_text())
 
@@ -114,11 +127,7 @@ def set_sysctl(family: Family, interface: str, name: str, value: int) -> None:
 
 def change_sysctl(formers: Formers, family: Family, interface: str, name: str, value: int) -> None:
     """As `set_sysctl`, but for a setting that outlives Windlass: its former value is recorded first."""
-    file = _CONF[family] / interface / name
-    was = file.read_text().strip()
-    if was != str(value):
-        formers.remember_sysctl(str(file.relative_to(_NET)), was, str(value))
-        file.write_text(str(value))
+    change_file(formers, str((_CONF[family] / interface / name).relative_to(_NET)), value)
 
 
 def has(family: Family, interface: str) -> bool:

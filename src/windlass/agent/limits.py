@@ -1,0 +1,43 @@
+"""How many connections the Node tracks, and for how long: by the same rules as kube-proxy.
+
+The kernel tracks the host's own connections, and on the kernel datapath those of Pods. In user space Open vSwitch has a
+table of its own, whose timeouts are not set here.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from windlass.agent.config import Config
+from windlass.host.plans import HostPlan, Tracking, TrackingSetting
+from windlass.switch.controls import ask, control_socket
+from windlass.switch.ovsdb import SwitchRefusedError
+from windlass.switch.streams import SwitchUnreachableError
+
+
+def connection_limit(config: Config, cpus: int | None = None) -> int:
+    """0: it is left as it is."""
+    if not config.conntrack_max_per_core:
+        return 0
+    return max(config.conntrack_min, config.conntrack_max_per_core * (cpus or os.cpu_count() or 1))
+
+
+def host_plan(config: Config) -> HostPlan:
+    wanted = {
+        Tracking.LIMIT: connection_limit(config),
+        Tracking.TCP_ESTABLISHED: config.conntrack_tcp_established_seconds,
+        Tracking.TCP_CLOSE_WAIT: config.conntrack_tcp_close_wait_seconds,
+        Tracking.UDP: config.conntrack_udp_seconds,
+        Tracking.UDP_STREAM: config.conntrack_udp_stream_seconds,
+    }
+    return HostPlan(tracking=frozenset(TrackingSetting(what, value) for what, value in wanted.items() if value))
+
+
+async def raise_switch_limit(config: Config) -> None:
+    """The table of the userspace datapath holds as many. A limit that stays too low is a finding of `preflights`."""
+    wanted = connection_limit(config)
+    with suppress(SwitchRefusedError, SwitchUnreachableError, ValueError):
+        socket = control_socket(config.ovs_run_directory)
+        if wanted and int(await ask(socket, "dpctl/ct-get-maxconns")) < wanted:
+            await ask(socket, "dpctl/ct-set-maxconns", str(wanted))
