@@ -190,10 +190,22 @@ def test_services_that_no_proxy_serves(spec):
     assert ask(found, POD, "10.3.0.3", 8443).backends == {"externalHost/out"}
 
 
+def config(text):
+    metadata = {"name": "windlass-config", "namespace": "kube-system"}
+    return {"kind": "ConfigMap", "metadata": metadata, "data": {"windlass.yaml": text}}
+
+
+@pytest.mark.parametrize("mode", ["noEncap", "hybrid"])
+def test_a_node_is_seen_by_its_own_address_at_its_own_node_port_by_policy_local_where_no_tunnel_leads(mode):
+    found = cluster(service(**VIP, **LOCAL), config(f"trafficMode: {mode}"))
+    assert ask(found, NODE, "10.0.0.1", 30080).seen == {"172.16.1.1", "10.0.0.1"}  # by web-a, which is there, and web-b
+    assert ask(found, NODE, "198.51.100.1").seen == {"172.16.1.1"}
+    by_cluster = cluster(service(), config(f"trafficMode: {mode}"))
+    assert ask(by_cluster, NODE, "10.0.0.1", 30080).seen == {"172.16.1.1"}
+
+
 def test_node_port_addresses_close_the_others():
-    config = {"kind": "ConfigMap", "metadata": {"name": "windlass-config", "namespace": "kube-system"}}
-    config["data"] = {"windlass.yaml": "nodePortAddresses: [10.9.0.0/16]"}
-    found = cluster(service(), config)
+    found = cluster(service(), config("nodePortAddresses: [10.9.0.0/16]"))
     assert ask(found, OUT, "10.9.0.1", 30080).outcome is Outcome.CONNECTED
     assert {ask(found, NODE, ip, 30080).outcome for ip in ("10.0.0.1", "127.0.0.1")} == {Outcome.REFUSED}
 

@@ -133,8 +133,8 @@ FROM_BRIDGE = SOURCE.mark(5, "Bridge")
 FROM_HOST_ENDPOINT = SOURCE.mark(6, "HostEndpoint")  # by the bridge as well: perhaps a Service's answer
 
 SNAT = LAYOUT.flag(reg(0)[17], "snat", "leaves as the Node (set in L3Forwarding, used in ConntrackCommit)")
-MASQUERADE = LAYOUT.flag(reg(0)[18], "masquerade", "a Service's client that must be seen as the gateway (ServiceLB)")
-TO_NODE = LAYOUT.flag(reg(0)[19], "to-node", "addressed to the Node itself: perhaps to a NodePort (ConntrackState)")
+TO_NODE = LAYOUT.flag(reg(0)[18], "to-node", "addressed to the Node itself: perhaps to a NodePort (ConntrackState)")
+MASQUERADE = LAYOUT.flag(reg(0)[19], "masquerade", "a Service's client that must be seen as the gateway (ServiceLB)")
 SNAT_VIRTUAL = LAYOUT.flag(
     reg(0)[20],
     "snat-virtual",
@@ -166,9 +166,13 @@ ND_OPTION = LAYOUT.field(reg(4)[0:8], "nd-option", "its option's type on its way
 POD_ZONE = 65520  # one zone for both families: a connection's addresses tell them apart
 SNAT_ZONE = 65521  # a Service's connection that needs another source as well: one translation per zone and commit
 
+CT_TO_NODE = LAYOUT.flag(CT_MARK[3], "ct-to-node", "a Service's connection that was addressed to the Node itself")
 CT_MASQUERADE = LAYOUT.flag(CT_MARK[4], "ct-masquerade", "a Service's connection whose client is seen as the gateway")
 CT_SERVICE = LAYOUT.flag(CT_MARK[5], "ct-service", "a connection to a Service (0x20, as in the design notes)")
 CT_SNAT = LAYOUT.flag(CT_MARK[6], "ct-snat", "the connection leaves as the Node (0x40, as in the design notes)")
+
+# What a connection to a Service remembers of its first packet: two neighbouring bits, so that one move is enough.
+SERVICE_FLAGS, CT_SERVICE_FLAGS = reg(0)[18:20], CT_MARK[3:5]
 
 CT_ENDPOINT_PORT = LAYOUT.field(CT_LABEL[0:16], "ct-endpoint-port", "the endpoint's port, of an SCTP connection")
 CT_ASKED_PORT = LAYOUT.field(CT_LABEL[16:32], "ct-asked-port", "the port that its client asked")

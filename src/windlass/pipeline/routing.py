@@ -26,6 +26,10 @@ from windlass.openflow.flows import Flow
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import (
     CONNTRACK_COMMIT,
+    CT_MASQUERADE,
+    CT_SERVICE,
+    CT_TO_NODE,
+    FROM_GATEWAY,
     FROM_POD,
     HAIRPIN,
     HIGH,
@@ -131,6 +135,14 @@ def peer_flows(node: LocalNode, peer: Peer) -> Iterator[Flow]:
         if is_direct(node, peer, family):
             yield to_its_pods.then(
                 *out_of_gateway(node), why=f"to a Pod of {peer.name}, as it is: the host knows the way"
+            )
+            # The endpoint answers to the Node IP by the underlay. Through a tunnel no answer to a Node IP is accepted.
+            by_policy_local = (*CT_SERVICE, *CT_TO_NODE, CT_MASQUERADE.unset)
+            itself = (*FROM_GATEWAY, *source(node.gateway(family)))
+            yield L3_FORWARDING.flow(HIGH, itself, by_policy_local, destination(peer.pod_cidrs[family])).then(
+                SNAT.set(),
+                *out_of_gateway(node),
+                why=f"the Node itself by its own NodePort, policy Local, to a Pod of {peer.name}: it sees the Node IP",
             )
         elif (end := tunnel_end(node, peer)) is None:
             yield to_its_pods.drop(why=f"to a Pod of {peer.name}: the two Nodes have no address family in common")

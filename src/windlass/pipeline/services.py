@@ -42,6 +42,7 @@ from windlass.pipeline.layout import (
     CONNTRACK_STATE,
     CT_MASQUERADE,
     CT_SERVICE,
+    CT_SERVICE_FLAGS,
     ESTABLISHED_ORIGINAL,
     FROM_GATEWAY,
     FROM_HOST_ENDPOINT,
@@ -63,6 +64,7 @@ from windlass.pipeline.layout import (
     NORMAL,
     POD_ZONE,
     RELATED_ORIGINAL,
+    SERVICE_FLAGS,
     SERVICE_LB,
     SERVICE_REJECT,
     SERVICE_SNAT_PORT_MASK,
@@ -470,5 +472,5 @@ def group_id(port: ServicePort, number: int, *, local: bool) -> int:
     return port.group + 2 * number + local
 
 
-_MARKS = (CT_SERVICE.set(), Move(MASQUERADE.bits, CT_MASQUERADE.bits))
+_MARKS = (CT_SERVICE.set(), Move(SERVICE_FLAGS, CT_SERVICE_FLAGS))
 _TO_ENDPOINT = Ct(POD_ZONE, L3_FORWARDING.number, commit=True, sets=_MARKS)

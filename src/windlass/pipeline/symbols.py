@@ -180,9 +180,9 @@ def _nat(nat: Nat) -> str:
 
 
 def _bits(bits: Bits, layout: Layout) -> str:
-    for field in layout.fields:
-        if field.bits == bits:
-            return field.name
+    within = [field for field in layout.fields if field.bits.field is bits.field and field.bits.mask & bits.mask]
+    if sum(field.bits.mask for field in within) == bits.mask:  # it is one of them, or several side by side
+        return "+".join(field.name for field in within)
     whole = bits.low == 0 and bits.width == bits.field.bits
     return bits.field.name if whole else f"{bits.field.name}[{bits.low}:{bits.low + bits.width}]"
 

@@ -178,14 +178,21 @@ def _chosen(
         return _nobody_listens(question, f"{why}: its endpoints are there")
     if len(answering) < len(eligible):
         return None  # it depends on which one is chosen
-    seen = [_seen(cluster, question, entry, e, inside=inside, masquerade=masquerade) for e in eligible]
+    seen = [_seen(cluster, question, claim, entry, e, inside=inside, masquerade=masquerade) for e in eligible]
     sticky = claim.service.spec.session_affinity == "ClientIP"
     known = frozenset(s for s in seen if s) if all(seen) else frozenset()
     return Answer(Outcome.CONNECTED, eligible, known, sticky, why=why)
 
 
 def _seen(
-    cluster: Cluster, question: Question, entry: Node, endpoint: Endpoint, *, inside: bool, masquerade: bool
+    cluster: Cluster,
+    question: Question,
+    claim: Claim,
+    entry: Node,
+    endpoint: Endpoint,
+    *,
+    inside: bool,
+    masquerade: bool,
 ) -> str | None:
     """The client's address as the endpoint sees it; None where no rule and no note says."""
     client, family = question.client, question.family
@@ -198,7 +205,19 @@ def _seen(
     pod = _pod(cluster, client)
     if pod and not masquerade:
         return gateway if endpoint.backend == pod.key else PRESERVED  # it cannot answer itself
-    return gateway if endpoint.place is Place.POD else None
+    if endpoint.place is not Place.POD:
+        return None
+    local = claim.kind is Frontend.NODE_PORT and claim.service.spec.external_traffic_policy == "Local"
+    return node_ip if inside and local and _without_tunnel(cluster, entry, endpoint, family) else gateway
+
+
+def _without_tunnel(cluster: Cluster, entry: Node, endpoint: Endpoint, family: Family) -> bool:
+    """Whether the endpoint is a Pod of another Node to which the underlay leads."""
+    other = cluster.nodes[cluster.pods[endpoint.backend].node]
+    if other == entry or cluster.traffic_mode == "encap":
+        return False
+    own, its = entry.main(family), other.main(family)
+    return cluster.traffic_mode == "noEncap" or (own is not None and its is not None and on_one_wire([own], its))
 
 
 def _in_range(cluster: Cluster, question: Question, service: Service) -> bool | None:

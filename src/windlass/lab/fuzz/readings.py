@@ -27,6 +27,7 @@ class Cluster:
     services: Mapping[str, Service]
     slices: tuple[EndpointSlice, ...]
     node_port_networks: tuple[IPNetwork, ...]  # empty: NodePorts are open on all addresses
+    traffic_mode: str
 
 
 def applied(before: Documents, step: Iterable[Document]) -> Documents:
@@ -60,13 +61,15 @@ def identity(document: Document) -> tuple[str, str]:
 def read(documents: Documents) -> Cluster:
     """Objects that cannot be read are left out: the product must say so, and go on."""
     found = list(documents.values())
+    settings = _settings(documents)
     return Cluster(
         {node.name: node for node in _of("Node", Node, found)},
         {host.name: host for host in _of("ExternalHost", Host, found)},
         {pod.key: pod for pod in _of("Pod", Pod, found) if pod.runs},
         {service.key: service for service in _of("Service", Service, found)},
         tuple(_of("EndpointSlice", EndpointSlice, found)),
-        _node_port_networks(documents),
+        tuple(map(ip_network, msgspec.convert(settings.get("nodePortAddresses") or [], list[str]))),
+        str(settings.get("trafficMode") or "encap"),
     )
 
 
@@ -82,10 +85,10 @@ def _of(kind: str, view: type[_T], documents: Iterable[Document]) -> Iterator[_T
                 continue
 
 
-def _node_port_networks(documents: Documents) -> tuple[IPNetwork, ...]:
+def _settings(documents: Documents) -> dict[str, object]:
+    """Of the agents."""
     config = documents.get(("ConfigMap", "kube-system/windlass-config"))
     if config is None:
-        return ()
+        return {}
     text = msgspec.convert(config["data"], dict[str, str])["windlass.yaml"]
-    settings = msgspec.convert(yaml.safe_load(text) or {}, dict[str, object])
-    return tuple(map(ip_network, msgspec.convert(settings.get("nodePortAddresses") or [], list[str])))
+    return msgspec.convert(yaml.safe_load(text) or {}, dict[str, object])
