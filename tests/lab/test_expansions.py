@@ -70,6 +70,13 @@ class TestTables:
         names = [*specs(f'kind: Probes\nspec: {{each: {{"{{family}}-to-web": {row}}}}}')]
         assert names == ["ipv4-to-web", "ipv6-to-web", "ipv4-to-web-udp", "ipv6-to-web-udp"]
 
+    def test_a_target_of_its_own_for_each_family_needs_no_family(self):
+        row = "{to: {loadBalancer: {IPv4: default/web, IPv6: default/web-6}, port: 80}, families: [IPv4, IPv6]}"
+        assert specs(f"kind: Probes\nspec: {{each: {{web: {row}}}}}") == {
+            "web": {"to": {"loadBalancer": "default/web", "port": 80}},
+            "web-ipv6": {"to": {"loadBalancer": "default/web-6", "port": 80}},
+        }
+
     def test_a_choice_without_a_value_leaves_the_field_out(self):
         row = "{to: {pod: default/web, port: {TCP: 80}}, protocols: [TCP, ICMP]}"
         assert specs(f"kind: Probes\nspec: {{each: {{web: {row}}}}}") == {

@@ -128,9 +128,8 @@ def _probes(
             plain = _chosen(spec, {protocol, family, variant.name}, names)
             if protocol != "TCP":
                 plain["protocol"] = protocol
-            to = _mapping(plain.get("to"))
-            if second and to.keys() & {"service", "loadBalancer", "externalIP", "pod"}:
-                plain["to"] = {**to, "family": family}
+            if second and _names_one_target(_mapping(spec.get("to"))):
+                plain["to"] = {**_mapping(plain["to"]), "family": family}
             if family or _is_within(plain, variant):
                 yield {
                     "apiVersion": API_VERSION,
@@ -138,6 +137,11 @@ def _probes(
                     "metadata": {**metadata, "name": _name(name, protocol, protocols, family, second=second)},
                     "spec": plain,
                 }
+
+
+def _names_one_target(to: Document) -> bool:
+    """One object for both families, and not one for each: then the probe says which of its addresses it asks."""
+    return any(isinstance(to.get(kind), str) for kind in ("service", "loadBalancer", "externalIP", "pod"))
 
 
 def _name(name: str, protocol: str, protocols: list[str], family: str, *, second: bool) -> str:
