@@ -27,8 +27,8 @@ format: setup ## put the code into shape
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
-goldens: setup ## rewrite the expected flows; read the diff before you commit it
-	WINDLASS_UPDATE_GOLDENS=1 .venv/bin/python -m pytest -q tests/pipeline
+goldens: setup ## rewrite the expected flows and the list of probes; read the diff before you commit it
+	WINDLASS_UPDATE_GOLDENS=1 .venv/bin/python -m pytest -q tests/pipeline tests/scenarios
 
 docs: setup ## regenerate the pages that come from the code
 	.venv/bin/python tools/generate-docs

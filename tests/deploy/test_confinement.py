@@ -18,7 +18,7 @@ from windlass.lab.labs import LabError
 
 MANIFEST = ROOT / "deploy" / "manifests" / "windlass.yaml"
 # Pods made and removed, tunnels, NodePorts at every kind of address: all that the agent does to its host.
-SCENARIOS = [ROOT / "scenarios" / "tour", ROOT / "scenarios" / "services" / "seed-001"]
+SCENARIOS = [ROOT / "scenarios" / "tour", ROOT / "scenarios" / "seed-001"]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from windlass.lab.fuzz.views import ZONE, Metadata, Node, ServicePort
 from windlass.lab.objects import Outcome
 from windlass.model.families import Family
 
-SERVICES = Path(__file__).parents[2] / "scenarios" / "services"
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
 CLUSTER = """
 {apiVersion: v1, kind: Node, metadata: {name: a, labels: {topology.kubernetes.io/zone: east}},
@@ -320,7 +320,8 @@ def test_named_ports_are_each_pods_own_and_conditions_follow_the_pod():
 # The scenarios that people have written ----------------------------------------------------------------------------
 
 
-BY_HAND = {found.name: found for found in scenarios.find(SERVICES)}
+WITH_SERVICES = ("services", "seed-000", "seed-001", "seed-002")
+BY_HAND = {f"{folder}/{found.name}": found for folder in WITH_SERVICES for found in scenarios.find(SCENARIOS / folder)}
 
 
 @pytest.mark.parametrize("name", BY_HAND)

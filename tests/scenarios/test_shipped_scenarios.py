@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from hashlib import blake2b
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from windlass.lab import scenarios
 from windlass.lab.scenarios import Scenario
 from windlass.model.nodes import TrafficMode
 
+LEDGER = Path(__file__).with_name("probes.txt")  # every probe that the scenarios have had: its name, and a digest
 FOLDER = Path(__file__).parents[2] / "scenarios"
 FOUND = {found.name: found for found in scenarios.find(FOLDER)}
 
@@ -47,3 +51,17 @@ def test_the_scenario_of_the_bar_is_of_its_size():
 
 def test_the_tour_is_short_enough_to_watch():
     assert sum(len(step.probes) for step in read("tour").steps) <= 40
+
+
+def test_no_probe_is_lost():
+    """A scenario may be written anew, but what it asks stays asked. `make goldens` accepts a change that is meant."""
+    now = sorted(
+        {f"{probe.name} {_digest(probe)}" for name in FOUND for step in read(name).steps for probe in step.probes}
+    )
+    if os.environ.get("WINDLASS_UPDATE_GOLDENS"):
+        LEDGER.write_text("".join(f"{line}\n" for line in now))
+    assert set(LEDGER.read_text().splitlines()) - set(now) == set()
+
+
+def _digest(probe):
+    return blake2b(msgspec.json.encode(probe.spec, order="deterministic"), digest_size=6).hexdigest()
