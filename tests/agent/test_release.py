@@ -179,8 +179,9 @@ async def test_nothing_is_left(node: ReleasedNode) -> None:
     assert "eth0 has its addresses and routes" in told.stdout
     assert "1 Pods have lost their network" in told.stdout
     assert_as_before(node)
-    bridges = node.run("ovs-vsctl", f"--db=unix:{node.switch.folder}/db.sock", "show")
-    assert "br-int" not in bridges
+    database = f"--db=unix:{node.switch.folder}/db.sock"
+    assert "br-int" not in node.run("ovs-vsctl", database, "show")
+    assert node.run("ovs-vsctl", database, "get", "open_vswitch", ".", "datapaths") == "{}\n"
 
     again = await node.release()
     assert (again.returncode, again.stderr) == (0, "")

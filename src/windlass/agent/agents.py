@@ -319,6 +319,7 @@ class Agent:
             await self._check_host(adapter, database)
             self._preflight_passed = True
         await ensure_bridge(database, spec)
+        await self._snat_pools.hold_timeouts(database, spec.datapath_type)
         before = self.state
         known_peers, problems = peers(cluster, own, before.peers if before else {})
         self.report(Area.CLUSTER, problems)

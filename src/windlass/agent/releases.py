@@ -16,6 +16,7 @@ from pathlib import Path
 from windlass.agent.config import Config
 from windlass.host.plans import HostNames
 from windlass.host.protocol import Host
+from windlass.switch import conntrack_timeouts
 from windlass.switch.bridges import Role, delete_bridge, interfaces_with, uplink_of
 from windlass.switch.controls import control_socket
 from windlass.switch.ovsdb import Database, open_database
@@ -39,6 +40,7 @@ async def release(config: Config, host: Host, say: Say) -> list[str]:
         async with open_database(str(config.ovsdb_socket)) as database:
             uplink = await host.recorded_uplink() or uplink_of(database.view, config.bridge)
             await _lend(config, host, uplink)
+            await conntrack_timeouts.give_back(database, config.datapath_type.value)
             await _delete_bridge(config, host, database, uplink, say)
         is_switch_running = True
     except SwitchUnreachableError as error:

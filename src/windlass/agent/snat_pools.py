@@ -1,15 +1,21 @@
-"""Connections that were dropped because no port was free for their SNAT: counted for metrics, reported as a problem."""
+"""The pools of SNAT ports: ports of ended connections come back soon; what finds none is counted and reported."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+
+import structlog
 
 from windlass.agent import metrics
 from windlass.agent.areas import Area
 from windlass.agent.readings import Reading
 from windlass.agent.switching import Switch
 from windlass.pipeline.exhaustion import POOLS, Pool
+from windlass.switch import conntrack_timeouts
+from windlass.switch.ovsdb import Database, SwitchRefusedError
 from windlass.switch.packet_counts import PacketCounts
+
+_log = structlog.get_logger(__name__)
 
 
 class SnatPools:
@@ -20,6 +26,18 @@ class SnatPools:
         self._report = report
         self._counts = PacketCounts({pool.name: pool.flow() for pool in POOLS} if counts else {})
         self._checked: dict[str, int] | None = None  # the totals at the last check; None: there was none
+        self._refusal = ""  # why the datapath keeps its own timeouts
+
+    async def hold_timeouts(self, database: Database, datapath_type: str) -> None:
+        """Has the datapath free the ports of ended connections soon. Where it cannot, its own timeouts stay."""
+        try:
+            can = await conntrack_timeouts.hold(database, datapath_type)
+            refusal = "" if can else f"the {datapath_type} datapath has no conntrack timeouts by zone"
+        except SwitchRefusedError as error:
+            refusal = str(error)
+        if refusal and refusal != self._refusal:
+            _log.warning("ended connections keep their SNAT ports for as long as the datapath has it", reason=refusal)
+        self._refusal = refusal
 
     async def readings(self) -> Iterable[Reading]:
         await self._switch.count(self._counts)

@@ -26,6 +26,7 @@ class OpenVSwitch(Row, frozen=True, kw_only=True):
     bridges: frozenset[str] = frozenset()  # uuids
     next_cfg: int = 0  # counts the changes asked for
     cur_cfg: int = 0  # up to this one ovs-vswitchd has carried them out
+    datapaths: dict[str, str] = {}  # uuids, by the datapath's type
     other_config: dict[str, str] = {}
 
 
@@ -56,17 +57,37 @@ class Interface(Row, frozen=True, kw_only=True):
     external_ids: dict[str, str] = {}
 
 
+class Datapath(Row, frozen=True, kw_only=True):
+    ct_zones: dict[int, str] = {}  # uuids, by the zone's number
+    capabilities: dict[str, str] = {}  # as ovs-vswitchd found them
+    external_ids: dict[str, str] = {}
+
+
+class Zone(Row, frozen=True, kw_only=True):
+    timeout_policy: str | None = None  # uuid
+
+
+class TimeoutPolicy(Row, frozen=True, kw_only=True):
+    timeouts: dict[str, int] = {}  # seconds
+
+
 TABLES: Final[Mapping[str, type[Row]]] = {
     "Open_vSwitch": OpenVSwitch,
     "Bridge": Bridge,
     "Port": Port,
     "Interface": Interface,
+    "Datapath": Datapath,
+    "CT_Zone": Zone,
+    "CT_Timeout_Policy": TimeoutPolicy,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The database as last heard of, also while the connection is lost. Names are unique in every table."""
+    """The database as last heard of, also while the connection is lost.
+
+    Rows that have a name are held by it (it is unique in its table), the others by their uuid.
+    """
 
     connections: int = 0  # how many there were: one that was lost and regained is a change, too
     problem: str = ""  # why there is no connection; empty while there is one
@@ -74,6 +95,9 @@ class View:
     bridges: Mapping[str, Bridge] = field(default_factory=dict)
     ports: Mapping[str, Port] = field(default_factory=dict)
     interfaces: Mapping[str, Interface] = field(default_factory=dict)
+    datapaths: Mapping[str, Datapath] = field(default_factory=dict)
+    zones: Mapping[str, Zone] = field(default_factory=dict)
+    timeout_policies: Mapping[str, TimeoutPolicy] = field(default_factory=dict)
 
     @property
     def done(self) -> int:
@@ -121,6 +145,9 @@ def updated(view: View, updates: Updates) -> View:
         bridges=_named(Bridge, view.bridges, updates.get("Bridge")),
         ports=_named(Port, view.ports, updates.get("Port")),
         interfaces=_named(Interface, view.interfaces, updates.get("Interface")),
+        datapaths=_unnamed(Datapath, view.datapaths, updates.get("Datapath")),
+        zones=_unnamed(Zone, view.zones, updates.get("CT_Zone")),
+        timeout_policies=_unnamed(TimeoutPolicy, view.timeout_policies, updates.get("CT_Timeout_Policy")),
     )
 
 
@@ -129,6 +156,10 @@ def _named(kind: type[N], rows: Mapping[str, N], updates: dict[str, RowUpdate] |
         return rows
     # By uuid first: one transaction may delete a row and insert another of its name.
     return {row.name: row for row in _updated(kind, rows.values(), updates)}
+
+
+def _unnamed(kind: type[R], rows: Mapping[str, R], updates: dict[str, RowUpdate] | None) -> Mapping[str, R]:
+    return {row.uuid: row for row in _updated(kind, rows.values(), updates)} if updates else rows
 
 
 def _updated(kind: type[R], rows: Iterable[R], updates: dict[str, RowUpdate]) -> Iterable[R]:
@@ -155,7 +186,7 @@ def _modified(row: R, columns: Mapping[str, object]) -> R:
             case frozenset() as old:
                 plain[column] = old ^ msgspec.convert(_plain(value, many=True), frozenset[str])
             case dict() as old:
-                difference = msgspec.convert(_plain(value, many=False), dict[str, str])
+                difference = msgspec.convert(_plain(value, many=False), dict[object, object])
                 gone = {key for key, value in difference.items() if old.get(key) == value}
                 plain[column] = {key: value for key, value in (old | difference).items() if key not in gone}
             case _:
@@ -175,7 +206,7 @@ def _plain(value: object, *, many: bool) -> object:
             plain = [_plain(item, many=False) for item in items]
             return plain if many else (plain[0] if plain else None)
         case ["map", list(pairs)]:
-            return dict(msgspec.convert(pairs, list[tuple[str, str]]))
+            return {key: _plain(item, many=False) for key, item in msgspec.convert(pairs, list[tuple[object, object]])}
         case ["uuid", uuid]:
             return [uuid] if many else uuid
         case _:
@@ -193,7 +224,7 @@ def monitored() -> dict[str, dict[str, list[str]]]:
 # ---- to the wire
 
 Reference = tuple[str, str]
-Value = str | int | Mapping[str, str] | frozenset[str] | Reference
+Value = str | int | Mapping[str, str] | Mapping[str, int] | frozenset[str] | Reference
 
 
 def ref(uuid: str) -> Reference:
@@ -265,6 +296,17 @@ def put_keys(row: Row, column: str, pairs: Mapping[str, str]) -> Mutate:
 
 def drop_keys(row: Row, column: str, keys: Iterable[str]) -> Mutate:
     return Mutate(_table(type(row)), _is(row), [[column, "delete", notation(frozenset(keys))]])
+
+
+def put_reference(kind: type[Row], to: Reference, column: str, key: str | int, reference: Reference) -> Mutate:
+    """Sets one key of a map of references."""
+    drop = [column, "delete", ("set", [key])]
+    return Mutate(_table(kind), [["_uuid", "==", to]], [drop, [column, "insert", ("map", [(key, reference)])]])
+
+
+def drop_references(row: Row, column: str, keys: Iterable[str | int]) -> Mutate:
+    """A row that nothing refers to any more is removed by the database itself."""
+    return Mutate(_table(type(row)), _is(row), [[column, "delete", ("set", list(keys))]])
 
 
 def link(kind: type[Row], to: Reference, column: str, reference: Reference) -> Mutate:
