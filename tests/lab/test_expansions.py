@@ -137,6 +137,12 @@ class TestVariants:
         (document,) = expanded(CONFIG, Variant("hybrid"))
         assert yaml.safe_load(document["data"]["windlass.yaml"]) == {"tunnelType": "vxlan", "trafficMode": "hybrid"}
 
+    def test_the_traffic_mode_is_set_where_the_scenario_has_no_configuration(self):
+        """An early form of this ran two scenarios in encap mode that asked for noEncap."""
+        document, _ = expanded(f"kind: Matrix\nspec: {{variants: {{a: {{}}}}}}\n---{NODE}", Variant("noEncap"))
+        assert document["metadata"] == {"name": "windlass-config", "namespace": "kube-system"}
+        assert yaml.safe_load(document["data"]["windlass.yaml"]) == {"trafficMode": "noEncap"}
+
     def test_nodes_are_given_their_operating_system(self):
         (document,) = expanded(NODE, Variant(windows=("node-1",)))
         assert document["metadata"]["labels"] == {"kubernetes.io/os": "windows"}

@@ -80,10 +80,13 @@ def variants(documents: Iterable[Document]) -> tuple[Variant, ...]:
 
 def expand(documents: Iterable[Document], variant: Variant, names: frozenset[str] = frozenset()) -> Iterator[Document]:
     """The plain documents of this variant; `names` are those of all variants."""
+    documents = [*documents]
     for document in documents:
         match document.get("kind"):
             case "Matrix":
                 variants([document])  # only checked: it was followed when the scenario was found
+                if not any(map(_is_configuration, documents)):
+                    yield _configured(_NO_CONFIGURATION, variant)
             case "Probes":
                 yield from _rows(document, variant, names)
             case "Probe":
@@ -193,7 +196,7 @@ def _merged(shared: Document, row: Document) -> dict[str, object]:
 def _varied(document: Document, variant: Variant) -> Iterator[Document]:
     """The object as this variant has it; none if all of it is of a family that the variant has not."""
     kind = document.get("kind")
-    if kind == "ConfigMap" and _mapping(document.get("metadata")).get("name") == "windlass-config":
+    if _is_configuration(document):
         document = _configured(document, variant)
     if kind == "Node" and variant.windows is not None:
         document = _with_system(document, variant)
@@ -213,6 +216,18 @@ def _own_families(document: Document) -> set[str]:
             addresses = [spec.get("clusterIP"), *_list(spec.get("clusterIPs", []), "Service, spec.clusterIPs")]
             return {family for address in addresses if (family := _family(address))} or {*BOTH_FAMILIES}
     return {*BOTH_FAMILIES}
+
+
+_NO_CONFIGURATION = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "windlass-config", "namespace": "kube-system"},
+}
+
+
+def _is_configuration(document: Document) -> bool:
+    name = _mapping(document.get("metadata")).get("name")
+    return document.get("kind") == "ConfigMap" and name == "windlass-config"
 
 
 def _configured(document: Document, variant: Variant) -> Document:
