@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,17 @@ def test_a_record_that_cannot_be_read_is_named_and_costs_no_other(tmp_path: Path
     assert f"{tmp_path}/pods/pod2.json cannot be read" in problem
     records.save(pod(2))
     assert records.problems == PodRecords(tmp_path).problems == ()
+
+
+def test_two_threads_may_save_one_record_at_the_same_time(tmp_path: Path) -> None:
+    """An ADD and a pass that has found its port: each wrote to the same file beside the record, and one failed."""
+    for _ in range(30):
+        records = PodRecords(tmp_path)
+        records.forget("pod1")
+        with ThreadPoolExecutor(8) as threads:
+            for saved in [threads.submit(records.save, pod(1)) for _ in range(8)]:
+                saved.result()
+    assert PodRecords(tmp_path).ports == {"pod1": pod(1)}
 
 
 def test_a_crash_while_a_record_is_written_leaves_the_former(tmp_path: Path) -> None:

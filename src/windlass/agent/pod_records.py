@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Final
 
 import msgspec
@@ -54,7 +54,8 @@ class PodRecords:
         if self._ports.get(port.interface) == port:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        fresh = self._folder / f".{port.interface}.new"
+        # Of this thread alone: an ADD and a pass may save the record of one port at the same time.
+        fresh = self._folder / f".{port.interface}.{get_ident()}.new"
         with fresh.open("wb") as file:
             file.write(msgspec.json.encode(_written(port)) + b"\n")
             file.flush()
