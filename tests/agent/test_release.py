@@ -17,7 +17,7 @@ from agent_nodes import AgentNode, peer
 
 from switches import requires_ovs
 from windlass.host.linux import namespaces
-from windlass.lab import labs, segments
+from windlass.lab import labs, ovs, segments
 from windlass.lab.segments import Machine
 from windlass.lab.underlays import Underlay, make_namespace
 
@@ -173,13 +173,14 @@ def assert_as_before(node: ReleasedNode) -> None:
 
 
 async def test_nothing_is_left(node: ReleasedNode) -> None:
+    database = f"--db=unix:{node.switch.folder}/db.sock"
+    assert "tcp_close" in node.run("ovs-vsctl", database, "list-zone-tp", ovs.datapath_type())
     await node.agent.stop()
     told = await node.release()
     assert told.returncode == 0, told
     assert "eth0 has its addresses and routes" in told.stdout
     assert "1 Pods have lost their network" in told.stdout
     assert_as_before(node)
-    database = f"--db=unix:{node.switch.folder}/db.sock"
     assert "br-int" not in node.run("ovs-vsctl", database, "show")
     assert node.run("ovs-vsctl", database, "get", "open_vswitch", ".", "datapaths") == "{}\n"
 

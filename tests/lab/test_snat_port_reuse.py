@@ -64,6 +64,7 @@ async def standing(folder: Path) -> AsyncIterator[Cluster]:
 @needs_root
 @pytest.mark.timeout(120)
 async def test_ports_of_ended_connections_come_back(tmp_path):
+    """On a machine that needs longer than SOON for the first ones, it shows only that none is lost."""
     left = SERVICE_SNAT_PORTS[1] - SERVICE_SNAT_PORTS[0] + 1
     async with standing(tmp_path) as cluster:
         with sockets.opened(cluster.namespace_of(WORLD), Family.IPV4, socket.SOCK_STREAM) as listener:
