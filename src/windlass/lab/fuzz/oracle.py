@@ -261,7 +261,7 @@ def _outside(cluster: Cluster, question: Question, home: Node | None) -> Answer 
             if not host.listens(question.protocol, question.port):
                 return _nobody_listens(question, f"{host.name}, outside")
             found = Endpoint(f"externalHost/{host.name}", Place.OUTSIDE, "")
-            seen = str(home.main(question.family)) if home and _pod(cluster, question.client) else PRESERVED
+            seen = str(_source_of_node(home, question)) if home and _pod(cluster, question.client) else PRESERVED
             return Answer(Outcome.CONNECTED, (found,), frozenset({seen}), why=f"{host.name}, outside")
     return Answer(Outcome.REFUSED, why="nobody has this address: the router says that it knows no way")
 
@@ -285,9 +285,9 @@ def _pod(cluster: Cluster, client: Client) -> Pod | None:
 
 
 def _from_outside(cluster: Cluster, question: Question) -> str:
-    """As whom the client comes to a Node that is not its own: Pods leave theirs by its Node IP."""
+    """As whom the client comes to a Node that is not its own: Pods leave with the address of their Node's NIC."""
     pod = _pod(cluster, question.client)
-    return str(cluster.nodes[pod.node].main(question.family)) if pod else PRESERVED
+    return str(_source_of_node(cluster.nodes[pod.node], question)) if pod else PRESERVED
 
 
 def _source(cluster: Cluster, question: Question) -> IPAddress | None:
