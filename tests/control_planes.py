@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from windlass.host.linux import namespaces
-from windlass.lab import kubernetes_binaries, underlays
-from windlass.lab.control_planes import OBJECTS_ONLY, ControlPlane, Extent
+from windlass.lab.control import kubernetes_binaries
+from windlass.lab.control.control_planes import OBJECTS_ONLY, ControlPlane, Extent
+from windlass.lab.network import underlays
 
 ADDRESS = ip_address("10.99.0.1")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from windlass.lab.control.kubernetes_binaries import VERSION
 from windlass.lab.kubelets.conformance import FAILED, NOT_ASKED, PASSED, Result
-from windlass.lab.kubernetes_binaries import VERSION
-from windlass.lab.ovs import datapath_type
+from windlass.lab.network.ovs import datapath_type
 from windlass.model.nodes import TrafficMode
 
 _LABEL = re.compile(r"\[([^]]+)\]")

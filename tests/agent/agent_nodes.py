@@ -18,11 +18,13 @@ import yaml
 from windlass.host.linux import namespaces
 from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.settings import set_offloads
-from windlass.lab import labs, ovs, segments
-from windlass.lab.patiences import seconds
-from windlass.lab.processes import Child
-from windlass.lab.segments import Machine
-from windlass.lab.underlays import Underlay
+from windlass.lab.network import ovs
+from windlass.lab.network.underlays import Underlay
+from windlass.lab.sandbox import labs
+from windlass.lab.sandbox.processes import Child
+from windlass.lab.sandbox.time_limits import seconds
+from windlass.lab.scenarios import segments
+from windlass.lab.scenarios.segments import Machine
 
 PATIENCE = seconds(20.0)
 PLUGIN = Path(__file__).parents[2] / "build" / "cni" / "windlass-cni"

@@ -15,9 +15,11 @@ from windlass.cluster.objects import Cluster, EndpointSlice, Node, Object, Servi
 from windlass.cluster.sources import Change
 from windlass.host.linux import namespaces
 from windlass.host.linux.hosts import LinuxHost
-from windlass.lab import labs, ovs, segments
-from windlass.lab.segments import Machine
-from windlass.lab.underlays import Underlay
+from windlass.lab.network import ovs
+from windlass.lab.network.underlays import Underlay
+from windlass.lab.sandbox import labs
+from windlass.lab.scenarios import segments
+from windlass.lab.scenarios.segments import Machine
 from windlass.switch.ovsdb import open_database
 
 PATIENCE = 20.0

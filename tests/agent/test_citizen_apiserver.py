@@ -24,9 +24,9 @@ from windlass.cluster.kubernetes.resources import rules
 from windlass.cluster.kubernetes.servers import APIServer
 from windlass.cluster.kubernetes.writing import CONTROLLER, GATEWAY_ADDRESSES, NOT_READY, UPLINK_MAC, mark_node, tell
 from windlass.cluster.objects import Problem, Reference
-from windlass.lab import certificates
-from windlass.lab.certificates import Certificate
-from windlass.lab.control_planes import AGENT, ControlPlane, apply
+from windlass.lab.control import certificates
+from windlass.lab.control.certificates import Certificate
+from windlass.lab.control.control_planes import AGENT, ControlPlane, apply
 from windlass.switch.ovsdb import open_database
 
 pytestmark = needs("etcd", "kube-apiserver")

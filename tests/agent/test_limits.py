@@ -16,8 +16,8 @@ from windlass.agent.config import Config
 from windlass.agent.limits import connection_limit, host_plan
 from windlass.host.linux import namespaces
 from windlass.host.plans import Tracking, TrackingSetting
-from windlass.lab import ovs
-from windlass.lab.underlays import make_namespace
+from windlass.lab.network import ovs
+from windlass.lab.network.underlays import make_namespace
 
 NETFILTER = Path("/proc/sys/net/netfilter")
 

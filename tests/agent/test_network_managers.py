@@ -17,7 +17,7 @@ from agent_nodes import NODE, AgentNode, agent_node
 from switches import requires_ovs
 from windlass.host.linux import namespaces
 from windlass.host.linux.settings import set_sysctl
-from windlass.lab.processes import Child
+from windlass.lab.sandbox.processes import Child
 from windlass.model.families import Family
 
 PROGRAMS = {"dnsmasq": "dnsmasq-base", "dhclient": "isc-dhcp-client", "radvd": "radvd"}

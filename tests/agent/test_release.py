@@ -17,9 +17,11 @@ from agent_nodes import AgentNode, peer
 
 from switches import requires_ovs
 from windlass.host.linux import namespaces
-from windlass.lab import labs, ovs, segments
-from windlass.lab.segments import Machine
-from windlass.lab.underlays import Underlay, make_namespace
+from windlass.lab.network import ovs
+from windlass.lab.network.underlays import Underlay, make_namespace
+from windlass.lab.sandbox import labs
+from windlass.lab.scenarios import segments
+from windlass.lab.scenarios.segments import Machine
 
 pytestmark = requires_ovs
 

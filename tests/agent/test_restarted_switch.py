@@ -14,8 +14,8 @@ import pytest_asyncio
 from agent_nodes import NODE, AgentNode, agent_node
 
 from switches import requires_ovs
-from windlass.lab.ovs import datapath_type
-from windlass.lab.patiences import seconds
+from windlass.lab.network.ovs import datapath_type
+from windlass.lab.sandbox.time_limits import seconds
 from windlass.switch.ovsdb import open_database
 from windlass.switch.restarts import WAIT
 

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from windlass.bench import cluster, cluster_parts
 from windlass.bench.tallies import Failure, Tally
 from windlass.cli import main
-from windlass.lab import kubernetes_binaries
-from windlass.lab.labs import LabError
+from windlass.lab.control import kubernetes_binaries
+from windlass.lab.sandbox.labs import LabError
 
 POD = {
     "metadata": {"name": "web", "namespace": "default"},

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from switches import requires_ovs
 from windlass.bench import watch
 from windlass.cli import main
-from windlass.lab import kubernetes_binaries
+from windlass.lab.control import kubernetes_binaries
 
 ABSENT = kubernetes_binaries.missing("etcd", "kube-apiserver")
 

@@ -13,7 +13,7 @@ from windlass.bench.tallies import Failure, Tally, merged
 from windlass.cluster.catalogues import Catalogue
 from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.manifests import Manifests
-from windlass.lab import manifests
+from windlass.lab.control import manifests
 from windlass.model.families import Family
 
 NOTHING = Tally(0, (), (), {}, 0.0, 0.0, 0.0)

@@ -8,7 +8,8 @@ import pytest
 
 from windlass.bench.load_processes import loading
 from windlass.bench.loads import Frontend, Plan, Server
-from windlass.lab import labs, underlays
+from windlass.lab.network import underlays
+from windlass.lab.sandbox import labs
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces are made")
 

@@ -18,7 +18,7 @@ from windlass.cluster.kubernetes.connections import Connection, Refused
 from windlass.cluster.kubernetes.resources import resources, rules
 from windlass.cluster.kubernetes.servers import APIServer
 from windlass.cluster.sources import Change, SourceAway
-from windlass.lab.control_planes import ADMINISTRATOR, AGENT, SERVICE_NETWORKS, ControlPlane, apply
+from windlass.lab.control.control_planes import ADMINISTRATOR, AGENT, SERVICE_NETWORKS, ControlPlane, apply
 
 pytestmark = needs("etcd", "kube-apiserver", "kube-controller-manager")
 SERVICES, SLICES = "/api/v1/namespaces/default/services", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"

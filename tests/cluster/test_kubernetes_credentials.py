@@ -14,8 +14,8 @@ from api_servers import NODES, StandIn
 
 from windlass.cluster.kubernetes.connections import Connection, Unreachable
 from windlass.cluster.kubernetes.credentials import Access, NoAccess, from_kubeconfig, in_cluster
-from windlass.lab import certificates
-from windlass.lab.certificates import Certificate
+from windlass.lab.control import certificates
+from windlass.lab.control.certificates import Certificate
 
 ENVIRONMENT = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 

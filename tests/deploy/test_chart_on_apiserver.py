@@ -18,8 +18,8 @@ from control_planes import needs, running_control_plane
 from windlass.cluster.kubernetes.connections import Connection, Refused
 from windlass.cluster.kubernetes.writing import GATEWAY_ADDRESSES, NOT_READY, UPLINK_MAC, mark_node
 from windlass.host.linux import namespaces
-from windlass.lab import kubernetes_binaries
-from windlass.lab.control_planes import AGENT, OBJECTS_ONLY, ControlPlane, Extent, apply
+from windlass.lab.control import kubernetes_binaries
+from windlass.lab.control.control_planes import AGENT, OBJECTS_ONLY, ControlPlane, Extent, apply
 
 pytestmark = needs("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 MANIFESTS = sorted((ROOT / "deploy" / "manifests").glob("*.yaml"))

@@ -12,9 +12,9 @@ import yaml
 from charts import ROOT, containers
 
 from windlass.host.linux.settings import SYSCTLS_VARIABLE
-from windlass.lab import runs
-from windlass.lab.agents import Programs
-from windlass.lab.labs import LabError
+from windlass.lab.orchestration.agents import Programs
+from windlass.lab.runner import runs
+from windlass.lab.sandbox.labs import LabError
 
 MANIFEST = ROOT / "deploy" / "manifests" / "windlass.yaml"
 # Pods made and removed, tunnels, NodePorts at every kind of address: all that the agent does to its host.

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from windlass.bench import cluster_parts as parts
 from windlass.host.linux import namespaces
+from windlass.lab.control.kubernetes_binaries import path_of
 from windlass.lab.kubelets.clusters import KubeletCluster
-from windlass.lab.kubernetes_binaries import path_of
-from windlass.lab.labs import LabError
-from windlass.lab.patiences import seconds
-from windlass.lab.processes import program
-from windlass.lab.segments import UPLINK
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.processes import program
+from windlass.lab.sandbox.time_limits import seconds
+from windlass.lab.scenarios.segments import UPLINK
 
 PLUGIN = "/opt/cni/bin/windlass-cni"
 CONFIGURATION = "/etc/cni/net.d/10-windlass.conflist"

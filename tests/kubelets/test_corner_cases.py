@@ -20,9 +20,9 @@ from windlass.bench import cluster_parts as parts
 from windlass.bench.cluster import FAR, NEAR
 from windlass.bench.continuity import Stretch
 from windlass.bench.tallies import Failure
+from windlass.lab.control.kubernetes_binaries import PROGRAMS, missing
 from windlass.lab.kubelets import clusters
 from windlass.lab.kubelets.clusters import NAMESPACE, KubeletCluster, Shape
-from windlass.lab.kubernetes_binaries import PROGRAMS, missing
 
 MANY = 50  # Pods at once
 SERVING = ("netexec", "--http-port=8080", "--udp-port=-1")

@@ -17,10 +17,10 @@ import pytest_asyncio
 from windlass.bench import cluster_parts as parts
 from windlass.bench.cluster import FAR, NEAR
 from windlass.host.linux import namespaces
+from windlass.lab.control.kubernetes_binaries import PROGRAMS, missing
 from windlass.lab.kubelets import clusters
 from windlass.lab.kubelets.clusters import NAMESPACE, KubeletCluster, Shape
-from windlass.lab.kubernetes_binaries import PROGRAMS, missing
-from windlass.lab.labs import LabError
+from windlass.lab.sandbox.labs import LabError
 
 SWITCH, RELEASE = "windlass-switch", "windlass-release"
 SERVING = ("netexec", "--http-port=8080", "--udp-port=-1")

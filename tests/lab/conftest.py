@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from labnet import CLIENT, FARAWAY, SERVER
 
-from windlass.lab import labs
-from windlass.lab.arrivals import Arrivals
-from windlass.lab.segments import segments
-from windlass.lab.servers import Servers
-from windlass.lab.underlays import Underlay
+from windlass.lab.network.underlays import Underlay
+from windlass.lab.probing.arrivals import Arrivals
+from windlass.lab.probing.servers import Servers
+from windlass.lab.sandbox import labs
+from windlass.lab.scenarios.segments import segments
 
 
 @pytest.fixture(scope="module")

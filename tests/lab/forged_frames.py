@@ -12,8 +12,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from windlass.host.linux import namespaces
-from windlass.lab.packets import TCP, UDP, internet_checksum, udp_datagram
-from windlass.lab.patiences import seconds
+from windlass.lab.probing.packets import TCP, UDP, internet_checksum, udp_datagram
+from windlass.lab.sandbox.time_limits import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -14,14 +14,14 @@ import pytest
 from pyroute2 import IPRoute
 
 from windlass.host.linux import namespaces
-from windlass.lab.labs import LabError
-from windlass.lab.publishers import ManifestFolder
-from windlass.lab.segments import Machine, Nic
+from windlass.lab.control.publishers import ManifestFolder
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.scenarios.segments import Machine, Nic
 from windlass.model.families import family_of
 
 if TYPE_CHECKING:
-    from windlass.lab.labs import Lab
-    from windlass.lab.objects import Node
+    from windlass.lab.sandbox.labs import Lab
+    from windlass.lab.scenarios.objects import Node
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces are made")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from ipaddress import ip_address
 from pathlib import Path
 
-from windlass.lab import api_objects, scenarios
-from windlass.lab.worlds import World
+from windlass.lab.control import api_objects
+from windlass.lab.scenarios import files
+from windlass.lab.scenarios.desired_states import World
 
 WORLD = """
 apiVersion: v1
@@ -62,7 +63,7 @@ spec:
 
 def read(folder: Path, content: str) -> World:
     (folder / "world.yaml").write_text(content)
-    ((_, world),) = scenarios.find_one(folder).read().worlds()
+    ((_, world),) = files.find_one(folder).read().worlds()
     return world
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from windlass.lab.kubernetes_binaries import CONTROL_PLANE, DIRECTORY_VARIABLE, VERSION, missing
+from windlass.lab.control.kubernetes_binaries import CONTROL_PLANE, DIRECTORY_VARIABLE, VERSION, missing
 
 TOOL = Path(__file__).parents[2] / "tools" / "build-kubernetes"
 

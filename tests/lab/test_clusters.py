@@ -9,9 +9,11 @@ import pytest
 from labnet import PlainFabric, needs_root, netlink
 
 from windlass.host.linux import namespaces
-from windlass.lab import labs, runs, scenarios, segments
-from windlass.lab.clusters import Cluster
-from windlass.lab.rounds import Rounds, waves
+from windlass.lab.orchestration.clusters import Cluster
+from windlass.lab.runner import runs
+from windlass.lab.runner.rounds import Rounds, waves
+from windlass.lab.sandbox import labs
+from windlass.lab.scenarios import segments
 
 pytestmark = needs_root
 
@@ -107,7 +109,7 @@ def read(tmp_path):
         files = [tmp_path / f"{number}.yaml" for number, _ in enumerate(steps, start=1)]
         for file, text in zip(files, steps, strict=True):
             file.write_text(text)
-        return scenarios.Found("test", tuple(files)).read()
+        return files.Found("test", tuple(files)).read()
 
     return one
 

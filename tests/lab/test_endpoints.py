@@ -9,11 +9,12 @@ import pytest
 import yaml
 from msgspec import convert
 
-from windlass.lab import endpoints, manifests, worlds
-from windlass.lab.fuzz import endpoints as oracle
+from windlass.lab.control import endpoint_slices, manifests
+from windlass.lab.fuzz import eligible_endpoints as oracle
 from windlass.lab.fuzz import readings
-from windlass.lab.objects import KUBERNETES_KINDS, KubernetesObject
-from windlass.lab.worlds import World
+from windlass.lab.scenarios import desired_states
+from windlass.lab.scenarios.desired_states import World
+from windlass.lab.scenarios.objects import KUBERNETES_KINDS, KubernetesObject
 from windlass.model.families import Family
 
 NODES = """
@@ -51,7 +52,7 @@ def world_of(*texts):
 
 def slices(*texts):
     world = world_of(*texts)
-    return list(endpoints.slices(world, worlds.pod_addresses(world, ATTACHED)))
+    return list(endpoint_slices.slices(world, desired_states.pod_addresses(world, ATTACHED)))
 
 
 def endpoint(made):
@@ -143,7 +144,7 @@ def test_written_slices_external_names_and_services_without_selector_are_left_al
 
 def test_the_folder_holds_the_objects_with_addresses_and_slices(tmp_path):
     world = world_of(service(), pod("a"))
-    addresses = worlds.pod_addresses(world, ATTACHED)
+    addresses = desired_states.pod_addresses(world, ATTACHED)
     manifests.write(tmp_path, manifests.render(world, addresses))
     assert sorted(file.name for file in tmp_path.iterdir()) == [
         "EndpointSlice.default.web-ipv4.yaml", "Node.n1.yaml", "Pod.default.a.yaml", "Service.default.web.yaml",
@@ -156,7 +157,7 @@ def test_only_what_changed_is_written_and_what_is_gone_is_removed(tmp_path):
     world = world_of(service(), pod("a"))
     manifests.write(tmp_path, manifests.render(world, {}))
     before = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
-    manifests.write(tmp_path, manifests.render(world_of(pod("a")), worlds.pod_addresses(world, ATTACHED)))
+    manifests.write(tmp_path, manifests.render(world_of(pod("a")), desired_states.pod_addresses(world, ATTACHED)))
     after = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
     assert set(after) == {"Node.n1.yaml", "Pod.default.a.yaml"}
     assert after["Node.n1.yaml"] == before["Node.n1.yaml"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from windlass.lab import scenarios
-from windlass.lab.expansions import AS_WRITTEN, ExpansionError, Variant, expand, variants
-from windlass.lab.objects import IPFamily
+from windlass.lab.scenarios import files
+from windlass.lab.scenarios.expansions import AS_WRITTEN, ExpansionError, Variant, expand, variants
+from windlass.lab.scenarios.objects import IPFamily
 
 IPV4, IPV6 = (IPFamily.IPV4,), (IPFamily.IPV6,)
 
@@ -186,21 +186,21 @@ class TestFolders:
         return folder
 
     def test_every_variant_is_a_scenario_of_its_own(self, folder):
-        found = scenarios.find(folder.parent)
+        found = files.find(folder.parent)
         assert [one.name for one in found] == ["web/encap", "web/no-encap"]
         modes = [world.traffic_mode.value for one in found for _, world in one.read().worlds()]
         assert modes == ["encap", "noEncap"]
 
     def test_a_path_can_name_one_variant(self, folder):
-        assert scenarios.find_one(folder / "no-encap").name == "web/no-encap"
-        with pytest.raises(scenarios.ScenarioError, match="no such file or folder"):
-            scenarios.find(folder / "hybrid")
-        with pytest.raises(scenarios.ScenarioError, match="holds 2 scenarios; name one of web/encap, web/no-encap"):
-            scenarios.find_one(folder)
+        assert files.find_one(folder / "no-encap").name == "web/no-encap"
+        with pytest.raises(files.ScenarioError, match="no such file or folder"):
+            files.find(folder / "hybrid")
+        with pytest.raises(files.ScenarioError, match="holds 2 scenarios; name one of web/encap, web/no-encap"):
+            files.find_one(folder)
 
     def test_a_malformed_matrix_is_told_when_it_is_read(self, folder):
         (folder / "00-cluster.yaml").write_text(
             "kind: Matrix\nmetadata: {name: m}\nspec: {variants: {a: {mode: encap}}}\n"
         )
-        with pytest.raises(scenarios.ScenarioError, match=r"00-cluster.yaml: Matrix m, spec: Object contains unknown"):
-            scenarios.find_one(folder).read()
+        with pytest.raises(files.ScenarioError, match=r"00-cluster.yaml: Matrix m, spec: Object contains unknown"):
+            files.find_one(folder).read()

@@ -43,11 +43,14 @@ from forged_frames import (
 )
 from labnet import needs_root
 
-from windlass.lab import ovs, runs, scenarios, sockets
-from windlass.lab.agents import Agents, Programs
-from windlass.lab.labs import LabError
-from windlass.lab.packets import UDP
-from windlass.lab.patiences import seconds
+from windlass.lab.network import ovs
+from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.probing import sockets
+from windlass.lab.probing.packets import UDP
+from windlass.lab.runner import runs
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.time_limits import seconds
+from windlass.lab.scenarios import files
 from windlass.model.families import family_of
 from windlass.model.nodes import mac_for
 from windlass.pipeline.layout import NODE_PORT_ADDRESS, NODE_STAND_IN, VIRTUAL_CLIENT
@@ -56,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
-    from windlass.lab.clusters import Cluster
+    from windlass.lab.orchestration.clusters import Cluster
 
 
 class Family(NamedTuple):
@@ -162,7 +165,7 @@ async def standing(folder: Path) -> AsyncIterator[Cluster]:
         runs.check_machine(Programs())
     except LabError as error:
         pytest.skip(str(error))
-    scenario = scenarios.find_one(folder).read()
+    scenario = files.find_one(folder).read()
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
         for step, world in scenario.worlds():
             await cluster.reach(world, step.actions)

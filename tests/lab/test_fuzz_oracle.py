@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from windlass.lab import scenarios, targets, worlds
-from windlass.lab.fuzz import endpoints, oracle, readings
-from windlass.lab.fuzz.endpoints import Endpoint, Place, choice
+from windlass.lab.fuzz import eligible_endpoints, oracle, readings
+from windlass.lab.fuzz.eligible_endpoints import Endpoint, Place, choice
+from windlass.lab.fuzz.object_views import ZONE, Metadata, Node, ServicePort
 from windlass.lab.fuzz.oracle import Client, Question
-from windlass.lab.fuzz.views import ZONE, Metadata, Node, ServicePort
-from windlass.lab.objects import Outcome
+from windlass.lab.scenarios import desired_states, files, targets
+from windlass.lab.scenarios.objects import Outcome
 from windlass.model.families import Family
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -273,7 +273,10 @@ def slices(*written, ports=None, **more):
     return [
         {
             "kind": "EndpointSlice",
-            "metadata": {"name": f"s{n}", "labels": {endpoints.SERVICE_OF_SLICE: "web", **more.get("labels", {})}},
+            "metadata": {
+                "name": f"s{n}",
+                "labels": {eligible_endpoints.SERVICE_OF_SLICE: "web", **more.get("labels", {})},
+            },
             "addressType": more.get("family", "IPv4"),
             "ports": ports or [{"name": "http", "port": 8080}],
             "endpoints": list(part),
@@ -295,7 +298,7 @@ WEB_A = {"addresses": ["172.16.1.10", "172.16.2.10"], "nodeName": "a"}
         (slices([WEB_A], ports=[{"name": "http", "port": 8080, "protocol": "UDP"}]), []),
         (slices([{"addresses": ["fd00::1"], "nodeName": "a"}]), []),
         (slices([WEB_A], family="FQDN"), []),
-        (slices([WEB_A], labels={endpoints.HEADLESS_SLICE: ""}), []),
+        (slices([WEB_A], labels={eligible_endpoints.HEADLESS_SLICE: ""}), []),
         (
             slices([{"addresses": ["10.0.0.2"], "nodeName": "b"}], ports=[{"name": "http", "port": 9090}]),
             [("default/host-b", "b")],
@@ -305,13 +308,13 @@ WEB_A = {"addresses": ["172.16.1.10", "172.16.2.10"], "nodeName": "a"}
 )
 def test_slices_as_somebody_else_writes_them(written, expected):
     found = cluster(service(), *written)
-    got = endpoints.endpoints(found, found.services["default/web"], ServicePort(80, "http"), Family.IPV4)
+    got = eligible_endpoints.endpoints(found, found.services["default/web"], ServicePort(80, "http"), Family.IPV4)
     assert [(e.backend, e.node) for e in got] == expected
 
 
 def test_named_ports_are_each_pods_own_and_conditions_follow_the_pod():
     found = cluster(service())
-    got = endpoints.endpoints(
+    got = eligible_endpoints.endpoints(
         found, found.services["default/web"], ServicePort(80, "http", target_port="http"), Family.IPV4
     )
     assert [(e.backend, e.ready) for e in got] == [("default/web-a", True), ("default/web-b", True)]
@@ -321,7 +324,7 @@ def test_named_ports_are_each_pods_own_and_conditions_follow_the_pod():
 
 
 WITH_SERVICES = ("services", "seed-000", "seed-001", "seed-002")
-BY_HAND = {f"{folder}/{found.name}": found for folder in WITH_SERVICES for found in scenarios.find(SCENARIOS / folder)}
+BY_HAND = {f"{folder}/{found.name}": found for folder in WITH_SERVICES for found in files.find(SCENARIOS / folder)}
 
 
 @pytest.mark.parametrize("name", BY_HAND)
@@ -339,7 +342,7 @@ def test_it_agrees_with_the_scenarios_of_the_repository(name):
 
 
 def _agrees(probe, world, found):
-    to = targets.resolve(probe, world, worlds.imagined_addresses(world))
+    to = targets.resolve(probe, world, desired_states.imagined_addresses(world))
     source, expect = probe.spec.source, probe.spec.expect
     client = Client(source.node, source.pod, source.external_host)
     answer = ask(found, client, str(to.address), to.port, probe.spec.protocol.value, to.via or "")

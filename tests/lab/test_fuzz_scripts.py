@@ -14,11 +14,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.lab import scenarios, targets, worlds
-from windlass.lab.fuzz import features, oracle, probes, readings
+from windlass.lab.fuzz import features, oracle, random_probes, readings
 from windlass.lab.fuzz.oracle import Client, Question
-from windlass.lab.fuzz.scripts import script
-from windlass.lab.objects import Outcome
+from windlass.lab.fuzz.random_scenarios import script
+from windlass.lab.scenarios import desired_states, files, targets
+from windlass.lab.scenarios.objects import Outcome
 
 ALL = features.without(())
 SEEDS = st.integers(0, 10**9)
@@ -52,7 +52,7 @@ def test_a_seed_is_the_same_cluster_in_every_process():
 def test_the_lab_reads_what_is_written_and_the_oracle_says_the_same_of_it(tmp_path_factory, seed):
     made = script(seed, ALL)
     files = made.write(tmp_path_factory.mktemp("fuzz"))
-    read = scenarios.Found(made.name, files).read()
+    read = files.Found(made.name, files).read()
     assert read.warnings == ()
     assert 0 < made.probes <= 69
     standing = {}
@@ -60,7 +60,7 @@ def test_the_lab_reads_what_is_written_and_the_oracle_says_the_same_of_it(tmp_pa
         standing = readings.applied(standing, yaml.load_all(file.read_bytes(), yaml.CSafeLoader))
         found = readings.read(standing)
         for probe in step.probes:
-            to, source = targets.resolve(probe, world, worlds.imagined_addresses(world)), probe.spec.source
+            to, source = targets.resolve(probe, world, desired_states.imagined_addresses(world)), probe.spec.source
             client = Client(source.node, source.pod, source.external_host)
             question = Question(client, to.address, to.port, probe.spec.protocol.value, to.via or "")
             answer = oracle.ask(found, question)
@@ -76,13 +76,13 @@ def test_the_lab_reads_what_is_written_and_the_oracle_says_the_same_of_it(tmp_pa
 @settings(max_examples=8, deadline=None)
 @given(SEEDS)
 def test_who_is_asked_all_the_time_can_answer_in_every_step(tmp_path_factory, seed):
-    read = scenarios.Found("seed", (made := script(seed, ALL)).write(tmp_path_factory.mktemp("fuzz"))).read()
+    read = files.Found("seed", (made := script(seed, ALL)).write(tmp_path_factory.mktemp("fuzz"))).read()
     rated = [probe for probe in read.steps[0].probes if probe.spec.rate]
     standing = {}
     for part, (_, world) in zip(made.parts, read.worlds(), strict=True):
         standing = readings.applied(standing, part.documents)
         for probe in rated:
-            to, source = targets.resolve(probe, world, worlds.imagined_addresses(world)), probe.spec.source
+            to, source = targets.resolve(probe, world, desired_states.imagined_addresses(world)), probe.spec.source
             client = Client(source.node, source.pod, source.external_host)
             answer = oracle.ask(readings.read(standing), Question(client, to.address, to.port))
             assert answer.outcome is Outcome.CONNECTED, probe.name
@@ -132,7 +132,7 @@ def test_a_feature_that_does_not_exist_is_named():
 
 @pytest.mark.parametrize(("backends", "enough"), [(1, 4), (2, 25), (3, 43), (4, 61)])
 def test_so_many_connections_that_chance_misses_no_backend(backends, enough):
-    assert probes.connections(backends) == enough
+    assert random_probes.connections(backends) == enough
     assert backends * (1 - 1 / backends) ** enough < 1e-6
 
 

@@ -18,20 +18,22 @@ from labnet import needs_root
 
 from windlass.host.linux import namespaces
 from windlass.host.linux.nftables import Nftables
-from windlass.lab import runs, scenarios, sockets
-from windlass.lab.agents import Agents, Programs
-from windlass.lab.dialers import Address
-from windlass.lab.directives import Source
-from windlass.lab.labs import LabError
-from windlass.lab.objects import Outcome, Protocol
-from windlass.lab.traffic import Flow, Traffic
+from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.probing import sockets
+from windlass.lab.probing.dialers import Address
+from windlass.lab.probing.traffic import Flow, Traffic
+from windlass.lab.runner import runs
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.scenarios import files
+from windlass.lab.scenarios.directives import Source
+from windlass.lab.scenarios.objects import Outcome, Protocol
 from windlass.model.families import Family, family_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from windlass.lab.clusters import Cluster
+    from windlass.lab.orchestration.clusters import Cluster
 
 POD, NODE = Source(pod="default/client"), Source(node="node-1")
 WORLD = ("192.0.2.80", "2001:db8:192::80")
@@ -63,7 +65,7 @@ async def standing(folder: Path) -> AsyncIterator[Cluster]:
     except LabError as error:
         pytest.skip(str(error))
     (folder / "cluster.yaml").write_text(CLUSTER)
-    scenario = scenarios.find_one(folder).read()
+    scenario = files.find_one(folder).read()
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
         for step, world in scenario.worlds():
             await cluster.reach(world, step.actions)

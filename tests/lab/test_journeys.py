@@ -8,11 +8,13 @@ from ipaddress import ip_address
 import pytest
 from labnet import needs_root
 
-from windlass.lab import journeys, runs, scenarios, sightings
-from windlass.lab.agents import Agents, Programs
-from windlass.lab.journeys import Place, Way
-from windlass.lab.labs import LabError
-from windlass.lab.megaflows import Ends, Phase
+from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.runner import runs
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.scenarios import files
+from windlass.lab.tracing import captures, journeys
+from windlass.lab.tracing.journeys import Place, Way
+from windlass.lab.tracing.megaflows import Ends, Phase
 from windlass.pipeline.layout import LAYOUT
 
 CLUSTER = """
@@ -43,7 +45,7 @@ items:
 def scenario(tmp_path_factory):
     folder = tmp_path_factory.mktemp("journeys")
     (folder / "cluster.yaml").write_text(CLUSTER)
-    return scenarios.find_one(folder).read()
+    return files.find_one(folder).read()
 
 
 def places(way: Way) -> list[str]:
@@ -96,16 +98,16 @@ async def test_its_packets_are_followed_there_and_back(scenario):
 def test_a_segment_is_found_in_a_frame_and_in_a_tunnel():
     tcp = struct.pack("!HHIIBBHHH", 40000, 80, 7, 0, 5 << 4, 0x02, 0, 0, 0)
     inner = frame("10.0.0.1", "10.0.0.2", 6, tcp)
-    assert (found := sightings.segment_of(inner + bytes(6)))  # a short frame is padded
+    assert (found := captures.segment_of(inner + bytes(6)))  # a short frame is padded
     assert found.header.ends == Ends(ip_address("10.0.0.1"), 40000, ip_address("10.0.0.2"), 80)
     assert (found.flags, found.length, found.outer) == (0x02, 0, None)
     geneve = struct.pack("!HHHH", 5, 6081, 0, 0) + bytes([1, 0, 0x65, 0x58, 0, 0, 0, 0]) + bytes(4) + inner
-    assert (packed := sightings.segment_of(frame("192.0.2.1", "192.0.2.2", 17, geneve)))
+    assert (packed := captures.segment_of(frame("192.0.2.1", "192.0.2.2", 17, geneve)))
     assert packed.header == found.header
     assert packed.outer is not None
     assert str(packed.outer.ends) == "192.0.2.1:5 to 192.0.2.2:6081"
-    assert sightings.segment_of(frame("192.0.2.1", "192.0.2.2", 17, geneve[:2] + b"\0\x35" + geneve[4:])) is None
-    assert sightings.segment_of(bytes(60)) is None
+    assert captures.segment_of(frame("192.0.2.1", "192.0.2.2", 17, geneve[:2] + b"\0\x35" + geneve[4:])) is None
+    assert captures.segment_of(bytes(60)) is None
 
 
 def frame(source: str, destination: str, protocol: int, payload: bytes) -> bytes:

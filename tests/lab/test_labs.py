@@ -15,16 +15,19 @@ from labnet import CLIENT, FARAWAY, SERVER, needs_root
 
 from switches import requires_ovs
 from windlass.host.linux import namespaces
-from windlass.lab import keepers, labs, underlays
-from windlass.lab.labs import Description, Lab, LabError, Place
-from windlass.lab.ovs import Switch
-from windlass.lab.processes import Child
-from windlass.lab.segments import Machine, Nic, segments
+from windlass.lab.network import underlays
+from windlass.lab.network.ovs import Switch
+from windlass.lab.runner import persistent_labs
+from windlass.lab.sandbox import labs
+from windlass.lab.sandbox.labs import Description, Lab, LabError, Place
+from windlass.lab.sandbox.processes import Child
+from windlass.lab.scenarios.segments import Machine, Nic, segments
 
 CRASHING_LAB = """
 import os, subprocess, sys
 from windlass.host.linux import namespaces
-from windlass.lab import labs, underlays
+from windlass.lab.network import underlays
+from windlass.lab.sandbox import labs
 with labs.opened() as lab:
     name = lab.namespace("node", "n1")
     underlays.make_namespace(name)
@@ -68,13 +71,13 @@ def test_what_a_crashed_lab_left_is_removed_by_the_next_but_nothing_of_anybody_e
 def test_a_running_lab_tells_about_itself_and_can_be_chosen(lab):
     description = Description(lab.id, os.getpid(), "mine", "ovs", {"node/n1": Place(lab.namespace("node", "n1"), "/x")})
     labs.describe(lab, description)
-    assert description in keepers.status()
-    assert keepers._chosen(lab.id) == description
-    assert keepers._place(description, "n1").ovs_run_directory == "/x"
+    assert description in persistent_labs.status()
+    assert persistent_labs._chosen(lab.id) == description
+    assert persistent_labs._place(description, "n1").ovs_run_directory == "/x"
     with pytest.raises(LabError, match=r"n9 is none of the places of lab \w+: node/n1"):
-        keepers._place(description, "n9")
+        persistent_labs._place(description, "n9")
     with pytest.raises(LabError, match="no lab runs as zzzz"):
-        keepers._chosen("zzzz")
+        persistent_labs._chosen("zzzz")
 
 
 def test_sockets_of_a_node_with_a_long_name_fit():

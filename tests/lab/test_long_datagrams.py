@@ -14,20 +14,22 @@ from typing import TYPE_CHECKING
 import pytest
 from labnet import needs_root
 
-from windlass.lab import runs, scenarios, sockets
-from windlass.lab.agents import Agents, Programs
-from windlass.lab.directives import Source
-from windlass.lab.labs import LabError
-from windlass.lab.ovs import datapath_type
-from windlass.lab.patiences import seconds
-from windlass.lab.servers import IAM, WHO, parse_identity
+from windlass.lab.network.ovs import datapath_type
+from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.probing import sockets
+from windlass.lab.probing.servers import IAM, WHO, parse_identity
+from windlass.lab.runner import runs
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.time_limits import seconds
+from windlass.lab.scenarios import files
+from windlass.lab.scenarios.directives import Source
 from windlass.model.families import family_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from windlass.lab.clusters import Cluster
+    from windlass.lab.orchestration.clusters import Cluster
 
 SIZES = (2000, 5000, 20000, 2000)  # one connection each
 CLUSTER_IPS = ("10.96.0.{}", "fd00:10:96::{}")
@@ -82,7 +84,7 @@ async def standing(folder: Path, mode: str) -> AsyncIterator[Cluster]:
         affinity = "ClientIP" if number == STICKY else "None"
         parts.append(SERVICE.format(number=number, selector=selector, affinity=affinity))
     (folder / "cluster.yaml").write_text(CLUSTER.format(mode=mode) + "".join(part.lstrip("\n") for part in parts))
-    scenario = scenarios.find_one(folder).read()
+    scenario = files.find_one(folder).read()
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
         for step, world in scenario.worlds():
             await cluster.reach(world, step.actions)

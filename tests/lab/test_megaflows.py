@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from windlass.lab import megaflows
-from windlass.lab.megaflows import Ends, Header, Megaflow, NoWayError, Phase
-from windlass.lab.traces import ct_actions
+from windlass.lab.tracing import megaflows
+from windlass.lab.tracing.megaflows import Ends, Header, Megaflow, NoWayError, Phase
+from windlass.lab.tracing.traces import ct_actions
 
 DUMP = (Path(__file__).parent / "traces" / "megaflows.txt").read_text()
 CLIENT, NODE, PEER = map(ip_address, ("10.176.26.36", "10.176.25.244", "10.176.25.103"))

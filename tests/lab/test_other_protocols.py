@@ -14,10 +14,13 @@ import aiohttp
 import pytest
 from labnet import needs_root
 
-from windlass.lab import ovs, runs, scenarios, sockets
-from windlass.lab.agents import Agents, Programs
-from windlass.lab.directives import Source
-from windlass.lab.labs import LabError
+from windlass.lab.network import ovs
+from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.probing import sockets
+from windlass.lab.runner import runs
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.scenarios import files
+from windlass.lab.scenarios.directives import Source
 from windlass.model.families import family_of
 from windlass.pipeline.layout import SNAT_PORTS
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from windlass.lab.clusters import Cluster
+    from windlass.lab.orchestration.clusters import Cluster
 
 POD, WORLD = Source(pod="default/client"), Source(external_host="world")
 SO_RCVBUFFORCE = 33  # of Linux; the socket module does not have it
@@ -54,7 +57,7 @@ async def standing(folder: Path) -> AsyncIterator[Cluster]:
     except LabError as error:
         pytest.skip(str(error))
     (folder / "cluster.yaml").write_text(CLUSTER)
-    scenario = scenarios.find_one(folder).read()
+    scenario = files.find_one(folder).read()
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
         for step, world in scenario.worlds():
             await cluster.reach(world, step.actions)

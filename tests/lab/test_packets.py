@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from os_ken.lib.packet import icmpv6, ipv4, ipv6, packet, tcp, udp
 
-from windlass.lab import packets
-from windlass.lab.packets import Chunk, SctpPacket
+from windlass.lab.probing import packets
+from windlass.lab.probing.packets import Chunk, SctpPacket
 
 V4 = ip_address("10.0.0.1"), ip_address("10.0.0.2")
 V6 = ip_address("fd00::1"), ip_address("fd00::2")

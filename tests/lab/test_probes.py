@@ -10,11 +10,11 @@ import pytest
 from msgspec import convert
 from rich.console import Console
 
-from windlass.lab import results
-from windlass.lab.directives import Probe
-from windlass.lab.objects import Outcome
-from windlass.lab.probes import Attempt, Observation, judge
-from windlass.lab.results import ScenarioResult
+from windlass.lab.probing.verdicts import Attempt, Observation, judge
+from windlass.lab.runner import results
+from windlass.lab.runner.results import ScenarioResult
+from windlass.lab.scenarios.directives import Probe
+from windlass.lab.scenarios.objects import Outcome
 
 WEB = Attempt(Outcome.CONNECTED, "default/web-0", "10.1.0.1", "10.1.0.5")
 OTHER = Attempt(Outcome.CONNECTED, "default/web-1", "10.1.0.1", "10.1.0.5")

@@ -20,14 +20,16 @@ import pytest
 from labnet import needs_root
 
 from windlass.host.linux import namespaces
-from windlass.lab import packets, runs, scenarios
-from windlass.lab.agents import Agents, Programs
-from windlass.lab.labs import LabError
-from windlass.lab.sockets import FAMILY
+from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.probing import packets
+from windlass.lab.probing.sockets import FAMILY
+from windlass.lab.runner import runs
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.scenarios import files
 from windlass.model.families import family_of
 
 if TYPE_CHECKING:
-    from windlass.lab.clusters import Cluster
+    from windlass.lab.orchestration.clusters import Cluster
     from windlass.model.families import IPAddress
 
 CLUSTER = """
@@ -57,7 +59,7 @@ ASKED_EVERY, IN_TIME = 0.05, 0.9  # seconds; the latter less than until a SYN is
 async def test_a_flood_takes_neither_the_agent_nor_the_refusals_of_others(tmp_path, family):
     flooder, service = FLOODS[family]
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
-    scenario = scenarios.find_one(tmp_path).read()
+    scenario = files.find_one(tmp_path).read()
     try:
         runs.check_machine(Programs())
     except LabError as error:

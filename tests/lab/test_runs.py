@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from labnet import needs_root
 
-from windlass.lab import keepers, runs
-from windlass.lab.agents import Programs
-from windlass.lab.labs import Lab, LabError
+from windlass.lab.orchestration.agents import Programs
+from windlass.lab.runner import persistent_labs, runs
+from windlass.lab.sandbox.labs import Lab, LabError
 
 pytestmark = needs_root
 
@@ -37,9 +37,9 @@ BAD = PROBE.replace("NAME", "bad").replace("PORT", "81")
 UP = """
 import signal, sys
 from pathlib import Path
-from windlass.lab import keepers
+from windlass.lab.runner import persistent_labs
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what they run in the background ignore it
-keepers.up(Path(sys.argv[1]), detach=DETACH)
+persistent_labs.up(Path(sys.argv[1]), detach=DETACH)
 """
 
 
@@ -94,12 +94,13 @@ def test_a_lab_that_is_kept_in_the_background(folder):
     lab = Lab(told.split()[1])
     try:
         assert told.strip() == f"lab {lab.id} stands: externalHost/left, externalHost/right"
-        assert lab.id in [description.id for description in keepers.status()]
-        inside = f"from windlass.lab import keepers; keepers.enter('right', ['ip', '-br', 'addr'], {lab.id!r})"
+        assert lab.id in [description.id for description in persistent_labs.status()]
+        inside = f"enter('right', ['ip', '-br', 'addr'], {lab.id!r})"
+        inside = f"from windlass.lab.runner.persistent_labs import enter; {inside}"
         shown = subprocess.run([sys.executable, "-c", inside], check=True, capture_output=True, text=True).stdout
         assert "10.6.0.6/24" in shown
     finally:
-        assert keepers.down(lab.id) == lab.id
+        assert persistent_labs.down(lab.id) == lab.id
     assert not lab.folder.exists()
     assert lab.namespaces == []
 
@@ -119,9 +120,9 @@ def test_a_lab_that_is_kept_in_the_foreground_ends_with_ctrl_c(folder):
 def test_a_lab_that_cannot_come_up_is_told_by_whoever_asked_for_it(folder):
     stop_api = "{kind: Action, metadata: {name: x}, spec: {stopAPIServer: true}}"
     with pytest.raises(LabError, match="there is no API server in this lab"):
-        keepers.up(folder(a=HOSTS + stop_api) / "a", detach=True)
+        persistent_labs.up(folder(a=HOSTS + stop_api) / "a", detach=True)
     with pytest.raises(LabError, match="holds 2 scenarios; name the one to bring up"):
-        keepers.up(folder(b=HOSTS))
+        persistent_labs.up(folder(b=HOSTS))
 
 
 def test_what_a_machine_lacks_is_said(monkeypatch):

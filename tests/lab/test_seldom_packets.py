@@ -18,16 +18,17 @@ import pytest
 from labnet import needs_root
 
 from windlass.host.linux import namespaces
-from windlass.lab import runs, scenarios
-from windlass.lab.agents import Agents, Programs
-from windlass.lab.labs import LabError
-from windlass.lab.patiences import seconds
+from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.runner import runs
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.time_limits import seconds
+from windlass.lab.scenarios import files
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from windlass.lab.clusters import Cluster
-    from windlass.lab.scenarios import Scenario
+    from windlass.lab.orchestration.clusters import Cluster
+    from windlass.lab.scenarios.files import Scenario
 
 IP_RECVERR, IP_MTU = 11, 14  # of Linux; the socket module does not have them
 NODE, PORT, MTU = "10.176.25.11", 9999, 1300
@@ -91,7 +92,7 @@ def scenario(tmp_path_factory):
         for name, node_port in SERVICES.items()
     )
     (folder / "cluster.yaml").write_text(CLUSTER + "".join(services))
-    return scenarios.find_one(folder).read()
+    return files.find_one(folder).read()
 
 
 @asynccontextmanager

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from labnet import needs_root
 
-from windlass.lab import runs, scenarios, sockets
-from windlass.lab.agents import Agents, Programs
-from windlass.lab.directives import Source
-from windlass.lab.labs import LabError
+from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.probing import sockets
+from windlass.lab.runner import runs
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.scenarios import files
+from windlass.lab.scenarios.directives import Source
 from windlass.model.families import Family
 from windlass.pipeline.layout import SERVICE_SNAT_PORTS
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
     from pathlib import Path
 
-    from windlass.lab.clusters import Cluster
+    from windlass.lab.orchestration.clusters import Cluster
 
 POD, WORLD = Source(pod="default/client"), Source(external_host="world")
 SERVICE, ENDPOINT = ("10.96.0.1", 443), ("192.0.2.80", 6443)
@@ -54,7 +56,7 @@ async def standing(folder: Path) -> AsyncIterator[Cluster]:
     except LabError as error:
         pytest.skip(str(error))
     (folder / "cluster.yaml").write_text(CLUSTER)
-    scenario = scenarios.find_one(folder).read()
+    scenario = files.find_one(folder).read()
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
         for step, world in scenario.worlds():
             await cluster.reach(world, step.actions)

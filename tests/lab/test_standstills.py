@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from windlass.lab.standstills import Standstills
+from windlass.lab.probing.stolen_time import Standstills
 
 COUNTS = """cpu  9 9 9 9 9 9 9 {sum} 0 0
 cpu0 4 4 4 4 4 4 4 {first} 0 0

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from msgspec import convert
 
-from windlass.lab import targets, worlds
-from windlass.lab.directives import ExternalHost, Probe
-from windlass.lab.objects import KUBERNETES_KINDS, KubernetesObject
-from windlass.lab.worlds import World
+from windlass.lab.scenarios import desired_states, targets
+from windlass.lab.scenarios.desired_states import World
+from windlass.lab.scenarios.directives import ExternalHost, Probe
+from windlass.lab.scenarios.objects import KUBERNETES_KINDS, KubernetesObject
 
 OBJECTS = """
 - {apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDRs: [10.1.1.0/24, "fd01:1::/64"]},
@@ -44,7 +44,9 @@ def resolve(world):
     def one(to, source="pod: default/a", protocol="TCP"):
         text = f"{{metadata: {{name: p}}, spec: {{from: {{{source}}}, to: {{{to}}}, protocol: {protocol}}}}}"
         attached = {"default/a": (ip_address("10.1.1.5"), ip_address("fd01:1::5"))}
-        found = targets.resolve(convert(yaml.safe_load(text), Probe), world, worlds.pod_addresses(world, attached))
+        found = targets.resolve(
+            convert(yaml.safe_load(text), Probe), world, desired_states.pod_addresses(world, attached)
+        )
         return str(found.address), found.port, found.entry, found.via
 
     return one

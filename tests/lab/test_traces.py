@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from switches import requires_ovs
-from windlass.lab import traces
-from windlass.lab.traces import Bucket, Ct, Met, UnreadableTraceError
+from windlass.lab.tracing import traces
+from windlass.lab.tracing.traces import Bucket, Ct, Met, UnreadableTraceError
 from windlass.pipeline.layout import LAYOUT
 
 RECORDS = Path(__file__).parent / "traces"

@@ -11,10 +11,10 @@ import pytest
 from labnet import needs_root
 
 from windlass.host.linux import namespaces
-from windlass.lab.dialers import Address
-from windlass.lab.labs import LabError
-from windlass.lab.objects import Outcome, Protocol
-from windlass.lab.traffic import Flow, Traffic
+from windlass.lab.probing.dialers import Address
+from windlass.lab.probing.traffic import Flow, Traffic
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.scenarios.objects import Outcome, Protocol
 
 pytestmark = needs_root
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from windlass.lab.megaflows import Ends
-from windlass.lab.traces import Ct, Pass
+from windlass.lab.tracing.megaflows import Ends
+from windlass.lab.tracing.traces import Ct, Pass
 from windlass.pipeline.layout import POD_ZONE, SNAT_ZONE
 
 ZONES = {POD_ZONE: "connections", SNAT_ZONE: "sources"}

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 
 from windlass.cli.render import state_of
-from windlass.lab import scenarios
-from windlass.lab.worlds import World
+from windlass.lab.scenarios import files
+from windlass.lab.scenarios.desired_states import World
 from windlass.model.nodes import NodeState, Ports
 from windlass.openflow.flows import Group
 from windlass.pipeline.symbols import actions_symbols, flow_symbols
@@ -43,7 +43,7 @@ def bucket_in_words(scenario: Path, node: str, group: int, number: int) -> tuple
 
 
 def last_world(scenario: Path) -> World:
-    *_, (_, world) = scenarios.find_one(scenario).read().worlds()
+    *_, (_, world) = files.find_one(scenario).read().worlds()
     return world
 
 

@@ -9,8 +9,8 @@ from case_pages import marks
 from case_pages.marks import Case
 from case_pages.texts import costs
 from case_pages.travels import Travelled
-from windlass.lab.journeys import Way
-from windlass.lab.megaflows import Phase
+from windlass.lab.tracing.journeys import Way
+from windlass.lab.tracing.megaflows import Phase
 
 _TABLE = re.compile(r"(<!-- index -->\n).*?(<!-- end of index -->)", re.DOTALL)
 _LINE = re.compile(r"^(#+) (.*)$|^<!-- case: (\S+) (\S+) (\S+) -->$", re.MULTILINE)

@@ -12,9 +12,9 @@ from html import escape
 
 from case_pages.effects import between, effects, end
 from case_pages.travels import Travelled
-from windlass.lab.journeys import Hop, Place, Visit, Way
-from windlass.lab.megaflows import Phase
-from windlass.lab.objects import Node
+from windlass.lab.scenarios.objects import Node
+from windlass.lab.tracing.journeys import Hop, Place, Visit, Way
+from windlass.lab.tracing.megaflows import Phase
 from windlass.pipeline.layout import LAYOUT
 
 LANE, MARGIN, BOX = 196, 150, 284  # pixels

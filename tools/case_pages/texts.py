@@ -9,9 +9,9 @@ from case_pages.flow_words import bucket_in_words, in_words, rendered
 from case_pages.marks import Case
 from case_pages.pictures import summary
 from case_pages.travels import Travelled
-from windlass.lab.journeys import Visit, Way
-from windlass.lab.megaflows import Phase
-from windlass.lab.traces import Met
+from windlass.lab.tracing.journeys import Visit, Way
+from windlass.lab.tracing.megaflows import Phase
+from windlass.lab.tracing.traces import Met
 
 _PACKETS = {Phase.FIRST: "Request", Phase.REPLY: "Reply"}
 _INTERFACES = {"windlass-gw0": "the gateway", "br-int": "the bridge interface", "eth0": "the uplink"}

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from itertools import cycle, islice
 
 from windlass.bench import metronomes
-from windlass.lab.labs import LabError
+from windlass.lab.sandbox.labs import LabError
 from windlass.openflow.flows import Group
 from windlass.openflow.wire import groups as group_wire
 from windlass.openflow.wire import messages as wire

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from windlass.host.linux import namespaces
-from windlass.lab import labs, ovs
-from windlass.lab.processes import program as program_path
+from windlass.lab.network import ovs
+from windlass.lab.sandbox import labs
+from windlass.lab.sandbox.processes import program as program_path
 from windlass.openflow import ofctl
 from windlass.program import Program
 

@@ -15,8 +15,8 @@ from msgspec import Struct
 from windlass.lab.kubelets.clusters import NAMESPACE, KubeletCluster
 from windlass.lab.kubelets.images import AGNHOST
 from windlass.lab.kubelets.machines import runtime_folder
-from windlass.lab.labs import LabError
-from windlass.lab.patiences import seconds
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.time_limits import seconds
 
 SECONDS_TO_RETURN = seconds(300.0)  # of a part that was killed: nobody waits that long, but on a starved machine
 AGENT, SWITCH = "windlass-agent", "windlass-switch"  # the DaemonSets

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING
 
 from windlass.bench.reports import Figure, Report, figure, this_machine
 from windlass.host.linux import namespaces
-from windlass.lab import runs, scenarios
-from windlass.lab.agents import Agents, Programs
-from windlass.lab.clusters import Cluster
-from windlass.lab.directives import Source
-from windlass.lab.labs import LabError
+from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.orchestration.clusters import Cluster
+from windlass.lab.runner import runs
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.scenarios import files
+from windlass.lab.scenarios.directives import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,7 @@ def run(say: Callable[[str], None] = print) -> Report:
 async def _run(say: Callable[[str], None]) -> Report:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "node.yaml").write_text(NODE)
-        scenario = scenarios.find_one(Path(folder)).read()
+        scenario = files.find_one(Path(folder)).read()
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
         for step, world in scenario.worlds():
             await cluster.reach(world, step.actions)

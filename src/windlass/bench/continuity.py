@@ -27,15 +27,15 @@ from windlass.bench.load_processes import LoadProcess, loading
 from windlass.bench.loads import Frontend, Plan, Server, prefer
 from windlass.bench.reports import Figure, Report, this_machine
 from windlass.bench.tallies import Failure, Tally
-from windlass.lab import runs
-from windlass.lab.agents import Agents, Programs
-from windlass.lab.clusters import Cluster
-from windlass.lab.directives import Action, ActionSpec, Source
-from windlass.lab.labs import LabError
-from windlass.lab.objects import KubernetesObject, Metadata
-from windlass.lab.processes import program
-from windlass.lab.rounds import Rounds
-from windlass.lab.scenarios import Step
+from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.orchestration.clusters import Cluster
+from windlass.lab.runner import runs
+from windlass.lab.runner.rounds import Rounds
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.processes import program
+from windlass.lab.scenarios.directives import Action, ActionSpec, Source
+from windlass.lab.scenarios.files import Step
+from windlass.lab.scenarios.objects import KubernetesObject, Metadata
 
 PER_SECOND = 200  # new connections to each frontend
 HELD = 4  # connections to each frontend

@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from windlass.bench import service_states
-from windlass.lab import scenarios
-from windlass.lab.directives import Source
-from windlass.lab.objects import KUBERNETES_KINDS, KubernetesObject
-from windlass.lab.scenarios import Scenario
+from windlass.lab.scenarios import files
+from windlass.lab.scenarios.directives import Source
+from windlass.lab.scenarios.files import Scenario
+from windlass.lab.scenarios.objects import KUBERNETES_KINDS, KubernetesObject
 
 NODE, NODE_IP = "node-1", "10.176.25.11"  # whose agent is killed, and whose NodePort is asked
 INSIDE, OUTSIDE = Source(pod="default/client"), Source(external_host="client")
@@ -111,7 +111,7 @@ def scenario() -> Scenario:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "cluster.yaml"
         file.write_text(_CLUSTER)
-        read = scenarios.Found("continuity", (file,)).read()
+        read = files.Found("continuity", (file,)).read()
     (step,) = read.steps
     return replace(read, steps=(replace(step, objects=(*step.objects, service(AT_FIRST), endpoint_slice(SERVERS))),))
 

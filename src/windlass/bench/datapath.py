@@ -17,18 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from windlass.bench.reports import Figure, Report, figure, this_machine
-from windlass.lab import journeys, runs, scenarios, targets
-from windlass.lab.agents import Agents, Programs
-from windlass.lab.clusters import Cluster
-from windlass.lab.dialers import Address
-from windlass.lab.directives import Probe
-from windlass.lab.journeys import Journey
-from windlass.lab.labs import LabError
-from windlass.lab.megaflows import Phase
-from windlass.lab.objects import Outcome
-from windlass.lab.packets import TCP
-from windlass.lab.scenarios import Scenario
-from windlass.lab.traffic import Flow, Traffic
+from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.orchestration.clusters import Cluster
+from windlass.lab.probing.dialers import Address
+from windlass.lab.probing.packets import TCP
+from windlass.lab.probing.traffic import Flow, Traffic
+from windlass.lab.runner import runs
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.scenarios import files, targets
+from windlass.lab.scenarios.directives import Probe
+from windlass.lab.scenarios.files import Scenario
+from windlass.lab.scenarios.objects import Outcome
+from windlass.lab.tracing import journeys
+from windlass.lab.tracing.journeys import Journey
+from windlass.lab.tracing.megaflows import Phase
 
 CONNECTIONS = 1000
 NODE = "node-1"  # where all packets enter
@@ -165,7 +167,7 @@ async def _run(say: Callable[[str], None]) -> list[Figure]:
 def _scenario() -> Scenario:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "datapath.yaml").write_text("---\n".join((CLUSTER, *(case.manifest for case in CASES))))
-        return scenarios.find_one(Path(folder)).read()
+        return files.find_one(Path(folder)).read()
 
 
 # ---- what one packet costs

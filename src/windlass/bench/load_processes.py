@@ -12,8 +12,8 @@ import msgspec
 
 from windlass.bench.loads import Plan
 from windlass.bench.tallies import Tally, merged
-from windlass.lab.labs import LabError
-from windlass.lab.processes import Child
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.processes import Child
 
 LONGEST_TALLY = 1 << 24  # bytes: thousands of failures
 

@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from windlass.bench.tallies import Failure, Notes
 from windlass.host.linux import namespaces
-from windlass.lab.servers import identity, parse_identity
+from windlass.lab.probing.servers import identity, parse_identity
 
 SECONDS_TO_ANSWER = 1.0  # of a new connection: a lost SYN is a failure, because it is sent again only after one
 BEAT = 0.02  # seconds between two uses of a held connection

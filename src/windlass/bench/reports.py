@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Struct
 from rich.table import Table
 
-from windlass.lab import ovs
-from windlass.lab.processes import program
+from windlass.lab.network import ovs
+from windlass.lab.sandbox.processes import program
 
 
 class Machine(Struct, frozen=True):

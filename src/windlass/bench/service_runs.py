@@ -32,7 +32,7 @@ from windlass.cluster.objects import Cluster, EndpointSlice
 from windlass.cluster.sources import Change, Watch
 from windlass.host.linux import namespaces
 from windlass.host.linux.hosts import LinuxHost
-from windlass.lab.labs import LabError
+from windlass.lab.sandbox.labs import LabError
 from windlass.model.mappings import Patched
 from windlass.model.nodes import NodeState
 from windlass.openflow.wire import flows as flow_wire

@@ -22,9 +22,10 @@ from windlass.bench import service_states as states
 from windlass.bench.reports import Figure, Report, figure, this_machine
 from windlass.bench.service_runs import Changes, ColdSync, Course
 from windlass.cluster.sources import Change
-from windlass.lab import labs, ovs
-from windlass.lab.segments import UPLINK, Machine, Nic, segments
-from windlass.lab.underlays import Underlay
+from windlass.lab.network import ovs
+from windlass.lab.network.underlays import Underlay
+from windlass.lab.sandbox import labs
+from windlass.lab.scenarios.segments import UPLINK, Machine, Nic, segments
 from windlass.model.nodes import NodeState
 from windlass.program import Program, program
 

@@ -19,7 +19,7 @@ import structlog
 
 from windlass.bench import bridges
 from windlass.bench.reports import Figure, Report, figure, this_machine
-from windlass.lab import labs
+from windlass.lab.sandbox import labs
 from windlass.model.families import Family
 from windlass.openflow.actions import Ct, Nat, Set, ToGroup
 from windlass.openflow.fields import CT_STATE, TCP, destination, destination_port, reg

@@ -24,8 +24,8 @@ from windlass.cluster.kubernetes import decoding
 from windlass.cluster.kubernetes.holdings import Holding
 from windlass.cluster.kubernetes.resources import resources
 from windlass.cluster.objects import Cluster, EndpointSlice
-from windlass.lab import labs
-from windlass.lab.labs import LabError
+from windlass.lab.sandbox import labs
+from windlass.lab.sandbox.labs import LabError
 
 SIZES = (1_000, 10_000)  # Services
 ENDPOINTS = 10  # of each

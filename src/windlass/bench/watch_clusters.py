@@ -22,13 +22,13 @@ from windlass.cluster.kubernetes.connections import Connection, Refused, Unreach
 from windlass.cluster.kubernetes.servers import APIServer
 from windlass.cluster.objects import Cluster
 from windlass.cluster.sources import SourceAway
-from windlass.lab import ovs
-from windlass.lab.api_servers import ADDRESSES
-from windlass.lab.control_planes import ADMINISTRATOR, ControlPlane
-from windlass.lab.labs import Lab, LabError
-from windlass.lab.processes import Child
-from windlass.lab.segments import UPLINK, Machine, Nic, segments
-from windlass.lab.underlays import Underlay
+from windlass.lab.control.api_servers import ADDRESSES
+from windlass.lab.control.control_planes import ADMINISTRATOR, ControlPlane
+from windlass.lab.network import ovs
+from windlass.lab.network.underlays import Underlay
+from windlass.lab.sandbox.labs import Lab, LabError
+from windlass.lab.sandbox.processes import Child
+from windlass.lab.scenarios.segments import UPLINK, Machine, Nic, segments
 
 PATIENCE = 120.0  # seconds for whatever takes long
 CONTROL_PLANE = Machine("control", "plane", (Nic(UPLINK, ADDRESSES),))

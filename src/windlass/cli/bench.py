@@ -11,7 +11,7 @@ from rich.console import Console
 
 from windlass.bench import reports
 from windlass.cli import outputs
-from windlass.lab.labs import LabError
+from windlass.lab.sandbox.labs import LabError
 
 BENCHMARKS = {
     "sync": "100,000 flows and 10,000 groups into the switch; one changed flow; a restart",

@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from windlass.cli import outputs
-from windlass.lab import keepers, runs
-from windlass.lab.api_servers import RealAPIServer
+from windlass.lab.control.api_servers import RealAPIServer
+from windlass.lab.control.publishers import ManifestFolder
 from windlass.lab.fuzz import features
 from windlass.lab.fuzz import runs as fuzz_runs
-from windlass.lab.fuzz.scripts import script
+from windlass.lab.fuzz.random_scenarios import script
 from windlass.lab.kubelets.clusters import Shape
-from windlass.lab.labs import LabError
-from windlass.lab.publishers import ManifestFolder
+from windlass.lab.runner import persistent_labs, runs
+from windlass.lab.sandbox.labs import LabError
 from windlass.model.nodes import TrafficMode
 
 
@@ -161,9 +161,9 @@ def up(path: Path | None, detach: bool, cluster: str, nodes: int, zones: int, mo
         raise click.UsageError("give a scenario's PATH, or --cluster kubelet; not both")
     with _told():
         if path is None:
-            keepers.up_kubelets(Shape(nodes, TrafficMode(mode), zones), detach=detach, say=click.echo)
+            persistent_labs.up_kubelets(Shape(nodes, TrafficMode(mode), zones), detach=detach, say=click.echo)
         else:
-            keepers.up(path, publisher_of=_publisher(cluster), detach=detach, say=click.echo)
+            persistent_labs.up(path, publisher_of=_publisher(cluster), detach=detach, say=click.echo)
 
 
 @lab.command()
@@ -171,14 +171,14 @@ def up(path: Path | None, detach: bool, cluster: str, nodes: int, zones: int, mo
 def down(lab_id: str | None) -> None:
     """End a running lab (LAB_ID where there are several) and remove all that it made."""
     with _told():
-        click.echo(f"lab {keepers.down(lab_id)} is gone")
+        click.echo(f"lab {persistent_labs.down(lab_id)} is gone")
 
 
 @lab.command()
 def status() -> None:
     """The labs that run on this machine, and where to look around in them."""
     with _told():
-        running = keepers.status()
+        running = persistent_labs.status()
         if not running:
             click.echo("no lab runs; start one: windlass lab up scenarios/tour")
             return
@@ -201,7 +201,7 @@ def enter(lab_id: str | None, place: str, command: tuple[str, ...]) -> None:
     """
     with _told():
         try:
-            keepers.enter(place, command, lab_id)
+            persistent_labs.enter(place, command, lab_id)
         except FileNotFoundError:
             raise LabError(f"{command[0]}: there is no such command on this machine") from None
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from ipaddress import ip_network
 
-from windlass.lab.fuzz.endpoints import Endpoint, Place, choice, endpoints, listener
+from windlass.lab.fuzz.eligible_endpoints import Endpoint, Place, choice, endpoints, listener
+from windlass.lab.fuzz.object_views import Node, Pod, Service, ServicePort, address
 from windlass.lab.fuzz.readings import Cluster
-from windlass.lab.fuzz.views import Node, Pod, Service, ServicePort, address
-from windlass.lab.objects import Outcome
+from windlass.lab.scenarios.objects import Outcome
 from windlass.model.families import Family, IPAddress, family_of
 
 PRESERVED = "Preserved"

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 import yaml
 
-from windlass.lab.fuzz.views import EndpointSlice, Host, Metadata, Node, Pod, Service
+from windlass.lab.fuzz.object_views import EndpointSlice, Host, Metadata, Node, Pod, Service
 from windlass.model.families import IPNetwork
 
 Document = dict[str, object]

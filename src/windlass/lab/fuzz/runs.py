@@ -10,11 +10,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from windlass.lab import ovs, results, runs, scenarios
-from windlass.lab.agents import Agents, Programs
-from windlass.lab.fuzz.scripts import Script
-from windlass.lab.labs import LabError
-from windlass.lab.results import ScenarioResult
+from windlass.lab.fuzz.random_scenarios import Script
+from windlass.lab.network import ovs
+from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.runner import results, runs
+from windlass.lab.runner.results import ScenarioResult
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.scenarios.files import Found, ScenarioError
 
 Say = Callable[[str], None]
 KEEP = Path("fuzz-failures")
@@ -70,10 +72,9 @@ async def _run(
 
 async def _try(made: Script, nodes: Programs) -> ScenarioResult:
     with tempfile.TemporaryDirectory(prefix="windlass-fuzz-") as folder:
-        files = made.write(Path(folder))
         try:
-            scenario = scenarios.Found(made.name, files).read()
-        except scenarios.ScenarioError as error:
+            scenario = Found(made.name, made.write(Path(folder))).read()
+        except ScenarioError as error:
             return ScenarioResult(made.name, "", 0, error=f"the generator wrote what cannot be read: {error}")
     return await runs.run_scenario(scenario, lambda lab: Agents(lab, nodes), lambda _: None)
 

@@ -17,16 +17,17 @@ from pathlib import Path
 
 import yaml
 
-from windlass.lab import labs, ovs
-from windlass.lab.control_planes import ADMINISTRATOR, ControlPlane, Extent, kubelet_user
+from windlass.lab.control.control_planes import ADMINISTRATOR, ControlPlane, Extent, kubelet_user
+from windlass.lab.control.kubernetes_binaries import PROGRAMS, missing, path_of
 from windlass.lab.kubelets import debian, images
 from windlass.lab.kubelets.machines import Machine, runtime_folder
-from windlass.lab.kubernetes_binaries import PROGRAMS, missing, path_of
-from windlass.lab.labs import Description, Lab, LabError, Place
-from windlass.lab.patiences import seconds
-from windlass.lab.segments import UPLINK, Nic, segments
-from windlass.lab.segments import Machine as Plug
-from windlass.lab.underlays import Underlay
+from windlass.lab.network import ovs
+from windlass.lab.network.underlays import Underlay
+from windlass.lab.sandbox import labs
+from windlass.lab.sandbox.labs import Description, Lab, LabError, Place
+from windlass.lab.sandbox.time_limits import seconds
+from windlass.lab.scenarios.segments import UPLINK, Nic, segments
+from windlass.lab.scenarios.segments import Machine as Plug
 from windlass.model.families import IPAddress
 from windlass.model.nodes import TrafficMode
 

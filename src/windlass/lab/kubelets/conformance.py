@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 
 from msgspec import Struct
 
+from windlass.lab.control.kubernetes_binaries import path_of
 from windlass.lab.kubelets.clusters import KubeletCluster
-from windlass.lab.kubernetes_binaries import path_of
 
 GROUP = "[sig-network]"
 PROCESSES = 4  # most of a test is waiting

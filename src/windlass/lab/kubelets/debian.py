@@ -11,8 +11,8 @@ import subprocess
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from windlass.lab.labs import LabError
-from windlass.lab.processes import program
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.processes import program
 
 # For setting up a system; no program needs them to run.
 _NOT_NEEDED = re.compile(

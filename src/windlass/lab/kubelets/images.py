@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from windlass import __version__
-from windlass.lab import certificates
+from windlass.lab.control import certificates
+from windlass.lab.control.kubernetes_binaries import directory, path_of
 from windlass.lab.kubelets import archives, debian
 from windlass.lab.kubelets.archives import Image
-from windlass.lab.kubernetes_binaries import directory, path_of
-from windlass.lab.labs import LabError
-from windlass.lab.processes import program
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.processes import program
 
 REPOSITORY = Path(__file__).parents[4]
 WINDLASS = f"windlass:{__version__}"

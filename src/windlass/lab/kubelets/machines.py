@@ -15,11 +15,11 @@ from pathlib import Path
 import yaml
 
 from windlass.cluster.kubernetes.writing import NOT_READY
+from windlass.lab.control.kubernetes_binaries import directory, missing, path_of
 from windlass.lab.kubelets.images import PAUSE
-from windlass.lab.kubernetes_binaries import directory, missing, path_of
-from windlass.lab.labs import Lab, LabError
-from windlass.lab.patiences import seconds
-from windlass.lab.processes import Child, program
+from windlass.lab.sandbox.labs import Lab, LabError
+from windlass.lab.sandbox.processes import Child, program
+from windlass.lab.sandbox.time_limits import seconds
 from windlass.model.families import IPAddress
 
 SCRIPT = Path(__file__).with_name("machine.sh")

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from windlass.host.linux import namespaces
-from windlass.lab.control_planes import PORT, ControlPlane
+from windlass.lab.control.control_planes import PORT, ControlPlane
 
 _BLOCK = 2**16
 

@@ -1,0 +1,133 @@
+"""A World as requests to an API server: what the server would refuse for want of a detail is filled in. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from windlass.lab.control.endpoint_slices import SERVICE_LABEL
+from windlass.lab.scenarios.objects import KubernetesObject, Node, Other, Pod, Service
+
+if TYPE_CHECKING:
+    from windlass.lab.scenarios.desired_states import Addresses, World
+    from windlass.model.families import IPAddress
+
+Document = dict[str, object]
+
+# In the order in which they are made: what others refer to first. The rest of a world (ConfigMaps) no agent asks for.
+PATHS: Mapping[str, str] = {
+    "Namespace": "/api/v1/namespaces",
+    "Node": "/api/v1/nodes",
+    "Service": "/api/v1/namespaces/{}/services",
+    "EndpointSlice": "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices",
+    "Pod": "/api/v1/namespaces/{}/pods",
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
+}
+
+
+class Published(NamedTuple):
+    """One object as the API server shall hold it."""
+
+    path: str
+    document: Document  # without its status, which has a path of its own
+    status: Document
+    is_going: bool = False  # it has been deleted, and is not gone yet
+    at_first: Document | None = None  # what it must be made as, where it can only be changed to what it shall be
+
+
+def published(world: World, addresses: Addresses) -> dict[str, list[Published]]:
+    """By kind, in the order in which they are made."""
+    found: dict[str, list[Published]] = {kind: [] for kind in PATHS}
+    for obj in world.objects.values():
+        if obj.kind in PATHS:
+            found[obj.kind].append(_published(obj, world, addresses))
+    written = {one.path for one in found["Namespace"]}
+    for namespace in sorted(set(_namespaces(world))):
+        path = f"{PATHS['Namespace']}/{namespace}"
+        if path not in written:
+            document: Document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+            found["Namespace"].append(Published(path, document, {}))
+    return found
+
+
+def _published(obj: KubernetesObject, world: World, addresses: Addresses) -> Published:
+    metadata = _mapping(obj.raw.get("metadata"))
+    namespace = str(metadata.get("namespace") or "default")
+    path = f"{PATHS[obj.kind].format(namespace)}/{metadata['name']}"
+    document = {key: value for key, value in obj.raw.items() if key != "status"}
+    kept = {key: value for key, value in metadata.items() if key in {"name", "labels", "annotations"}}
+    document["metadata"] = kept | ({} if obj.kind in {"Node", "Namespace"} else {"namespace": namespace})
+    status = _mapping(obj.raw.get("status"))
+    match obj.view:
+        case Pod() as pod:
+            document["spec"] = _pod_spec(_mapping(obj.raw.get("spec")))
+            return Published(path, document, _pod_status(status, addresses.get(pod.key, ())), pod.terminating)
+        case Service() as service:
+            document["spec"] = spec = _service_spec(_mapping(obj.raw.get("spec")), service, world)
+            balancer = {"loadBalancer": status.get("loadBalancer") or {"ingress": None}}
+            return Published(path, document, balancer, at_first=_with_own_node_ports(document, spec))
+        case Node():
+            return Published(path, document, {"addresses": status.get("addresses")})
+        case _:
+            return Published(path, document, {})
+
+
+def _pod_spec(spec: Document) -> Document:
+    containers = spec.get("containers")
+    listed = [_mapping(one) for one in containers] if isinstance(containers, list) else []
+    named = [{"name": f"c{number}", "image": "lab", **one} for number, one in enumerate(listed or [{}])]
+    # Nobody pulls it: there is no kubelet. Once deleted, it is gone when the lab says so.
+    return {**spec, "containers": named}
+
+
+def _pod_status(status: Document, addresses: tuple[IPAddress, ...]) -> Document:
+    """As a kubelet would say it."""
+    conditions = [_mapping(one) for one in _list(status.get("conditions"))]
+    if not any(one.get("type") == "Ready" for one in conditions):
+        conditions.append({"type": "Ready", "status": "True"})
+    ips = [{"ip": str(address)} for address in addresses]
+    return {
+        "phase": status.get("phase") or ("Running" if ips else "Pending"),
+        "conditions": conditions,
+        "podIP": ips[0]["ip"] if ips else None,
+        "podIPs": ips or None,
+    }
+
+
+def _service_spec(spec: Document, service: Service, world: World) -> Document:
+    filled = dict(spec)
+    if len(_list(spec.get("clusterIPs"))) > 1 and "ipFamilyPolicy" not in spec:
+        filled["ipFamilyPolicy"] = "RequireDualStack"
+    if service.key in _with_written_slices(world):
+        filled.pop("selector", None)  # the controller would make slices of its own beside those of the scenario
+    return filled
+
+
+def _with_own_node_ports(document: Document, spec: Document) -> Document | None:
+    """Protocols may share a NodePort, but the API server takes that for a conflict in a Service that is new."""
+    ports = {one.get("nodePort") or object(): one for one in reversed([_mapping(o) for o in _list(spec.get("ports"))])}
+    if len(ports) == len(_list(spec.get("ports"))):
+        return None
+    return {**document, "spec": {**spec, "ports": list(reversed(ports.values()))}}
+
+
+def _with_written_slices(world: World) -> set[str]:
+    return {
+        f"{o.view.metadata.namespace or 'default'}/{o.view.metadata.labels.get(SERVICE_LABEL)}"
+        for o in world.objects.values()
+        if o.kind == "EndpointSlice" and isinstance(o.view, Other)
+    }
+
+
+def _namespaces(world: World) -> Iterator[str]:
+    for obj in world.objects.values():
+        if obj.kind in {"Pod", "Service", "EndpointSlice", "NetworkPolicy"}:
+            yield obj.view.metadata.namespace or "default"
+
+
+def _mapping(value: object) -> Document:
+    return {str(key): one for key, one in value.items()} if isinstance(value, Mapping) else {}
+
+
+def _list(value: object) -> list[object]:
+    return list(value) if isinstance(value, list | tuple) else []

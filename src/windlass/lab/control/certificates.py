@@ -1,0 +1,61 @@
+"""Certificates for the lab's API servers, by openssl: an authority of its own, and what it signs. Only for the lab."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.processes import program
+
+
+class Certificate(NamedTuple):
+    certificate: Path
+    key: Path
+
+
+def authority(folder: Path, name: str = "windlass-lab") -> Certificate:
+    key = _key(folder, "ca")
+    made = Certificate(folder / "ca.crt", key)
+    _openssl("req", "-x509", "-new", "-key", str(key), "-days", "30", "-subj", f"/CN={name}", "-out", str(made[0]))
+    return made
+
+
+def issue(
+    by: Certificate, folder: Path, name: str, *, subject: str = "", alternatives: Sequence[str] = (), days: int = 30
+) -> Certificate:
+    """Alternatives as openssl has them: `IP:10.0.0.1`, `DNS:localhost`. With negative days it is expired already."""
+    key = _key(folder, name)
+    request, extensions = folder / f"{name}.csr", folder / f"{name}.ext"
+    made = Certificate(folder / f"{name}.crt", key)
+    lines = ["extendedKeyUsage=serverAuth,clientAuth", "authorityKeyIdentifier=keyid"]
+    extensions.write_text("\n".join([*lines, *([f"subjectAltName={','.join(alternatives)}"] if alternatives else [])]))
+    _openssl("req", "-new", "-key", str(key), "-subj", subject or f"/CN={name}", "-out", str(request))
+    signed_by = ("-CA", str(by.certificate), "-CAkey", str(by.key), "-CAcreateserial")
+    _openssl(
+        *("x509", "-req", "-in", str(request), *signed_by, "-days", str(days)),
+        *("-extfile", str(extensions), "-out", str(made.certificate)),
+    )
+    return made
+
+
+def signing_keys(folder: Path, name: str) -> tuple[Path, Path]:
+    """Private and public: what service accounts' tokens are signed and checked with."""
+    private, public = folder / f"{name}.key", folder / f"{name}.pub"
+    _openssl("genrsa", "-out", str(private), "2048")
+    _openssl("rsa", "-in", str(private), "-pubout", "-out", str(public))
+    return private, public
+
+
+def _key(folder: Path, name: str) -> Path:
+    key = folder / f"{name}.key"
+    _openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", str(key))
+    return key
+
+
+def _openssl(*arguments: str) -> None:
+    done = subprocess.run([program("openssl"), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LabError(f"`openssl {' '.join(arguments)}` failed: {done.stderr.strip()}")

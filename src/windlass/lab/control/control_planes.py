@@ -1,0 +1,256 @@
+"""A real control plane as children of the lab: etcd, kube-apiserver, kube-controller-manager, kube-scheduler.
+
+All in one network namespace. `tools/build-kubernetes` makes the programs. Not responsible for what is in the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from windlass.cluster.kubernetes.connections import (
+    AddressInfo,
+    Connection,
+    Refused,
+    SocketFactory,
+    Unreachable,
+    watched_socket,
+)
+from windlass.cluster.kubernetes.credentials import Access, from_kubeconfig
+from windlass.host.linux import namespaces
+from windlass.lab.control import certificates
+from windlass.lab.control.kubernetes_binaries import missing, path_of
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.processes import Child, program
+from windlass.lab.sandbox.time_limits import seconds
+from windlass.model.families import IPAddress
+
+PORT = 6443
+SECONDS_TO_START = seconds(120.0)  # nobody waits that long: 3 to 5 s on two idle cores
+SECONDS_BETWEEN_LOOKS = 0.1
+ETCD = "http://127.0.0.1:2379"
+
+# Each with its groups. A token is the user's name: nobody outside of the namespace reaches this server.
+ADMINISTRATOR, CONTROLLERS, SCHEDULER, AGENT = (
+    "admin",
+    "system:kube-controller-manager",
+    "system:kube-scheduler",
+    "windlass",
+)
+# The controllers may do everything: elsewhere each has an account of its own, which yet another controller makes.
+USERS = {ADMINISTRATOR: "system:masters", CONTROLLERS: "system:masters", SCHEDULER: "system:masters", AGENT: ""}
+
+SERVICE_NETWORKS = ("10.96.0.0/12", "fd00:10:96::/112")
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much of a control plane it is, by the options of its programs."""
+
+    server: tuple[str, ...]
+    controllers: tuple[str, ...]
+
+
+# For objects that the lab writes. Its controllers are those that make EndpointSlices of Services and Pods, and remove
+# them: others would take Nodes without kubelet as dead. Its Pods need no service account, and no controller makes one.
+OBJECTS_ONLY = Extent(
+    server=(
+        f"--service-cluster-ip-range={','.join(SERVICE_NETWORKS)}",
+        "--authorization-mode=RBAC",
+        "--disable-admission-plugins=ServiceAccount",
+    ),
+    controllers=("--controllers=endpointslice-controller,garbage-collector-controller,namespace-controller",),
+)
+
+
+def kubelet_user(node: str) -> str:
+    return f"system:node:{node}"
+
+
+def url_at(address: IPAddress) -> str:
+    return f"https://[{address}]:{PORT}" if address.version == 6 else f"https://{address}:{PORT}"
+
+
+class ControlPlane:
+    """Starts nothing by itself: `start`, then `start_controllers` where slices shall be made."""
+
+    def __init__(
+        self,
+        namespace: str,
+        folder: Path,
+        addresses: Sequence[IPAddress],
+        extent: Extent = OBJECTS_ONLY,
+        kubelets: Sequence[str] = (),
+    ) -> None:
+        """`addresses` are the server's, on some interface of the namespace; the first is the one that it tells of.
+
+        `kubelets` are the names of Nodes whose kubelets may come.
+        """
+        self.folder = folder
+        self._extent = extent
+        self._users = {**USERS, **{kubelet_user(node): "system:nodes" for node in kubelets}}
+        self._addresses = addresses
+        self.namespace = namespace
+        self._etcd: Child | None = None
+        self._server: Child | None = None
+        self._others: list[Child] = []
+
+    @property
+    def url(self) -> str:
+        return url_at(self._addresses[0])
+
+    def kubeconfig(self, user: str = ADMINISTRATOR) -> Path:
+        return self.folder / f"{user.replace(':', '-')}.kubeconfig"
+
+    def access(self, user: str = ADMINISTRATOR) -> Access:
+        return from_kubeconfig(self.kubeconfig(user))
+
+    @property
+    def socket_factory(self) -> SocketFactory:
+        """Reaches the server from this process, which is in another namespace."""
+
+        def made(address: AddressInfo) -> socket.socket:
+            with namespaces.entered(namespaces.path_of(self.namespace)):
+                return watched_socket(address)
+
+        return made
+
+    def connection(self, user: str = ADMINISTRATOR) -> Connection:
+        return Connection(lambda: self.access(user), self.socket_factory)
+
+    async def start(self) -> None:
+        if absent := missing("etcd", "kube-apiserver"):
+            raise LabError(absent)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(self._write_credentials)
+        self._etcd = self._child(
+            "etcd",
+            *("--name=lab", f"--data-dir={self.folder}/etcd", "--log-level=warn", "--unsafe-no-fsync"),
+            *(f"--listen-client-urls={ETCD}", f"--advertise-client-urls={ETCD}"),
+            *("--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380"),
+            "--initial-cluster=lab=http://127.0.0.1:2380",
+        )
+        await self.start_server()
+
+    async def start_server(self) -> None:
+        """Again, after `stop_server`: with what etcd holds."""
+        self._server = self._child("kube-apiserver", *self._server_arguments())
+        await self._answers(self._server, "/readyz")
+
+    async def stop_server(self) -> None:
+        """As a crash does."""
+        if self._server:
+            await self._server.kill()
+
+    async def start_controllers(self) -> None:
+        if absent := missing("kube-controller-manager"):
+            raise LabError(absent)
+        self._others.append(
+            self._child(
+                "kube-controller-manager",
+                *(f"--{name}={self.kubeconfig(CONTROLLERS)}" for name in _KUBECONFIG_OPTIONS),
+                *self._extent.controllers,
+                f"--service-account-private-key-file={self.folder}/accounts.key",
+                f"--root-ca-file={self.folder}/ca.crt",
+                *("--leader-elect=false", "--bind-address=127.0.0.1", "--profiling=false"),
+                # A write is to be seen at once, not in batches: the lab waits for each.
+                *("--kube-api-qps=1000", "--kube-api-burst=1000"),
+            )
+        )
+
+    async def start_scheduler(self) -> None:
+        if absent := missing("kube-scheduler"):
+            raise LabError(absent)
+        options = [f"--{name}={self.kubeconfig(SCHEDULER)}" for name in _KUBECONFIG_OPTIONS]
+        self._others.append(self._child("kube-scheduler", *options, "--leader-elect=false", "--bind-address=127.0.0.1"))
+
+    async def end(self) -> None:
+        await asyncio.gather(*(child.kill() for child in (self._server, self._etcd, *self._others) if child))
+
+    # Details ------------------------------------------------------------------------------------------------------
+
+    def _child(self, name: str, *arguments: str) -> Child:
+        return Child(
+            name,
+            # On a machine of two cores it would starve the Nodes' packets while it starts.
+            [program("nice"), "-n", "10", str(path_of(name)), *arguments],
+            namespace=self.namespace,
+            folder=self.folder,
+            log=self.folder / f"{name}.log",
+            environment={},
+        )
+
+    def _server_arguments(self) -> Sequence[str]:
+        return (
+            *(f"--etcd-servers={ETCD}", f"--secure-port={PORT}", "--bind-address=::"),
+            f"--advertise-address={self._addresses[0]}",
+            f"--tls-cert-file={self.folder}/server.crt",
+            f"--tls-private-key-file={self.folder}/server.key",
+            f"--client-ca-file={self.folder}/ca.crt",
+            f"--token-auth-file={self.folder}/tokens.csv",
+            f"--service-account-key-file={self.folder}/accounts.pub",
+            f"--service-account-signing-key-file={self.folder}/accounts.key",
+            "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+            *self._extent.server,
+            "--allow-privileged=true",
+            "--profiling=false",
+        )
+
+    def _write_credentials(self) -> None:
+        authority = certificates.authority(self.folder)
+        names = [
+            *(f"IP:{address}" for address in self._addresses),
+            "IP:127.0.0.1",
+            "IP:10.96.0.1",  # of Service kubernetes: the first of either network of Services
+            "DNS:localhost",
+            *(f"DNS:kubernetes{suffix}" for suffix in ("", ".default", ".default.svc", ".default.svc.cluster.local")),
+        ]
+        certificates.issue(authority, self.folder, "server", alternatives=names)
+        certificates.signing_keys(self.folder, "accounts")
+        users = [f'{name},{name},{name},"{group}"' for name, group in self._users.items()]
+        (self.folder / "tokens.csv").write_text("\n".join(users) + "\n")
+        ca = base64.b64encode(authority.certificate.read_bytes()).decode()
+        for user in self._users:
+            content = {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "lab", "cluster": {"server": self.url, "certificate-authority-data": ca}}],
+                "users": [{"name": user, "user": {"token": user}}],
+                "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": user}}],
+                "current-context": "lab",
+            }
+            self.kubeconfig(user).write_text(yaml.safe_dump(content))
+
+    async def _answers(self, server: Child, path: str) -> None:
+        last = ""
+        try:
+            async with asyncio.timeout(SECONDS_TO_START), self.connection() as connection:
+                while server.alive:
+                    try:
+                        await connection.request("GET", path)
+                    except (Unreachable, Refused) as error:
+                        last = str(error)
+                        await asyncio.wait([server.exited], timeout=SECONDS_BETWEEN_LOOKS)
+                    else:
+                        return
+        except TimeoutError:
+            what = f"does not answer after {SECONDS_TO_START:.0f} s: {last}"
+            raise LabError(server.complaint(what)) from None
+        raise LabError(server.complaint(f"ended with status {server.exited.result()}"))
+
+
+_KUBECONFIG_OPTIONS = ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")
+
+
+async def apply(connection: Connection, document: dict[str, object], path: str) -> bytes:
+    """Server-side apply: made or changed, whichever it takes. The answer is the object as it is now."""
+    parameters = {"fieldManager": "windlass-lab", "force": "true"}
+    body = msgspec.json.encode(document)
+    return await connection.request("PATCH", path, parameters, body, "application/apply-patch+yaml")

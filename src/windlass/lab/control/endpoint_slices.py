@@ -1,0 +1,101 @@
+"""EndpointSlices for Services that have a selector and no slice, as the endpoint controller would make them. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from windlass.lab.scenarios.objects import Other, Pod, Service, ServicePort
+from windlass.lab.scenarios.targets import named_port
+from windlass.model.families import Family, family_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from windlass.lab.scenarios.desired_states import Addresses, World
+    from windlass.model.families import IPAddress
+
+SERVICE_LABEL = "kubernetes.io/service-name"
+ZONE_LABEL = "topology.kubernetes.io/zone"
+
+Slice = dict[str, object]
+
+
+def slices(world: World, addresses: Addresses) -> Iterator[Slice]:
+    """What the controller would add to this world; `addresses` are those that the Pods really have."""
+    written = {
+        f"{o.view.metadata.namespace or 'default'}/{o.view.metadata.labels.get(SERVICE_LABEL)}"
+        for o in world.objects.values()
+        if o.kind == "EndpointSlice" and isinstance(o.view, Other)
+    }
+    for service in world.services.values():
+        if service.spec.selector and service.spec.type != "ExternalName" and service.key not in written:
+            for family in service.families:
+                yield from _slices_of(service, family, world, addresses)
+
+
+def _slices_of(service: Service, family: Family, world: World, addresses: Addresses) -> Iterator[Slice]:
+    """One slice for each set of port numbers: a named targetPort may be another number in each Pod."""
+    groups: dict[tuple[tuple[ServicePort, int], ...], list[Slice]] = defaultdict(list)
+    for pod in _selected(service, world):
+        address = next((a for a in addresses.get(pod.key, ()) if family_of(a) is family), None)
+        if address:
+            groups[_ports(service, pod)].append(_endpoint(pod, address, service, world))
+    for number, (ports, endpoints) in enumerate(groups.items() or [((), [])]):
+        suffix = f"-{number}" if number else ""
+        yield {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": f"{service.metadata.name}-{str(family).lower()}{suffix}",
+                "namespace": service.metadata.namespace or "default",
+                "labels": _labels(service),
+            },
+            "addressType": str(family),
+            "ports": [{"name": port.name, "protocol": port.protocol.value, "port": target} for port, target in ports],
+            "endpoints": endpoints,
+        }
+
+
+def _selected(service: Service, world: World) -> Iterator[Pod]:
+    namespace = service.metadata.namespace or "default"
+    for pod in world.pods.values():
+        in_namespace = (pod.metadata.namespace or "default") == namespace
+        if in_namespace and service.spec.selector.items() <= pod.metadata.labels.items():
+            yield pod
+
+
+def _ports(service: Service, pod: Pod) -> tuple[tuple[ServicePort, int], ...]:
+    """A port whose name the Pod does not know is left out for that Pod."""
+    found: list[tuple[ServicePort, int]] = []
+    for port in service.spec.ports:
+        wanted = port.target_port or port.port
+        number = named_port(wanted, pod.ports, port.protocol) if isinstance(wanted, str) else wanted
+        if number is not None:
+            found.append((port, number))
+    return tuple(found)
+
+
+def _endpoint(pod: Pod, address: IPAddress, service: Service, world: World) -> Slice:
+    node = world.nodes[pod.spec.node_name]
+    endpoint: Slice = {
+        "addresses": [str(address)],
+        "conditions": {
+            "ready": service.spec.publish_not_ready_addresses or (pod.ready and not pod.terminating),
+            "serving": pod.ready,
+            "terminating": pod.terminating,
+        },
+        "nodeName": node.name,
+        "targetRef": {
+            "kind": "Pod",
+            "name": pod.metadata.name,
+            "namespace": pod.metadata.namespace or "default",
+        },
+    }
+    zone = node.metadata.labels.get(ZONE_LABEL)
+    return endpoint | ({"zone": zone} if zone else {})
+
+
+def _labels(service: Service) -> Mapping[str, str]:
+    headless = {"service.kubernetes.io/headless": ""} if service.headless else {}
+    return {SERVICE_LABEL: service.metadata.name, "endpointslice.kubernetes.io/managed-by": "windlass-lab", **headless}

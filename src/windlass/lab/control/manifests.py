@@ -1,0 +1,53 @@
+"""The folder of manifests that the agents watch: one file an object, written so that no reader sees half of one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from windlass.lab.control import endpoint_slices
+from windlass.lab.scenarios.objects import Pod
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from windlass.lab.scenarios.desired_states import Addresses, World
+
+Manifest = dict[str, object]
+
+
+def render(world: World, addresses: Addresses) -> Iterator[Manifest]:
+    """What an API server would hold: the objects as written, Pods with their addresses, and the Services' slices."""
+    for obj in world.objects.values():
+        raw = dict(obj.raw)
+        if isinstance(obj.view, Pod) and obj.key in addresses:
+            ips = [{"ip": str(address)} for address in addresses[obj.key]]
+            status = raw.get("status")
+            raw["status"] = {**(status if isinstance(status, dict) else {}), "podIP": ips[0]["ip"], "podIPs": ips}
+        yield raw
+    yield from endpoint_slices.slices(world, addresses)
+
+
+def write(folder: Path, manifests: Iterator[Manifest]) -> None:
+    """Makes the folder hold these and no others; files that stay the same are not touched."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = {_file_name(manifest): msgspec.json.format(msgspec.json.encode(manifest)) for manifest in manifests}
+    for name, content in wanted.items():
+        file = folder / name
+        if not file.exists() or file.read_bytes() != content:
+            unfinished = folder / f".{name}.new"  # no reader takes a hidden file for a manifest
+            unfinished.write_bytes(content)
+            unfinished.rename(file)
+    for file in folder.glob("*.yaml"):
+        if file.name not in wanted:
+            file.unlink()
+
+
+def _file_name(manifest: Mapping[str, object]) -> str:
+    """JSON is YAML, and .yaml is what every reader of manifests looks for."""
+    metadata = msgspec.convert(manifest["metadata"], dict[str, object])
+    namespace = metadata.get("namespace")
+    parts = (manifest["kind"], namespace, metadata["name"]) if namespace else (manifest["kind"], metadata["name"])
+    return f"{'.'.join(map(str, parts))}.yaml"

@@ -1,0 +1,55 @@
+"""New connections all the time, while the cluster changes: where somebody can answer throughout, none may fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from windlass.lab.fuzz import oracle, random_probes
+from windlass.lab.fuzz.dice import Dice
+from windlass.lab.fuzz.held_connections import is_same_pod
+from windlass.lab.fuzz.oracle import Client, Question
+from windlass.lab.fuzz.random_probes import History
+from windlass.lab.fuzz.readings import Cluster, Document
+from windlass.lab.scenarios.objects import Outcome
+
+MOST = 3
+THROWS = 100
+
+
+def chosen(dice: Dice, views: Sequence[Cluster], services: Sequence[str], history: History) -> Iterator[Document]:
+    """`views` are the cluster at each step."""
+    for number in range(1, MOST + 1):
+        throws = (random_probes.throw(dice, views[0], services, history, patient=False) for _ in range(THROWS))
+        served = next((thrown for thrown in throws if thrown and _is_served(thrown[0].question, views)), None)
+        if served:
+            yield random_probes.rated(number, served[0])
+
+
+def _is_served(question: Question, views: Sequence[Cluster]) -> bool:
+    """From each step to the next somebody stays who may be chosen before and after, whoever comes and goes beside.
+
+    Not by an address that the underlay routes to another Node for a later probe; not with affinity: these connections
+    would make their client known to an endpoint, in a moment that nobody can tell.
+    """
+    if question.protocol != "TCP" or question.via:
+        return False
+    if not all(_stays(question.client, views[0], view) for view in views):
+        return False
+    answers = [oracle.ask(view, question) for view in views]
+    if not all(answer and answer.outcome is Outcome.CONNECTED and not answer.sticky for answer in answers):
+        return False
+    choices = [(view, answer.backends) for view, answer in zip(views, answers, strict=True) if answer]
+    return all(
+        any(backend in after and _is_same(first, then, backend) for backend in before)
+        for (first, before), (then, after) in pairwise(choices)
+    )
+
+
+def _stays(client: Client, first: Cluster, view: Cluster) -> bool:
+    """And all Nodes: one that leaves takes connections with it."""
+    return first.nodes.keys() <= view.nodes.keys() and (not client.pod or is_same_pod(first, view, client.pod))
+
+
+def _is_same(first: Cluster, then: Cluster, backend: str) -> bool:
+    return is_same_pod(first, then, backend) if backend in first.pods else backend not in then.pods

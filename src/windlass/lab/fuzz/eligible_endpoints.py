@@ -1,0 +1,194 @@
+"""Kubernetes' rules about endpoints: which ones a Service's port has, and which of them may be chosen where. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from windlass.lab.fuzz import object_views
+from windlass.lab.fuzz.object_views import EndpointSlice, Node, Pod, Service, ServicePort, SliceEndpoint
+from windlass.lab.fuzz.readings import Cluster
+from windlass.model.families import Family, IPAddress, family_of
+
+LAST_PORT = 65535
+SERVICE_OF_SLICE = "kubernetes.io/service-name"
+HEADLESS_SLICE = "service.kubernetes.io/headless"
+
+
+class Place(Enum):
+    POD = "a Pod"
+    NODE = "a Node's own address"
+    OUTSIDE = "outside the cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    backend: str  # who answers there; empty: nobody
+    place: Place
+    node: str  # the Node that it counts as local to; empty: none
+    host: str = ""  # the Node whose own address it has
+    ready: bool = True
+    serving: bool = True
+    terminating: bool = False
+    for_nodes: frozenset[str] = frozenset()
+    for_zones: frozenset[str] = frozenset()
+
+    @property
+    def stays(self) -> bool:
+        """Connections that it has are left to it."""
+        return self.ready or self.serving
+
+    @property
+    def draining(self) -> bool:
+        """It ends, but would still answer: better than nothing."""
+        return not self.ready and self.serving and self.terminating
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """From which endpoints a Node chooses, by the Service's policy."""
+
+    cluster: tuple[Endpoint, ...]  # policy Cluster
+    local: tuple[Endpoint, ...]  # policy Local
+    any: bool  # whether there is a usable endpoint anywhere
+
+
+def choice(endpoints: Iterable[Endpoint], node: Node) -> Choice:
+    """The two sets are judged apart: ready ones, else those that are ending and still serve."""
+    everything = tuple(endpoints)
+    ready = tuple(e for e in everything if e.ready)
+    draining = tuple(e for e in everything if e.draining)
+    here_ready = tuple(e for e in ready if e.node == node.name)
+    here_draining = tuple(e for e in draining if e.node == node.name)
+    return Choice(_near(ready, node) or draining, here_ready or here_draining, any=bool(ready or draining))
+
+
+def _near(ready: tuple[Endpoint, ...], node: Node) -> tuple[Endpoint, ...]:
+    """By hints, if all ready endpoints have one and one is for this Node, or else for this zone."""
+    if all(e.for_nodes for e in ready):
+        same_node = tuple(e for e in ready if node.name in e.for_nodes)
+        if same_node:
+            return same_node
+    if all(e.for_zones for e in ready):
+        same_zone = tuple(e for e in ready if node.zone and node.zone in e.for_zones)
+        if same_zone:
+            return same_zone
+    return ready
+
+
+def endpoints(cluster: Cluster, service: Service, port: ServicePort, family: Family) -> tuple[Endpoint, ...]:
+    """Of all slices of the Service; where it has none, those that the endpoint controller would make."""
+    slices = [
+        s
+        for s in cluster.slices
+        if s.metadata.namespace == service.metadata.namespace
+        and s.metadata.labels.get(SERVICE_OF_SLICE) == service.metadata.name
+    ]
+    if slices:
+        return tuple(_merged(cluster, slices, port, family))
+    return tuple(_of_pods(cluster, service, port, family)) if service.spec.selector else ()
+
+
+# From slices ----------------------------------------------------------------------------------------------------
+
+
+def _merged(cluster: Cluster, slices: Iterable[EndpointSlice], port: ServicePort, family: Family) -> Iterator[Endpoint]:
+    """One endpoint for each address and port; where two slices have it, the one that names its Node counts, and of
+    two such the better one.
+    """
+    found: dict[tuple[IPAddress, int], Endpoint] = {}
+    for one in slices:
+        if one.address_type != str(family) or HEADLESS_SLICE in one.metadata.labels:
+            continue
+        for number in _numbers(one, port):
+            for endpoint in one.endpoints:
+                address = _address(endpoint, family)
+                if address is None:
+                    continue
+                known, new = found.get((address, number)), _endpoint(cluster, endpoint, address, number, port.protocol)
+                if known is None or (bool(new.node), new.ready) > (bool(known.node), known.ready):
+                    found[address, number] = new
+    yield from found.values()
+
+
+def _numbers(one: EndpointSlice, port: ServicePort) -> Iterator[int]:
+    """The slice's port of that name and protocol says the number; the Service's targetPort does not."""
+    for p in one.ports:
+        if p.port and 0 < p.port <= LAST_PORT and (p.name or "", p.protocol or "TCP") == (port.name, port.protocol):
+            yield p.port
+
+
+def _address(endpoint: SliceEndpoint, family: Family) -> IPAddress | None:
+    """Only the first address counts, and only if it is one of the slice's family."""
+    try:
+        address = object_views.address(endpoint.addresses[0])
+    except (ValueError, IndexError):
+        return None
+    return address if family_of(address) is family else None
+
+
+def _endpoint(cluster: Cluster, written: SliceEndpoint, address: IPAddress, port: int, protocol: str) -> Endpoint:
+    conditions = written.conditions
+    backend, place, host = _who(cluster, address, port, protocol)
+    return Endpoint(
+        backend,
+        place,
+        written.node_name,
+        host,
+        ready=conditions.ready is not False,
+        serving=conditions.serving is not False,
+        terminating=conditions.terminating is True,
+        for_nodes=frozenset(hint.name for hint in written.hints.for_nodes),
+        for_zones=frozenset(hint.name for hint in written.hints.for_zones),
+    )
+
+
+def _who(cluster: Cluster, address: IPAddress, port: int, protocol: str) -> tuple[str, Place, str]:
+    for node in cluster.nodes.values():
+        if address in node.addresses:
+            return listener(cluster, node.name, protocol, port), Place.NODE, node.name
+    for host in cluster.hosts.values():
+        if address in host.addresses:
+            return f"externalHost/{host.name}" if host.listens(protocol, port) else "", Place.OUTSIDE, ""
+    for pod in cluster.pods.values():
+        if not pod.spec.host_network and str(address) in {ip.ip for ip in pod.status.pod_ips}:
+            return pod.key if pod.listens(protocol, port) else "", Place.POD, ""
+    return "", Place.OUTSIDE, ""
+
+
+def listener(cluster: Cluster, node: str, protocol: str, port: int) -> str:
+    """The hostNetwork Pod that answers on the Node itself."""
+    found = (p for p in cluster.pods.values() if p.spec.host_network and p.node == node and p.listens(protocol, port))
+    return next((pod.key for pod in found), "")
+
+
+# From Pods ------------------------------------------------------------------------------------------------------
+
+
+def _of_pods(cluster: Cluster, service: Service, port: ServicePort, family: Family) -> Iterator[Endpoint]:
+    for pod in cluster.pods.values():
+        selected = service.spec.selector.items() <= pod.metadata.labels.items()
+        number = _number(pod, port)
+        node = cluster.nodes.get(pod.node)
+        if pod.metadata.namespace != service.metadata.namespace or not selected or number is None or node is None:
+            continue
+        if (node.main(family) if pod.spec.host_network else node.gateway(family)) is None:
+            continue  # it has no address of this family
+        yield Endpoint(
+            pod.key if pod.listens(port.protocol, number) else "",
+            Place.NODE if pod.spec.host_network else Place.POD,
+            pod.node,
+            pod.node if pod.spec.host_network else "",
+            ready=service.spec.publish_not_ready_addresses or (pod.ready and not pod.terminating),
+            serving=pod.ready,
+            terminating=pod.terminating,
+        )
+
+
+def _number(pod: Pod, port: ServicePort) -> int | None:
+    """A named targetPort is what the Pod calls by that name, and may be another number in each."""
+    wanted = port.target_port or port.port
+    if isinstance(wanted, int):
+        return wanted
+    return next((p.container_port for p in pod.ports if (p.name, p.protocol) == (wanted, port.protocol)), None)

@@ -1,0 +1,63 @@
+"""Connections that must last through all steps of a scenario: established ones are left alone while they are served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from windlass.lab.fuzz import oracle, random_probes
+from windlass.lab.fuzz.dice import Dice
+from windlass.lab.fuzz.eligible_endpoints import endpoints
+from windlass.lab.fuzz.object_views import Service, ServicePort
+from windlass.lab.fuzz.oracle import Answer
+from windlass.lab.fuzz.random_probes import History
+from windlass.lab.fuzz.random_questions import Asked
+from windlass.lab.fuzz.readings import Cluster, Document
+from windlass.lab.scenarios.objects import Outcome
+
+MOST = 2
+THROWS = 12
+
+
+def chosen(dice: Dice, views: Sequence[Cluster], services: Sequence[str], history: History) -> Iterator[Document]:
+    """`views` are the cluster at each step; the connections are opened in the first."""
+    for number in range(1, MOST + 1):
+        throws = (random_probes.throw(dice, views[0], services, history, patient=False) for _ in range(THROWS))
+        lasting = next((throw for throw in throws if throw and _lasts(*throw, views)), None)
+        if lasting:
+            yield random_probes.held(views[0], number, *lasting, history)
+
+
+def _lasts(asked: Asked, first: Answer, views: Sequence[Cluster]) -> bool:
+    """Whoever may be chosen at first serves to the end, and the address stays the Service's."""
+    question = asked.question
+    if question.protocol != "TCP" or question.via or first.outcome is not Outcome.CONNECTED:
+        return False
+    people = [*first.backends, *([question.client.pod] if question.client.pod else [])]
+    return all(
+        views[0].nodes.keys() <= view.nodes.keys()
+        and all(is_same_pod(views[0], view, person) for person in people)
+        and first.backends <= _serving(view, asked)
+        for view in views
+    )
+
+
+def is_same_pod(first: Cluster, view: Cluster, pod: str) -> bool:
+    """A Pod that has become another has lost its connections."""
+    return pod in first.pods and pod in view.pods and first.pods[pod].spec == view.pods[pod].spec
+
+
+def _serving(view: Cluster, asked: Asked) -> frozenset[str]:
+    claim = _claim(view, asked)
+    if claim is None:
+        return frozenset()
+    found = endpoints(view, *claim, asked.question.family)
+    return frozenset(endpoint.backend for endpoint in found if endpoint.stays)
+
+
+def _claim(view: Cluster, asked: Asked) -> tuple[Service, ServicePort] | None:
+    owners = [node for node in view.nodes.values() if asked.question.address in node.addresses]
+    for node in (view.nodes[asked.entry], *owners):
+        claim = oracle.claimed(view, node, asked.question)
+        if claim and claim.port and claim.service.key == asked.service:
+            return claim.service, claim.port
+    return None

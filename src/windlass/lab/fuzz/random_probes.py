@@ -1,0 +1,251 @@
+"""Random probes with what the oracle says must come of them, so that chance decides no verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from windlass.lab.fuzz import oracle, random_questions
+from windlass.lab.fuzz.dice import Dice
+from windlass.lab.fuzz.eligible_endpoints import Endpoint, endpoints
+from windlass.lab.fuzz.oracle import PRESERVED, Answer, Question
+from windlass.lab.fuzz.random_questions import Asked
+from windlass.lab.fuzz.readings import Cluster, Document
+from windlass.lab.scenarios.directives import API_VERSION
+from windlass.lab.scenarios.objects import Outcome
+
+CERTAIN = 1e-7  # how likely it may be that an endpoint is missed by chance alone
+MOST_CONNECTIONS = 65
+THROWS = 8
+PER_SECOND = 20  # new connections of a rate
+LONGEST_GAP = 2000  # milliseconds: what a busy machine may take
+
+Flow = tuple[str, str, str]  # from a Node or a host outside, to a Service's port
+
+
+@dataclass(slots=True)
+class History:
+    """What earlier steps have asked, where it matters to later ones."""
+
+    cells: Counter[tuple[object, ...]] = field(default_factory=Counter)
+    datagrams: dict[Flow, list[Answer]] = field(default_factory=dict)
+    pinned: dict[Question, str] = field(default_factory=dict)  # affinity: who has answered it
+    acquainted: dict[Flow, frozenset[str]] = field(default_factory=dict)  # affinity: all who may have
+
+    def acquaint(self, flow: Flow, backends: Iterable[str]) -> None:
+        self.acquainted[flow] = self.acquainted.get(flow, frozenset()).union(backends)
+
+
+def chosen(
+    dice: Dice, cluster: Cluster, wanted: int, services: Iterable[str], history: History, *, patient: bool
+) -> Iterator[Document]:
+    """So many probes of these Services, each as different from those before as a few throws can make it.
+
+    `patient`: also such as end in silence, which takes three seconds.
+    """
+    picked: dict[Question, tuple[Asked, Answer]] = {}
+    for _ in range(wanted):
+        throws = [t for t in (throw(dice, cluster, services, history, patient=patient) for _ in range(THROWS)) if t]
+        new = [thrown for thrown in throws if thrown[0].question not in picked]
+        if new:
+            one, answer = min(new, key=lambda thrown: _dull(cluster, thrown[0], thrown[1], history))
+            history.cells[_cell(cluster, one, answer)] += 1
+            history.datagrams.setdefault(_flow(cluster, one), []).append(answer)
+            picked[one.question] = one, answer
+    _meet(cluster, picked.values(), history)
+    for number, (question, (one, answer)) in enumerate(picked.items(), start=1):
+        yield probe(dice, cluster, number, one, answer, history.pinned.get(question, ""))
+
+
+def forget(history: History, cluster: Cluster, *, remembers: bool) -> None:
+    """Before a step: who was pinned to an endpoint that may no longer be chosen is not pinned any more; nobody is, if
+    a switch has lost its memory.
+    """
+    for question in list(history.pinned):
+        client = question.client
+        there = (not client.pod or client.pod in cluster.pods) and (not client.node or client.node in cluster.nodes)
+        answer = oracle.ask(cluster, question) if there else None
+        if not remembers or answer is None or not answer.sticky or history.pinned[question] not in answer.backends:
+            del history.pinned[question]
+
+
+def _meet(cluster: Cluster, picked: Iterable[tuple[Asked, Answer]], history: History) -> None:
+    """Who must serve each client with affinity: the only one who may, or the one who did. But that is open where others
+    may have served it, too: by other addresses of the Service, maybe in this very moment.
+    """
+    sticky = [(asked, answer, _flow(cluster, asked)) for asked, answer in picked if answer.sticky]
+    for asked, answer, flow in sticky:
+        others = (other.backends for _, other, its in sticky if its == flow and other.backends != answer.backends)
+        known = history.acquainted.get(flow, frozenset()).union(*others) & answer.backends
+        if len(answer.backends) == 1:
+            history.pinned[asked.question] = next(iter(answer.backends))
+        elif asked.question in history.pinned and known != {history.pinned[asked.question]}:
+            del history.pinned[asked.question]
+    for asked, answer, flow in sticky:
+        pinned = history.pinned.get(asked.question)
+        history.acquaint(flow, [pinned] if pinned else answer.backends)
+
+
+def held(cluster: Cluster, number: int, asked: Asked, answer: Answer, history: History) -> Document:
+    """Whoever may serve it may know its client from then on."""
+    history.acquaint(_flow(cluster, asked), answer.backends)
+    expect = {"outcome": "Connected", "maxGapMilliseconds": LONGEST_GAP}
+    return _document(f"held-{number}-{_title(asked)}", asked, {"hold": True, "expect": expect}, "it must last")
+
+
+def rated(number: int, asked: Asked) -> Document:
+    how: Document = {"rate": PER_SECOND, "expect": {"outcome": "Connected", "failures": 0}}
+    return _document(f"rated-{number}-{_title(asked)}", asked, how, "somebody can answer at any time")
+
+
+def probe(dice: Dice, cluster: Cluster, number: int, asked: Asked, answer: Answer, pinned: str = "") -> Document:
+    """`pinned`: the one who must serve by affinity, if that can be said."""
+    name = f"{number:02}-{_title(asked)}"
+    how: Document = {}
+    expect: Document = {"outcome": answer.outcome.value}
+    if answer.outcome is not Outcome.CONNECTED:
+        quick = 3 if asked.question.protocol == "TCP" and answer.outcome is Outcome.REFUSED else 1
+        return _document(name, asked, {"connections": quick, "expect": expect}, answer.why)
+    backends = [pinned] if pinned else sorted(answer.backends)
+    enough = connections(len(backends))
+    if answer.sticky:
+        expect |= {"sticky": True, **({"backends": backends} if pinned else {})}
+        how["connections"] = 12
+    elif enough <= MOST_CONNECTIONS:
+        expect["backends"] = backends
+        how["connections"] = enough
+    heavy = dice.chance(0.06)
+    if heavy:
+        how |= {"bytes": 70000, **({"connections": 3} if len(backends) == 1 else {})}
+    if len(answer.seen) == 1:
+        expect["clientAddress"] = _word(cluster, asked, next(iter(answer.seen)))
+    return _document(name, asked, {**how, "expect": expect}, answer.why)
+
+
+def connections(backends: int) -> int:
+    """So many that each of the backends is chosen once, as good as certainly."""
+    tries = 4
+    while backends > 1 and backends * (1 - 1 / backends) ** tries > CERTAIN:
+        tries += 1
+    return tries
+
+
+# Which ----------------------------------------------------------------------------------------------------------
+
+
+def throw(
+    dice: Dice, cluster: Cluster, services: Iterable[str], history: History, *, patient: bool
+) -> tuple[Asked, Answer] | None:
+    asked = random_questions.throw(dice, cluster, services)
+    answer = oracle.ask(cluster, asked.question) if asked else None
+    if asked is None or answer is None or (answer.outcome is Outcome.TIMEOUT and not patient):
+        return None
+    if asked.question.protocol == "UDP" and not _is_fresh(cluster, asked, answer, history):
+        return None
+    return None if _is_beyond_windows(cluster, asked, answer) else (asked, answer)
+
+
+def _is_beyond_windows(cluster: Cluster, asked: Asked, answer: Answer) -> bool:
+    """A Windows host cannot be told to answer by the way that the question came: a client of policy Local that comes
+    by its second NIC, or is on that wire, is not served by the host itself as it should be.
+    """
+    entry, client = cluster.nodes.get(_entry(cluster, asked)), asked.question.client
+    if entry is None or not entry.windows or oracle.home_of(cluster, client) == entry.name:
+        return False
+    others = [address for address in entry.addresses if address != entry.main(asked.question.family)]
+    sources = cluster.hosts[client.host].addresses if client.host else cluster.nodes[asked.entry].addresses
+    by_second = asked.question.address in others or any(oracle.on_one_wire(others, source) for source in sources)
+    return by_second and any(endpoint.host == entry.name for endpoint in answer.endpoints)
+
+
+def _entry(cluster: Cluster, asked: Asked) -> str:
+    """The Node that a packet from outside really comes to."""
+    owner = next((n.name for n in cluster.nodes.values() if asked.question.address in n.addresses), "")
+    return owner or asked.question.via or asked.entry
+
+
+def _is_fresh(cluster: Cluster, asked: Asked, answer: Answer, history: History) -> bool:
+    """A datagram from a port that was used before may still be of the old flow, which a proxy leaves to its endpoint
+    as long as that serves. Where that would give another answer than a new flow, there is nothing to be said.
+    """
+    for before in history.datagrams.get(_flow(cluster, asked), ()):
+        same = (before.outcome, before.backends, before.seen) == (answer.outcome, answer.backends, answer.seen)
+        if not same and any(_serves(cluster, asked, endpoint) for endpoint in before.endpoints):
+            return False
+    return True
+
+
+def _serves(cluster: Cluster, asked: Asked, endpoint: Endpoint) -> bool:
+    """Whether it is still an endpoint of the Service and answers."""
+    service = cluster.services.get(asked.service)
+    if service is None:
+        return False
+    return any(
+        known.backend == endpoint.backend and known.stays
+        for port in service.spec.ports
+        for family in service.families
+        for known in endpoints(cluster, service, port, family)
+    )
+
+
+def _flow(cluster: Cluster, asked: Asked) -> Flow:
+    """Clients of one Node may share flows: on their way to another they all have its address."""
+    client = asked.question.client
+    return oracle.home_of(cluster, client) or client.host, asked.service, asked.port
+
+
+def _dull(cluster: Cluster, asked: Asked, answer: Answer, history: History) -> int:
+    """How little there is to learn: most where only some of the endpoints may be chosen, or none of them."""
+    telling = answer.narrowed or answer.outcome is Outcome.TIMEOUT
+    return history.cells[_cell(cluster, asked, answer)] - 2 * telling
+
+
+def _cell(cluster: Cluster, asked: Asked, answer: Answer) -> tuple[object, ...]:
+    """What makes a probe different from another."""
+    client, home = asked.question.client, oracle.home_of(cluster, asked.question.client)
+    places = frozenset((e.place, e.node == asked.entry, e.backend == client.pod, e.draining) for e in answer.endpoints)
+    kind = "pod" if client.pod else "node" if client.node else "host"
+    seen = "".join(sorted(answer.seen)) == PRESERVED
+    at_home = home == asked.entry and home in asked.where
+    return kind, asked.kind, asked.where.partition("-of-")[0], at_home, answer.outcome, places, seen, answer.sticky
+
+
+# In the scenario's words ------------------------------------------------------------------------------------------
+
+
+def _word(cluster: Cluster, asked: Asked, seen: str) -> str:
+    """`Gateway` and `Node` are those of the Node where the packet enters, as the format reckons it."""
+    node = cluster.nodes.get(asked.entry)
+    family = asked.question.family
+    if node and seen == str(node.gateway(family)):
+        return "Gateway"
+    return "Node" if node and seen == str(node.main(family)) else seen
+
+
+def _title(asked: Asked) -> str:
+    client = asked.question.client
+    name = (client.pod.partition("/")[2] or client.node or client.host).lower()
+    service = asked.service.partition("/")[2] or "nothing"
+    return f"{name}-to-{service}-{asked.port}-{asked.where}"
+
+
+def _document(name: str, asked: Asked, how: Document, why: str) -> Document:
+    client, question = asked.question.client, asked.question
+    source = (
+        {"pod": client.pod} if client.pod else {"node": client.node} if client.node else {"externalHost": client.host}
+    )
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Probe",
+        "metadata": {
+            "name": f"{name}-ipv6" if question.family.value == 6 else name,
+            "annotations": {"why": why},
+        },
+        "spec": {
+            "from": source,
+            "to": asked.to,
+            **({} if question.protocol == "TCP" else {"protocol": question.protocol}),
+            **how,
+        },
+    }

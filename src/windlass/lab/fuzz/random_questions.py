@@ -1,0 +1,153 @@
+"""Random questions to a cluster: some client asks one of the addresses at which a Service may be found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from windlass.lab.fuzz import oracle
+from windlass.lab.fuzz.dice import Dice
+from windlass.lab.fuzz.object_views import Node, Service, ServicePort
+from windlass.lab.fuzz.oracle import Client, Frontend, Question
+from windlass.lab.fuzz.readings import Cluster
+from windlass.model.families import Family, IPAddress, family_of
+
+UNUSED = 4444  # a port that no Service has
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question, and how a Probe puts it."""
+
+    question: Question
+    kind: Frontend
+    service: str
+    port: str  # its name, or its number
+    to: dict[str, object]
+    where: str  # in a word, for the probe's name
+    entry: str  # the Node by which the scenario format reckons: the client's, else the one that is asked
+
+
+def throw(dice: Dice, cluster: Cluster, services: Iterable[str]) -> Asked | None:
+    """None if the throw gives nothing that can be asked."""
+    service = cluster.services[dice.one(sorted(services))]
+    if not service.served or not service.spec.ports:
+        return None
+    port, family = dice.one(service.spec.ports), dice.one(service.families)
+    clients = _clients(cluster)
+    client = dice.one(clients[dice.weighted({"pods": 0.4, "nodes": 0.3, "hosts": 0.3})])
+    kind = dice.weighted(
+        {
+            Frontend.CLUSTER_IP: 0 if client.host else 3,
+            Frontend.UNUSED_PORT: 0 if client.host else 0.3,
+            Frontend.NODE_PORT: 5 if port.node_port else 0,
+            Frontend.EXTERNAL_IP: 3 if service.external_ips else 0,
+            Frontend.LOAD_BALANCER: 4 if service.status.load_balancer.ingress else 0,
+            None: 0.01,
+        }
+    )
+    match kind:
+        case Frontend.CLUSTER_IP | Frontend.UNUSED_PORT:
+            return _cluster_ip(cluster, client, service, port, family, kind)
+        case Frontend.NODE_PORT:
+            return _node_port(dice, cluster, client, service, port, family)
+        case Frontend.EXTERNAL_IP | Frontend.LOAD_BALANCER:
+            return _external(dice, cluster, client, service, port, kind)
+        case _:
+            return None
+
+
+def gone(cluster: Cluster, client: Client, address: IPAddress, port: ServicePort) -> Asked:
+    """The ClusterIP of a Service that is no longer there."""
+    question = Question(client, address, port.port, port.protocol)
+    to: dict[str, object] = {"address": str(address), "port": port.port}
+    return Asked(question, Frontend.CLUSTER_IP, "", _name(port), to, "gone", oracle.home_of(cluster, client))
+
+
+def _cluster_ip(
+    cluster: Cluster, client: Client, service: Service, port: ServicePort, family: Family, kind: Frontend
+) -> Asked:
+    address = next(ip for ip in service.cluster_ips if family_of(ip) is family)
+    number = port.port if kind is Frontend.CLUSTER_IP else UNUSED
+    question = Question(client, address, number, port.protocol)
+    name = _name_or_number(port) if kind is Frontend.CLUSTER_IP else UNUSED
+    to: dict[str, object] = {"service": service.key, "port": name, "family": str(family)}
+    where = "clusterip" if kind is Frontend.CLUSTER_IP else "unused-port"
+    return Asked(question, kind, service.key, _name(port), to, where, oracle.home_of(cluster, client))
+
+
+def _node_port(
+    dice: Dice, cluster: Cluster, client: Client, service: Service, port: ServicePort, family: Family
+) -> Asked | None:
+    """At the client's own Node more often than at any other."""
+    home = oracle.home_of(cluster, client)
+    node = cluster.nodes[home] if home and dice.chance(0.6) else dice.one(list(cluster.nodes.values()))
+    addresses = [str(address) for address in node.addresses if family_of(address) is family]
+    asks_as_node = client.node or (client.pod and cluster.pods[client.pod].spec.host_network)
+    if asks_as_node and node.name == home and family is Family.IPV4:
+        addresses.append(LOOPBACK)
+    if not addresses:
+        return None
+    address = dice.one(addresses)
+    question = Question(client, ip_address(address), port.node_port, port.protocol)
+    to: dict[str, object] = {"nodePort": service.key, "port": _name_or_number(port), "node": node.name}
+    to |= {} if address == str(node.addresses[0]) else {"address": address}
+    where = f"{'loopback' if address == LOOPBACK else _part(node, address)}-of-{node.name}"
+    return Asked(question, Frontend.NODE_PORT, service.key, _name(port), to, where, home or node.name)
+
+
+def _external(
+    dice: Dice, cluster: Cluster, client: Client, service: Service, port: ServicePort, kind: Frontend
+) -> Asked | None:
+    """The scenario format knows a Service's first external address; any other is asked by number, but not by a host
+    outside: the underlay would not know the way.
+    """
+    balancers = [i.ip for i in service.status.load_balancer.ingress if i.ip]
+    addresses = list(service.spec.external_ips) if kind is Frontend.EXTERNAL_IP else balancers
+    if not addresses:
+        return None
+    written, home = dice.one(addresses), oracle.home_of(cluster, client)
+    address, via = ip_address(written), dice.one(list(cluster.nodes))
+    owner = next((node.name for node in cluster.nodes.values() if address in node.addresses), "")
+    first, word = written == addresses[0], "externalIP" if kind is Frontend.EXTERNAL_IP else "loadBalancer"
+    if owner or (home and not first):
+        question = Question(client, address, port.port, port.protocol)
+        to: dict[str, object] = {"address": written, "port": port.port}
+        where = f"{word.lower()}-of-{owner}" if owner else word.lower()
+        return Asked(question, kind, service.key, _name(port), to, where, home or owner)
+    proxied = kind is Frontend.LOAD_BALANCER and address not in service.load_balancer_ips
+    if not first or (client.host and (proxied or oracle.on_one_wire(cluster.hosts[client.host].addresses, address))):
+        return None  # nobody answers for a balancer's address on its wire
+    to = {word: service.key, "port": _name_or_number(port)}
+    if home:
+        question = Question(client, address, port.port, port.protocol)
+        return Asked(question, kind, service.key, _name(port), to, word.lower(), home)
+    question = Question(client, address, port.port, port.protocol, via)
+    to |= {"node": via}
+    return Asked(question, kind, service.key, _name(port), to, f"{word.lower()}-by-{via}", via)
+
+
+# Names ----------------------------------------------------------------------------------------------------------
+
+
+def _clients(cluster: Cluster) -> dict[str, list[Client]]:
+    return {
+        "pods": [Client(pod=key) for key in cluster.pods],
+        "nodes": [Client(node=name) for name in cluster.nodes],
+        "hosts": [Client(host=name) for name in cluster.hosts],
+    }
+
+
+def _part(node: Node, address: str) -> str:
+    main = {str(node.main(family)) for family in Family}
+    return "main" if address in main else "other"
+
+
+def _name(port: ServicePort) -> str:
+    return port.name or f"{port.protocol.lower()}-{port.port}"
+
+
+def _name_or_number(port: ServicePort) -> str | int:
+    return port.name or port.port

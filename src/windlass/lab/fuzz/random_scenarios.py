@@ -1,0 +1,182 @@
+"""A seed becomes a scenario: a random cluster, what changes in it step by step, and what is asked in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from windlass.lab.fuzz import (
+    connection_rates,
+    held_connections,
+    oracle,
+    random_changes,
+    random_clusters,
+    random_probes,
+    random_questions,
+    readings,
+)
+from windlass.lab.fuzz.dice import Dice
+from windlass.lab.fuzz.drafts import Draft
+from windlass.lab.fuzz.features import Features, option
+from windlass.lab.fuzz.oracle import Client
+from windlass.lab.fuzz.random_probes import History
+from windlass.lab.fuzz.readings import Cluster, Document, Documents
+from windlass.lab.scenarios.directives import API_VERSION
+
+PROBES_AT_FIRST = 24
+PROBES_LATER = 11
+RESTART = "restartSwitch"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One step of the scenario: a file."""
+
+    name: str
+    words: tuple[str, ...]
+    documents: tuple[Document, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    seed: int
+    title: str
+    again: str  # the command that makes it again
+    parts: tuple[Part, ...]
+
+    @property
+    def name(self) -> str:
+        return f"seed-{self.seed}"
+
+    @property
+    def probes(self) -> int:
+        return sum(document["kind"] == "Probe" for part in self.parts for document in part.documents)
+
+    def files(self) -> Iterator[tuple[str, str]]:
+        for number, part in enumerate(self.parts):
+            words = (f"{self.title}.", f"Again: {self.again}", *part.words) if number == 0 else part.words
+            comment = "".join(f"# {line}\n" for line in words)
+            yield part.name, f"{comment}---\n{_yaml(part.documents)}"
+
+    def write(self, folder: Path) -> tuple[Path, ...]:
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob("*.yaml"):
+            old.unlink()
+        for name, text in self.files():
+            (folder / name).write_text(text)
+        return tuple(sorted(folder.glob("*.yaml")))
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The cluster at one step, what has changed in words, and what is done to a Node."""
+
+    draft: Draft
+    words: tuple[str, ...] = ()
+    verb: str = ""
+    node: str = ""
+
+
+def script(seed: int, features: Features) -> Script:
+    """The same seed and features give the same scenario, byte for byte."""
+    stages = _stages(seed, features)
+    worlds = [stage.draft.by_identity() for stage in stages]
+    views = [readings.read(world) for world in worlds]
+    history = History()
+    patient = Dice(seed, "patience").number(0, len(stages) - 1)
+    parts = []
+    for number, (stage, view) in enumerate(zip(stages, views, strict=True)):
+        before: Documents = worlds[number - 1] if number else {}
+        random_probes.forget(history, view, remembers=stage.verb != RESTART)
+        documents = [*_difference(before, worlds[number]), *_actions(stage)]
+        keys = [service.key for service in stage.draft.services]
+        if number == 0 and all(stage.verb != RESTART for stage in stages):
+            documents += (
+                held_connections.chosen(Dice(seed, "holds"), views, keys, history) if "holds" in features else ()
+            )
+            documents += (
+                connection_rates.chosen(Dice(seed, "rates"), views, keys, history) if "rates" in features else ()
+            )
+        dice, count = Dice(seed, "probes", number), PROBES_LATER if number else PROBES_AT_FIRST
+        asked = keys + 3 * sorted(_touched(before, worlds[number]).intersection(keys))  # more often what has changed
+        documents += random_probes.chosen(dice, view, count, asked, history, patient=number == patient)
+        documents += _gone(dice, views[number - 1], view) if number else []
+        name = f"{number}0-{'changes' if number else 'cluster'}.yaml"
+        parts.append(Part(name, stage.words, tuple(documents)))
+    again = f"windlass lab fuzz --seed {seed} --count 1 {option(features)}".rstrip()
+    return Script(seed, _title(seed, stages[0].draft), again, tuple(parts))
+
+
+def _stages(seed: int, features: Features) -> list[Stage]:
+    stages = [Stage(random_clusters.cluster(seed, features))]
+    features = random_clusters.possible(stages[0].draft.nodes, features)
+    dice = Dice(seed, "changes")
+    for _ in range(dice.number(1, 3) if "changes" in features else 0):
+        before = stages[-1].draft
+        draft, words = random_changes.changed(dice, before, features)
+        verb = dice.weighted({"": 0.65, "killAgent": 0.2, "restartAgent": 0.1, RESTART: 0.05})
+        node = dice.one([node for node in draft.nodes if node in before.nodes]).name  # a new one has just started
+        if verb and ("switches" if verb == RESTART else "agents") in features:
+            stages.append(Stage(draft, (*words, f"{verb}: {node}"), verb, node))
+        else:
+            stages.append(Stage(draft, tuple(words)))
+    return stages
+
+
+def _gone(dice: Dice, before: Cluster, after: Cluster) -> Iterator[Document]:
+    """The address of a Service that was there a step ago."""
+    for key in sorted(before.services.keys() - after.services.keys()):
+        service = before.services[key]
+        client = dice.one([Client(node=name) for name in after.nodes] + [Client(pod=key) for key in after.pods])
+        if service.served and service.spec.ports and service.spec.ports[0].protocol != "SCTP":
+            asked = random_questions.gone(after, client, service.cluster_ips[0], service.spec.ports[0])
+            answer = oracle.ask(after, asked.question)
+            if answer:
+                yield random_probes.probe(dice, after, 90, asked, answer)
+
+
+# Documents ------------------------------------------------------------------------------------------------------
+
+
+def _difference(before: Documents, after: Documents) -> Iterator[Document]:
+    for kind, key in sorted(before.keys() - after.keys()):
+        name = f"{kind}-{key.rpartition('/')[2]}-goes".lower()
+        spec = {"kind": kind, "name": key}
+        yield {"apiVersion": API_VERSION, "kind": "Delete", "metadata": {"name": name}, "spec": spec}
+    yield from (document for identity, document in after.items() if before.get(identity) != document)
+
+
+def _touched(before: Documents, after: Documents) -> frozenset[str]:
+    """Services that are new or other than before, by themselves or in their slices."""
+    keys = set()
+    for (kind, key), document in after.items():
+        if before.get((kind, key)) != document:
+            owner = key.rpartition("-ipv")[0] if kind == "EndpointSlice" else key
+            keys.add(owner)
+    return frozenset(keys)
+
+
+def _actions(stage: Stage) -> Iterator[Document]:
+    if stage.verb:
+        spec = {stage.verb: stage.node}
+        yield {"apiVersion": API_VERSION, "kind": "Action", "metadata": {"name": stage.verb.lower()}, "spec": spec}
+
+
+def _title(seed: int, draft: Draft) -> str:
+    families = " and ".join(str(family) for family in draft.families)
+    machines = f"{len(draft.nodes)} Nodes, {len(draft.pods)} Pods, {len(draft.services)} Services"
+    return f"Seed {seed}: {draft.mode}, {families}, {machines}"
+
+
+def _yaml(documents: Iterable[Document]) -> str:
+    return yaml.dump_all(documents, Dumper=_Plain, sort_keys=False, default_flow_style=None, width=120)
+
+
+class _Plain(yaml.CSafeDumper):
+    """Without anchors: each object stands for itself."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 (as the base class has it)
+        return True

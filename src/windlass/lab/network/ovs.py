@@ -1,0 +1,150 @@
+"""The Open vSwitch of each Node: both daemons as children of the lab, in the Node's namespace. Agents program it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from contextlib import suppress
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.processes import Child, program
+from windlass.lab.sandbox.time_limits import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SECONDS_FOR_A_CHANGE = seconds(20)
+SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
+START = str(files("windlass.switch") / "start-ovs-vswitchd.sh")  # as on a Node
+_KERNEL_MODULE = Path("/sys/module/openvswitch")
+# A cluster shares this machine's cores: one thread of each kind a switch is enough. Its revalidator looks around more
+# often than twice a second, so that `settled` takes little time.
+_FIRST_ROW = (
+    '["Open_vSwitch",{"op":"insert","table":"Open_vSwitch","row":{"other_config":["map",'
+    '[["n-handler-threads","1"],["n-revalidator-threads","1"],["max-revalidator","100"]]]}}]'
+)
+
+
+@cache
+def datapath_type() -> str:
+    """`system` where the kernel has openvswitch, else `netdev`, the userspace datapath."""
+    if not _KERNEL_MODULE.exists():
+        with suppress(LabError):  # no modprobe, no modules
+            subprocess.run([program("modprobe"), "--quiet", "openvswitch"], check=False, capture_output=True)
+    return "system" if _KERNEL_MODULE.exists() else "netdev"
+
+
+def datapath_in_words() -> str:
+    if datapath_type() == "system":
+        return "Open vSwitch in the kernel"
+    return "Open vSwitch in userspace (this kernel has no openvswitch module)"
+
+
+class Switch:
+    """ovsdb-server and ovs-vswitchd of one Node. All their files are in one folder."""
+
+    def __init__(self, node: str, namespace: str, folder: Path) -> None:
+        self.folder = folder
+        self.before: list[str] = []  # of every command
+        self._node = node
+        self._namespace = namespace
+        self._database: Child | None = None
+        self._switch: Child | None = None
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """With this, `ovs-ofctl` and its kin talk to this switch."""
+        names = ("OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR")
+        return dict.fromkeys(names, str(self.folder))
+
+    async def start(self) -> None:
+        self.folder.mkdir(parents=True)
+        await self._start_with_empty_database()
+
+    async def restart(self) -> None:
+        """As an upgrade does: the database stays. In userspace, the bridge's interfaces go and come with the daemon."""
+        if self._switch:
+            await self._switch.stop()
+        await self._start_switch()
+
+    async def lose_database(self) -> None:
+        await self.end()
+        await self._start_with_empty_database()
+
+    async def boot(self) -> None:
+        """Both daemons, with the database that there is."""
+        await self._start_database()
+        await self._start_switch()
+
+    async def delete_bridge(self, bridge: str) -> None:
+        """Returns when ovs-vswitchd has removed it. An agent may have made it again by then."""
+        await self._run("ovs-vsctl", "del-br", bridge)
+
+    async def has_bridge(self, bridge: str) -> None:
+        """Returns when the database has a bridge of this name."""
+        await self._run("ovs-vsctl", "wait-until", "Bridge", bridge)
+
+    async def settled(self) -> None:
+        """Returns when no packet is handled by former flows any more: the datapath has them for a moment longer."""
+        for _ in range(2):  # the first look around may have begun before the last change
+            process = await asyncio.create_subprocess_exec(
+                *(program("ovs-appctl"), "-T", "10", "-t", f"{self.folder}/ovs-vswitchd.ctl", "revalidator/wait"),
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,  # one without a bridge has nothing to look at
+            )
+            await process.wait()
+
+    async def end(self) -> None:
+        await asyncio.gather(*(daemon.kill() for daemon in (self._switch, self._database) if daemon))
+
+    async def _start_with_empty_database(self) -> None:
+        (self.folder / "conf.db").write_bytes(await asyncio.to_thread(_empty_database))
+        await self._start_database()
+        await self._start_switch()
+
+    async def _start_database(self) -> None:
+        self._database = self._daemon("ovsdb-server", "conf.db", f"--remote=punix:{self.folder}/db.sock")
+        await self._database.listening(self.folder / "db.sock")
+
+    async def _run(self, tool: str, *words: str) -> None:
+        process = await asyncio.create_subprocess_exec(
+            *(program(tool), f"--timeout={SECONDS_FOR_A_CHANGE:.0f}", *words),
+            env={**os.environ, **self.environment},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, complaint = await process.communicate()
+        if process.returncode:
+            said = complaint.decode(errors="replace").strip()
+            raise LabError(f"Node {self._node}: {tool} {' '.join(words)} failed: {said}")
+
+    async def _start_switch(self) -> None:
+        # In user space it would lose a few packets of tunnels with every Pod; the agent tells it the routes.
+        own_routes = ["--disable-system-route"] if datapath_type() == "netdev" else []
+        self._switch = self._daemon("ovs-vswitchd", f"unix:{self.folder}/db.sock", *own_routes, by=START)
+        await self._switch.listening(self.folder / "ovs-vswitchd.ctl")
+
+    def _daemon(self, name: str, *arguments: str, by: str = "") -> Child:
+        own_files = (f"--unixctl={self.folder}/{name}.ctl", f"--pidfile={self.folder}/{name}.pid")
+        return Child(
+            f"{name} of Node {self._node}",
+            [*self.before, by or program(name), *arguments, *own_files, "--no-chdir"],
+            namespace=self._namespace,
+            log=self.folder / f"{name}.log",
+            environment=self.environment,
+            folder=self.folder,
+        )
+
+
+@cache
+def _empty_database() -> bytes:
+    with TemporaryDirectory() as folder:
+        database = f"{folder}/conf.db"
+        subprocess.run([program("ovsdb-tool"), "create", database, str(SCHEMA)], check=True)
+        subprocess.run([program("ovsdb-tool"), "transact", database, _FIRST_ROW], check=True, stdout=subprocess.DEVNULL)
+        return Path(database).read_bytes()

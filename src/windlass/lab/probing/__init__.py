@@ -1,0 +1,1 @@
+"""Probes as packets: clients, servers, what each observed, and the verdict."""

@@ -1,0 +1,350 @@
+"""New connections from any machine of the lab to any address: TCP, UDP, SCTP and ICMP echo, and forged first packets.
+
+A connection counts as made when the other side has answered and said who it is. Nothing is judged here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from windlass.lab.probing import packets, sockets
+from windlass.lab.probing.packets import Chunk, SctpPacket
+from windlass.lab.probing.servers import IAM, WHO, parse_identity
+from windlass.lab.sandbox.time_limits import seconds
+from windlass.lab.scenarios.objects import Outcome, Protocol
+from windlass.model.families import Family, family_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from windlass.lab.probing.arrivals import Arrival, Arrivals
+    from windlass.model.families import IPAddress
+
+PATIENCE = seconds(3.0)  # seconds: a first SYN may be lost and sent again after one
+RETRY = seconds(0.4)  # seconds until a datagram is taken for lost: the first of a tunnel may be, while ARP resolves
+LARGEST_DATAGRAM = 1200  # bytes of payload: fits any tunnel
+DATA = b"="  # the first byte of a UDP datagram that is to be sent back
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to: port 0 for ICMP."""
+
+    ip: IPAddress
+    port: int
+
+    @property
+    def family(self) -> Family:
+        return family_of(self.ip)
+
+
+class Conversation:
+    """A connection that was answered. `send` and `receive` carry bytes that come back as they are."""
+
+    def __init__(self, sock: socket.socket, seen: Arrival) -> None:
+        self.seen = seen
+        self.local = str(sockets.local_address(sock))
+        self._socket = sock
+
+    async def send(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self._socket, data)
+
+    async def receive(self) -> bytes:
+        return await _stream(self._socket)
+
+    async def echo(self, payload: bytes) -> bytes:
+        """What comes back for the payload. Each 64 KiB must come within the usual patience."""
+        sending = asyncio.ensure_future(self.send(payload))
+        back = bytearray()
+        try:
+            while len(back) < len(payload):
+                async with asyncio.timeout(PATIENCE):
+                    back += await self.receive()
+            await sending
+        finally:
+            sending.cancel()
+        return bytes(back)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class DatagramConversation(Conversation):
+    """The same over packets of which each may be lost; `wrap` and `unwrap` put bytes into a packet and get them out."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        seen: Arrival,
+        wrap: Callable[[bytes], bytes],
+        unwrap: Callable[[bytes], bytes | None],
+        start: bytes | None = None,
+    ) -> None:
+        super().__init__(sock, seen)
+        _report_every_error(sock, family_of(sockets.local_address(sock)), on=False)
+        self._wrap = wrap
+        self._unwrap = unwrap
+        self._start = start
+
+    async def send(self, data: bytes) -> None:
+        await _sent(self._socket, self._wrap(data), self._start)
+
+    async def receive(self) -> bytes:
+        return await _received(self._socket, self._unwrap, self._start)
+
+    async def echo(self, payload: bytes) -> bytes:
+        """Chunk by chunk, each numbered, and sent again when it does not come back in time."""
+        back = bytearray()
+        for number, start in enumerate(range(0, len(payload), LARGEST_DATAGRAM)):
+            label = number.to_bytes(4)
+            chunk = label + payload[start : start + LARGEST_DATAGRAM]
+
+            def numbered(packet: bytes, label: bytes = label) -> bytes | None:
+                data = self._unwrap(packet)
+                return data[4:] if data and data.startswith(label) else None
+
+            back += await _answered(self._socket, self._wrap(chunk), numbered, self._start)
+        return bytes(back)
+
+
+async def dial(namespace: str, protocol: Protocol, to: Address, arrivals: Arrivals) -> Conversation:
+    """Raises TimeoutError for silence and OSError for a refusal; `outcome_of` puts either into a probe's word."""
+    match protocol:
+        case Protocol.TCP:
+            return await _dial_tcp(namespace, to)
+        case Protocol.UDP:
+            return await _dial_udp(namespace, to)
+        case Protocol.SCTP:
+            return await _dial_sctp(namespace, to, arrivals.token())
+        case Protocol.ICMP:
+            return await _dial_icmp(namespace, to, arrivals)
+
+
+async def forge(namespace: str, protocol: Protocol, to: Address, source: IPAddress, arrivals: Arrivals) -> Arrival:
+    """Sends first packets from an address that the machine does not have, until one is seen to arrive."""
+    with arrivals.expected() as (token, arrived):
+        payload, number = _forged(protocol, to, source, token)
+        packet = packets.with_ip_header(source, to.ip, number, payload)
+        with _opened(namespace, to, socket.SOCK_RAW, socket.IPPROTO_RAW) as sock:
+            async with asyncio.timeout(PATIENCE):
+                while not arrived.done():
+                    sock.sendto(packet, (str(to.ip), 0))
+                    await asyncio.wait([arrived], timeout=RETRY)
+        return arrived.result()
+
+
+class NoRouteError(Exception):
+    """The machine itself does not know where to send the packet: none was sent."""
+
+
+def outcome_of(error: BaseException) -> Outcome | None:
+    """None for an error that says nothing about the network between."""
+    if isinstance(error, TimeoutError):
+        return Outcome.TIMEOUT
+    if isinstance(error, OSError) and error.errno in _REFUSALS:
+        return Outcome.REFUSED
+    return None
+
+
+_REFUSALS = frozenset(
+    {
+        errno.ECONNREFUSED,  # RST, ABORT, port unreachable
+        errno.ECONNRESET,
+        errno.EPIPE,
+        errno.EHOSTUNREACH,
+        errno.ENETUNREACH,
+        errno.ENOPROTOOPT,  # protocol unreachable
+        errno.EACCES,  # prohibited, in IPv6
+        errno.EPROTO,
+    }
+)
+
+# Opening ----------------------------------------------------------------------------------------------------------
+
+
+async def _dial_tcp(namespace: str, to: Address) -> Conversation:
+    sock = _opened(namespace, to, socket.SOCK_STREAM)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each beat of a held connection is a packet of its own
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.get_running_loop().sock_connect(sock, (str(to.ip), to.port))
+            line = b""
+            while not line.endswith(b"\n"):  # nothing follows it before we send
+                line += await _stream(sock)
+        return Conversation(sock, parse_identity(line.rstrip(b"\n")))
+    except BaseException:
+        sock.close()
+        raise
+
+
+async def _dial_udp(namespace: str, to: Address) -> Conversation:
+    def name(packet: bytes) -> bytes | None:
+        return packet[1:] if packet.startswith(IAM) else None
+
+    def data(packet: bytes) -> bytes | None:
+        return packet[1:] if packet.startswith(DATA) else None
+
+    sock = _connected(namespace, to, socket.SOCK_DGRAM)
+    try:
+        answer = await _answered(sock, WHO + bytes(4), name)
+        return DatagramConversation(sock, parse_identity(answer), lambda payload: DATA + payload, data)
+    except BaseException:
+        sock.close()
+        raise
+
+
+async def _dial_sctp(namespace: str, to: Address, tag: int) -> Conversation:
+    ports = _source_port(tag), to.port
+
+    def reply(packet: bytes) -> SctpPacket | None:
+        found = packets.decode_sctp(sockets.payload_of(packet, to.family))
+        ours = found and (found.destination_port, found.source_port, found.tag) == (*ports, tag)
+        return found if ours else None
+
+    def cookie(packet: bytes) -> bytes | None:
+        found = reply(packet)
+        if found and found.chunk is Chunk.ABORT:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "ABORT")
+        return packets.init_cookie(found.value) if found and found.chunk is Chunk.INIT_ACK else None
+
+    def beat(packet: bytes) -> bytes | None:
+        found = reply(packet)
+        return packets.heartbeat_payload(found.value) if found and found.chunk is Chunk.HEARTBEAT_ACK else None
+
+    def wrap(payload: bytes) -> bytes:
+        return SctpPacket(*ports, tag, Chunk.HEARTBEAT, packets.heartbeat_value(payload)).encode()
+
+    sock = _connected(namespace, to, socket.SOCK_RAW, packets.SCTP)
+    init = SctpPacket(*ports, 0, Chunk.INIT, packets.init_value(tag)).encode()
+    start = init[:4]  # the ports
+    try:
+        answer = await _answered(sock, init, cookie, start)
+        return DatagramConversation(sock, parse_identity(answer), wrap, beat, start)
+    except BaseException:
+        sock.close()
+        raise
+
+
+async def _dial_icmp(namespace: str, to: Address, arrivals: Arrivals) -> Conversation:
+    identifier = arrivals.token() & 0xFFFF
+    number = packets.ICMP if to.family is Family.IPV4 else packets.ICMPV6
+    sock = _connected(namespace, to, socket.SOCK_RAW, number)
+
+    def wrap(payload: bytes) -> bytes:
+        return packets.icmp_echo(identifier, payload, (sockets.local_address(sock), to.ip))
+
+    def unwrap(packet: bytes) -> bytes | None:
+        message = sockets.payload_of(packet, to.family)
+        found = packets.echo_payload(message)
+        ours = found and (message[0], found[0]) == (packets.ECHO_REPLY[to.family], identifier)
+        return found[1] if found and ours else None
+
+    try:
+        with arrivals.expected() as (token, arrived):
+            await _answered(sock, wrap(token.to_bytes(4)), unwrap)
+            # the request arrived before its reply, but maybe this process has not been told yet
+            await asyncio.wait([arrived], timeout=RETRY)
+            seen = arrived.result() if arrived.done() else parse_identity(b"")
+        return DatagramConversation(sock, seen, wrap, unwrap)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _forged(protocol: Protocol, to: Address, source: IPAddress, token: int) -> tuple[bytes, int]:
+    ports = _source_port(token), to.port
+    match protocol:
+        case Protocol.TCP:
+            return packets.tcp_syn(source, to.ip, ports, token), packets.TCP
+        case Protocol.UDP:
+            return packets.udp_datagram(source, to.ip, ports, WHO + token.to_bytes(4)), packets.UDP
+        case Protocol.SCTP:
+            return SctpPacket(*ports, 0, Chunk.INIT, packets.init_value(token)).encode(), packets.SCTP
+        case Protocol.ICMP:
+            number = packets.ICMP if to.family is Family.IPV4 else packets.ICMPV6
+            return packets.icmp_echo(ports[0], token.to_bytes(4), (source, to.ip)), number
+
+
+# Details ----------------------------------------------------------------------------------------------------------
+
+
+def _source_port(token: int) -> int:
+    """Of a packet that we build ourselves: below the range from which the kernel takes its own."""
+    return 20000 + token % 10000
+
+
+def _opened(namespace: str, to: Address, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:
+    """Checks first that there is a route at all; that is no property of the network between."""
+    with sockets.opened(namespace, to.family, socket.SOCK_DGRAM) as trial:
+        try:
+            trial.connect((str(to.ip), 9))
+        except OSError as error:
+            if error.errno in {errno.ENETUNREACH, errno.EADDRNOTAVAIL}:  # no route, or no address to send from
+                raise NoRouteError(f"the client has no route to {to.ip}") from error
+            raise
+    return sockets.opened(namespace, to.family, kind, protocol)
+
+
+def _connected(namespace: str, to: Address, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:
+    """Connected also where the protocol has no connections: then the kernel reports ICMP errors to the socket."""
+    sock = _opened(namespace, to, kind, protocol)
+    sock.connect((str(to.ip), to.port))
+    _report_every_error(sock, to.family, on=True)
+    return sock
+
+
+def _report_every_error(sock: socket.socket, family: Family, *, on: bool) -> None:
+    """Unreachable hosts and networks, too: a refusal while a connection opens, a mishap when it is open."""
+    level, option = (socket.IPPROTO_IP, 11) if family is Family.IPV4 else (socket.IPPROTO_IPV6, 25)
+    sock.setsockopt(level, option, int(on))
+
+
+async def _stream(sock: socket.socket) -> bytes:
+    data = await asyncio.get_running_loop().sock_recv(sock, sockets.LARGEST_PACKET)
+    if not data:
+        raise ConnectionResetError(errno.ECONNRESET, "the other side ended the connection")
+    return data
+
+
+async def _answered(
+    sock: socket.socket, packet: bytes, answer: Callable[[bytes], bytes | None], start: bytes | None = None
+) -> bytes:
+    """Sends the packet, again and again, until an answer to it comes."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            await _sent(sock, packet, start)
+            try:
+                async with asyncio.timeout(RETRY):
+                    return await _received(sock, answer, start)
+            except TimeoutError:
+                continue
+
+
+async def _sent(sock: socket.socket, packet: bytes, start: bytes | None) -> None:
+    try:
+        await asyncio.get_running_loop().sock_sendall(sock, packet)
+    except OSError:
+        if _is_ours(sock, start):
+            raise
+
+
+async def _received(sock: socket.socket, wanted: Callable[[bytes], bytes | None], start: bytes | None) -> bytes:
+    while True:
+        try:
+            packet = await asyncio.get_running_loop().sock_recv(sock, sockets.LARGEST_PACKET)
+        except OSError:
+            if _is_ours(sock, start):
+                raise
+            continue
+        found = wanted(packet)
+        if found is not None:
+            return found
+
+
+def _is_ours(sock: socket.socket, start: bytes | None) -> bool:
+    """A raw socket hears of errors about all that its machine sends there: ours quote a packet with our start."""
+    return start is None or any(quoted.startswith(start) for quoted in sockets.quoted(sock))

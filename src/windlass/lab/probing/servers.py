@@ -1,0 +1,204 @@
+"""What answers in the lab: on each port of each Pod and host, from this one process. Each answer says who gave it.
+
+A TCP server sends the line `<backend> <client address that it saw>` and then sends back what it gets. A UDP server
+answers `?<token>` with `!<backend> <client>` and sends back everything else. SCTP is spoken over raw sockets, with the
+same words in the state cookie.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections import defaultdict
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
+
+from windlass.lab.probing import packets, sockets
+from windlass.lab.probing.arrivals import Arrival, Arrivals
+from windlass.lab.probing.packets import Chunk, SctpPacket
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.scenarios.objects import Protocol
+from windlass.model.families import Family
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from windlass.lab.probing.sockets import Packet
+
+WHO = b"?"  # the first byte of a UDP question for the server's name
+IAM = b"!"  # and of the answer
+BACKLOG = 512
+
+
+class Servers:
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
+        self._open: dict[str, ExitStack] = defaultdict(ExitStack)  # by backend
+        self._sctp: dict[str, _Sctp] = {}  # by namespace: raw sockets have no ports of their own
+
+    async def listen(self, namespace: str, backend: str, ports: Iterable[tuple[Protocol, int]]) -> None:
+        """Answers as `backend` in that namespace, on all of its addresses."""
+        for protocol, port in ports:
+            try:
+                match protocol:
+                    case Protocol.TCP:
+                        await self._listen_tcp(namespace, backend, port)
+                    case Protocol.UDP:
+                        self._listen_udp(namespace, backend, port)
+                    case _:
+                        self._listen_sctp(namespace, backend, port)
+            except OSError as error:
+                where = f"{backend} cannot answer on {protocol.value} port {port}"
+                raise LabError(f"{where}: {os.strerror(error.errno or 0)}") from error
+
+    def watch(self, namespace: str, backend: str) -> None:
+        """Echo requests that arrive there are noted as answered by `backend`; the kernel answers them."""
+        self._open[backend].callback(self._arrivals.watch_echoes(namespace, backend))
+
+    def close(self, backend: str) -> None:
+        """Its ports are closed and its connections are cut, as when a process ends."""
+        self._open.pop(backend, ExitStack()).close()
+
+    def close_all(self) -> None:
+        for backend in list(self._open):
+            self.close(backend)
+
+    async def _listen_tcp(self, namespace: str, backend: str, port: int) -> None:
+        sock = _bound(namespace, socket.SOCK_STREAM, port)
+        sock.listen(BACKLOG)
+        connections: set[_Echo] = set()
+        server = await asyncio.get_running_loop().create_server(lambda: _Echo(backend, connections), sock=sock)
+
+        def cut() -> None:
+            server.close()
+            for connection in list(connections):
+                connection.cut()
+
+        self._open[backend].callback(cut)
+
+    def _listen_udp(self, namespace: str, backend: str, port: int) -> None:
+        sock = _bound(namespace, socket.SOCK_DGRAM, port)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+        asyncio.get_running_loop().add_reader(sock, self._answer_udp, sock, backend)
+        self._open[backend].callback(sockets.closed, sock)
+
+    def _answer_udp(self, sock: socket.socket, backend: str) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                data, ancillary, _, peer = sock.recvmsg(sockets.LARGEST_PACKET, 128)
+                client = str(sockets.plain(peer[0]))
+                answer = data
+                if data.startswith(WHO):
+                    self._arrivals.note(int.from_bytes(data[1:5]), backend, client)
+                    answer = IAM + identity(backend, client)
+                with suppress(OSError):  # as a datagram may be lost
+                    sock.sendmsg([answer], sockets.sent_from(sockets.asked_address(ancillary)), 0, peer)
+
+    def _listen_sctp(self, namespace: str, backend: str, port: int) -> None:
+        server = self._sctp.setdefault(namespace, _Sctp(namespace, self._arrivals))
+        server.listen(port, backend)
+        self._open[backend].callback(server.leave, port)
+
+
+def identity(backend: str, client: str) -> bytes:
+    return f"{backend} {client}".encode()
+
+
+def parse_identity(text: bytes) -> Arrival:
+    backend, _, client = text.decode(errors="replace").partition(" ")
+    return Arrival(backend, client)
+
+
+class _Echo(asyncio.Protocol):
+    """One TCP connection."""
+
+    def __init__(self, backend: str, connections: set[_Echo]) -> None:
+        self._backend = backend
+        self._connections = connections
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 (for mypy: a stream server makes no other)
+        self._transport = transport
+        self._connections.add(self)
+        peer = transport.get_extra_info("peername")
+        if peer is None:  # reset before it was accepted
+            transport.abort()
+        else:
+            transport.write(identity(self._backend, str(sockets.plain(peer[0]))) + b"\n")
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def pause_writing(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the protocol's signature)
+        self._connections.discard(self)
+
+    def cut(self) -> None:
+        self._transport.abort()
+
+
+class _Sctp:
+    """The SCTP of one namespace, as far as the lab speaks it: INIT, heartbeats, and ABORT for a closed port."""
+
+    def __init__(self, namespace: str, arrivals: Arrivals) -> None:
+        self._namespace = namespace
+        self._arrivals = arrivals
+        self._backends: dict[int, str] = {}
+        self._sockets: dict[Family, socket.socket] = {}
+
+    def listen(self, port: int, backend: str) -> None:
+        if port in self._backends:
+            raise OSError(errno.EADDRINUSE, "")
+        self._backends[port] = backend
+        for family in Family:
+            if family not in self._sockets:
+                self._sockets[family] = sockets.raw(self._namespace, family, packets.SCTP, self._on_packet)
+
+    def leave(self, port: int) -> None:
+        del self._backends[port]
+        if not self._backends:
+            while self._sockets:
+                sockets.closed(self._sockets.popitem()[1])
+
+    def _on_packet(self, packet: Packet) -> None:
+        asked = packets.decode_sctp(packet.payload)
+        answer = self._answer(asked, str(packet.source)) if asked else None
+        if answer:
+            sock = self._sockets[Family(packet.source.version)]
+            with suppress(OSError):  # as a packet may be lost
+                sock.sendmsg([answer.encode()], sockets.sent_from(packet.destination), 0, (str(packet.source), 0))
+
+    def _answer(self, asked: SctpPacket, client: str) -> SctpPacket | None:
+        ports = asked.destination_port, asked.source_port
+        backend = self._backends.get(asked.destination_port)
+        if asked.chunk is Chunk.HEARTBEAT and backend:
+            return SctpPacket(*ports, asked.tag, Chunk.HEARTBEAT_ACK, asked.value)
+        if asked.chunk is not Chunk.INIT:
+            return None
+        tag = packets.init_tag(asked.value)
+        if backend is None:
+            return SctpPacket(*ports, tag, Chunk.ABORT)
+        self._arrivals.note(tag, backend, client)
+        # the server's tag is the client's, so that it need not remember either
+        return SctpPacket(*ports, tag, Chunk.INIT_ACK, packets.init_value(tag, identity(backend, client)))
+
+
+def _bound(namespace: str, kind: socket.SocketKind, port: int) -> socket.socket:
+    """One socket for both families; an IPv4 client shows as a mapped address."""
+    sock = sockets.opened(namespace, Family.IPV6, kind)
+    try:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if kind is socket.SOCK_STREAM:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # despite old connections in TIME_WAIT
+        sock.bind(("::", port))
+    except OSError:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,231 @@
+"""Sends a probe's packets: connections side by side, held ones, a rate of new ones. verdicts.py judges the outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from windlass.lab.probing import dialers
+from windlass.lab.probing.stolen_time import Standstills
+from windlass.lab.probing.verdicts import Attempt, Observation
+from windlass.lab.sandbox.time_limits import seconds
+from windlass.lab.scenarios.objects import Outcome, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+    from ipaddress import IPv4Address, IPv6Address
+
+    from windlass.lab.probing.arrivals import Arrivals
+    from windlass.lab.probing.dialers import Address, Conversation
+
+AT_ONCE = 48  # connections in their first moment: more would make each other late on a small machine
+FIRST_MOMENT = 0.25  # seconds; who has no answer by then only waits, and waiting costs nothing
+BULK = 64 * 1024  # bytes from which a connection is a transfer that keeps the machine busy
+TRANSFERS_AT_ONCE = 4
+BEAT = 0.02  # seconds between two uses of a held connection
+SECONDS_TO_ANSWER = seconds(1.0)  # for each connection of a rate
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What to send from where to where, all names resolved."""
+
+    namespace: str
+    protocol: Protocol
+    to: Address
+    connections: int = 1
+    bytes: int = 0
+    source: IPv4Address | IPv6Address | None = None  # forged
+
+
+class Traffic:
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
+        self._starting = asyncio.Semaphore(AT_ONCE)
+        self._transferring = asyncio.Semaphore(TRANSFERS_AT_ONCE)
+        self._standstills = Standstills()
+
+    async def observe(self, flow: Flow) -> Observation:
+        """All connections of the flow, side by side."""
+        attempts = await asyncio.gather(*(self._attempt(flow) for _ in range(flow.connections)))
+        return Observation(tuple(attempts))
+
+    async def hold(self, flow: Flow) -> Held:
+        """Opens the connection that is then used until `Held.end`."""
+        try:
+            conversation = await dialers.dial(flow.namespace, flow.protocol, flow.to, self._arrivals)
+        except (OSError, dialers.NoRouteError) as error:
+            return Held(None, _failed(error), self._standstills)
+        return Held(conversation, _connected(conversation), self._standstills)
+
+    def rate(self, flow: Flow, per_second: int) -> Rated:
+        return Rated(flow, per_second, self._arrivals)
+
+    async def _attempt(self, flow: Flow) -> Attempt:
+        if flow.source is not None:
+            async with self._place():
+                return await self._forge(flow, flow.source)
+        if flow.bytes < BULK:
+            async with self._place():
+                return await attempt(flow, self._arrivals)
+        async with self._transferring:
+            return await attempt(flow, self._arrivals)
+
+    async def _forge(self, flow: Flow, source: IPv4Address | IPv6Address) -> Attempt:
+        try:
+            arrival = await dialers.forge(flow.namespace, flow.protocol, flow.to, source, self._arrivals)
+        except (OSError, dialers.NoRouteError) as error:
+            return _failed(error)
+        return Attempt(Outcome.CONNECTED, arrival.backend, arrival.client, str(source))
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        """One of the connections that may be in their first moment; its place is free again when that has passed."""
+        await self._starting.acquire()
+        waiting = [self._starting]
+        later = asyncio.get_running_loop().call_later(FIRST_MOMENT, lambda: waiting.pop().release())
+        try:
+            yield
+        finally:
+            later.cancel()
+            if waiting:
+                waiting.pop().release()
+
+
+async def attempt(flow: Flow, arrivals: Arrivals) -> Attempt:
+    """One connection: opened, used for the flow's bytes, closed."""
+    try:
+        conversation = await dialers.dial(flow.namespace, flow.protocol, flow.to, arrivals)
+    except (OSError, dialers.NoRouteError) as error:
+        return _failed(error)
+    try:
+        made = _connected(conversation)
+        payload = os.urandom(flow.bytes)
+        if payload and await conversation.echo(payload) != payload:
+            return replace(made, fault=f"{flow.bytes} bytes were sent, and others came back")
+    except OSError as error:
+        return replace(_failed(error), backend=made.backend, client=made.client)
+    else:
+        return made
+    finally:
+        conversation.close()
+
+
+class Held:
+    """One connection, used every 20 ms; the longest silence is measured, but for what this machine slept through."""
+
+    def __init__(self, conversation: Conversation | None, opening: Attempt, standstills: Standstills) -> None:
+        self._opening = opening
+        self._conversation = conversation
+        self._standstills = standstills
+        self._longest = 0.0
+        self._broken = ""
+        self._last = self._awake = asyncio.get_running_loop().time()
+        self._stood_still = standstills.look(self._last)  # at the last answer
+        self._slept = 0.0  # since the last answer: how long this process itself did not run
+        jobs = (self._use(conversation), self._listen(conversation), self._tick()) if conversation else ()
+        self._tasks = [asyncio.ensure_future(job) for job in jobs]
+
+    async def end(self) -> Observation:
+        """Silence up to now counts, too."""
+        self._heard()
+        await _cancelled(self._tasks)
+        if not self._conversation:
+            return Observation((self._opening,))
+        self._conversation.close()
+        return Observation((self._opening,), max_gap=self._longest, broken=self._broken)
+
+    async def _use(self, conversation: Conversation) -> None:
+        try:
+            while not self._broken:
+                await conversation.send(b"beat")
+                await asyncio.sleep(BEAT)
+        except OSError as error:
+            self._broken = self._broken or _words(error)
+
+    async def _listen(self, conversation: Conversation) -> None:
+        try:
+            while True:
+                await conversation.receive()
+                self._heard()
+        except OSError as error:
+            self._broken = self._broken or _words(error)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT)
+            self._now()
+
+    def _heard(self) -> None:
+        now = self._now()
+        stood_still = self._standstills.look(now)
+        excused = max(self._slept, stood_still - self._stood_still)  # one may be the other's reason
+        self._longest = max(self._longest, now - self._last - excused)
+        self._last, self._stood_still = now, stood_still
+        self._slept = 0.0
+
+    def _now(self) -> float:
+        """Called at every beat: a beat that comes late says that this machine was busy, not that the network failed."""
+        now = asyncio.get_running_loop().time()
+        self._slept += max(0.0, now - self._awake - 2 * BEAT)
+        self._awake = now
+        return now
+
+
+class Rated:
+    """So many new connections a second."""
+
+    def __init__(self, flow: Flow, per_second: int, arrivals: Arrivals) -> None:
+        self._flow = flow
+        self._interval = 1 / per_second
+        self._arrivals = arrivals
+        self._attempts: list[Attempt] = []
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._starting = asyncio.ensure_future(self._start())
+
+    async def end(self) -> Observation:
+        """No new ones; those under way get their second."""
+        await _cancelled([self._starting])
+        await asyncio.gather(*self._under_way)
+        failures = sum(attempt.outcome is not Outcome.CONNECTED for attempt in self._attempts)
+        return Observation(tuple(self._attempts), failures=failures)
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            task = asyncio.ensure_future(self._one())
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+            due += self._interval
+            await asyncio.sleep(due - loop.time())
+
+    async def _one(self) -> None:
+        try:
+            async with asyncio.timeout(SECONDS_TO_ANSWER):
+                self._attempts.append(await attempt(self._flow, self._arrivals))
+        except TimeoutError as error:
+            self._attempts.append(_failed(error))
+
+
+async def _cancelled(tasks: Iterable[asyncio.Future[None]]) -> None:
+    waiting = list(tasks)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def _connected(conversation: Conversation) -> Attempt:
+    return Attempt(Outcome.CONNECTED, conversation.seen.backend, conversation.seen.client, conversation.local)
+
+
+def _failed(error: Exception) -> Attempt:
+    outcome = dialers.outcome_of(error)
+    return Attempt(outcome) if outcome else Attempt(Outcome.TIMEOUT, fault=_words(error))
+
+
+def _words(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

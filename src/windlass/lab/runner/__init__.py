@@ -1,0 +1,1 @@
+"""Runs scenarios from start to cleanup, or keeps a cluster up to look around in."""

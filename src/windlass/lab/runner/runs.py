@@ -1,0 +1,162 @@
+"""Runs scenarios from nothing to clean: reads them, brings each cluster up, sends its probes, reports the verdicts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from windlass.lab.control.publishers import ManifestFolder, Publisher
+from windlass.lab.network import ovs
+from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.orchestration.clusters import Cluster
+from windlass.lab.orchestration.fabrics import Fabric
+from windlass.lab.runner import results
+from windlass.lab.runner.results import ScenarioResult
+from windlass.lab.runner.rounds import Rounds
+from windlass.lab.sandbox import labs
+from windlass.lab.sandbox.labs import Lab, LabError
+from windlass.lab.sandbox.processes import program
+from windlass.lab.scenarios import files, segments
+from windlass.lab.scenarios.files import Scenario, ScenarioError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+
+    from windlass.lab.probing.verdicts import Verdict
+
+Say = Callable[[str], None]  # tells a person what is going on
+FabricOf = Callable[[Lab], Fabric]
+PublisherOf = Callable[[Lab], Publisher]
+INTERRUPTED = 130  # as shells have it
+WIDTH_OF_A_FILE = 160
+
+
+# What can forward the packets, by the name that `windlass lab run --dataplane` knows it by.
+FABRICS: dict[str, type[Agents]] = {"auto": Agents, "ovs": Agents}
+
+
+def run(
+    paths: Sequence[Path],
+    *,
+    json_file: Path | None = None,
+    programs: Programs | None = None,
+    jobs: int = 1,
+    fabric: type[Agents] = Agents,
+    publisher_of: PublisherOf = ManifestFolder,
+) -> int:
+    """The whole of `windlass lab run`; returns the exit status. Prints as it goes, in colour only on a terminal."""
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
+    nodes = programs or Programs()
+    started = time.monotonic()
+    try:
+        check_machine(nodes)
+        console.print(f"Nodes forward by {ovs.datapath_in_words()}.")
+        fabric_of: FabricOf = lambda lab: fabric(lab, nodes, publisher_of(lab))  # noqa: E731 - one, for all scenarios
+        outcome = asyncio.run(interruptible(_run(paths, fabric_of, console.print, jobs)))
+    except LabError as error:
+        console.print(str(error), style="bold red")
+        return results.TROUBLE
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        console.print("interrupted; nothing is left behind")
+        return INTERRUPTED
+    console.print(results.table(outcome))
+    for line in results.failed(outcome):
+        console.print(line, soft_wrap=True)
+    console.print(f"{results.summary(outcome)} in {time.monotonic() - started:.1f} s")
+    if json_file:
+        json_file.write_bytes(results.to_json(outcome))
+    return results.status(outcome)
+
+
+async def run_scenario(scenario: Scenario, fabric_of: FabricOf, say: Say) -> ScenarioResult:
+    """One scenario in a lab of its own."""
+    started = time.monotonic()
+    verdicts: list[Verdict] = []
+    error = dataplane = ""
+    try:
+        async with standing(scenario, fabric_of) as cluster:
+            dataplane = cluster.dataplane
+            rounds = Rounds(cluster)
+            try:
+                for step, world in scenario.worlds():
+                    await cluster.reach(world, step.actions)
+                    say(f"  {scenario.name}: {step.name} stands after {time.monotonic() - started:.1f} s")
+                    verdicts += await rounds.send(step)
+            finally:
+                verdicts += await rounds.end()
+    except LabError as trouble:
+        error = str(trouble)
+    declared = [(step.name, probe.name) for step in scenario.steps for probe in step.probes]
+    verdicts.sort(key=lambda verdict: declared.index((verdict.step, verdict.probe)))
+    return ScenarioResult(scenario.name, dataplane, time.monotonic() - started, tuple(verdicts), error)
+
+
+@asynccontextmanager
+async def standing(scenario: Scenario, fabric_of: FabricOf) -> AsyncIterator[Cluster]:
+    """A cluster in a lab of its own, empty still, with wires for all machines that the scenario will have."""
+    machines = dict.fromkeys(machine for _, world in scenario.worlds() for machine in segments.machines(world))
+    with labs.opened() as lab:
+        cluster = Cluster(lab, fabric_of(lab), machines)
+        try:
+            await cluster.start()
+            yield cluster
+        finally:
+            await cluster.end()
+
+
+def read(paths: Sequence[Path]) -> Iterator[Scenario | ScenarioResult]:
+    """Every scenario below the paths; of one that cannot be read, the result that says why."""
+    for path in paths:
+        try:
+            found = files.find(path)
+        except ScenarioError as error:
+            yield ScenarioResult(str(path), "", 0, error=str(error))
+            continue
+        for one in found:
+            try:
+                yield one.read()
+            except ScenarioError as error:
+                yield ScenarioResult(one.name, "", 0, error=str(error))
+
+
+def check_machine(programs: Programs) -> None:
+    """Whether this machine can have a lab at all."""
+    if os.geteuid() != 0:
+        raise LabError("the lab makes network namespaces and so needs root: run it with sudo")
+    if not Path("/proc/sys/net/ipv6").exists():
+        raise LabError("this kernel has IPv6 switched off, and the lab needs it: boot without ipv6.disable=1")
+    for name in ("ovsdb-server", "ovs-vswitchd", "ovsdb-tool", "nsenter", "setpriv"):
+        program(name)
+    if not programs.cni.exists():
+        raise LabError(f"{programs.cni}: the CNI plugin is not there; `make setup` builds it")
+
+
+async def interruptible(job: Coroutine[None, None, Sequence[ScenarioResult]]) -> Sequence[ScenarioResult]:
+    """SIGTERM ends it in order, as Ctrl-C does."""
+    task = asyncio.ensure_future(job)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await task
+
+
+async def _run(paths: Sequence[Path], fabric_of: FabricOf, say: Say, jobs: int) -> Sequence[ScenarioResult]:
+    places = asyncio.Semaphore(jobs)
+
+    async def one(scenario: Scenario | ScenarioResult) -> ScenarioResult:
+        if isinstance(scenario, ScenarioResult):
+            return scenario
+        async with places:
+            say(scenario.name)
+            for warning in scenario.warnings:
+                say(f"  {scenario.name}: warning: {warning}")
+            return await run_scenario(scenario, fabric_of, say)
+
+    return await asyncio.gather(*map(one, read(paths)))

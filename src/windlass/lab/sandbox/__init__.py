@@ -1,0 +1,1 @@
+"""One lab on this machine: its namespaces, folder and processes, and their removal."""

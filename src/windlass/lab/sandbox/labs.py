@@ -1,0 +1,238 @@
+"""A lab's identity on this machine: what it may make, under which names, and how all of it is found and removed.
+
+Everything that a lab makes is named after its id: network namespaces `wl<id>-...`, the folder `/run/windlass-lab/<id>`.
+The lab's process holds a lock in that folder for as long as it lives, so a lab whose lock is free was left by a crash.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import secrets
+import select
+import shutil
+import signal
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from windlass.host.linux import namespaces
+from windlass.lab.sandbox.time_limits import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path("/run/windlass-lab")
+DISKS = Path("/var/tmp/windlass-lab")  # for what is too big for /run, which may be in memory
+CGROUPS = Path("/sys/fs/cgroup")
+LONGEST_FOLDER = 32  # so that the sockets in it stay below the 108 bytes that a unix socket's path may have
+SECONDS_TO_DIE = seconds(2.0)
+
+
+class LabError(RuntimeError):
+    """Something could not be brought up; the sentence says what, where and what to do. The run ends with status 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    id: str
+
+    @property
+    def folder(self) -> Path:
+        return ROOT / self.id
+
+    @property
+    def manifests(self) -> Path:
+        """What the agents read instead of an API server."""
+        return self.folder / "manifests"
+
+    @property
+    def disk(self) -> Path:
+        """For what is big: the disks of machines. Whoever uses it makes it."""
+        return DISKS / self.id
+
+    @property
+    def cgroup_prefix(self) -> str:
+        return f"wl{self.id}-"
+
+    def node_folder(self, node: str) -> Path:
+        return self.folder / _short(node)
+
+    def namespace(self, kind: str, name: str = "") -> str:
+        """Unique: of `namespace/name` only the name may hold a dot."""
+        return f"wl{self.id}-{kind}" + (f"-{name.replace('/', '.')}" if name else "")
+
+    @property
+    def namespaces(self) -> list[str]:
+        return sorted(path.name for path in namespaces.NAMED.glob(f"wl{self.id}-*"))
+
+
+class Place(msgspec.Struct, frozen=True, rename="camel"):
+    """Somewhere to look around in: the namespace of a Node, a Pod or a host."""
+
+    namespace: str
+    ovs_run_directory: str = ""  # of a Node
+    pid: int = 0  # of a machine: a process whose files one sees there; 0: they are this machine's
+
+
+class Description(msgspec.Struct, frozen=True, rename="camel"):
+    """What a running lab says about itself, for `lab status` and `lab exec`."""
+
+    id: str
+    pid: int
+    scenario: str
+    dataplane: str
+    places: dict[str, Place]  # by `node/win-1`, `pod/default/web-0`, `externalHost/client`
+
+
+@contextmanager
+def opened() -> Iterator[Lab]:
+    """A lab of one's own; whatever it made is gone when the block ends. Removes what crashed labs have left, too."""
+    with _nobody_else():
+        clean()
+        lab = Lab(_unused_id())
+        lab.folder.mkdir()
+        held = os.open(lab.folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(held, fcntl.LOCK_EX)
+    try:
+        yield lab
+    finally:
+        remove(lab)
+        os.close(held)
+        with _nobody_else(), suppress(OSError):
+            ROOT.rmdir()  # the last one out
+
+
+def clean() -> list[Lab]:
+    """Removes every lab whose process is gone; says which."""
+    abandoned = [lab for lab in _all() if not is_alive(lab)]
+    for lab in abandoned:
+        remove(lab)
+    return abandoned
+
+
+def is_alive(lab: Lab) -> bool:
+    try:
+        lock = os.open(lab.folder / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:  # died before it had a lock, or is being removed
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(lock)
+
+
+def describe(lab: Lab, description: Description) -> None:
+    unfinished = lab.folder / "lab.json.new"
+    unfinished.write_bytes(msgspec.json.encode(description))
+    unfinished.rename(lab.folder / "lab.json")
+
+
+def running() -> list[Description]:
+    """The labs on this machine that are up."""
+    described: list[Description] = []
+    for lab in _all():
+        with suppress(FileNotFoundError):  # not described yet, or going just now
+            if is_alive(lab):
+                content = (lab.folder / "lab.json").read_bytes()
+                described.append(msgspec.json.decode(content, type=Description))
+    return described
+
+
+def remove(lab: Lab) -> None:
+    """Ends the lab's processes, then removes its namespaces and its folder. Gone is fine; last goes the folder."""
+    _end(_processes(lab))
+    for name in lab.namespaces:
+        namespaces.delete(name)
+    _remove_cgroups(lab)
+    if lab.disk.exists():
+        shutil.rmtree(lab.disk, ignore_errors=True)
+        with suppress(OSError):
+            DISKS.rmdir()  # the last one out
+    shutil.rmtree(lab.folder, ignore_errors=True)
+
+
+# Details --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _nobody_else() -> Iterator[None]:
+    """While labs are made or cleaned, so that nobody takes one for abandoned that is just being made."""
+    lock = _locked_root()
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _locked_root() -> int:
+    while True:
+        ROOT.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # the last one out may have removed it, now or while we wait
+            lock = os.open(ROOT, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if ROOT.exists() and ROOT.samefile(f"/proc/self/fd/{lock}"):
+                return lock
+            os.close(lock)
+
+
+def _all() -> list[Lab]:
+    return [Lab(path.name) for path in sorted(ROOT.glob("*")) if path.is_dir()]
+
+
+def _unused_id() -> str:
+    while True:
+        lab = Lab(secrets.token_hex(2))
+        if not lab.folder.exists():
+            return lab.id
+
+
+def _short(name: str) -> str:
+    if len(name) <= LONGEST_FOLDER:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: LONGEST_FOLDER - 9]}-{digest}"
+
+
+def _processes(lab: Lab) -> list[int]:
+    """Ours is what runs in a namespace of ours and names our folder in its command line; a person's shell is not."""
+    inodes = {namespaces.path_of(name).stat().st_ino for name in lab.namespaces}
+    folder = f"{lab.folder}/".encode()
+    found: list[int] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it may end while we look
+            if (process / "ns/net").stat().st_ino in inodes and folder in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+    return found
+
+
+def _remove_cgroups(lab: Lab) -> None:
+    """Those of machines, with all that a kubelet made below. One goes when its last process has."""
+    for top in (*CGROUPS.glob(f"{lab.cgroup_prefix}*"), *CGROUPS.glob(f"*/{lab.cgroup_prefix}*")):
+        for folder, _, _ in os.walk(top, topdown=False):
+            with suppress(OSError):
+                Path(folder).rmdir()
+
+
+def _end(pids: list[int]) -> None:
+    handles: list[int] = []
+    try:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                handles.append(os.pidfd_open(pid))
+                signal.pidfd_send_signal(handles[-1], signal.SIGKILL)
+        deadline = time.monotonic() + SECONDS_TO_DIE
+        for handle in handles:
+            select.select([handle], [], [], max(0, deadline - time.monotonic()))
+    finally:
+        for handle in handles:
+            os.close(handle)

@@ -1,0 +1,121 @@
+"""The cluster that a scenario asks for at one of its steps: all objects applied so far. clusters.py makes it real."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import yaml
+
+from windlass.lab.scenarios.objects import CLUSTER_SCOPED, ConfigMap, KubernetesObject, Node, Pod, Service
+from windlass.model.nodes import TrafficMode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from windlass.lab.scenarios.directives import Delete, ExternalHost
+    from windlass.model.families import IPAddress
+
+    Addresses = Mapping[str, tuple[IPAddress, ...]]  # of each Pod, by `namespace/name`
+
+CONFIG = "kube-system/windlass-config"
+CONFIG_KEY = "windlass.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    objects: Mapping[tuple[str, str], KubernetesObject] = field(default_factory=dict)  # by kind and key
+    hosts: Mapping[str, ExternalHost] = field(default_factory=dict)
+
+    def after(
+        self, objects: Iterable[KubernetesObject], hosts: Iterable[ExternalHost], deletes: Iterable[Delete]
+    ) -> World:
+        """This world with a step's objects applied and its deletions done."""
+        gone = {(delete.spec.kind, _key(delete)) for delete in deletes}
+        kept = {k: v for k, v in self.objects.items() if k not in gone}
+        remaining = {name: host for name, host in self.hosts.items() if ("ExternalHost", name) not in gone}
+        return replace(
+            self,
+            objects=kept | {(o.kind, o.key): o for o in objects},
+            hosts=remaining | {host.name: host for host in hosts},
+        )
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        return {o.view.name: o.view for o in self.objects.values() if isinstance(o.view, Node)}
+
+    @property
+    def pods(self) -> dict[str, Pod]:
+        """Those that run; a Pod that is not scheduled or is over has no network."""
+        return {o.view.key: o.view for o in self.objects.values() if isinstance(o.view, Pod) and o.view.runs}
+
+    @property
+    def services(self) -> dict[str, Service]:
+        return {o.view.key: o.view for o in self.objects.values() if isinstance(o.view, Service)}
+
+    @property
+    def configuration(self) -> dict[str, object]:
+        """The agents' configuration file as the ConfigMap holds it."""
+        found = self.objects.get(("ConfigMap", CONFIG))
+        view = found.view if found else None
+        text = view.data.get(CONFIG_KEY, "") if isinstance(view, ConfigMap) else ""
+        return yaml.load(text, Loader=yaml.CSafeLoader) or {}
+
+    @property
+    def traffic_mode(self) -> TrafficMode:
+        return TrafficMode(self.configuration.get("trafficMode", TrafficMode.ENCAP.value))
+
+    def problems(self, earlier: World, deletes: Iterable[Delete]) -> Iterator[str]:
+        """What this world names that is not there."""
+        for delete in deletes:
+            kind = delete.spec.kind
+            known = earlier.hosts if kind == "ExternalHost" else {key for k, key in earlier.objects if k == kind}
+            if _key(delete) not in known:
+                name = delete.metadata.name
+                yield f"Delete {name}, spec.name: no earlier step made a {kind} {delete.spec.name}"
+        for name, node in self.nodes.items():
+            if name in earlier.nodes and node.status.addresses != earlier.nodes[name].status.addresses:
+                yield f"Node {name}, status.addresses: cannot change while it runs; delete the Node in a step before"
+        for pod in self.pods.values():
+            if pod.spec.node_name not in self.nodes:
+                yield f"Pod {pod.key}, spec.nodeName: there is no Node {pod.spec.node_name}"
+        yield from self._configuration_problems()
+
+    def _configuration_problems(self) -> Iterator[str]:
+        where = f"ConfigMap {CONFIG}, data[{CONFIG_KEY}]"
+        try:
+            written = self.configuration
+            if not isinstance(written, dict):
+                yield f"{where}: is not a mapping of settings to values"
+            else:
+                _ = self.traffic_mode
+        except yaml.YAMLError as error:
+            yield f"{where}: is not YAML: {' '.join(str(error).split())}"
+        except ValueError:
+            modes = ", ".join(mode.value for mode in TrafficMode)
+            yield f"{where}: trafficMode: {written['trafficMode']!r} is none of {modes}"
+
+
+def pod_addresses(world: World, attached: Addresses) -> Addresses:
+    """Of every Pod that has an address: a hostNetwork Pod has its Node's, others what they were attached with."""
+    nodes = world.nodes
+    return {
+        key: tuple(nodes[pod.spec.node_name].addresses.values()) if pod.spec.host_network else attached[key]
+        for key, pod in world.pods.items()
+        if pod.spec.host_network or key in attached
+    }
+
+
+def imagined_addresses(world: World) -> Addresses:
+    """Addresses before any Pod has one, so that whatever only needs *an* address can be checked early."""
+    nodes = world.nodes
+    return {
+        key: pod.fixed_addresses or tuple(c.network_address + 2 for c in nodes[pod.spec.node_name].pod_cidrs.values())
+        for key, pod in world.pods.items()
+        if pod.spec.node_name in nodes
+    }
+
+
+def _key(delete: Delete) -> str:
+    kind, name = delete.spec.kind, delete.spec.name
+    return name if "/" in name or kind in CLUSTER_SCOPED or kind == "ExternalHost" else f"default/{name}"

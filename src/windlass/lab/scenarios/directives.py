@@ -1,0 +1,279 @@
+"""The lab's own objects: hosts outside the cluster, probes, actions, deletions. What they ask for is done elsewhere."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address, ip_network
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import UNSET, Struct, UnsetType, field
+
+from windlass.lab.scenarios.objects import (
+    IPFamily,
+    Metadata,
+    Outcome,
+    Protocol,
+    check_address,
+    check_port,
+    check_transport,
+)
+
+if TYPE_CHECKING:
+    from windlass.model.families import IPAddress, IPNetwork
+
+API_VERSION = "windlass.dev/v1alpha1"
+
+MINIMUM_MTU, MAXIMUM_MTU = 1280, 1500  # what IPv6 needs at least; what every other link of a lab has
+
+# Hosts --------------------------------------------------------------------------------------------------------
+
+
+class HostPort(Struct, frozen=True, forbid_unknown_fields=True):
+    port: int
+    protocol: Protocol = Protocol.TCP
+
+    def __post_init__(self) -> None:
+        check_port("port", self.port)
+        check_transport("protocol", self.protocol)
+
+
+class ExternalHostSpec(Struct, frozen=True, forbid_unknown_fields=True):
+    addresses: list[str]
+    ports: list[HostPort] = []
+    mtu: int | None = None  # of the link between the host's own router and the rest of the network
+
+    def __post_init__(self) -> None:
+        if not self.addresses:
+            raise ValueError("addresses: is empty; a host outside the cluster needs one")
+        for i, address in enumerate(self.addresses):
+            check_address(f"addresses[{i}]", address)
+        if self.mtu is not None and not MINIMUM_MTU <= self.mtu <= MAXIMUM_MTU:
+            raise ValueError(f"mtu: {self.mtu} is outside {MINIMUM_MTU}-{MAXIMUM_MTU}")
+
+
+class ExternalHost(Struct, frozen=True):
+    """A machine outside the cluster; answers on its ports as backend `externalHost/<name>`."""
+
+    metadata: Metadata
+    spec: ExternalHostSpec
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def addresses(self) -> tuple[IPAddress, ...]:
+        return tuple(ip_address(address) for address in self.spec.addresses)
+
+
+# Probes -------------------------------------------------------------------------------------------------------
+
+
+class Source(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    node: str = ""
+    pod: str = ""
+    external_host: str = ""
+
+    def __post_init__(self) -> None:
+        _check_one(self, ("node", "pod", "externalHost"))
+        _check_key("pod", self.pod)
+
+    def __str__(self) -> str:
+        return (
+            f"Node {self.node}"
+            if self.node
+            else f"Pod {self.pod}"
+            if self.pod
+            else f"ExternalHost {self.external_host}"
+        )
+
+
+class Target(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """`to`: one of service, nodePort, loadBalancer, externalIP, pod or address; the rest says which of it."""
+
+    service: str = ""
+    node_port: str = ""
+    load_balancer: str = ""
+    external_ip: str = field(name="externalIP", default="")
+    pod: str = ""
+    address: str = ""  # a target of its own, or with nodePort: which address of the Node
+    port: int | str | None = None
+    node: str = ""
+    family: IPFamily | None = None
+
+    def __post_init__(self) -> None:
+        kinds = ("service", "nodePort", "loadBalancer", "externalIP", "pod")
+        _check_one(self, kinds if self.node_port else (*kinds, "address"))
+        for name in kinds:
+            _check_key(name, _named(self, name))
+        if self.address:
+            check_address("address", self.address)
+        if isinstance(self.port, int):
+            check_port("port", self.port)
+        if self.node_port and not self.node:
+            raise ValueError("node: is missing; a NodePort is asked of one Node")
+        if self.node and (self.pod or self.address) and not self.node_port:
+            raise ValueError("node: only service, nodePort, loadBalancer and externalIP are asked of a Node")
+        if self.family and (self.node_port or self.address):
+            raise ValueError("family: only service, loadBalancer, externalIP and pod have a family to choose")
+
+
+class Expectation(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    outcome: Outcome = Outcome.CONNECTED
+    backends: list[str] | None = None
+    sticky: bool = False
+    client_address: str | None = None
+    max_gap_milliseconds: int | None = None
+    failures: int = 0
+
+    def __post_init__(self) -> None:
+        if self.client_address is not None and self.client_address not in {"Preserved", "Gateway", "Node"}:
+            try:
+                ip_address(self.client_address)
+            except ValueError:
+                raise ValueError(
+                    f"clientAddress: {self.client_address!r} is neither an IP address nor one of "
+                    "Preserved, Gateway, Node"
+                ) from None
+
+
+class ProbeSpec(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    source: Source = field(name="from")
+    target: Target = field(name="to")
+    protocol: Protocol = Protocol.TCP
+    connections: int = 10
+    bytes: int = 0
+    source_address: str | None = None
+    hold: bool = False
+    rate: int = 0
+    expect: Expectation = Expectation()
+
+    def __post_init__(self) -> None:
+        if self.connections < 1:
+            raise ValueError(f"connections: {self.connections} is too few; at least 1")
+        if self.bytes < 0 or self.rate < 0:
+            raise ValueError(f"{'bytes' if self.bytes < 0 else 'rate'}: must not be negative")
+        if self.target.port is None and self.protocol is not Protocol.ICMP:
+            raise ValueError(f"to.port: is missing; only ICMP has no ports, this is {self.protocol.value}")
+        if self.hold and self.rate:
+            raise ValueError("rate: a probe either holds one connection or makes new ones, not both")
+        if self.source_address is not None:
+            check_address("sourceAddress", self.source_address)
+            if self.hold or self.rate:
+                raise ValueError("sourceAddress: a spoofed packet has no answer to hold or to count")
+        if self.expect.max_gap_milliseconds is not None and not self.hold:
+            raise ValueError("expect.maxGapMilliseconds: is measured only with hold: true")
+        if self.expect.failures and not self.rate:
+            raise ValueError("expect.failures: are counted only with a rate")
+
+
+class Probe(Struct, frozen=True):
+    metadata: Metadata
+    spec: ProbeSpec
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+
+# Actions and deletions ----------------------------------------------------------------------------------------
+
+
+class HostRoute(Struct, frozen=True, forbid_unknown_fields=True):
+    """A route on a Node's host, as its administrator would add it."""
+
+    node: str
+    to: str
+    mtu: int | None = None  # the longest packet that this route takes
+    type: Literal["unicast", "unreachable", "prohibit"] = "unicast"  # unicast: by the Node's default router
+
+    def __post_init__(self) -> None:
+        try:
+            ip_network(self.to)
+        except ValueError:
+            raise ValueError(f"to: {self.to!r} is not a network") from None
+
+    @property
+    def network(self) -> IPNetwork:
+        return ip_network(self.to)
+
+
+class ActionSpec(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
+    restart_agent: str | UnsetType = UNSET
+    kill_agent: str | UnsetType = UNSET  # SIGKILL, then start
+    stop_agent: str | UnsetType = UNSET
+    start_agent: str | UnsetType = UNSET
+    restart_switch: str | UnsetType = UNSET
+    delete_bridge: str | UnsetType = UNSET  # ovs-vsctl del-br
+    reboot_node: str | UnsetType = UNSET  # with what is on disk; the agent does not start by itself
+    lose_database: str | UnsetType = UNSET  # both daemons end, and start with an empty database
+    stop_api_server: str | bool | UnsetType | None = field(name="stopAPIServer", default=UNSET)
+    start_api_server: str | bool | UnsetType | None = field(name="startAPIServer", default=UNSET)
+    add_route: HostRoute | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if len(self._asked) != 1:
+            raise ValueError(f"{' and '.join(self._asked) or 'nothing'}: an Action does exactly one thing")
+
+    @property
+    def verb(self) -> str:
+        return self._asked[0]
+
+    @property
+    def node(self) -> str:
+        """The Node it is done to; empty for the API server, which belongs to none."""
+        if isinstance(self.add_route, HostRoute):
+            return self.add_route.node
+        value = _named(self, self.verb)
+        return value if isinstance(value, str) else ""
+
+    @property
+    def _asked(self) -> list[str]:
+        return [name for name in self.__struct_encode_fields__ if _named(self, name) is not UNSET]
+
+
+class Action(Struct, frozen=True):
+    """Done before the step's probes."""
+
+    metadata: Metadata
+    spec: ActionSpec
+
+
+class DeleteSpec(Struct, frozen=True, forbid_unknown_fields=True):
+    kind: str
+    name: str
+
+
+class Delete(Struct, frozen=True):
+    """Takes away an object of an earlier step."""
+
+    metadata: Metadata
+    spec: DeleteSpec
+
+
+Directive = ExternalHost | Probe | Action | Delete
+
+DIRECTIVE_KINDS: dict[str, type[Directive]] = {
+    "ExternalHost": ExternalHost,
+    "Probe": Probe,
+    "Action": Action,
+    "Delete": Delete,
+}
+
+
+# Details ------------------------------------------------------------------------------------------------------
+
+
+def _named(struct: Struct, name: str) -> object:
+    """The value of the field that the file calls `name`."""
+    return getattr(struct, struct.__struct_fields__[struct.__struct_encode_fields__.index(name)])
+
+
+def _check_one(struct: Struct, names: tuple[str, ...]) -> None:
+    given = [name for name in names if _named(struct, name)]
+    if len(given) != 1:
+        raise ValueError(f"has {' and '.join(given) or 'none'} of {', '.join(names)}; it must have exactly one")
+
+
+def _check_key(where: str, value: object) -> None:
+    if isinstance(value, str) and value and value.count("/") != 1:
+        raise ValueError(f"{where}: {value!r} is not of the form namespace/name")

@@ -1,0 +1,253 @@
+"""Reads scenarios: a path becomes steps of typed objects, or sentences that say what is wrong where. Runs nothing."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import yaml
+
+from windlass.cluster import policies
+from windlass.cluster.policies import policy_in
+from windlass.lab.scenarios import desired_states, expansions, segments, targets
+from windlass.lab.scenarios.directives import API_VERSION, DIRECTIVE_KINDS, Action, Delete, ExternalHost, Probe
+from windlass.lab.scenarios.expansions import AS_WRITTEN, ExpansionError, Variant
+from windlass.lab.scenarios.objects import CLUSTER_SCOPED, KUBERNETES_KINDS, KubernetesObject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from windlass.lab.scenarios.directives import Directive
+
+SUFFIXES = frozenset({".yaml", ".yml"})
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One file: objects are applied, actions done, convergence awaited, then the probes are sent."""
+
+    name: str
+    objects: tuple[KubernetesObject, ...] = ()
+    hosts: tuple[ExternalHost, ...] = ()
+    deletes: tuple[Delete, ...] = ()
+    actions: tuple[Action, ...] = ()
+    probes: tuple[Probe, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    name: str
+    steps: tuple[Step, ...]
+    warnings: tuple[str, ...] = ()
+
+    def worlds(self) -> Iterator[tuple[Step, desired_states.World]]:
+        """Each step with the cluster as it should be when its probes are sent."""
+        world = desired_states.World()
+        for step in self.steps:
+            world = world.after(step.objects, step.hosts, step.deletes)
+            yield step, world
+
+
+class ScenarioError(ValueError):
+    """The scenario cannot be read: one sentence a line, each naming file, object and field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The files of a scenario, in order; with a Matrix, one variant of it."""
+
+    name: str
+    files: tuple[Path, ...]
+    variant: Variant = AS_WRITTEN
+    variant_names: frozenset[str] = frozenset()
+
+    def read(self) -> Scenario:
+        problems: list[str] = []
+        warnings: list[str] = []
+        steps = tuple(self._step(file, problems, warnings) for file in self.files)
+        scenario = Scenario(self.name, steps, tuple(warnings))
+        if not problems:
+            problems.extend(_dangling(scenario))
+        if problems:
+            raise ScenarioError("\n".join(problems))
+        return scenario
+
+    def documents(self, file: Path, problems: list[str]) -> list[Mapping[str, object]]:
+        """The documents of a file in the plain format: shorthands are expanded."""
+        written = _documents(file, problems)
+        try:
+            return [*expansions.expand(written, self.variant, self.variant_names)]
+        except ExpansionError as error:
+            problems.append(f"{file.name}: {error}")
+            return []
+
+    def _step(self, file: Path, problems: list[str], warnings: list[str]) -> Step:
+        return _typed(file, self.documents(file, problems), problems, warnings)
+
+
+def find(path: Path) -> tuple[Found, ...]:
+    """The scenarios below `path`, in order of name. `FOLDER/VARIANT` is that variant of the folder's Matrix."""
+    if path.is_file():
+        return tuple(_variants(path.stem, (path,)))
+    if not path.exists() and path.parent.is_dir() and (files := _steps_in(path.parent)):
+        chosen = [found for found in _variants(path.parent.name, files) if found.variant.name == path.name]
+        if chosen:
+            return tuple(chosen)
+    if not path.is_dir():
+        raise ScenarioError(f"{path}: there is no such file or folder")
+    found = tuple(
+        variant
+        for folder in (path, *sorted(p for p in path.rglob("*") if p.is_dir()))
+        if (files := _steps_in(folder))
+        for variant in _variants(_name_of(folder, path), files)
+    )
+    if not found:
+        raise ScenarioError(f"{path}: holds no YAML files, and no folder in it does")
+    return found
+
+
+def find_one(path: Path) -> Found:
+    """The only scenario at `path`."""
+    found = find(path)
+    if len(found) != 1:
+        names = ", ".join(one.name for one in found)
+        raise ScenarioError(f"{path}: holds {len(found)} scenarios; name one of {names}")
+    return found[0]
+
+
+# Files ----------------------------------------------------------------------------------------------------------
+
+
+def _variants(name: str, files: Sequence[Path]) -> Iterator[Found]:
+    asked: tuple[Variant, ...] = ()
+    # A Matrix stands in the first file. Other files are not read here: finding scenarios is cheap.
+    if b"kind: Matrix" in files[0].read_bytes():
+        with suppress(ExpansionError):  # reading the scenario reports it
+            asked = expansions.variants(_documents(files[0], []))
+    if not asked:
+        yield Found(name, tuple(files))
+    names = frozenset(variant.name for variant in asked)
+    for variant in asked:
+        yield Found(f"{name}/{variant.name}", tuple(files), variant, names)
+
+
+def _name_of(folder: Path, root: Path) -> str:
+    return root.resolve().name if folder == root else folder.relative_to(root).as_posix()
+
+
+def _steps_in(folder: Path) -> tuple[Path, ...]:
+    return tuple(sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES and p.is_file()))
+
+
+def _typed(file: Path, documents: Sequence[Mapping[str, object]], problems: list[str], warnings: list[str]) -> Step:
+    objects: list[KubernetesObject] = []
+    directives: list[Directive] = []
+    for raw in documents:
+        kind = raw.get("kind")
+        known = KUBERNETES_KINDS.get((str(raw.get("apiVersion")), str(kind)))
+        try:
+            if known is not None:
+                objects.append(KubernetesObject(str(kind), msgspec.convert(raw, known), raw))
+                warnings += [f"{file.name}: {problem}" for problem in policies.problems(filter(None, [policy_in(raw)]))]
+            elif kind in DIRECTIVE_KINDS and raw.get("apiVersion", API_VERSION) == API_VERSION:
+                directives.append(msgspec.convert(raw, DIRECTIVE_KINDS[kind]))
+            elif isinstance(kind, str) and kind:
+                version = raw.get("apiVersion", "no apiVersion")
+                warnings.append(f"{file.name}: {_title(raw)} ({version}) is ignored: the lab does not know this kind")
+            else:
+                problems.append(f"{file.name}: {_title(raw)}, kind: is missing")
+        except msgspec.ValidationError as error:
+            problems.append(f"{file.name}: {_title(raw)}, {_sentence(error)}")
+    return Step(
+        file.name,
+        tuple(objects),
+        tuple(d for d in directives if isinstance(d, ExternalHost)),
+        tuple(d for d in directives if isinstance(d, Delete)),
+        tuple(d for d in directives if isinstance(d, Action)),
+        tuple(d for d in directives if isinstance(d, Probe)),
+    )
+
+
+def _documents(file: Path, problems: list[str]) -> Iterator[Mapping[str, object]]:
+    try:
+        for document in yaml.load_all(file.read_bytes(), Loader=yaml.CSafeLoader):
+            yield from _opened(document, file, problems)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        problems.append(f"{file.name}: {where}is not YAML: {error.problem}")
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        problems.append(f"{file.name}: is not YAML: {error}")
+
+
+def _opened(document: object, file: Path, problems: list[str]) -> Iterator[Mapping[str, object]]:
+    """The objects of a document: none of an empty one, the items of a List, else itself."""
+    if document is None:
+        return
+    if not isinstance(document, dict):
+        problems.append(
+            f"{file.name}: holds a {type(document).__name__} where an object with apiVersion and kind belongs"
+        )
+    elif document.get("kind") == "List":
+        for item in document.get("items") or ():
+            yield from _opened(item, file, problems)
+    else:
+        yield document
+
+
+# Objects --------------------------------------------------------------------------------------------------------
+
+
+def _title(raw: Mapping[str, object]) -> str:
+    """`Pod default/web-0`, as far as it can be told of an object that may be malformed."""
+    kind, metadata = raw.get("kind", "an object"), raw.get("metadata")
+    if not isinstance(metadata, dict) or not metadata.get("name"):
+        return f"{kind} without a name"
+    namespaced = any(kind == known for _, known in KUBERNETES_KINDS) and kind not in CLUSTER_SCOPED
+    return (
+        f"{kind} {metadata.get('namespace') or 'default'}/{metadata['name']}"
+        if namespaced
+        else f"{kind} {metadata['name']}"
+    )
+
+
+def _sentence(error: msgspec.ValidationError) -> str:
+    """`spec.ports[0].port: 0 is not a port`: our own checks begin with the field, msgspec's end with its place."""
+    text, _, place = str(error).partition(" - at `$")
+    field = place.rstrip("`").lstrip(".")
+    if isinstance(error.__cause__, ValueError) and re.match(r"[\w.\[\]]+: ", text):
+        return f"{field}.{text}" if field else text
+    unknown = re.fullmatch(r"Object (contains unknown|missing required) field `(\w+)`", text)
+    if unknown:
+        field = f"{field}.{unknown[2]}" if field else unknown[2]
+        text = "there is no such field" if unknown[1] == "contains unknown" else "is missing"
+    return f"{field}: {text.replace('`', '')}" if field else text
+
+
+def _dangling(scenario: Scenario) -> Iterator[str]:
+    """What names something that is not there, found before anything is brought up."""
+    earlier = desired_states.World()
+    for step, world in scenario.worlds():
+        for sentence in (*world.problems(earlier, step.deletes), *segments.problems(world), *_twice(step.probes)):
+            yield f"{step.name}: {sentence}"
+        for action in step.actions:
+            if action.spec.node and action.spec.node not in world.nodes:
+                where = f"{step.name}: Action {action.metadata.name}, spec.{action.spec.verb}"
+                yield f"{where}: there is no Node {action.spec.node}"
+        for probe in step.probes:
+            try:
+                destination = targets.resolve(probe, world, desired_states.imagined_addresses(world))
+                targets.seen_address(probe, destination, world)
+            except targets.UnresolvedError as error:
+                yield f"{step.name}: Probe {probe.name}, {error}"
+        earlier = world
+
+
+def _twice(probes: tuple[Probe, ...]) -> Iterator[str]:
+    counted = Counter(probe.name for probe in probes)
+    yield from (f"Probe {name}: this step has {count} of this name" for name, count in counted.items() if count > 1)

@@ -1,0 +1,121 @@
+"""The plan of the network under the cluster: which machine has which NIC on which wire. Pure; underlays.py builds it.
+
+Addresses of one /24 (IPv6: /64) share a wire, and so do all addresses of one NIC. The router has the first address of
+each of those subnets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_interface
+from typing import TYPE_CHECKING
+
+from windlass.model.families import Family, family_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from windlass.lab.scenarios.desired_states import World
+    from windlass.lab.scenarios.directives import ExternalHost
+    from windlass.lab.scenarios.objects import Node
+    from windlass.model.families import IPAddress, IPInterface, IPNetwork
+
+PREFIX = {Family.IPV4: 24, Family.IPV6: 64}
+UPLINK = "eth0"
+SECOND = "eth1"
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    name: str
+    addresses: tuple[IPInterface, ...]
+
+    @property
+    def subnets(self) -> frozenset[IPNetwork]:
+        return frozenset(address.network for address in self.addresses)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A Node or an ExternalHost, as the underlay sees it."""
+
+    kind: str
+    name: str
+    nics: tuple[Nic, ...]
+    link_mtu: int | None = None  # it is behind a router of its own, which a link of this MTU connects to the others
+
+    @property
+    def default_routers(self) -> dict[Family, IPAddress]:
+        """By the first NIC that has the family."""
+        routers: dict[Family, IPAddress] = {}
+        for nic in self.nics:
+            for address in nic.addresses:
+                routers.setdefault(family_of(address), router_of(address.network))
+        return routers
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A wire, and what the router has on it."""
+
+    bridge: str
+    subnets: frozenset[IPNetwork]
+
+
+def machines(world: World) -> Iterator[Machine]:
+    yield from map(machine_of_node, world.nodes.values())
+    yield from map(machine_of_host, world.hosts.values())
+
+
+def machine_of_node(node: Node) -> Machine:
+    nics = [_nic(UPLINK, node.addresses.values())]
+    if node.other_addresses:
+        nics.append(_nic(SECOND, node.other_addresses))
+    return Machine("node", node.name, tuple(nics))
+
+
+def machine_of_host(host: ExternalHost) -> Machine:
+    return Machine("host", host.name, (_nic(UPLINK, host.addresses),), host.spec.mtu)
+
+
+def segments(of: Iterable[Machine]) -> tuple[Segment, ...]:
+    wires: list[frozenset[IPNetwork]] = []
+    for machine in of:
+        for nic in machine.nics if machine.link_mtu is None else ():
+            joined = [wire for wire in wires if wire & nic.subnets]
+            wires = [wire for wire in wires if wire not in joined] + [nic.subnets.union(*joined)]
+    return tuple(Segment(f"segment{number}", wire) for number, wire in enumerate(wires))
+
+
+def router_of(subnet: IPNetwork) -> IPAddress:
+    return subnet.network_address + 1
+
+
+def problems(world: World) -> Iterator[str]:
+    """Addresses that two machines, or a machine and the router, would both have; subnets that cannot be shared."""
+    owners: dict[IPAddress, str] = {}
+    for machine in machines(world):
+        title = f"{'Node' if machine.kind == 'node' else 'ExternalHost'} {machine.name}"
+        for nic in machine.nics:
+            for address in nic.addresses:
+                if address.ip == router_of(address.network):
+                    yield f"{title}: {address.ip} is the router's, which has the first address of each subnet"
+                elif address.ip in owners:
+                    yield f"{title}: {address.ip} is the address of {owners[address.ip]} already"
+                owners[address.ip] = title
+    yield from _shared_subnets(world)
+
+
+def _shared_subnets(world: World) -> Iterator[str]:
+    for host in world.hosts.values():
+        own = machine_of_host(host)
+        if own.link_mtu is None:
+            continue
+        taken = {subnet for other in machines(world) if other != own for nic in other.nics for subnet in nic.subnets}
+        for subnet in sorted(own.nics[0].subnets & taken, key=str):
+            alone = "with spec.mtu it is behind its own router; no other machine may be in"
+            yield f"ExternalHost {host.name}: {alone} {subnet}"
+
+
+def _nic(name: str, addresses: Iterable[IPAddress]) -> Nic:
+    return Nic(name, tuple(ip_interface(f"{address}/{PREFIX[family_of(address)]}") for address in addresses))

@@ -1,0 +1,364 @@
+"""Follows one real connection through a running cluster: where its packets were seen, and what each switch did.
+
+Nothing is worked out from what should happen. Packets are watched on every interface (`sightings`), the passes through
+a switch are those that it remembers (`megaflows`), and its own `ofproto/trace` says which flows they met (`traces`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import aiohttp
+import msgspec
+
+from windlass.agent.config import Config
+from windlass.lab.orchestration.clusters import Cluster
+from windlass.lab.probing import dialers
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.time_limits import seconds
+from windlass.lab.scenarios import targets
+from windlass.lab.scenarios.directives import Probe
+from windlass.lab.scenarios.objects import Outcome
+from windlass.lab.scenarios.segments import SECOND, UPLINK
+from windlass.lab.tracing import captures, megaflows, traces
+from windlass.lab.tracing.captures import ACK, SYN, Sighting
+from windlass.lab.tracing.megaflows import Ends, Header, Megaflow, NoWayError, Phase
+from windlass.lab.tracing.traces import Pass
+from windlass.switch.controls import ask, control_socket
+from windlass.switch.ovsdb import SwitchRefusedError
+from windlass.switch.streams import SwitchUnreachableError
+
+SECONDS_TO_BE_REMEMBERED = seconds(3.0)
+SECONDS_BETWEEN_LOOKS = 0.05
+GATEWAY, BRIDGE = Config(node_name="any").gateway, Config(node_name="any").bridge
+_OWN_INTERFACES = {GATEWAY, BRIDGE}  # of a Node's host; the uplink is the switch's
+# What the datapath was told to do must be what trace says, but for ports: the one prints names, the other numbers.
+_COMPARABLE = ("ct(", "recirc(", "hash(")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Somebody who sends or takes packets. A Node is two of them: its host and its switch."""
+
+    kind: str  # pod, host, switch, externalHost, or wire
+    name: str = ""
+
+
+WIRE = Place("wire")
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """From one place to the next, by an interface of the first or of the second."""
+
+    sender: Place
+    receiver: Place
+    interface: str
+    header: Header
+    outer: Header | None = None  # of the tunnel's packet
+
+    @property
+    def ends(self) -> Ends:
+        return self.header.ends
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Once through a switch."""
+
+    node: str
+    interface: str  # by which the packet came: the gateway, the bridge, the uplink, or `pod/default/web-0`
+    passes: tuple[Pass, ...]
+
+    @property
+    def ct(self) -> int:
+        return sum(len(one.ct) for one in self.passes)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What one packet of the connection did."""
+
+    phase: Phase
+    steps: tuple[Hop | Visit, ...]
+
+    @property
+    def visits(self) -> tuple[Visit, ...]:
+        return tuple(step for step in self.steps if isinstance(step, Visit))
+
+    @property
+    def hops(self) -> tuple[Hop, ...]:
+        return tuple(step for step in self.steps if isinstance(step, Hop))
+
+
+class KnownFlow(msgspec.Struct, frozen=True):
+    """What the agent says of a flow of its switch."""
+
+    cookie: str
+    owner: str
+    why: str
+    symbolic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Journey:
+    asked: tuple[str, int]  # the address and port that the client named
+    ways: Mapping[Phase, Way]  # only the first where nobody answers
+    known: Mapping[str, Mapping[int, KnownFlow]]  # of each Node that was visited, by cookie
+    pods: Mapping[str, Mapping[int, str]]  # and the Pod at each of its ports
+
+    @property
+    def first(self) -> Way:
+        return self.ways[Phase.FIRST]
+
+
+async def follow(cluster: Cluster, probe: Probe) -> Journey:
+    """One connection of the probe, while nobody else uses the network. That it ends as expected is not judged here."""
+    destination = targets.resolve(probe, cluster.world, cluster.addresses)
+    to = dialers.Address(destination.address, destination.port)
+    answered = probe.spec.expect.outcome is Outcome.CONNECTED
+    traveller = _Traveller(cluster)
+    async with AsyncExitStack() as ending:
+        seen = ending.enter_context(captures.watching(_machines(cluster)))
+        if answered:
+            # One before, so that neighbours and tunnels are known: their first packets are no part of the way. It stays
+            # open until the end, for its last packets are none either.
+            ending.callback((await traveller.dial(probe, to)).close)
+            await _quiet(seen)
+        await traveller.forget()
+        seen.clear()
+        trying = asyncio.ensure_future(traveller.dial(probe, to))
+        ending.push_async_callback(_given_up, trying)
+        if answered:
+            await trying
+        ways = await traveller.ways(seen, tuple(Phase) if answered else (Phase.FIRST,))
+    nodes = dict.fromkeys(visit.node for way in ways.values() for visit in way.visits)
+    known = {node: await known_flows(cluster, node) for node in nodes}
+    pods = {node: {pod.ofport: key for key, pod in (await _pods(cluster, node)).items()} for node in nodes}
+    return Journey((str(to.ip), to.port), ways, known, pods)
+
+
+async def _quiet(seen: Sequence[Sighting]) -> None:
+    before = -1
+    while before != len(seen):
+        before = len(seen)
+        await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+async def _given_up(trying: asyncio.Future[dialers.Conversation]) -> None:
+    trying.cancel()
+    await asyncio.wait([trying])
+    if not trying.cancelled() and trying.exception() is None:
+        trying.result().close()
+
+
+async def ask_switch(cluster: Cluster, node: str, *command: str) -> str:
+    """What `ovs-appctl COMMAND` would print, from the ovs-vswitchd of a Node."""
+    try:
+        return await ask(control_socket(cluster.places()[f"node/{node}"].ovs_run_directory), *command)
+    except (SwitchRefusedError, SwitchUnreachableError) as error:
+        raise LabError(f"Node {node}: {error}") from None
+
+
+async def remembered(cluster: Cluster, node: str) -> tuple[Megaflow, ...]:
+    return megaflows.parse(await ask_switch(cluster, node, "dpctl/dump-flows", "-m", "--names"))
+
+
+async def forget(cluster: Cluster, node: str) -> None:
+    """All megaflows, so that those that come next are of the packets that come next."""
+    await ask_switch(cluster, node, "revalidator/purge")
+
+
+async def known_flows(cluster: Cluster, node: str) -> dict[int, KnownFlow]:
+    answer = msgspec.json.decode(await _agent(cluster, node, "/v1/flows"), type=dict[str, list[KnownFlow]])
+    return {int(flow.cookie, 16): flow for flow in answer["flows"]}
+
+
+class _PodReport(msgspec.Struct):
+    interface: str
+    ofport: int
+
+
+class _StateReport(msgspec.Struct):
+    pods: dict[str, _PodReport]
+
+
+class _Traveller:
+    """One journey under way."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._nodes = tuple(cluster.world.nodes)
+        self._homes = {key: pod.spec.node_name for key, pod in cluster.world.pods.items()}
+
+    async def dial(self, probe: Probe, to: dialers.Address) -> dialers.Conversation:
+        namespace = self._cluster.namespace_of(probe.spec.source)
+        try:
+            return await dialers.dial(namespace, probe.spec.protocol, to, self._cluster.arrivals)
+        except OSError as error:
+            raise LabError(
+                f"Probe {probe.name}: there is no way to follow, for the connection failed: {error}"
+            ) from None
+
+    async def forget(self) -> None:
+        await asyncio.gather(*(forget(self._cluster, node) for node in self._nodes))
+
+    async def ways(self, seen: Sequence[Sighting], phases: tuple[Phase, ...]) -> dict[Phase, Way]:
+        """As soon as the switches remember all of it."""
+        ports = await self._ports()
+        told: NoWayError | None = None
+        deadline = asyncio.get_running_loop().time() + SECONDS_TO_BE_REMEMBERED
+        while told is None or asyncio.get_running_loop().time() < deadline:
+            caches = {node: await remembered(self._cluster, node) for node in self._nodes}
+            try:
+                found = dict(self._found(sorted(seen, key=lambda one: one.time), caches, ports, phases))
+            except NoWayError as error:
+                told = error
+                await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+            else:
+                return {phase: await self._explained(phase, steps) for phase, steps in found.items()}
+        raise LabError(f"the packets were sent, but how they went cannot be told: {told}")
+
+    def _found(
+        self,
+        seen: Sequence[Sighting],
+        caches: Mapping[str, Sequence[Megaflow]],
+        ports: Mapping[str, str],
+        phases: tuple[Phase, ...],
+    ) -> Iterator[tuple[Phase, list[Hop | _Passing]]]:
+        for phase, own in _by_phase(seen, phases).items():
+            steps: list[Hop | _Passing] = []
+            for crossing in self._crossings(own):
+                steps.append(crossing)
+                if crossing.receiver.kind == "switch":
+                    steps.append(_passing(crossing, phase, caches[crossing.receiver.name], ports))
+            yield phase, steps
+
+    def _crossings(self, own: Iterable[Sighting]) -> Iterator[Hop]:
+        """Each interface is crossed once; what leaves one machine by the wire comes to another by it."""
+        waiting: Hop | None = None
+        for sighting in own:
+            hop = self._hop(sighting)
+            if hop is None:
+                continue
+            if waiting:
+                yield Hop(waiting.sender, hop.receiver, hop.interface, hop.header, hop.outer)
+                waiting = None
+            elif hop.receiver == WIRE:
+                waiting = hop
+            else:
+                yield hop
+        if waiting:
+            yield waiting
+
+    def _hop(self, sighting: Sighting) -> Hop | None:
+        kind, _, name = sighting.machine.partition("/")
+        interface = sighting.interface
+        if kind == "pod":
+            inside, outside = Place("pod", name), Place("switch", self._homes[name])
+            interface = sighting.machine
+        elif kind == "externalHost":
+            inside, outside = Place(kind, name), WIRE
+        elif interface in _OWN_INTERFACES:
+            inside, outside = Place("host", name), Place("switch", name)
+        elif interface == UPLINK:
+            inside, outside = Place("switch", name), WIRE
+        elif interface == SECOND:
+            inside, outside = Place("host", name), WIRE
+        else:
+            return None  # the switch's end of a Pod's wire: seen at the Pod's
+        ends = (inside, outside) if sighting.leaving else (outside, inside)
+        return Hop(*ends, interface, sighting.segment.header, sighting.segment.outer)
+
+    async def _ports(self) -> dict[str, str]:
+        """The name that the datapath has for each way in."""
+        ports = {GATEWAY: GATEWAY, BRIDGE: BRIDGE, UPLINK: UPLINK}
+        for node in self._nodes:
+            ports |= {f"pod/{key}": pod.interface for key, pod in (await _pods(self._cluster, node)).items()}
+        return ports
+
+    async def _explained(self, phase: Phase, steps: Iterable[Hop | _Passing]) -> Way:
+        whole = [await self._visit(step) if isinstance(step, _Passing) else step for step in steps]
+        return Way(phase, tuple(whole))
+
+    async def _visit(self, passing: _Passing) -> Visit:
+        passes = [await self._traced(passing.node, flow) for flow in passing.megaflows]
+        return Visit(passing.node, passing.interface, tuple(passes))
+
+    async def _traced(self, node: str, flow: Megaflow) -> Pass:
+        """What trace says of this pass; of those that follow it could only guess."""
+        first = traces.parse(await ask_switch(self._cluster, node, "ofproto/trace", flow.traceable)).passes[0]
+        said = [action for action in first.actions if action.startswith(_COMPARABLE)]
+        did = [action for action in flow.actions if action.startswith(_COMPARABLE)]
+        if said != did:
+            raise LabError(f"Node {node}: trace says {said} of a packet with which the switch did {did}: {flow.key}")
+        return first
+
+
+@dataclass(frozen=True, slots=True)
+class _Passing:
+    """A visit of which only the datapath's side is known."""
+
+    node: str
+    interface: str
+    megaflows: tuple[Megaflow, ...]
+
+
+def _passing(hop: Hop, phase: Phase, cache: Sequence[Megaflow], ports: Mapping[str, str]) -> _Passing:
+    port = ports[hop.interface]
+    if hop.outer:
+        passes = megaflows.way_from_tunnel(cache, port, hop.outer, hop.header, phase)
+    else:
+        passes = megaflows.way(cache, port, hop.header, phase)
+    return _Passing(hop.receiver.name, hop.interface, passes)
+
+
+def _by_phase(seen: Sequence[Sighting], phases: tuple[Phase, ...]) -> dict[Phase, list[Sighting]]:
+    """The first packet, the first answer, and the client's next; each where it was seen first, if sent again."""
+    opening = next((one.segment for one in seen if one.segment.flags & (SYN | ACK) == SYN), None)
+    if opening is None:
+        raise NoWayError("no packet of the connection was seen yet")
+    following = opening.sequence + 1 & 0xFFFFFFFF
+    found: dict[Phase, dict[tuple[str, str, bool], Sighting]] = {phase: {} for phase in phases}
+    for one in seen:
+        segment, flags = one.segment, one.segment.flags & (SYN | ACK)
+        if flags == SYN and segment.sequence == opening.sequence:
+            phase = Phase.FIRST
+        elif flags == SYN | ACK and segment.acknowledged == following:
+            phase = Phase.REPLY
+        elif flags == ACK and segment.sequence == following and segment.length == 0:
+            phase = Phase.ESTABLISHED
+        else:
+            continue
+        if phase in found:
+            found[phase].setdefault((one.machine, one.interface, one.leaving), one)
+    missing = [phase.value for phase, own in found.items() if not own]
+    if missing:
+        raise NoWayError(f"no packet was seen that is the connection's {' or '.join(missing)}")
+    return {phase: list(own.values()) for phase, own in found.items()}
+
+
+def _machines(cluster: Cluster) -> Iterator[tuple[str, str]]:
+    for name, place in cluster.places().items():
+        kind, _, key = name.partition("/")
+        if kind != "pod" or not cluster.world.pods[key].spec.host_network:
+            yield place.namespace, name
+
+
+async def _pods(cluster: Cluster, node: str) -> dict[str, _PodReport]:
+    return msgspec.json.decode(await _agent(cluster, node, "/v1/state"), type=_StateReport).pods
+
+
+async def _agent(cluster: Cluster, node: str, path: str) -> bytes:
+    socket = str(cluster.lab.node_folder(node) / "run" / "agent.sock")
+    try:
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.UnixConnector(socket)) as session,
+            session.get(f"http://agent{path}") as response,
+        ):
+            return await response.read()
+    except aiohttp.ClientError as error:
+        raise LabError(f"Node {node}: its agent does not say what it knows: {error}") from None
