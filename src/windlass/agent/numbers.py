@@ -11,8 +11,11 @@ The file is not synced to the disk: what a crash of the whole machine can lose, 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
+
+from windlass import files
 
 FILE = "group-numbers"
 SPACE = 256  # numbers for one port of a Service: its groups by policy, and several of each where endpoints are many
@@ -65,12 +68,8 @@ class GroupNumbers:
         if self._file is None or self._unkept or len(self._by_name) - len(names) <= _STALE:
             return
         self._by_name = {name: space for name, space in self._by_name.items() if name in names}
-        fresh = self._file.with_name(f".{FILE}.new")
-        try:
-            fresh.write_text("".join(map(self._line, self._by_name)))
-            fresh.replace(self._file)
-        except OSError:
-            return  # it stays longer than necessary, which harms nobody
+        with suppress(OSError):  # the longer file does no harm
+            files.write(self._file, "".join(map(self._line, self._by_name)).encode(), durable=False)
 
     def _line(self, name: str) -> str:
         return f"{self._by_name[name]} {name}\n"

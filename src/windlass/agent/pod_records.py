@@ -5,7 +5,6 @@ Whether a recorded Pod is still there is not decided here: that is up to the hos
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from ipaddress import ip_address
@@ -15,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from windlass import files
 from windlass.switch.pod_ports import PodPort
 
 FOLDER: Final = "pods"  # in the agent's state directory
@@ -50,18 +50,12 @@ class PodRecords:
         return frozenset(self._ports) | frozenset(self._unreadable)
 
     def save(self, port: PodPort) -> None:
-        """The record is on disk, whole, when this returns. OSError if it cannot be written: then it is as it was."""
+        """The record is on the disk when this returns. On OSError the old record is unchanged."""
         if self._ports.get(port.interface) == port:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        # Of this thread alone: an ADD and a pass may save the record of one port at the same time.
-        fresh = self._folder / f".{port.interface}.{get_ident()}.new"
-        with fresh.open("wb") as file:
-            file.write(msgspec.json.encode(_written(port)) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._file(port.interface))
-        _sync(self._folder)
+        # An ADD and a full pass may save the record of one port at the same time.
+        content = msgspec.json.encode(_written(port)) + b"\n"
+        files.write(self._file(port.interface), content, writer=str(get_ident()))
         self._now(port.interface, {port.interface: port})
 
     def forget(self, interface: str) -> None:
@@ -125,13 +119,3 @@ def _read(interface: str, record: _Record) -> PodPort:
         addresses=tuple(ip_address(address) for address in record.addresses),
         netns=record.netns,
     )
-
-
-def _sync(folder: Path) -> None:
-    if os.name == "nt":  # a folder cannot be opened there
-        return
-    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

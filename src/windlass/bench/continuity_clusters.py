@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from windlass.bench import service_states
+from windlass.files import write
 from windlass.lab.scenarios import files
 from windlass.lab.scenarios.directives import Source
 from windlass.lab.scenarios.files import Scenario
@@ -155,9 +156,8 @@ def add_fillers(folder: Path, services: int) -> None:
         for version, kind in (("v1", state.services), ("discovery.k8s.io/v1", state.slices))
         for one in kind.values()
     ]
-    unfinished = folder / ".fillers.json.new"
-    unfinished.write_bytes(msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": items}))
-    unfinished.rename(folder / "fillers.json")
+    content = msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": items})
+    write(folder / "fillers.json", content, durable=False)
 
 
 def _object(version: str, kind: str, metadata: Mapping[str, object], fields: Mapping[str, object]) -> KubernetesObject:

@@ -7,12 +7,13 @@ configuration comes last: with it the runtime says that the Node has a network.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
+
+from windlass import files
 
 # The runtime takes the first file of its folder by name.
 CONFIGURATION_NAME = "10-windlass.conflist"
@@ -120,18 +121,10 @@ def _content(file: Path) -> bytes:
 
 
 def _put(target: Path, content: bytes, mode: int) -> str:
-    beside = target.with_name(f".{target.name}.new")
     try:
         if _is(target, content, mode):
             return f"{target}: is up to date"
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-        with beside.open("wb") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(target)
-        _sync(target.parent)
+        files.write(target, content, mode=mode)
     except OSError as error:
         raise NotInstalled(
             f"{target}: cannot be written: {error.strerror}; is the Node's folder mounted there, and not read-only?"
@@ -144,15 +137,6 @@ def _is(target: Path, content: bytes, mode: int) -> bool:
         return target.read_bytes() == content and target.stat().st_mode & 0o777 == mode
     except FileNotFoundError:
         return False
-
-
-def _sync(folder: Path) -> None:
-    """The new name is on the disk, too."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _before_ours(configurations: Path) -> list[Path]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from windlass import files
 from windlass.agent.config import Config, ConfigError, load
 from windlass.cli import answers
 from windlass.support.bundles import Collected, collect, packed, summary
@@ -84,13 +85,8 @@ def _write(where: Path, content: bytes, *, to_standard_output: bool) -> None:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
         return
-    fresh = where.with_name(f".{where.name}.{os.getpid()}")
-    try:
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
-            opened.write(content)
-        fresh.replace(where)
-    finally:
-        fresh.unlink(missing_ok=True)
+    where.parent.stat()  # fails for a mistyped directory, which must not be created
+    files.write(where, content, mode=0o600, durable=False, writer=str(os.getpid()))
 
 
 def _tell(collected: list[Collected], where: str, size: int) -> None:

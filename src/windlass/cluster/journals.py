@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
+from windlass import files
 from windlass.cluster.catalogues import Touched
 from windlass.cluster.objects import Cluster, EndpointSlice, Pod, Service
 
@@ -78,9 +79,7 @@ class Journal:
     def begin(self, lines: Iterable[bytes]) -> None:
         """With these lines alone: those that follow the whole state that was just saved."""
         self.close()
-        fresh = self._directory / f".{FILE}.new"
-        fresh.write_bytes(b"".join(lines))
-        fresh.replace(self._directory / FILE)
+        files.write(self._directory / FILE, lines, durable=False)
         self._file = os.open(self._directory / FILE, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def add(self, change: bytes) -> None:

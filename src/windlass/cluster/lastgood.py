@@ -6,7 +6,6 @@ It is saved whole now and then, and each change after that is a line in a journa
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
@@ -16,6 +15,7 @@ from typing import NoReturn
 
 import msgspec
 
+from windlass import files
 from windlass.cluster.catalogues import Touched
 from windlass.cluster.journals import Journal, line, lines_in, replayed
 from windlass.cluster.objects import Cluster
@@ -30,20 +30,8 @@ _BREATH = (
 
 
 def save(directory: Path, cluster: Cluster, breath: float = 0.0) -> None:
-    """Whole or not at all: a crash in the middle leaves the former file. Leaves the interpreter to others in between.
-
-    For who calls it in a thread: its work then takes a fiftieth of the time, and as long as that takes.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    fresh = directory / f".{FILE}.new"
-    with fresh.open("wb") as file:
-        for batch in _batches(cluster):
-            file.write(batch)
-            if breath:
-                time.sleep(breath)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(directory / FILE)
+    """Save the whole state. In a thread, give `breath`: seconds to leave to other threads after each batch."""
+    files.write(directory / FILE, _with_pauses(_batches(cluster), breath))
 
 
 def load(directory: Path) -> Cluster | None:
@@ -145,6 +133,13 @@ def _saved(directory: Path, cluster: Cluster, breath: float = 0.0) -> str:
 
 def _trouble(directory: Path, error: OSError) -> str:
     return f"{directory}: the state of the cluster cannot be saved: {error.strerror}; the next one is tried again"
+
+
+def _with_pauses(batches: Iterator[bytes], pause: float) -> Iterator[bytes]:
+    for batch in batches:
+        yield batch
+        if pause:
+            time.sleep(pause)
 
 
 def _batches(cluster: Cluster) -> Iterator[bytes]:

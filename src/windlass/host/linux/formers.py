@@ -12,6 +12,7 @@ from threading import Lock
 
 import msgspec
 
+from windlass import files
 from windlass.host.linux import records
 
 
@@ -57,7 +58,7 @@ class Formers:
         return self._load().offloads
 
     def forget(self) -> None:
-        records.forget(self._file)
+        files.remove(self._file)
 
     def _change(self, change: Callable[[_Stored], None]) -> None:
         with self._lock:
@@ -68,7 +69,7 @@ class Formers:
             # On a full disk the Node's network is worth more than its former settings.
             with suppress(OSError):
                 if after != before:
-                    records.write(self._file, msgspec.json.format(after) + b"\n")
+                    files.write(self._file, msgspec.json.format(after) + b"\n")
 
     def _load(self) -> _Stored:
         boot = records.boot()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
 
 import msgspec
 
+from windlass import files
 from windlass.host.migrations import Record
 from windlass.host.protocol import Adapter, NextHop, UplinkAddress, UplinkRoute
 from windlass.model.families import IPAddress
@@ -85,7 +84,7 @@ def load(path: Path) -> Record | None:
 
 
 def save(path: Path, record: Record) -> None:
-    """It is on the disk, whole, when this returns."""
+    """The record is on the disk when this returns."""
     uplink = record.uplink
     stored = _Record(
         uplink=uplink.name,
@@ -98,38 +97,7 @@ def save(path: Path, record: Record) -> None:
         boot=record.boot,
         settled_on=record.settled_on,
     )
-    write(path, msgspec.json.format(msgspec.json.encode(stored)) + b"\n")
-
-
-def write(path: Path, content: bytes) -> None:
-    """It is on the disk, whole, when this returns."""
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    beside = path.with_suffix(".new")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)  # half a file on a full disk helps no one
-        raise
-    _sync_directory(path.parent)
-
-
-def forget(path: Path) -> None:
-    with suppress(FileNotFoundError):
-        path.unlink()
-        _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    files.write(path, msgspec.json.format(msgspec.json.encode(stored)) + b"\n")
 
 
 def _read_address(address: _Address | str) -> UplinkAddress:

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from windlass import files
 from windlass.host import migrations
 from windlass.host.linux import adapters, advertisements, canaries, ingress, leases, records, rtnetlink, settings
 from windlass.host.linux.netlink import Netlink, NetlinkError, told
@@ -244,7 +245,7 @@ def _undo(netlink: Netlink, record_file: Path, goal: Adapter, bridge_name: str, 
 
 def _forget(record_file: Path) -> None:
     with told(f"remove the record {record_file}"):
-        records.forget(record_file)
+        files.remove(record_file)
 
 
 def _give_back(netlink: Netlink, goal: Adapter, bridge: Adapter | None) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from windlass import files
 from windlass.lab.control import endpoint_slices
 from windlass.lab.scenarios.objects import Pod
 
@@ -37,9 +38,7 @@ def write(folder: Path, manifests: Iterator[Manifest]) -> None:
     for name, content in wanted.items():
         file = folder / name
         if not file.exists() or file.read_bytes() != content:
-            unfinished = folder / f".{name}.new"  # no reader takes a hidden file for a manifest
-            unfinished.write_bytes(content)
-            unfinished.rename(file)
+            files.write(file, content, durable=False)  # its hidden temporary file is no manifest to any reader
     for file in folder.glob("*.yaml"):
         if file.name not in wanted:
             file.unlink()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from windlass import files
 from windlass.host.linux import namespaces
 from windlass.lab.sandbox.time_limits import seconds
 
@@ -132,9 +133,7 @@ def is_alive(lab: Lab) -> bool:
 
 
 def describe(lab: Lab, description: Description) -> None:
-    unfinished = lab.folder / "lab.json.new"
-    unfinished.write_bytes(msgspec.json.encode(description))
-    unfinished.rename(lab.folder / "lab.json")
+    files.write(lab.folder / "lab.json", msgspec.json.encode(description), durable=False)
 
 
 def running() -> list[Description]:
