@@ -9,7 +9,6 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 from windlass.agent.agents import Agent
-from windlass.agent.config import Config, DatapathType
 from windlass.cluster.catalogues import Touched
 from windlass.cluster.objects import Cluster, EndpointSlice, Node, Object, Service, ServiceCIDR, decode
 from windlass.cluster.sources import Change
@@ -20,6 +19,7 @@ from windlass.lab.network.underlays import Underlay
 from windlass.lab.sandbox import labs
 from windlass.lab.scenarios import segments
 from windlass.lab.scenarios.segments import Machine
+from windlass.nodes.config import Config, DatapathType
 from windlass.switch.ovsdb import open_database
 
 PATIENCE = 20.0

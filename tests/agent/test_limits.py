@@ -12,12 +12,12 @@ import pytest_asyncio
 from agent_nodes import NODE, PATIENCE, AgentNode, agent_node
 
 from switches import requires_ovs
-from windlass.agent.config import Config
 from windlass.agent.limits import connection_limit, host_plan
 from windlass.host.linux import namespaces
 from windlass.host.plans import Tracking, TrackingSetting
 from windlass.lab.network import ovs
 from windlass.lab.network.underlays import make_namespace
+from windlass.nodes.config import Config
 
 NETFILTER = Path("/proc/sys/net/netfilter")
 

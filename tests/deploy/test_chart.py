@@ -13,10 +13,10 @@ import yaml
 from charts import API_SERVER, CHART, containers, needs_helm, refusal, rendered
 
 import windlass
-from windlass.agent.config import NODE_NAME_VARIABLE, Config, DatapathType, parse
 from windlass.cluster.kubernetes.resources import rules
 from windlass.host.linux.settings import SYSCTLS_VARIABLE
 from windlass.model.nodes import TrafficMode
+from windlass.nodes.config import NODE_NAME_VARIABLE, Config, DatapathType, parse
 
 # What the chart alone decides. The Node's name is not said at all: it is another one on each Node.
 DECIDED = {"apiServer", "runDirectory", "stateDirectory", "ovsRunDirectory", "ipamPlugin"}

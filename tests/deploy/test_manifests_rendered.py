@@ -9,7 +9,7 @@ import pytest
 import yaml
 from charts import ROOT, needs_helm
 
-from windlass.agent.config import parse
+from windlass.nodes.config import parse
 
 TOOL = ROOT / "tools" / "render-manifests"
 MODES = {"windlass.yaml": "encap", "windlass-no-encap.yaml": "noEncap"}

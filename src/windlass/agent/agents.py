@@ -21,7 +21,6 @@ from windlass.agent.answers import Rejects
 from windlass.agent.areas import Area
 from windlass.agent.citizens import Citizen
 from windlass.agent.collector import relax
-from windlass.agent.config import Config
 from windlass.agent.expositions import Exposition
 from windlass.agent.fallbacks import Fallback
 from windlass.agent.forgetting import Forgetting
@@ -57,6 +56,7 @@ from windlass.cni.handler import Handler
 from windlass.host.plans import HostChange, HostNames, plan
 from windlass.host.protocol import Adapter, Host, HostError
 from windlass.model.nodes import NodeState
+from windlass.nodes.config import Config
 from windlass.pipeline.routing import tunnel_ends
 from windlass.program import Kind, Owner, Program
 from windlass.switch.bridges import ensure_bridge, requiring_bridge, uplink_of

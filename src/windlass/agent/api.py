@@ -17,11 +17,11 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from windlass.agent import listings
 from windlass.agent.areas import Area
-from windlass.agent.config import LogLevel
 from windlass.agent.expositions import Exposition
 from windlass.agent.logs import Logs
 from windlass.agent.status import Status
 from windlass.model.nodes import NodeState
+from windlass.nodes.config import LogLevel
 from windlass.program import Program
 
 LONGEST_LEVEL = 7 * 86400.0  # seconds for which another log level can be asked for

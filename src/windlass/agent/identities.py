@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from ipaddress import ip_network
 
-from windlass.agent.config import Config, DatapathType
 from windlass.cluster.endpoints import ServingNode, zone_of
 from windlass.cluster.nodes import Identity, NotUsable, identity
 from windlass.cluster.objects import Cluster, Problem
@@ -14,6 +13,7 @@ from windlass.host.plans import pod_mtu
 from windlass.host.protocol import Adapter
 from windlass.model.families import Family, IPAddress, IPNetwork
 from windlass.model.nodes import LocalNode, TrafficMode
+from windlass.nodes.config import Config, DatapathType
 from windlass.pipeline.datapaths import DATAPATHS
 from windlass.switch.bridges import BridgeSpec, TunnelSpec
 from windlass.switch.tunnel_routes import TunnelRoute

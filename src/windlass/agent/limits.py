@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from windlass.agent.config import Config
 from windlass.host.plans import HostPlan, Tracking, TrackingSetting
+from windlass.nodes.config import Config
 from windlass.switch.controls import ask, control_socket
 from windlass.switch.ovsdb import SwitchRefusedError
 from windlass.switch.streams import SwitchUnreachableError

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import structlog
 
-from windlass.agent.config import LogFormat, LogLevel
+from windlass.nodes.config import LogFormat, LogLevel
 
 RECENT = 1000  # lines that are kept in memory, for `windlass support-bundle`
 

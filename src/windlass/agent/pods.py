@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import structlog
 
 from windlass.agent.areas import Area
-from windlass.agent.config import Config
 from windlass.agent.pod_records import PodRecords
 from windlass.agent.status import Status
 from windlass.agent.switching import Switch
@@ -18,6 +17,7 @@ from windlass.cni.attachments import NotReadyError, PodNetwork
 from windlass.host.plans import pod_mtu
 from windlass.host.protocol import AttachedLink
 from windlass.model.nodes import AttachedPod
+from windlass.nodes.config import Config
 from windlass.program import Kind, Owner
 from windlass.switch.bridges import port_number
 from windlass.switch.ovsdb import Database, SwitchRefusedError

@@ -8,11 +8,11 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from windlass.agent.config import Config
 from windlass.agent.limits import connection_limit
 from windlass.host.preflight import Connections, Facts, Finding, Intent, Severity, findings
 from windlass.host.protocol import Host, HostError
 from windlass.model.nodes import TrafficMode
+from windlass.nodes.config import Config
 from windlass.switch.bridges import ROLE, Role, interfaces_with
 from windlass.switch.controls import ask, control_socket
 from windlass.switch.ovsdb import SwitchRefusedError

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from windlass.agent.config import Config
 from windlass.host.plans import HostNames
 from windlass.host.protocol import Host
+from windlass.nodes.config import Config
 from windlass.switch import conntrack_timeouts
 from windlass.switch.bridges import Role, delete_bridge, interfaces_with, uplink_of
 from windlass.switch.controls import control_socket

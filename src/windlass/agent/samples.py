@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from windlass.agent import metrics
-from windlass.agent.config import Config
 from windlass.agent.preflights import switch_connections
 from windlass.agent.readings import Reading, build_info
+from windlass.nodes.config import Config
 from windlass.switch.controls import ask, control_socket
 from windlass.switch.ovsdb import SwitchRefusedError
 from windlass.switch.streams import SwitchUnreachableError

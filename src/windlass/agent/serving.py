@@ -13,7 +13,6 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from windlass.agent.numbers import GroupNumbers
 from windlass.cluster.catalogues import Catalogue, Touched, service_of
 from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.objects import Cluster, Problem
@@ -24,6 +23,7 @@ from windlass.model.families import IPNetwork
 from windlass.model.mappings import Patched
 from windlass.model.nodes import LocalNode
 from windlass.model.services import Protocol, Service, ServicePort
+from windlass.nodes.group_numbers import GroupNumbers
 from windlass.pipeline.stale_connections import has_udp
 
 R = TypeVar("R")

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Iterable
 from typing import NoReturn
 
 from windlass.agent.areas import Area
-from windlass.agent.config import Config
 from windlass.agent.identities import tunnel_routes
 from windlass.host.protocol import Adapter
 from windlass.model.families import IPAddress
+from windlass.nodes.config import Config
 from windlass.switch.controls import control_socket
 from windlass.switch.ovsdb import SwitchRefusedError
 from windlass.switch.streams import SwitchUnreachableError

@@ -22,7 +22,6 @@ from msgspec import Struct
 
 from windlass.agent.agents import Agent
 from windlass.agent.collector import relax
-from windlass.agent.config import Config
 from windlass.agent.serving import Serving, unhurried
 from windlass.agent.switching import Switch
 from windlass.bench import bare_changes, metronomes
@@ -35,6 +34,7 @@ from windlass.host.linux.hosts import LinuxHost
 from windlass.lab.sandbox.labs import LabError
 from windlass.model.mappings import Patched
 from windlass.model.nodes import NodeState
+from windlass.nodes.config import Config
 from windlass.openflow.wire import flows as flow_wire
 from windlass.openflow.wire import groups as group_wire
 from windlass.program import program

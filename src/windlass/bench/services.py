@@ -15,7 +15,6 @@ from concurrent.futures import ProcessPoolExecutor
 from ipaddress import ip_interface
 from typing import ParamSpec, TypeVar
 
-from windlass.agent.config import Config, DatapathType
 from windlass.agent.serving import Serving
 from windlass.bench import bridges, service_runs
 from windlass.bench import service_states as states
@@ -27,6 +26,7 @@ from windlass.lab.network.underlays import Underlay
 from windlass.lab.sandbox import labs
 from windlass.lab.scenarios.segments import UPLINK, Machine, Nic, segments
 from windlass.model.nodes import NodeState
+from windlass.nodes.config import Config, DatapathType
 from windlass.program import Program, program
 
 MANY, FEW = 10_000, 100  # Services

@@ -12,13 +12,13 @@ import click
 
 from windlass.agent.agents import run
 from windlass.agent.citizens import Citizen
-from windlass.agent.config import Config, ConfigError, load
 from windlass.agent.logs import Logs
 from windlass.cluster.kubernetes.credentials import reader
 from windlass.cluster.kubernetes.servers import APIServer
 from windlass.cluster.manifests import Manifests
 from windlass.cluster.sources import Source
 from windlass.host.linux.hosts import LinuxHost
+from windlass.nodes.config import Config, ConfigError, load
 
 
 @click.command()

@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 import click
 import msgspec
 
-from windlass.agent.config import ConfigError, load
+from windlass.nodes.config import ConfigError, load
 
 SOCKET = Path("/run/windlass/agent.sock")
 SECONDS = 20.0  # without a word of an agent that listens

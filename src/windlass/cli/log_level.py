@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 from msgspec import Struct, json
 
-from windlass.agent.config import LogLevel
 from windlass.cli import answers
+from windlass.nodes.config import LogLevel
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 

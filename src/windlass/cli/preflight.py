@@ -16,13 +16,13 @@ from pathlib import Path
 import click
 import msgspec
 
-from windlass.agent.config import Config, ConfigError, LogFormat, LogLevel, load, parse
 from windlass.agent.logs import Logs
 from windlass.agent.preflights import intent, switch_connections, with_switch
 from windlass.cli.answers import coloured
 from windlass.host.linux.hosts import LinuxHost
 from windlass.host.preflight import CHECKS, Facts, Finding, Severity, findings
 from windlass.host.protocol import HostError
+from windlass.nodes.config import Config, ConfigError, LogFormat, LogLevel, load, parse
 from windlass.switch.ovsdb import open_database
 from windlass.switch.streams import SwitchUnreachableError
 

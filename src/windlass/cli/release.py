@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
-from windlass.agent.config import Config, ConfigError, LogFormat, LogLevel, load
 from windlass.agent.logs import Logs
 from windlass.agent.releases import AgentRunsError, hand_over, without_agent
 from windlass.agent.releases import release as give_back
 from windlass.cli.install_cni import BINARIES, CONFIGURATIONS, NotInstalled, uninstall
 from windlass.host.linux.hosts import LinuxHost
 from windlass.host.protocol import HostError
+from windlass.nodes.config import Config, ConfigError, LogFormat, LogLevel, load
 from windlass.switch.ovsdb import SwitchRefusedError
 from windlass.switch.streams import SwitchUnreachableError
 

@@ -11,8 +11,6 @@ import click
 import msgspec
 from msgspec import structs
 
-from windlass.agent.config import Config, ConfigError, DatapathType, parse
-from windlass.agent.numbers import GroupNumbers
 from windlass.cluster import objects, policies
 from windlass.cluster.catalogues import Catalogue
 from windlass.cluster.endpoints import ServingNode, zone_of
@@ -26,6 +24,8 @@ from windlass.lab.scenarios.desired_states import World, pod_addresses
 from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import AttachedPod, LocalNode, NodeState
 from windlass.model.services import Service
+from windlass.nodes.config import Config, ConfigError, DatapathType, parse
+from windlass.nodes.group_numbers import GroupNumbers
 from windlass.openflow.ofctl import flow_text, group_text, meter_text
 from windlass.openflow.wire.flows import encode
 from windlass.pipeline.datapaths import DATAPATHS

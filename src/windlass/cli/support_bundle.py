@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 
 from windlass import files
-from windlass.agent.config import Config, ConfigError, load
 from windlass.cli import answers
+from windlass.nodes.config import Config, ConfigError, load
 from windlass.support.bundles import Collected, collect, packed, summary
 from windlass.support.parts import parts
 from windlass.support.sources import Unavailable

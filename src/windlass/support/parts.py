@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 
 import windlass
-from windlass.agent.config import Config
 from windlass.cluster import lastgood
 from windlass.host.linux.nftables import Nftables, NftablesError
+from windlass.nodes.config import Config
 from windlass.support.sources import Unavailable, command, commands, control, file, files
 
 # What is asked of the agent: a path of its local API, and what is asked there.

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 
-from windlass.agent.config import Config
 from windlass.lab.orchestration.clusters import Cluster
 from windlass.lab.probing import dialers
 from windlass.lab.sandbox.labs import LabError
@@ -27,6 +26,7 @@ from windlass.lab.tracing import captures, megaflows, traces
 from windlass.lab.tracing.captures import ACK, SYN, Sighting
 from windlass.lab.tracing.megaflows import Ends, Header, Megaflow, NoWayError, Phase
 from windlass.lab.tracing.traces import Pass
+from windlass.nodes.config import Config
 from windlass.switch.controls import ask, control_socket
 from windlass.switch.ovsdb import SwitchRefusedError
 from windlass.switch.streams import SwitchUnreachableError

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from windlass.agent.config import Config, ConfigError, DatapathType, LogFormat, LogLevel, load, parse
 from windlass.model.nodes import TrafficMode, TunnelType
+from windlass.nodes.config import Config, ConfigError, DatapathType, LogFormat, LogLevel, load, parse
 
 OPTIONS = (
     "apiServer, auditSeconds, bridge, conntrackMaxPerCore, conntrackMin, conntrackTcpCloseWaitSeconds, "

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.agent import numbers as module
-from windlass.agent.numbers import FILE, SPACE, GroupNumbers
+from windlass.nodes import group_numbers as module
+from windlass.nodes.group_numbers import FILE, SPACE, GroupNumbers
 
 NAMES = [f"default/{letter} http 6 IPv4" for letter in "abcdefgh"]
 SPACES = 12  # so few that names want what others have
