@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.lab.scenarios import files
+from windlass.lab.scenarios import scenario_files
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tools"))
@@ -60,7 +60,7 @@ def test_every_picture_is_shown():
 @pytest.mark.parametrize("name", PAGES)
 def test_every_case_is_a_probe_of_a_design_note_that_still_is_there(name):
     for case in marks.cases(PAGES[name]):
-        steps = {step.name: step.probes for step in files.find_one(ROOT / case.scenario).read().steps}
+        steps = {step.name: step.probes for step in scenario_files.find_one(ROOT / case.scenario).read().steps}
         (probe,) = (probe for probe in steps[case.step] if probe.name == case.probe)
         assert probe.metadata.labels["seed"] in {"000", "001", "002"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from windlass.lab.scenarios import files
+from windlass.lab.scenarios import scenario_files
 from windlass.pipeline.layout import LAYOUT
 
 ROOT = Path(__file__).parents[2]
@@ -17,5 +17,5 @@ def test_it_counts_the_tables():
 
 
 def test_it_counts_the_probes_of_the_tour():
-    tour = files.find_one(ROOT / "scenarios" / "tour").read()
+    tour = scenario_files.find_one(ROOT / "scenarios" / "tour").read()
     assert re.findall(r"tour of (\d+) probes", README) == [str(sum(len(step.probes) for step in tour.steps))]

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from windlass.lab.control import api_objects
-from windlass.lab.scenarios import files
+from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.desired_states import World
 
 WORLD = """
@@ -63,7 +63,7 @@ spec:
 
 def read(folder: Path, content: str) -> World:
     (folder / "world.yaml").write_text(content)
-    ((_, world),) = files.find_one(folder).read().worlds()
+    ((_, world),) = scenario_files.find_one(folder).read().worlds()
     return world
 
 

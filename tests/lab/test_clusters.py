@@ -13,7 +13,7 @@ from windlass.lab.orchestration.clusters import Cluster
 from windlass.lab.runner import runs
 from windlass.lab.runner.rounds import Rounds, waves
 from windlass.lab.sandbox import labs
-from windlass.lab.scenarios import segments
+from windlass.lab.scenarios import scenario_files, segments
 
 pytestmark = needs_root
 
@@ -106,10 +106,10 @@ CHANGES = """
 @pytest.fixture
 def read(tmp_path):
     def one(*steps):
-        files = [tmp_path / f"{number}.yaml" for number, _ in enumerate(steps, start=1)]
-        for file, text in zip(files, steps, strict=True):
+        written = [tmp_path / f"{number}.yaml" for number, _ in enumerate(steps, start=1)]
+        for file, text in zip(written, steps, strict=True):
             file.write_text(text)
-        return files.Found("test", tuple(files)).read()
+        return scenario_files.Found("test", tuple(written)).read()
 
     return one
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from windlass.lab.scenarios import files
+from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.expansions import AS_WRITTEN, ExpansionError, Variant, expand, variants
 from windlass.lab.scenarios.objects import IPFamily
 
@@ -186,21 +186,25 @@ class TestFolders:
         return folder
 
     def test_every_variant_is_a_scenario_of_its_own(self, folder):
-        found = files.find(folder.parent)
+        found = scenario_files.find(folder.parent)
         assert [one.name for one in found] == ["web/encap", "web/no-encap"]
         modes = [world.traffic_mode.value for one in found for _, world in one.read().worlds()]
         assert modes == ["encap", "noEncap"]
 
     def test_a_path_can_name_one_variant(self, folder):
-        assert files.find_one(folder / "no-encap").name == "web/no-encap"
-        with pytest.raises(files.ScenarioError, match="no such file or folder"):
-            files.find(folder / "hybrid")
-        with pytest.raises(files.ScenarioError, match="holds 2 scenarios; name one of web/encap, web/no-encap"):
-            files.find_one(folder)
+        assert scenario_files.find_one(folder / "no-encap").name == "web/no-encap"
+        with pytest.raises(scenario_files.ScenarioError, match="no such file or folder"):
+            scenario_files.find(folder / "hybrid")
+        with pytest.raises(
+            scenario_files.ScenarioError, match="holds 2 scenarios; name one of web/encap, web/no-encap"
+        ):
+            scenario_files.find_one(folder)
 
     def test_a_malformed_matrix_is_told_when_it_is_read(self, folder):
         (folder / "00-cluster.yaml").write_text(
             "kind: Matrix\nmetadata: {name: m}\nspec: {variants: {a: {mode: encap}}}\n"
         )
-        with pytest.raises(files.ScenarioError, match=r"00-cluster.yaml: Matrix m, spec: Object contains unknown"):
-            files.find_one(folder).read()
+        with pytest.raises(
+            scenario_files.ScenarioError, match=r"00-cluster.yaml: Matrix m, spec: Object contains unknown"
+        ):
+            scenario_files.find_one(folder).read()

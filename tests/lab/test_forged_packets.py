@@ -50,7 +50,7 @@ from windlass.lab.probing.packets import UDP
 from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.time_limits import seconds
-from windlass.lab.scenarios import files
+from windlass.lab.scenarios import scenario_files
 from windlass.model.families import family_of
 from windlass.model.nodes import mac_for
 from windlass.pipeline.layout import NODE_PORT_ADDRESS, NODE_STAND_IN, VIRTUAL_CLIENT
@@ -165,7 +165,7 @@ async def standing(folder: Path) -> AsyncIterator[Cluster]:
         runs.check_machine(Programs())
     except LabError as error:
         pytest.skip(str(error))
-    scenario = files.find_one(folder).read()
+    scenario = scenario_files.find_one(folder).read()
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
         for step, world in scenario.worlds():
             await cluster.reach(world, step.actions)

@@ -12,7 +12,7 @@ from windlass.lab.fuzz import eligible_endpoints, oracle, readings
 from windlass.lab.fuzz.eligible_endpoints import Endpoint, Place, choice
 from windlass.lab.fuzz.object_views import ZONE, Metadata, Node, ServicePort
 from windlass.lab.fuzz.oracle import Client, Question
-from windlass.lab.scenarios import desired_states, files, targets
+from windlass.lab.scenarios import desired_states, scenario_files, targets
 from windlass.lab.scenarios.objects import Outcome
 from windlass.model.families import Family
 
@@ -324,7 +324,9 @@ def test_named_ports_are_each_pods_own_and_conditions_follow_the_pod():
 
 
 WITH_SERVICES = ("services", "seed-000", "seed-001", "seed-002")
-BY_HAND = {f"{folder}/{found.name}": found for folder in WITH_SERVICES for found in files.find(SCENARIOS / folder)}
+BY_HAND = {
+    f"{folder}/{found.name}": found for folder in WITH_SERVICES for found in scenario_files.find(SCENARIOS / folder)
+}
 
 
 @pytest.mark.parametrize("name", BY_HAND)

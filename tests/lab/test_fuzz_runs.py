@@ -15,7 +15,7 @@ from windlass.lab.fuzz.random_scenarios import Part, Script, script
 from windlass.lab.orchestration.agents import Programs
 from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
-from windlass.lab.scenarios import files
+from windlass.lab.scenarios import scenario_files
 
 USUAL = features.without(())
 
@@ -31,7 +31,7 @@ def able():
 def test_write_writes_scenarios_and_runs_nothing(tmp_path):
     done = CliRunner().invoke(lab, ["fuzz", "--seed", "3", "--count", "2", "--write", str(tmp_path)])
     assert (done.exit_code, sorted(path.name for path in tmp_path.iterdir())) == (0, ["seed-3", "seed-4"])
-    assert [found.name for found in files.find(tmp_path)] == ["seed-3", "seed-4"]
+    assert [found.name for found in scenario_files.find(tmp_path)] == ["seed-3", "seed-4"]
     alone = CliRunner().invoke(lab, ["fuzz", "--seed", "3", "--count", "1", "--write", str(tmp_path / "one")])
     assert alone.exit_code == 0
     assert (tmp_path / "one" / "00-cluster.yaml").read_bytes() == (tmp_path / "seed-3" / "00-cluster.yaml").read_bytes()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from windlass.lab.fuzz import features, oracle, random_probes, readings
 from windlass.lab.fuzz.oracle import Client, Question
 from windlass.lab.fuzz.random_scenarios import script
-from windlass.lab.scenarios import desired_states, files, targets
+from windlass.lab.scenarios import desired_states, scenario_files, targets
 from windlass.lab.scenarios.objects import Outcome
 
 ALL = features.without(())
@@ -26,7 +26,7 @@ SEEDS = st.integers(0, 10**9)
 DIGEST = """
 import hashlib, sys
 from windlass.lab.fuzz import features
-from windlass.lab.fuzz.scripts import script
+from windlass.lab.fuzz.random_scenarios import script
 text = "".join(name + text for name, text in script(7, features.without(())).files())
 sys.stdout.write(hashlib.sha256(text.encode()).hexdigest())
 """
@@ -52,7 +52,7 @@ def test_a_seed_is_the_same_cluster_in_every_process():
 def test_the_lab_reads_what_is_written_and_the_oracle_says_the_same_of_it(tmp_path_factory, seed):
     made = script(seed, ALL)
     files = made.write(tmp_path_factory.mktemp("fuzz"))
-    read = files.Found(made.name, files).read()
+    read = scenario_files.Found(made.name, files).read()
     assert read.warnings == ()
     assert 0 < made.probes <= 69
     standing = {}
@@ -76,7 +76,7 @@ def test_the_lab_reads_what_is_written_and_the_oracle_says_the_same_of_it(tmp_pa
 @settings(max_examples=8, deadline=None)
 @given(SEEDS)
 def test_who_is_asked_all_the_time_can_answer_in_every_step(tmp_path_factory, seed):
-    read = files.Found("seed", (made := script(seed, ALL)).write(tmp_path_factory.mktemp("fuzz"))).read()
+    read = scenario_files.Found("seed", (made := script(seed, ALL)).write(tmp_path_factory.mktemp("fuzz"))).read()
     rated = [probe for probe in read.steps[0].probes if probe.spec.rate]
     standing = {}
     for part, (_, world) in zip(made.parts, read.worlds(), strict=True):

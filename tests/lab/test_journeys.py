@@ -11,7 +11,7 @@ from labnet import needs_root
 from windlass.lab.orchestration.agents import Agents, Programs
 from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
-from windlass.lab.scenarios import files
+from windlass.lab.scenarios import scenario_files
 from windlass.lab.tracing import captures, journeys
 from windlass.lab.tracing.journeys import Place, Way
 from windlass.lab.tracing.megaflows import Ends, Phase
@@ -45,7 +45,7 @@ items:
 def scenario(tmp_path_factory):
     folder = tmp_path_factory.mktemp("journeys")
     (folder / "cluster.yaml").write_text(CLUSTER)
-    return files.find_one(folder).read()
+    return scenario_files.find_one(folder).read()
 
 
 def places(way: Way) -> list[str]:

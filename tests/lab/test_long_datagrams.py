@@ -21,7 +21,7 @@ from windlass.lab.probing.servers import IAM, WHO, parse_identity
 from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.time_limits import seconds
-from windlass.lab.scenarios import files
+from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.directives import Source
 from windlass.model.families import family_of
 
@@ -84,7 +84,7 @@ async def standing(folder: Path, mode: str) -> AsyncIterator[Cluster]:
         affinity = "ClientIP" if number == STICKY else "None"
         parts.append(SERVICE.format(number=number, selector=selector, affinity=affinity))
     (folder / "cluster.yaml").write_text(CLUSTER.format(mode=mode) + "".join(part.lstrip("\n") for part in parts))
-    scenario = files.find_one(folder).read()
+    scenario = scenario_files.find_one(folder).read()
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
         for step, world in scenario.worlds():
             await cluster.reach(world, step.actions)

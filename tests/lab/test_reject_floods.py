@@ -25,7 +25,7 @@ from windlass.lab.probing import packets
 from windlass.lab.probing.sockets import FAMILY
 from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
-from windlass.lab.scenarios import files
+from windlass.lab.scenarios import scenario_files
 from windlass.model.families import family_of
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ ASKED_EVERY, IN_TIME = 0.05, 0.9  # seconds; the latter less than until a SYN is
 async def test_a_flood_takes_neither_the_agent_nor_the_refusals_of_others(tmp_path, family):
     flooder, service = FLOODS[family]
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
-    scenario = files.find_one(tmp_path).read()
+    scenario = scenario_files.find_one(tmp_path).read()
     try:
         runs.check_machine(Programs())
     except LabError as error:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from windlass.lab.scenarios import files
-from windlass.lab.scenarios.files import ScenarioError
+from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.objects import Outcome, Protocol
+from windlass.lab.scenarios.scenario_files import ScenarioError
 
 NODE = """
 apiVersion: v1
@@ -139,10 +139,10 @@ def read(tmp_path):
     """Reads these texts as the steps 1.yaml, 2.yaml, ... of one scenario."""
 
     def one(*steps):
-        files = [tmp_path / f"{number}.yaml" for number, _ in enumerate(steps, start=1)]
-        for file, text in zip(files, steps, strict=True):
+        written = [tmp_path / f"{number}.yaml" for number, _ in enumerate(steps, start=1)]
+        for file, text in zip(written, steps, strict=True):
             file.write_text(text)
-        return files.Found("test", tuple(files)).read()
+        return scenario_files.Found("test", tuple(written)).read()
 
     return one
 
@@ -205,24 +205,24 @@ class TestFolders:
     def test_a_file_is_a_scenario(self, tmp_path):
         file = tmp_path / "one.yaml"
         file.touch()
-        assert files.find(file) == (files.Found("one", (file,)),)
+        assert scenario_files.find(file) == (scenario_files.Found("one", (file,)),)
 
     def test_a_folder_of_yaml_files_is_a_scenario_with_its_steps_in_order_of_name(self, tmp_path):
         for name in ("20-b.yml", "10-a.yaml", "README.md"):
             (tmp_path / name).touch()
-        assert files.find_one(tmp_path).files == (tmp_path / "10-a.yaml", tmp_path / "20-b.yml")
+        assert scenario_files.find_one(tmp_path).files == (tmp_path / "10-a.yaml", tmp_path / "20-b.yml")
 
     def test_a_folder_of_folders_is_many_to_any_depth(self, tmp_path):
         for folder in ("b", "a/deep"):
             (tmp_path / folder).mkdir(parents=True)
             (tmp_path / folder / "1.yaml").touch()
-        assert [found.name for found in files.find(tmp_path)] == ["a/deep", "b"]
+        assert [found.name for found in scenario_files.find(tmp_path)] == ["a/deep", "b"]
 
     def test_nothing_there_is_an_error(self, tmp_path):
         with pytest.raises(ScenarioError, match="holds no YAML files"):
-            files.find(tmp_path)
+            scenario_files.find(tmp_path)
         with pytest.raises(ScenarioError, match="no such file or folder"):
-            files.find(tmp_path / "nowhere")
+            scenario_files.find(tmp_path / "nowhere")
 
 
 def probe(spec):

@@ -22,13 +22,13 @@ from windlass.lab.orchestration.agents import Agents, Programs
 from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.time_limits import seconds
-from windlass.lab.scenarios import files
+from windlass.lab.scenarios import scenario_files
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from windlass.lab.orchestration.clusters import Cluster
-    from windlass.lab.scenarios.files import Scenario
+    from windlass.lab.scenarios.scenario_files import Scenario
 
 IP_RECVERR, IP_MTU = 11, 14  # of Linux; the socket module does not have them
 NODE, PORT, MTU = "10.176.25.11", 9999, 1300
@@ -92,7 +92,7 @@ def scenario(tmp_path_factory):
         for name, node_port in SERVICES.items()
     )
     (folder / "cluster.yaml").write_text(CLUSTER + "".join(services))
-    return files.find_one(folder).read()
+    return scenario_files.find_one(folder).read()
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from windlass.lab.orchestration.agents import Agents, Programs
 from windlass.lab.probing import sockets
 from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
-from windlass.lab.scenarios import files
+from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.directives import Source
 from windlass.model.families import Family
 from windlass.pipeline.layout import SERVICE_SNAT_PORTS
@@ -56,7 +56,7 @@ async def standing(folder: Path) -> AsyncIterator[Cluster]:
     except LabError as error:
         pytest.skip(str(error))
     (folder / "cluster.yaml").write_text(CLUSTER)
-    scenario = files.find_one(folder).read()
+    scenario = scenario_files.find_one(folder).read()
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
         for step, world in scenario.worlds():
             await cluster.reach(world, step.actions)

@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from windlass.lab.scenarios import files
-from windlass.lab.scenarios.files import Scenario
+from windlass.lab.scenarios import scenario_files
+from windlass.lab.scenarios.scenario_files import Scenario
 from windlass.model.nodes import TrafficMode
 
 LEDGER = Path(__file__).with_name("probes.txt")  # every probe that the scenarios have had: its name, and a digest
 FOLDER = Path(__file__).parents[2] / "scenarios"
-FOUND = {found.name: found for found in files.find(FOLDER)}
+FOUND = {found.name: found for found in scenario_files.find(FOLDER)}
 
 
 def read(name: str) -> Scenario:

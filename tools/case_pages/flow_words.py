@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from windlass.cli.render import state_of
-from windlass.lab.scenarios import files
+from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.desired_states import World
 from windlass.model.nodes import NodeState, Ports
 from windlass.openflow.flows import Group
@@ -43,7 +43,7 @@ def bucket_in_words(scenario: Path, node: str, group: int, number: int) -> tuple
 
 
 def last_world(scenario: Path) -> World:
-    *_, (_, world) = files.find_one(scenario).read().worlds()
+    *_, (_, world) = scenario_files.find_one(scenario).read().worlds()
     return world
 
 

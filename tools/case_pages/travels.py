@@ -14,10 +14,10 @@ from case_pages.marks import Case
 from windlass.cli.render import state_of
 from windlass.lab.orchestration.agents import Agents, Programs
 from windlass.lab.runner import runs
-from windlass.lab.scenarios import files
+from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.desired_states import World
-from windlass.lab.scenarios.files import Scenario
 from windlass.lab.scenarios.objects import KubernetesObject, Pod
+from windlass.lab.scenarios.scenario_files import Scenario
 from windlass.lab.tracing import journeys
 from windlass.lab.tracing.journeys import Journey
 
@@ -42,7 +42,7 @@ def travel(root: Path, cases: Iterable[Case], say: Callable[[str], None]) -> dic
 
 
 async def _travel(folder: Path, cases: Iterable[Case]) -> dict[Case, Travelled]:
-    scenario = pinned(files.find_one(folder).read())
+    scenario = pinned(scenario_files.find_one(folder).read())
     probes = {(step.name, probe.name): probe for step in scenario.steps for probe in step.probes}
     found: dict[Case, Travelled] = {}
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:

@@ -25,7 +25,7 @@ from windlass.lab.orchestration.agents import Agents, Programs
 from windlass.lab.orchestration.clusters import Cluster
 from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
-from windlass.lab.scenarios import files
+from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.directives import Source
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def run(say: Callable[[str], None] = print) -> Report:
 async def _run(say: Callable[[str], None]) -> Report:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "node.yaml").write_text(NODE)
-        scenario = files.find_one(Path(folder)).read()
+        scenario = scenario_files.find_one(Path(folder)).read()
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
         for step, world in scenario.worlds():
             await cluster.reach(world, step.actions)

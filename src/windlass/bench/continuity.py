@@ -34,8 +34,8 @@ from windlass.lab.runner.rounds import Rounds
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.processes import program
 from windlass.lab.scenarios.directives import Action, ActionSpec, Source
-from windlass.lab.scenarios.files import Step
 from windlass.lab.scenarios.objects import KubernetesObject, Metadata
+from windlass.lab.scenarios.scenario_files import Step
 
 PER_SECOND = 200  # new connections to each frontend
 HELD = 4  # connections to each frontend

@@ -11,10 +11,10 @@ import msgspec
 
 from windlass.bench import service_states
 from windlass.files import write
-from windlass.lab.scenarios import files
+from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.directives import Source
-from windlass.lab.scenarios.files import Scenario
 from windlass.lab.scenarios.objects import KUBERNETES_KINDS, KubernetesObject
+from windlass.lab.scenarios.scenario_files import Scenario
 
 NODE, NODE_IP = "node-1", "10.176.25.11"  # whose agent is killed, and whose NodePort is asked
 INSIDE, OUTSIDE = Source(pod="default/client"), Source(external_host="client")
@@ -112,7 +112,7 @@ def scenario() -> Scenario:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "cluster.yaml"
         file.write_text(_CLUSTER)
-        read = files.Found("continuity", (file,)).read()
+        read = scenario_files.Found("continuity", (file,)).read()
     (step,) = read.steps
     return replace(read, steps=(replace(step, objects=(*step.objects, service(AT_FIRST), endpoint_slice(SERVERS))),))
 

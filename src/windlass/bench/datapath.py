@@ -24,10 +24,10 @@ from windlass.lab.probing.packets import TCP
 from windlass.lab.probing.traffic import Flow, Traffic
 from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
-from windlass.lab.scenarios import files, targets
+from windlass.lab.scenarios import scenario_files, targets
 from windlass.lab.scenarios.directives import Probe
-from windlass.lab.scenarios.files import Scenario
 from windlass.lab.scenarios.objects import Outcome
+from windlass.lab.scenarios.scenario_files import Scenario
 from windlass.lab.tracing import journeys
 from windlass.lab.tracing.journeys import Journey
 from windlass.lab.tracing.megaflows import Phase
@@ -167,7 +167,7 @@ async def _run(say: Callable[[str], None]) -> list[Figure]:
 def _scenario() -> Scenario:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "datapath.yaml").write_text("---\n".join((CLUSTER, *(case.manifest for case in CASES))))
-        return files.find_one(Path(folder)).read()
+        return scenario_files.find_one(Path(folder)).read()
 
 
 # ---- what one packet costs

@@ -19,7 +19,7 @@ from windlass.cluster.objects import Cluster, EndpointSlice, Node, decode
 from windlass.cluster.policies import policy_in
 from windlass.cni.attachments import pod_mac
 from windlass.lab.control import manifests
-from windlass.lab.scenarios import files
+from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.desired_states import World, pod_addresses
 from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import AttachedPod, LocalNode, NodeState
@@ -58,7 +58,7 @@ def render(path: Path, node: str, form: str, why: bool) -> None:
     try:
         world = world_of(path)
         rendered = program(state_of(world, node))
-    except (files.ScenarioError, NotUsable, ConfigError) as error:
+    except (scenario_files.ScenarioError, NotUsable, ConfigError) as error:
         click.echo(f"windlass render: {error}", err=True)
         sys.exit(2)
     for sentence in policies.summary(filter(None, (policy_in(one.raw) for one in world.objects.values()))):
@@ -132,7 +132,7 @@ def _services(cluster: Cluster, own: Identity) -> dict[str, Service]:
 
 
 def world_of(path: Path) -> World:
-    *_, (_, world) = files.find_one(path).read().worlds()
+    *_, (_, world) = scenario_files.find_one(path).read().worlds()
     return world
 
 

@@ -16,7 +16,7 @@ from windlass.lab.orchestration.agents import Agents, Programs
 from windlass.lab.runner import results, runs
 from windlass.lab.runner.results import ScenarioResult
 from windlass.lab.sandbox.labs import LabError
-from windlass.lab.scenarios.files import Found, ScenarioError
+from windlass.lab.scenarios.scenario_files import Found, ScenarioError
 
 Say = Callable[[str], None]
 KEEP = Path("fuzz-failures")

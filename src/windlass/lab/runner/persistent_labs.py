@@ -21,7 +21,7 @@ from windlass.lab.runner import runs
 from windlass.lab.sandbox import labs
 from windlass.lab.sandbox.labs import Description, Lab, LabError
 from windlass.lab.sandbox.processes import program
-from windlass.lab.scenarios.files import Scenario
+from windlass.lab.scenarios.scenario_files import Scenario
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence

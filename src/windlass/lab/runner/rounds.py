@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from windlass.lab.orchestration.clusters import Cluster
     from windlass.lab.probing.verdicts import Observation, Verdict
     from windlass.lab.scenarios.directives import Probe
-    from windlass.lab.scenarios.files import Step
+    from windlass.lab.scenarios.scenario_files import Step
     from windlass.lab.scenarios.targets import Destination
     from windlass.model.families import IPAddress
 

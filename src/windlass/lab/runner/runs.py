@@ -25,8 +25,8 @@ from windlass.lab.runner.rounds import Rounds
 from windlass.lab.sandbox import labs
 from windlass.lab.sandbox.labs import Lab, LabError
 from windlass.lab.sandbox.processes import program
-from windlass.lab.scenarios import files, segments
-from windlass.lab.scenarios.files import Scenario, ScenarioError
+from windlass.lab.scenarios import scenario_files, segments
+from windlass.lab.scenarios.scenario_files import Scenario, ScenarioError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
@@ -117,7 +117,7 @@ def read(paths: Sequence[Path]) -> Iterator[Scenario | ScenarioResult]:
     """Every scenario below the paths; of one that cannot be read, the result that says why."""
     for path in paths:
         try:
-            found = files.find(path)
+            found = scenario_files.find(path)
         except ScenarioError as error:
             yield ScenarioResult(str(path), "", 0, error=str(error))
             continue

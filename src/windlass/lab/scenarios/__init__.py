@@ -1,1 +1,1 @@
-"""The scenario format: files become typed steps, and each step the cluster that it asks for; only `files` reads."""
+"""The scenario format: files become typed steps, and each step the cluster that it asks for."""
