@@ -1,4 +1,4 @@
-"""The laws of a difference, on a model of a switch that is as strict as Open vSwitch."""
+"""Properties of a difference, checked on a model of a switch that is as strict as Open vSwitch."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from windlass.switch.changes import (
     AddGroup,
     DeleteFlow,
     DeleteGroup,
-    Holding,
     ModifyGroup,
     Step,
+    SwitchContents,
     diff,
     differing,
     message,
@@ -43,9 +43,9 @@ def encoded_group(identity: int, port: int) -> EncodedGroup:
     return groups.encode(Group(identity, (Bucket(0, (Output(port),)),), ""))
 
 
-def holding(ports_of_groups: dict[int, int], actions_of_flows: dict[tuple[int, int], int]) -> Holding:
-    """A flow whose action is the number of a group leads to that group, if there is one; else it is a port."""
-    held = Holding()
+def contents_of(ports_of_groups: dict[int, int], actions_of_flows: dict[tuple[int, int], int]) -> SwitchContents:
+    """A flow whose action is the number of an existing group leads to it; otherwise the action is a port."""
+    held = SwitchContents()
     for identity, port in ports_of_groups.items():
         held.groups[identity] = encoded_group(identity, port)
     for (table, value), action in actions_of_flows.items():
@@ -54,9 +54,9 @@ def holding(ports_of_groups: dict[int, int], actions_of_flows: dict[tuple[int, i
     return held
 
 
-# Few identities and few contents, so that two of them often share some.
-holdings = st.builds(
-    holding,
+# Few identities and few values, so that two examples often share some.
+contents = st.builds(
+    contents_of,
     st.dictionaries(st.sampled_from(GROUPS), st.integers(1, 2)),
     st.dictionaries(st.tuples(st.integers(0, 1), st.integers(0, 2)), st.integers(0, 4)),
 )
@@ -66,11 +66,11 @@ holdings = st.builds(
 class StrictSwitch:
     """Refuses what Open vSwitch refuses, and deletes flows with the group that they lead to."""
 
-    holding: Holding
+    contents: SwitchContents
     seen: list[set[Key]] = field(default_factory=list)  # the keys of its flows after each step
 
     def take(self, step: Step) -> None:
-        held = self.holding
+        held = self.contents
         match step:
             case AddFlow(flow):
                 assert leads_to(flow) is None or leads_to(flow) in held.groups, "the group is not there yet"
@@ -92,25 +92,25 @@ def leads_to(flow: EncodedFlow) -> int | None:
     return LEADS_TO.get(flow.instructions)
 
 
-def steps_between(before: Holding, after: Holding) -> list[Step]:
+def steps_between(before: SwitchContents, after: SwitchContents) -> list[Step]:
     return list(diff(before, after.contents))
 
 
-@given(holdings, holdings)
-def test_applying_the_difference_gives_what_is_desired_whatever_was_installed(installed, desired):
+@given(contents, contents)
+def test_applying_the_difference_gives_the_desired_contents_whatever_was_installed(installed, desired):
     switch = StrictSwitch(installed.copy())
     for step in steps_between(installed, desired):
         switch.take(step)
-    assert switch.holding == desired
+    assert switch.contents == desired
 
 
-@given(holdings)
-def test_equal_holdings_have_no_difference(holding):
-    assert steps_between(holding, holding) == []
+@given(contents)
+def test_equal_contents_have_no_difference(held):
+    assert steps_between(held, held) == []
 
 
-@given(holdings, holdings)
-def test_a_flow_that_is_there_before_and_after_is_there_all_the_time(installed, desired):
+@given(contents, contents)
+def test_a_flow_that_exists_before_and_after_exists_all_the_time(installed, desired):
     switch = StrictSwitch(installed.copy())
     for step in steps_between(installed, desired):
         switch.take(step)
@@ -118,8 +118,8 @@ def test_a_flow_that_is_there_before_and_after_is_there_all_the_time(installed, 
     assert all(stays <= keys for keys in switch.seen)
 
 
-@given(holdings, holdings)
-def test_nothing_is_touched_that_stays_as_it_is(installed, desired):
+@given(contents, contents)
+def test_unchanged_flows_and_groups_get_no_step(installed, desired):
     touched = {
         step.flow.key if isinstance(step, AddFlow | DeleteFlow) else step.group.identity
         for step in steps_between(installed, desired)
@@ -129,9 +129,9 @@ def test_nothing_is_touched_that_stays_as_it_is(installed, desired):
     assert not touched & (same_flows | same_groups)
 
 
-@given(holdings, holdings)
-def test_steps_are_made_only_when_asked_for(installed, desired):
-    """So that the switch takes in the first while the last are still being encoded."""
+@given(contents, contents)
+def test_steps_are_made_only_when_they_are_consumed(installed, desired):
+    """So that the switch processes the first while the last are still being encoded."""
     asked: list[EncodedFlow | EncodedGroup] = []
 
     def in_order():
@@ -146,16 +146,16 @@ def test_steps_are_made_only_when_asked_for(installed, desired):
             assert asked[-1] is step.group
 
 
-@given(holdings, st.sets(st.sampled_from([*GROUPS, (0, 1, b""), (1, 2, b"")])))
-def test_a_part_of_a_holding_has_these_identities_and_no_others(holding, identities):
-    wanted = identities | set(list(holding.flows)[:2])
-    part = holding.only(wanted)
-    assert part.flows == {key: flow for key, flow in holding.flows.items() if key in wanted}
-    assert part.groups == {identity: group for identity, group in holding.groups.items() if identity in wanted}
+@given(contents, st.sets(st.sampled_from([*GROUPS, (0, 1, b""), (1, 2, b"")])))
+def test_a_part_has_these_identities_and_no_others(held, identities):
+    wanted = identities | set(list(held.flows)[:2])
+    part = held.only(wanted)
+    assert part.flows == {key: flow for key, flow in held.flows.items() if key in wanted}
+    assert part.groups == {identity: group for identity, group in held.groups.items() if identity in wanted}
 
 
-@given(holdings, holdings)
-def test_what_differs_is_all_that_must_be_put_to_make_two_holdings_equal(one, other):
+@given(contents, contents)
+def test_replacing_what_differs_makes_two_contents_equal(one, other):
     identities = differing(one, other)
     assert all(one.get(identity) != other.get(identity) for identity in identities)
     result = one.copy()
@@ -163,7 +163,7 @@ def test_what_differs_is_all_that_must_be_put_to_make_two_holdings_equal(one, ot
     assert result == other
 
 
-@given(holdings, holdings, st.integers(1, 0xFFFFFFFF))
+@given(contents, contents, st.integers(1, 0xFFFFFFFF))
 def test_each_step_is_one_message_with_its_xid(installed, desired, xid):
     for step in steps_between(installed, desired):
         data = message(step, xid)

@@ -25,14 +25,17 @@ from windlass.openflow.wire.monitors import FlowUpdate
 from windlass.openflow.wire.packets import PacketIn
 from windlass.openflow.wire.ports import PortChange, PortStatus
 from windlass.switch import connection as connections
-from windlass.switch.connection import Complaint, ConnectionLostError, GroupsChanged, connected
+from windlass.switch.connection import connected
+from windlass.switch.message_streams import ConnectionLostError
 from windlass.switch.streams import SwitchUnreachableError
+from windlass.switch.switch_events import GroupsChanged, UnclaimedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from windlass.openflow.wire.flows import EncodedFlow
-    from windlass.switch.connection import Connection, Event
+    from windlass.switch.connection import OpenFlowConnection
+    from windlass.switch.switch_events import SwitchEvent
 
 # One switch for all tests that do not break it; each has a bridge of its own.
 shared_loop = pytest.mark.asyncio(loop_scope="module")
@@ -63,27 +66,32 @@ def flow(value: int, *, table: int = 0, port: int = 1) -> EncodedFlow:
     return flows.encode(Flow(table, 100, match(reg(0)(value)), (Output(port),), ""))
 
 
-NONSENSE = flows.encode(Flow(0, 100, (TCP_DST(80),), (Output(1),), ""))  # a TCP port, but not of TCP
-DANGLING = flows.encode(Flow(0, 100, (reg(0)(99),), (ToGroup(77),), ""))  # its group is not there
+NONSENSE = flows.encode(Flow(0, 100, (TCP_DST(80),), (Output(1),), ""))  # a TCP port without TCP
+DANGLING = flows.encode(Flow(0, 100, (reg(0)(99),), (ToGroup(77),), ""))  # its group does not exist
 
 
-async def held(connection: Connection) -> set[EncodedFlow]:
+async def held(connection: OpenFlowConnection) -> set[EncodedFlow]:
     return {each async for body in connection.dump(flows.dump_request) for each in flows.dumped(body)}
 
 
-async def told(connection: Connection, *kinds: type[Event]) -> list[Event]:
-    """The next events of these kinds; a new bridge also tells of its own port."""
+async def processed(connection: OpenFlowConnection) -> None:
+    """Returns when the switch has processed everything that was sent before."""
+    await connection.deliver((), flows.add)
+
+
+async def reported(connection: OpenFlowConnection, *kinds: type[SwitchEvent]) -> list[SwitchEvent]:
+    """The next events of these kinds; a new bridge also reports its own port."""
     while True:
         if events := [event for event in await connection.events() if isinstance(event, kinds)]:
             return events
 
 
-# ---- what is sent, and what becomes of it
+# ---- deliveries
 
 
 @requires_ovs
 @shared_loop
-async def test_what_was_delivered_is_in_the_switch_when_the_call_returns(path: str):
+async def test_delivered_flows_are_in_the_switch_when_the_call_returns(path: str):
     async with connected(path) as connection:
         outcome = await connection.deliver([flow(1), flow(2)], flows.add)
         assert (outcome.accepted, outcome.refused) == ([flow(1), flow(2)], [])
@@ -92,7 +100,7 @@ async def test_what_was_delivered_is_in_the_switch_when_the_call_returns(path: s
 
 @requires_ovs
 @shared_loop
-async def test_an_error_is_about_the_flow_that_caused_it_and_the_others_get_in(path: str):
+async def test_an_error_names_the_flow_that_caused_it_and_the_others_are_installed(path: str):
     async with connected(path) as connection:
         outcome = await connection.deliver([flow(1), NONSENSE, flow(2), DANGLING], flows.add)
         assert outcome.accepted == [flow(1), flow(2)]
@@ -116,7 +124,7 @@ async def test_a_commit_is_all_or_nothing(path: str):
 
 @requires_ovs
 @shared_loop
-async def test_a_commit_leaves_out_what_the_switch_cannot_read_and_says_so(path: str):
+async def test_a_commit_reports_messages_that_the_switch_cannot_parse_and_leaves_them_out(path: str):
     async with connected(path) as connection:
         outcome = await connection.commit([flow(1), NONSENSE, flow(2)], flows.add)
         assert outcome is not None
@@ -127,7 +135,7 @@ async def test_a_commit_leaves_out_what_the_switch_cannot_read_and_says_so(path:
 
 @requires_ovs
 @shared_loop
-async def test_deliveries_side_by_side_do_not_mix_up_their_errors(path: str):
+async def test_concurrent_deliveries_get_their_own_errors(path: str):
     async with connected(path) as connection:
         outcomes = await asyncio.gather(
             connection.deliver([flow(1), NONSENSE], flows.add),
@@ -144,7 +152,7 @@ async def test_deliveries_side_by_side_do_not_mix_up_their_errors(path: str):
 
 @requires_ovs
 @shared_loop
-async def test_a_burst_of_many_messages_both_ways(path: str):
+async def test_thousands_of_messages_in_both_directions(path: str):
     """Megabytes, so that every buffer on the way is full at times and messages arrive in pieces."""
     everything = [flow(number) for number in range(20_000)]
     async with connected(path) as connection:
@@ -157,13 +165,13 @@ async def test_a_burst_of_many_messages_both_ways(path: str):
 
 @requires_ovs
 @shared_loop
-async def test_a_refused_dump_is_an_error_for_the_one_who_asked(path: str):
+async def test_a_refused_dump_raises_an_error(path: str):
     async with connected(path) as connection:
         with pytest.raises(Exception, match="does not know what is asked for"):
             await anext(
                 connection.dump(lambda xid: messages.message(Type.MULTIPART_REQUEST, xid, b"\x77\x77" + bytes(6)))
             )
-        await connection.barrier()
+        await processed(connection)
 
 
 # ---- events
@@ -171,20 +179,20 @@ async def test_a_refused_dump_is_an_error_for_the_one_who_asked(path: str):
 
 @requires_ovs
 @shared_loop
-async def test_what_others_do_to_the_flows_is_told_and_what_we_do_is_not(path: str, running: Switch):
+async def test_flow_changes_by_other_clients_are_reported_and_our_own_are_not(path: str, running: Switch):
     async with connected(path) as connection:
         await connection.watch_flows()
         await connection.deliver([flow(1)], flows.add)
         await connection.commit([flow(2)], flows.add)
         await running.ofctl("add-flow", path, "table=9,priority=5,actions=drop")
-        (event,) = await told(connection, FlowUpdate)
+        (event,) = await reported(connection, FlowUpdate)
         theirs = flows.encode(Flow(9, 5, (), (), ""))
         assert isinstance(event, FlowUpdate)
         assert event.event is FlowEvent.ADDED
         assert event.flow is not None
         assert event.flow.key == theirs.key
         await running.ofctl("del-flows", path, "table=0")
-        assert {(event.event, event.flow.key) for event in await told(connection, FlowUpdate)} == {
+        assert {(event.event, event.flow.key) for event in await reported(connection, FlowUpdate)} == {
             (FlowEvent.REMOVED, flow(1).key),
             (FlowEvent.REMOVED, flow(2).key),
         }
@@ -192,66 +200,66 @@ async def test_what_others_do_to_the_flows_is_told_and_what_we_do_is_not(path: s
 
 @requires_ovs
 @shared_loop
-async def test_no_flow_is_told_of_any_more_once_nobody_watches(path: str, running: Switch):
+async def test_no_flow_is_reported_after_the_monitor_is_cancelled(path: str, running: Switch):
     async with connected(path) as connection:
         await connection.watch_flows()
         await connection.unwatch_flows()
         await running.ofctl("add-flow", path, "table=9,actions=drop")
         await running.ofctl("add-group", path, "group_id=1,type=select,bucket=bucket_id:0,actions=drop")
-        assert await told(connection, FlowUpdate, GroupsChanged) == [GroupsChanged()]
+        assert await reported(connection, FlowUpdate, GroupsChanged) == [GroupsChanged()]
 
 
 @requires_ovs
 @shared_loop
-async def test_what_others_do_to_the_groups_is_told_and_what_we_do_is_not(path: str, running: Switch):
+async def test_group_changes_by_other_clients_are_reported_and_our_own_are_not(path: str, running: Switch):
     ours = groups.encode(Group(1, (Bucket(0, (Output(1),)),), ""))
     async with connected(path) as connection:
         await connection.deliver([ours], groups.add)
         await connection.commit([ours], groups.modify)
         await running.ofctl("del-groups", path)
-        assert await told(connection, FlowUpdate, GroupsChanged) == [GroupsChanged()]
+        assert await reported(connection, FlowUpdate, GroupsChanged) == [GroupsChanged()]
 
 
 @requires_ovs
 @shared_loop
-async def test_ports_that_come_and_go(path: str, running: Switch):
+async def test_added_and_deleted_ports_are_reported(path: str, running: Switch):
     bridge = Path(path).stem
     async with connected(path) as connection:
         await running.vsctl("add-port", bridge, f"{bridge}p", "--", "set", "interface", f"{bridge}p", "type=internal")
-        seen: list[Event] = []
+        seen: list[SwitchEvent] = []
         while (PortChange.ADDED, f"{bridge}p") not in [(event.change, event.port.name) for event in seen]:
-            seen += await told(connection, PortStatus)
+            seen += await reported(connection, PortStatus)
         await running.vsctl("del-port", f"{bridge}p")
         while (PortChange.DELETED, f"{bridge}p") not in [(event.change, event.port.name) for event in seen]:
-            seen += await told(connection, PortStatus)
+            seen += await reported(connection, PortStatus)
 
 
 @requires_ovs
 @shared_loop
-async def test_a_packet_goes_out_through_the_tables_and_comes_back_with_its_reason(path: str):
+async def test_a_packet_out_passes_the_tables_and_returns_with_its_userdata(path: str):
     packet = bytes.fromhex("ffffffffffff 020000000001 88b5") + bytes(50)
     to_us = Flow(0, 1, match(ETH_TYPE(0x88B5)), (Set(reg(3)(7)), ToController(b"why")), "")
     async with connected(path) as connection:
         await connection.deliver([flows.encode(to_us)], flows.add)
         await connection.packet_out(packet, LOCAL_PORT, (Resubmit(0),))
-        (came,) = await told(connection, PacketIn)
+        (came,) = await reported(connection, PacketIn)
         assert (came.packet, came.userdata, came.in_port) == (packet, b"why", LOCAL_PORT)
         assert reg(3)(7) in came.metadata
 
 
 @requires_ovs
 @shared_loop
-async def test_a_packet_that_is_refused_is_a_complaint(path: str):
+async def test_a_refused_packet_out_is_an_event(path: str):
     async with connected(path) as connection:
         await connection.packet_out(bytes(60), LOCAL_PORT, (ToGroup(77),))
-        (complaint,) = await told(connection, Complaint)
-        assert "a group that is not there" in str(complaint.error)
+        (unclaimed,) = await reported(connection, UnclaimedError)
+        assert "a group that is not there" in str(unclaimed.error)
 
 
-# ---- the life of a connection
+# ---- connecting and losing the connection
 
 
-async def test_an_unreachable_socket_is_an_error_that_says_where_and_what_to_do(tmp_path: Path):
+async def test_a_missing_socket_is_an_error_with_its_path_and_a_hint(tmp_path: Path):
     with pytest.raises(SwitchUnreachableError, match=rf"{tmp_path}/br-int.mgmt: no such socket; start Open vSwitch"):
         async with connected(f"{tmp_path}/br-int.mgmt"):
             pass
@@ -259,7 +267,7 @@ async def test_an_unreachable_socket_is_an_error_that_says_where_and_what_to_do(
 
 @requires_ovs
 @shared_loop
-async def test_a_bridge_that_does_not_speak_our_version_is_an_error_that_says_what_to_do(running: Switch):
+async def test_a_bridge_without_openflow_1_5_is_an_error_with_a_hint(running: Switch):
     old = await new_bridge(running, "protocols=OpenFlow10,OpenFlow13")
     with pytest.raises(SwitchUnreachableError, match=r"does not speak OpenFlow 1.5; add it: ovs-vsctl set bridge"):
         async with connected(old):
@@ -271,11 +279,11 @@ async def test_a_switch_that_stops_ends_every_wait(switch: Switch):
     path = await new_bridge(switch)
     async with connected(path) as connection, asyncio.timeout(10):
         waiting = asyncio.create_task(connection.events())
-        await connection.barrier()
+        await processed(connection)
         await switch.stop_vswitchd()
         with pytest.raises(ConnectionLostError, match=rf"{path}: the connection was lost"):
             await waiting
-        for ask in (connection.barrier, connection.events, lambda: connection.deliver([flow(1)], flows.add)):
+        for ask in (lambda: processed(connection), connection.events, lambda: connection.deliver([flow(1)], flows.add)):
             with pytest.raises(ConnectionLostError, match=r"ovs-vswitchd has stopped, or the bridge was deleted"):
                 await ask()
 
@@ -288,7 +296,7 @@ async def test_a_switch_that_hangs_is_lost(switch: Switch):
         os.kill(pid, signal.SIGSTOP)
         try:
             with pytest.raises(ConnectionLostError, match=r"has not answered for 0\.05 s"):
-                await connection.barrier()
+                await processed(connection)
         finally:
             os.kill(pid, signal.SIGCONT)
 
@@ -297,14 +305,14 @@ async def test_a_switch_that_hangs_is_lost(switch: Switch):
 async def peer(
     path: Path, behave: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 ) -> AsyncIterator[str]:
-    """Somebody at a socket who behaves like this; what it raises is raised here."""
+    """A server at a socket with this behaviour; the exceptions that it raises are raised here."""
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await behave(reader, writer)
             ended.set_result(None)
-        except Exception as error:  # noqa: BLE001, whatever it is, the test shall see it
+        except Exception as error:  # noqa: BLE001 (any failure of the server must fail the test)
             ended.set_exception(error)
         finally:
             writer.close()
@@ -325,12 +333,12 @@ async def receive(reader: asyncio.StreamReader, kind: Type) -> tuple[messages.He
             return header, body
 
 
-async def test_a_quiet_peer_is_asked_for_an_echo_and_one_that_asks_is_answered(tmp_path: Path):
+async def test_a_silent_peer_gets_echo_requests_and_its_own_are_answered(tmp_path: Path):
     echoed = asyncio.Event()
 
     async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for byte in messages.hello(1) + messages.echo_request(42, b"are you there"):
-            writer.write(bytes([byte]))  # byte by byte: nobody promised whole messages
+            writer.write(bytes([byte]))  # byte by byte: a read may return a part of a message
             await writer.drain()
         header, body = await receive(reader, Type.ECHO_REPLY)
         assert (header.xid, body) == (42, b"are you there")
@@ -340,27 +348,27 @@ async def test_a_quiet_peer_is_asked_for_an_echo_and_one_that_asks_is_answered(t
         echoed.set()
         header, _ = await receive(reader, Type.BARRIER_REQUEST)
         writer.write(messages.message(Type.BARRIER_REPLY, header.xid))
-        await reader.read()  # until we hang up
+        await reader.read()  # until the connection ends
 
     async with peer(tmp_path / "s", behave) as path, connected(path, probe_interval=0.1) as connection:
         await echoed.wait()
-        await connection.barrier()
+        await processed(connection)
 
 
-async def test_a_peer_that_never_greets_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connections, "GREETING_PATIENCE", 0.05)
+async def test_a_peer_that_sends_no_hello_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connections, "HELLO_TIMEOUT", 0.05)
 
     async def behave(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
     async with peer(tmp_path / "s", behave) as path:
-        with pytest.raises(SwitchUnreachableError, match=rf"{path}: somebody listens but does not greet"):
+        with pytest.raises(SwitchUnreachableError, match=rf"{path}: the peer sent no OpenFlow hello within"):
             async with connected(path):
                 pass
 
 
 @pytest.mark.parametrize(
-    "nonsense",
+    "malformed",
     [
         bytes.fromhex("06 05 0004 00000001"),  # a message shorter than its header
         messages.message(Type.MULTIPART_REPLY, 0, b"\x00\x10" + bytes(6) + b"\xff" * 8),  # an update past its end
@@ -370,21 +378,21 @@ async def test_a_peer_that_never_greets_is_given_up(tmp_path: Path, monkeypatch:
         b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(0x3200),
     ],
 )
-async def test_a_peer_that_talks_nonsense_is_lost_and_not_believed(tmp_path: Path, nonsense: bytes):
+async def test_a_malformed_message_ends_the_connection(tmp_path: Path, malformed: bytes):
     async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(messages.hello(1))
         await receive(reader, Type.BARRIER_REQUEST)
-        writer.write(nonsense)
+        writer.write(malformed)
         await writer.drain()
         await reader.read()
 
     async with peer(tmp_path / "s", behave) as path, connected(path) as connection:
-        with pytest.raises(ConnectionLostError, match=r"what is no OpenFlow 1.5"):
-            await connection.barrier()
+        with pytest.raises(ConnectionLostError, match=r"something that is not OpenFlow 1.5"):
+            await processed(connection)
 
 
 async def test_a_slow_peer_slows_the_sender_down(tmp_path: Path):
-    """What it has not read does not pile up here: it stays unencoded."""
+    """Messages are not encoded further ahead than the peer reads."""
     read = asyncio.Event()
     encoded = 0
 
@@ -404,7 +412,7 @@ async def test_a_slow_peer_slows_the_sender_down(tmp_path: Path):
     async with peer(tmp_path / "s", behave) as path, connected(path) as connection:
         delivery = asyncio.create_task(connection.deliver([flow(1)] * many, add))
         before = -1
-        while encoded != before:  # until it stops by itself
+        while encoded != before:  # until back-pressure stops it
             before = encoded
             for _ in range(100):
                 await asyncio.sleep(0)
@@ -418,6 +426,6 @@ async def test_a_slow_peer_slows_the_sender_down(tmp_path: Path):
 async def test_closing_leaves_no_wait_behind(path: str):
     async with connected(path) as connection:
         waiting = asyncio.create_task(connection.events())
-        await connection.barrier()
+        await processed(connection)
     with pytest.raises(ConnectionLostError, match="it was closed"):
         await waiting

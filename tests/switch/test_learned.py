@@ -1,13 +1,13 @@
-"""Session affinity in a real switch: what it learns is neither healed away nor outlives its endpoint."""
+"""Session affinity in a real switch: learned flows survive audits, and go with their endpoint."""
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
 import pytest
+from installed_programs import installed
 
 from switches import Switch, requires_ovs, running_switch
 from windlass.model.families import Family
@@ -19,12 +19,16 @@ from windlass.pipeline import affinity
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import CLASSIFIER, L3_FORWARDING, NORMAL, POD_ZONE, SERVICE_LB
 from windlass.program import Kind, Owner, Part
-from windlass.switch import programs
-from windlass.switch.programs import InstalledProgram
+from windlass.switch import retirement
+from windlass.switch.connection import connected
+from windlass.switch.switch_events import GroupsChanged
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from windlass.switch.connection import OpenFlowConnection
+    from windlass.switch.programs import InstalledProgram
 
 pytestmark = [requires_ovs, pytest.mark.timeout(30)]
 
@@ -39,7 +43,7 @@ def endpoint(number: int) -> Endpoint:
 
 
 def web(*endpoints: int, local: tuple[int, ...] = (), seconds: int = HOURS) -> Part:
-    """With some that are local, it is served by those: policy Local."""
+    """If some endpoints are local, only these serve it, as with policy Local."""
     asked, other = (LOCAL_GROUP, GROUP) if local else (GROUP, LOCAL_GROUP)
     groups = {GROUP: _numbered(endpoints)} | ({LOCAL_GROUP: _numbered(local)} if local else {})
     flows = [
@@ -76,8 +80,8 @@ class Net:
         said = await self.switch.appctl("ovs-vswitchd", "ofproto/trace", "br-int", packet, "-generate")
         return said.partition("nat(dst=")[2].partition(":")[0]
 
-    async def remembered(self) -> dict[str, str]:
-        """Whom the switch remembers, each with its idle timeout."""
+    async def entries(self) -> dict[str, str]:
+        """The clients with an entry, and its idle timeout."""
         dump = await self.switch.ofctl("dump-flows", str(self.switch.management("br-int")), "table=42")
         lines = [line for line in dump.splitlines() if "nw_src=" in line]
         return {
@@ -91,24 +95,11 @@ async def network(folder: Path, part: Part) -> AsyncIterator[Net]:
     async with running_switch(folder) as switch:
         bridge = ("add-br", "br-int", "--", "set", "bridge", "br-int", "datapath_type=netdev", "fail_mode=secure")
         await switch.vsctl(*bridge)
-        async with kept_in(switch, part) as kept:
+        async with installed(str(switch.management("br-int")), {WEB: part}) as kept:
             yield Net(switch, kept)
 
 
-@asynccontextmanager
-async def kept_in(switch: Switch, part: Part) -> AsyncIterator[InstalledProgram]:
-    kept = InstalledProgram(str(switch.management("br-int")), {WEB: part})
-    keeper = asyncio.create_task(kept.keep())
-    try:
-        await kept.synced()
-        yield kept
-    finally:
-        keeper.cancel()
-        with suppress(asyncio.CancelledError):
-            await keeper
-
-
-async def test_clients_keep_their_endpoints_when_more_come_and_others_go(tmp_path: Path):
+async def test_clients_keep_their_endpoints_when_endpoints_are_added_and_removed(tmp_path: Path):
     clients = [f"172.16.9.{number}" for number in range(1, 31)]
     async with network(tmp_path, web(1, 2)) as net:
         before = {client: await net.asks(client) for client in clients}
@@ -134,37 +125,37 @@ async def test_clients_keep_their_endpoints_when_the_policy_changes(tmp_path: Pa
         assert {await net.asks(client) for client in clients} == {"172.16.1.1"}
 
         await net.kept.apply({WEB: web(2, 3)})
-        assert await net.remembered() == {}
+        assert await net.entries() == {}
 
 
-async def test_what_was_learned_is_no_drift(tmp_path: Path):
+async def test_learned_flows_are_not_drift(tmp_path: Path):
     async with network(tmp_path, web(1, 2)) as net:
         await net.asks("172.16.9.1")
         assert await net.kept.audit() == 0
-        assert await net.remembered() == {"172.16.9.1": str(HOURS)}
+        assert await net.entries() == {"172.16.9.1": str(HOURS)}
         assert net.kept.counters.drift_healed == 0
 
 
-async def test_it_outlives_the_agent(tmp_path: Path):
+async def test_learned_flows_outlive_the_agent(tmp_path: Path):
     async with network(tmp_path, web(1, 2)) as net:
         served = await net.asks("172.16.9.1")
-        async with kept_in(net.switch, web(1, 2, 3)):
-            assert await net.remembered() == {"172.16.9.1": str(HOURS)}
+        async with installed(net.kept.path, {WEB: web(1, 2, 3)}):
+            assert await net.entries() == {"172.16.9.1": str(HOURS)}
             assert await net.asks("172.16.9.1") == served
 
 
-async def test_it_goes_with_its_endpoint_and_with_its_service(tmp_path: Path):
+async def test_learned_flows_go_with_their_endpoint_and_their_service(tmp_path: Path):
     async with network(tmp_path, web(1)) as net:
         await net.asks("172.16.9.1")
         await net.kept.apply({WEB: web(2)})
-        assert await net.remembered() == {}
+        assert await net.entries() == {}
         assert await net.asks("172.16.9.1") == "172.16.1.2"
         await net.kept.apply({WEB: Part()})
-        assert await net.remembered() == {}
+        assert await net.entries() == {}
 
 
-async def test_what_may_be_idle_for_longer_than_a_flow_can_is_forgotten_by_us(tmp_path: Path):
-    """One whose time is over (0 seconds: at once), one that has a day, and one that the switch times itself."""
+async def test_entries_with_a_timeout_beyond_that_of_a_flow_are_deleted_by_the_agent(tmp_path: Path):
+    """An expired entry (0 seconds), one that has a day left, and one with an idle timeout of the switch."""
     async with network(tmp_path, web(1, seconds=86400)) as net:
         await net.asks("172.16.9.1")
         bridge = str(net.switch.management("br-int"))
@@ -172,22 +163,27 @@ async def test_what_may_be_idle_for_longer_than_a_flow_can_is_forgotten_by_us(tm
         for client, idle in (("172.16.9.2", 0), ("172.16.9.3", 60)):
             flow = f"table=42,cookie={of_zero_seconds},idle_timeout={idle},ip,nw_src={client},actions=drop"
             await net.switch.ofctl("add-flow", bridge, flow)
-        assert await net.kept.forget_idle() == 1
-        assert await net.remembered() == {"172.16.9.1": "", "172.16.9.3": "60"}
+        assert await net.kept.requests.forget_idle() == 1
+        assert await net.entries() == {"172.16.9.1": "", "172.16.9.3": "60"}
 
 
-async def test_who_was_forgotten_may_get_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Kubernetes promises a client nothing after the timeout, and its own tests want to see another endpoint then."""
-    monkeypatch.setattr(programs, "TURN_PAUSE", 0.01)
-    async with network(tmp_path, web(1, 2, 3, 4, seconds=1)) as net:
+async def test_after_its_entry_expires_a_client_may_get_a_different_endpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Kubernetes promises nothing after the timeout, and its own tests expect to see a different endpoint then."""
+    monkeypatch.setattr(retirement, "ROTATION_DELAY", 0.01)
+    async with network(tmp_path, web(1, 2, 3, 4, seconds=1)) as net, connected(net.kept.path) as watcher:
         served = {await net.asks("172.16.9.1")}
-        turns = 0
+        rotations = 0
         while len(served) == 1:
-            assert turns < 20, "always the same one"
-            sent = net.kept.counters.changes_sent
-            while net.kept.counters.changes_sent == sent:  # noqa: ASYNC110 - the switch forgets it, and we turn the group
-                await asyncio.sleep(0.05)
-            turns += 1
+            assert rotations < 20, "always the same endpoint"
+            await group_changed(watcher)  # the entry has expired, and the group was rotated
+            rotations += 1
             served.add(await net.asks("172.16.9.1"))
         assert await net.kept.audit() == 0
         assert net.kept.counters.drift_healed == 0
+
+
+async def group_changed(watcher: OpenFlowConnection) -> None:
+    while not any(isinstance(event, GroupsChanged) for event in await watcher.events()):
+        pass

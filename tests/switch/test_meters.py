@@ -1,14 +1,14 @@
-"""Meters in a real switch: in sync, tampered with, counted. `ovs-ofctl` and `ofproto/trace` say what is there."""
+"""Meters in a real switch: synced, tampered with, counted. `ovs-ofctl` and `ofproto/trace` show what is there."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from installed_programs import installed
 
 from switches import Switch, requires_ovs, running_switch
 from windlass.openflow import ofctl
@@ -17,10 +17,10 @@ from windlass.openflow.fields import ETH_TYPE, LOCAL_PORT
 from windlass.openflow.flows import Flow, Meter
 from windlass.openflow.matches import match
 from windlass.openflow.wire import flows
+from windlass.openflow.wire.packets import PacketIn
 from windlass.program import Kind, Owner, Part
 from windlass.switch.connection import connected
 from windlass.switch.packet_limits import PacketLimit
-from windlass.switch.programs import InstalledProgram
 
 pytestmark = [requires_ovs, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(60)]
 NODE = Owner(Kind.NODE, "node")
@@ -48,7 +48,7 @@ class Bridge:
         self.path = str(switch.management(name))
 
     async def meters(self) -> set[str]:
-        """In the words in which they were asked for."""
+        """In the text form of the Program's meters."""
         dump = (await self.switch.ofctl("dump-meters", self.path)).split("\n", 1)[1]
         found = re.findall(r"meter=(\d+) pktps burst stats bands=\ntype=drop rate=(\d+) burst_size=(\d+)", dump)
         return {ofctl.meter_text(Meter(int(number), int(rate), int(burst), "")) for number, rate, burst in found}
@@ -67,21 +67,6 @@ async def bridge(running: Switch, request: pytest.FixtureRequest) -> Bridge:
     return Bridge(running, name)
 
 
-@asynccontextmanager
-async def installed(
-    bridge: Bridge, program: Mapping[Owner, Part], **options: object
-) -> AsyncIterator[InstalledProgram]:
-    kept = InstalledProgram(bridge.path, program, **options)
-    keeper = asyncio.create_task(kept.keep())
-    try:
-        await kept.synced()
-        yield kept
-    finally:
-        keeper.cancel()
-        with suppress(asyncio.CancelledError):
-            await keeper
-
-
 def texts(*meters: Meter) -> set[str]:
     return set(map(ofctl.meter_text, meters))
 
@@ -92,7 +77,7 @@ async def test_a_sync_leaves_the_meters_of_the_program_and_no_others(bridge: Bri
         "meter=5,kbps,band=type=drop,rate=9",
     ):
         await bridge.switch.ofctl("add-meter", bridge.path, foreign)
-    async with installed(bridge, {NODE: Part((to_us(1),), meters=(limit(1), limit(2)))}) as kept:
+    async with installed(bridge.path, {NODE: Part((to_us(1),), meters=(limit(1), limit(2)))}) as kept:
         assert await bridge.meters() == texts(limit(1), limit(2))
         assert "meter=5" not in await bridge.switch.ofctl("dump-meters", bridge.path)
         await kept.apply({NODE: Part((to_us(1),), meters=(limit(1, burst=7),))})
@@ -101,23 +86,23 @@ async def test_a_sync_leaves_the_meters_of_the_program_and_no_others(bridge: Bri
 
 async def test_a_restart_with_the_same_meters_sends_nothing(bridge: Bridge):
     program = {NODE: Part((to_us(1),), meters=(limit(1),))}
-    async with installed(bridge, program):
+    async with installed(bridge.path, program):
         pass
-    async with installed(bridge, program) as kept:
+    async with installed(bridge.path, program) as kept:
         assert kept.counters.changes_sent == 0
         assert await bridge.meters() == texts(limit(1))
 
 
-async def test_meters_that_somebody_deletes_come_back_with_their_flows(bridge: Bridge):
-    """The datapath numbers meters anew: a flow that was not sent again would be limited by the other's meter."""
+async def test_meters_that_another_client_deletes_come_back_with_their_flows(bridge: Bridge):
+    """The datapath renumbers meters: a flow that was not sent again would be limited by a different meter."""
     program = {NODE: Part((to_us(1), to_us(2, 0x88B6)), meters=(limit(1), limit(2)))}
-    async with installed(bridge, program) as kept:
+    async with connected(bridge.path) as watcher, installed(bridge.path, program) as kept:
+        await watcher.watch_flows()
         before = await bridge.datapath_meter(0x88B5), await bridge.datapath_meter(0x88B6)
         await bridge.switch.ofctl("del-meters", bridge.path)
         await bridge.switch.ofctl("add-meter", bridge.path, "meter=9,pktps,band=type=drop,rate=9")
-        async with asyncio.timeout(20):
-            while await bridge.meters() != texts(limit(1), limit(2)) or not kept.counters.drift_healed:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)  # nothing else tells when it is healed
+        while await bridge.meters() != texts(limit(1), limit(2)) or not kept.counters.drift_healed:
+            await watcher.events()  # a repair is a change, too
         await kept.audit()
         after = await bridge.datapath_meter(0x88B5), await bridge.datapath_meter(0x88B6)
         assert len(set(before)) == len(set(after)) == 2
@@ -125,41 +110,53 @@ async def test_meters_that_somebody_deletes_come_back_with_their_flows(bridge: B
 
 
 async def test_packets_beyond_a_meter_are_counted_and_do_not_reach_us(bridge: Bridge):
-    came = 0
+    came: asyncio.Queue[PacketIn] = asyncio.Queue()
 
-    def count(_: object) -> None:
-        nonlocal came
-        came += 1
+    def on_event(event: object) -> None:
+        if isinstance(event, PacketIn):
+            came.put_nowait(event)
 
-    async with installed(bridge, {NODE: Part((to_us(1),), meters=(limit(1),))}, on_event=count) as kept:
-        before = came
+    async with installed(bridge.path, {NODE: Part((to_us(1),), meters=(limit(1),))}, on_event=on_event) as kept:
         for _ in range(200):
-            await kept.packet_out(FRAME, LOCAL_PORT, (Resubmit(0),))
+            await kept.requests.packet_out(FRAME, LOCAL_PORT, (Resubmit(0),))
         suppressed = await kept.packets_suppressed()
         assert 0 < suppressed < 200
-        async with asyncio.timeout(20):
-            while came - before < 200 - suppressed:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        assert suppressed + came - before == 200
+        for _ in range(200 - suppressed):
+            await came.get()
         assert await kept.packets_suppressed() == suppressed
+        assert came.empty()
+
+
+class ObservedLimit(PacketLimit):
+    """Tells when a number of packets has arrived, whether they were admitted or not."""
+
+    def __init__(self, per_second: float, expected: int) -> None:
+        super().__init__(per_second)
+        self.all_arrived = asyncio.Event()
+        self._missing = expected
+
+    def admits(self) -> bool:
+        self._missing -= 1
+        if not self._missing:
+            self.all_arrived.set()
+        return super().admits()
 
 
 async def test_without_meters_the_agent_itself_limits_packets(bridge: Bridge):
-    limit = PacketLimit(10)
+    limit = ObservedLimit(10, expected=50)
     async with connected(bridge.path, limit=limit) as connection:
         await connection.deliver([flows.encode(to_us())], flows.add)
         for _ in range(50):
             await connection.packet_out(FRAME, LOCAL_PORT, (Resubmit(0),))
-        async with asyncio.timeout(20):
-            while len(connection._events) + limit.refused < 50:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        assert limit.refused > 0
-        assert len(await connection.events()) >= 10
+        await limit.all_arrived.wait()
+        came = [event for event in await connection.events() if isinstance(event, PacketIn)]
+        assert len(came) >= 10
+        assert len(came) + limit.refused == 50
 
 
 async def test_a_switch_that_refuses_a_meter_works_without_it(bridge: Bridge):
-    reserved = 0xFFFF0005  # as good as any that this switch refuses
-    async with installed(bridge, {NODE: Part((to_us(reserved),), meters=(limit(reserved),))}) as kept:
+    reserved = 0xFFFF0005  # a number that this switch refuses
+    async with installed(bridge.path, {NODE: Part((to_us(reserved),), meters=(limit(reserved),))}) as kept:
         assert await bridge.meters() == set()
         assert await kept.audit() == 0, "nothing is drift"
         assert f"meter_id={reserved}" in await bridge.switch.ofctl("dump-flows", bridge.path)

@@ -1,4 +1,4 @@
-"""Packets that match a flow of a real switch are counted, also when the flow is added again."""
+"""Packets that match a flow of a real switch are counted, also after the flow was added again."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ COUNTED, OTHER = (
 PACKET = "02000000000102000000000208004500001400000000401166d70a0000030a000001"  # IPv4 from 10.0.0.3 to 10.0.0.1
 
 
-async def test_a_total_never_falls(tmp_path: Path):
+async def test_a_total_grows_also_after_the_flow_was_added_again(tmp_path: Path):
     counts = PacketCounts({"counted": COUNTED, "other": OTHER})
     async with running_switch(tmp_path) as switch:
         bridge = ("add-br", "br-int", "--", "set", "bridge", "br-int", "datapath_type=netdev", "fail_mode=secure")
         await switch.vsctl(*bridge)
         management = str(switch.management("br-int"))
         kept = InstalledProgram(management, {OWNER: Part((COUNTED, OTHER))})
-        await kept.count(counts)
+        await kept.requests.count(counts)
         assert counts.totals == {"counted": 0, "other": 0}, "the switch is away"
         keeper = asyncio.create_task(kept.keep())
         try:
             await kept.synced()
             await _send(switch, management, 3)
-            await kept.count(counts)
-            await kept.count(counts)
+            await kept.requests.count(counts)
+            await kept.requests.count(counts)
             assert counts.totals == {"counted": 3, "other": 0}
             await kept.apply({OWNER: Part((OTHER,))})
             await kept.apply({OWNER: Part((COUNTED, OTHER))})
             await _send(switch, management, 2)
-            await kept.count(counts)
+            await kept.requests.count(counts)
             assert counts.totals == {"counted": 5, "other": 0}
         finally:
             keeper.cancel()

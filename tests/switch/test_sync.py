@@ -1,14 +1,15 @@
-"""A Program in a real switch: in sync, changed, tampered with, restarted. `ovs-ofctl` says what is really there."""
+"""A Program in a real switch: synced, changed, tampered with, restarted. `ovs-ofctl` shows what the switch holds."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
+from installed_programs import installed
 
 from switches import Switch, requires_ovs, running_switch
 from windlass.openflow import ofctl
@@ -20,15 +21,15 @@ from windlass.openflow.wire import flows as wire
 from windlass.openflow.wire.monitors import FlowUpdate
 from windlass.openflow.wire.packets import PacketIn
 from windlass.program import NOTHING, Kind, Owner, Part
-from windlass.switch import programs
+from windlass.switch import retirement
 from windlass.switch.connection import connected
 from windlass.switch.programs import InstalledProgram
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
-    from windlass.switch.connection import Connection
+    from windlass.switch.connection import OpenFlowConnection
 
 pytestmark = [requires_ovs, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(30)]
 
@@ -44,8 +45,8 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Swi
 
 
 @pytest.fixture(autouse=True)
-def groups_go_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "GROUP_STAYS", 0.0)
+def groups_are_deleted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retirement, "GROUP_STAYS", 0.0)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -54,7 +55,7 @@ async def bridge(running: Switch) -> Bridge:
 
 
 class Bridge:
-    """A bridge as seen by somebody who is not the agent."""
+    """A bridge as another client than the agent sees it."""
 
     def __init__(self, switch: Switch, name: str) -> None:
         self.switch = switch
@@ -70,7 +71,7 @@ class Bridge:
         return await self.switch.ofctl(command, self.path, *arguments)
 
     async def holds(self, program: Mapping[Owner, Part], folder: Path) -> bool:
-        """Compared by `ovs-ofctl`, from the text form: another way than the one by which flows came here."""
+        """Compared by `ovs-ofctl` in text form, which is independent of the encoding by which flows were installed."""
         texts = [ofctl.flow_text(flow, wire.encode(flow).cookie) for part in program.values() for flow in part.flows]
         file = folder / "flows.txt"
         file.write_text("\n".join(texts))
@@ -85,22 +86,6 @@ class Bridge:
         return {int(line.partition("group_id=")[2].partition(",")[0]) for line in dumped.splitlines()[1:]} == groups
 
 
-@asynccontextmanager
-async def installed(
-    bridge: Bridge, program: Mapping[Owner, Part], **options: Callable
-) -> AsyncIterator[InstalledProgram]:
-    """The agent's part: a Program that is kept in the bridge."""
-    kept = InstalledProgram(bridge.path, program, **options)
-    keeper = asyncio.create_task(kept.keep())
-    try:
-        await kept.synced()
-        yield kept
-    finally:
-        keeper.cancel()
-        with suppress(asyncio.CancelledError):
-            await keeper
-
-
 def flow(value: int, port: int = 1, *, table: int = 0) -> Flow:
     return Flow(table, 100, match(reg(0)(value)), (Output(port),), f"for {value}")
 
@@ -113,55 +98,57 @@ def service(number: int, *endpoints: int) -> Part:
     )
 
 
-NONSENSE = Flow(0, 100, (TCP_DST(80),), (Output(1),), "a TCP port, but not of TCP")
-DANGLING = Flow(0, 100, match(reg(0)(99)), (ToGroup(77),), "its group is nobody's")
+NONSENSE = Flow(0, 100, (TCP_DST(80),), (Output(1),), "a TCP port without TCP")
+DANGLING = Flow(0, 100, match(reg(0)(99)), (ToGroup(77),), "its group does not exist")
 
 
 # ---- sync
 
 
-async def test_the_first_sync_leaves_what_the_program_says_and_nothing_else(bridge: Bridge, tmp_path: Path):
+async def test_the_first_sync_leaves_the_program_and_nothing_else(bridge: Bridge, tmp_path: Path):
     await bridge.ofctl("add-group", "group_id=1,type=all,bucket=output:9")
     await bridge.ofctl("add-group", "group_id=8,type=select,bucket=bucket_id:0,actions=output:9")
     await bridge.ofctl("add-flow", "table=3,ip,nw_dst=10.0.0.1,actions=group:8")
-    await bridge.ofctl("add-flow", "table=0,priority=100,reg0=1,actions=drop")  # ours, with other actions
+    await bridge.ofctl(
+        "add-flow", "table=0,priority=100,reg0=1,actions=drop"
+    )  # a flow of the Program with different actions
     program = {WEB: Part((flow(1), flow(2))), DNS: service(1, 1, 2)}
-    async with installed(bridge, program) as kept:
+    async with installed(bridge.path, program) as kept:
         await kept.settled()
         assert await bridge.holds(program, tmp_path)
         assert kept.problems == ()
-        assert kept.counters.changes_sent == 6  # group 1 and 8, three flows of ours, one of theirs
+        assert kept.counters.changes_sent == 6  # groups 1 and 8, three flows of the Program, one foreign flow
 
 
 async def test_a_restart_with_the_same_state_sends_nothing(bridge: Bridge, tmp_path: Path):
     many = {Owner(Kind.POD, f"pod-{number}"): Part((flow(number),)) for number in range(2000)}
     program = {**many, DNS: service(1, 1, 2), API: service(2, 3)}
-    async with installed(bridge, program) as before:
+    async with installed(bridge.path, program) as before:
         assert before.counters.changes_sent == 2004
-    async with installed(bridge, program) as after:
+    async with installed(bridge.path, program) as after:
         assert after.counters.changes_sent == 0
         assert await after.audit() == 0
         assert await bridge.holds(program, tmp_path)
 
 
-async def test_a_restart_with_another_state_sends_the_difference(bridge: Bridge, tmp_path: Path):
-    async with installed(bridge, {WEB: Part((flow(1), flow(2), flow(3))), DNS: service(1, 1)}):
+async def test_a_restart_with_a_different_state_sends_the_difference(bridge: Bridge, tmp_path: Path):
+    async with installed(bridge.path, {WEB: Part((flow(1), flow(2), flow(3))), DNS: service(1, 1)}):
         pass
     program = {WEB: Part((flow(1), flow(2, port=2), flow(4))), API: service(2, 1)}
-    async with installed(bridge, program) as after:
+    async with installed(bridge.path, program) as after:
         await after.settled()
         assert await bridge.holds(program, tmp_path)
-        assert after.counters.changes_sent == 3 + 4  # changed, new and gone; flow and group twice
+        assert (
+            after.counters.changes_sent == 3 + 4
+        )  # flows changed, added, deleted; a flow and a group added, both deleted
 
 
 # ---- changes
 
 
-async def test_a_change_sends_what_differs_of_its_owners_and_is_there_when_the_call_returns(
-    bridge: Bridge, tmp_path: Path
-):
+async def test_a_change_sends_only_differences_and_is_installed_when_the_call_returns(bridge: Bridge, tmp_path: Path):
     program = {WEB: Part((flow(1), flow(2))), DNS: service(1, 1, 2)}
-    async with installed(bridge, program) as kept:
+    async with installed(bridge.path, program) as kept:
         before = kept.counters.changes_sent
         await kept.apply({WEB: Part((flow(1), flow(2, port=7)))})
         assert kept.counters.changes_sent - before == 1
@@ -178,52 +165,52 @@ async def test_a_change_sends_what_differs_of_its_owners_and_is_there_when_the_c
         assert kept.counters.drift_healed == 0
 
 
-async def test_a_group_outlives_its_flows_for_packets_that_are_on_their_way(
+async def test_a_group_stays_for_a_while_after_its_flows_are_deleted(
     bridge: Bridge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """The datapath follows a moment later: without the group it would drop them."""
-    monkeypatch.setattr(programs, "GROUP_STAYS", 3600.0)
-    async with installed(bridge, {DNS: service(1, 1), API: service(2, 1)}) as kept:
+    """The datapath uses cached flows a little longer: without the group it would drop their packets."""
+    monkeypatch.setattr(retirement, "GROUP_STAYS", 3600.0)
+    async with installed(bridge.path, {DNS: service(1, 1), API: service(2, 1)}) as kept:
         await kept.apply({DNS: NOTHING})
         assert await bridge.holds({API: service(2, 1), DNS: Part(groups=service(1, 1).groups)}, tmp_path)
         assert await kept.audit() == 0
-        await kept.apply({DNS: service(1, 2)})  # and it can be had again, changed
+        await kept.apply({DNS: service(1, 2)})  # it can be requested again, changed
         assert await bridge.holds({API: service(2, 1), DNS: service(1, 2)}, tmp_path)
 
 
-async def test_a_group_that_is_wanted_again_does_not_go(bridge: Bridge, tmp_path: Path):
-    async with installed(bridge, {DNS: service(1, 1)}) as kept:
+async def test_a_group_that_is_requested_again_is_not_deleted(bridge: Bridge, tmp_path: Path):
+    async with installed(bridge.path, {DNS: service(1, 1)}) as kept:
         await kept.apply({DNS: NOTHING})
         await kept.apply({API: service(1, 1)})
         await kept.settled()
         assert await bridge.holds({API: service(1, 1)}, tmp_path)
 
 
-async def test_packets_never_meet_a_part_of_a_change(bridge: Bridge):
-    """Somebody who watches sees the flows of one change in one event, in one version of the tables."""
-    async with installed(bridge, {WEB: Part((flow(1), flow(2)))}) as kept, connected(bridge.path) as watcher:
+async def test_a_change_becomes_visible_as_a_whole(bridge: Bridge):
+    """A flow monitor reports all flows of one change at once."""
+    async with installed(bridge.path, {WEB: Part((flow(1), flow(2)))}) as kept, connected(bridge.path) as watcher:
         await watcher.watch_flows()
         await kept.apply({WEB: Part((flow(1, port=2), flow(3))), DNS: service(1, 1)})
-        told = [event for event in await watcher.events() if isinstance(event, FlowUpdate)]
-        assert {event.flow.key for event in told} == {
+        updates = [event for event in await watcher.events() if isinstance(event, FlowUpdate)]
+        assert {event.flow.key for event in updates} == {
             wire.encode(each).key for each in (flow(1), flow(2), flow(3), *service(1, 1).flows)
         }
 
 
-async def test_what_a_new_owner_has_taken_over_does_not_go_with_the_old_one(bridge: Bridge, tmp_path: Path):
-    async with installed(bridge, {WEB: Part((flow(1),))}) as kept:
+async def test_a_flow_that_a_new_owner_requests_stays_when_the_old_owner_goes(bridge: Bridge, tmp_path: Path):
+    async with installed(bridge.path, {WEB: Part((flow(1),))}) as kept:
         await kept.apply({API: Part((flow(1),))})
         await kept.apply({WEB: NOTHING})
         assert await bridge.holds({API: Part((flow(1),))}, tmp_path)
 
 
 @pytest.mark.parametrize("first", [True, False])
-async def test_what_two_ask_for_stays_until_both_are_gone(bridge: Bridge, tmp_path: Path, *, first: bool):
-    """Whichever goes first, and whether they asked from the beginning or later."""
+async def test_a_flow_of_two_owners_stays_until_both_are_gone(bridge: Bridge, tmp_path: Path, *, first: bool):
+    """Whichever goes first, and whether they requested it from the start or later."""
     going, staying = (WEB, API) if first else (API, WEB)
     both = {WEB: Part((flow(1), flow(2))), API: Part((flow(1), flow(3)))}
     for begin, later in ((both, {}), ({}, both), ({WEB: both[WEB]}, {API: both[API]})):
-        async with installed(bridge, begin) as kept:
+        async with installed(bridge.path, begin) as kept:
             await kept.apply(later)
             await kept.apply({going: NOTHING})
             assert await bridge.holds({staying: both[staying]}, tmp_path)
@@ -231,8 +218,8 @@ async def test_what_two_ask_for_stays_until_both_are_gone(bridge: Bridge, tmp_pa
             assert await bridge.holds({}, tmp_path)
 
 
-async def test_of_two_who_disagree_the_last_has_it_his_way_as_long_as_he_asks(bridge: Bridge, tmp_path: Path):
-    async with installed(bridge, {WEB: Part((flow(1, port=1),))}) as kept:
+async def test_the_last_owner_to_request_a_flow_decides_its_actions(bridge: Bridge, tmp_path: Path):
+    async with installed(bridge.path, {WEB: Part((flow(1, port=1),))}) as kept:
         await kept.apply({API: Part((flow(1, port=2),)), DNS: Part((flow(1, port=3), flow(2)))})
         assert await bridge.holds({DNS: Part((flow(1, port=3), flow(2)))}, tmp_path)
         await kept.apply({DNS: Part((flow(2),))})
@@ -243,18 +230,18 @@ async def test_of_two_who_disagree_the_last_has_it_his_way_as_long_as_he_asks(br
         assert await bridge.holds({DNS: Part((flow(2),))}, tmp_path)
 
 
-async def test_changes_side_by_side(bridge: Bridge, tmp_path: Path):
+async def test_concurrent_changes_are_all_installed(bridge: Bridge, tmp_path: Path):
     owners = {Owner(Kind.POD, f"pod-{number}"): Part((flow(number),)) for number in range(50)}
-    async with installed(bridge, {}) as kept:
+    async with installed(bridge.path, {}) as kept:
         await asyncio.gather(*(kept.apply({owner: part}) for owner, part in owners.items()))
         assert await bridge.holds(owners, tmp_path)
 
 
-# ---- what the switch refuses
+# ---- refusals
 
 
-async def test_a_refused_flow_is_a_problem_and_the_others_get_in(bridge: Bridge, tmp_path: Path):
-    async with installed(bridge, {WEB: Part((flow(1), NONSENSE)), DNS: Part((flow(2),))}) as kept:
+async def test_a_refused_flow_is_a_problem_and_the_others_are_installed(bridge: Bridge, tmp_path: Path):
+    async with installed(bridge.path, {WEB: Part((flow(1), NONSENSE)), DNS: Part((flow(2),))}) as kept:
         assert await bridge.holds({WEB: Part((flow(1),)), DNS: Part((flow(2),))}, tmp_path)
         (problem,) = kept.problems
         assert str(problem) == (
@@ -266,8 +253,8 @@ async def test_a_refused_flow_is_a_problem_and_the_others_get_in(bridge: Bridge,
 
 
 @pytest.mark.parametrize("bad", [NONSENSE, DANGLING], ids=["cannot be read", "cannot be done"])
-async def test_a_change_with_a_refused_flow_brings_in_the_rest_of_it(bridge: Bridge, tmp_path: Path, bad: Flow):
-    async with installed(bridge, {WEB: Part((flow(1),))}) as kept:
+async def test_a_change_with_a_refused_flow_installs_the_rest(bridge: Bridge, tmp_path: Path, bad: Flow):
+    async with installed(bridge.path, {WEB: Part((flow(1),))}) as kept:
         await kept.apply({WEB: Part((flow(1, port=5), bad, flow(2))), DNS: service(1, 1)})
         assert [problem.what for problem in kept.problems] == [bad]
         assert await bridge.holds({WEB: Part((flow(1, port=5), flow(2))), DNS: service(1, 1)}, tmp_path)
@@ -276,8 +263,8 @@ async def test_a_change_with_a_refused_flow_brings_in_the_rest_of_it(bridge: Bri
         assert await bridge.holds({DNS: service(1, 1)}, tmp_path)
 
 
-async def test_what_was_refused_is_tried_again_by_an_audit(bridge: Bridge, tmp_path: Path):
-    async with installed(bridge, {WEB: Part((DANGLING,))}) as kept:
+async def test_an_audit_retries_refused_flows(bridge: Bridge, tmp_path: Path):
+    async with installed(bridge.path, {WEB: Part((DANGLING,))}) as kept:
         assert [problem.owner for problem in kept.problems] == [WEB]
         group = Group(77, (Bucket(0, (Output(1),)),), "late")
         await kept.apply({DNS: Part((), (group,))})
@@ -286,11 +273,9 @@ async def test_what_was_refused_is_tried_again_by_an_audit(bridge: Bridge, tmp_p
         assert await bridge.holds({WEB: Part((DANGLING,)), DNS: Part((), (group,))}, tmp_path)
 
 
-async def test_a_group_beyond_what_a_switch_can_describe_is_a_problem_and_keeps_its_buckets(
-    bridge: Bridge, tmp_path: Path
-):
+async def test_a_group_that_is_too_large_is_a_problem_and_keeps_its_former_buckets(bridge: Bridge, tmp_path: Path):
     program = {WEB: service(1, 1, 2)}
-    async with installed(bridge, program) as kept:
+    async with installed(bridge.path, program) as kept:
         await kept.apply({WEB: service(1, *range(2000))})
         assert ["Spread them over several groups" in str(problem) for problem in kept.problems] == [True]
         assert await bridge.holds(program, tmp_path)
@@ -298,11 +283,11 @@ async def test_a_group_beyond_what_a_switch_can_describe_is_a_problem_and_keeps_
         assert kept.problems == ()
 
 
-# ---- what others do
+# ---- changes by other clients
 
 
-async def healed(bridge: Bridge, program: Mapping[Owner, Part], folder: Path, watcher: Connection) -> None:
-    """Until the bridge is as the Program says; looks whenever something changes, for healing is a change, too."""
+async def repaired(bridge: Bridge, program: Mapping[Owner, Part], folder: Path, watcher: OpenFlowConnection) -> None:
+    """Returns when the bridge holds the Program; compares again after each change, because a repair is a change."""
     while not await bridge.holds(program, folder):
         await watcher.events()
 
@@ -320,33 +305,35 @@ async def healed(bridge: Bridge, program: Mapping[Owner, Part], folder: Path, wa
         ("add-group", "group_id=5,type=select,bucket=bucket_id:0,actions=output:9", 1),
     ],
 )
-async def test_drift_is_healed_at_once(bridge: Bridge, tmp_path: Path, command: str, argument: str, drift: int):
+async def test_changes_by_other_clients_are_reverted_at_once(
+    bridge: Bridge, tmp_path: Path, command: str, argument: str, drift: int
+):
     program = {WEB: Part((flow(1), flow(2))), DNS: service(1, 1, 2)}
-    async with connected(bridge.path) as watcher, installed(bridge, program) as kept:
+    async with connected(bridge.path) as watcher, installed(bridge.path, program) as kept:
         await watcher.watch_flows()
         await bridge.ofctl(command, *filter(None, [argument]))
-        await healed(bridge, program, tmp_path, watcher)
+        await repaired(bridge, program, tmp_path, watcher)
         assert await kept.audit() == 0
         assert kept.counters.drift_healed == drift
 
 
-async def test_a_flood_of_foreign_flows_is_healed(bridge: Bridge, tmp_path: Path):
+async def test_thousands_of_foreign_flows_are_deleted(bridge: Bridge, tmp_path: Path):
     program = {WEB: Part((flow(1),)), DNS: service(1, 1)}
     theirs = tmp_path / "theirs.txt"
     theirs.write_text("".join(f"table=8,reg2={number},actions=drop\n" for number in range(3000)))
-    async with connected(bridge.path) as watcher, installed(bridge, program) as kept:
+    async with connected(bridge.path) as watcher, installed(bridge.path, program) as kept:
         await watcher.watch_flows()
         await bridge.switch.ofctl("--bundle", "add-flows", bridge.path, str(theirs))
-        await healed(bridge, program, tmp_path, watcher)
+        await repaired(bridge, program, tmp_path, watcher)
         assert await kept.audit() == 0
         assert kept.counters.drift_healed == 3000
 
 
-async def test_an_audit_finds_what_nobody_told_of(bridge: Bridge, tmp_path: Path):
+async def test_an_audit_finds_changes_that_no_monitor_reported(bridge: Bridge, tmp_path: Path):
     """As on a switch without flow monitors."""
     program = {WEB: Part((flow(1), flow(2)))}
-    async with installed(bridge, program) as kept:
-        connection = kept._connection
+    async with installed(bridge.path, program) as kept:
+        connection = kept.requests.connection
         assert connection is not None
         await connection.unwatch_flows()
         await bridge.ofctl("add-flow", "table=9,actions=normal")
@@ -356,17 +343,17 @@ async def test_an_audit_finds_what_nobody_told_of(bridge: Bridge, tmp_path: Path
         assert await bridge.holds(program, tmp_path)
 
 
-async def test_our_own_changes_are_no_drift(bridge: Bridge):
-    async with installed(bridge, {}) as kept:
+async def test_our_own_changes_are_not_drift(bridge: Bridge):
+    async with installed(bridge.path, {}) as kept:
         for number in range(20):
             await kept.apply({WEB: Part((flow(number),)), DNS: service(1, number)})
         assert await kept.audit() == 0
         assert kept.counters.drift_healed == 0
 
 
-async def test_changes_go_on_during_an_audit_and_are_no_drift(bridge: Bridge, tmp_path: Path):
+async def test_changes_during_an_audit_are_not_drift(bridge: Bridge, tmp_path: Path):
     many = Part(tuple(flow(number) for number in range(3000)))
-    async with installed(bridge, {WEB: many}) as kept:
+    async with installed(bridge.path, {WEB: many}) as kept:
         audits = asyncio.gather(*(kept.audit() for _ in range(5)))
         changes = 0
         while not audits.done():
@@ -380,13 +367,13 @@ async def test_changes_go_on_during_an_audit_and_are_no_drift(bridge: Bridge, tm
         )
 
 
-# ---- what befalls the switch
+# ---- restarts and losses
 
 
-async def test_a_restarted_switch_is_filled_again_and_what_was_asked_meanwhile_is_in_it(tmp_path: Path):
+async def test_a_restarted_switch_gets_the_program_with_changes_made_meanwhile(tmp_path: Path):
     async with running_switch(tmp_path) as switch:
         bridge = await Bridge.new(switch)
-        async with installed(bridge, {WEB: Part((flow(1),)), DNS: service(1, 1)}) as kept:
+        async with installed(bridge.path, {WEB: Part((flow(1),)), DNS: service(1, 1)}) as kept:
             await switch.stop_vswitchd()
             change = asyncio.create_task(kept.apply({WEB: Part((flow(2),)), API: service(2, 1)}))
             await switch.start_vswitchd()
@@ -395,7 +382,7 @@ async def test_a_restarted_switch_is_filled_again_and_what_was_asked_meanwhile_i
             assert await bridge.holds({WEB: Part((flow(2),)), DNS: service(1, 1), API: service(2, 1)}, tmp_path)
 
 
-async def test_a_switch_that_comes_later_is_awaited(tmp_path: Path):
+async def test_a_switch_that_starts_later_gets_the_program(tmp_path: Path):
     async with running_switch(tmp_path) as switch:
         later = Bridge(switch, "later")
         kept = InstalledProgram(later.path, {WEB: Part((flow(1),))})
@@ -413,10 +400,10 @@ async def test_a_switch_that_comes_later_is_awaited(tmp_path: Path):
         await asyncio.wait([keeper])
 
 
-async def test_a_change_that_is_given_up_half_way_is_made_whole_by_a_new_sync(bridge: Bridge, tmp_path: Path):
-    async with installed(bridge, {WEB: Part((flow(1),))}) as kept:
+async def test_a_sync_completes_a_change_that_was_cancelled_half_way(bridge: Bridge, tmp_path: Path):
+    async with installed(bridge.path, {WEB: Part((flow(1),))}) as kept:
         change = asyncio.create_task(kept.apply({WEB: Part(tuple(flow(number) for number in range(3000)))}))
-        await asyncio.sleep(0)  # it is under way
+        await asyncio.sleep(0)  # the change has started
         change.cancel()
         with suppress(asyncio.CancelledError):
             await change
@@ -429,15 +416,15 @@ async def test_a_change_that_is_given_up_half_way_is_made_whole_by_a_new_sync(br
 # ---- events for the agent
 
 
-async def test_packets_go_to_the_one_who_asked_for_them_and_back(bridge: Bridge):
+async def test_packets_to_the_controller_arrive_as_events(bridge: Bridge):
     came: asyncio.Queue[PacketIn] = asyncio.Queue()
-    to_us = Flow(0, 1, match(ETH_TYPE(0x88B5)), (ToController(b"why"),), "for us")
+    to_us = Flow(0, 1, match(ETH_TYPE(0x88B5)), (ToController(b"why"),), "to the controller")
 
     def on_event(event: object) -> None:
         if isinstance(event, PacketIn):
             came.put_nowait(event)
 
-    async with installed(bridge, {WEB: Part((to_us,))}, on_event=on_event) as kept:
+    async with installed(bridge.path, {WEB: Part((to_us,))}, on_event=on_event) as kept:
         packet = bytes.fromhex("ffffffffffff 020000000001 88b5") + bytes(50)
-        await kept.packet_out(packet, LOCAL_PORT, (Resubmit(0),))
+        await kept.requests.packet_out(packet, LOCAL_PORT, (Resubmit(0),))
         assert (await came.get()).userdata == b"why"

@@ -51,7 +51,7 @@ PROGRAM = {
 @asynccontextmanager
 async def tunnelling(switch: Switch) -> AsyncIterator[tuple[InstalledProgram, Tunnels]]:
     kept = InstalledProgram(str(switch.management("br-int")), PROGRAM)
-    tunnels = Tunnels(kept.packet_out)
+    tunnels = Tunnels(kept.requests.packet_out)
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(kept.keep()), tasks.create_task(tunnels.keep())]
         await kept.synced()

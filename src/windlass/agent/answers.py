@@ -9,8 +9,8 @@ from windlass.openflow.actions import Output
 from windlass.openflow.fields import LOCAL_PORT
 from windlass.openflow.wire.packets import PacketIn
 from windlass.pipeline.rejects import REJECT
-from windlass.switch.programs import InstalledProgram
 from windlass.switch.rejections import rejection
+from windlass.switch.requests import SwitchRequests
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Answers:
         self.rejects = Rejects()
         self._under_way: set[asyncio.Task[None]] = set()
 
-    def give(self, packet: PacketIn, switch: InstalledProgram) -> None:
+    def give(self, packet: PacketIn, switch: SwitchRequests) -> None:
         """If it is a packet to be rejected. How often is limited in the switch and where packets come in."""
         if packet.userdata != REJECT or packet.in_port is None:
             return

@@ -20,7 +20,7 @@ from windlass.openflow.wire.packets import PacketIn
 from windlass.openflow.wire.ports import PortStatus
 from windlass.pipeline.datapaths import datapath_of, violations
 from windlass.program import AnyPart, Kind, Owner, Program, changed_owners, owners, part
-from windlass.switch.connection import ConnectionLostError
+from windlass.switch.message_streams import ConnectionLostError
 from windlass.switch.packet_counts import PacketCounts
 from windlass.switch.programs import Counters, InstalledProgram
 from windlass.switch.streams import SwitchUnreachableError
@@ -101,7 +101,7 @@ class Switch:
         """Compares all that the switch holds; and ends what it learned by itself, where it cannot do so in time."""
         if self._installed:
             await self._installed.audit()
-            await self._installed.forget_idle()
+            await self._installed.requests.forget_idle()
 
     async def count_suppressed(self) -> None:
         """Brings `rejects` up to date with what the switch has counted."""
@@ -110,18 +110,18 @@ class Switch:
 
     async def count(self, counts: PacketCounts) -> None:
         if self._installed:
-            await self._installed.count(counts)
+            await self._installed.requests.count(counts)
 
     async def packet_out(self, packet: bytes, in_port: int, does: Actions) -> None:
         if self._installed:
-            await self._installed.packet_out(packet, in_port, does)
+            await self._installed.requests.packet_out(packet, in_port, does)
 
     async def forget(self, stale: Sequence[Flush]) -> bool:
         """Has the switch forget connections; False if it is away."""
         if self._installed is None:
             return False
         try:
-            refusal = await self._installed.forget_connections(stale)
+            refusal = await self._installed.requests.forget_connections(stale)
         except ConnectionLostError:
             return False
         self._report(Area.CONNECTIONS, [f"{refusal}; {_UNFORGOTTEN}"] if refusal else [])
@@ -170,7 +170,7 @@ class Switch:
 
     def _told(self, event: PacketIn | PortStatus) -> None:
         if isinstance(event, PacketIn) and self._installed:
-            self._answers.give(event, self._installed)
+            self._answers.give(event, self._installed.requests)
 
     @asynccontextmanager
     async def _patience(self, installed: InstalledProgram) -> AsyncIterator[None]:

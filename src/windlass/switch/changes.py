@@ -1,7 +1,7 @@
-"""What to tell a switch so that it holds what it should: the difference, as steps in a safe order. No I/O.
+"""The difference between what a switch holds and what it should hold, as steps in a safe order. No I/O.
 
-One function serves a first sync, an ordinary change, an audit and the healing of drift: they differ only in how
-much of the switch they look at. See docs/decisions/0004-flows-by-content.md.
+One function serves a first sync, an ordinary change, an audit and the repair of drift: they differ only in how much of
+the switch they look at. See docs/decisions/0004-flows-by-content.md.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from windlass.openflow.wire import groups as group_wire
 from windlass.openflow.wire.flows import EncodedFlow, Key
 from windlass.openflow.wire.groups import EncodedGroup
 
-Identity: TypeAlias = Key | int  # what a switch tells its flows apart by, and its groups
+Identity: TypeAlias = Key | int  # of a flow, or of a group, within its switch
 
 
-def identity_of(one: EncodedFlow | EncodedGroup) -> Identity:
-    return one.key if isinstance(one, EncodedFlow) else one.identity
+def identity_of(encoded: EncodedFlow | EncodedGroup) -> Identity:
+    return encoded.key if isinstance(encoded, EncodedFlow) else encoded.identity
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class SwitchContents:
     """Flows and groups, by their identity, that a switch holds or should hold."""
 
     flows: dict[Key, EncodedFlow] = field(default_factory=dict)
@@ -34,9 +34,9 @@ class Holding:
     def get(self, identity: Identity) -> EncodedFlow | EncodedGroup | None:
         return self.groups.get(identity) if isinstance(identity, int) else self.flows.get(identity)
 
-    def only(self, identities: Iterable[Identity]) -> Holding:
-        """The part of it that has one of these identities."""
-        part = Holding()
+    def only(self, identities: Iterable[Identity]) -> SwitchContents:
+        """The part that has one of these identities."""
+        part = SwitchContents()
         for identity in identities:
             if isinstance(identity, int):
                 if (group := self.groups.get(identity)) is not None:
@@ -45,8 +45,8 @@ class Holding:
                 part.flows[identity] = flow
         return part
 
-    def put(self, identities: Iterable[Identity], part: Holding) -> None:
-        """What has one of these identities is now this part."""
+    def put(self, identities: Iterable[Identity], part: SwitchContents) -> None:
+        """Replace everything that has one of these identities by this part."""
         for identity in identities:
             if isinstance(identity, int):
                 self.groups.pop(identity, None)
@@ -61,15 +61,15 @@ class Holding:
         yield from self.groups.values()
         yield from self.flows.values()
 
-    def copy(self) -> Holding:
-        return Holding(dict(self.flows), dict(self.groups))
+    def copy(self) -> SwitchContents:
+        return SwitchContents(dict(self.flows), dict(self.groups))
 
 
-# Each step says what to send for it and what it does to a holding: a first sync takes a hundred thousand of them.
+# A step has the message to send for it and its effect on the contents. A first sync takes a hundred thousand of them.
 
 
 class AddFlow(Struct, frozen=True, gc=False):
-    """Overwrites the flow of the same identity: there is no moment without one."""
+    """Overwrites a flow of the same identity, without a moment in which there is none."""
 
     flow: EncodedFlow
 
@@ -80,8 +80,8 @@ class AddFlow(Struct, frozen=True, gc=False):
     def message(self, xid: int) -> bytes:
         return flow_wire.add(self.flow, xid)
 
-    def take(self, holding: Holding) -> None:
-        holding.flows[self.flow.key] = self.flow
+    def take(self, contents: SwitchContents) -> None:
+        contents.flows[self.flow.key] = self.flow
 
 
 class DeleteFlow(Struct, frozen=True, gc=False):
@@ -94,8 +94,8 @@ class DeleteFlow(Struct, frozen=True, gc=False):
     def message(self, xid: int) -> bytes:
         return flow_wire.delete(self.flow, xid)
 
-    def take(self, holding: Holding) -> None:
-        holding.flows.pop(self.flow.key, None)
+    def take(self, contents: SwitchContents) -> None:
+        contents.flows.pop(self.flow.key, None)
 
 
 class AddGroup(Struct, frozen=True, gc=False):
@@ -108,8 +108,8 @@ class AddGroup(Struct, frozen=True, gc=False):
     def message(self, xid: int) -> bytes:
         return group_wire.add(self.group, xid)
 
-    def take(self, holding: Holding) -> None:
-        holding.groups[self.group.identity] = self.group
+    def take(self, contents: SwitchContents) -> None:
+        contents.groups[self.group.identity] = self.group
 
 
 class ModifyGroup(Struct, frozen=True, gc=False):
@@ -122,8 +122,8 @@ class ModifyGroup(Struct, frozen=True, gc=False):
     def message(self, xid: int) -> bytes:
         return group_wire.modify(self.group, xid)
 
-    def take(self, holding: Holding) -> None:
-        holding.groups[self.group.identity] = self.group
+    def take(self, contents: SwitchContents) -> None:
+        contents.groups[self.group.identity] = self.group
 
 
 class DeleteGroup(Struct, frozen=True, gc=False):
@@ -136,8 +136,8 @@ class DeleteGroup(Struct, frozen=True, gc=False):
     def message(self, xid: int) -> bytes:
         return group_wire.delete(self.group.identity, xid)
 
-    def take(self, holding: Holding) -> None:
-        holding.groups.pop(self.group.identity, None)
+    def take(self, contents: SwitchContents) -> None:
+        contents.groups.pop(self.group.identity, None)
 
 
 Step: TypeAlias = AddFlow | DeleteFlow | AddGroup | ModifyGroup | DeleteGroup
@@ -147,35 +147,35 @@ def message(step: Step, xid: int) -> bytes:
     return step.message(xid)
 
 
-def diff(installed: Holding, wanted: Iterable[EncodedFlow | EncodedGroup]) -> Iterator[Step]:
+def diff(installed: SwitchContents, wanted: Iterable[EncodedFlow | EncodedGroup]) -> Iterator[Step]:
     """The steps from `installed` to exactly what is wanted, in an order that a switch can take.
 
-    A group must stand before the flows that lead to it; it goes after them, for deleting a group deletes its flows.
-    Flows are added before others are deleted, so that a packet never meets less than both the old and the new.
+    A group is added before the flows that lead to it, and deleted after them: deleting a group deletes its flows.
+    Flows are added before others are deleted, so that at any moment a packet meets an old flow or a new one.
 
-    The steps are made as they are asked for, so that a switch takes in the first while the last are still being
-    encoded. `installed` is read at once and not changed.
+    The steps are made one by one as they are consumed, so that the switch processes the first while the last are still
+    being encoded. `installed` is read when the first step is made, and not changed.
     """
     surplus_groups = dict(installed.groups)
     surplus_flows = dict(installed.flows)
-    for one in wanted:
-        if isinstance(one, EncodedFlow):
-            if surplus_flows.pop(one.key, None) != one:
-                yield AddFlow(one)
+    for encoded in wanted:
+        if isinstance(encoded, EncodedFlow):
+            if surplus_flows.pop(encoded.key, None) != encoded:
+                yield AddFlow(encoded)
         else:
-            held = surplus_groups.pop(one.identity, None)
+            held = surplus_groups.pop(encoded.identity, None)
             if held is None:
-                yield AddGroup(one)
-            elif held != one:
-                yield ModifyGroup(one)
+                yield AddGroup(encoded)
+            elif held != encoded:
+                yield ModifyGroup(encoded)
     for flow in surplus_flows.values():
         yield DeleteFlow(flow)
     for group in surplus_groups.values():
         yield DeleteGroup(group)
 
 
-def differing(one: Holding, other: Holding) -> set[Identity]:
-    """The identities under which the two hold something different, or only one of them something."""
+def differing(one: SwitchContents, other: SwitchContents) -> set[Identity]:
+    """The identities whose flow or group differs between the two, or is in only one of them."""
     keys = one.flows.keys() | other.flows.keys()
     groups = one.groups.keys() | other.groups.keys()
     return {

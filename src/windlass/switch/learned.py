@@ -1,11 +1,11 @@
-"""Flows that the switch writes by itself, in a table of their own.
+"""Flows that the switch adds by itself, in a table of their own: one for each client with session affinity.
 
-Nobody asked for them, so they are not compared with what was asked for. Most end by a timeout of their own; those that
-may be idle for longer than a flow can say are ended here.
+The Program does not contain them, so they are not compared with it. Most expire by their own idle timeout; those whose
+timeout is longer than a flow can have are deleted here.
 
-While a client is not remembered, its address alone chooses among a group: so its connections all begin alike, however
-many come at once, and whatever the datapath still does by former flows. Each time somebody has been forgotten the group
-is turned: what the same address chooses the next time is another matter.
+Until a client has an entry, a hash of its address alone selects its endpoint in the group. So all its first connections
+get the same endpoint, however many come at once, and whatever the datapath still has cached. When an entry expires, its
+group is rotated, so that the same address may select a different endpoint the next time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from windlass.openflow.wire.flows import EncodedFlow
 from windlass.pipeline.affinity import seconds_of
 from windlass.pipeline.layout import SESSION_AFFINITY, STICKY_GROUP
 from windlass.switch.changes import DeleteFlow, message
-from windlass.switch.connection import Connection
+from windlass.switch.connection import OpenFlowConnection
 
 
 def is_learned(flow: EncodedFlow) -> bool:
@@ -24,13 +24,13 @@ def is_learned(flow: EncodedFlow) -> bool:
 
 
 def group_of(flow: EncodedFlow) -> int:
-    """The one that chose what the flow remembers."""
+    """The group that selected the endpoint of this entry."""
     sticky_group = STICKY_GROUP.bits.field
     return next((term.value for term in matches.decode(flow.match) if term.field is sticky_group), 0)
 
 
-async def forget_idle(connection: Connection) -> int:
-    """Ends those that were idle for too long, and says how many they were."""
+async def forget_idle(connection: OpenFlowConnection) -> int:
+    """Delete those that have been idle for too long. Returns how many they were."""
     idle: list[DeleteFlow] = []
     async for body in connection.dump(lambda xid: flow_wire.dump_request(xid, SESSION_AFFINITY.number)):
         idle += (

@@ -1,6 +1,6 @@
-"""Makes a switch hold the meters that a Program asks for, and counts what they dropped.
+"""Installs the meters of a Program, and counts the packets that they dropped.
 
-Meters are few and hardly ever change. They cannot be part of a bundle, so they come before the flows that name them.
+Meters are few and hardly ever change. A bundle cannot contain them, so they are sent before the flows that use them.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from windlass.openflow.wire import meters as wire
 from windlass.openflow.wire.errors import OpenFlowError
 from windlass.openflow.wire.flows import Key
 from windlass.program import Program
-from windlass.switch.connection import Connection
+from windlass.switch.connection import OpenFlowConnection
 
 _log = structlog.get_logger(__name__)
 
 
-class HeldMeters:
+class InstalledMeters:
     def __init__(self) -> None:
-        self.dropped = 0  # packets, by all meters, while this agent ran
-        self._counted: dict[int, int] = {}  # by meter: what the switch said last
-        self._refusal = ""  # why the switch has none, or not all
+        self.dropped = 0  # packets, by all meters, since the agent started
+        self._counted: dict[int, int] = {}  # by meter: the last value from the switch
+        self._refusal = ""  # why the switch has no meters, or not all of them
 
-    async def hold(self, connection: Connection, program: Program) -> frozenset[Key]:
-        """The switch then holds the meters of the Program and no others. The keys of flows that must be sent again.
+    async def install(self, connection: OpenFlowConnection, program: Program) -> frozenset[Key]:
+        """Make the switch hold the meters of the Program and no others. Returns the keys of flows to send again.
 
-        Those are all that name a meter, if one had to be added: a flow keeps the number that the datapath gave to its
-        meter when the flow came. A switch that refuses meters works without them: see `packet_limits`.
+        If a meter had to be added, these are all flows that use a meter: a flow keeps the datapath's number of its
+        meter from the time when the flow was added. A switch that refuses meters works without: see `packet_limits`.
         """
         try:
             added = await self._update(connection, program)
@@ -41,9 +41,11 @@ class HeldMeters:
             return frozenset()
         return frozenset(_keys_of_metered(program)) if added else frozenset()
 
-    async def _update(self, connection: Connection, program: Program) -> bool:
-        """Whether a meter was added."""
-        held = {one.identity: one async for body in connection.dump(wire.dump_request) for one in wire.dumped(body)}
+    async def _update(self, connection: OpenFlowConnection, program: Program) -> bool:
+        """Returns whether a meter was added."""
+        held = {
+            meter.identity: meter async for body in connection.dump(wire.dump_request) for meter in wire.dumped(body)
+        }
         wanted = {meter.identity: wire.encode(meter) for meter in _meters(program)}
         surplus = [meter for number, meter in held.items() if number not in wanted]
         changed = [meter for number, meter in wanted.items() if held.get(number, meter) != meter]
@@ -57,17 +59,17 @@ class HeldMeters:
 
     def _refused(self, reason: str) -> None:
         if reason and reason != self._refusal:
-            _log.warning("the switch refused meters: the agent alone limits rejects", reason=reason)
+            _log.warning("the switch refused meters: only the agent itself limits rejects", reason=reason)
         self._refusal = reason
 
-    async def count(self, connection: Connection) -> None:
-        """Brings `dropped` up to date. What was dropped before this agent first looked does not count."""
+    async def count(self, connection: OpenFlowConnection) -> None:
+        """Update `dropped`. Packets that were dropped before the first call are not counted."""
         counted: dict[int, int] = {}
         async for body in connection.dump(wire.statistics_request):
             counted.update(wire.packets_dropped(body))
         for meter, now in counted.items():
             before = self._counted.get(meter, now)
-            self.dropped += now - before if now >= before else now  # less than before: the meter was added anew
+            self.dropped += now - before if now >= before else now  # less than before: the meter was added again
         self._counted = counted
 
 

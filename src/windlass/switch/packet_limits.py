@@ -1,14 +1,14 @@
-"""How many packets the agent takes from the switch: a limit that costs next to nothing for a packet beyond it."""
+"""A limit on the packets that the agent accepts from the switch. A packet beyond it costs next to nothing."""
 
 from __future__ import annotations
 
 import time
 
-PACKETS_PER_SECOND = 500  # more than well-behaved clients of Services without endpoints need, and little work
+PACKETS_PER_SECOND = 500  # enough for well-behaved clients of Services without endpoints, and little work
 
 
 class PacketLimit:
-    """So many packets a second, and no more saved up than for one second."""
+    """A token bucket that holds the tokens of one second."""
 
     def __init__(self, per_second: float) -> None:
         self.refused = 0  # packets beyond the limit

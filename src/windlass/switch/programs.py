@@ -1,85 +1,47 @@
-"""Keeps one bridge as a Program says: sync, changes, healing of what others did, and a sync again after a loss.
+"""Keeps one bridge equal to a Program: connects, syncs, sends changes, repairs what other clients change.
 
-It decides nothing about flows: what should be there is the Program's, what to send for it is `changes`.
+Which steps that takes is `ownership`'s; groups that are deleted or rotated later are `retirement`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
 import structlog
 
-from windlass.openflow import ofctl
-from windlass.openflow.actions import Actions
-from windlass.openflow.flows import Flow, Group
-from windlass.openflow.wire import ct_flush
 from windlass.openflow.wire import flows as flow_wire
 from windlass.openflow.wire import groups as group_wire
-from windlass.openflow.wire.ct_flush import Flush
 from windlass.openflow.wire.errors import OpenFlowError
 from windlass.openflow.wire.flows import EncodedFlow, Key
-from windlass.openflow.wire.groups import EncodedGroup, GroupTooLargeError
 from windlass.openflow.wire.messages import MalformedMessage
 from windlass.openflow.wire.monitors import Event as FlowEvent
 from windlass.openflow.wire.monitors import FlowUpdate
 from windlass.openflow.wire.packets import PacketIn
 from windlass.openflow.wire.ports import PortStatus
-from windlass.program import NOTHING, AnyPart, Owner, Program
-from windlass.switch.changes import (
-    DeleteFlow,
-    DeleteGroup,
-    Holding,
-    Identity,
-    ModifyGroup,
-    Step,
-    diff,
-    differing,
-    identity_of,
-    message,
-)
-from windlass.switch.connection import (
-    Complaint,
-    Connection,
-    ConnectionLostError,
-    GroupsChanged,
-    Outcome,
-    connected,
-)
-from windlass.switch.learned import forget_idle, group_of, is_learned
-from windlass.switch.meters import HeldMeters
-from windlass.switch.packet_counts import PacketCounts
+from windlass.program import Program
+from windlass.switch.changes import Identity, Step, SwitchContents, message
+from windlass.switch.connection import OpenFlowConnection, connected
+from windlass.switch.deliveries import DeliveryResult
+from windlass.switch.learned import group_of, is_learned
+from windlass.switch.message_streams import ConnectionLostError
+from windlass.switch.meters import InstalledMeters
+from windlass.switch.ownership import FlowOwnership, InstallFailure
 from windlass.switch.packet_limits import PACKETS_PER_SECOND, PacketLimit
+from windlass.switch.requests import SwitchRequests
+from windlass.switch.retirement import GroupRetirement
+from windlass.switch.switch_events import GroupsChanged, UnclaimedError
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to connect; the socket is local, trying is cheap
 
-# With a monitor the switch tells of every single message of ours, which makes it a third slower. Where the flows of so
-# many owners are missing it is off for the while, and the bridge is looked at once more afterwards.
+# While flows are monitored the switch reports each of our own messages too, which makes a sync a third slower. If the
+# flows of more owners than this are missing, the monitor is off during the sync, and an audit follows.
 _BULK = 1000
 
-# Seconds that a group stays when nothing leads to it any more. The datapath sends packets by former flows for a moment
-# longer, half a second at most; what it then meets instead of the group would swallow a connection's first packet.
-GROUP_STAYS = 5.0
-
-TURN_PAUSE = 1.0  # seconds in which groups are gathered, to be turned together
-
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A flow or group that is asked for and not there."""
-
-    owner: Owner
-    what: Flow | Group
-    reason: str
-
-    def __str__(self) -> str:
-        text = ofctl.flow_text(self.what) if isinstance(self.what, Flow) else ofctl.group_text(self.what)
-        return f"{self.owner}: not in the switch, the rest is: {text}: {self.reason}"
 
 
 @dataclass(slots=True)
@@ -87,8 +49,8 @@ class Counters:
     """For the metrics; they only grow."""
 
     syncs: int = 0
-    changes_sent: int = 0  # messages that add, change or delete a flow or a group
-    drift_healed: int = 0  # flows and groups that somebody else had changed
+    changes_sent: int = 0  # messages that add, modify or delete a flow or a group
+    drift_healed: int = 0  # flows and groups that another client had changed
 
 
 class InstalledProgram:
@@ -104,118 +66,86 @@ class InstalledProgram:
         """`path` is the bridge's management socket. The Program replaces whatever the bridge holds."""
         self.path = path
         self.counters = Counters()
+        self.requests = SwitchRequests()
         self.trouble = "not connected yet"  # why there is no connection; empty while there is one
-        self._program = dict(program)
         self._on_event = on_event
         self._on_loss = on_loss
-        self._askers: dict[Identity, tuple[Owner, ...]] = {}  # who asks for it; the last of them has it his way
-        self._asked: dict[Owner, tuple[Identity, ...]] = {}  # what he asks for: to encode it again would take as long
-        self._installed = Holding()  # what the switch accepted from us, or said it had
-        self._problems: dict[Identity, Problem] = {}
-        self._connection: Connection | None = None  # one that has been synced
+        self._ownership = FlowOwnership(program)
+        self._retirement = GroupRetirement(self._ownership, self._send_later)
         self._synced = asyncio.Event()
-        self._lock = asyncio.Lock()  # of all of the above while a change is under way
-        self._later: set[asyncio.Task[None]] = set()  # each sees to something about groups, in a while
-        self._to_turn: set[int] = set()  # groups of which a client was forgotten
-        self._meters = HeldMeters()
+        self._lock = asyncio.Lock()  # held while a change is under way
+        self._meters = InstalledMeters()
         self._limit = PacketLimit(PACKETS_PER_SECOND)
 
     @property
     def program(self) -> Program:
-        return self._program
+        return self._ownership.program
 
     @property
     def flow_count(self) -> int:
-        """Of those that the switch holds. To ask the Program itself would work them all out."""
-        return len(self._installed.flows)
+        """Flows that the switch holds. To count those of the Program would compute all of them."""
+        return len(self._ownership.installed.flows)
 
     @property
-    def problems(self) -> Sequence[Problem]:
-        return tuple(self._problems.values())
+    def problems(self) -> Sequence[InstallFailure]:
+        return tuple(self._ownership.failures.values())
 
     async def synced(self) -> None:
-        """Returns when the switch holds the Program, but for what `problems` names."""
+        """Returns when the switch holds the Program, except for what `problems` names."""
         await self._synced.wait()
 
     async def settled(self) -> None:
-        """Returns when the groups to which nothing leads any more have gone, too."""
-        await asyncio.gather(*self._later)
+        """Returns when groups to which no flow leads have been deleted, too."""
+        await self._retirement.settled()
 
     async def apply(self, parts: Program) -> None:
-        """These owners ask for these parts from now on; for nothing with NOTHING. Returns when the switch has them.
+        """Replace the parts of these owners, by NOTHING for an owner that is gone. Returns when the switch has them.
 
         The work grows with these parts, not with the Program. All of them become visible to packets at once. While
         the switch is away this waits for it.
         """
         async with self._lock:
-            steps = self._adopt(parts)
-            connection = self._connection
+            steps = self._ownership.adopt(parts)
+            connection = self.requests.connection
             if connection is not None:
                 try:
                     if any(part.meters for part in parts.values()):
-                        await self._meters.hold(connection, self._program)
-                    await self._carry_out(connection, steps)
+                        await self._meters.install(connection, self.program)
+                    await self._send(connection, self._retirement.postpone(steps))
                 except ConnectionLostError as error:
-                    if connection is self._connection:  # `keep` has not heard of it yet
+                    if connection is self.requests.connection:  # `keep` has not noticed it yet
                         self._lost(str(error))
         await self._synced.wait()
 
     async def audit(self) -> int:
-        """Compares all that the switch holds with what it should; sets right what differs and says how much it was.
+        """Compare all that the switch holds with what it should hold, and repair it. Returns how much differed.
 
-        Changes go on meanwhile.
+        Changes go on meanwhile. While the switch is away there is nothing to do: a sync will follow.
         """
-        if self._connection is None:
-            return 0  # the coming sync looks at everything anyway
-        try:
-            return await self._audit(self._connection)
-        except ConnectionLostError:
-            return 0  # likewise
-
-    async def forget_idle(self) -> int:
-        """Ends flows that the switch learned for longer than it can time them, and says how many they were."""
-        if self._connection is None:
+        if self.requests.connection is None:
             return 0
         try:
-            return await forget_idle(self._connection)
+            return await self._audit(self.requests.connection)
         except ConnectionLostError:
             return 0
 
     async def packets_suppressed(self) -> int:
-        """How many packets to the agent were dropped since it began: by meters of the switch or by the agent."""
-        if self._connection is not None:
+        """How many packets to the agent were dropped since it started: by meters of the switch or by the agent."""
+        if self.requests.connection is not None:
             with suppress(ConnectionLostError, OpenFlowError):
-                await self._meters.count(self._connection)
+                await self._meters.count(self.requests.connection)
         return self._meters.dropped + self._limit.refused
 
-    async def count(self, counts: PacketCounts) -> None:
-        """Brings the counts up to date; while the switch is away they stay as they are."""
-        if self._connection is not None:
-            with suppress(ConnectionLostError, OpenFlowError):
-                await counts.update(self._connection)
-
-    async def forget_connections(self, stale: Iterable[Flush]) -> str:
-        """Has the switch forget tracked connections; why it refused, if so. ConnectionLostError while it is away."""
-        if self._connection is None:
-            raise ConnectionLostError(self.trouble)
-        outcome = await self._connection.deliver(stale, ct_flush.flush)
-        return str(outcome.refused[0].error) if outcome.refused else ""
-
-    async def packet_out(self, packet: bytes, in_port: int, does: Actions) -> None:
-        """Have the switch treat the packet as one that came in by `in_port`. While it is away, packets are lost."""
-        if self._connection is not None:
-            with suppress(ConnectionLostError):
-                await self._connection.packet_out(packet, in_port, does)
-
     async def keep(self) -> NoReturn:
-        """Connects, syncs and heals; when the connection is lost, from the beginning."""
+        """Connect, sync and repair; after a loss of the connection, start over."""
         pause = FIRST_PAUSE
         while True:
             try:
                 async with connected(self.path, limit=self._limit) as connection:
                     await self._sync(connection)
                     pause = FIRST_PAUSE
-                    await self._tend(connection)
+                    while True:
+                        await self._handle_events(connection)
             except (ConnectionError, OpenFlowError, MalformedMessage) as error:
                 if str(error) != self.trouble:
                     _log.warning("the switch is away", reason=str(error))
@@ -224,271 +154,134 @@ class InstalledProgram:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _lost(self, reason: str) -> None:
-        had_it = self._synced.is_set()
+        was_synced = self._synced.is_set()
         self.trouble = reason
-        self._connection = None
+        self.requests.connection = None
         self._synced.clear()
-        if had_it:
+        if was_synced:
             self._on_loss(reason)
 
-    # ---- the whole
-
-    async def _sync(self, connection: Connection) -> None:
+    async def _sync(self, connection: OpenFlowConnection) -> None:
         async with self._lock:
-            await _watch(connection)  # before it is read, so that nothing slips in between
-            again = await self._meters.hold(connection, self._program)
-            held = await _read(connection, without=again)
-            # Each owner asks for a flow at least. How many it is exactly is not known before they are worked out.
-            bulk = len(self._program) - len(held.flows) > _BULK
-            if bulk:
-                with suppress(OpenFlowError):  # as `_watch` has said, if there are no monitors
+            await _watch(connection)  # before the dump, so that no change falls in between
+            to_resend = await self._meters.install(connection, self.program)
+            held = await _dump(connection, without=to_resend)
+            # Each owner requests at least one flow. The exact number is known only once all are encoded.
+            is_bulk = len(self.program) - len(held.flows) > _BULK
+            if is_bulk:
+                with suppress(OpenFlowError):  # `_watch` has reported it if there are no monitors
                     await connection.unwatch_flows()
-            self._installed = held
-            self._problems.clear()
-            self._askers.clear()
-            self._asked.clear()
-            # Worked out and encoded as the switch takes them in: both work at the same time.
-            steps = diff(held, self._encoded(self._program))
-            leaving: list[DeleteGroup] = []
-            outcome = await connection.deliver(_but_leaving_groups(steps, leaving), message)
-            self._record(outcome)
-            self._let_go(leaving)
+            steps = self._ownership.restart(held)
+            result = await connection.deliver(self._retirement.postpone(steps), message)
+            self._record(result)
             self.counters.syncs += 1
             self.trouble = ""
-            self._connection = connection
+            self.requests.connection = connection
             self._synced.set()
-        _log.info("the switch is in sync", flows=len(self._installed.flows), sent=len(outcome.accepted))
-        if bulk:
+        _log.info("the switch is in sync", flows=self.flow_count, sent=len(result.accepted))
+        if is_bulk:
             await _watch(connection)
             await self._audit(connection)
 
-    async def _audit(self, connection: Connection) -> int:
+    async def _audit(self, connection: OpenFlowConnection) -> int:
         async with self._lock:
-            again = await self._meters.hold(connection, self._program)
-        before = self._installed.copy()
-        found = await _read(connection, without=again)
+            to_resend = await self._meters.install(connection, self.program)
+        before = self._ownership.installed.copy()
+        found = await _dump(connection, without=to_resend)
         async with self._lock:
-            if connection is not self._connection:
-                return 0  # lost, and maybe regained by a sync that has looked at everything
-            ours = self._installed
-            # What we have changed ourselves since then is not as it was found, nor as it was before.
-            drift = {identity for identity in differing(before, found) if ours.get(identity) is before.get(identity)}
-            healed = await self._heal(connection, drift, found)
-            refused = {problem.owner for problem in self._problems.values()} & self._program.keys()
-            # The reason why something was refused may be gone.
-            await self._carry_out(connection, self._adopt({owner: self._program[owner] for owner in refused}))
+            if connection is not self.requests.connection:
+                return 0  # lost, and maybe regained by a sync that has compared everything
+            healed = await self._heal(connection, self._ownership.drift(before, found), found)
+            await self._send(connection, self._retirement.postpone(self._ownership.retry()))
         return healed
 
-    # ---- what others do to our bridge
+    async def _handle_events(self, connection: OpenFlowConnection) -> None:
+        """Wait for events, and repair what other clients have changed."""
+        changed: dict[Key, EncodedFlow | None] = {}
+        groups_changed = False
+        for event in await connection.events():
+            match event:
+                case FlowUpdate(_, EncodedFlow() as flow) if is_learned(flow):  # not changed by another client
+                    if event.timed_out:
+                        self._retirement.rotate(group_of(flow))
+                case FlowUpdate(FlowEvent.REMOVED, EncodedFlow() as flow):
+                    changed[flow.key] = None
+                case FlowUpdate(_, EncodedFlow() as flow):
+                    changed[flow.key] = flow
+                case GroupsChanged():
+                    groups_changed = True
+                case PacketIn() | PortStatus():
+                    self._on_event(event)
+                case UnclaimedError(error):
+                    _log.warning("the switch refused a message", reason=str(error))
+        if groups_changed:
+            await self._audit(connection)  # flows depend on groups, so compare everything
+        elif changed:
+            found = SwitchContents({key: flow for key, flow in changed.items() if flow is not None})
+            async with self._lock:
+                failures_before = len(self._ownership.failures)
+                await self._heal(connection, changed.keys(), found)
+            if len(self._ownership.failures) > failures_before:
+                # More than flows is gone: a change of the bridge's fail mode deletes groups without an event.
+                await self._audit(connection)
 
-    async def _tend(self, connection: Connection) -> NoReturn:
-        while True:
-            changed: dict[Key, EncodedFlow | None] = {}
-            groups_changed = False
-            for event in await connection.events():
-                match event:
-                    case FlowUpdate(_, EncodedFlow() as flow) if is_learned(flow):  # the switch's own doing
-                        if event.timed_out:
-                            self._turn(group_of(flow))
-                    case FlowUpdate(FlowEvent.REMOVED, EncodedFlow() as flow):
-                        changed[flow.key] = None
-                    case FlowUpdate(_, EncodedFlow() as flow):
-                        changed[flow.key] = flow
-                    case GroupsChanged():
-                        groups_changed = True
-                    case PacketIn() | PortStatus():
-                        self._on_event(event)
-                    case Complaint(error):
-                        _log.warning("the switch refused a message", reason=str(error))
-            if groups_changed:
-                await self._audit(connection)  # flows depend on them, so look at everything
-            elif changed:
-                found = Holding({key: flow for key, flow in changed.items() if flow is not None})
-                async with self._lock:
-                    refused_before = len(self._problems)
-                    await self._heal(connection, changed.keys(), found)
-                if len(self._problems) > refused_before:
-                    # More is gone than flows. Groups go without a word when somebody changes the bridge's fail mode.
-                    await self._audit(connection)
-
-    async def _heal(self, connection: Connection, identities: Collection[Identity], found: Holding) -> int:
-        """Puts back what we had under these identities, where something else was found."""
-        ours, theirs = self._installed.only(identities), found.only(identities)
-        steps = list(diff(theirs, ours.contents))
+    async def _heal(
+        self, connection: OpenFlowConnection, identities: Collection[Identity], found: SwitchContents
+    ) -> int:
+        steps = self._ownership.restore(identities, found)
         if not steps:
             return 0
-        self._installed.put(identities, theirs)  # until the steps are taken
-        with _whole(connection):
-            outcome = await connection.deliver(steps, message)
-        self._record(outcome)
-        self.counters.drift_healed += len(outcome.accepted)
-        _log.warning("somebody else changed our bridge; set right", healed=len(outcome.accepted))
-        return len(outcome.accepted)
+        with _lost_if_cancelled(connection):
+            result = await connection.deliver(steps, message)
+        self._record(result)
+        self.counters.drift_healed += len(result.accepted)
+        _log.warning("restored flows and groups that another client had changed", restored=len(result.accepted))
+        return len(result.accepted)
 
-    # ---- what we do to it
-
-    def _adopt(self, parts: Program) -> list[Step]:
-        """Makes these parts the Program's, and says what is to be done in the switch for that."""
-        touched = {identity for owner in parts for identity in self._release(owner)}
-        if self._problems:
-            self._problems = {
-                identity: problem for identity, problem in self._problems.items() if problem.owner not in parts
-            }
-        asking = {owner: part for owner, part in parts.items() if part != NOTHING}
-        self._program.update(asking)
-        wanted = {identity_of(one): one for one in self._encoded(asking)}
-        wanted.update(self._left(touched - wanted.keys()))
-        return list(diff(self._installed.only(touched | wanted.keys()), wanted.values()))
-
-    def _release(self, owner: Owner) -> Iterator[Identity]:
-        """What this owner asked for."""
-        self._program.pop(owner, None)
-        for identity in self._asked.pop(owner, ()):
-            others = tuple([other for other in self._askers.pop(identity, ()) if other != owner])
-            if others:
-                self._askers[identity] = others
-            yield identity
-
-    def _left(self, released: Collection[Identity]) -> Iterator[tuple[Identity, EncodedFlow | EncodedGroup]]:
-        """Of what was released, what others ask for still: a new Pod may have got the port of one that is gone."""
-        for owner in {self._askers[identity][-1] for identity in released if identity in self._askers}:
-            for one in self._encoded_part(owner, self._program[owner]):
-                identity = identity_of(one)
-                if identity in released and self._askers[identity][-1] == owner:
-                    yield identity, one
-
-    def _encoded(self, parts: Program) -> Iterator[EncodedFlow | EncodedGroup]:
-        """What these owners ask for from now on, owner by owner."""
-        for owner, part in parts.items():
-            alone = (owner,)
-            asked: list[Identity] = []
-            for one in self._encoded_part(owner, part):
-                identity = identity_of(one)
-                askers = self._askers.setdefault(identity, alone)
-                if askers is not alone:
-                    self._askers[identity] = (*askers, owner)
-                asked.append(identity)
-                yield one
-            self._asked[owner] = tuple(asked)
-
-    def _encoded_part(self, owner: Owner, part: AnyPart) -> Iterator[EncodedFlow | EncodedGroup]:
-        """The groups first: only its own flows lead to them."""
-        for group in part.groups:
-            try:
-                yield group_wire.encode(group)
-            except GroupTooLargeError as error:
-                self._problems[group.identity] = Problem(owner, group, str(error))
-                # Better the buckets it had than none, and no flow that leads nowhere.
-                if (held := self._installed.groups.get(group.identity)) is not None:
-                    yield held
-        yield from map(flow_wire.encode, part.flows)
-
-    def _let_go(self, groups: Sequence[DeleteGroup]) -> None:
-        if groups:
-            self._do_later(self._delete_later(groups), "groups that leave")
-
-    def _turn(self, group: int) -> None:
-        if not self._to_turn:
-            self._do_later(self._turn_later(), "groups that turn")
-        self._to_turn.add(group)
-
-    def _do_later(self, work: Coroutine[None, None, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._later.add(task)
-        task.add_done_callback(self._later.discard)
-
-    async def _delete_later(self, groups: Sequence[DeleteGroup]) -> None:
-        await asyncio.sleep(GROUP_STAYS)
+    async def _send_later(self, decide: Callable[[], Sequence[Step]]) -> None:
+        """For `GroupRetirement`. While the switch is away there is nothing to do: a sync will follow."""
         async with self._lock:
-            if self._connection is None:
-                return  # the coming sync finds them
-            unwanted = [step for step in groups if step.identity not in self._askers]
-            with suppress(ConnectionLostError):
-                await self._send(
-                    self._connection, [step for step in unwanted if step.identity in self._installed.groups]
-                )
+            if self.requests.connection is not None:
+                with suppress(ConnectionLostError):
+                    await self._send(self.requests.connection, decide())
 
-    async def _turn_later(self) -> None:
-        await asyncio.sleep(TURN_PAUSE)
-        async with self._lock:
-            identities, self._to_turn = self._to_turn, set()
-            if self._connection is None:
-                return
-            held = [group for one in identities if (group := self._installed.groups.get(one)) is not None]
-            with suppress(ConnectionLostError):
-                await self._send(self._connection, [ModifyGroup(group_wire.turned(group)) for group in held])
-
-    async def _carry_out(self, connection: Connection, steps: Sequence[Step]) -> None:
-        leaving: list[DeleteGroup] = []
-        await self._send(connection, list(_but_leaving_groups(steps, leaving)))
-        self._let_go(leaving)
-
-    async def _send(self, connection: Connection, steps: Sequence[Step]) -> None:
+    async def _send(self, connection: OpenFlowConnection, steps: Iterable[Step]) -> None:
+        steps = list(steps)
         if not steps:
             return
-        outcome = None
-        with _whole(connection):
-            if len(steps) > 1:  # one alone is as good as a bundle, and quicker
-                outcome = await connection.commit(steps, message)
-            # Where the switch refuses the change as a whole, each step has to stand for itself, and most get in.
-            outcome = outcome or await connection.deliver(steps, message)
-        self._record(outcome)
+        result = None
+        with _lost_if_cancelled(connection):
+            if len(steps) > 1:  # a single message is atomic without a bundle, and quicker
+                result = await connection.commit(steps, message)
+            # If the switch refuses the bundle as a whole, send each step by itself: most are accepted.
+            result = result or await connection.deliver(steps, message)
+        self._record(result)
 
-    def _record(self, outcome: Outcome[Step]) -> None:
-        self.counters.changes_sent += len(outcome.accepted) + len(outcome.refused)
-        for step in outcome.accepted:
-            step.take(self._installed)
-        if outcome.refused:
-            contents = {
-                identity: (owner, what) for owner, part in self._program.items() for identity, what in _contents(part)
-            }
-            for refused in outcome.refused:
-                self._note(refused.what, str(refused.error), contents)
-
-    def _note(self, step: Step, reason: str, contents: Mapping[Identity, tuple[Owner, Flow | Group]]) -> None:
-        if isinstance(step, DeleteFlow | DeleteGroup) or step.identity not in contents:
-            _log.error("the switch refused to be rid of what nobody asks for", reason=reason)
-            return
-        problem = Problem(*contents[step.identity], reason)
-        self._problems[step.identity] = problem
-        _log.error("the switch refused a part of the Program", problem=str(problem))
-
-
-def _but_leaving_groups(steps: Iterable[Step], leaving: list[DeleteGroup]) -> Iterator[Step]:
-    for step in steps:
-        if isinstance(step, DeleteGroup):
-            leaving.append(step)
-        else:
-            yield step
+    def _record(self, result: DeliveryResult[Step]) -> None:
+        self.counters.changes_sent += len(result.accepted) + len(result.refused)
+        self._ownership.record(result)
 
 
 @contextmanager
-def _whole(connection: Connection) -> Iterator[None]:
-    """Steps that are given up half-way leave a switch of which we do not know what it holds: it is to be read again."""
+def _lost_if_cancelled(connection: OpenFlowConnection) -> Iterator[None]:
+    """After steps that were cancelled half-way we do not know what the switch holds: reconnect, and read it again."""
     try:
         yield
     except asyncio.CancelledError:
-        connection.lose("a change was given up half-way")
+        connection.stream.lose("a change was cancelled half-way")
         raise
 
 
-def _contents(part: AnyPart) -> Iterator[tuple[Identity, Flow | Group]]:
-    for flow in part.flows:
-        yield flow_wire.encode(flow).key, flow
-    for group in part.groups:
-        yield group.identity, group
-
-
-async def _watch(connection: Connection) -> None:
+async def _watch(connection: OpenFlowConnection) -> None:
     try:
         await connection.watch_flows()
     except OpenFlowError as error:
-        _log.warning("what others do to the bridge is found by audits only", reason=str(error))
+        _log.warning("the switch has no flow monitors: only audits find changes by other clients", reason=str(error))
 
 
-async def _read(connection: Connection, without: Collection[Key]) -> Holding:
-    """What the switch holds. Flows last: a flow that is there then has its group in the dump or in an event."""
-    held = Holding()
+async def _dump(connection: OpenFlowConnection, without: Collection[Key]) -> SwitchContents:
+    """What the switch holds. Flows come last: the group of a flow in the dump is in the dump or in an event."""
+    held = SwitchContents()
     async for body in connection.dump(group_wire.dump_request):
         held.groups.update((group.identity, group) for group in group_wire.dumped(body))
     async for body in connection.dump(flow_wire.dump_request):

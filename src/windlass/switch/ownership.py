@@ -1,0 +1,173 @@
+"""Which owner requests which flow or group of a Program, and the steps from what the switch holds to that. No I/O.
+
+Several owners may request the same flow or group. The last one that requested it decides its contents, and it stays
+until the last of them has released it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import structlog
+
+from windlass.openflow import ofctl
+from windlass.openflow.flows import Flow, Group
+from windlass.openflow.wire import flows as flow_wire
+from windlass.openflow.wire import groups as group_wire
+from windlass.openflow.wire.flows import EncodedFlow
+from windlass.openflow.wire.groups import EncodedGroup, GroupTooLargeError
+from windlass.program import NOTHING, AnyPart, Owner, Program
+from windlass.switch.changes import (
+    DeleteFlow,
+    DeleteGroup,
+    Identity,
+    Step,
+    SwitchContents,
+    diff,
+    differing,
+    identity_of,
+)
+from windlass.switch.deliveries import DeliveryResult
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class InstallFailure:
+    """A flow or group that an owner requests and that is not in the switch."""
+
+    owner: Owner
+    what: Flow | Group
+    reason: str
+
+    def __str__(self) -> str:
+        text = ofctl.flow_text(self.what) if isinstance(self.what, Flow) else ofctl.group_text(self.what)
+        return f"{self.owner}: not in the switch, the rest is: {text}: {self.reason}"
+
+
+class FlowOwnership:
+    """The Program by owner, and what the switch is known to hold of it."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = dict(program)
+        self.installed = SwitchContents()  # what the switch accepted from us, or reported
+        self.failures: dict[Identity, InstallFailure] = {}
+        self._requesters: dict[Identity, tuple[Owner, ...]] = {}  # in the order of their requests
+        # What each owner requests. To encode its part again instead would take as long as to encode it first.
+        self._requests: dict[Owner, tuple[Identity, ...]] = {}
+
+    def is_requested(self, identity: Identity) -> bool:
+        return identity in self._requesters
+
+    def restart(self, held: SwitchContents) -> Iterator[Step]:
+        """The steps from what the switch holds to the whole Program.
+
+        The parts are encoded while the steps are consumed, so that the switch and the encoder work at the same time.
+        """
+        self.installed = held
+        self.failures.clear()
+        self._requesters.clear()
+        self._requests.clear()
+        return diff(held, self._request(self.program))
+
+    def adopt(self, parts: Program) -> list[Step]:
+        """Replace the parts of these owners. The work grows with these parts, not with the Program."""
+        touched = {identity for owner in parts for identity in self._release(owner)}
+        if self.failures:
+            self.failures = {
+                identity: failure for identity, failure in self.failures.items() if failure.owner not in parts
+            }
+        requesting = {owner: part for owner, part in parts.items() if part != NOTHING}
+        self.program.update(requesting)
+        wanted = {identity_of(encoded): encoded for encoded in self._request(requesting)}
+        wanted.update(self._still_requested(touched - wanted.keys()))
+        return list(diff(self.installed.only(touched | wanted.keys()), wanted.values()))
+
+    def retry(self) -> list[Step]:
+        """The steps for the owners of what failed: the reason for a refusal may be gone."""
+        owners = {failure.owner for failure in self.failures.values()} & self.program.keys()
+        return self.adopt({owner: self.program[owner] for owner in owners})
+
+    def drift(self, before: SwitchContents, found: SwitchContents) -> set[Identity]:
+        """What differs between `before`, a copy of `installed`, and what was found in the switch later.
+
+        What we have changed ourselves since the copy is left out.
+        """
+        installed = self.installed
+        return {identity for identity in differing(before, found) if installed.get(identity) is before.get(identity)}
+
+    def restore(self, identities: Collection[Identity], found: SwitchContents) -> list[Step]:
+        """The steps that put back what we had installed under these identities, where something else was found."""
+        ours, theirs = self.installed.only(identities), found.only(identities)
+        steps = list(diff(theirs, ours.contents))
+        if steps:
+            self.installed.put(identities, theirs)  # until the steps are taken
+        return steps
+
+    def record(self, result: DeliveryResult[Step]) -> None:
+        """Note what the switch made of the steps."""
+        for step in result.accepted:
+            step.take(self.installed)
+        if result.refused:
+            contents = {
+                identity: (owner, what) for owner, part in self.program.items() for identity, what in _contents(part)
+            }
+            for refused in result.refused:
+                step, reason = refused.what, str(refused.error)
+                if isinstance(step, DeleteFlow | DeleteGroup) or step.identity not in contents:
+                    _log.error("the switch refused to delete a flow or group", reason=reason)
+                    continue
+                failure = InstallFailure(*contents[step.identity], reason)
+                self.failures[step.identity] = failure
+                _log.error("the switch refused a part of the Program", failure=str(failure))
+
+    def _release(self, owner: Owner) -> Iterator[Identity]:
+        """Drop all requests of this owner; yields what they were for."""
+        self.program.pop(owner, None)
+        for identity in self._requests.pop(owner, ()):
+            others = tuple([other for other in self._requesters.pop(identity, ()) if other != owner])
+            if others:
+                self._requesters[identity] = others
+            yield identity
+
+    def _request(self, parts: Program) -> Iterator[EncodedFlow | EncodedGroup]:
+        """Note what these owners request, and encode it, owner by owner."""
+        for owner, part in parts.items():
+            alone = (owner,)
+            requested: list[Identity] = []
+            for encoded in self._encode(owner, part):
+                identity = identity_of(encoded)
+                requesters = self._requesters.setdefault(identity, alone)
+                if requesters is not alone:
+                    self._requesters[identity] = (*requesters, owner)
+                requested.append(identity)
+                yield encoded
+            self._requests[owner] = tuple(requested)
+
+    def _still_requested(self, released: Collection[Identity]) -> Iterator[tuple[Identity, EncodedFlow | EncodedGroup]]:
+        """What other owners request of this: a new Pod may have got the port of one that is gone."""
+        for owner in {self._requesters[identity][-1] for identity in released if identity in self._requesters}:
+            for encoded in self._encode(owner, self.program[owner]):
+                identity = identity_of(encoded)
+                if identity in released and self._requesters[identity][-1] == owner:
+                    yield identity, encoded
+
+    def _encode(self, owner: Owner, part: AnyPart) -> Iterator[EncodedFlow | EncodedGroup]:
+        """Groups come first: only flows of the same part lead to them."""
+        for group in part.groups:
+            try:
+                yield group_wire.encode(group)
+            except GroupTooLargeError as error:
+                self.failures[group.identity] = InstallFailure(owner, group, str(error))
+                # Keep the former buckets, if there are any: flows of this part lead to the group.
+                if (held := self.installed.groups.get(group.identity)) is not None:
+                    yield held
+        yield from map(flow_wire.encode, part.flows)
+
+
+def _contents(part: AnyPart) -> Iterator[tuple[Identity, Flow | Group]]:
+    for flow in part.flows:
+        yield flow_wire.encode(flow).key, flow
+    for group in part.groups:
+        yield group.identity, group
