@@ -9,6 +9,7 @@ import pytest
 from labnet import PlainFabric, needs_root, netlink
 
 from windlass.host.linux import namespaces
+from windlass.lab.control.publishers import ManifestFolder
 from windlass.lab.orchestration.clusters import Cluster
 from windlass.lab.runner import runs
 from windlass.lab.runner.rounds import Rounds, waves
@@ -156,6 +157,51 @@ async def test_later_steps_change_the_cluster_and_act_on_it(read, run, fabrics):
     assert result.error == ""
     assert [(verdict.probe, verdict.reasons) for verdict in result.verdicts] == [("to-the-new-one", ())]
     assert fabrics[0].actions == ["restartAgent n1"]
+
+
+class ListeningCheck(ManifestFolder):
+    """Notes, whenever objects are published, which hostNetwork Pods have an address and whether each one answers."""
+
+    def __init__(self, lab):
+        super().__init__(lab)
+        self._lab = lab
+        self.answers = {}
+
+    async def publish(self, world, addresses):
+        for key in addresses:
+            pod = world.pods[key]
+            if pod.spec.host_network:
+                node_ip = str(addresses[key][0])
+                with namespaces.entered(namespaces.path_of(self._lab.namespace("node", pod.spec.node_name))):
+                    client = socket.socket()
+                with client:
+                    refused = client.connect_ex((node_ip, pod.ports[0].container_port))
+                self.answers.setdefault(key, []).append(not refused)
+        await super().publish(world, addresses)
+
+
+class CheckedFabric(PlainFabric):
+    publisher = None  # a ListeningCheck; PlainFabric makes another one whenever it is asked
+
+
+async def test_a_host_network_pod_is_no_endpoint_before_it_answers(read):
+    """Else connections to its Services would be refused, and no fault of the product would be the reason."""
+    goes = "{kind: Delete, metadata: {name: d}, spec: {kind: Pod, name: default/a}}\n---\n"
+    comes = CLUSTER.split("---\n")[5].replace("name: h", "name: i").replace("containerPort: 22", "containerPort: 23")
+    scenario = read(CLUSTER, goes + comes)
+    worlds = [world for _, world in scenario.worlds()]
+    with labs.opened() as lab:
+        fabric = CheckedFabric(lab)
+        fabric.publisher = published = ListeningCheck(lab)
+        cluster = Cluster(lab, fabric, segments.machines(worlds[-1]))
+        try:
+            await cluster.start()
+            for world in worlds:
+                await cluster.reach(world, ())
+        finally:
+            await cluster.end()
+    assert published.answers.keys() == {"default/h", "default/i"}
+    assert all(all(answers) for answers in published.answers.values())
 
 
 IP_MTU, IPV6_MTU = 14, 24  # of Linux; the socket module does not have them

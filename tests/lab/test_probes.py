@@ -82,7 +82,7 @@ def test_held_connections():
 def test_rates():
     lossy = Observation((WEB, TIMEOUT, REFUSED), failures=2)
     assert verdict({"failures": 2}, lossy, rate=10).passed
-    assert verdict({}, lossy, rate=10).reasons == ("2 of 3 connections failed; at most 0 may",)
+    assert verdict({}, lossy, rate=10).reasons == ("2 of 3 connections failed (1 Refused, 1 Timeout); at most 0 may",)
 
 
 @pytest.fixture

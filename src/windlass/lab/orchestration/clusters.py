@@ -53,8 +53,9 @@ class Cluster:
 
     @property
     def addresses(self) -> Addresses:
-        """Of every Pod."""
-        return desired_states.pod_addresses(self.world, self._attached)
+        """Of every Pod that runs. One that is yet to start is no endpoint: Kubernetes waits until it is ready."""
+        known = desired_states.pod_addresses(self.world, self._attached)
+        return {key: addresses for key, addresses in known.items() if key in self._running}
 
     @property
     def dataplane(self) -> str:

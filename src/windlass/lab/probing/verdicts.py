@@ -73,7 +73,11 @@ def _reasons(probe: Probe, observation: Observation, seen_as: IPAddress | None) 
     if probe.spec.rate and expect.outcome is Outcome.CONNECTED:
         if observation.failures > expect.failures:
             total = len(observation.attempts)
-            yield f"{observation.failures} of {total} connections failed; at most {expect.failures} may"
+            counted = Counter(attempt.outcome for attempt in observation.attempts)
+            kinds = ", ".join(
+                f"{counted[one]} {one.value}" for one in Outcome if counted[one] and one is not expect.outcome
+            )
+            yield f"{observation.failures} of {total} connections failed ({kinds}); at most {expect.failures} may"
     elif any(attempt.outcome is not expect.outcome for attempt in observation.attempts):
         yield f"expected {expect.outcome.value}, saw {_summary(observation)}"
     if observation.broken:
