@@ -8,7 +8,7 @@ from ipaddress import ip_address, ip_interface, ip_network
 import pytest
 
 from switches import requires_ovs, run
-from windlass.agent.identities import tunnel_routes
+from windlass.agent.tunnelling import tunnel_routes
 from windlass.host.protocol import Adapter, UplinkRoute
 from windlass.switch import ovsdb
 from windlass.switch.controls import ask, control_socket

@@ -19,6 +19,7 @@ import structlog
 from windlass.agent import api, limits, preflights, scraping
 from windlass.agent.answers import Rejects
 from windlass.agent.areas import Area
+from windlass.agent.bridge_specs import bridge_spec
 from windlass.agent.citizens import Citizen
 from windlass.agent.collector import relax
 from windlass.agent.expositions import Exposition
@@ -26,14 +27,6 @@ from windlass.agent.fallbacks import Fallback
 from windlass.agent.forgetting import Forgetting
 from windlass.agent.healthchecks import HealthChecks, ProxyHealth, health_check, served_addresses
 from windlass.agent.hosting import Hosting
-from windlass.agent.identities import (
-    bridge_spec,
-    local_node,
-    other_addresses,
-    own_identity,
-    service_cidrs,
-    serving_node,
-)
 from windlass.agent.logs import Logs
 from windlass.agent.news import News
 from windlass.agent.pod_records import PodRecords
@@ -47,7 +40,7 @@ from windlass.agent.switching import Switch
 from windlass.agent.tunnelling import Tunnelling
 from windlass.cluster import policies
 from windlass.cluster.endpoints import ServingNode
-from windlass.cluster.nodes import NotUsable, is_leaving, peers
+from windlass.cluster.nodes import NotUsable, is_leaving
 from windlass.cluster.objects import Cluster, Node, Problem, Reference
 from windlass.cluster.sources import Source, Watch
 from windlass.cni import server as cni_server
@@ -57,6 +50,8 @@ from windlass.host.plans import HostChange, HostNames, plan
 from windlass.host.protocol import Adapter, Host, HostError
 from windlass.model.nodes import NodeState
 from windlass.nodes.config import Config
+from windlass.nodes.identities import local_node, other_addresses, own_identity, service_cidrs, serving_node
+from windlass.nodes.peers import Peers
 from windlass.pipeline.routing import tunnel_ends
 from windlass.program import Kind, Owner, Program
 from windlass.switch.bridges import ensure_bridge, requiring_bridge, uplink_of
@@ -106,6 +101,7 @@ class Agent:
         self.exposition = Exposition(self, [*probes(config), self._count_rejects, self._snat_pools.readings])
         self._hosting = Hosting(host, self.report, self._look_again)
         self._serving = Serving(Path(config.state_directory))
+        self._peers = Peers()
         self._forgetting = Forgetting(self._serving, self._switch)
         self._news = News(source, Path(config.state_directory), self.report)
         self._adapter: Adapter | None = None
@@ -321,14 +317,14 @@ class Agent:
         await ensure_bridge(database, spec)
         await self._snat_pools.hold_timeouts(database, spec.datapath_type)
         before = self.state
-        known_peers, problems = peers(cluster, own, before.peers if before else {})
-        self.report(Area.CLUSTER, problems)
+        self._peers.follow(cluster.nodes, own)
+        self.report(Area.CLUSTER, self._peers.problems())
         await self._checks.listen_at(served_addresses(node, node.node_port_networks))
         await self._follow(serving_node(self.config, cluster, own))
         restored = await ports.restore()
         self.report(Area.POD_PORTS, restored.problems)
         pods = present_pods(database, spec.name, before.pods if before else None, restored.containers, self.report)
-        state = NodeState(node, known_peers, pods, self._serving.services)
+        state = NodeState(node, self._peers.usable, pods, self._serving.services)
         # Flows first: when the uplink becomes a port, the host's traffic must already have its way.
         async with requiring_bridge(database, spec.name):
             await self._switch.hold(state, tasks)
@@ -342,7 +338,7 @@ class Agent:
         if userspace:
             await limits.raise_switch_limit(self.config)
         if userspace and spec.tunnel:
-            ends = tunnel_ends(node, known_peers.values())
+            ends = tunnel_ends(node, self._peers.usable.values())
             await self._tunnels.hold(adapter, ends, node.ports.tunnel, self.counters.syncs)
         if self._adapter is None or self._adapter.name != adapter.name:
             tasks.create_task(self._watch_host(names), name="host")

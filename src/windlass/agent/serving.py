@@ -11,8 +11,6 @@ from collections.abc import Collection, Generator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-import msgspec
-
 from windlass.cluster.catalogues import Catalogue, Touched, service_of
 from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.objects import Cluster, Problem
@@ -22,8 +20,9 @@ from windlass.host.services import Claims, plan_service, plan_services
 from windlass.model.families import IPNetwork
 from windlass.model.mappings import Patched
 from windlass.model.nodes import LocalNode
-from windlass.model.services import Protocol, Service, ServicePort
+from windlass.model.services import Protocol, Service
 from windlass.nodes.group_numbers import GroupNumbers
+from windlass.nodes.services import NodeServices
 from windlass.pipeline.stale_connections import has_udp
 
 R = TypeVar("R")
@@ -42,9 +41,8 @@ class Place(NamedTuple):
 class Serving:
     def __init__(self, directory: Path | None = None) -> None:
         """The directory keeps group numbers across restarts."""
-        self.services: Patched[Service] = Patched()  # by namespace/name
-        self._catalogue = Catalogue()
         self._numbers = GroupNumbers(directory)
+        self._served = NodeServices(self._numbers)
         self._cluster = Cluster()
         self._touched: Touched | None = None  # by what was heard and not followed yet; None: anything
         self._node: ServingNode | None = None
@@ -56,9 +54,14 @@ class Serving:
         self._saved: Cluster | None = None
 
     @property
+    def services(self) -> Patched[Service]:
+        """By namespace/name."""
+        return self._served.services
+
+    @property
     def problems(self) -> tuple[Problem, ...]:
         """The very same object as long as none has come, gone or changed."""
-        return self._catalogue.problems
+        return self._served.problems
 
     @property
     def number_problem(self) -> str:
@@ -91,22 +94,12 @@ class Serving:
         if first and saved is not None:
             self._outdated.update((yield from _with_udp(saved, self._node)))
         knows_before = not first or saved is not None
-        changed = yield from self._catalogue.following(self._cluster, self._node, touched)
-        changes: dict[str, Service | None] = {}
-        for key in sorted(changed):
-            service = self._catalogue.services.get(key)
-            changes[key] = self._numbered(service) if service else None
-            if knows_before and (has_udp(service) or has_udp(self.services.get(key))):
-                self._outdated.setdefault(key, self.services.get(key))
-            if not len(changes) % _STEP:
-                yield
-        if changes:
-            self.services = self.services.patched(changes)
-        self._numbers.keep()
-        if touched is None:
-            self._numbers.forget_all_but({_number_name(s, port) for s in self.services.values() for port in s.ports})
-        self._unclaimed |= changed
-        return changed
+        before = yield from self._served.following(self._cluster, self._node, touched)
+        for key, service in before.items() if knows_before else ():
+            if has_udp(service) or has_udp(self.services.get(key)):
+                self._outdated.setdefault(key, service)
+        self._unclaimed |= before.keys()
+        return set(before)
 
     def take_outdated(self) -> dict[str, Service | None]:
         """Those with UDP that have changed since the last time, as they were before; None: they were not there."""
@@ -143,16 +136,6 @@ class Serving:
     def _asked_by(self, key: str, place: Place) -> frozenset[Item]:
         service = self.services.get(key)
         return plan_service(place.node, place.names, service, place.service_cidrs) if service else frozenset()
-
-    def _numbered(self, service: Service) -> Service:
-        ports = tuple(
-            msgspec.structs.replace(port, group=self._numbers.of(_number_name(service, port))) for port in service.ports
-        )
-        return msgspec.structs.replace(service, ports=ports)
-
-
-def _number_name(service: Service, port: ServicePort) -> str:
-    return f"{service.key} {port.name} {port.protocol} {port.family}"
 
 
 def _with_udp(cluster: Cluster, node: ServingNode) -> Generator[None, None, dict[str, Service]]:

@@ -9,14 +9,13 @@ from collections.abc import Callable, Collection, Iterable
 from typing import NoReturn
 
 from windlass.agent.areas import Area
-from windlass.agent.identities import tunnel_routes
 from windlass.host.protocol import Adapter
 from windlass.model.families import IPAddress
 from windlass.nodes.config import Config
 from windlass.switch.controls import control_socket
 from windlass.switch.ovsdb import SwitchRefusedError
 from windlass.switch.streams import SwitchUnreachableError
-from windlass.switch.tunnel_routes import tell_routes
+from windlass.switch.tunnel_routes import TunnelRoute, tell_routes
 from windlass.switch.tunnels import Send, Tunnels
 
 
@@ -52,3 +51,13 @@ class Tunnelling:
             problems.append(str(error))
             self._look_again()
         self._report(Area.TUNNEL_ROUTES, problems)
+
+
+def tunnel_routes(adapter: Adapter) -> list[TunnelRoute]:
+    """The routes to other Nodes: the networks of the NIC, and those behind a router in one of them."""
+    networks = {address.network for address in adapter.addresses}
+    routes = {network: TunnelRoute(network) for network in networks}
+    for route in sorted(adapter.routes, key=lambda route: route.metric, reverse=True):
+        if route.via and not route.table and any(route.via in network for network in networks):
+            routes[route.destination] = TunnelRoute(route.destination, route.via)
+    return list(routes.values())

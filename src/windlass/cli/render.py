@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from ipaddress import ip_interface, ip_network
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,20 +12,20 @@ import msgspec
 from msgspec import structs
 
 from windlass.cluster import objects, policies
-from windlass.cluster.catalogues import Catalogue
-from windlass.cluster.endpoints import ServingNode, zone_of
-from windlass.cluster.nodes import Identity, NotUsable, identity, peers
-from windlass.cluster.objects import Cluster, EndpointSlice, Node, decode
+from windlass.cluster.nodes import OS_LABEL, NotUsable
+from windlass.cluster.objects import Cluster, EndpointSlice, Node, ServiceCIDR, decode
 from windlass.cluster.policies import policy_in
 from windlass.cni.attachments import pod_mac
+from windlass.host.protocol import Adapter, UplinkAddress
 from windlass.lab.control import manifests
+from windlass.lab.scenarios import objects as scenario_objects
 from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.desired_states import World, pod_addresses
+from windlass.lab.scenarios.segments import machine_of_node
 from windlass.model.families import Family, IPAddress
-from windlass.model.nodes import AttachedPod, LocalNode, NodeState
-from windlass.model.services import Service
-from windlass.nodes.config import Config, ConfigError, DatapathType, parse
-from windlass.nodes.group_numbers import GroupNumbers
+from windlass.model.nodes import AttachedPod, NodeState, OperatingSystem
+from windlass.nodes.config import ConfigError, parse
+from windlass.nodes.states import NodeFacts, node_state
 from windlass.openflow.ofctl import flow_text, group_text, meter_text
 from windlass.openflow.wire.flows import encode
 from windlass.pipeline.datapaths import DATAPATHS
@@ -33,8 +33,11 @@ from windlass.pipeline.symbols import flow_symbols, group_symbols, meter_symbols
 from windlass.program import Program, program
 from windlass.switch.pod_ports import POD_NUMBERS
 
-PREFIXES = {Family.IPV4: 24, Family.IPV6: 64}  # manifests do not tell a Node's subnet; the lab uses these
-UPLINK_MAC = "02:00:00:00:00:01"  # nor its NIC's MAC
+# Manifests do not say these; they have no influence on which flows there are.
+UPLINK_MAC = "02:00:00:00:00:01"
+UPLINK_MTU = 1500
+
+PodAddresses = Mapping[str, tuple[IPAddress, ...]]  # by namespace/name
 
 
 @click.command()
@@ -52,8 +55,9 @@ UPLINK_MAC = "02:00:00:00:00:01"  # nor its NIC's MAC
 def render(path: Path, node: str, form: str, why: bool) -> None:
     """Print the flows that a Node would get from the manifests in PATH (a file or a folder; a scenario is fine).
 
-    Pods without an address get the next free one, ports are numbered as the agent would; the Node's subnet is taken
-    to be a /24 (IPv6: /64).
+    They are the flows that the agent installs, as far as manifests say what they depend on. A Pod without an address
+    gets the next free one, and ports are numbered in the order of the Pods. The Node's subnet is a /24 (IPv6: /64), and
+    addresses of its Node object besides the Node IPs are those of a second NIC.
     """
     try:
         world = world_of(path)
@@ -74,61 +78,38 @@ def render(path: Path, node: str, form: str, why: bool) -> None:
         click.echo(line)
 
 
-def state_of(world: World, name: str) -> NodeState:
-    """The state that the agent of this Node would come to, as far as manifests tell."""
+def state_of(world: World, name: str, facts: NodeFacts | None = None) -> NodeState:
+    """The state that the agent of this Node comes to. Without facts, the Node's are as `facts_of` assumes them."""
+    facts = facts or facts_of(world, name)
     config = parse(msgspec.json.encode(world.configuration), "ConfigMap kube-system/windlass-config")
-    cluster = _cluster(world, {})
-    if name not in cluster.nodes:
-        raise NotUsable(f"there is no Node {name}; there: {', '.join(sorted(cluster.nodes)) or 'none'}")
-    pods = {node: tuple(_pods(world, _local(config, cluster, node))) for node in dict.fromkeys((name, *cluster.nodes))}
-    cluster = _cluster(world, {pod.key: pod.addresses for attached in pods.values() for pod in attached})
-    local, own = _local(config, cluster, name), identity(cluster.nodes[name])
-    known, _ = peers(cluster, own, {})
-    attached = {pod.container_id: pod for pod in pods[name]}
-    return NodeState(local, known, attached, _services(cluster, own))
+    addresses = {**_pod_addresses(world), **{pod.key: pod.addresses for pod in facts.pods.values()}}
+    state = node_state(structs.replace(config, node_name=name), _cluster(world, name, addresses), facts)
+    return replace(state, services=dict(sorted(state.services.items())))  # in an order that a reader can follow
 
 
-def _local(config: Config, cluster: Cluster, name: str) -> LocalNode:
-    own = identity(cluster.nodes[name])
-    families = DATAPATHS[own.os].families
-    return LocalNode(
-        name=name,
-        mode=config.traffic_mode,
-        tunnel=config.tunnel_type,
-        os=own.os,
-        addresses={f: ip_interface(f"{a}/{PREFIXES[f]}") for f, a in own.addresses.items() if f in families},
-        pod_cidrs={family: cidr for family, cidr in own.pod_cidrs.items() if family in families},
-        uplink_mac=UPLINK_MAC,
-        other_addresses=own.other_addresses,
-        node_port_networks=tuple(ip_network(text) for text in config.node_port_addresses),
-        userspace=config.datapath_type is DatapathType.NETDEV,
-    )
+def facts_of(world: World, name: str) -> NodeFacts:
+    """What manifests do not say about a Node: its NICs are as in the lab, its Pods are attached in order."""
+    if name not in world.nodes:
+        raise NotUsable(f"there is no Node {name}; there: {', '.join(sorted(world.nodes)) or 'none'}")
+    uplink, *others = machine_of_node(world.nodes[name]).nics
+    addresses = tuple(map(UplinkAddress, uplink.addresses))
+    held = [address.ip for nic in (uplink, *others) for address in nic.addresses]
+    adapter = Adapter(uplink.name, index=0, mac=UPLINK_MAC, mtu=UPLINK_MTU, addresses=addresses)
+    return NodeFacts(adapter, held, {pod.container_id: pod for pod in _pods(world, name, _pod_addresses(world))})
 
 
-def _cluster(world: World, attached: Mapping[str, tuple[IPAddress, ...]]) -> Cluster:
-    """As the agent reads it, with the EndpointSlices of Services that have none."""
-    found = [decode(manifest) for manifest in manifests.render(world, pod_addresses(world, attached))]
+def _cluster(world: World, name: str, addresses: PodAddresses) -> Cluster:
+    """As the agent reads it, with EndpointSlices of Services that have none in the manifests."""
+    found = list(manifests.render(world, pod_addresses(world, addresses)))
+    decoded = list(filter(None, map(decode, found)))
+    pods = [msgspec.convert(one, objects.Pod) for one in found if one["kind"] == "Pod"]
     return Cluster(
-        nodes={one.key: one for one in found if isinstance(one, Node)},
-        services={one.key: one for one in found if isinstance(one, objects.Service)},
-        slices={one.key: one for one in found if isinstance(one, EndpointSlice)},
+        nodes={one.key: one for one in decoded if isinstance(one, Node)},
+        services={one.key: one for one in decoded if isinstance(one, objects.Service)},
+        slices={one.key: one for one in decoded if isinstance(one, EndpointSlice)},
+        service_cidrs={one.key: one for one in decoded if isinstance(one, ServiceCIDR)},
+        pods={pod.key: pod for pod in pods if pod.key in world.pods and world.pods[pod.key].spec.node_name == name},
     )
-
-
-def _services(cluster: Cluster, own: Identity) -> dict[str, Service]:
-    catalogue, numbers = Catalogue(), GroupNumbers()
-    families = tuple(family for family in Family if family in own.addresses and family in own.pod_cidrs)
-    catalogue.follow(cluster, ServingNode(own.name, zone_of(cluster.nodes[own.name]), families, own.os, own.pod_cidrs))
-    return {
-        key: structs.replace(
-            service,
-            ports=tuple(
-                structs.replace(port, group=numbers.of(f"{key} {port.name} {port.protocol} {port.family}"))
-                for port in service.ports
-            ),
-        )
-        for key, service in sorted(catalogue.services.items())
-    }
 
 
 def world_of(path: Path) -> World:
@@ -136,29 +117,38 @@ def world_of(path: Path) -> World:
     return world
 
 
-def _pods(world: World, node: LocalNode) -> Iterator[AttachedPod]:
-    pods = [p for p in world.pods.values() if p.spec.node_name == node.name and not p.spec.host_network]
-    taken: set[IPAddress] = {address for pod in pods for address in pod.fixed_addresses}
+def _pods(world: World, node: str, addresses: PodAddresses) -> Iterator[AttachedPod]:
+    """The Pods of this Node, on ports in the order in which they are written."""
+    pods = [pod for key, pod in world.pods.items() if key in addresses and pod.spec.node_name == node]
     for number, pod in zip(POD_NUMBERS, pods, strict=False):
-        addresses = pod.fixed_addresses or tuple(_next_free(node, taken))
         yield AttachedPod(
             namespace=pod.metadata.namespace or "default",
             name=pod.metadata.name,
             container_id=pod.key,
             interface=pod.metadata.name[:15],
             ofport=number,
-            mac=pod_mac(addresses),
-            addresses=addresses,
+            mac=pod_mac(addresses[pod.key]),
+            addresses=addresses[pod.key],
         )
 
 
-def _next_free(node: LocalNode, taken: set[IPAddress]) -> Iterator[IPAddress]:
-    for family in node.families:
-        address = node.gateway(family) + 1
-        while address in taken:
-            address += 1
-        taken.add(address)
-        yield address
+def _pod_addresses(world: World) -> PodAddresses:
+    """Those that Pods ask for; each other Pod gets the next free ones of its Node."""
+    pods = [pod for pod in world.pods.values() if pod.spec.node_name in world.nodes and not pod.spec.host_network]
+    taken = {address for pod in pods for address in pod.fixed_addresses}
+    return {pod.key: pod.fixed_addresses or tuple(_next_free(world.nodes[pod.spec.node_name], taken)) for pod in pods}
+
+
+def _next_free(node: scenario_objects.Node, taken: set[IPAddress]) -> Iterator[IPAddress]:
+    is_windows = node.metadata.labels.get(OS_LABEL) == OperatingSystem.WINDOWS.value
+    usable = DATAPATHS[OperatingSystem.WINDOWS if is_windows else OperatingSystem.LINUX].families
+    for family in (family for family in Family if family in node.addresses and family in node.pod_cidrs):
+        if family in usable:
+            address = node.pod_cidrs[family].network_address + 2  # the first one is the gateway's
+            while address in taken:
+                address += 1
+            taken.add(address)
+            yield address
 
 
 def _symbolic(rendered: Program, *, why: bool) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Who this Node is: by the cluster's word, by its NIC and by the configuration. Pure."""
+"""The identity of this Node: what its Node object, its NIC and its configuration say about it. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from windlass.cluster.endpoints import ServingNode, zone_of
 from windlass.cluster.nodes import Identity, NotUsable, identity
 from windlass.cluster.objects import Cluster, Problem
 from windlass.cluster.services import service_networks
-from windlass.host.plans import pod_mtu
 from windlass.host.protocol import Adapter
 from windlass.model.families import Family, IPAddress, IPNetwork
 from windlass.model.nodes import LocalNode, TrafficMode
 from windlass.nodes.config import Config, DatapathType
 from windlass.pipeline.datapaths import DATAPATHS
-from windlass.switch.bridges import BridgeSpec, TunnelSpec
-from windlass.switch.tunnel_routes import TunnelRoute
 
 
 def own_identity(config: Config, cluster: Cluster) -> Identity:
@@ -42,13 +39,13 @@ def serving_node(config: Config, cluster: Cluster, own: Identity) -> ServingNode
 
 
 def service_cidrs(config: Config, cluster: Cluster) -> tuple[tuple[IPNetwork, ...], list[Problem]]:
-    """Where ClusterIPs come from, by the cluster's word and by the configuration's."""
-    told, problems = service_networks(cluster.service_cidrs)
-    return tuple(dict.fromkeys((*told, *map(ip_network, config.service_cidrs)))), problems
+    """The networks of ClusterIPs: those of ServiceCIDR objects and those of the configuration."""
+    declared, problems = service_networks(cluster.service_cidrs)
+    return tuple(dict.fromkeys((*declared, *map(ip_network, config.service_cidrs)))), problems
 
 
 def local_node(config: Config, own: Identity, adapter: Adapter, others: Collection[IPAddress]) -> LocalNode:
-    """`others`: further addresses of the host."""
+    """`others`: the host's addresses besides the Node IPs. NotUsable if the NIC lacks a Node IP."""
     held = {address.ip: address.interface for address in adapter.addresses}
     families = DATAPATHS[own.os].families
     missing = [str(address) for address in own.addresses.values() if address not in held]
@@ -74,41 +71,11 @@ def local_node(config: Config, own: Identity, adapter: Adapter, others: Collecti
 def other_addresses(
     own: Identity, held: Collection[IPAddress], service_networks: Collection[IPNetwork]
 ) -> tuple[IPAddress, ...]:
-    """What the host holds besides its Node IPs, by its own word: a cloud may list addresses that it translates.
+    """The addresses that the host holds besides its Node IPs.
 
-    Without addresses of the Pod network and ClusterIPs: some programs add them to an interface; the switch serves them.
+    The Node object is not asked: a cloud may list addresses there that it translates. Addresses of the Pod network and
+    ClusterIPs are left out: some programs add them to an interface, but the switch serves them.
     """
     ours = (*own.pod_cidrs.values(), *service_networks)
     others = (a for a in held if a not in own.addresses.values() and not any(a in network for network in ours))
     return tuple(sorted(others, key=lambda address: (address.version, int(address))))
-
-
-def bridge_spec(config: Config, node: LocalNode, adapter: Adapter, boot: str) -> BridgeSpec:
-    underlay = Family.IPV4 if Family.IPV4 in node.addresses else Family.IPV6
-    # In user space the routes that it is told name the source; it would look for an address among those it is not told.
-    local_ip = None if node.userspace else node.addresses[underlay].ip
-    tunnel = TunnelSpec(config.tunnel_type, config.tunnel, local_ip)
-    return BridgeSpec(
-        name=config.bridge,
-        datapath_type=config.datapath_type.value,
-        hwaddr=node.uplink_mac,
-        gateway=config.gateway,
-        gateway_mac=node.gateway_mac,
-        uplink=adapter.name,
-        uplink_index=adapter.index,
-        boot=boot,
-        tunnel=None if config.traffic_mode is TrafficMode.NO_ENCAP else tunnel,
-        mtu=adapter.mtu,
-        gateway_mtu=pod_mtu(node, adapter.mtu, config.mtu or None),
-        numbers=node.ports,
-    )
-
-
-def tunnel_routes(adapter: Adapter) -> list[TunnelRoute]:
-    """By which other Nodes are reached: the networks of the NIC, and what is behind a router in one of them."""
-    networks = {address.network for address in adapter.addresses}
-    routes = {network: TunnelRoute(network) for network in networks}
-    for route in sorted(adapter.routes, key=lambda route: route.metric, reverse=True):
-        if route.via and not route.table and any(route.via in network for network in networks):
-            routes[route.destination] = TunnelRoute(route.destination, route.via)
-    return list(routes.values())

@@ -1,0 +1,66 @@
+"""The Services that this Node serves, with their group numbers. Pure, but for the file of the group numbers.
+
+What a Service amounts to is decided in `cluster.catalogues`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import msgspec
+
+from windlass.cluster.catalogues import Catalogue, Touched
+from windlass.cluster.endpoints import ServingNode
+from windlass.cluster.objects import Cluster, Problem
+from windlass.model.mappings import Patched
+from windlass.model.services import Service, ServicePort
+from windlass.nodes.group_numbers import GroupNumbers
+
+_SLICE = 100  # Services to number before other tasks run
+
+
+class NodeServices:
+    """The Services of one Node, from one state of the cluster to the next."""
+
+    def __init__(self, numbers: GroupNumbers) -> None:
+        self.services: Patched[Service] = Patched()  # by namespace/name
+        self._catalogue = Catalogue()
+        self._numbers = numbers
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The same object as long as no problem has come, gone or changed."""
+        return self._catalogue.problems
+
+    def following(
+        self, cluster: Cluster, node: ServingNode, touched: Touched | None = None
+    ) -> Generator[None, None, dict[str, Service | None]]:
+        """Bring `services` up to this state of the cluster, in slices. The generator must be run to its end.
+
+        Returns the Services that changed, as they were before; None: the Service is new. `touched`: only these objects
+        may have changed.
+        """
+        changed = yield from self._catalogue.following(cluster, node, touched)
+        now: dict[str, Service | None] = {}
+        for key in sorted(changed):
+            service = self._catalogue.services.get(key)
+            now[key] = self._numbered(service) if service else None
+            if not len(now) % _SLICE:
+                yield
+        before = {key: self.services.get(key) for key in now}
+        if now:
+            self.services = self.services.patched(now)
+        self._numbers.keep()
+        if touched is None:
+            self._numbers.forget_all_but({_number_name(s, port) for s in self.services.values() for port in s.ports})
+        return before
+
+    def _numbered(self, service: Service) -> Service:
+        ports = tuple(
+            msgspec.structs.replace(port, group=self._numbers.of(_number_name(service, port))) for port in service.ports
+        )
+        return msgspec.structs.replace(service, ports=ports)
+
+
+def _number_name(service: Service, port: ServicePort) -> str:
+    return f"{service.key} {port.name} {port.protocol} {port.family}"

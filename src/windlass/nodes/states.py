@@ -1,0 +1,57 @@
+"""The NodeState of one Node from its configuration, the cluster's objects and what the Node holds itself. Pure.
+
+`node_state` works it out whole. The agent keeps it up to date with `local_node`, `Peers` and `NodeServices`, of which
+`node_state` is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from windlass.cluster.objects import Cluster
+from windlass.host.protocol import Adapter
+from windlass.model.families import IPAddress
+from windlass.model.nodes import AttachedPod, NodeState
+from windlass.nodes.config import Config
+from windlass.nodes.group_numbers import GroupNumbers
+from windlass.nodes.identities import local_node, other_addresses, own_identity, service_cidrs, serving_node
+from windlass.nodes.peers import Peers
+from windlass.nodes.services import NodeServices
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What only the Node itself knows."""
+
+    adapter: Adapter  # the uplink, with its addresses wherever they are now
+    held_addresses: Collection[IPAddress] = ()  # of all interfaces, as `Host.held_addresses` lists them
+    pods: Mapping[str, AttachedPod] = field(default_factory=dict)  # by container id
+
+
+def node_state(config: Config, cluster: Cluster, facts: NodeFacts, numbers: GroupNumbers | None = None) -> NodeState:
+    """The state of the Node that `config.node_name` names. NotUsable if its Node object or its NIC cannot be used.
+
+    Without numbers each Service gets those that it has on a Node where no two names have the same digest.
+    """
+    own = own_identity(config, cluster)
+    cidrs, _ = service_cidrs(config, cluster)
+    node = local_node(config, own, facts.adapter, other_addresses(own, facts.held_addresses, cidrs))
+    peers = Peers()
+    peers.follow(cluster.nodes, own)
+    services = NodeServices(numbers or GroupNumbers())
+    run_to_end(services.following(cluster, serving_node(config, cluster, own)))
+    return NodeState(node, peers.usable, facts.pods, services.services)
+
+
+def run_to_end(slices: Generator[None, None, R]) -> R:
+    """The result of work that is done in slices, without a pause between them."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            result: R = end.value
+            return result
