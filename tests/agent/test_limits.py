@@ -14,7 +14,7 @@ from agent_nodes import NODE, PATIENCE, AgentNode, agent_node
 from switches import requires_ovs
 from windlass.agent.limits import connection_limit, host_plan
 from windlass.host.linux import namespaces
-from windlass.host.plans import Tracking, TrackingSetting
+from windlass.host.plans import ConntrackParameter, ConntrackSetting
 from windlass.lab.network import ovs
 from windlass.lab.network.underlays import make_namespace
 from windlass.nodes.config import Config
@@ -39,9 +39,9 @@ def test_the_limit_grows_with_the_cpus(per_core: int, least: int, cpus: int, lim
 
 def test_the_defaults_are_those_of_kube_proxy():
     assert host_plan(Config()).tracking == {
-        TrackingSetting(Tracking.LIMIT, max(131072, 32768 * (os.cpu_count() or 1))),
-        TrackingSetting(Tracking.TCP_ESTABLISHED, 24 * 3600),
-        TrackingSetting(Tracking.TCP_CLOSE_WAIT, 3600),
+        ConntrackSetting(ConntrackParameter.LIMIT, max(131072, 32768 * (os.cpu_count() or 1))),
+        ConntrackSetting(ConntrackParameter.TCP_ESTABLISHED, 24 * 3600),
+        ConntrackSetting(ConntrackParameter.TCP_CLOSE_WAIT, 3600),
     }
 
 

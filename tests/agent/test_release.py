@@ -283,6 +283,6 @@ def _lend(node: ReleasedNode, state: Path) -> None:
     """The first step of a release alone."""
     code = (
         "import asyncio, sys; from pathlib import Path; from windlass.host.linux.hosts import LinuxHost;"
-        "asyncio.run(LinuxHost(Path(sys.argv[1])).lend_uplink('eth0', 'br-int'))"
+        "asyncio.run(LinuxHost(Path(sys.argv[1])).uplink.lend('eth0', 'br-int'))"
     )
     node.run(sys.executable, "-c", code, str(state))

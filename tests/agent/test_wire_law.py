@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 
 from switches import Switch, requires_ovs, run, running_switch
 from windlass.agent.hosting import Hosting
-from windlass.host.linux.hosts import LinuxHost
+from windlass.host.linux.hosts import LinuxHost, LinuxUplink
+from windlass.host.linux.kernel_threads import KernelThreads
 from windlass.host.linux.namespaces import entered, path_of
 from windlass.host.linux.netlink import Netlink, NetlinkError
 from windlass.host.linux.settings import set_offloads
@@ -113,19 +114,37 @@ class FaultyNetlink(Netlink):
         super().do(kind, body, flags)
 
 
+class FaultyThreads(KernelThreads):
+    def __init__(self, host: FaultyHost) -> None:
+        super().__init__()
+        self._host = host
+
+    def connect(self) -> Netlink:
+        return FaultyNetlink(self._host)
+
+
+class FaultyUplink(LinuxUplink):
+    host: FaultyHost
+
+    async def adopt(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> Adopted:
+        if self.host.fault is Fault.DATABASE_GOES:
+            await self.host.switch.stop_database()
+        return await super().adopt(uplink, bridge, node_ips)
+
+
 class FaultyHost(LinuxHost):
     fault = Fault.NONE
     at = 0
     changes = 0
     switch: Switch
 
-    def _connect(self) -> Netlink:
-        return FaultyNetlink(self)
+    def __init__(self, state_directory: Path) -> None:
+        super().__init__(state_directory)
+        self._uplink = FaultyUplink(self._threads, self._record_file)
+        self._uplink.host = self
 
-    async def adopt_uplink(self, uplink: str, bridge: str, addresses: Collection[IPAddress]) -> Adopted:
-        if self.fault is Fault.DATABASE_GOES:
-            await self.switch.stop_database()
-        return await super().adopt_uplink(uplink, bridge, addresses)
+    def _start_threads(self) -> KernelThreads:
+        return FaultyThreads(self)
 
 
 @dataclass

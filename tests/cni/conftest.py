@@ -92,19 +92,19 @@ class Host:
     journal: list[str]
     links: dict[str, object] = field(default_factory=dict)
 
-    async def attach_pod(self, link):
+    async def attach(self, link):
         if self.links.get(link.host_interface) != link:
             self.journal.append(f"attach {link.host_interface}")
         self.links[link.host_interface] = link
-        await self.faults.meet("attach_pod")  # only now: what fails may have done half of its work
+        await self.faults.meet("attach")  # only now: what fails may have done half of its work
 
-    async def detach_pod(self, host_interface):
-        await self.faults.meet("detach_pod")
+    async def detach(self, host_interface):
+        await self.faults.meet("detach")
         if self.links.pop(host_interface, None):
             self.journal.append(f"detach {host_interface}")
 
-    async def check_pod(self, link):
-        await self.faults.meet("check_pod")
+    async def check(self, link):
+        await self.faults.meet("check")
         there = self.links.get(link.host_interface)
         return () if there == link else (f"{link.host_interface} is {'gone' if there is None else 'different'}",)
 
@@ -190,10 +190,10 @@ class Node:
         """The agent's memory is gone; host, switch and the data of host-local are as they were."""
         self.addresses = HostLocal(self.host_local, self.folder / "addresses")
         self.handler = Handler(
-            addresses=self.addresses, links=self.host, ports=self.switch, agent=self.agent, limits=self.limits
+            addresses=self.addresses, pods=self.host, ports=self.switch, agent=self.agent, limits=self.limits
         )
 
-    def request(self, command, container="c1", *, pod="web-0", config=None, **environment) -> wire.Request:
+    def request(self, command, container="c1", *, pod="web-0", config=None, **environment) -> wire.PluginRequest:
         variables = {
             "CNI_COMMAND": command,
             "CNI_CONTAINERID": container,
@@ -205,7 +205,7 @@ class Node:
         }
         base = {"cniVersion": "1.1.0", "name": "pods", "type": "windlass", "agentSocket": str(self.socket)}
         text = config if isinstance(config, bytes) else json.dumps(base | (config or {})).encode()
-        return wire.Request(variables, text)
+        return wire.PluginRequest(variables, text)
 
     async def call(self, command, container="c1", **rest) -> Outcome:
         answer = await self.handler.answer(self.request(command, container, **rest))

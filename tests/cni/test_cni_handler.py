@@ -11,7 +11,7 @@ import pytest
 from windlass.cni.handler import Limits
 from windlass.model.families import Family
 
-STEPS = ["attach_pod", "add_pod_port", "programmed"]
+STEPS = ["attach", "add_pod_port", "programmed"]
 VALID = "cni.dev/valid-attachments"
 
 
@@ -78,7 +78,7 @@ async def test_a_failed_add_leaves_nothing_behind(node, step):
     node.faults.errors[step] = OSError(f"{step} is not possible")
     failed = await node.call("ADD")
     assert failed.exit_code == 1
-    assert failed.json["code"] == {"attach_pod": 103, "add_pod_port": 104, "programmed": 105}[step]
+    assert failed.json["code"] == {"attach": 103, "add_pod_port": 104, "programmed": 105}[step]
     assert failed.json["details"] == f"{step} is not possible"
     assert node.is_empty()
     node.faults.errors.clear()
@@ -100,7 +100,7 @@ async def test_an_add_that_hangs_is_ended_and_leaves_nothing_behind(make_node, s
     failed = await node.call("ADD")
     assert failed.json["code"] == 11
     assert "within 0.1 s" in failed.json["msg"]
-    assert {"attach_pod": "link", "add_pod_port": "port", "programmed": "flows"}[step] in failed.json["details"]
+    assert {"attach": "link", "add_pod_port": "port", "programmed": "flows"}[step] in failed.json["details"]
     assert node.is_empty()
 
 
@@ -119,7 +119,7 @@ async def test_steps_back_that_fail_are_told_and_do_not_stop_the_others(node):
     node.faults.errors |= {
         "programmed": OSError("the switch is away"),
         "forget": OSError("still away"),
-        "detach_pod": OSError("busy"),
+        "detach": OSError("busy"),
     }
     failed = await node.call("ADD")
     assert failed.json["code"] == 105
@@ -135,7 +135,7 @@ async def test_steps_back_that_fail_are_told_and_do_not_stop_the_others(node):
 async def test_a_removal_that_hangs_is_bounded(make_node):
     node = make_node(limits=Limits(removal=0.1))
     await node.call("ADD")
-    node.faults.hang.add("detach_pod")
+    node.faults.hang.add("detach")
     failed = await node.call("DEL")
     assert failed.json["code"] == 109
     assert "was not removed within 0.1 s" in failed.json["details"]
@@ -301,7 +301,7 @@ async def test_garbage_collection_goes_by_the_interface_too(node):
 async def test_garbage_collection_tells_failures_and_goes_on(node):
     for container in ("c1", "c2"):
         await node.call("ADD", container)
-    node.faults.errors["detach_pod"] = OSError("busy")
+    node.faults.errors["detach"] = OSError("busy")
     failed = await node.call("GC", config={VALID: []})
     assert failed.json["code"] == 109
     assert failed.json["details"].count("busy") == 2
@@ -332,14 +332,14 @@ async def test_requests_of_one_container_come_one_after_the_other(node):
 
 
 async def test_different_containers_go_side_by_side_but_not_too_many(make_node):
-    """Each waits in `attach_pod` until all of them are there: one after the other they would never get there."""
+    """Each waits in `attach` until all of them are there: one after the other they would never get there."""
     node = make_node(limits=Limits(at_once=4))
     inside = most = 0
     all_there = asyncio.Event()
 
     async def meet(method):
         nonlocal inside, most
-        if method == "attach_pod":
+        if method == "attach":
             inside += 1
             most = max(most, inside)
             if inside == 4:
@@ -356,12 +356,12 @@ async def test_different_containers_go_side_by_side_but_not_too_many(make_node):
 
 async def test_a_request_does_not_wait_for_its_turn_for_ever(make_node):
     node = make_node(limits=Limits(work=0.2))
-    node.faults.hang.add("detach_pod")
+    node.faults.hang.add("detach")
     stuck = asyncio.create_task(node.call("DEL"))
-    await node.faults.reached["detach_pod"].wait()
+    await node.faults.reached["detach"].wait()
     failed = await node.call("ADD")
     assert failed.json["code"] == 11
-    assert "turn of container c1" in failed.json["msg"]
+    assert "container c1 waited too long" in failed.json["msg"]
     stuck.cancel()
     await asyncio.gather(stuck, return_exceptions=True)
 
@@ -389,5 +389,5 @@ async def test_the_answer_is_in_the_version_asked_for_also_when_it_is_an_error(n
 async def test_no_lock_is_kept(node):
     for number in range(3):
         await node.call("ADD", f"c{number}")
-    assert not node.handler._turns._locks
+    assert not node.handler._queue._locks
     assert json.loads((await node.call("VERSION")).output)["supportedVersions"]

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from windlass.cni.attachments import Attachment, PodNetwork, interface_name, pod_link, pod_mac
 from windlass.cni.configurations import SUPPORTED_VERSIONS, Dns
 from windlass.cni.errors import RequestError
-from windlass.cni.requests import Add, Check, CollectGarbage, Delete, Status, Version, parse
+from windlass.cni.requests import (
+    AddRequest,
+    CheckRequest,
+    DeleteRequest,
+    GarbageRequest,
+    StatusRequest,
+    VersionRequest,
+    parse,
+)
 from windlass.cni.results import attached
 from windlass.model.families import Family
 from windlass.switch.pod_ports import PodPort
@@ -53,7 +61,7 @@ def refusal(config=None, **environment) -> RequestError:
 @pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
 def test_add_in_each_version(version):
     add = ask({"cniVersion": version})
-    assert isinstance(add, Add)
+    assert isinstance(add, AddRequest)
     assert add.version == version
     assert add.attachment == Attachment("c1", "eth0")
     assert (add.namespace, add.name, add.netns) == ("default", "web-0", "/run/netns/c1")
@@ -150,33 +158,33 @@ def test_dns_of_the_runtime_wins_over_that_of_the_configuration():
 
 
 def test_del_needs_little():
-    assert ask(CNI_COMMAND="DEL", CNI_NETNS="") == Delete(Attachment("c1", "eth0"), "web-0")
+    assert ask(CNI_COMMAND="DEL", CNI_NETNS="") == DeleteRequest(Attachment("c1", "eth0"), "web-0")
     broken = {"cniVersion": 7, "prevResult": "lost", "ipam": [], "runtimeConfig": 1}
-    assert ask(broken, CNI_COMMAND="DEL", CNI_ARGS="nonsense") == Delete(Attachment("c1", "eth0"), None)
+    assert ask(broken, CNI_COMMAND="DEL", CNI_ARGS="nonsense") == DeleteRequest(Attachment("c1", "eth0"), None)
     assert refusal({"name": ""}, CNI_COMMAND="DEL").code == 7
     assert refusal(CNI_COMMAND="DEL", CNI_CONTAINERID="").code == 4
 
 
 def test_check_takes_the_addresses_of_the_previous_result():
     check = ask({"prevResult": {"ips": [{"address": "10.1.0.5/24", "interface": 1}]}}, CNI_COMMAND="CHECK")
-    assert check == Check(Attachment("c1", "eth0"), "/run/netns/c1", (ip_address("10.1.0.5"),))
+    assert check == CheckRequest(Attachment("c1", "eth0"), "/run/netns/c1", (ip_address("10.1.0.5"),))
     assert refusal(CNI_COMMAND="CHECK").code == 7
     assert refusal({"prevResult": {"ips": [{}]}}, CNI_COMMAND="CHECK").code == 7
 
 
 def test_garbage_is_collected_only_with_a_list():
     listed = [{"containerID": "c1", "ifname": "eth0"}]
-    assert ask({"cni.dev/valid-attachments": listed}, CNI_COMMAND="GC") == CollectGarbage(
+    assert ask({"cni.dev/valid-attachments": listed}, CNI_COMMAND="GC") == GarbageRequest(
         frozenset({Attachment("c1", "eth0")})
     )
-    assert ask({"cni.dev/valid-attachments": None}, CNI_COMMAND="GC") == CollectGarbage(frozenset())
+    assert ask({"cni.dev/valid-attachments": None}, CNI_COMMAND="GC") == GarbageRequest(frozenset())
     assert "nothing is removed" in refusal(CNI_COMMAND="GC").details
 
 
 def test_status_and_version():
-    assert ask(CNI_COMMAND="STATUS") == Status()
-    assert ask(b"", CNI_COMMAND="VERSION") == Version("1.1.0")
-    assert ask({"cniVersion": "0.4.0"}, CNI_COMMAND="VERSION") == Version("0.4.0")
+    assert ask(CNI_COMMAND="STATUS") == StatusRequest()
+    assert ask(b"", CNI_COMMAND="VERSION") == VersionRequest("1.1.0")
+    assert ask({"cniVersion": "0.4.0"}, CNI_COMMAND="VERSION") == VersionRequest("0.4.0")
 
 
 @given(st.dictionaries(st.sampled_from(sorted(ENVIRONMENT)), st.text(max_size=20)), st.binary(max_size=100))

@@ -12,11 +12,11 @@ import pytest
 
 from windlass.cni import server
 from windlass.cni.server import SocketError, serving
-from windlass.cni.wire import PROTOCOL, Answer
+from windlass.cni.wire import PROTOCOL, PluginReply
 
 
-async def says_yes(_request) -> Answer:
-    return Answer(0, b"yes")
+async def says_yes(_request) -> PluginReply:
+    return PluginReply(0, b"yes")
 
 
 async def talk(path, data: bytes, *, finish: bool = True) -> bytes:
@@ -128,7 +128,7 @@ async def test_too_many_connections_are_told_to_come_later(tmp_path, monkeypatch
     async def slow(_request):
         inside.set()
         await go.wait()
-        return Answer(0, b"yes")
+        return PluginReply(0, b"yes")
 
     async with serving(path, slow):
         first = asyncio.create_task(talk(path, PROTOCOL + b"0 0\n"))
@@ -146,7 +146,7 @@ async def test_a_plugin_that_went_away_is_nobodys_problem(tmp_path):
         inside.set()
         await go.wait()
         done.set()
-        return Answer(0, b"x" * 1_000_000)
+        return PluginReply(0, b"x" * 1_000_000)
 
     async with serving(path, slow):
         _, writer = await asyncio.open_unix_connection(path)
@@ -165,7 +165,7 @@ async def test_a_stop_waits_for_what_is_under_way(tmp_path):
     async def slow(_request):
         inside.set()
         await go.wait()
-        return Answer(0, b"yes")
+        return PluginReply(0, b"yes")
 
     async with serving(path, slow):
         first = asyncio.create_task(talk(path, PROTOCOL + b"0 0\n"))

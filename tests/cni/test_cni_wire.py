@@ -12,8 +12,8 @@ from windlass.cni.wire import (
     MAX_CONFIG,
     MAX_HEADER,
     PROTOCOL,
-    Answer,
-    Request,
+    PluginReply,
+    PluginRequest,
     RequestReader,
     WireError,
     encode,
@@ -21,10 +21,10 @@ from windlass.cni.wire import (
 
 names = st.text(st.characters(blacklist_characters="=\0", codec="utf-8"), max_size=20).map("CNI_".__add__)
 values = st.text(st.characters(blacklist_characters="\0", codec="utf-8"), max_size=50)
-requests = st.builds(Request, st.dictionaries(names, values, max_size=5), st.binary(max_size=200))
+requests = st.builds(PluginRequest, st.dictionaries(names, values, max_size=5), st.binary(max_size=200))
 
 
-def encoded(request: Request) -> bytes:
+def encoded(request: PluginRequest) -> bytes:
     environment = b"".join(f"{key}={value}\0".encode() for key, value in request.environment.items())
     return PROTOCOL + b"%d %d\n" % (len(environment), len(request.config)) + environment + request.config
 
@@ -92,4 +92,4 @@ def test_a_request_that_ends_early_is_said_to():
 
 
 def test_an_answer_carries_exit_code_and_output():
-    assert encode(Answer(1, b"{}\n")) == b"WINDLASS-CNI 1 1 3\n{}\n"
+    assert encode(PluginReply(1, b"{}\n")) == b"WINDLASS-CNI 1 1 3\n{}\n"

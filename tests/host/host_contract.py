@@ -16,8 +16,8 @@ import pytest
 from host_states import PEERS, STATE
 
 from windlass.host.plans import (
-    Address,
     ExternalPort,
+    HostAddress,
     HostChange,
     HostNames,
     HostPlan,
@@ -72,7 +72,7 @@ class PlanContract:
 
     async def test_what_is_applied_is_installed_and_then_there_is_nothing_to_do(self, host: Host, machine: Machine):
         desired = plan(STATE, machine.names, 1500, userspace=True)
-        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        await host.uplink.adopt("eth0", "br-int", machine.node_ips)
 
         assert await host.apply(diff(await host.installed(machine.names), desired)) == ()
 
@@ -81,7 +81,7 @@ class PlanContract:
 
     async def test_a_restart_finds_everything_in_place(self, host: Host, machine: Machine):
         desired = plan(STATE, machine.names, 1500, userspace=True)
-        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        await host.uplink.adopt("eth0", "br-int", machine.node_ips)
         await host.apply(diff(await host.installed(machine.names), desired))
 
         again = machine.open_host()
@@ -92,7 +92,7 @@ class PlanContract:
 
     async def test_a_peer_that_leaves_takes_its_routes_and_no_others(self, host: Host, machine: Machine):
         desired = plan(STATE, machine.names, 1500, userspace=True)
-        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        await host.uplink.adopt("eth0", "br-int", machine.node_ips)
         await host.apply(diff(await host.installed(machine.names), desired))
 
         leaving = plan_peer(STATE.node, PEERS["far"], machine.names)
@@ -111,10 +111,10 @@ class PlanContract:
 
     async def test_a_refused_item_is_told_and_does_not_stop_the_others(self, host: Host, machine: Machine):
         taken = Route(ip_network("10.250.0.0/16"), "windlass-gw0", via=ip_address("10.250.0.1"), onlink=True)
-        nowhere = Address("no-such", ip_interface("10.9.9.9/24"))
+        nowhere = HostAddress("no-such", ip_interface("10.9.9.9/24"))
         desired = plan(STATE, machine.names, 1500, userspace=True)
         machine.add_foreign_route("10.250.0.0/16")
-        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        await host.uplink.adopt("eth0", "br-int", machine.node_ips)
 
         change = diff(await host.installed(machine.names), desired)
         problems = await host.apply(replace(change, added=change.added | {taken, nowhere}))
@@ -131,7 +131,7 @@ class PlanContract:
             mine = ip_interface(address)
             far = ip_network("10.0.9.0/24" if mine.version == 4 else "2001:db8:a::/64")
             route = Route(far, gateway, via=far.network_address + 1, onlink=True)
-            desired = HostPlan(settings, frozenset((route, Address(gateway, mine))))
+            desired = HostPlan(settings, frozenset((route, HostAddress(gateway, mine))))
             assert await host.apply(diff(await host.installed(machine.names), desired)) == ()
             assert (await host.installed(machine.names)).items == desired.items
 
@@ -166,7 +166,7 @@ class ServiceContract:
         return plan(STATE, machine.names, 1500, userspace=True) | shared | HostPlan(items=self.PORTS)
 
     async def test_what_is_applied_is_installed_and_a_restart_finds_it(self, host: Host, machine: Machine):
-        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        await host.uplink.adopt("eth0", "br-int", machine.node_ips)
         for networks in ((), ("192.0.2.5/32", "127.0.0.0/8", "2001:db8::/32"), ("2001:db8::5/128",)):
             desired = self.desired(machine, *networks)
             assert await host.apply(diff(await host.installed(machine.names), desired)) == ()
@@ -178,7 +178,7 @@ class ServiceContract:
                 await again.close()
 
     async def test_a_port_that_goes_takes_no_other_with_it(self, host: Host, machine: Machine):
-        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        await host.uplink.adopt("eth0", "br-int", machine.node_ips)
         desired = self.desired(machine)
         await host.apply(diff(await host.installed(machine.names), desired))
         for port in self.PORTS:
@@ -189,7 +189,7 @@ class ServiceContract:
             assert await host.apply(diff(await host.installed(machine.names), desired)) == ()
 
     async def test_without_services_nothing_of_them_remains(self, host: Host, machine: Machine):
-        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        await host.uplink.adopt("eth0", "br-int", machine.node_ips)
         without = plan(STATE, machine.names, 1500, userspace=True)
         await host.apply(diff(await host.installed(machine.names), self.desired(machine)))
         for _ in range(2):
@@ -201,90 +201,90 @@ class UplinkContract:
     """The uplink's addresses and routes move to the bridge interface, and a Node never ends up without them."""
 
     async def test_the_uplink_is_the_nic_with_the_node_ip(self, host: Host, machine: Machine):
-        found = await host.find_uplink("br-int", machine.node_ips)
+        found = await host.uplink.find("br-int", machine.node_ips)
 
         assert (found.name, found.mac, found.mtu) == ("eth0", "02:00:00:00:00:05", 1500)
-        assert ip_interface("192.0.2.5/24") in {address.interface for address in found.addresses}
+        assert ip_interface("192.0.2.5/24") in found.addresses
         assert {str(r.destination) for r in found.routes} >= {"0.0.0.0/0", "::/0", "203.0.113.0/24"}
 
     async def test_no_nic_with_the_node_ip_is_told(self, host: Host, machine: Machine):
         with pytest.raises(HostError, match=r"Node IP 192\.0\.2\.99.*name the uplink in the configuration"):
-            await host.find_uplink("br-int", [ip_address("192.0.2.99")])
+            await host.uplink.find("br-int", [ip_address("192.0.2.99")])
         with pytest.raises(HostError, match="there is no interface eth9"):
-            await host.find_uplink("br-int", machine.node_ips, "eth9")
+            await host.uplink.find("br-int", machine.node_ips, "eth9")
 
     async def test_adopted_the_bridge_interface_has_all_that_the_uplink_had(self, host: Host, machine: Machine):
-        before = await host.find_uplink("br-int", machine.node_ips)
+        before = await host.uplink.find("br-int", machine.node_ips)
 
-        adopted = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink
+        adopted = (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).uplink
 
         assert adopted == before
         for address in before.addresses:
             assert machine.holders(str(address.ip)) == {"br-int"}
 
     async def test_adopting_again_is_the_same(self, host: Host, machine: Machine):
-        adopted = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink
+        adopted = (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).uplink
 
-        assert (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink == adopted
+        assert (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).uplink == adopted
         for address in adopted.addresses:
             assert machine.holders(str(address.ip)) == {"br-int"}
 
     async def test_after_a_restart_the_uplink_is_found_by_what_was_adopted(self, host: Host, machine: Machine):
-        adopted = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink
+        adopted = (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).uplink
 
         again = machine.open_host()
         try:
-            assert await again.find_uplink("br-int", machine.node_ips) == adopted
-            assert (await again.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink == adopted
+            assert await again.uplink.find("br-int", machine.node_ips) == adopted
+            assert (await again.uplink.adopt("eth0", "br-int", machine.node_ips)).uplink == adopted
         finally:
             await again.close()
 
     async def test_a_bridge_interface_that_is_made_again_gets_everything_back(self, host: Host, machine: Machine):
-        adopted = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink
+        adopted = (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).uplink
         machine.remove_bridge()
         assert machine.holders("192.0.2.5") == set()
         machine.make_bridge()
 
-        assert (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink == adopted
+        assert (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).uplink == adopted
 
         for address in adopted.addresses:
             assert machine.holders(str(address.ip)) == {"br-int"}
-        assert await host.find_uplink("br-int", machine.node_ips) == adopted
+        assert await host.uplink.find("br-int", machine.node_ips) == adopted
 
     async def test_without_a_bridge_interface_the_uplink_is_left_as_it_is(self, host: Host, machine: Machine):
-        before = await host.find_uplink("br-int", machine.node_ips)
+        before = await host.uplink.find("br-int", machine.node_ips)
         machine.remove_bridge()
 
         with pytest.raises(HostError, match="there is no interface br-int: eth0 was left as it is"):
-            await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+            await host.uplink.adopt("eth0", "br-int", machine.node_ips)
 
-        assert await host.find_uplink("br-int", machine.node_ips) == before
+        assert await host.uplink.find("br-int", machine.node_ips) == before
         assert machine.holders("192.0.2.5") == {"eth0"}
 
     async def test_a_node_ip_that_is_nowhere_is_told_and_nothing_moves(self, host: Host, machine: Machine):
         with pytest.raises(HostError, match=r"has the Node IP 192\.0\.2\.99: eth0 was left as it is"):
-            await host.adopt_uplink("eth0", "br-int", [ip_address("192.0.2.99")])
+            await host.uplink.adopt("eth0", "br-int", [ip_address("192.0.2.99")])
         assert machine.holders("192.0.2.5") == {"eth0"}
 
     async def test_released_the_uplink_has_everything_back(self, host: Host, machine: Machine):
-        before = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink
+        before = (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).uplink
 
         for _ in range(2):
-            await host.release_uplink("eth0", "br-int")
+            await host.uplink.release("eth0", "br-int")
             for address in before.addresses:
                 assert machine.holders(str(address.ip)) == {"eth0"}
-            assert set((await host.find_uplink("br-int", machine.node_ips)).routes) == set(before.routes)
+            assert set((await host.uplink.find("br-int", machine.node_ips)).routes) == set(before.routes)
 
     async def test_released_after_the_bridge_interface_went_the_uplink_has_everything(
         self, host: Host, machine: Machine
     ):
-        before = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink
+        before = (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).uplink
         machine.remove_bridge()
 
-        await host.release_uplink("eth0", "br-int")
+        await host.uplink.release("eth0", "br-int")
 
         assert machine.holders("192.0.2.5") == machine.holders("2001:db8::5") == {"eth0"}
-        assert set((await host.find_uplink("br-int", machine.node_ips)).routes) == set(before.routes)
+        assert set((await host.uplink.find("br-int", machine.node_ips)).routes) == set(before.routes)
 
 
 class PodContract:
@@ -293,44 +293,44 @@ class PodContract:
     async def test_attached_it_is_as_asked_for_and_again_is_the_same(self, host: Host, machine: Machine):
         link = pod_link(machine.new_sandbox())
 
-        await host.attach_pod(link)
-        assert await host.check_pod(link) == ()
-        await host.attach_pod(link)
+        await host.pods.attach(link)
+        assert await host.pods.check(link) == ()
+        await host.pods.attach(link)
 
-        assert await host.check_pod(link) == ()
-        assert await host.pod_links() == (AttachedLink("pod-1", "eth0", link.namespace),)
+        assert await host.pods.check(link) == ()
+        assert await host.pods.links() == (AttachedLink("pod-1", "eth0", link.namespace),)
 
     async def test_a_difference_is_told_in_a_sentence(self, host: Host, machine: Machine):
         link = pod_link(machine.new_sandbox())
-        assert await host.check_pod(link) == ("there is no interface pod-1",)
-        await host.attach_pod(link)
+        assert await host.pods.check(link) == ("there is no interface pod-1",)
+        await host.pods.attach(link)
 
-        (told,) = await host.check_pod(replace(link, mtu=1400))
+        (told,) = await host.pods.check(replace(link, mtu=1400))
         assert told == f"eth0 in {link.namespace}: MTU 1450 instead of 1400"
-        (told,) = await host.check_pod(replace(link, gateways=link.gateways[:1]))
+        (told,) = await host.pods.check(replace(link, gateways=link.gateways[:1]))
         assert told.endswith("gateways 10.0.1.1, 2001:db8:1::1 instead of 10.0.1.1")
 
     async def test_another_request_for_the_same_link_wins(self, host: Host, machine: Machine):
         link = pod_link(machine.new_sandbox())
-        await host.attach_pod(link)
+        await host.pods.attach(link)
         other = replace(link, mtu=1300, addresses=(ip_interface("10.0.1.8/24"),), gateways=(ip_address("10.0.1.1"),))
 
-        await host.attach_pod(other)
+        await host.pods.attach(other)
 
-        assert await host.check_pod(other) == ()
+        assert await host.pods.check(other) == ()
 
     async def test_detached_it_is_gone_and_gone_is_fine(self, host: Host, machine: Machine):
         link = pod_link(machine.new_sandbox())
-        await host.attach_pod(link)
+        await host.pods.attach(link)
 
-        await host.detach_pod("pod-1")
-        assert await host.pod_links() == ()
-        await host.detach_pod("pod-1")
+        await host.pods.detach("pod-1")
+        assert await host.pods.links() == ()
+        await host.pods.detach("pod-1")
 
-        await host.attach_pod(link)
+        await host.pods.attach(link)
         machine.remove_sandbox(link.namespace)
-        await host.detach_pod("pod-1")
-        assert await host.pod_links() == ()
+        await host.pods.detach("pod-1")
+        assert await host.pods.links() == ()
 
     async def test_a_failure_leaves_nothing_behind(self, host: Host, machine: Machine):
         sandbox = machine.new_sandbox()
@@ -343,18 +343,18 @@ class PodContract:
             ),
         ):
             with pytest.raises(HostError, match=reason):
-                await host.attach_pod(impossible)
-            assert await host.pod_links() == ()
-        await host.attach_pod(pod_link(sandbox))  # the name is free, on both sides
+                await host.pods.attach(impossible)
+            assert await host.pods.links() == ()
+        await host.pods.attach(pod_link(sandbox))  # the name is free, on both sides
 
     async def test_many_at_once(self, host: Host, machine: Machine):
         links = [pod_link(machine.new_sandbox(), f"pod-{i}") for i in range(8)]
 
-        await asyncio.gather(*map(host.attach_pod, links))
-        assert [await host.check_pod(link) for link in links] == [()] * 8
-        await asyncio.gather(*(host.detach_pod(link.host_interface) for link in links))
+        await asyncio.gather(*map(host.pods.attach, links))
+        assert [await host.pods.check(link) for link in links] == [()] * 8
+        await asyncio.gather(*(host.pods.detach(link.host_interface) for link in links))
 
-        assert await host.pod_links() == ()
+        assert await host.pods.links() == ()
 
 
 class WatchContract:
@@ -364,24 +364,24 @@ class WatchContract:
         async with aclosing(host.watch(machine.names)) as changes:
             assert await anext(changes) == {"eth0", "br-int", "windlass-gw0"}
 
-            await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+            await host.uplink.adopt("eth0", "br-int", machine.node_ips)
             told = set()
             while not {"eth0", "br-int"} <= told:
                 told |= await anext(changes)
 
     async def test_a_bridge_interface_that_goes_and_comes_is_told(self, host: Host, machine: Machine):
-        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        await host.uplink.adopt("eth0", "br-int", machine.node_ips)
         async with aclosing(host.watch(machine.names)) as changes:
             await anext(changes)
             machine.remove_bridge()
             assert "br-int" in await anext(changes)
             machine.make_bridge()
             assert "br-int" in await anext(changes)
-            await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+            await host.uplink.adopt("eth0", "br-int", machine.node_ips)
             assert machine.holders("192.0.2.5") == {"br-int"}
 
     async def test_a_route_that_somebody_takes_away_is_told(self, host: Host, machine: Machine):
-        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        await host.uplink.adopt("eth0", "br-int", machine.node_ips)
         desired = plan(STATE, machine.names, 1500, userspace=True)
         await host.apply(diff(await host.installed(machine.names), desired))
         async with aclosing(host.watch(machine.names)) as changes:

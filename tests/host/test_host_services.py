@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from windlass.host.plans import ExternalPort, HostNames, Neighbour, NodePort, Route, ServiceAccess
-from windlass.host.services import Claims, plan_service, plan_services
+from windlass.host.services import ItemClaims, plan_service, plan_services
 from windlass.model.families import Family
 from windlass.model.nodes import TrafficMode
 from windlass.model.services import Frontend, Protocol, Reach, Service, ServicePort
@@ -105,7 +105,7 @@ def test_a_cluster_ip_outside_of_the_known_networks_has_a_route_of_its_own():
 
 def test_what_two_services_ask_for_stays_until_the_last_of_them_goes():
     shared, own = (NodePort(Family.IPV4, Protocol.TCP, number) for number in (30080, 30081))
-    claims = Claims()
+    claims = ItemClaims()
     assert claims.set("default/a", frozenset((shared, own))).added == {shared, own}
     assert not claims.set("default/b", frozenset((shared,)))
     assert not claims.set("default/b", frozenset((shared,)))
@@ -125,7 +125,7 @@ def test_what_two_services_ask_for_stays_until_the_last_of_them_goes():
     )
 )
 def test_the_changes_of_claims_lead_to_what_is_claimed(steps):
-    claims, asked, there = Claims(), {}, frozenset()
+    claims, asked, there = ItemClaims(), {}, frozenset()
     for owner, items in steps:
         change = claims.set(owner, items)
         assert not change.added & there
@@ -145,7 +145,7 @@ def test_the_changes_of_claims_lead_to_what_is_claimed(steps):
     )
 )
 def test_what_one_gives_up_and_another_takes_at_once_stays_as_it_is(steps):
-    claims, asked, there = Claims(), {}, frozenset()
+    claims, asked, there = ItemClaims(), {}, frozenset()
     for together in steps:
         change = claims.set_all(together)
         asked |= together

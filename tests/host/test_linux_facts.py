@@ -41,7 +41,7 @@ async def test_the_uplink_is_found_by_the_default_route(host: LinuxHost, machine
 
 async def test_the_uplink_is_still_known_after_it_was_taken(host: LinuxHost, machine: LinuxMachine):
     before = await host.facts("br-int")
-    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     after = await host.facts("br-int")
     assert (after.uplink, set(after.addresses)) == ("eth0", set(before.addresses))
 

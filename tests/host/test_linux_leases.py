@@ -25,7 +25,7 @@ def route(interface: str, destination: str, family: str = "-4") -> list[dict[str
 
 
 async def adopt(host: LinuxHost, machine: LinuxMachine) -> None:
-    assert (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).problems == ()
+    assert (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).problems == ()
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ async def test_an_address_moves_as_it_was_made_and_back(host: LinuxHost, machine
     assert address("eth0", local) is None
     assert same(before, address("br-int", local))
 
-    await host.release_uplink("eth0", "br-int")
+    await host.uplink.release("eth0", "br-int")
     assert address("br-int", local) is None
     assert same(before, address("eth0", local))
 
@@ -191,7 +191,7 @@ async def test_a_route_moves_as_it_was_made_and_back(host: LinuxHost, machine: L
     before = shown()
     await adopt(host, machine)
     assert shown() == before.replace("dev eth0", "dev br-int")
-    await host.release_uplink("eth0", "br-int")
+    await host.uplink.release("eth0", "br-int")
     assert shown() == before
 
 

@@ -32,7 +32,7 @@ async def test_a_pod_link_in_the_eyes_of_ip(host: LinuxHost, machine: LinuxMachi
     with entered(link.namespace):
         Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1")  # as some runtimes do  # noqa: ASYNC240
 
-    await host.attach_pod(link)
+    await host.pods.attach(link)
 
     with entered(link.namespace):
         (eth0,) = ip_json("address", "show", "eth0")
@@ -54,11 +54,11 @@ async def test_a_pod_does_its_own_checksums_for_the_userspace_datapath(
     host: LinuxHost, machine: LinuxMachine, *, userspace: bool
 ):
     link = replace(pod_link(machine.new_sandbox()), userspace=userspace)
-    await host.attach_pod(link)
+    await host.pods.attach(link)
     with entered(link.namespace), Netlink() as pod:
         assert offloads(pod, "eth0") is not userspace
-    assert await host.check_pod(link) == ()
-    assert len(await host.check_pod(replace(link, userspace=not userspace))) == (1 if userspace else 2)
+    assert await host.pods.check(link) == ()
+    assert len(await host.pods.check(replace(link, userspace=not userspace))) == (1 if userspace else 2)
 
 
 async def test_the_kernel_answers_no_pod_but_the_switch_sees_its_packets(host: LinuxHost, machine: LinuxMachine):
@@ -66,7 +66,7 @@ async def test_the_kernel_answers_no_pod_but_the_switch_sees_its_packets(host: L
     ip("address", "add", "10.0.1.1/24", "dev", "windlass-gw0")
     ip("link", "set", "windlass-gw0", "up")
     link = pod_link(machine.new_sandbox())
-    await host.attach_pod(link)
+    await host.pods.attach(link)
     ip("link", "set", "pod-1", "arp", "on")  # so that the filter alone stands between
 
     with packet_socket("pod-1", ETH_P_ALL) as port:
@@ -88,7 +88,7 @@ async def test_without_the_filter_the_uplink_delivers_to_the_host_beside_the_swi
     host: LinuxHost, machine: LinuxMachine
 ):
     """After the move the NIC has no address, but the host is the same host: it would answer on any interface."""
-    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with listener, packet_socket("eth0", ETH_P_ALL) as port:
         listener.bind(("192.0.2.5", 7000))
@@ -109,27 +109,27 @@ async def test_without_the_filter_the_uplink_delivers_to_the_host_beside_the_swi
 async def test_an_interface_that_is_no_pod_link_is_left_alone(host: LinuxHost, machine: LinuxMachine):
     ip("link", "add", "cni0", "type", "bridge")
     with pytest.raises(HostError, match=r"cni0 is no Pod link but an interface of another kind \(bridge\)"):
-        await host.detach_pod("cni0")
+        await host.pods.detach("cni0")
     assert ip_json("link", "show", "cni0")
 
 
 async def test_an_interface_that_the_pod_has_already_is_told_and_kept(host: LinuxHost, machine: LinuxMachine):
     link = pod_link(machine.new_sandbox())
-    await host.attach_pod(link)
+    await host.pods.attach(link)
     with pytest.raises(HostError, match=f"could not make eth0 in the Pod's namespace {link.namespace}: File exists"):
-        await host.attach_pod(pod_link(link.namespace, "pod-2"))
-    assert await host.check_pod(link) == ()
-    assert [attached.host_interface for attached in await host.pod_links()] == ["pod-1"]
+        await host.pods.attach(pod_link(link.namespace, "pod-2"))
+    assert await host.pods.check(link) == ()
+    assert [attached.host_interface for attached in await host.pods.links()] == ["pod-1"]
 
 
 async def test_what_was_changed_in_the_pod_is_told(host: LinuxHost, machine: LinuxMachine):
     link = pod_link(machine.new_sandbox())
-    await host.attach_pod(link)
+    await host.pods.attach(link)
     with entered(link.namespace):
         ip("route", "delete", "default")
         ip("link", "set", "eth0", "mtu", "1300")
     where = f"eth0 in {link.namespace}"
-    assert await host.check_pod(link) == (
+    assert await host.pods.check(link) == (
         f"{where}: MTU 1300 instead of 1450",
         f"{where}: gateways 2001:db8:1::1 instead of 10.0.1.1, 2001:db8:1::1",
     )

@@ -44,7 +44,7 @@ async def test_after_a_restart_of_the_switch_the_host_is_as_before(switch: Switc
         ip("-batch", "-", stdin=NIC)
         await switch.vsctl(*BRIDGE.split())
         host = LinuxHost(tmp_path)
-        adopted = (await host.adopt_uplink("eth0", "br-int", NODE_IPS)).uplink
+        adopted = (await host.uplink.adopt("eth0", "br-int", NODE_IPS)).uplink
         assert await host.apply(diff(await host.installed(NAMES), DESIRED)) == ()
 
         async with aclosing(host.watch(NAMES)) as changes:
@@ -54,7 +54,7 @@ async def test_after_a_restart_of_the_switch_the_host_is_as_before(switch: Switc
             await switch.start_vswitchd()
             async for _ in changes:
                 with suppress(HostError):  # until the interfaces are there again
-                    assert (await host.adopt_uplink("eth0", "br-int", NODE_IPS)).uplink == adopted
+                    assert (await host.uplink.adopt("eth0", "br-int", NODE_IPS)).uplink == adopted
                     await host.apply(diff(await host.installed(NAMES), DESIRED))
                     if not diff(await host.installed(NAMES), DESIRED):
                         break

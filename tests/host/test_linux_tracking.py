@@ -12,8 +12,8 @@ from host_machines import LinuxMachine, requires_namespaces
 from service_machines import requires_nftables
 
 from windlass.host.linux import settings, tracking
-from windlass.host.linux.formers import Formers
-from windlass.host.plans import HostPlan, Tracking, TrackingSetting, diff
+from windlass.host.linux.former_settings import FormerSettings
+from windlass.host.plans import ConntrackParameter, ConntrackSetting, HostPlan, diff
 
 if TYPE_CHECKING:
     from windlass.host.linux.hosts import LinuxHost
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 NETFILTER = Path("/proc/sys/net/netfilter")
 CONNECTIONS = Path("/proc/net/nf_conntrack")
 TIMEOUTS = {
-    "nf_conntrack_tcp_timeout_established": TrackingSetting(Tracking.TCP_ESTABLISHED, 86400),
-    "nf_conntrack_tcp_timeout_close_wait": TrackingSetting(Tracking.TCP_CLOSE_WAIT, 3600),
-    "nf_conntrack_udp_timeout": TrackingSetting(Tracking.UDP, 17),
-    "nf_conntrack_udp_timeout_stream": TrackingSetting(Tracking.UDP_STREAM, 170),
+    "nf_conntrack_tcp_timeout_established": ConntrackSetting(ConntrackParameter.TCP_ESTABLISHED, 86400),
+    "nf_conntrack_tcp_timeout_close_wait": ConntrackSetting(ConntrackParameter.TCP_CLOSE_WAIT, 3600),
+    "nf_conntrack_udp_timeout": ConntrackSetting(ConntrackParameter.UDP, 17),
+    "nf_conntrack_udp_timeout_stream": ConntrackSetting(ConntrackParameter.UDP_STREAM, 170),
 }
 DESIRED = HostPlan(tracking=frozenset(TIMEOUTS.values()))
 TRACK = "table inet test { chain c { type filter hook input priority 0; ct state new accept; }; }"
@@ -78,7 +78,7 @@ async def test_the_limit_of_all_namespaces_is_left_alone_by_one_that_cannot_set_
     before = (NETFILTER / "nf_conntrack_max").read_text()
     with pytest.raises(PermissionError):
         (NETFILTER / "nf_conntrack_max").write_text(before)
-    await hold(host, machine, HostPlan(tracking=frozenset((TrackingSetting(Tracking.LIMIT, 2**30),))))
+    await hold(host, machine, HostPlan(tracking=frozenset((ConntrackSetting(ConntrackParameter.LIMIT, 2**30),))))
     assert (NETFILTER / "nf_conntrack_max").read_text() == before
 
 
@@ -102,7 +102,7 @@ class Files:
     def __init__(self, folder: Path, limit: int, buckets: int) -> None:
         self.folder = folder / "netfilter"
         self.folder.mkdir()
-        self.formers = Formers(folder / "former-settings.json")
+        self.formers = FormerSettings(folder / "former-settings.json")
         (self.folder / "nf_conntrack_max").write_text(f"{limit}\n")
         (self.folder / "nf_conntrack_buckets").write_text(f"{buckets}\n")
 
@@ -113,7 +113,7 @@ class Files:
         return limit, buckets
 
     def hold(self, limit: int) -> None:
-        desired = HostPlan(tracking=frozenset((TrackingSetting(Tracking.LIMIT, limit),)))
+        desired = HostPlan(tracking=frozenset((ConntrackSetting(ConntrackParameter.LIMIT, limit),)))
         change = diff(HostPlan(tracking=frozenset(tracking.installed())), desired)
         assert tracking.write(self.formers, change.tracking) == []
 
@@ -147,7 +147,10 @@ def test_a_kernel_that_tracks_no_connections_has_nothing_to_set(tmp_path: Path, 
 def test_what_cannot_be_set_is_told_and_the_rest_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(settings, "_NET", tmp_path)
     files = Files(tmp_path, 65536, 16384)
-    wanted = {TrackingSetting(Tracking.LIMIT, 131072), TrackingSetting(Tracking.TCP_CLOSE_WAIT, 3600)}
+    wanted = {
+        ConntrackSetting(ConntrackParameter.LIMIT, 131072),
+        ConntrackSetting(ConntrackParameter.TCP_CLOSE_WAIT, 3600),
+    }
     (problem,) = tracking.write(files.formers, wanted)
     assert problem == (
         "could not set the timeout of TCP connections in CLOSE_WAIT to 3600 "

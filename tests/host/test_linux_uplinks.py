@@ -184,55 +184,55 @@ async def test_what_the_kernel_refuses_is_undone_and_told(host: LinuxHost, machi
     subprocess.run(["sh", "-ec", preparation], check=True)  # noqa: ASYNC221
     before = seen("eth0")
     if refused is None:
-        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        await host.uplink.adopt("eth0", "br-int", machine.node_ips)
         return
     with pytest.raises(HostError, match=f"could not {refused}.*: eth0 has its addresses back"):
-        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     assert seen("eth0") == before
     assert seen("br-int")["addresses"] == []
 
 
 async def test_giving_back_also_gives_the_kernel_what_comes_in(host: LinuxHost, machine: LinuxMachine):
-    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     await host.apply(HostChange(settings=(InterfaceSettings("eth0", kernel_ingress=False),)))
     assert not reaches("192.0.2.1")
 
-    await host.release_uplink("eth0", "br-int")
+    await host.uplink.release("eth0", "br-int")
 
     assert reaches("192.0.2.1")
 
 
 async def test_an_address_that_comes_to_the_nic_later_moves_too(host: LinuxHost, machine: LinuxMachine):
-    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     ip("address", "add", "198.18.0.1/24", "dev", "eth0")
 
-    adopted = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink
+    adopted = (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).uplink
 
-    assert ip_interface("198.18.0.1/24") in {address.interface for address in adopted.addresses}
+    assert ip_interface("198.18.0.1/24") in adopted.addresses
     assert machine.holders("198.18.0.1") == {"br-int"}
 
 
 async def test_an_address_that_left_the_bridge_interface_does_not_come_back(host: LinuxHost, machine: LinuxMachine):
-    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     ip("address", "delete", "192.0.2.77/24", "dev", "br-int")
     ip("address", "delete", "192.0.2.5/24", "dev", "br-int")
 
-    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     machine.remove_bridge()
     machine.make_bridge()
-    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    await host.uplink.adopt("eth0", "br-int", machine.node_ips)
 
     assert machine.holders("192.0.2.77") == set()
     assert machine.holders("192.0.2.5") == {"br-int"}  # that of the Node always does
 
 
 async def test_down_and_up_again_restores_what_the_kernel_took(host: LinuxHost, machine: LinuxMachine):
-    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     before = seen("br-int")["routes"]
     ip("link", "set", "br-int", "down")
     assert seen("br-int")["routes"] != before
 
-    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    await host.uplink.adopt("eth0", "br-int", machine.node_ips)
 
     assert seen("br-int")["routes"] == before
     assert machine.holders("2001:db8::5") == {"br-int"}
@@ -243,23 +243,23 @@ async def test_a_route_that_cannot_be_moved_is_refused_at_first_and_told_later(h
     ip(*encapsulated)
     before = seen("eth0")
     with pytest.raises(HostError, match=r"10\.8\.0\.0/16 is routed by eth0 through an encapsulation.*left as it is"):
-        await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+        await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     assert seen("eth0") == before
-    assert await host.needs_wire("eth0", "br-int", machine.node_ips)
+    assert await host.uplink.needs_wire("eth0", "br-int", machine.node_ips)
 
     ip("route", "delete", "10.8.0.0/16")
-    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     ip(*encapsulated, "onlink")
     ip("address", "add", "198.18.0.1/24", "dev", "eth0")
-    (problem,) = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).problems
+    (problem,) = (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).problems
 
     assert "10.8.0.0/16 is routed by eth0 through an encapsulation" in problem
     assert machine.holders("198.18.0.1") == machine.holders("192.0.2.5") == {"br-int"}
-    assert not await host.needs_wire("eth0", "br-int", machine.node_ips)
+    assert not await host.uplink.needs_wire("eth0", "br-int", machine.node_ips)
 
 
 async def test_what_the_kernel_refuses_later_is_told_and_does_not_stop_the_rest(host: LinuxHost, machine: LinuxMachine):
-    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     before = seen("br-int")
     ip("route", "add", "172.16.0.1", "dev", "eth0")
     ip("route", "add", "172.17.0.0/16", "via", "172.16.0.1", "dev", "eth0")
@@ -267,35 +267,35 @@ async def test_what_the_kernel_refuses_later_is_told_and_does_not_stop_the_rest(
     ip("address", "add", "198.18.0.1/24", "dev", "eth0")
 
     for _ in range(2):
-        (problem,) = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).problems
+        (problem,) = (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).problems
         assert "could not add route 172.17.0.0/16 via 172.16.0.1 to br-int: Nexthop has invalid gateway" in problem
         assert machine.holders("198.18.0.1") == {"br-int"}
         assert seen("br-int")["routes"] == before["routes"]
 
 
 async def test_with_ipv6_switched_off_on_the_bridge_interface_ipv4_stays(host: LinuxHost, machine: LinuxMachine):
-    await host.adopt_uplink("eth0", "br-int", machine.node_ips)
+    await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     settings.set_sysctl(Family.IPV6, "br-int", "disable_ipv6", 1)
 
-    problems = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).problems
+    problems = (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).problems
 
     assert any("add address 2001:db8::5/64 to br-int: " in problem for problem in problems)
     assert machine.holders("192.0.2.5") == {"br-int"}
-    assert not await host.needs_wire("eth0", "br-int", machine.node_ips)
+    assert not await host.uplink.needs_wire("eth0", "br-int", machine.node_ips)
 
     settings.set_sysctl(Family.IPV6, "br-int", "disable_ipv6", 0)
-    assert (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).problems == ()
+    assert (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).problems == ()
     assert machine.holders("2001:db8::5") == {"br-int"}
 
 
 async def test_a_record_that_cannot_be_read_is_as_good_as_none(
     host: LinuxHost, machine: LinuxMachine, record_file: Path
 ):
-    adopted = (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink
+    adopted = (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).uplink
     record_file.write_text("{")  # noqa: ASYNC240
 
     with pytest.raises(HostError, match=f"{record_file} does not say which one had it: name the uplink"):
-        await host.find_uplink("br-int", machine.node_ips)
-    assert await host.find_uplink("br-int", machine.node_ips, "eth0") == adopted
-    assert (await host.adopt_uplink("eth0", "br-int", machine.node_ips)).uplink == adopted
+        await host.uplink.find("br-int", machine.node_ips)
+    assert await host.uplink.find("br-int", machine.node_ips, "eth0") == adopted
+    assert (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).uplink == adopted
     assert records.load(record_file) is not None

@@ -8,21 +8,22 @@ from ipaddress import ip_address, ip_interface, ip_network
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from windlass.host.migrations import Add, Record, Remove, alike, steps, uplink_with_all
-from windlass.host.protocol import LEARNED, Adapter, UplinkAddress, UplinkRoute
+from windlass.host.linux.adapter_state import LEARNED, Adapter, AdapterAddress, AdapterRoute, NextHop
+from windlass.host.linux.migrations import AddItem, RemoveItem, UplinkRecord, alike, steps, uplink_with_all
+from windlass.host.plans import Route
 from windlass.model.families import Family
 
-NODE_IP = UplinkAddress(ip_interface("192.0.2.5/24"))
-VIRTUAL = UplinkAddress(ip_interface("192.0.2.77/24"))
-DEFAULT = UplinkRoute(ip_network("0.0.0.0/0"), via=ip_address("192.0.2.1"), metric=100)
-OTHER = UplinkRoute(ip_network("203.0.113.0/24"), via=ip_address("192.0.2.9"))
-DEFAULT6 = UplinkRoute(ip_network("::/0"), via=ip_address("fe80::1"), metric=1024)
-ON_LINK = UplinkRoute(ip_network("198.51.100.7/32"))
+NODE_IP = AdapterAddress(ip_interface("192.0.2.5/24"))
+VIRTUAL = AdapterAddress(ip_interface("192.0.2.77/24"))
+DEFAULT = AdapterRoute(ip_network("0.0.0.0/0"), via=ip_address("192.0.2.1"), metric=100)
+OTHER = AdapterRoute(ip_network("203.0.113.0/24"), via=ip_address("192.0.2.9"))
+DEFAULT6 = AdapterRoute(ip_network("::/0"), via=ip_address("fe80::1"), metric=1024)
+ON_LINK = AdapterRoute(ip_network("198.51.100.7/32"))
 
 FULL = Adapter("eth0", 2, "02:00:00:00:00:05", 1500, (NODE_IP, VIRTUAL), (DEFAULT, OTHER))
 BARE = replace(FULL, addresses=(), routes=())
 BRIDGE = Adapter("br-int", 7, "02:00:00:00:00:99", 1500)
-SETTLED = Record(FULL, "br-int", boot="today", settled_on=7)
+SETTLED = UplinkRecord(FULL, "br-int", boot="today", settled_on=7)
 
 
 def test_the_first_time_it_is_what_the_nic_holds():
@@ -36,7 +37,7 @@ def test_without_a_record_it_is_also_what_the_bridge_interface_holds():
 
 
 def test_after_a_boot_what_the_nic_was_given_counts_and_not_the_record():
-    renumbered = replace(BARE, addresses=(UplinkAddress(ip_interface("192.0.2.6/24")),))
+    renumbered = replace(BARE, addresses=(AdapterAddress(ip_interface("192.0.2.6/24")),))
     assert uplink_with_all(SETTLED, renumbered, BRIDGE, "tomorrow") == renumbered
 
 
@@ -46,7 +47,7 @@ def test_after_a_boot_that_gave_the_nic_nothing_the_record_counts():
 
 
 def test_the_record_of_another_nic_does_not_count():
-    other = replace(FULL, name="eth1", addresses=(UplinkAddress(ip_interface("10.9.9.9/24")),), routes=())
+    other = replace(FULL, name="eth1", addresses=(AdapterAddress(ip_interface("10.9.9.9/24")),), routes=())
     assert uplink_with_all(SETTLED, other, BRIDGE, "today") == other
 
 
@@ -104,14 +105,14 @@ def test_a_node_ip_whose_lease_expired_is_restored_for_good():
 
 
 def test_a_copy_of_a_learned_route_is_worse_and_gives_way_to_the_kernels_own():
-    learned = UplinkRoute(ip_network("::/0"), via=ip_address("fe80::1"), metric=1024, protocol=LEARNED, expires_at=900)
+    learned = AdapterRoute(ip_network("::/0"), via=ip_address("fe80::1"), metric=1024, protocol=LEARNED, expires_at=900)
     goal, nic = replace(FULL, routes=(learned,)), replace(BARE, routes=(learned,))
-    first = [step for step in steps(goal, nic, BRIDGE) if isinstance(step.item, UplinkRoute)]
-    assert first == [Remove(nic, learned), Add(BRIDGE, learned.moved)]
+    first = [step for step in steps(goal, nic, BRIDGE) if isinstance(step.item, AdapterRoute)]
+    assert first == [RemoveItem(nic, learned), AddItem(BRIDGE, learned.moved)]
     assert learned.moved.metric == 1025
 
     both = replace(BRIDGE, addresses=FULL.addresses, routes=(learned.moved, replace(learned, expires_at=1800)))
-    assert list(steps(goal, BARE, both)) == [Remove(both, learned.moved)]
+    assert list(steps(goal, BARE, both)) == [RemoveItem(both, learned.moved)]
 
 
 def test_lifetimes_that_go_on_as_they_did_are_no_difference():
@@ -122,14 +123,14 @@ def test_lifetimes_that_go_on_as_they_did_are_no_difference():
 
 
 def test_another_node_ip_on_the_bridge_interface_is_ours():
-    renumbered = UplinkAddress(ip_interface("192.0.2.6/24"))
+    renumbered = AdapterAddress(ip_interface("192.0.2.6/24"))
     bridge = replace(BRIDGE, addresses=(renumbered,), routes=(DEFAULT, OTHER))
     assert uplink_with_all(SETTLED, BARE, bridge, "today", [renumbered.ip]).addresses == (renumbered,)
 
 
 def test_what_others_put_on_the_bridge_interface_is_not_ours():
     bridge = replace(
-        BRIDGE, addresses=(NODE_IP, VIRTUAL, UplinkAddress(ip_interface("192.0.2.200/32"))), routes=(DEFAULT, OTHER)
+        BRIDGE, addresses=(NODE_IP, VIRTUAL, AdapterAddress(ip_interface("192.0.2.200/32"))), routes=(DEFAULT, OTHER)
     )
     assert uplink_with_all(SETTLED, BARE, bridge, "today") == FULL
 
@@ -150,12 +151,12 @@ def test_steps_read_as_what_happens():
     ]
 
 
-addresses = st.lists(st.integers(1, 5).map(lambda i: UplinkAddress(ip_interface(f"192.0.2.{i}/24"))), unique=True).map(
+addresses = st.lists(st.integers(1, 5).map(lambda i: AdapterAddress(ip_interface(f"192.0.2.{i}/24"))), unique=True).map(
     tuple
 )
 routes = st.lists(
     st.builds(
-        UplinkRoute,
+        AdapterRoute,
         st.integers(1, 3).map(lambda i: ip_network(f"10.{i}.0.0/16")),
         st.none() | st.just(ip_address("192.0.2.1")),
         metric=st.sampled_from([0, 100]),
@@ -177,7 +178,7 @@ def test_whatever_was_the_case_the_target_ends_up_with_all_and_no_address_is_eve
     record = None
     if recorded is not None:
         known = replace(BARE, addresses=recorded[0], routes=recorded[1])
-        record = Record(known, "br-int", "today" if same_boot else "yesterday", settled_on=7 if whole else None)
+        record = UplinkRecord(known, "br-int", "today" if same_boot else "yesterday", settled_on=7 if whole else None)
     goal = uplink_with_all(record, uplink, bridge, "today")
 
     for source, target in ((uplink, bridge), (bridge, uplink)):
@@ -185,17 +186,29 @@ def test_whatever_was_the_case_the_target_ends_up_with_all_and_no_address_is_eve
         held_by_somebody = {a for a in goal.addresses if any(a in items for items in there.values())}
         for step in steps(goal, source, target):
             match step:
-                case Add(to, item):
+                case AddItem(to, item):
                     assert item not in there[to.name]
                     there[to.name].add(item)
-                case Remove(by, item):
+                case RemoveItem(by, item):
                     there[by.name].remove(item)
             assert all(any(a in items for items in there.values()) for a in held_by_somebody)
-        assert {a.ip for a in goal.addresses} <= {i.ip for i in there[target.name] if not isinstance(i, UplinkRoute)}
+        assert {a.ip for a in goal.addresses} <= {i.ip for i in there[target.name] if not isinstance(i, AdapterRoute)}
         assert {(r.destination, r.metric) for r in goal.routes} <= {
-            (r.destination, r.metric) for r in there[target.name] if isinstance(r, UplinkRoute)
+            (r.destination, r.metric) for r in there[target.name] if isinstance(r, AdapterRoute)
         }
         assert not set(goal.addresses) & there[source.name]
         assert not {(r.destination, r.metric) for r in goal.routes} & {
-            (r.destination, r.metric) for r in there[source.name] if isinstance(r, UplinkRoute)
+            (r.destination, r.metric) for r in there[source.name] if isinstance(r, AdapterRoute)
         }
+
+
+def test_an_uplink_has_the_best_route_to_each_destination_of_the_main_table():
+    worse = replace(DEFAULT, via=ip_address("192.0.2.2"), metric=200)
+    private = replace(OTHER, table=7)
+    multipath = AdapterRoute(ip_network("10.9.0.0/16"), hops=(NextHop(ip_address("192.0.2.9")),))
+    adapter = replace(FULL, routes=(worse, DEFAULT, private, multipath, ON_LINK))
+    assert set(adapter.uplink.routes) == {
+        Route(ip_network("0.0.0.0/0"), "eth0", ip_address("192.0.2.1")),
+        Route(ip_network("198.51.100.7/32"), "eth0"),
+    }
+    assert adapter.uplink.addresses == (NODE_IP.interface, VIRTUAL.interface)

@@ -11,25 +11,25 @@ from host_states import STATE
 from pyroute2 import IPRoute
 
 from windlass.host.linux.hosts import LinuxHost
-from windlass.host.plans import Address, Route, diff, plan
+from windlass.host.plans import HostAddress, Route, diff, plan
 
 pytestmark = requires_namespaces
 
 
 async def test_pyroute2_reads_what_we_wrote(machine: LinuxMachine, host: LinuxHost) -> None:
-    await host.adopt_uplink(machine.names.uplink, machine.names.bridge, machine.node_ips)
+    await host.uplink.adopt(machine.names.uplink, machine.names.bridge, machine.node_ips)
     desired = plan(STATE, machine.names, 1500, userspace=True)
     assert await host.apply(diff(await host.installed(machine.names), desired)) == ()
     found = await asyncio.to_thread(_read_by_pyroute2)
-    assert {item for item in desired.items if isinstance(item, Address | Route)} <= found
+    assert {item for item in desired.items if isinstance(item, HostAddress | Route)} <= found
 
 
-def _read_by_pyroute2() -> set[Address | Route]:
+def _read_by_pyroute2() -> set[HostAddress | Route]:
     """In a thread of its own, because pyroute2 runs an event loop; the thread is in the machine as its maker is."""
     with IPRoute() as kernel:
         named = {link["index"]: link.get("ifname") for link in kernel.get_links()}
         addresses = {
-            Address(named[row["index"]], ip_interface(f"{row.get('address')}/{row['prefixlen']}"))
+            HostAddress(named[row["index"]], ip_interface(f"{row.get('address')}/{row['prefixlen']}"))
             for row in kernel.get_addr()
         }
         routes = {

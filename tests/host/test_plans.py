@@ -11,8 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from windlass.host.plans import (
-    Address,
+    ConntrackParameter,
+    ConntrackSetting,
     ExternalPort,
+    HostAddress,
     HostChange,
     HostNames,
     HostPlan,
@@ -20,8 +22,6 @@ from windlass.host.plans import (
     Neighbour,
     NodePort,
     Route,
-    Tracking,
-    TrackingSetting,
     diff,
     plan,
     plan_peer,
@@ -78,8 +78,8 @@ def test_a_peer_of_one_family_gets_routes_of_that_family():
 def test_the_gateway_has_the_first_address_of_each_pod_cidr():
     items = plan(NodeState(node(TrafficMode.ENCAP)), NAMES, 1500, userspace=False).items
     assert items == {
-        Address("windlass-gw0", ip_interface("10.0.1.1/24")),
-        Address("windlass-gw0", ip_interface("2001:db8:1::1/64")),
+        HostAddress("windlass-gw0", ip_interface("10.0.1.1/24")),
+        HostAddress("windlass-gw0", ip_interface("2001:db8:1::1/64")),
     }
 
 
@@ -136,7 +136,7 @@ interfaces = st.sampled_from(["br-int", "windlass-gw0", "eth0"])
 addresses = st.sampled_from([f"10.0.{i}.1" for i in range(4)] + [f"2001:db8:{i}::1" for i in range(4)]).map(ip_address)
 networks = addresses.map(lambda a: ip_network((a, 24 if a.version == 4 else 64), strict=False))
 items = st.one_of(
-    st.builds(Address, interfaces, addresses.map(lambda a: ip_interface((a, 24)))),
+    st.builds(HostAddress, interfaces, addresses.map(lambda a: ip_interface((a, 24)))),
     st.builds(Route, networks, interfaces, st.none() | addresses, st.booleans(), st.none() | addresses),
     st.builds(Neighbour, interfaces, addresses, st.sampled_from(["02:00:00:00:00:01", "02:00:00:00:00:02"])),
     st.builds(NodePort, st.sampled_from(Family), st.sampled_from(Protocol), st.integers(30000, 30002)),
@@ -149,7 +149,7 @@ families = st.frozensets(st.sampled_from(Family))
 
 
 tracking = st.lists(
-    st.builds(TrackingSetting, st.sampled_from(Tracking), st.integers(1, 3)), unique_by=lambda s: s.what
+    st.builds(ConntrackSetting, st.sampled_from(ConntrackParameter), st.integers(1, 3)), unique_by=lambda s: s.what
 ).map(frozenset)
 
 
@@ -202,7 +202,9 @@ def test_applying_the_difference_gives_the_desired_state_whatever_was_installed(
 
 def test_connection_tracking_is_changed_where_it_can_be_and_its_limit_is_only_raised():
     def tracked(**values: int) -> HostPlan:
-        return HostPlan(tracking=frozenset(TrackingSetting(Tracking[name], value) for name, value in values.items()))
+        return HostPlan(
+            tracking=frozenset(ConntrackSetting(ConntrackParameter[name], value) for name, value in values.items())
+        )
 
     desired = tracked(LIMIT=1000, TCP_ESTABLISHED=86400, TCP_CLOSE_WAIT=3600)
     for installed, change in (

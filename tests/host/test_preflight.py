@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from windlass.host.preflight import Connections, Facts, Intent, Severity, findings
+from windlass.host.preflight import ConntrackUse, Facts, Intent, Severity, findings
 from windlass.model.nodes import TunnelType
 from windlass.pipeline.layout import SERVICE_SNAT_PORTS, SNAT_PORTS
 
@@ -17,7 +17,7 @@ SOUND = Facts(
     mtu=1500,
     addresses=(ip_interface("192.0.2.5/24"), ip_interface("2001:db8::5/64")),
     interfaces=frozenset({"lo", "eth0"}),
-    connections=Connections(262_144, 10),
+    connections=ConntrackUse(262_144, 10),
     network_configurations=("10-windlass.conflist", "87-podman-bridge.conflist"),
 )
 INTENT = Intent(bridge="br-int", gateway="windlass-gw0", tunnel=TunnelType.GENEVE, userspace=False)
@@ -41,8 +41,8 @@ def test_a_sound_host_has_no_findings():
             "forwarding",
             "Pods reach nothing",
         ),
-        ({"connections": Connections(65_536, 0)}, "warning", "conntrack", "nf_conntrack_max=131072"),
-        ({"connections": Connections(262_144, 250_000)}, "warning", "conntrack", "nearly full"),
+        ({"connections": ConntrackUse(65_536, 0)}, "warning", "conntrack", "nf_conntrack_max=131072"),
+        ({"connections": ConntrackUse(262_144, 250_000)}, "warning", "conntrack", "nearly full"),
         ({"missing_modules": frozenset({"openvswitch"})}, "error", "kernel", "`datapathType: netdev`"),
         ({"missing_modules": frozenset({"geneve"})}, "warning", "kernel", "`tunnelType`"),
         ({"nftables": False}, "warning", "kernel", "modprobe nf_tables"),
@@ -84,16 +84,16 @@ def test_what_the_configuration_does_not_need_does_not_hurt():
     assert findings(replace(SOUND, missing_modules=frozenset({"openvswitch", "geneve"})), user_space) == ()
     assert findings(replace(SOUND, missing_modules=frozenset({"vxlan"})), INTENT) == ()
     assert findings(replace(SOUND, mtu=1300), replace(INTENT, tunnel=None)) == ()
-    small = replace(SOUND, switch_connections=Connections(1000, 0))
+    small = replace(SOUND, switch_connections=ConntrackUse(1000, 0))
     assert findings(small, INTENT) == ()
     assert [finding.check for finding in findings(small, user_space)] == ["conntrack"]
 
 
 def test_a_limit_that_the_agent_raises_does_not_hurt():
-    small = replace(SOUND, connections=Connections(65_536, 65_000, can_be_raised=True))
+    small = replace(SOUND, connections=ConntrackUse(65_536, 65_000, can_be_raised=True))
     assert findings(small, replace(INTENT, connections=131_072)) == ()
     assert len(findings(small, INTENT)) == 1
-    assert len(findings(replace(SOUND, connections=Connections(65_536)), replace(INTENT, connections=131_072))) == 1
+    assert len(findings(replace(SOUND, connections=ConntrackUse(65_536)), replace(INTENT, connections=131_072))) == 1
 
 
 def test_a_configured_mtu_must_fit_into_the_tunnel():

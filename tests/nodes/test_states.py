@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from windlass.cluster.nodes import NotUsable
 from windlass.cluster.objects import Cluster, EndpointSlice, Node, Pod, Service, ServiceCIDR
 from windlass.cluster.sources import between
-from windlass.host.protocol import Adapter, UplinkAddress
+from windlass.host.protocol import Uplink
 from windlass.model.families import Family
 from windlass.model.nodes import NodeState
 from windlass.nodes.config import Config
@@ -23,7 +23,7 @@ from windlass.nodes.services import NodeServices
 from windlass.nodes.states import NodeFacts, node_state, run_to_end
 
 CONFIG = Config(node_name="node-1", node_port_addresses=("10.0.0.0/8",))
-ADAPTER = Adapter("eth0", 2, "02:00:00:00:00:01", 1500, (UplinkAddress(ip_interface("10.176.25.11/24")),))
+ADAPTER = Uplink("eth0", 2, "02:00:00:00:00:01", 1500, (ip_interface("10.176.25.11/24"),))
 HELD = tuple(map(ip_address, ("10.176.25.11", "10.176.27.11", "172.16.1.1", "10.96.0.9")))
 
 

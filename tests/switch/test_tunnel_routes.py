@@ -9,7 +9,8 @@ import pytest
 
 from switches import requires_ovs, run
 from windlass.agent.tunnelling import tunnel_routes
-from windlass.host.protocol import Adapter, UplinkRoute
+from windlass.host.plans import Route
+from windlass.host.protocol import Uplink
 from windlass.switch import ovsdb
 from windlass.switch.controls import ask, control_socket
 from windlass.switch.ovsdb import SwitchRefusedError
@@ -22,21 +23,16 @@ BEYOND = TunnelRoute(ip_network("0.0.0.0/0"), ip_address("10.1.0.1"))
 
 
 def test_the_networks_of_the_nic_and_what_is_behind_a_router_in_them():
-    def route(destination: str, via: str | None, **more: int) -> UplinkRoute:
-        return UplinkRoute(ip_network(destination), ip_address(via) if via else None, **more)
-
-    adapter = Adapter(
+    uplink = Uplink(
         *("eth0", 2, "02:00:00:00:00:01", 1500),
         addresses=(ip_interface("10.1.0.5/24"), ip_interface("fd00:1::5/64")),
         routes=(
-            route("0.0.0.0/0", "10.1.0.1", metric=100),
-            route("0.0.0.0/0", "10.1.0.2", metric=200),  # the lesser metric is the better
-            route("10.9.0.0/16", "10.1.0.9", table=7),  # somebody's own table
-            route("10.8.0.0/16", None),
-            route("::/0", "fe80::1"),  # its source would be a link-local address
+            Route(ip_network("0.0.0.0/0"), "eth0", ip_address("10.1.0.1")),
+            Route(ip_network("10.8.0.0/16"), "eth0"),
+            Route(ip_network("::/0"), "eth0", ip_address("fe80::1")),  # the source would be a link-local address
         ),
     )
-    assert set(tunnel_routes(adapter)) == {SEGMENT, BEYOND, TunnelRoute(ip_network("fd00:1::/64"))}
+    assert set(tunnel_routes(uplink)) == {SEGMENT, BEYOND, TunnelRoute(ip_network("fd00:1::/64"))}
 
 
 def test_what_was_told_is_told_from_what_was_copied():

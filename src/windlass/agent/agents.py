@@ -47,7 +47,7 @@ from windlass.cni import server as cni_server
 from windlass.cni.addresses import HostLocal
 from windlass.cni.handler import Handler
 from windlass.host.plans import HostChange, HostNames, plan
-from windlass.host.protocol import Adapter, Host, HostError
+from windlass.host.protocol import Host, HostError, Uplink
 from windlass.model.nodes import NodeState
 from windlass.nodes.config import Config
 from windlass.nodes.identities import local_node, other_addresses, own_identity, service_cidrs, serving_node
@@ -104,7 +104,7 @@ class Agent:
         self._peers = Peers()
         self._forgetting = Forgetting(self._serving, self._switch)
         self._news = News(source, Path(config.state_directory), self.report)
-        self._adapter: Adapter | None = None
+        self._adapter: Uplink | None = None
         self._preflight_passed = False
         self._policies: tuple[Reference, ...] = ()  # those that were reported
         self._pass_needed = True
@@ -174,10 +174,10 @@ class Agent:
         if (saved := await self._news.last_good()) is not None:
             self._serving.remember(saved)
         records = PodRecords(Path(self.config.state_directory))
-        ports = BridgePorts(database, self.config.bridge, records, self._host.pod_links)
+        ports = BridgePorts(database, self.config.bridge, records, self._host.pods.links)
         handler = Handler(
             addresses=HostLocal(Path(self.config.ipam_plugin), Path(self.config.state_directory) / "addresses"),
-            links=self._host,
+            pods=self._host.pods,
             ports=ports,
             agent=self._pods,
             observe=self.exposition.measurements.cni_request,
@@ -282,7 +282,7 @@ class Agent:
                 with suppress(HostError):  # the next pass meets it, too, and reports it
                     await self._check_host(self._adapter, database)
 
-    async def _check_host(self, adapter: Adapter, database: Database) -> None:
+    async def _check_host(self, adapter: Uplink, database: Database) -> None:
         found = await preflights.checked(self.config, self._host, adapter.name, database.view)
         for finding in self.status.finds(found):
             _log.warning("preflight", severity=finding.severity.value, check=finding.check, finding=str(finding))
@@ -298,7 +298,7 @@ class Agent:
         self, cluster: Cluster, database: Database, ports: BridgePorts, tasks: asyncio.TaskGroup
     ) -> None:
         own = own_identity(self.config, cluster)
-        adapter = await self._host.find_uplink(
+        adapter = await self._host.uplink.find(
             self.config.bridge,
             list(own.addresses.values()),
             self.config.uplink or None,

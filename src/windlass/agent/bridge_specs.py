@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from windlass.host.plans import pod_mtu
-from windlass.host.protocol import Adapter
+from windlass.host.protocol import Uplink
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode, TrafficMode
 from windlass.nodes.config import Config
 from windlass.switch.bridges import BridgeSpec, TunnelSpec
 
 
-def bridge_spec(config: Config, node: LocalNode, adapter: Adapter, boot: str) -> BridgeSpec:
+def bridge_spec(config: Config, node: LocalNode, adapter: Uplink, boot: str) -> BridgeSpec:
     underlay = Family.IPV4 if Family.IPV4 in node.addresses else Family.IPV6
     # In user space the agent gives the switch its tunnel routes, and each of them names its source address.
     local_ip = None if node.userspace else node.addresses[underlay].ip

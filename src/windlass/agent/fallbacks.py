@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from windlass.agent.areas import Area
-from windlass.host.protocol import Adapter, Host, HostError
+from windlass.host.protocol import Host, HostError, Uplink
 
 PATIENCE = 3.0  # seconds: a restart of the switch takes less
 _log = structlog.get_logger(__name__)
@@ -24,7 +24,7 @@ class Fallback:
         self._bridge = bridge
         self._report = report
 
-    async def keep(self, is_away: Callable[[], str], adopted: Callable[[], Adapter | None], lock: asyncio.Lock) -> None:
+    async def keep(self, is_away: Callable[[], str], adopted: Callable[[], Uplink | None], lock: asyncio.Lock) -> None:
         """`is_away`: why, or nothing. `adopted`: the uplink, once there is one. The next pass takes the NIC again."""
         while True:
             await asyncio.sleep(PATIENCE)
@@ -35,12 +35,12 @@ class Fallback:
                 if before and is_away() and uplink is not None:
                     await self._give_back(uplink, is_away())
 
-    async def _give_back(self, uplink: Adapter, reason: str) -> None:
+    async def _give_back(self, uplink: Uplink, reason: str) -> None:
         ips = [address.ip for address in uplink.addresses]
         try:
-            if await self._host.needs_wire(uplink.name, self._bridge, ips):
+            if await self._host.uplink.needs_wire(uplink.name, self._bridge, ips):
                 return
-            await self._host.release_uplink(uplink.name, self._bridge)
+            await self._host.uplink.release(uplink.name, self._bridge)
         except HostError as error:
             self._report(Area.UPLINK, [str(error)])
             return

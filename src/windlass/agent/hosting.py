@@ -41,14 +41,14 @@ class Hosting:
 
     async def _take_uplink(self, database: Database, spec: BridgeSpec, node_ips: Collection[IPAddress]) -> None:
         away = database.view.problem
-        if away and await self._host.needs_wire(spec.uplink, spec.name, node_ips):
+        if away and await self._host.uplink.needs_wire(spec.uplink, spec.name, node_ips):
             raise SwitchUnreachableError(away)  # what the view still shows may be over: the NIC works, and stays
         try:
             await add_uplink(database, spec)
-            adopted = await self._host.adopt_uplink(spec.uplink, spec.name, node_ips)
+            adopted = await self._host.uplink.adopt(spec.uplink, spec.name, node_ips)
         except Exception:
             with suppress(HostError, SwitchRefusedError, SwitchUnreachableError):
-                if await self._host.needs_wire(spec.uplink, spec.name, node_ips):
+                if await self._host.uplink.needs_wire(spec.uplink, spec.name, node_ips):
                     await remove_uplink(database, spec.name)
             raise
         self._tell(Area.UPLINK, adopted.problems)

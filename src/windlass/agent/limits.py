@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from windlass.host.plans import HostPlan, Tracking, TrackingSetting
+from windlass.host.plans import ConntrackParameter, ConntrackSetting, HostPlan
 from windlass.nodes.config import Config
 from windlass.switch.controls import ask, control_socket
 from windlass.switch.ovsdb import SwitchRefusedError
@@ -25,13 +25,13 @@ def connection_limit(config: Config, cpus: int | None = None) -> int:
 
 def host_plan(config: Config) -> HostPlan:
     wanted = {
-        Tracking.LIMIT: connection_limit(config),
-        Tracking.TCP_ESTABLISHED: config.conntrack_tcp_established_seconds,
-        Tracking.TCP_CLOSE_WAIT: config.conntrack_tcp_close_wait_seconds,
-        Tracking.UDP: config.conntrack_udp_seconds,
-        Tracking.UDP_STREAM: config.conntrack_udp_stream_seconds,
+        ConntrackParameter.LIMIT: connection_limit(config),
+        ConntrackParameter.TCP_ESTABLISHED: config.conntrack_tcp_established_seconds,
+        ConntrackParameter.TCP_CLOSE_WAIT: config.conntrack_tcp_close_wait_seconds,
+        ConntrackParameter.UDP: config.conntrack_udp_seconds,
+        ConntrackParameter.UDP_STREAM: config.conntrack_udp_stream_seconds,
     }
-    return HostPlan(tracking=frozenset(TrackingSetting(what, value) for what, value in wanted.items() if value))
+    return HostPlan(tracking=frozenset(ConntrackSetting(what, value) for what, value in wanted.items() if value))
 
 
 async def raise_switch_limit(config: Config) -> None:

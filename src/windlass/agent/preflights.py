@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from windlass.agent.limits import connection_limit
-from windlass.host.preflight import Connections, Facts, Finding, Intent, Severity, findings
+from windlass.host.preflight import ConntrackUse, Facts, Finding, Intent, Severity, findings
 from windlass.host.protocol import Host, HostError
 from windlass.model.nodes import TrafficMode
 from windlass.nodes.config import Config
@@ -56,10 +56,10 @@ def with_switch(facts: Facts, config: Config, view: View) -> Facts:
     return replace(facts, adopted=adopted, foreign_ports=foreign)
 
 
-async def switch_connections(config: Config) -> Connections | None:
+async def switch_connections(config: Config) -> ConntrackUse | None:
     """The conntrack table of the userspace datapath; None where ovs-vswitchd does not say."""
     with suppress(SwitchRefusedError, SwitchUnreachableError, ValueError):
         socket = control_socket(config.ovs_run_directory)
         limit = int(await ask(socket, "dpctl/ct-get-maxconns"))
-        return Connections(limit, int(await ask(socket, "dpctl/ct-get-nconns")))
+        return ConntrackUse(limit, int(await ask(socket, "dpctl/ct-get-nconns")))
     return None

@@ -38,19 +38,19 @@ async def release(config: Config, host: Host, say: Say) -> list[str]:
     problems: list[str] = []
     try:
         async with open_database(str(config.ovsdb_socket)) as database:
-            uplink = await host.recorded_uplink() or uplink_of(database.view, config.bridge)
+            uplink = await host.uplink.recorded() or uplink_of(database.view, config.bridge)
             await _lend(config, host, uplink)
             await conntrack_timeouts.give_back(database, config.datapath_type.value)
             await _delete_bridge(config, host, database, uplink, say)
         is_switch_running = True
     except SwitchUnreachableError as error:
         is_switch_running = False
-        uplink = await host.recorded_uplink()
+        uplink = await host.uplink.recorded()
         await _lend(config, host, uplink)
         await _detach(config, host, uplink)
         problems += _database_left(config, str(error))
     if uplink:
-        await host.release_uplink(uplink, config.bridge, keep_record=True)  # which says what to clean
+        await host.uplink.release(uplink, config.bridge, keep_record=True)  # which says what to clean
         say(f"{uplink} has its addresses and routes")
     left = await host.clean(HostNames(uplink or config.uplink, config.bridge, config.gateway))
     if left:  # what is on disk says what is still to do
@@ -68,7 +68,7 @@ async def hand_over(config: Config, host: Host, say: Say) -> None:
     """
     if not await _ends(lambda: _switch_answers(config)):
         return
-    uplink = await host.recorded_uplink()
+    uplink = await host.uplink.recorded()
     if uplink is None:
         return
     if not config.is_userspace:
@@ -76,7 +76,7 @@ async def hand_over(config: Config, host: Host, say: Say) -> None:
             say(f"{uplink} stays in {config.bridge}: an agent runs, and the kernel forwards until a new switch does")
             return
         await _detach(config, host, uplink)
-    await host.release_uplink(uplink, config.bridge)
+    await host.uplink.release(uplink, config.bridge)
     say(f"{uplink} has its addresses and routes until an agent takes it again")
 
 
@@ -107,7 +107,7 @@ async def without_agent(config: Config, seconds: float) -> AsyncIterator[None]:
 
 async def _lend(config: Config, host: Host, uplink: str | None) -> None:
     if uplink:
-        await host.lend_uplink(uplink, config.bridge)
+        await host.uplink.lend(uplink, config.bridge)
 
 
 async def _delete_bridge(config: Config, host: Host, database: Database, uplink: str | None, say: Say) -> None:
@@ -125,7 +125,7 @@ async def _delete_bridge(config: Config, host: Host, database: Database, uplink:
 
 async def _detach(config: Config, host: Host, uplink: str | None) -> None:
     if uplink:
-        await host.detach_uplink(HostNames(uplink, config.bridge, config.gateway))
+        await host.uplink.detach(HostNames(uplink, config.bridge, config.gateway))
 
 
 def _database_left(config: Config, error: str) -> list[str]:

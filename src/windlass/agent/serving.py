@@ -16,7 +16,7 @@ from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.objects import Cluster, Problem
 from windlass.cluster.sources import Change, both
 from windlass.host.plans import HostChange, HostNames, HostPlan, Item
-from windlass.host.services import Claims, plan_service, plan_services
+from windlass.host.services import ItemClaims, plan_service, plan_services
 from windlass.model.families import IPNetwork
 from windlass.model.mappings import Patched
 from windlass.model.nodes import LocalNode
@@ -47,7 +47,7 @@ class Serving:
         self._touched: Touched | None = None  # by what was heard and not followed yet; None: anything
         self._node: ServingNode | None = None
         self._place: Place | None = None
-        self._claims = Claims()  # what the Services ask of the host
+        self._claims = ItemClaims()  # what the Services ask of the host
         self._unclaimed: set[str] = set()  # those that have changed since they last asked
         # Those with UDP, as they were before they changed; at the start as an earlier agent had them, if that is known.
         self._outdated: dict[str, Service | None] = {}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import NoReturn
 
 from windlass.agent.areas import Area
-from windlass.host.protocol import Adapter
+from windlass.host.protocol import Uplink
 from windlass.model.families import IPAddress
 from windlass.nodes.config import Config
 from windlass.switch.controls import control_socket
@@ -32,7 +32,7 @@ class Tunnelling:
         self._report = report
         self._look_again = look_again
 
-    async def hold(self, adapter: Adapter, ends: Collection[IPAddress], port: int, life: int) -> None:
+    async def hold(self, adapter: Uplink, ends: Collection[IPAddress], port: int, life: int) -> None:
         """As `Tunnels.lead_to`, with the routes told before."""
         await self._tell_routes(adapter)
         await self._tunnels.lead_to(ends, port, life)
@@ -40,7 +40,7 @@ class Tunnelling:
     async def keep(self) -> NoReturn:
         await self._tunnels.keep()
 
-    async def _tell_routes(self, adapter: Adapter) -> None:
+    async def _tell_routes(self, adapter: Uplink) -> None:
         """A failure does not stop the pass: a switch that copies the host's routes works without."""
         problems = []
         try:
@@ -53,11 +53,11 @@ class Tunnelling:
         self._report(Area.TUNNEL_ROUTES, problems)
 
 
-def tunnel_routes(adapter: Adapter) -> list[TunnelRoute]:
+def tunnel_routes(adapter: Uplink) -> list[TunnelRoute]:
     """The routes to other Nodes: the networks of the NIC, and those behind a router in one of them."""
     networks = {address.network for address in adapter.addresses}
     routes = {network: TunnelRoute(network) for network in networks}
-    for route in sorted(adapter.routes, key=lambda route: route.metric, reverse=True):
-        if route.via and not route.table and any(route.via in network for network in networks):
+    for route in adapter.routes:
+        if route.via and any(route.via in network for network in networks):
             routes[route.destination] = TunnelRoute(route.destination, route.via)
     return list(routes.values())

@@ -16,7 +16,7 @@ from windlass.cluster.nodes import OS_LABEL, NotUsable
 from windlass.cluster.objects import Cluster, EndpointSlice, Node, ServiceCIDR, decode
 from windlass.cluster.policies import policy_in
 from windlass.cni.attachments import pod_mac
-from windlass.host.protocol import Adapter, UplinkAddress
+from windlass.host.protocol import Uplink
 from windlass.lab.control import manifests
 from windlass.lab.scenarios import objects as scenario_objects
 from windlass.lab.scenarios import scenario_files
@@ -92,9 +92,8 @@ def facts_of(world: World, name: str) -> NodeFacts:
     if name not in world.nodes:
         raise NotUsable(f"there is no Node {name}; there: {', '.join(sorted(world.nodes)) or 'none'}")
     uplink, *others = machine_of_node(world.nodes[name]).nics
-    addresses = tuple(map(UplinkAddress, uplink.addresses))
     held = [address.ip for nic in (uplink, *others) for address in nic.addresses]
-    adapter = Adapter(uplink.name, index=0, mac=UPLINK_MAC, mtu=UPLINK_MTU, addresses=addresses)
+    adapter = Uplink(uplink.name, index=0, mac=UPLINK_MAC, mtu=UPLINK_MTU, addresses=tuple(uplink.addresses))
     return NodeFacts(adapter, held, {pod.container_id: pod for pod in _pods(world, name, _pod_addresses(world))})
 
 

@@ -105,7 +105,7 @@ class HostLocal:
             if "duplicate allocation is not allowed" in str(error):
                 raise _DuplicateError(str(error)) from error
             raise await self._explained(error, pod_cidrs, wished) from error
-        return tuple(ip_interface(ip.address) for ip in msgspec.json.decode(result, type=_Result).ips)
+        return tuple(ip_interface(ip.address) for ip in msgspec.json.decode(result, type=_IpamResult).ips)
 
     async def _explained(
         self, error: _HostLocalError, pod_cidrs: Mapping[Family, IPNetwork], wished: Sequence[IPAddress]
@@ -183,22 +183,22 @@ class _DuplicateError(Exception):
     """The attachment holds an address of one of the ranges."""
 
 
-class _ResultIp(msgspec.Struct):
+class _IpamAddress(msgspec.Struct):
     address: str
 
 
-class _Result(msgspec.Struct):
-    ips: tuple[_ResultIp, ...]
+class _IpamResult(msgspec.Struct):
+    ips: tuple[_IpamAddress, ...]
 
 
-class _Error(msgspec.Struct):
+class _IpamError(msgspec.Struct):
     msg: str
     details: str = ""
 
 
 def _message(output: bytes, complaints: bytes) -> str:
     try:
-        error = msgspec.json.decode(output, type=_Error)
+        error = msgspec.json.decode(output, type=_IpamError)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return (output + complaints).decode(errors="replace").strip()[:1000]
     return f"{error.msg}; {error.details}" if error.details else error.msg

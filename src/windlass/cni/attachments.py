@@ -1,7 +1,7 @@
 """What a Pod's attachment is, and the narrow interfaces behind which others do the work. No I/O here.
 
-A `Host` is `Links` as it is; the agent implements `Ports` with the switch and `Agent` with itself. All their removing
-methods are idempotent: what is gone is as good as removed.
+The agent implements `PodPorts` and `PodFlows`; links are created through `HostPods` of the host. Removing is idempotent
+everywhere: it succeeds if there is nothing to remove.
 """
 
 from __future__ import annotations
@@ -43,18 +43,7 @@ class PodNetwork:
         return self.pod_cidrs[family].network_address + 1
 
 
-class Links(Protocol):
-    async def attach_pod(self, link: PodLink) -> None:
-        """Make the link and configure the Pod's end. An error if the Pod has another interface of that name."""
-
-    async def detach_pod(self, host_interface: str) -> None:
-        """Remove the link by the name of the Node's end, and with it the Pod's end."""
-
-    async def check_pod(self, link: PodLink) -> Sequence[str]:
-        """A sentence for each thing that is not as it should be."""
-
-
-class Ports(Protocol):
+class PodPorts(Protocol):
     async def add_pod_port(self, port: PodPort) -> int:
         """Make the interface a port of the bridge; its OpenFlow number. For a port that is there, nothing changes."""
 
@@ -86,7 +75,7 @@ class NotReadyError(Exception):
     """The agent cannot attach Pods yet; the sentence says what it waits for."""
 
 
-class Agent(Protocol):
+class PodFlows(Protocol):
     def pod_network(self) -> PodNetwork:
         """Raises `NotReadyError` until the agent can serve ADD."""
 

@@ -17,12 +17,11 @@ import structlog
 from windlass.cni import results, wire
 from windlass.cni.attachments import (
     Addresses,
-    Agent,
     Attachment,
-    Links,
     NotReadyError,
+    PodFlows,
     PodNetwork,
-    Ports,
+    PodPorts,
     attached_pod,
     belongs_to,
     interface_name,
@@ -32,9 +31,20 @@ from windlass.cni.attachments import (
 from windlass.cni.configurations import version_asked
 from windlass.cni.errors import Code, RequestError
 from windlass.cni.removals import Removal, remove, require_removed
-from windlass.cni.requests import COMMANDS, UNKNOWN, Add, Check, CollectGarbage, Delete, Request, Status, Version, parse
-from windlass.cni.turns import Turns
-from windlass.host.protocol import PodLink
+from windlass.cni.request_queues import RequestQueue
+from windlass.cni.requests import (
+    COMMANDS,
+    UNKNOWN,
+    AddRequest,
+    CheckRequest,
+    DeleteRequest,
+    GarbageRequest,
+    Request,
+    StatusRequest,
+    VersionRequest,
+    parse,
+)
+from windlass.host.protocol import HostPods, PodLink
 from windlass.switch.pod_ports import PodPort
 
 log = structlog.get_logger(__name__)
@@ -59,22 +69,22 @@ class Handler:
         self,
         *,
         addresses: Addresses,
-        links: Links,
-        ports: Ports,
-        agent: Agent,
+        pods: HostPods,
+        ports: PodPorts,
+        agent: PodFlows,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         observe: Observer = lambda _command, _seconds, _error: None,
     ) -> None:
         """`observe` is told of every request: its command, how long it took, and the kind of its error, if any."""
         self._addresses = addresses
-        self._links = links
+        self._pods = pods
         self._ports = ports
         self._agent = agent
         self._limits = limits
         self._observe = observe
-        self._turns = Turns(limits.at_once)
+        self._queue = RequestQueue(limits.at_once)
 
-    async def answer(self, asked: wire.Request) -> wire.Answer:
+    async def answer(self, asked: wire.PluginRequest) -> wire.PluginReply:
         """Every request gets an answer, and its failure is nobody else's."""
         started = time.monotonic()
         command = asked.environment.get("CNI_COMMAND", "")
@@ -98,30 +108,30 @@ class Handler:
             # What a stranger writes there could be anything, and each would be a time series.
             self._observe(command if command in COMMANDS else UNKNOWN, time.monotonic() - started, error_name)
         told.info("cni request done", milliseconds=round((time.monotonic() - started) * 1000, 1))
-        return wire.Answer(0, output)
+        return wire.PluginReply(0, output)
 
     async def _handle(self, request: Request) -> bytes:
         match request:
-            case Add():
+            case AddRequest():
                 return await self._add(request)
-            case Delete():
+            case DeleteRequest():
                 await self._delete(request)
-            case Check():
+            case CheckRequest():
                 await self._check(request)
-            case CollectGarbage():
+            case GarbageRequest():
                 await self._collect_garbage(request)
-            case Status():
+            case StatusRequest():
                 self._status()
-            case Version():
+            case VersionRequest():
                 return results.versions(request.version)
         return b""
 
     # ---- ADD ----
 
-    async def _add(self, add: Add) -> bytes:
+    async def _add(self, add: AddRequest) -> bytes:
         begun: list[Removal] = []
         deadline = self._deadline()
-        async with self._turns.turn(add.attachment.container_id, deadline):
+        async with self._queue.slot(add.attachment.container_id, deadline):
             network = self._network(Code.TRY_AGAIN_LATER)
             _require_namespace(add.netns)
             try:
@@ -137,7 +147,7 @@ class Handler:
                 raise told from error
         return results.attached(add, link)
 
-    async def _attach(self, add: Add, network: PodNetwork, begun: list[Removal]) -> PodLink:
+    async def _attach(self, add: AddRequest, network: PodNetwork, begun: list[Removal]) -> PodLink:
         """Appends to `begun` before each step, since a step that fails may have done half of its work."""
         attachment = add.attachment
         interface = interface_name(add.name, attachment)
@@ -160,7 +170,7 @@ class Handler:
 
         begun.append(next(removals))
         with _failing(Code.LINK_FAILED, f"the Pod could not be linked to the Node by {interface}"):
-            await self._links.attach_pod(link)
+            await self._pods.attach(link)
 
         begun.append(next(removals))
         ofport = await self._add_port(port)
@@ -168,7 +178,7 @@ class Handler:
         await self._program(port, ofport)
         return link
 
-    async def _existing(self, add: Add, network: PodNetwork) -> PodLink | None:
+    async def _existing(self, add: AddRequest, network: PodNetwork) -> PodLink | None:
         """The link of an ADD that was done before (the runtime repeats it), if it is still as it should be."""
         attachment = add.attachment
         ports = await self._list_ports(self._deadline())
@@ -195,10 +205,10 @@ class Handler:
 
     # ---- DEL and GC ----
 
-    async def _delete(self, delete: Delete) -> None:
+    async def _delete(self, delete: DeleteRequest) -> None:
         attachment = delete.attachment
         deadline = self._deadline()
-        async with self._turns.turn(attachment.container_id, deadline):
+        async with self._queue.slot(attachment.container_id, deadline):
             ports = await self._list_ports(deadline)
             names = {port.interface for port in ports if belongs_to(port, [attachment])}
             if delete.name is not None:  # an agent that was killed within ADD left a link that is not a port yet
@@ -209,20 +219,20 @@ class Handler:
             removals = self._removals(attachment.container_id, [attachment], sorted(names), forget=only)
             require_removed(await remove(removals, self._limits.removal))
 
-    async def _collect_garbage(self, garbage: CollectGarbage) -> None:
+    async def _collect_garbage(self, garbage: GarbageRequest) -> None:
         """Containers with a request under way are left alone: they are newer than the runtime's list."""
-        busy = self._turns.taken()
+        busy = self._queue.busy_containers()
         with _failing(Code.ADDRESSES_FAILED, "the addresses in use could not be listed"):
             stale_addresses = await self._addresses.holders() - garbage.valid
         ports = await self._list_ports(self._deadline())
         stale_ports = [port for port in ports if not belongs_to(port, garbage.valid)]
         containers = {port.container_id for port in stale_ports} | {a.container_id for a in stale_addresses}
         failures: list[str] = []
-        for container_id in sorted(containers - busy - self._turns.taken()):
+        for container_id in sorted(containers - busy - self._queue.busy_containers()):
             attachments = sorted(a for a in stale_addresses if a.container_id == container_id)
             names = [port.interface for port in stale_ports if port.container_id == container_id]
             try:
-                async with self._turns.turn(container_id, self._deadline()):
+                async with self._queue.slot(container_id, self._deadline()):
                     removals = self._removals(container_id, attachments, names, forget=bool(names))
                     failures += await remove(removals, self._limits.removal)
             except RequestError as error:
@@ -236,17 +246,17 @@ class Handler:
         """In the order of setting up."""
         return [
             *(Removal(f"the address of {a.ifname}", partial(self._addresses.release, a)) for a in attachments),
-            *(Removal(f"link {name}", partial(self._links.detach_pod, name)) for name in interfaces),
+            *(Removal(f"link {name}", partial(self._pods.detach, name)) for name in interfaces),
             *(Removal(f"port {name}", partial(self._ports.delete_pod_port, name)) for name in interfaces),
             *([Removal("the Pod's flows", partial(self._agent.forget, container_id))] if forget else []),
         ]
 
     # ---- CHECK and STATUS ----
 
-    async def _check(self, check: Check) -> None:
+    async def _check(self, check: CheckRequest) -> None:
         attachment = check.attachment
         deadline = self._deadline()
-        async with self._turns.turn(attachment.container_id, deadline):
+        async with self._queue.slot(attachment.container_id, deadline):
             network = self._network(Code.TRY_AGAIN_LATER)
             _require_namespace(check.netns)
             try:
@@ -263,7 +273,7 @@ class Handler:
                 "; ".join(problems),
             )
 
-    async def _check_problems(self, check: Check, network: PodNetwork) -> list[str]:
+    async def _check_problems(self, check: CheckRequest, network: PodNetwork) -> list[str]:
         ports = await self._list_ports(self._deadline())
         port = next((port for port in ports if belongs_to(port, [check.attachment])), None)
         if port is None:
@@ -295,7 +305,7 @@ class Handler:
         with _failing(Code.ADDRESSES_FAILED, "the addresses in use could not be listed"):
             problems = [*await self._addresses.check(attachment, port.addresses)]
         with _failing(Code.LINK_FAILED, f"the link {port.interface} could not be examined"):
-            problems += await self._links.check_pod(pod_link(network, port, attachment, netns))
+            problems += await self._pods.check(pod_link(network, port, attachment, netns))
         return problems
 
     async def _add_port(self, port: PodPort) -> int:
@@ -321,8 +331,8 @@ class Handler:
         return asyncio.get_running_loop().time() + self._limits.work
 
 
-def _refusal(asked: wire.Request, error: RequestError) -> wire.Answer:
-    return wire.Answer(1, results.failed(version_asked(asked.config), error))
+def _refusal(asked: wire.PluginRequest, error: RequestError) -> wire.PluginReply:
+    return wire.PluginReply(1, results.failed(version_asked(asked.config), error))
 
 
 @contextmanager
@@ -347,7 +357,7 @@ def _require_namespace(netns: str) -> None:
         )
 
 
-def _refuse_second(add: Add, ports: Sequence[PodPort]) -> None:
+def _refuse_second(add: AddRequest, ports: Sequence[PodPort]) -> None:
     interface = interface_name(add.name, add.attachment)
     for port in ports:
         owner = f"Pod {port.namespace}/{port.name}"

@@ -16,7 +16,7 @@ from windlass.model.families import IPAddress
 
 
 @dataclass(frozen=True, slots=True)
-class Add:
+class AddRequest:
     version: str
     attachment: Attachment
     netns: str
@@ -28,34 +28,34 @@ class Add:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteRequest:
     attachment: Attachment
     name: str | None  # of the Pod, if the runtime still says it
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckRequest:
     attachment: Attachment
     netns: str
     expected: tuple[IPAddress, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class CollectGarbage:
+class GarbageRequest:
     valid: frozenset[Attachment]
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class StatusRequest:
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class VersionRequest:
     version: str
 
 
-Request = Add | Delete | Check | CollectGarbage | Status | Version
+Request = AddRequest | DeleteRequest | CheckRequest | GarbageRequest | StatusRequest | VersionRequest
 COMMANDS = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION")
 UNKNOWN = "unknown"  # stands for any other command
 
@@ -74,9 +74,9 @@ def parse(environment: Mapping[str, str], config: bytes) -> Request:
             return _collect_garbage(configurations.decode(config, command, since="1.1.0"))
         case "STATUS":
             configurations.decode(config, command, since="1.1.0")
-            return Status()
+            return StatusRequest()
         case "VERSION":
-            return Version(configurations.version_asked(config))
+            return VersionRequest(configurations.version_asked(config))
     raise RequestError(
         Code.INVALID_ENVIRONMENT,
         f"CNI_COMMAND is {command!r}",
@@ -87,7 +87,7 @@ def parse(environment: Mapping[str, str], config: bytes) -> Request:
 # ---- each command ----
 
 
-def _add(environment: Mapping[str, str], config: Configuration) -> Add:
+def _add(environment: Mapping[str, str], config: Configuration) -> AddRequest:
     configurations.refuse_unsupported(config)
     arguments = _arguments(environment)
     namespace, name = arguments.get("K8S_POD_NAMESPACE", ""), arguments.get("K8S_POD_NAME", "")
@@ -97,7 +97,7 @@ def _add(environment: Mapping[str, str], config: Configuration) -> Add:
             f"CNI_ARGS names no Pod: K8S_POD_NAMESPACE is {namespace!r}, K8S_POD_NAME is {name!r}",
             "Windlass attaches Kubernetes Pods only; the runtime must pass both.",
         )
-    return Add(
+    return AddRequest(
         version=config.cni_version,
         attachment=_attachment(environment),
         netns=_netns(environment),
@@ -109,16 +109,16 @@ def _add(environment: Mapping[str, str], config: Configuration) -> Add:
     )
 
 
-def _delete(environment: Mapping[str, str], config: bytes) -> Delete:
+def _delete(environment: Mapping[str, str], config: bytes) -> DeleteRequest:
     configurations.require_name(config)
     try:
         name = _arguments(environment).get("K8S_POD_NAME")
     except RequestError:
         name = None
-    return Delete(_attachment(environment), name if name and _SUBDOMAIN.fullmatch(name) else None)
+    return DeleteRequest(_attachment(environment), name if name and _SUBDOMAIN.fullmatch(name) else None)
 
 
-def _check(environment: Mapping[str, str], config: Configuration) -> Check:
+def _check(environment: Mapping[str, str], config: Configuration) -> CheckRequest:
     if config.previous_result is None:
         raise RequestError(
             Code.INVALID_CONFIG,
@@ -129,10 +129,10 @@ def _check(environment: Mapping[str, str], config: Configuration) -> Check:
         configurations.address(str(ip.get("address", "")), f"prevResult.ips[{index}].address")
         for index, ip in enumerate(config.previous_result.ips)
     )
-    return Check(_attachment(environment), _netns(environment), expected)
+    return CheckRequest(_attachment(environment), _netns(environment), expected)
 
 
-def _collect_garbage(config: Configuration) -> CollectGarbage:
+def _collect_garbage(config: Configuration) -> GarbageRequest:
     valid = config.valid_attachments
     if valid is msgspec.UNSET:
         # Read as "none is valid" it would remove the network of every Pod on the Node.
@@ -141,7 +141,7 @@ def _collect_garbage(config: Configuration) -> CollectGarbage:
             "the network configuration has no cni.dev/valid-attachments",
             "GC removes what is not listed there; without the list nothing is removed.",
         )
-    return CollectGarbage(frozenset(Attachment(a.container_id, a.ifname) for a in valid or ()))
+    return GarbageRequest(frozenset(Attachment(a.container_id, a.ifname) for a in valid or ()))
 
 
 # ---- the environment ----

@@ -8,14 +8,14 @@ import msgspec
 
 from windlass.cni.configurations import SUPPORTED_VERSIONS, Dns, Fields
 from windlass.cni.errors import RequestError
-from windlass.cni.requests import Add
+from windlass.cni.requests import AddRequest
 from windlass.host.protocol import PodLink
 from windlass.model.families import Family, family_of
 
 _EVERYWHERE = {Family.IPV4: "0.0.0.0/0", Family.IPV6: "::/0"}
 
 
-def attached(add: Add, link: PodLink) -> bytes:
+def attached(add: AddRequest, link: PodLink) -> bytes:
     """The result of ADD. What earlier plugins of a chain said stays, ours comes after it."""
     before = len(add.previous.interfaces)
     interfaces: list[Fields] = [

@@ -23,7 +23,7 @@ _STOP_SECONDS = 10  # what is under way may end; after that it is broken off and
 _CONNECTIONS = 256  # each may cost a megabyte; kubelet asks for a few at a time
 _PIECE = 64 * 1024
 
-Answering = Callable[[wire.Request], Awaitable[wire.Answer]]
+Answering = Callable[[wire.PluginRequest], Awaitable[wire.PluginReply]]
 Refusing = Callable[[Code], object]
 
 
@@ -126,7 +126,7 @@ async def _converse(
         writer.transport.abort()
 
 
-async def _answer(reader: asyncio.StreamReader, answering: Answering, on_refusal: Refusing) -> wire.Answer:
+async def _answer(reader: asyncio.StreamReader, answering: Answering, on_refusal: Refusing) -> wire.PluginReply:
     try:
         async with asyncio.timeout(_REQUEST_SECONDS):
             request = await _request(reader)
@@ -139,7 +139,7 @@ async def _answer(reader: asyncio.StreamReader, answering: Answering, on_refusal
     return await answering(request)
 
 
-async def _request(reader: asyncio.StreamReader) -> wire.Request:
+async def _request(reader: asyncio.StreamReader) -> wire.PluginRequest:
     parser = wire.RequestReader()
     while piece := await reader.read(_PIECE):
         if (request := parser.feed(piece)) is not None:
@@ -147,6 +147,6 @@ async def _request(reader: asyncio.StreamReader) -> wire.Request:
     raise parser.cut_off()
 
 
-def _refused(code: Code, msg: str, details: str = "") -> wire.Answer:
+def _refused(code: Code, msg: str, details: str = "") -> wire.PluginReply:
     log.warning("cni request refused", code=int(code), error=f"{msg}; {details}")
-    return wire.Answer(1, results.failed(NEWEST_VERSION, RequestError(code, msg, details)))
+    return wire.PluginReply(1, results.failed(NEWEST_VERSION, RequestError(code, msg, details)))

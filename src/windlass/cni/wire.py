@@ -25,13 +25,13 @@ class WireError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PluginRequest:
     environment: Mapping[str, str]
     config: bytes  # standard input of the plugin
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PluginReply:
     exit_code: int
     output: bytes  # standard output of the plugin
 
@@ -42,7 +42,7 @@ class RequestReader:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, piece: bytes) -> Request | None:
+    def feed(self, piece: bytes) -> PluginRequest | None:
         self._buffer += piece
         header_size = self._buffer.find(b"\n", 0, MAX_HEADER)
         if header_size < 0:
@@ -54,7 +54,7 @@ class RequestReader:
         end = environment_end + config_size
         if len(self._buffer) < end:
             return None
-        return Request(
+        return PluginRequest(
             environment=_environment(bytes(self._buffer[header_size + 1 : environment_end])),
             config=bytes(self._buffer[environment_end:end]),
         )
@@ -64,7 +64,7 @@ class RequestReader:
         return WireError(f"the connection ended after {len(self._buffer)} bytes, within the request")
 
 
-def encode(answer: Answer) -> bytes:
+def encode(answer: PluginReply) -> bytes:
     return PROTOCOL + b"%d %d\n" % (answer.exit_code, len(answer.output)) + answer.output
 
 

@@ -48,7 +48,7 @@ class InterfaceSettings:
     kernel_ingress: bool | None = None  # False: what comes in is for the switch alone
 
 
-class Tracking(Enum):
+class ConntrackParameter(Enum):
     """What can be set about how the host tracks connections."""
 
     LIMIT = "the limit of tracked connections"  # this many or more
@@ -59,19 +59,19 @@ class Tracking(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class TrackingSetting:
-    what: Tracking
+class ConntrackSetting:
+    what: ConntrackParameter
     value: int
 
     def __str__(self) -> str:
         return f"{self.what.value} to {self.value}"
 
     def holds(self, now: int) -> bool:
-        return now >= self.value if self.what is Tracking.LIMIT else now == self.value
+        return now >= self.value if self.what is ConntrackParameter.LIMIT else now == self.value
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class HostAddress:
     interface: str
     address: IPInterface
 
@@ -145,7 +145,7 @@ class ExternalPort:
         return f"external address {self.address}, port {self.port}/{self.protocol.name}"
 
 
-InterfaceItem = Address | Route | Neighbour
+InterfaceItem = HostAddress | Route | Neighbour
 ServicePortItem = NodePort | ExternalPort
 Item = InterfaceItem | ServiceAccess | ServicePortItem
 
@@ -156,7 +156,7 @@ class HostPlan:
 
     settings: frozenset[InterfaceSettings] = frozenset()
     items: frozenset[Item] = frozenset()
-    tracking: frozenset[TrackingSetting] = frozenset()
+    tracking: frozenset[ConntrackSetting] = frozenset()
 
     def __or__(self, other: HostPlan) -> HostPlan:
         return HostPlan(self.settings | other.settings, self.items | other.items, self.tracking | other.tracking)
@@ -169,7 +169,7 @@ class HostChange:
     settings: tuple[InterfaceSettings, ...] = ()  # each names only what must become different
     removed: frozenset[Item] = frozenset()
     added: frozenset[Item] = frozenset()
-    tracking: frozenset[TrackingSetting] = frozenset()
+    tracking: frozenset[ConntrackSetting] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(self.settings or self.removed or self.added or self.tracking)
@@ -203,7 +203,7 @@ def plan_node(
                 InterfaceSettings(names.uplink, up=True, offloads=offloads, kernel_ingress=not userspace),
             )
         ),
-        items=frozenset(Address(names.gateway, gateway_address(node, family)) for family in node.families),
+        items=frozenset(HostAddress(names.gateway, gateway_address(node, family)) for family in node.families),
     )
 
 

@@ -64,7 +64,7 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True)
-class Connections:
+class ConntrackUse:
     """A conntrack table."""
 
     limit: int
@@ -87,8 +87,8 @@ class Facts:
     local_ports: tuple[int, int] = (32768, 60999)  # first and last
     reserved_ports: tuple[tuple[int, int], ...] = ()  # those that the host itself leaves out
     drop_chains: tuple[str, ...] = ()  # where forwarded packets are dropped by policy
-    connections: Connections | None = None  # of the kernel; None: it tracks none yet
-    switch_connections: Connections | None = None  # of Open vSwitch's userspace datapath
+    connections: ConntrackUse | None = None  # of the kernel; None: it tracks none yet
+    switch_connections: ConntrackUse | None = None  # of Open vSwitch's userspace datapath
     network_configurations: tuple[str, ...] = ()  # the container runtime's files, in its order
     kube_proxy: tuple[str, ...] = ()  # what there is of it
     missing_modules: frozenset[str] = frozenset()
@@ -193,7 +193,7 @@ def connection_limits(facts: Facts, intent: Intent) -> Iterator[Finding]:
         yield from _limit(facts.switch_connections, wanted, "Open vSwitch", "ovs-appctl dpctl/ct-set-maxconns ")
 
 
-def _limit(table: Connections | None, wanted: int, whose: str, command: str) -> Iterator[Finding]:
+def _limit(table: ConntrackUse | None, wanted: int, whose: str, command: str) -> Iterator[Finding]:
     if table is None or (table.can_be_raised and table.limit < wanted):
         return
     if table.limit < ENOUGH_CONNECTIONS:

@@ -56,11 +56,11 @@ def plan_services(
 def plan_service(
     node: LocalNode, names: HostNames, service: Service, service_cidrs: Collection[IPNetwork]
 ) -> frozenset[Item]:
-    """What one Service asks for. Others may ask for the same (an external address, say): see `Claims`."""
+    """What one Service asks for. Others may ask for the same (an external address, say): see `ItemClaims`."""
     return frozenset(_items(node, names, service, service_cidrs))
 
 
-class Claims:
+class ItemClaims:
     """Who asks for which items: an item is there as long as somebody asks for it."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from windlass.cluster.endpoints import ServingNode, zone_of
 from windlass.cluster.nodes import Identity, NotUsable, identity
 from windlass.cluster.objects import Cluster, Problem
 from windlass.cluster.services import service_networks
-from windlass.host.protocol import Adapter
+from windlass.host.protocol import Uplink
 from windlass.model.families import Family, IPAddress, IPNetwork
 from windlass.model.nodes import LocalNode, TrafficMode
 from windlass.nodes.config import Config, DatapathType
@@ -44,9 +44,9 @@ def service_cidrs(config: Config, cluster: Cluster) -> tuple[tuple[IPNetwork, ..
     return tuple(dict.fromkeys((*declared, *map(ip_network, config.service_cidrs)))), problems
 
 
-def local_node(config: Config, own: Identity, adapter: Adapter, others: Collection[IPAddress]) -> LocalNode:
+def local_node(config: Config, own: Identity, adapter: Uplink, others: Collection[IPAddress]) -> LocalNode:
     """`others`: the host's addresses besides the Node IPs. NotUsable if the NIC lacks a Node IP."""
-    held = {address.ip: address.interface for address in adapter.addresses}
+    held = {address.ip: address for address in adapter.addresses}
     families = DATAPATHS[own.os].families
     missing = [str(address) for address in own.addresses.values() if address not in held]
     if missing:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from windlass.cluster.objects import Cluster
-from windlass.host.protocol import Adapter
+from windlass.host.protocol import Uplink
 from windlass.model.families import IPAddress
 from windlass.model.nodes import AttachedPod, NodeState
 from windlass.nodes.config import Config
@@ -27,7 +27,7 @@ R = TypeVar("R")
 class NodeFacts:
     """What only the Node itself knows."""
 
-    adapter: Adapter  # the uplink, with its addresses wherever they are now
+    adapter: Uplink  # the uplink, with its addresses wherever they are now
     held_addresses: Collection[IPAddress] = ()  # of all interfaces, as `Host.held_addresses` lists them
     pods: Mapping[str, AttachedPod] = field(default_factory=dict)  # by container id
 

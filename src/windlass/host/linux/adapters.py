@@ -7,9 +7,9 @@ from dataclasses import replace
 from ipaddress import ip_network
 
 from windlass.host.linux import leases, rtnetlink
+from windlass.host.linux.adapter_state import Adapter, AdapterAddress, AdapterRoute
 from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.route_messages import PROTOCOL_KERNEL, TABLE_LOCAL, KernelRoute
-from windlass.host.protocol import Adapter, UplinkAddress, UplinkRoute
 from windlass.model.families import IPAddress
 
 
@@ -48,14 +48,14 @@ def has_any(adapter: Adapter, node_ips: Collection[IPAddress]) -> bool:
     return not {address.ip for address in adapter.addresses}.isdisjoint(node_ips)
 
 
-def _routes(netlink: Netlink, index: int, addresses: Collection[UplinkAddress]) -> Iterator[UplinkRoute]:
+def _routes(netlink: Netlink, index: int, addresses: Collection[AdapterAddress]) -> Iterator[AdapterRoute]:
     for found in rtnetlink.routes(netlink, index=index):
         if found.plain and found.route.protocol != rtnetlink.PROTOCOL and not _comes_by_itself(found, addresses):
             hops = (replace(hop, interface=0) if hop.interface == index else hop for hop in found.route.hops)
             yield replace(found.route, hops=tuple(hops))
 
 
-def _comes_by_itself(found: KernelRoute, addresses: Collection[UplinkAddress]) -> bool:
+def _comes_by_itself(found: KernelRoute, addresses: Collection[AdapterAddress]) -> bool:
     """The kernel makes the route to an address's network, unless its maker forbids that: then he has made one that
     looks the same. NetworkManager does so.
     """
@@ -68,7 +68,7 @@ def _comes_by_itself(found: KernelRoute, addresses: Collection[UplinkAddress]) -
     return not own or any(not a.flags & leases.NOPREFIXROUTE for a in own)
 
 
-def _network(address: UplinkAddress) -> object:
+def _network(address: AdapterAddress) -> object:
     if address.peer is None:
         return address.network
     return ip_network((address.peer, address.network.prefixlen), strict=False)

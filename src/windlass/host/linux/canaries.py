@@ -11,13 +11,13 @@ from contextlib import suppress
 from ipaddress import ip_network
 
 from windlass.host.linux import rtnetlink
+from windlass.host.linux.adapter_state import AdapterRoute
 from windlass.host.linux.netlink import Netlink, NetlinkError
-from windlass.host.protocol import UplinkRoute
 from windlass.model.families import Family, family_of
 
 TABLE = 8787
 _ROUTES = tuple(
-    UplinkRoute(ip_network(destination), table=TABLE, protocol=rtnetlink.PROTOCOL, metric=1)
+    AdapterRoute(ip_network(destination), table=TABLE, protocol=rtnetlink.PROTOCOL, metric=1)
     for destination in ("192.0.0.8/32", "100::8/128")  # addresses that are no one's: RFC 7600, RFC 6666
 )
 

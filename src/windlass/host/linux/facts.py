@@ -12,7 +12,7 @@ from windlass.host.linux import datapaths, firewalls, records, rtnetlink, settin
 from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.route_messages import TABLE_MAIN
 from windlass.host.linux.rtnetlink import Link
-from windlass.host.preflight import Connections, Facts
+from windlass.host.preflight import ConntrackUse, Facts
 from windlass.host.protocol import HostError
 
 CONFIGURATIONS = Path("/etc/cni/net.d")
@@ -91,12 +91,12 @@ def _reserved_ports() -> tuple[tuple[int, int], ...]:
     return tuple((int(first), int(last or first)) for first, _, last in ranges)
 
 
-def _connections() -> Connections | None:
+def _connections() -> ConntrackUse | None:
     try:
         limit, used = (int(settings.read_file(f"netfilter/nf_conntrack_{what}")) for what in ("max", "count"))
     except FileNotFoundError:
         return None
-    return Connections(limit, used, settings.is_writable(tracking.LIMIT))
+    return ConntrackUse(limit, used, settings.is_writable(tracking.LIMIT))
 
 
 def _network_configurations(folder: Path) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ def _network_configurations(folder: Path) -> tuple[str, ...]:
         return ()
 
 
-def _kube_proxy(chains: list[firewalls.Chain]) -> Iterator[str]:
+def _kube_proxy(chains: list[firewalls.FirewallChain]) -> Iterator[str]:
     tables = sorted({chain.table for chain in chains if chain.table in {"ip kube-proxy", "ip6 kube-proxy"}})
     yield from (f"nftables table {table}" for table in tables)
     if any(chain.name == _KUBE_PROXY_CHAIN for chain in chains) or firewalls.legacy_mentions(_KUBE_PROXY_CHAIN):

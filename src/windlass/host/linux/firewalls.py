@@ -34,7 +34,7 @@ _LEGACY_DROP = -1  # a verdict of iptables is -NF_DROP - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class FirewallChain:
     table: str  # such as `ip filter`
     name: str
     drops_forwarded: bool  # it is at the hook `forward`, and its policy is drop
@@ -43,7 +43,7 @@ class Chain:
         return f"chain {self.name} of nftables table {self.table}"
 
 
-def nftables_chains() -> list[Chain] | None:
+def nftables_chains() -> list[FirewallChain] | None:
     """Also those of iptables-nft. None: this kernel has no nftables."""
     with Netlink(protocol=NETLINK_NETFILTER) as netfilter:
         try:
@@ -73,13 +73,13 @@ def legacy_mentions(chain: str) -> bool:
     )
 
 
-def _chain(body: bytes) -> Chain:
+def _chain(body: bytes) -> FirewallChain:
     parts = attributes(body, 4)
     hook = attributes(parts.get(_HOOK, b"")).get(_HOOK_NUMBER, b"")
     at_forward = bool(hook) and int.from_bytes(hook) == _FORWARD_HOOK and body[0] in {1, 2, 10}
     drops = _POLICY in parts and int.from_bytes(parts[_POLICY]) == _DROP
     table = f"{_FAMILIES.get(body[0], body[0])} {as_text(parts.get(_TABLE, b''))}"
-    return Chain(table, as_text(parts.get(_NAME, b"")), at_forward and drops)
+    return FirewallChain(table, as_text(parts.get(_NAME, b"")), at_forward and drops)
 
 
 def _legacy_tables(family: Family) -> list[str]:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from windlass.host.linux import canaries, rtnetlink, services, settings, tracking
-from windlass.host.linux.formers import Formers
+from windlass.host.linux.adapter_state import AdapterRoute
+from windlass.host.linux.former_settings import FormerSettings
 from windlass.host.linux.netlink import Netlink, told
 from windlass.host.linux.nftables import Nftables
 from windlass.host.plans import (
-    Address,
+    HostAddress,
     HostChange,
     HostNames,
     HostPlan,
@@ -19,7 +20,7 @@ from windlass.host.plans import (
     Neighbour,
     Route,
 )
-from windlass.host.protocol import HostError, UplinkRoute
+from windlass.host.protocol import HostError
 
 Kind = TypeVar("Kind", bound=InterfaceItem)
 
@@ -35,7 +36,7 @@ def installed(netlink: Netlink, nftables: Nftables, names: HostNames) -> HostPla
     )
 
 
-def apply(netlink: Netlink, nftables: Nftables, formers: Formers, change: HostChange) -> tuple[str, ...]:
+def apply(netlink: Netlink, nftables: Nftables, formers: FormerSettings, change: HostChange) -> tuple[str, ...]:
     items = (item for item in change.added | change.removed if isinstance(item, InterfaceItem))
     names = {wanted.name for wanted in change.settings} | {item.interface for item in items}
     links = {link.name: link for link in (rtnetlink.link(netlink, name) for name in names) if link is not None}
@@ -63,7 +64,7 @@ def apply(netlink: Netlink, nftables: Nftables, formers: Formers, change: HostCh
 def _items(netlink: Netlink, names_by_index: dict[int, str], names: HostNames) -> Iterator[InterfaceItem]:
     for index, name in list(names_by_index.items()):
         if name == names.gateway:  # wholly ours; the bridge interface has the uplink's addresses, not planned ones
-            yield from (Address(name, address) for _, address in rtnetlink.addresses(netlink, index))
+            yield from (HostAddress(name, address) for _, address in rtnetlink.addresses(netlink, index))
         for neighbour in rtnetlink.neighbours(netlink, index):
             if neighbour.ours:
                 yield Neighbour(name, neighbour.address, neighbour.mac)
@@ -84,9 +85,9 @@ def _in_order(change: HostChange) -> Iterator[tuple[InterfaceItem, bool]]:
     address with another prefix is one too many for it: the old one goes first.
     """
     yield from ((item, False) for item in _sorted(change.removed, Neighbour, Route))
-    addresses = _sorted(change.removed, Address)
+    addresses = _sorted(change.removed, HostAddress)
     yield from ((item, False) for item in addresses if item.address.version == 6)
-    yield from ((item, True) for item in _sorted(change.added, Address))
+    yield from ((item, True) for item in _sorted(change.added, HostAddress))
     yield from ((item, False) for item in addresses if item.address.version == 4)
     yield from ((item, True) for item in _sorted(change.added, Route, Neighbour))
 
@@ -98,7 +99,7 @@ def _sorted(items: Iterable[Item], *kinds: type[Kind]) -> list[Kind]:
 
 def _add(netlink: Netlink, index: int, item: InterfaceItem) -> None:
     match item:
-        case Address():
+        case HostAddress():
             rtnetlink.add_address(netlink, index, item.address)
         case Route():
             rtnetlink.add_route(netlink, index, _kernel_route(item))
@@ -108,7 +109,7 @@ def _add(netlink: Netlink, index: int, item: InterfaceItem) -> None:
 
 def _remove(netlink: Netlink, index: int, item: InterfaceItem) -> None:
     match item:
-        case Address():
+        case HostAddress():
             rtnetlink.delete_address(netlink, index, item.address)
         case Route():
             rtnetlink.delete_route(netlink, index, _kernel_route(item))
@@ -116,5 +117,5 @@ def _remove(netlink: Netlink, index: int, item: InterfaceItem) -> None:
             rtnetlink.delete_neighbour(netlink, index, item.address)
 
 
-def _kernel_route(route: Route) -> UplinkRoute:
-    return UplinkRoute(route.destination, route.via, route.source, onlink=route.onlink, protocol=rtnetlink.PROTOCOL)
+def _kernel_route(route: Route) -> AdapterRoute:
+    return AdapterRoute(route.destination, route.via, route.source, onlink=route.onlink, protocol=rtnetlink.PROTOCOL)

@@ -1,4 +1,4 @@
-"""Addresses of an interface with their lifetimes, scope and flags, as `UplinkAddress`: read, added and changed."""
+"""Addresses of an interface with their lifetimes, scope and flags, as `AdapterAddress`: read, added and changed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_interface
 
+from windlass.host.linux.adapter_state import AdapterAddress
 from windlass.host.linux.netlink import NLM_F_CREATE, NLM_F_REPLACE, Netlink, as_number, attribute, attributes, number
 from windlass.host.linux.route_messages import FAMILIES
 from windlass.host.linux.rtnetlink import ADDRESS, RTM_DELADDR, RTM_GETADDR, RTM_NEWADDR, unless_absent
-from windlass.host.protocol import UplinkAddress
 
 NOPREFIXROUTE = 0x200
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_BROADCAST, _IFA_CACHEINFO, _IFA_FLAGS, _IFA_RT_PRIORITY = 1, 2, 4, 6, 8, 9
@@ -20,7 +20,7 @@ _LIFETIMES = struct.Struct("=II8x")  # preferred, valid: seconds that are left
 _FOREVER = 0xFFFFFFFF
 
 
-def held(netlink: Netlink, index: int) -> Iterator[UplinkAddress]:
+def held(netlink: Netlink, index: int) -> Iterator[AdapterAddress]:
     """In the kernel's order; without link-local and temporary ones, which it makes itself."""
     for body in netlink.dump(RTM_GETADDR, ADDRESS.pack(0, 0, 0, 0, index)):
         address = _read(body)
@@ -28,17 +28,17 @@ def held(netlink: Netlink, index: int) -> Iterator[UplinkAddress]:
             yield address
 
 
-def put(netlink: Netlink, index: int, address: UplinkAddress) -> None:
+def put(netlink: Netlink, index: int, address: AdapterAddress) -> None:
     """One that is there gets these lifetimes. IPv6 is usable at once: it is known that no other machine has it."""
     netlink.do(RTM_NEWADDR, _write(index, address), NLM_F_CREATE | NLM_F_REPLACE)
 
 
-def delete(netlink: Netlink, index: int, address: UplinkAddress) -> None:
+def delete(netlink: Netlink, index: int, address: AdapterAddress) -> None:
     with unless_absent():
         netlink.do(RTM_DELADDR, _written_key(index, address))
 
 
-def _read(body: bytes) -> UplinkAddress | None:
+def _read(body: bytes) -> AdapterAddress | None:
     _, prefix, short_flags, scope, _ = ADDRESS.unpack_from(body)
     parts = attributes(body, ADDRESS.size)
     flags = as_number(parts[_IFA_FLAGS]) if _IFA_FLAGS in parts else short_flags
@@ -48,7 +48,7 @@ def _read(body: bytes) -> UplinkAddress | None:
         return None
     preferred, valid = _LIFETIMES.unpack_from(parts[_IFA_CACHEINFO]) if _IFA_CACHEINFO in parts else (_FOREVER,) * 2
     now = int(time.time())
-    return UplinkAddress(
+    return AdapterAddress(
         interface,
         valid_until=None if valid == _FOREVER else now + valid,
         preferred_until=None if preferred == _FOREVER else now + preferred,
@@ -60,7 +60,7 @@ def _read(body: bytes) -> UplinkAddress | None:
     )
 
 
-def _write(index: int, address: UplinkAddress) -> bytes:
+def _write(index: int, address: AdapterAddress) -> bytes:
     body = _written_key(index, address)
     if address.broadcast is not None:
         body += attribute(_IFA_BROADCAST, address.broadcast.packed)
@@ -77,7 +77,7 @@ def _left(until: int | None, least: int = 1) -> int:
     return _FOREVER if until is None else max(least, until - int(time.time()))
 
 
-def _written_key(index: int, address: UplinkAddress) -> bytes:
+def _written_key(index: int, address: AdapterAddress) -> bytes:
     prefix = address.interface.network.prefixlen
     body = ADDRESS.pack(FAMILIES[address.version], prefix, 0, address.scope, index)
     remote = address.peer or address.ip

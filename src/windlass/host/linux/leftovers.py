@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from windlass.host.linux import datapaths, ingress, pods, rtnetlink, service_listings, service_tables, settings
-from windlass.host.linux.formers import Formers
+from windlass.host.linux.former_settings import FormerSettings
 from windlass.host.linux.netlink import Netlink, told
 from windlass.host.linux.nftables import Nftables
 from windlass.host.linux.rtnetlink import Link
@@ -17,7 +17,7 @@ _KERNEL_TUNNELS = ("genev_sys_6081", "vxlan_sys_4789")  # which ovs-vswitchd mak
 _OF_THE_DATAPATH = "ovs-netdev"  # the interface of the userspace datapath itself
 
 
-def clean(netlink: Netlink, nftables: Nftables, formers: Formers, names: HostNames) -> tuple[str, ...]:
+def clean(netlink: Netlink, nftables: Nftables, formers: FormerSettings, names: HostNames) -> tuple[str, ...]:
     """Each step on its own, so that one that is refused does not stop the others; a sentence for each of those."""
     problems: list[str] = []
     for what, do in _steps(netlink, nftables, names):

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from ipaddress import ip_network
 
 from windlass.host.linux import ingress, rtnetlink, settings
+from windlass.host.linux.adapter_state import AdapterRoute
 from windlass.host.linux.namespaces import entered
 from windlass.host.linux.netlink import Netlink, told
 from windlass.host.linux.rtnetlink import Link
-from windlass.host.protocol import AttachedLink, HostError, PodLink, UplinkRoute
+from windlass.host.protocol import AttachedLink, HostError, PodLink
 from windlass.model.families import Family, IPAddress, IPInterface
 
 _LOOPBACK = 1
@@ -120,8 +121,8 @@ def _alias(wanted: PodLink) -> str:
     return f"{_ALIAS}{wanted.interface} {wanted.namespace}"
 
 
-def _default_route(gateway: IPAddress) -> UplinkRoute:
-    return UplinkRoute(ip_network("0.0.0.0/0" if gateway.version == 4 else "::/0"), via=gateway, protocol=_STATIC)
+def _default_route(gateway: IPAddress) -> AdapterRoute:
+    return AdapterRoute(ip_network("0.0.0.0/0" if gateway.version == 4 else "::/0"), via=gateway, protocol=_STATIC)
 
 
 def _delete(host: Netlink, link: Link) -> None:

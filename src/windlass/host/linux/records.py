@@ -1,21 +1,23 @@
-"""The record of an adopted uplink on disk: it survives a crash at any moment."""
+"""The record of an adopted uplink, on disk."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from windlass import files
-from windlass.host.migrations import Record
-from windlass.host.protocol import Adapter, NextHop, UplinkAddress, UplinkRoute
+from windlass.host.linux.adapter_state import Adapter, AdapterAddress, AdapterRoute, NextHop
+from windlass.host.linux.migrations import UplinkRecord
 from windlass.model.families import IPAddress
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-class _Address(msgspec.Struct, omit_defaults=True, rename="camel"):
+class _StoredAddress(msgspec.Struct, omit_defaults=True, rename="camel"):
     interface: str
     valid_until: int | None = None
     preferred_until: int | None = None
@@ -26,14 +28,14 @@ class _Address(msgspec.Struct, omit_defaults=True, rename="camel"):
     flags: int = 0
 
 
-class _Hop(msgspec.Struct, omit_defaults=True):
+class _StoredHop(msgspec.Struct, omit_defaults=True):
     via: str | None = None
     interface: int = 0
     weight: int = 0
     onlink: bool = False
 
 
-class _Route(msgspec.Struct, omit_defaults=True, rename="camel"):
+class _StoredRoute(msgspec.Struct, omit_defaults=True, rename="camel"):
     destination: str
     via: str | None = None
     source: str | None = None
@@ -42,34 +44,34 @@ class _Route(msgspec.Struct, omit_defaults=True, rename="camel"):
     table: int = 0
     protocol: int = 0
     options: bytes = b""
-    hops: list[_Hop] = []
+    hops: list[_StoredHop] = []
     tos: int = 0
     scope: int | None = None
     preference: int = 0
     expires_at: int | None = None
 
 
-class _Record(msgspec.Struct, rename="camel"):
+class _StoredRecord(msgspec.Struct, rename="camel"):
     uplink: str
     index: int
     mac: str
     mtu: int
-    addresses: list[_Address | str]  # a string: as former versions wrote it
-    routes: list[_Route]
+    addresses: list[_StoredAddress | str]  # a string in files of earlier versions
+    routes: list[_StoredRoute]
     bridge: str
     boot: str
     settled_on: int | None
 
 
 def boot() -> str:
-    """Which run of the machine this is."""
+    """The ID of the current boot of the machine."""
     return _BOOT.read_text().strip()
 
 
-def load(path: Path) -> Record | None:
-    """None if there is none, or none that can be read: then what the interfaces hold has to do."""
+def load(path: Path) -> UplinkRecord | None:
+    """None without a readable record; what the interfaces hold is all that is known then."""
     try:
-        stored = msgspec.json.decode(path.read_bytes(), type=_Record)
+        stored = msgspec.json.decode(path.read_bytes(), type=_StoredRecord)
         uplink = Adapter(
             stored.uplink,
             stored.index,
@@ -80,19 +82,19 @@ def load(path: Path) -> Record | None:
         )
     except (OSError, msgspec.DecodeError, ValueError):
         return None
-    return Record(uplink, stored.bridge, stored.boot, stored.settled_on)
+    return UplinkRecord(uplink, stored.bridge, stored.boot, stored.settled_on)
 
 
-def save(path: Path, record: Record) -> None:
+def save(path: Path, record: UplinkRecord) -> None:
     """The record is on the disk when this returns."""
     uplink = record.uplink
-    stored = _Record(
+    stored = _StoredRecord(
         uplink=uplink.name,
         index=uplink.index,
         mac=uplink.mac,
         mtu=uplink.mtu,
-        addresses=[_written_address(address) for address in uplink.addresses],
-        routes=[_written_route(route) for route in uplink.routes],
+        addresses=[_stored_address(address) for address in uplink.addresses],
+        routes=[_stored_route(route) for route in uplink.routes],
         bridge=record.bridge,
         boot=record.boot,
         settled_on=record.settled_on,
@@ -100,73 +102,33 @@ def save(path: Path, record: Record) -> None:
     files.write(path, msgspec.json.format(msgspec.json.encode(stored)) + b"\n")
 
 
-def _read_address(address: _Address | str) -> UplinkAddress:
-    if isinstance(address, str):
-        return UplinkAddress(ip_interface(address))
-    return UplinkAddress(
-        ip_interface(address.interface),
-        address.valid_until,
-        address.preferred_until,
-        _read_ip(address.peer),
-        _read_ip(address.broadcast),
-        address.metric,
-        address.scope,
-        address.flags,
-    )
+def _read_address(stored: _StoredAddress | str) -> AdapterAddress:
+    if isinstance(stored, str):
+        return AdapterAddress(ip_interface(stored))
+    ips = {"peer": _read_ip(stored.peer), "broadcast": _read_ip(stored.broadcast)}
+    return AdapterAddress(**structs.asdict(stored) | ips | {"interface": ip_interface(stored.interface)})
 
 
-def _written_address(address: UplinkAddress) -> _Address:
-    return _Address(
-        str(address.interface),
-        address.valid_until,
-        address.preferred_until,
-        _written_ip(address.peer),
-        _written_ip(address.broadcast),
-        address.metric,
-        address.scope,
-        address.flags,
-    )
+def _stored_address(address: AdapterAddress) -> _StoredAddress:
+    ips = {"peer": _text(address.peer), "broadcast": _text(address.broadcast)}
+    return _StoredAddress(**asdict(address) | ips | {"interface": str(address.interface)})
 
 
-def _read_route(route: _Route) -> UplinkRoute:
-    return UplinkRoute(
-        ip_network(route.destination),
-        _read_ip(route.via),
-        _read_ip(route.source),
-        route.metric,
-        route.onlink,
-        route.table,
-        route.protocol,
-        route.options,
-        tuple(NextHop(_read_ip(hop.via), hop.interface, hop.weight, hop.onlink) for hop in route.hops),
-        route.tos,
-        route.scope,
-        route.preference,
-        route.expires_at,
-    )
+def _read_route(stored: _StoredRoute) -> AdapterRoute:
+    ips = {"via": _read_ip(stored.via), "source": _read_ip(stored.source)}
+    hops = tuple(NextHop(**structs.asdict(hop) | {"via": _read_ip(hop.via)}) for hop in stored.hops)
+    return AdapterRoute(**structs.asdict(stored) | ips | {"destination": ip_network(stored.destination), "hops": hops})
 
 
-def _written_route(route: UplinkRoute) -> _Route:
-    return _Route(
-        str(route.destination),
-        _written_ip(route.via),
-        _written_ip(route.source),
-        route.metric,
-        route.onlink,
-        route.table,
-        route.protocol,
-        route.options,
-        [_Hop(_written_ip(hop.via), hop.interface, hop.weight, hop.onlink) for hop in route.hops],
-        route.tos,
-        route.scope,
-        route.preference,
-        route.expires_at,
-    )
+def _stored_route(route: AdapterRoute) -> _StoredRoute:
+    ips = {"via": _text(route.via), "source": _text(route.source)}
+    hops = [_StoredHop(**asdict(hop) | {"via": _text(hop.via)}) for hop in route.hops]
+    return _StoredRoute(**asdict(route) | ips | {"destination": str(route.destination), "hops": hops})
 
 
 def _read_ip(text: str | None) -> IPAddress | None:
     return ip_address(text) if text else None
 
 
-def _written_ip(ip: IPAddress | None) -> str | None:
+def _text(ip: IPAddress | None) -> str | None:
     return str(ip) if ip is not None else None

@@ -1,4 +1,4 @@
-"""Routes in netlink messages, read and written as `UplinkRoute`. The requests themselves are in `rtnetlink`."""
+"""Routes in netlink messages, read and written as `AdapterRoute`. The requests themselves are in `rtnetlink`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
+from windlass.host.linux.adapter_state import AdapterRoute, NextHop
 from windlass.host.linux.netlink import as_number, attribute, attributes, number
-from windlass.host.protocol import NextHop, UplinkRoute
 from windlass.model.families import IPAddress
 
 PROTOCOL_KERNEL = 2
@@ -34,9 +34,9 @@ _TICKS = 100  # a second, whatever the kernel's own clock does
 @dataclass(frozen=True, slots=True)
 class KernelRoute:
     index: int  # 0 where the route has several next hops: those name their interfaces
-    route: UplinkRoute
+    route: AdapterRoute
     kernel_made: bool  # a connected, link-local or local route: it comes and goes by itself
-    plain: bool  # nothing but what UplinkRoute can say
+    plain: bool  # nothing but what AdapterRoute can say
 
     @property
     def indexes(self) -> frozenset[int]:
@@ -55,7 +55,7 @@ def read_route(body: bytes) -> KernelRoute | None:
     via = _read_via(parts)
     expected = _SCOPE_LINK if via is None and family == socket.AF_INET else SCOPE_UNIVERSE
     hops = tuple(_read_hops(parts.get(_RTA_MULTIPATH, b"")))
-    route = UplinkRoute(
+    route = AdapterRoute(
         destination=destination,
         via=via,
         source=ip_address(parts[_RTA_PREFSRC]) if _RTA_PREFSRC in parts else None,
@@ -79,7 +79,7 @@ def read_route(body: bytes) -> KernelRoute | None:
     return KernelRoute(as_number(parts.get(RTA_OIF, b"")), route, kernel_made, _RTA_ENCAP not in parts)
 
 
-def write_route(index: int, route: UplinkRoute, scope: int | None = None) -> bytes:
+def write_route(index: int, route: AdapterRoute, scope: int | None = None) -> bytes:
     if scope is None:
         is_direct = not route.is_indirect and route.destination.version == 4
         usual = _SCOPE_LINK if is_direct else SCOPE_UNIVERSE

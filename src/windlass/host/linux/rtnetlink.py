@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv6Interface, ip_address, ip_interface
 
+from windlass.host.linux.adapter_state import AdapterRoute
 from windlass.host.linux.netlink import (
     NLM_F_CREATE,
     NLM_F_EXCL,
@@ -36,7 +37,6 @@ from windlass.host.linux.route_messages import (
     read_route,
     write_route,
 )
-from windlass.host.protocol import UplinkRoute
 from windlass.model.families import Family, IPAddress, IPInterface
 
 # The mark of our routes and neighbours, by which they are known after a restart ("W"; `ip route show proto 87`).
@@ -241,13 +241,13 @@ def routes(netlink: Netlink, *, protocol: int = 0, index: int = 0) -> Iterator[K
                 yield route
 
 
-def add_route(netlink: Netlink, index: int, route: UplinkRoute, *, instead: bool = False) -> None:
+def add_route(netlink: Netlink, index: int, route: AdapterRoute, *, instead: bool = False) -> None:
     """A destination that somebody has routed already is an error; or, `instead`, this one goes before that (IPv4)."""
     exclusive = 0 if instead and route.destination.version == 4 else NLM_F_EXCL
     netlink.do(RTM_NEWROUTE, write_route(index, route), NLM_F_CREATE | exclusive)
 
 
-def delete_route(netlink: Netlink, index: int, route: UplinkRoute) -> None:
+def delete_route(netlink: Netlink, index: int, route: AdapterRoute) -> None:
     with unless_absent():
         netlink.do(RTM_DELROUTE, write_route(index, route, SCOPE_ANY))
 

@@ -19,12 +19,12 @@ from windlass.model.services import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class InstalledServices:
     access: ServiceAccess | None  # None: not as it should be
     ports: frozenset[ServicePortItem]
 
 
-NOTHING = Found(None, frozenset())
+NOTHING = InstalledServices(None, frozenset())
 
 
 def is_listed(tables: bytes) -> bool:
@@ -32,14 +32,14 @@ def is_listed(tables: bytes) -> bool:
     return any(entry.table is not None and entry.table.name == service_tables.NAME for entry in _entries(tables))
 
 
-def read(listing: bytes, gateway: str, bridge: str) -> Found:
+def read(listing: bytes, gateway: str, bridge: str) -> InstalledServices:
     try:
         return _read(_entries(listing), gateway, bridge)
     except ValueError:  # of msgspec, too: somebody has put something into it that we would never have
         return NOTHING
 
 
-def _read(entries: list[_Entry], gateway: str, bridge: str) -> Found:
+def _read(entries: list[_Entry], gateway: str, bridge: str) -> InstalledServices:
     sets = {entry.set.name: entry.set for entry in entries if entry.set is not None}
     rules = [entry.rule for entry in entries if entry.rule is not None]
     chains = {(e.chain.name, e.chain.type, e.chain.hook, e.chain.prio) for e in entries if e.chain is not None}
@@ -57,7 +57,7 @@ def _read(entries: list[_Entry], gateway: str, bridge: str) -> Found:
         and chains == {chain.key for chain in wanted}
         and _comments(rules) == {chain.name: [rule.comment for rule in chain.rules] for chain in wanted if chain.rules}
     )
-    return Found(access if complete else None, frozenset(_read_ports(sets)))
+    return InstalledServices(access if complete else None, frozenset(_read_ports(sets)))
 
 
 class _Prefix(Struct):

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator
 from ipaddress import ip_network
 
 from windlass.host.linux import rtnetlink, service_listings, service_tables, settings
+from windlass.host.linux.adapter_state import AdapterRoute
 from windlass.host.linux.conntrack import Target, forget_udp
-from windlass.host.linux.formers import Formers
+from windlass.host.linux.former_settings import FormerSettings
 from windlass.host.linux.netlink import NETLINK_NETFILTER, Netlink, told
 from windlass.host.linux.nftables import Nftables, NftablesError
 from windlass.host.linux.route_messages import KernelRoute
 from windlass.host.linux.rtnetlink import MarkRule
-from windlass.host.linux.service_listings import Found
+from windlass.host.linux.service_listings import InstalledServices
 from windlass.host.plans import (
     ExternalPort,
     HostChange,
@@ -26,7 +27,7 @@ from windlass.host.plans import (
     ServiceAccess,
     ServicePortItem,
 )
-from windlass.host.protocol import HostError, UplinkRoute
+from windlass.host.protocol import HostError
 from windlass.model.families import Family, family_of
 from windlass.model.services import Protocol
 from windlass.pipeline.layout import VIRTUAL_CLIENT
@@ -44,7 +45,7 @@ def installed(netlink: Netlink, nftables: Nftables, names: HostNames) -> Iterato
         yield found.access
 
 
-def apply(netlink: Netlink, nftables: Nftables, formers: Formers, change: HostChange) -> list[str]:
+def apply(netlink: Netlink, nftables: Nftables, formers: FormerSettings, change: HostChange) -> list[str]:
     going = [item for item in change.removed if isinstance(item, ServiceAccess)]
     coming = [item for item in change.added if isinstance(item, ServiceAccess)]
     removed = [item for item in change.removed if isinstance(item, ServicePortItem)]
@@ -69,7 +70,7 @@ def apply(netlink: Netlink, nftables: Nftables, formers: Formers, change: HostCh
 # The table ------------------------------------------------------------------------------------------------------------
 
 
-def _found(nftables: Nftables, gateway: str, bridge: str) -> Found:
+def _found(nftables: Nftables, gateway: str, bridge: str) -> InstalledServices:
     try:
         if not service_listings.is_listed(nftables.run(service_tables.LIST_TABLES)):
             return service_listings.NOTHING
@@ -129,9 +130,9 @@ def _wanted_rules(access: ServiceAccess) -> set[MarkRule]:
     return {MarkRule(family_of(s), service_tables.MARK, TABLE, _PRIORITY) for s in access.sources}
 
 
-def _wanted_routes(access: ServiceAccess) -> list[UplinkRoute]:
+def _wanted_routes(access: ServiceAccess) -> list[AdapterRoute]:
     return [
-        UplinkRoute(_ANYWHERE[f], via=VIRTUAL_CLIENT[f], onlink=True, table=TABLE, protocol=rtnetlink.PROTOCOL)
+        AdapterRoute(_ANYWHERE[f], via=VIRTUAL_CLIENT[f], onlink=True, table=TABLE, protocol=rtnetlink.PROTOCOL)
         for f in map(family_of, access.sources)
     ]
 
@@ -178,7 +179,7 @@ def _is_set(netlink: Netlink, access: ServiceAccess) -> bool:
     ) and not list(_not_forwarding(netlink, access))
 
 
-def _set(netlink: Netlink, formers: Formers, access: ServiceAccess) -> list[str]:
+def _set(netlink: Netlink, formers: FormerSettings, access: ServiceAccess) -> list[str]:
     try:
         with told(f"set up {access}"):
             _let_loopback_out(access.gateway, allow=_serves_loopback(access))

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from windlass.host.linux import ingress, rtnetlink
-from windlass.host.linux.formers import Formers
+from windlass.host.linux.former_settings import FormerSettings
 from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.rtnetlink import Link
 from windlass.host.plans import InterfaceSettings
@@ -45,7 +45,7 @@ def read(netlink: Netlink, link: Link) -> InterfaceSettings:
     )
 
 
-def write(netlink: Netlink, formers: Formers, link: Link, wanted: InterfaceSettings) -> list[str]:
+def write(netlink: Netlink, formers: FormerSettings, link: Link, wanted: InterfaceSettings) -> list[str]:
     """Each setting on its own; what could not be set is told in a sentence."""
     problems = []
     for what, do in _steps(netlink, formers, link, wanted):
@@ -56,7 +56,7 @@ def write(netlink: Netlink, formers: Formers, link: Link, wanted: InterfaceSetti
     return problems
 
 
-def restore(netlink: Netlink, formers: Formers) -> list[str]:
+def restore(netlink: Netlink, formers: FormerSettings) -> list[str]:
     """What Windlass has set becomes what it was, unless somebody else has set it since."""
     problems = []
     for name, was, ours in formers.sysctls:
@@ -78,7 +78,7 @@ def restore(netlink: Netlink, formers: Formers) -> list[str]:
 
 
 def _steps(
-    netlink: Netlink, formers: Formers, link: Link, wanted: InterfaceSettings
+    netlink: Netlink, formers: FormerSettings, link: Link, wanted: InterfaceSettings
 ) -> Iterator[tuple[str, Callable[[], None]]]:
     set_link = partial(rtnetlink.set_link, netlink, link.index)
     if wanted.mac is not None:
@@ -109,7 +109,7 @@ def is_writable(name: str) -> bool:
     return os.access(_NET / name, os.W_OK)
 
 
-def change_file(formers: Formers, name: str, value: int) -> None:
+def change_file(formers: FormerSettings, name: str, value: int) -> None:
     """Sets a sysctl by its name below `net`, and records its former value first."""
     was = read_file(name)
     if was != str(value):
@@ -125,7 +125,7 @@ def set_sysctl(family: Family, interface: str, name: str, value: int) -> None:
     (_CONF[family] / interface / name).write_text(str(value))
 
 
-def change_sysctl(formers: Formers, family: Family, interface: str, name: str, value: int) -> None:
+def change_sysctl(formers: FormerSettings, family: Family, interface: str, name: str, value: int) -> None:
     """As `set_sysctl`, but for a setting that outlives Windlass: its former value is recorded first."""
     change_file(formers, str((_CONF[family] / interface / name).relative_to(_NET)), value)
 
@@ -145,7 +145,7 @@ def set_offloads(netlink: Netlink, interface: str, *, on: bool) -> None:
         _ethtool(netlink, interface, command, int(on))
 
 
-def _change_offloads(netlink: Netlink, formers: Formers, interface: str, *, on: bool) -> None:
+def _change_offloads(netlink: Netlink, formers: FormerSettings, interface: str, *, on: bool) -> None:
     formers.remember_offloads(interface, [_ethtool(netlink, interface, command, 0) for command, _ in _OFFLOADS])
     set_offloads(netlink, interface, on=on)
 
@@ -156,7 +156,7 @@ def _forwards(interface: str, family: Family) -> bool:
     )
 
 
-def _forward(formers: Formers, interface: str, family: Family) -> None:
+def _forward(formers: FormerSettings, interface: str, family: Family) -> None:
     if family is Family.IPV6 and not sysctl(family, "all", "forwarding"):
         # A router does not listen to other routers unless told to: who got a default route that way shall keep it.
         for other in _interfaces(family):
@@ -177,7 +177,7 @@ def _accepts_own_source(interface: str) -> bool:
     return bool(sysctl(Family.IPV4, interface, "accept_local")) and not filtered
 
 
-def _accept_own_source(formers: Formers, interface: str, *, accept: bool) -> None:
+def _accept_own_source(formers: FormerSettings, interface: str, *, accept: bool) -> None:
     change_sysctl(formers, Family.IPV4, interface, "accept_local", int(accept))
     strictness = sysctl(Family.IPV4, "all", "rp_filter")
     if accept and strictness:

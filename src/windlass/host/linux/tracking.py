@@ -1,4 +1,4 @@
-"""How the kernel tracks connections: its limit and its timeouts, read and set as `TrackingSetting`.
+"""How the kernel tracks connections: its limit and its timeouts, read and set as `ConntrackSetting`.
 
 The timeouts are those of the namespace that the calling thread is in. The limit is one for all namespaces, and only the
 first of them can change it.
@@ -10,45 +10,45 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 
 from windlass.host.linux import settings
-from windlass.host.linux.formers import Formers
-from windlass.host.plans import Tracking, TrackingSetting
+from windlass.host.linux.former_settings import FormerSettings
+from windlass.host.plans import ConntrackParameter, ConntrackSetting
 
 LIMIT = "netfilter/nf_conntrack_max"
 _BUCKETS = "netfilter/nf_conntrack_buckets"
 _FILES = {
-    Tracking.LIMIT: LIMIT,
-    Tracking.TCP_ESTABLISHED: "netfilter/nf_conntrack_tcp_timeout_established",
-    Tracking.TCP_CLOSE_WAIT: "netfilter/nf_conntrack_tcp_timeout_close_wait",
-    Tracking.UDP: "netfilter/nf_conntrack_udp_timeout",
-    Tracking.UDP_STREAM: "netfilter/nf_conntrack_udp_timeout_stream",
+    ConntrackParameter.LIMIT: LIMIT,
+    ConntrackParameter.TCP_ESTABLISHED: "netfilter/nf_conntrack_tcp_timeout_established",
+    ConntrackParameter.TCP_CLOSE_WAIT: "netfilter/nf_conntrack_tcp_timeout_close_wait",
+    ConntrackParameter.UDP: "netfilter/nf_conntrack_udp_timeout",
+    ConntrackParameter.UDP_STREAM: "netfilter/nf_conntrack_udp_timeout_stream",
 }
 _PER_BUCKET = 4  # connections: with more of them the kernel takes longer to find one
 
 
-def installed() -> Iterator[TrackingSetting]:
+def installed() -> Iterator[ConntrackSetting]:
     """Those that can be changed here; none before the kernel tracks connections."""
     for what, file in _FILES.items():
         with suppress(OSError, ValueError):
             value = int(settings.read_file(file))
-            unlimited = what is Tracking.LIMIT and value == 0
+            unlimited = what is ConntrackParameter.LIMIT and value == 0
             if settings.is_writable(file) and not unlimited:
-                yield TrackingSetting(what, value)
+                yield ConntrackSetting(what, value)
 
 
-def write(formers: Formers, wanted: Collection[TrackingSetting]) -> list[str]:
+def write(formers: FormerSettings, wanted: Collection[ConntrackSetting]) -> list[str]:
     """Each on its own; what could not be set is told in a sentence."""
     problems = []
     for setting in sorted(wanted, key=str):
         try:
             settings.change_file(formers, _FILES[setting.what], setting.value)
-            if setting.what is Tracking.LIMIT:
+            if setting.what is ConntrackParameter.LIMIT:
                 _add_buckets(formers, setting.value // _PER_BUCKET)
         except OSError as error:
             problems.append(f"could not set {setting} (net/{_FILES[setting.what]}): {error.strerror}")
     return problems
 
 
-def _add_buckets(formers: Formers, wanted: int) -> None:
+def _add_buckets(formers: FormerSettings, wanted: int) -> None:
     if int(settings.read_file(_BUCKETS)) < wanted:
         settings.change_file(formers, _BUCKETS, wanted)
         formers.remember_sysctl(_BUCKETS, str(wanted), settings.read_file(_BUCKETS))  # the kernel rounds it up

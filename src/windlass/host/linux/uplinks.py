@@ -10,14 +10,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from windlass import files
-from windlass.host import migrations
-from windlass.host.linux import adapters, advertisements, canaries, ingress, leases, records, rtnetlink, settings
+from windlass.host.linux import (
+    adapters,
+    advertisements,
+    canaries,
+    ingress,
+    leases,
+    migrations,
+    records,
+    rtnetlink,
+    settings,
+)
+from windlass.host.linux.adapter_state import Adapter, AdapterAddress, AdapterRoute
+from windlass.host.linux.migrations import AddItem, MovableItem, MoveStep, RemoveItem, UplinkRecord
 from windlass.host.linux.netlink import Netlink, NetlinkError, told
-from windlass.host.migrations import Add, Item, Record, Remove, Step
-from windlass.host.protocol import Adapter, Adopted, HostError, UplinkAddress, UplinkRoute
+from windlass.host.protocol import Adopted, HostError
 from windlass.model.families import Family, IPAddress
-
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def find(
@@ -94,7 +102,7 @@ class _Adoption:
 
     netlink: Netlink
     record_file: Path
-    stored: Record | None
+    stored: UplinkRecord | None
     goal: Adapter
     uplink: Adapter
     bridge: Adapter
@@ -112,7 +120,7 @@ class _Adoption:
         except (HostError, OSError) as error:
             _undo(self.netlink, self.record_file, self.goal, self.bridge.name, error)
             raise HostError(f"{error}: {self.uplink.name} has its addresses back") from error
-        return Adopted(self.goal, tuple(self._settle(self.goal)))
+        return Adopted(self.goal.uplink, tuple(self._settle(self.goal)))
 
     def move_what_can_be(self) -> Adopted:
         """Node IPs are on the bridge interface, or were there: what is refused stays where it is, and does not stop
@@ -140,9 +148,9 @@ class _Adoption:
             raise HostError(f"{cause}: {self.uplink.name} has its addresses back")
         if is_recorded and self._are_on_uplink(refused):  # what is refused and nowhere is only in the record: it stays
             problems += self._settle(_without(self.goal, refused))
-        return Adopted(self.goal, tuple(problems))
+        return Adopted(self.goal.uplink, tuple(problems))
 
-    def _steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[MoveStep]:
         goal = migrations.lasting(self.goal, self.node_ips)
         replaced = migrations.replaced_leases(self.uplink, self.bridge, self.node_ips)
         return migrations.steps(goal, source=self.uplink, target=self.bridge, replaced=replaced)
@@ -153,13 +161,13 @@ class _Adoption:
             learns = any(route.is_learned for route in self.goal.routes)
             advertisements.listen_like(self.bridge.name, self.uplink.name, learns=learns)
 
-    def _are_on_uplink(self, items: Iterable[Item]) -> bool:
+    def _are_on_uplink(self, items: Iterable[MovableItem]) -> bool:
         uplink = adapters.read(self.netlink, self.uplink.name)
-        held: list[Item] = [] if uplink is None else [*uplink.addresses, *uplink.routes]
+        held: list[MovableItem] = [] if uplink is None else [*uplink.addresses, *uplink.routes]
         return {migrations.key(item) for item in items} <= {migrations.key(item) for item in held}
 
-    def _record(self) -> Record:
-        return Record(self.goal, self.bridge.name, boot())
+    def _record(self) -> UplinkRecord:
+        return UplinkRecord(self.goal, self.bridge.name, records.boot())
 
     def _settle(self, moved: Adapter) -> list[str]:
         try:
@@ -169,7 +177,7 @@ class _Adoption:
         canaries.place(self.netlink, self.bridge.index)
         return []
 
-    def _save(self, record: Record) -> None:
+    def _save(self, record: UplinkRecord) -> None:
         """Unless the file has it already, settled or not."""
         if not _is_recorded(self.stored, record):
             with told(f"write the record {self.record_file}"):
@@ -208,7 +216,7 @@ def lend(netlink: Netlink, record_file: Path, uplink_name: str, bridge_name: str
     held = {address.ip for address in uplink.addresses}
     for address in goal.addresses:
         if address.ip not in held:
-            _do(netlink, Add(uplink, address))
+            _do(netlink, AddItem(uplink, address))
     for route in sorted(goal.routes, key=lambda route: route.via is not None):
         if route not in uplink.routes:
             beside = replace(route, metric=route.metric + 1, protocol=rtnetlink.PROTOCOL)
@@ -228,11 +236,15 @@ def _unless_there() -> Iterator[None]:
 
 
 def _with_all(
-    netlink: Netlink, record: Record | None, uplink: Adapter, bridge: Adapter | None, node_ips: Collection[IPAddress]
+    netlink: Netlink,
+    record: UplinkRecord | None,
+    uplink: Adapter,
+    bridge: Adapter | None,
+    node_ips: Collection[IPAddress],
 ) -> Adapter:
     intact = canaries.alive(netlink, bridge.index) if bridge is not None else frozenset()
     now = int(time.time())
-    return migrations.uplink_with_all(record, uplink, bridge, boot(), node_ips, intact=intact, now=now)
+    return migrations.uplink_with_all(record, uplink, bridge, records.boot(), node_ips, intact=intact, now=now)
 
 
 def _undo(netlink: Netlink, record_file: Path, goal: Adapter, bridge_name: str, error: Exception) -> None:
@@ -287,13 +299,13 @@ def _make_like(netlink: Netlink, bridge_name: str, uplink: Adapter) -> None:
             rtnetlink.set_link(netlink, bridge.index, up=True)
 
 
-def _do_all(netlink: Netlink, steps: Iterable[Step]) -> dict[Item, str]:
+def _do_all(netlink: Netlink, steps: Iterable[MoveStep]) -> dict[MovableItem, str]:
     """What was refused, and why. An item that the target refuses stays with its source, or goes back there."""
-    refused: dict[Hashable, tuple[Item, str]] = {}
-    removed: dict[Hashable, list[Remove]] = {}
+    refused: dict[Hashable, tuple[MovableItem, str]] = {}
+    removed: dict[Hashable, list[RemoveItem]] = {}
     for step in steps:
         key = migrations.key(step.item)
-        if isinstance(step, Remove) and key in refused:
+        if isinstance(step, RemoveItem) and key in refused:
             continue
         try:
             _do(netlink, step)
@@ -301,14 +313,14 @@ def _do_all(netlink: Netlink, steps: Iterable[Step]) -> dict[Item, str]:
             refused[key] = (step.item, str(error))
             for before in removed.get(key, ()):
                 with suppress(HostError):
-                    _do(netlink, Add(before.by, before.item))
+                    _do(netlink, AddItem(before.by, before.item))
         else:
-            if isinstance(step, Remove):
+            if isinstance(step, RemoveItem):
                 removed.setdefault(key, []).append(step)
     return dict(refused.values())
 
 
-def _without(adapter: Adapter, items: Collection[Item]) -> Adapter:
+def _without(adapter: Adapter, items: Collection[MovableItem]) -> Adapter:
     keys = {migrations.key(item) for item in items}
     return replace(
         adapter,
@@ -317,7 +329,7 @@ def _without(adapter: Adapter, items: Collection[Item]) -> Adapter:
     )
 
 
-def _is_recorded(stored: Record | None, record: Record) -> bool:
+def _is_recorded(stored: UplinkRecord | None, record: UplinkRecord) -> bool:
     """Nothing is written while nothing but lifetimes goes on as it did."""
     if stored is None or (record.settled_on is not None and stored.settled_on != record.settled_on):
         return False
@@ -325,18 +337,14 @@ def _is_recorded(stored: Record | None, record: Record) -> bool:
     return same_place and migrations.alike(stored.uplink, record.uplink)
 
 
-def _do(netlink: Netlink, step: Step) -> None:
+def _do(netlink: Netlink, step: MoveStep) -> None:
     with told(str(step)):
         match step:
-            case Add(to, UplinkRoute() as route):
+            case AddItem(to, AdapterRoute() as route):
                 rtnetlink.add_route(netlink, to.index, route, instead=True)
-            case Add(to, UplinkAddress() as address):
+            case AddItem(to, AdapterAddress() as address):
                 leases.put(netlink, to.index, address)
-            case Remove(by, UplinkRoute() as route):
+            case RemoveItem(by, AdapterRoute() as route):
                 rtnetlink.delete_route(netlink, by.index, route)
-            case Remove(by, UplinkAddress() as address):
+            case RemoveItem(by, AdapterAddress() as address):
                 leases.delete(netlink, by.index, address)
-
-
-def boot() -> str:
-    return _BOOT.read_text().strip()

@@ -20,7 +20,7 @@ _TABLE_NAME = 1  # in each of these
 _NETFILTER_HEADER = 4
 
 
-class Watch:
+class InterfaceWatch:
     """A socket that becomes readable; `changed` says what for."""
 
     def __init__(self, netlink: Netlink, names: Iterable[str]) -> None:

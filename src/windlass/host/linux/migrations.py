@@ -14,17 +14,17 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from windlass.host.protocol import Adapter, UplinkAddress, UplinkRoute
+from windlass.host.linux.adapter_state import Adapter, AdapterAddress, AdapterRoute
 from windlass.model.families import Family, IPAddress, family_of
 
-T = TypeVar("T", UplinkAddress, UplinkRoute)
-Item = UplinkAddress | UplinkRoute
+T = TypeVar("T", AdapterAddress, AdapterRoute)
+MovableItem = AdapterAddress | AdapterRoute
 
 TOLERANCE = 2  # seconds by which two readings of one lifetime may differ
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class UplinkRecord:
     """Written before anything moves; if need be it is the only place that knows the Node's addresses."""
 
     uplink: Adapter  # with what was, is or will be moved
@@ -34,30 +34,30 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Add:
+class AddItem:
     """Or change: an address that is there gets these lifetimes."""
 
     to: Adapter
-    item: Item
+    item: MovableItem
 
     def __str__(self) -> str:
         return f"add {self.item} to {self.to.name}"
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class RemoveItem:
     by: Adapter
-    item: Item
+    item: MovableItem
 
     def __str__(self) -> str:
         return f"remove {self.item} from {self.by.name}"
 
 
-Step = Add | Remove
+MoveStep = AddItem | RemoveItem
 
 
 def uplink_with_all(
-    record: Record | None,
+    record: UplinkRecord | None,
     uplink: Adapter,
     bridge: Adapter | None,
     boot: str,
@@ -91,7 +91,7 @@ def uplink_with_all(
     )
 
 
-def replaced_leases(uplink: Adapter, bridge: Adapter, node_ips: Collection[IPAddress]) -> tuple[UplinkAddress, ...]:
+def replaced_leases(uplink: Adapter, bridge: Adapter, node_ips: Collection[IPAddress]) -> tuple[AdapterAddress, ...]:
     """IPv4 addresses of the bridge interface whose lease ended because the uplink got one for another address.
 
     A DHCPv4 client has one lease, and cannot remove the old address from an interface that it does not know. The Node
@@ -116,8 +116,8 @@ def lasting(adapter: Adapter, node_ips: Collection[IPAddress]) -> Adapter:
 
 
 def steps(
-    goal: Adapter, source: Adapter | None, target: Adapter, replaced: Collection[UplinkAddress] = ()
-) -> Iterator[Step]:
+    goal: Adapter, source: Adapter | None, target: Adapter, replaced: Collection[AdapterAddress] = ()
+) -> Iterator[MoveStep]:
     """From what `source` and `target` hold to where `target` alone holds what `goal` has, and nothing `replaced`.
 
     Everything is on the target before it leaves the source. Only of IPv6 routes there would then be two halves of one,
@@ -128,26 +128,26 @@ def steps(
     # A route without a next hop may be how the next hop of another is reached.
     for route in sorted(goal.routes, key=lambda route: route.is_indirect):
         yield from _route_steps(route, source, target)
-    yield from (Remove(target, address) for address in replaced)
+    yield from (RemoveItem(target, address) for address in replaced)
     if source is not None:
         # Backwards, so that what is left is at any moment the beginning: the order of addresses has a meaning.
         moved = {key(address) for address in goal.addresses}
-        yield from (Remove(source, address) for address in reversed(source.addresses) if key(address) in moved)
+        yield from (RemoveItem(source, address) for address in reversed(source.addresses) if key(address) in moved)
 
 
-def key(item: Item) -> Hashable:
+def key(item: MovableItem) -> Hashable:
     """What makes two the same one, perhaps with other lifetimes or another next hop."""
-    if isinstance(item, UplinkAddress):
+    if isinstance(item, AdapterAddress):
         return item.ip
-    if item.is_learned:  # the kernel's own metric for these differs from ours: see `UplinkRoute.is_learned`
+    if item.is_learned:  # the kernel's own metric for these differs from ours: see `AdapterRoute.is_learned`
         return item.destination, item.table, item.via
     return item.destination, item.metric, item.table, item.tos
 
 
 def alike(one: Adapter, other: Adapter) -> bool:
     """Equal, but for the seconds that pass between two readings of a lifetime."""
-    items: list[Item] = [*one.addresses, *one.routes]
-    others: list[Item] = [*other.addresses, *other.routes]
+    items: list[MovableItem] = [*one.addresses, *one.routes]
+    others: list[MovableItem] = [*other.addresses, *other.routes]
     return (
         replace(one, addresses=(), routes=()) == replace(other, addresses=(), routes=())
         and len(items) == len(others)
@@ -155,18 +155,18 @@ def alike(one: Adapter, other: Adapter) -> bool:
     )
 
 
-def _address_steps(address: UplinkAddress, target: Adapter) -> Iterator[Step]:
+def _address_steps(address: AdapterAddress, target: Adapter) -> Iterator[MoveStep]:
     held = [there for there in target.addresses if key(there) == key(address)]
     if any(_same(there, address) for there in held):
         return
-    outdated: list[Step] = [Remove(target, there) for there in held if there.interface != address.interface]
-    add: list[Step] = [Add(target, address)]
+    outdated: list[MoveStep] = [RemoveItem(target, there) for there in held if there.interface != address.interface]
+    add: list[MoveStep] = [AddItem(target, address)]
     yield from (*add, *outdated) if address.version == 4 else (*outdated, *add)
 
 
-def _route_steps(route: UplinkRoute, source: Adapter | None, target: Adapter) -> Iterator[Step]:
+def _route_steps(route: AdapterRoute, source: Adapter | None, target: Adapter) -> Iterator[MoveStep]:
     held = [there for there in target.routes if key(there) == key(route)]
-    leaving: list[Step] = [Remove(source, r) for r in source.routes if key(r) == key(route)] if source else []
+    leaving: list[MoveStep] = [RemoveItem(source, r) for r in source.routes if key(r) == key(route)] if source else []
     if route.is_learned:
         # The kernel of the target has learned it, too: its own is refreshed by the router, and is enough.
         is_there = any(not there.is_moved for there in held) or any(_same(there, route.moved) for there in held)
@@ -175,8 +175,8 @@ def _route_steps(route: UplinkRoute, source: Adapter | None, target: Adapter) ->
     else:
         is_there = any(_same(there, route) for there in held)
         outdated = [] if is_there else held
-    add: list[Step] = [] if is_there else [Add(target, route)]
-    leaving += [Remove(target, there) for there in outdated]
+    add: list[MoveStep] = [] if is_there else [AddItem(target, route)]
+    leaving += [RemoveItem(target, there) for there in outdated]
     yield from (*add, *leaving) if route.destination.version == 4 else (*leaving, *add)
 
 
@@ -222,18 +222,18 @@ def _has_expired(until: int | None, now: int) -> bool:
     return until is not None and until <= now
 
 
-def _is_lease(address: UplinkAddress) -> bool:
+def _is_lease(address: AdapterAddress) -> bool:
     return address.version == 4 and address.valid_until is not None
 
 
-def _same(one: Item, other: Item) -> bool:
-    if isinstance(one, UplinkAddress) and isinstance(other, UplinkAddress):
+def _same(one: MovableItem, other: MovableItem) -> bool:
+    if isinstance(one, AdapterAddress) and isinstance(other, AdapterAddress):
         return (
             one.interface == other.interface
             and _close(one.valid_until, other.valid_until)
             and _close(one.preferred_until, other.preferred_until)
         )
-    if isinstance(one, UplinkRoute) and isinstance(other, UplinkRoute):
+    if isinstance(one, AdapterRoute) and isinstance(other, AdapterRoute):
         return replace(one, expires_at=None) == replace(other, expires_at=None) and _close(
             one.expires_at, other.expires_at
         )

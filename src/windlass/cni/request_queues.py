@@ -1,4 +1,4 @@
-"""Whose turn it is: requests of one container one after the other, of different ones side by side, not too many."""
+"""The queue of CNI requests: one at a time for each container, several at a time for different containers."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from weakref import WeakValueDictionary
 from windlass.cni.errors import Code, RequestError
 
 
-class Turns:
+class RequestQueue:
     def __init__(self, at_once: int) -> None:
         self._slots = asyncio.Semaphore(at_once)
-        # An entry lives as long as somebody holds or awaits its lock.
+        # An entry exists while a request holds or awaits its lock.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def turn(self, container_id: str, deadline: float) -> AsyncIterator[None]:
-        """This container is ours within the block. `deadline` is by the event loop's clock."""
+    async def slot(self, container_id: str, deadline: float) -> AsyncIterator[None]:
+        """Hold this container within the block. `deadline` is a time of the event loop's clock."""
         lock = self._locks.setdefault(container_id, asyncio.Lock())
         async with AsyncExitStack() as held:
             try:
                 async with asyncio.timeout_at(deadline):
-                    await held.enter_async_context(lock)  # first: who waits for its container takes no slot
+                    await held.enter_async_context(lock)  # first: a request that waits for its container takes no slot
                     await held.enter_async_context(self._slots)
             except TimeoutError:
                 raise RequestError(
                     Code.TRY_AGAIN_LATER,
-                    f"the turn of container {container_id} did not come in time",
-                    "An earlier request for it, or too many for others, are under way.",
+                    f"the request for container {container_id} waited too long in the queue",
+                    "An earlier request for the same container, or too many requests for others, are in progress.",
                 ) from None
             yield
 
-    def taken(self) -> frozenset[str]:
-        """The containers that have a request under way."""
+    def busy_containers(self) -> frozenset[str]:
+        """The containers that have a request in progress."""
         return frozenset(container_id for container_id, lock in self._locks.items() if lock.locked())

@@ -27,7 +27,7 @@ class _Stored(msgspec.Struct):
     offloads: dict[str, list[int]] = {}  # by interface
 
 
-class Formers:
+class FormerSettings:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._lock = Lock()
