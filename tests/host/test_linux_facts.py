@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from host_machines import LinuxMachine, ip, requires_namespaces
 
-from windlass.host.linux import facts
+from windlass.host.linux import facts, settings
 from windlass.host.linux.netlink import Netlink
+from windlass.host.preflight import ConntrackUse
 
 if TYPE_CHECKING:
     from windlass.host.linux.hosts import LinuxHost
@@ -135,3 +136,14 @@ def test_the_kernel_counts_its_connections(machine: LinuxMachine):
     found = gathered(machine).connections
     assert found is not None
     assert found.limit == int(Path("/proc/sys/net/netfilter/nf_conntrack_max").read_text())
+
+
+def test_a_limit_of_zero_is_no_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """nf_conntrack_max=0 lets the table grow without bounds; a preflight check took it for a very small table."""
+    (tmp_path / "netfilter").mkdir()
+    (tmp_path / "netfilter" / "nf_conntrack_max").write_text("0\n")
+    (tmp_path / "netfilter" / "nf_conntrack_count").write_text("7\n")
+    monkeypatch.setattr(settings, "_NET", tmp_path)
+    assert facts._connections() is None
+    (tmp_path / "netfilter" / "nf_conntrack_max").write_text("65536\n")
+    assert facts._connections() == ConntrackUse(65536, 7, can_be_raised=True)

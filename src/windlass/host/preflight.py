@@ -87,7 +87,7 @@ class Facts:
     local_ports: tuple[int, int] = (32768, 60999)  # first and last
     reserved_ports: tuple[tuple[int, int], ...] = ()  # those that the host itself leaves out
     drop_chains: tuple[str, ...] = ()  # where forwarded packets are dropped by policy
-    connections: ConntrackUse | None = None  # of the kernel; None: it tracks none yet
+    connections: ConntrackUse | None = None  # of the kernel; None: no conntrack yet, or no limit
     switch_connections: ConntrackUse | None = None  # of Open vSwitch's userspace datapath
     network_configurations: tuple[str, ...] = ()  # the container runtime's files, in its order
     kube_proxy: tuple[str, ...] = ()  # what there is of it

@@ -96,6 +96,8 @@ def _connections() -> ConntrackUse | None:
         limit, used = (int(settings.read_file(f"netfilter/nf_conntrack_{what}")) for what in ("max", "count"))
     except FileNotFoundError:
         return None
+    if limit == 0:
+        return None  # no limit
     return ConntrackUse(limit, used, settings.is_writable(tracking.LIMIT))
 
 

@@ -1,9 +1,8 @@
-"""The nftables table of Services as it shall be, and the commands that make it so. Pure.
+"""The desired nftables table of Services, and the commands that create it. Pure.
 
-NodePorts and external ports are elements of sets, so that one more or less is one element; all else changes only with
-the Node, and then the table is replaced as a whole. Each rule carries a digest of itself in its comment: by these a
-table is known to be as it shall be, whatever form a listing gives its
-expressions (`service_listings`).
+NodePorts and external ports are elements of sets: adding or removing one changes one element. Everything else changes
+with the Node only, and the whole table is replaced then. The comment of each rule contains a digest of the rule, by
+which `service_listings` recognises a table that is up to date, whatever form a listing gives to its expressions.
 """
 
 from __future__ import annotations
@@ -12,38 +11,25 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_network
 
+from windlass.host.linux import nft_rules as nft
 from windlass.host.linux import pod_returns
-from windlass.host.linux.nft_rules import (
-    RETURN,
-    Chain,
-    Expression,
-    Rule,
-    ct,
-    is_,
-    is_not,
-    meta,
-    payload,
-    prefix,
-)
+from windlass.host.linux.nft_rules import IP, RETURN, Chain, Expression, Rule, ct, is_, is_not, meta, payload, prefix
 from windlass.host.linux.nftables import Command
 from windlass.host.plans import ExternalPort, NodePort, ServiceAccess, ServicePortItem
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 from windlass.pipeline.layout import NODE_PORT_ADDRESS, STAND_INS, VIRTUAL_ADDRESSES, VIRTUAL_CLIENT
 
 NAME = "windlass"
-# The bit in the mark of a packet for an external port, on its way to the gateway. Those of kube-proxy (0x4000, 0x8000),
-# of Tailscale (0xff0000) and of most others are lower.
+# The bit in the mark of packets to an external port, until they leave by the gateway. The marks of kube-proxy (0x4000,
+# 0x8000), Tailscale (0xff0000) and most other programs use lower bits.
 MARK = 0x40000000
 _UNMARKED = 0xFFFFFFFF ^ MARK
 
 _FAMILY, _TABLE = "inet", {"family": "inet", "table": NAME}
-_IP = {Family.IPV4: "ip", Family.IPV6: "ip6"}
-# Before those of others at the usual places (raw -300, mangle -150, dstnat -100, srcnat 100).
-_BEFORE_TRACKING, _BEFORE_ROUTING, _DNAT, _SNAT = -310, -160, -110, 90
 
 
 def replaced(access: ServiceAccess, ports: Iterable[ServicePortItem]) -> list[Command]:
-    """Whatever is there becomes this, in one transaction."""
+    """Replace whatever table exists, in one transaction."""
     table = {"family": _FAMILY, "name": NAME}
     return [
         *deleted(),
@@ -57,13 +43,13 @@ def replaced(access: ServiceAccess, ports: Iterable[ServicePortItem]) -> list[Co
 
 
 def deleted() -> list[Command]:
-    """One that is not there can be deleted, too, once it is added."""
+    """Delete the table. It is added first, because deleting a table that does not exist is an error."""
     table = {"family": _FAMILY, "name": NAME}
     return [{"add": {"table": table}}, {"delete": {"table": table}}]
 
 
 def changed(removed: Iterable[ServicePortItem], added: Iterable[ServicePortItem]) -> list[Command]:
-    """Elements that go and come; those that are gone or there already do not matter."""
+    """Remove and add elements. It is no error if they are already gone or there."""
     commands: list[Command] = []
     for name, elements in _by_set(removed).items():
         element = {**_TABLE, "name": name, "elem": elements}
@@ -77,149 +63,149 @@ LIST_TABLES: list[Command] = [{"list": {"tables": {"family": _FAMILY}}}]
 LIST: list[Command] = [{"list": {"table": {"family": _FAMILY, "name": NAME}}}]
 
 
-# The table as it shall be ---------------------------------------------------------------------------------------------
+# The desired table ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Set:
+class NftSet:
     name: str
     type: str | tuple[str, ...]
     flags: tuple[str, ...] = ()
 
 
 SETS = (
-    Set("node-ports-4", ("inet_proto", "inet_service")),
-    Set("node-ports-6", ("inet_proto", "inet_service")),
-    Set("node-addresses-4", "ipv4_addr", flags=("interval",)),
-    Set("node-addresses-6", "ipv6_addr", flags=("interval",)),
-    Set("external-ports-4", ("ipv4_addr", "inet_proto", "inet_service")),
-    Set("external-ports-6", ("ipv6_addr", "inet_proto", "inet_service")),
+    NftSet("node-ports-4", ("inet_proto", "inet_service")),
+    NftSet("node-ports-6", ("inet_proto", "inet_service")),
+    NftSet("node-addresses-4", "ipv4_addr", flags=("interval",)),
+    NftSet("node-addresses-6", "ipv6_addr", flags=("interval",)),
+    NftSet("external-ports-4", ("ipv4_addr", "inet_proto", "inet_service")),
+    NftSet("external-ports-6", ("ipv6_addr", "inet_proto", "inet_service")),
 )
 
 
 def chains(access: ServiceAccess) -> tuple[Chain, ...]:
     families = sorted({family_of(source) for source in access.sources}, key=str)
-    gateway, bridge = is_(meta("iifname"), access.gateway), is_(meta("iifname"), access.bridge)
-    to_stand_ins = Rule("is it for an external port here?", (_MARKED, {"jump": {"target": "stand-ins"}}))
-    to_node_ports = Rule("is it for a NodePort?", ({"jump": {"target": "node-ports"}},))
-    to_external_ports = Rule("is it for an external port?", ({"jump": {"target": "external-ports"}},))
-    from_switch = Rule("from the switch, which knows its Services", (gateway, RETURN))
-    from_wire = Rule("from the wire, where the switch knows them", (bridge, RETURN))
+    gateway, bridge = nft.comes_in(access.gateway), nft.comes_in(access.bridge)
+    to_stand_ins = Rule("check for external ports of this host", (_MARKED, {"jump": {"target": "stand-ins"}}))
+    to_node_ports = Rule("check for NodePorts", ({"jump": {"target": "node-ports"}},))
+    to_external_ports = Rule("check for external ports", ({"jump": {"target": "external-ports"}},))
+    from_switch = Rule("from the switch, which has handled Services", (gateway, RETURN))
+    from_wire = Rule("from the wire: the switch has handled Services", (bridge, RETURN))
     asked = (_asks(access, family) for family in families)
     let_pass = (_let_pass(bridge, address) for address in sorted(access.node_ips, key=str))
     return (
         Chain("node-ports", tuple(map(_node_ports, families))),
         Chain("external-ports", tuple(map(_external_ports, families))),
         Chain("stand-ins", tuple(map(_stand_ins, families))),
-        Chain("come", (from_switch, *let_pass, to_stand_ins, to_node_ports), "nat", "prerouting", _DNAT),
-        Chain("start", (to_stand_ins, to_node_ports), "nat", "output", _DNAT),
+        Chain("come", (from_switch, *let_pass, to_stand_ins, to_node_ports), "nat", "prerouting", nft.DNAT),
+        Chain("start", (to_stand_ins, to_node_ports), "nat", "output", nft.DNAT),
         Chain(
             "come-external",
             (*asked, from_switch, from_wire, to_external_ports),
             "filter",
             "prerouting",
-            _BEFORE_ROUTING,
+            nft.BEFORE_ROUTING,
         ),
-        Chain("start-external", (_answers(), to_external_ports), "route", "output", _BEFORE_ROUTING),
-        Chain("leave", tuple(_as_gateway(access, family) for family in families), "nat", "postrouting", _SNAT),
-        Chain("unmark", (_unmark(access),), "filter", "postrouting", _BEFORE_ROUTING),
-        Chain("guard", (*_guard(gateway), *_forged(bridge, families)), "filter", "prerouting", _BEFORE_TRACKING),
+        Chain("start-external", (_answers(), to_external_ports), "route", "output", nft.BEFORE_ROUTING),
+        Chain("leave", tuple(_as_gateway(access, family) for family in families), "nat", "postrouting", nft.SNAT),
+        Chain("unmark", (_unmark(access),), "filter", "postrouting", nft.BEFORE_ROUTING),
+        Chain("guard", (*_guard(gateway), *_forged(bridge, families)), "filter", "prerouting", nft.BEFORE_CONNTRACK),
         Chain(
-            FIT, tuple(_fit(access, gateway, family) for family in families), "filter", "prerouting", _BEFORE_ROUTING
+            FIT, tuple(_fit(access, gateway, family) for family in families), "filter", "prerouting", nft.BEFORE_ROUTING
         ),
-        Chain("fit-there", (_fit_there(access),), "filter", "postrouting", _BEFORE_ROUTING),
+        Chain("fit-there", (_fit_there(access),), "filter", "postrouting", nft.BEFORE_ROUTING),
         *pod_returns.chains(access),
     )
 
 
 def _node_ports(family: Family) -> Rule:
-    ip = _IP[family]
-    # Not to ::1: no packet with that source may leave the host, and Linux looks before it translates. Not to link-local
-    # addresses: their clients cannot be answered from behind another link.
+    ip = IP[family]
+    # Not for ::1: Linux drops packets with that source before it translates it. Not for link-local addresses: replies
+    # to their clients cannot come from another link.
     but: tuple[Expression, ...] = ()
     if family is Family.IPV6:
         but = (is_not(payload(ip, "daddr"), "::1"), is_not(payload(ip, "daddr"), prefix(ip_network("fe80::/10"))))
     return Rule(
-        "a NodePort at an address of this host",
+        "NodePort at an address of this host: translate to the address behind the gateway",
         (
             is_({"concat": [meta("l4proto"), payload("th", "dport")]}, f"@node-ports-{family.value}"),
             is_(payload(ip, "daddr"), f"@node-addresses-{family.value}"),
             *but,
-            is_({"fib": {"result": "type", "flags": ["daddr"]}}, "local"),
+            nft.is_local("daddr"),
             {"dnat": {"family": ip, "addr": str(NODE_PORT_ADDRESS[family])}},
         ),
     )
 
 
 def _external_ports(family: Family) -> Rule:
-    port: Expression = {"concat": [payload(_IP[family], "daddr"), meta("l4proto"), payload("th", "dport")]}
+    port: Expression = {"concat": [payload(IP[family], "daddr"), meta("l4proto"), payload("th", "dport")]}
     return Rule(
-        "an external port of a Service: routed to the switch",
+        "external port of a Service: mark, to route it to the switch",
         (
             is_(port, f"@external-ports-{family.value}"),
-            {"mangle": {"key": meta("mark"), "value": {"|": [meta("mark"), MARK]}}},
+            nft.set_bit(meta("mark"), MARK),
         ),
     )
 
 
 def _asks(access: ServiceAccess, family: Family) -> Rule:
-    """The switch gives the host's endpoints clients from anywhere. Not those of the gateway's own address: they are no
-    Service's, and the switch has no way for their answers.
+    """The switch sends clients from anywhere to endpoints on this host; their replies must return through the switch.
+
+    Not connections to the gateway's own address: they belong to no Service, and the switch cannot return the replies.
     """
     return Rule(
-        "the switch asks the host: its answer goes back there",
+        "new connection from the switch to an endpoint on this host: mark, to return its replies",
         (
-            is_(meta("iifname"), access.gateway),
-            {"match": {"op": "in", "left": ct("state"), "right": "new"}},
-            is_not(payload(_IP[family], "daddr"), _source(access, family)),
-            is_({"fib": {"result": "type", "flags": ["daddr"]}}, "local"),
-            {"mangle": {"key": ct("mark"), "value": {"|": [ct("mark"), MARK]}}},
+            nft.comes_in(access.gateway),
+            nft.NEW,
+            is_not(payload(IP[family], "daddr"), _source(access, family)),
+            nft.is_local("daddr"),
+            nft.set_bit(ct("mark"), MARK),
         ),
     )
 
 
 def _answers() -> Rule:
     return Rule(
-        "an answer to the switch: routed there, wherever the client is",
+        "reply to a client behind the switch: route to the switch",
         (
-            is_(ct("direction"), "reply"),
-            is_({"&": [ct("mark"), MARK]}, MARK),
-            {"mangle": {"key": meta("mark"), "value": {"|": [meta("mark"), MARK]}}},
+            nft.REPLY,
+            nft.is_set(ct("mark"), MARK),
+            nft.set_bit(meta("mark"), MARK),
         ),
     )
 
 
 def _stand_ins(family: Family) -> Rule:
-    """The host's own addresses are looked at before any mark is: so it must not be one of them that is routed."""
-    ip, reserved = _IP[family], STAND_INS[family]
+    """The kernel looks up its local addresses before the mark: a local address must be replaced before routing."""
+    ip, reserved = IP[family], STAND_INS[family]
     kept: Expression = {"&": [payload(ip, "daddr"), str(reserved.hostmask)]}
     return Rule(
-        "an external port at an address of this host",
+        "external port at an address of this host: translate to a stand-in behind the gateway",
         (
             is_(meta("nfproto"), {Family.IPV4: "ipv4", Family.IPV6: "ipv6"}[family]),
-            is_({"fib": {"result": "type", "flags": ["daddr"]}}, "local"),
+            nft.is_local("daddr"),
             {"dnat": {"family": ip, "addr": {"|": [kept, str(reserved.network_address)]}}},
         ),
     )
 
 
 def _let_pass(bridge: Expression, node_ip: IPAddress) -> Rule:
-    """A connection must not begin by one way and go on by another."""
-    to_node = is_(payload(_IP[family_of(node_ip)], "daddr"), str(node_ip))
-    return Rule("to the Node IP, past the switch: the host's own", (bridge, to_node, RETURN))
+    """All packets of a connection must take the same path."""
+    return Rule("to the Node IP: the switch decided that it is for the host", (bridge, nft.is_to(node_ip), RETURN))
 
 
 def _as_gateway(access: ServiceAccess, family: Family) -> Rule:
-    """Not by masquerading, which forgets all connections when the gateway is down for a moment."""
-    ip = _IP[family]
+    """SNAT instead of masquerade, which drops all its connections whenever the gateway interface goes down."""
+    ip = IP[family]
     source = _source(access, family)
     return Rule(
-        "the host's own to a Service: as the gateway",
+        "connection of the host to a Service: translate the source to the gateway",
         (
-            is_(meta("oifname"), access.gateway),
+            nft.goes_out(access.gateway),
             is_({"rt": {"key": "nexthop", "family": ip}}, str(VIRTUAL_CLIENT[family])),
             is_not(payload(ip, "saddr"), source),
-            is_({"fib": {"result": "type", "flags": ["saddr"]}}, "local"),
+            nft.is_local("saddr"),
             {"snat": {"family": ip, "addr": source}},
         ),
     )
@@ -230,28 +216,28 @@ def _source(access: ServiceAccess, family: Family) -> str:
 
 
 def _unmark(access: ServiceAccess) -> Rule:
-    """Else the mark would come back with the packet from the kernel's datapath, and it would be routed in circles."""
-    cleared: Expression = {"mangle": {"key": meta("mark"), "value": {"&": [meta("mark"), _UNMARKED]}}}
-    return Rule("routed: the mark has served", (is_(meta("oifname"), access.gateway), _MARKED, cleared))
+    """The mark survives the kernel datapath; a packet that returned with it would be routed in circles."""
+    cleared = nft.change(meta("mark"), {"&": [meta("mark"), _UNMARKED]})
+    return Rule("routed to the gateway: clear the mark", (nft.goes_out(access.gateway), _MARKED, cleared))
 
 
 def _guard(gateway: Expression) -> Iterator[Rule]:
-    """The host may talk to itself by the gateway (`route_localnet`), but nobody else may pretend to be it."""
+    """`route_localnet` lets the host reach itself through the gateway; others must not use loopback addresses there."""
     for field in ("daddr", "saddr"):
         loopback = is_(payload("ip", field), prefix(ip_network("127.0.0.0/8")))
-        yield Rule("nobody but the host itself has a loopback address", (gateway, loopback, {"drop": None}))
+        yield Rule("drop: only the host itself uses loopback addresses", (gateway, loopback, nft.DROP))
 
 
 def _forged(bridge: Expression, families: Iterable[Family]) -> Iterator[Rule]:
-    """From any NIC, and from the switch: what nobody but the host itself sends."""
+    """Packets that only the host itself may send, arriving from a NIC or from the switch."""
     for family in families:
         for network in VIRTUAL_ADDRESSES[family]:
-            to_network = is_(payload(_IP[family], "daddr"), prefix(network))
-            yield Rule("only this host itself may address the switch by this address", (to_network, {"drop": None}))
+            to_network = is_(payload(IP[family], "daddr"), prefix(network))
+            yield Rule("drop: only this host may send to the switch by this address", (to_network, nft.DROP))
     advertisement = is_(payload("icmpv6", "type"), "nd-neighbor-advert")
-    yield Rule("another machine may say that it has the same address", (bridge, advertisement, RETURN))
-    own = is_({"fib": {"result": "type", "flags": ["saddr"]}}, "local")
-    yield Rule("from the wire with an address of this host as the source", (bridge, own, {"drop": None}))
+    yield Rule("accept: duplicate address detection of another machine", (bridge, advertisement, RETURN))
+    own = nft.is_local("saddr")
+    yield Rule("drop: a packet from the wire with an address of this host as its source", (bridge, own, nft.DROP))
 
 
 FIT = "fit"
@@ -259,24 +245,24 @@ HEADERS = {Family.IPV4: 40, Family.IPV6: 60}  # bytes of a TCP segment without i
 
 
 def _fit(access: ServiceAccess, gateway: Expression, family: Family) -> Rule:
-    """A connection that began with an address of the host's own takes the loopback's MTU for its way's. An endpoint in
-    a Pod says itself that less fits; one on another host does not, and the gateway is narrower by what a tunnel adds.
+    """A connection that starts to a local address takes the MTU of the loopback interface for its path MTU. An endpoint
+    in a Pod announces a smaller MSS itself. One on another host does not, and the gateway's MTU is smaller than its.
     """
     protocol = {Family.IPV4: "ipv4", Family.IPV6: "ipv6"}[family]
     size = access.mtu - HEADERS[family]
     return Rule(
-        "what the host sends by the gateway must fit there",
-        (gateway, is_(meta("nfproto"), protocol), _BEGINS, {"mangle": {"key": _SEGMENT_SIZE, "value": size}}),
+        "limit the MSS of what the host sends by the gateway",
+        (gateway, is_(meta("nfproto"), protocol), _BEGINS, nft.change(_SEGMENT_SIZE, size)),
     )
 
 
 def _fit_there(access: ServiceAccess) -> Rule:
     return Rule(
-        "and what it is answered",
+        "limit the MSS of what the host receives by the gateway",
         (
-            is_(meta("oifname"), access.gateway),
+            nft.goes_out(access.gateway),
             _BEGINS,
-            {"mangle": {"key": _SEGMENT_SIZE, "value": {"rt": {"key": "mtu"}}}},
+            nft.change(_SEGMENT_SIZE, {"rt": {"key": "mtu"}}),
         ),
     )
 
@@ -308,4 +294,4 @@ def _by_set(ports: Iterable[ServicePortItem]) -> dict[str, list[Expression]]:
 
 _BEGINS = is_({"&": [payload("tcp", "flags"), {"|": ["syn", "rst"]}]}, "syn")
 _SEGMENT_SIZE: Expression = {"tcp option": {"name": "maxseg", "field": "size"}}
-_MARKED = is_({"&": [meta("mark"), MARK]}, MARK)
+_MARKED = nft.is_set(meta("mark"), MARK)
