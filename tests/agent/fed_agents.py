@@ -80,7 +80,7 @@ def _keys(objects: tuple[Object | str, ...]) -> set[str]:
 class FedAgent:
     outside = ""  # the namespace of another machine on the same wire
 
-    def __init__(self, config: Config, switch: ovs.Switch, host: LinuxHost) -> None:
+    def __init__(self, config: Config, switch: ovs.SwitchProcesses, host: LinuxHost) -> None:
         self.switch = switch
         self.host = host
         self.source = Fed()
@@ -149,7 +149,7 @@ async def fed_node(host_type: type[LinuxHost] = LinuxHost, **options: object) ->
         underlay = Underlay(lab, segments.segments([machine]))
         await asyncio.to_thread(underlay.create)
         namespace = await asyncio.to_thread(underlay.plug, machine)
-        switch = ovs.Switch("node-1", namespace, lab.folder / "ovs")
+        switch = ovs.SwitchProcesses("node-1", namespace, lab.folder / "ovs")
         config = Config(
             node_name="node-1",
             run_directory=str(lab.folder / "run"),

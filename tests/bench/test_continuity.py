@@ -53,10 +53,10 @@ def test_a_failure_is_told_with_what_was_done_before_it():
 
 def test_agents_understand_the_service_in_all_its_forms(tmp_path):
     scenario = objects.scenario()
-    ((_, world),) = scenario.worlds()
+    ((_, desired),) = scenario.states()
     node = ServingNode(objects.NODE, zone="", families=(Family.IPV4,))
     for turn in objects.TURNS:
-        manifests.write(tmp_path, manifests.render(world.after([objects.service(turn)], [], []), {}))
+        manifests.write(tmp_path, manifests.render(desired.after([objects.service(turn)], [], []), {}))
         objects.add_fillers(tmp_path, 5)
         catalogue = Catalogue()
         catalogue.follow(Manifests(tmp_path).read(), node)

@@ -48,5 +48,5 @@ def test_its_examples_name_commands_scenarios_and_nodes_that_exist(path):
         command, scenario, node = example
         assert any(command.startswith(" ".join(known)) for known in PAGES if known), command
         if scenario and "found" not in scenario:
-            *_, (_, world) = scenario_files.find_one(ROOT / scenario).read().worlds()
-            assert not node or node in world.nodes
+            *_, (_, desired) = scenario_files.find_one(ROOT / scenario).read().states()
+            assert not node or node in desired.nodes

@@ -21,7 +21,7 @@ from windlass.model.families import family_of
 
 if TYPE_CHECKING:
     from windlass.lab.sandbox.labs import Lab
-    from windlass.lab.scenarios.objects import Node
+    from windlass.lab.scenarios.objects import LabNode
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces are made")
 
@@ -39,7 +39,7 @@ class PlainFabric:
     ended: bool = False
     actions: list[str] = field(default_factory=list)
     _stopped: set[str] = field(default_factory=set)
-    _nodes: dict[str, tuple[Node, str]] = field(default_factory=dict)
+    _nodes: dict[str, tuple[LabNode, str]] = field(default_factory=dict)
     _numbers: count = field(default_factory=lambda: count(10))
 
     @property

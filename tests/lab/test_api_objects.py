@@ -7,7 +7,7 @@ from pathlib import Path
 
 from windlass.lab.control import api_objects
 from windlass.lab.scenarios import scenario_files
-from windlass.lab.scenarios.desired_states import World
+from windlass.lab.scenarios.desired_states import DesiredState
 
 WORLD = """
 apiVersion: v1
@@ -61,10 +61,10 @@ spec:
 """
 
 
-def read(folder: Path, content: str) -> World:
-    (folder / "world.yaml").write_text(content)
-    ((_, world),) = scenario_files.find_one(folder).read().worlds()
-    return world
+def read(folder: Path, content: str) -> DesiredState:
+    (folder / "desired.yaml").write_text(content)
+    ((_, desired),) = scenario_files.find_one(folder).read().states()
+    return desired
 
 
 def test_a_node_port_of_two_protocols_is_made_in_two_steps(tmp_path):
@@ -75,8 +75,8 @@ def test_a_node_port_of_two_protocols_is_made_in_two_steps(tmp_path):
 
 
 def test_a_world(tmp_path):
-    world = read(tmp_path, WORLD)
-    found = api_objects.published(world, {"shop/web-0": (ip_address("172.16.1.5"),)})
+    desired = read(tmp_path, WORLD)
+    found = api_objects.published(desired, {"shop/web-0": (ip_address("172.16.1.5"),)})
     assert list(found) == ["Namespace", "Node", "Service", "EndpointSlice", "Pod", "NetworkPolicy"]
     by_path = {one.path: one for listed in found.values() for one in listed}
     assert [one.path for one in found["Namespace"]] == ["/api/v1/namespaces/default", "/api/v1/namespaces/shop"]

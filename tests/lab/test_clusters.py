@@ -10,9 +10,9 @@ from labnet import PlainFabric, needs_root, netlink
 
 from windlass.host.linux import namespaces
 from windlass.lab.control.publishers import ManifestFolder
-from windlass.lab.orchestration.clusters import Cluster
+from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.runner import runs
-from windlass.lab.runner.rounds import Rounds, waves
+from windlass.lab.runner.probes import ProbeRunner, batches
 from windlass.lab.sandbox import labs
 from windlass.lab.scenarios import scenario_files, segments
 
@@ -110,7 +110,7 @@ def read(tmp_path):
         written = [tmp_path / f"{number}.yaml" for number, _ in enumerate(steps, start=1)]
         for file, text in zip(written, steps, strict=True):
             file.write_text(text)
-        return scenario_files.Found("test", tuple(written)).read()
+        return scenario_files.ScenarioFiles("test", tuple(written)).read()
 
     return one
 
@@ -189,15 +189,15 @@ async def test_a_host_network_pod_is_no_endpoint_before_it_answers(read):
     goes = "{kind: Delete, metadata: {name: d}, spec: {kind: Pod, name: default/a}}\n---\n"
     comes = CLUSTER.split("---\n")[5].replace("name: h", "name: i").replace("containerPort: 22", "containerPort: 23")
     scenario = read(CLUSTER, goes + comes)
-    worlds = [world for _, world in scenario.worlds()]
+    states = [desired for _, desired in scenario.states()]
     with labs.opened() as lab:
         fabric = CheckedFabric(lab)
         fabric.publisher = published = ListeningCheck(lab)
-        cluster = Cluster(lab, fabric, segments.machines(worlds[-1]))
+        cluster = RunningCluster(lab, fabric, segments.machines(states[-1]))
         try:
             await cluster.start()
-            for world in worlds:
-                await cluster.reach(world, ())
+            for desired in states:
+                await cluster.reach(desired, ())
         finally:
             await cluster.end()
     assert published.answers.keys() == {"default/h", "default/i"}
@@ -209,12 +209,12 @@ IP_MTU, IPV6_MTU = 14, 24  # of Linux; the socket module does not have them
 
 async def test_a_router_says_what_does_not_fit_a_narrow_link(read):
     scenario = read(CLUSTER)
-    ((_, world),) = scenario.worlds()
+    ((_, desired),) = scenario.states()
     with labs.opened() as lab:
-        cluster = Cluster(lab, PlainFabric(lab), segments.machines(world))
+        cluster = RunningCluster(lab, PlainFabric(lab), segments.machines(desired))
         try:
             await cluster.start()
-            await cluster.reach(world, ())
+            await cluster.reach(desired, ())
             assert await learned_mtu(lab, socket.AF_INET, "10.6.0.6", socket.IPPROTO_IP, IP_MTU) == 1280
             assert await learned_mtu(lab, socket.AF_INET6, "fd06::6", socket.IPPROTO_IPV6, IPV6_MTU) == 1280
         finally:
@@ -306,15 +306,15 @@ async def test_the_underlay_routes_a_load_balancers_address_to_one_node_at_a_tim
 ---
 """
     scenario = read(CLUSTER + SERVICE + holder + asked)
-    ((step, world),) = scenario.worlds()
+    ((step, desired),) = scenario.states()
     with labs.opened() as lab:
-        cluster = Cluster(lab, PlainFabric(lab), segments.machines(world))
+        cluster = RunningCluster(lab, PlainFabric(lab), segments.machines(desired))
         try:
             await cluster.start()
-            await cluster.reach(world, ())
+            await cluster.reach(desired, ())
             await asyncio.to_thread(give_address, lab.namespace("node", "n2"), "10.1.1.99")
-            rounds = Rounds(cluster)
-            assert len(waves(rounds._aimed(probe, step.name) for probe in step.probes)) == 2
+            rounds = ProbeRunner(cluster)
+            assert len(batches(rounds._aimed(probe, step.name) for probe in step.probes)) == 2
             assert [verdict.reasons for verdict in await rounds.send(step)] == [(), ()]
         finally:
             await cluster.end()

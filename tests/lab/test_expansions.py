@@ -188,7 +188,7 @@ class TestFolders:
     def test_every_variant_is_a_scenario_of_its_own(self, folder):
         found = scenario_files.find(folder.parent)
         assert [one.name for one in found] == ["web/encap", "web/no-encap"]
-        modes = [world.traffic_mode.value for one in found for _, world in one.read().worlds()]
+        modes = [desired.traffic_mode.value for one in found for _, desired in one.read().states()]
         assert modes == ["encap", "noEncap"]
 
     def test_a_path_can_name_one_variant(self, folder):

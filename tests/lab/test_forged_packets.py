@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
-    from windlass.lab.orchestration.clusters import Cluster
+    from windlass.lab.orchestration.clusters import RunningCluster
 
 
 class Family(NamedTuple):
@@ -133,7 +133,7 @@ items:
 class Scene:
     """A running cluster, and from where and to where frames go there."""
 
-    cluster: Cluster
+    cluster: RunningCluster
     port: int  # of the tunnel
 
     def pod(self, name: str) -> Place:
@@ -160,15 +160,15 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 
 @asynccontextmanager
-async def standing(folder: Path) -> AsyncIterator[Cluster]:
+async def standing(folder: Path) -> AsyncIterator[RunningCluster]:
     try:
         runs.check_machine(Programs())
     except LabError as error:
         pytest.skip(str(error))
     scenario = scenario_files.find_one(folder).read()
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, world in scenario.worlds():
-            await cluster.reach(world, step.actions)
+        for step, desired in scenario.states():
+            await cluster.reach(desired, step.actions)
         yield cluster
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from windlass.lab.fuzz import eligible_endpoints, oracle, readings
-from windlass.lab.fuzz.eligible_endpoints import Endpoint, Place, choice
-from windlass.lab.fuzz.object_views import ZONE, Metadata, Node, ServicePort
-from windlass.lab.fuzz.oracle import Client, Question
+from windlass.lab.fuzz import cluster_views, eligible_endpoints, oracle
+from windlass.lab.fuzz.eligible_endpoints import EndpointLocation, OracleEndpoint, choice
+from windlass.lab.fuzz.object_views import ZONE, MetadataView, NodeView, ServicePortView
+from windlass.lab.fuzz.oracle import Client, Query
 from windlass.lab.scenarios import desired_states, scenario_files, targets
-from windlass.lab.scenarios.objects import Outcome
+from windlass.lab.scenarios.objects import ProbeOutcome
 from windlass.model.families import Family
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -55,11 +55,11 @@ def service(name="web", app="web", **spec):
 
 def cluster(*more):
     documents = [*yaml.safe_load_all(CLUSTER), *more]
-    return readings.read(readings.applied({}, [document for document in documents if document]))
+    return cluster_views.read(cluster_views.applied({}, [document for document in documents if document]))
 
 
 def ask(found, client, address, port=80, protocol="TCP", via=""):
-    return oracle.ask(found, Question(client, ip_address(address), port, protocol, via))
+    return oracle.predict(found, Query(client, ip_address(address), port, protocol, via))
 
 
 # Who serves -----------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ EXTERNAL = [
 )
 def test_who_serves_and_whom_they_see(client, address, port, spec, backends, seen):
     answer = ask(cluster(service(**VIP, **spec)), client, address, port)
-    assert (answer.outcome, answer.backends, answer.seen) == (Outcome.CONNECTED, backends, {seen})
+    assert (answer.outcome, answer.backends, answer.seen) == (ProbeOutcome.CONNECTED, backends, {seen})
 
 
 @pytest.mark.parametrize(
@@ -135,11 +135,11 @@ def test_an_endpoint_on_a_nodes_own_address_is_reached_as_the_node(client, addre
 @pytest.mark.parametrize(
     ("client", "address", "port", "outcome"),
     [
-        (OUT, "10.0.0.1", 30080, Outcome.TIMEOUT),  # "Local policy with endpoints only elsewhere: DROP"
-        (POD, "10.96.0.1", 80, Outcome.TIMEOUT),
-        (POD, "10.96.0.1", 81, Outcome.REFUSED),  # "Unused ports of a live ClusterIP: reject"
-        (OUT, "10.0.0.1", 30081, Outcome.REFUSED),  # no NodePort: the host's own
-        (POD, "10.0.0.1", 30080, Outcome.CONNECTED),
+        (OUT, "10.0.0.1", 30080, ProbeOutcome.TIMEOUT),  # "Local policy with endpoints only elsewhere: DROP"
+        (POD, "10.96.0.1", 80, ProbeOutcome.TIMEOUT),
+        (POD, "10.96.0.1", 81, ProbeOutcome.REFUSED),  # "Unused ports of a live ClusterIP: reject"
+        (OUT, "10.0.0.1", 30081, ProbeOutcome.REFUSED),  # no NodePort: the host's own
+        (POD, "10.0.0.1", 30080, ProbeOutcome.CONNECTED),
     ],
 )
 def test_nobody_here(client, address, port, outcome):
@@ -150,21 +150,21 @@ def test_nobody_here(client, address, port, outcome):
 @pytest.mark.parametrize(("client", "address", "port"), [(POD, "10.96.0.1", 80), *((OUT, *to) for to in EXTERNAL[:1])])
 def test_no_endpoint_anywhere_is_refused_whatever_the_policy(client, address, port):
     found = cluster(service(app="nobody", externalTrafficPolicy="Local", internalTrafficPolicy="Local"))
-    assert ask(found, client, address, port).outcome is Outcome.REFUSED
+    assert ask(found, client, address, port).outcome is ProbeOutcome.REFUSED
 
 
 def test_source_ranges_are_for_load_balancer_ips_alone_and_for_pods_too():
     found = cluster(service(**VIP, loadBalancerSourceRanges=["172.16.1.20/32"]))
-    assert ask(found, POD, "198.51.100.1").outcome is Outcome.CONNECTED
-    assert ask(found, NODE, "198.51.100.1").outcome is Outcome.TIMEOUT
-    assert ask(found, OUT, "198.51.100.1", via="a").outcome is Outcome.TIMEOUT
-    assert ask(found, OUT, "203.0.113.1", via="a").outcome is Outcome.CONNECTED
-    assert ask(found, OUT, "10.0.0.1", 30080).outcome is Outcome.CONNECTED
+    assert ask(found, POD, "198.51.100.1").outcome is ProbeOutcome.CONNECTED
+    assert ask(found, NODE, "198.51.100.1").outcome is ProbeOutcome.TIMEOUT
+    assert ask(found, OUT, "198.51.100.1", via="a").outcome is ProbeOutcome.TIMEOUT
+    assert ask(found, OUT, "203.0.113.1", via="a").outcome is ProbeOutcome.CONNECTED
+    assert ask(found, OUT, "10.0.0.1", 30080).outcome is ProbeOutcome.CONNECTED
 
 
 def test_ranges_of_the_other_family_are_none():
     found = cluster(service(**VIP, loadBalancerSourceRanges=["2001:db8::/64"]))
-    assert ask(found, OUT, "198.51.100.1", via="a").outcome is Outcome.CONNECTED
+    assert ask(found, OUT, "198.51.100.1", via="a").outcome is ProbeOutcome.CONNECTED
 
 
 def test_ip_mode_proxy_is_left_to_the_load_balancer():
@@ -186,7 +186,7 @@ def test_services_that_no_proxy_serves(spec):
     made = service(**spec, externalIPs=["10.3.0.3"])
     made["metadata"]["labels"] = labels
     found = cluster(made)
-    assert ask(found, OUT, "10.0.0.1", 30080).outcome is Outcome.REFUSED
+    assert ask(found, OUT, "10.0.0.1", 30080).outcome is ProbeOutcome.REFUSED
     assert ask(found, POD, "10.3.0.3", 8443).backends == {"externalHost/out"}
 
 
@@ -206,17 +206,17 @@ def test_a_node_is_seen_by_its_own_address_at_its_own_node_port_by_policy_local_
 
 def test_node_port_addresses_close_the_others():
     found = cluster(service(), config("nodePortAddresses: [10.9.0.0/16]"))
-    assert ask(found, OUT, "10.9.0.1", 30080).outcome is Outcome.CONNECTED
-    assert {ask(found, NODE, ip, 30080).outcome for ip in ("10.0.0.1", "127.0.0.1")} == {Outcome.REFUSED}
+    assert ask(found, OUT, "10.9.0.1", 30080).outcome is ProbeOutcome.CONNECTED
+    assert {ask(found, NODE, ip, 30080).outcome for ip in ("10.0.0.1", "127.0.0.1")} == {ProbeOutcome.REFUSED}
 
 
 # Which endpoints ------------------------------------------------------------------------------------------------
 
-A = Node(Metadata("a", labels={ZONE: "east"}))
+A = NodeView(MetadataView("a", labels={ZONE: "east"}))
 
 
 def at(name, **more):
-    return Endpoint(name, Place.POD, more.pop("node", "b"), **more)
+    return OracleEndpoint(name, EndpointLocation.POD, more.pop("node", "b"), **more)
 
 
 DRAINING = {"ready": False, "serving": True, "terminating": True}
@@ -308,14 +308,14 @@ WEB_A = {"addresses": ["172.16.1.10", "172.16.2.10"], "nodeName": "a"}
 )
 def test_slices_as_somebody_else_writes_them(written, expected):
     found = cluster(service(), *written)
-    got = eligible_endpoints.endpoints(found, found.services["default/web"], ServicePort(80, "http"), Family.IPV4)
+    got = eligible_endpoints.endpoints(found, found.services["default/web"], ServicePortView(80, "http"), Family.IPV4)
     assert [(e.backend, e.node) for e in got] == expected
 
 
 def test_named_ports_are_each_pods_own_and_conditions_follow_the_pod():
     found = cluster(service())
     got = eligible_endpoints.endpoints(
-        found, found.services["default/web"], ServicePort(80, "http", target_port="http"), Family.IPV4
+        found, found.services["default/web"], ServicePortView(80, "http", target_port="http"), Family.IPV4
     )
     assert [(e.backend, e.ready) for e in got] == [("default/web-a", True), ("default/web-b", True)]
 
@@ -333,18 +333,18 @@ BY_HAND = {
 def test_it_agrees_with_the_scenarios_of_the_repository(name):
     """Each of their probes has been sent with real packets: where both say something, they say the same."""
     standing, by_hand = {}, BY_HAND[name]
-    for (step, world), file in zip(by_hand.read().worlds(), by_hand.files, strict=True):
-        standing = readings.applied(standing, by_hand.documents(file, []))
-        found = readings.read(standing)
+    for (step, desired), file in zip(by_hand.read().states(), by_hand.files, strict=True):
+        standing = cluster_views.applied(standing, by_hand.documents(file, []))
+        found = cluster_views.read(standing)
         for probe in step.probes:
             if not (
                 probe.spec.hold or probe.spec.rate or probe.spec.source_address or probe.spec.protocol.value == "ICMP"
             ):
-                assert _agrees(probe, world, found) == [], f"{step.name}: {probe.name}"
+                assert _agrees(probe, desired, found) == [], f"{step.name}: {probe.name}"
 
 
-def _agrees(probe, world, found):
-    to = targets.resolve(probe, world, desired_states.imagined_addresses(world))
+def _agrees(probe, desired, found):
+    to = targets.resolve(probe, desired, desired_states.imagined_addresses(desired))
     source, expect = probe.spec.source, probe.spec.expect
     client = Client(source.node, source.pod, source.external_host)
     answer = ask(found, client, str(to.address), to.port, probe.spec.protocol.value, to.via or "")
@@ -354,8 +354,8 @@ def _agrees(probe, world, found):
     backends = set(expect.backends or answer.backends)
     if not (backends <= answer.backends if answer.sticky else backends == answer.backends):
         problems.append(f"{sorted(answer.backends)} for {expect.backends}")
-    if expect.client_address and answer.outcome is Outcome.CONNECTED:
-        wanted = str(targets.seen_address(probe, to, world) or _own(client, to, found))
+    if expect.client_address and answer.outcome is ProbeOutcome.CONNECTED:
+        wanted = str(targets.seen_address(probe, to, desired) or _own(client, to, found))
         seen = {_own(client, to, found) if s == oracle.PRESERVED else s for s in answer.seen}
         problems += [] if seen == {wanted} else [f"seen as {sorted(seen)} for {wanted}"]
     return problems

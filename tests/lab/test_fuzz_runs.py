@@ -11,7 +11,7 @@ from labnet import needs_root
 from windlass.cli.lab import lab
 from windlass.lab.fuzz import features
 from windlass.lab.fuzz import runs as fuzz_runs
-from windlass.lab.fuzz.random_scenarios import Part, Script, script
+from windlass.lab.fuzz.random_scenarios import RandomScenario, ScenarioFile, random_scenario
 from windlass.lab.orchestration.agents import Programs
 from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
@@ -60,8 +60,8 @@ def test_a_place_that_cannot_be_written_to_is_told_before_anything_runs(tmp_path
 
 def test_the_command_that_makes_a_cluster_again():
     other = features.without(["ipv6", "agents"])
-    assert script(7, other).again == "windlass lab fuzz --seed 7 --count 1 --without agents,ipv6"
-    assert script(7, USUAL).again == "windlass lab fuzz --seed 7 --count 1"
+    assert random_scenario(7, other).again == "windlass lab fuzz --seed 7 --count 1 --without agents,ipv6"
+    assert random_scenario(7, USUAL).again == "windlass lab fuzz --seed 7 --count 1"
 
 
 @needs_root
@@ -72,7 +72,9 @@ def test_a_cluster_that_fails_is_kept_as_a_scenario(tmp_path, capsys):
     right = {"kind": "ExternalHost", "metadata": {"name": "right"}, "spec": {"addresses": ["10.6.0.6"]}}
     spec = {"from": {"externalHost": "left"}, "to": {"address": "10.6.0.6", "port": 80}}
     probe = {"kind": "Probe", "metadata": {"name": "wrong"}, "spec": spec}
-    made = Script(8, "Seed 8: two hosts", "the command", (Part("00-cluster.yaml", ("why",), (left, right, probe)),))
+    made = RandomScenario(
+        8, "Seed 8: two hosts", "the command", (ScenarioFile("00-cluster.yaml", ("why",), (left, right, probe)),)
+    )
 
     assert fuzz_runs.run([made], keep=tmp_path / "kept", json_file=tmp_path / "out.json") == 1
     kept = (tmp_path / "kept" / "seed-8" / "00-cluster.yaml").read_text()
@@ -89,5 +91,5 @@ def test_a_cluster_that_fails_is_kept_as_a_scenario(tmp_path, capsys):
 @pytest.mark.usefixtures("able")
 @pytest.mark.parametrize("seed", [17, 43])
 def test_a_random_cluster_does_what_kubernetes_says(seed, tmp_path, capsys):
-    status = fuzz_runs.run([script(seed, USUAL)], keep=tmp_path / "kept")
+    status = fuzz_runs.run([random_scenario(seed, USUAL)], keep=tmp_path / "kept")
     assert status == 0, capsys.readouterr().out

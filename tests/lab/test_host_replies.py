@@ -20,22 +20,22 @@ from windlass.host.linux import namespaces
 from windlass.host.linux.nftables import Nftables
 from windlass.lab.orchestration.agents import Agents, Programs
 from windlass.lab.probing import sockets
-from windlass.lab.probing.dialers import Address
-from windlass.lab.probing.traffic import Flow, Traffic
+from windlass.lab.probing.dialers import SocketAddress
+from windlass.lab.probing.traffic import ProbeTraffic, Traffic
 from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.scenarios import scenario_files
-from windlass.lab.scenarios.directives import Source
-from windlass.lab.scenarios.objects import Outcome, Protocol
+from windlass.lab.scenarios.directives import ProbeSource
+from windlass.lab.scenarios.objects import ProbeOutcome, ProbeProtocol
 from windlass.model.families import Family, family_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from windlass.lab.orchestration.clusters import Cluster
+    from windlass.lab.orchestration.clusters import RunningCluster
 
-POD, NODE = Source(pod="default/client"), Source(node="node-1")
+POD, NODE = ProbeSource(pod="default/client"), ProbeSource(node="node-1")
 WORLD = ("192.0.2.80", "2001:db8:192::80")
 BEYOND = ("10.176.27.36", "fd00:10:176:27::36")  # by the second NIC
 PING = {Family.IPV4: (socket.IPPROTO_ICMP, 8), Family.IPV6: (socket.IPPROTO_ICMPV6, 128)}
@@ -59,7 +59,7 @@ items:
 
 
 @asynccontextmanager
-async def standing(folder: Path) -> AsyncIterator[Cluster]:
+async def standing(folder: Path) -> AsyncIterator[RunningCluster]:
     try:
         runs.check_machine(Programs())
     except LabError as error:
@@ -67,8 +67,8 @@ async def standing(folder: Path) -> AsyncIterator[Cluster]:
     (folder / "cluster.yaml").write_text(CLUSTER)
     scenario = scenario_files.find_one(folder).read()
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, world in scenario.worlds():
-            await cluster.reach(world, step.actions)
+        for step, desired in scenario.states():
+            await cluster.reach(desired, step.actions)
         yield cluster
 
 
@@ -95,9 +95,9 @@ async def test_a_route_of_smaller_mtu_by_a_second_nic(tmp_path):
                 route = ("ip", "route", "add", str(address), "dev", "eth1", "mtu", "1280")
                 added = await asyncio.create_subprocess_exec(*route)
             assert await added.wait() == 0
-            flow = Flow(cluster.namespace_of(POD), Protocol.TCP, Address(address, 80), bytes=20_000)
+            flow = ProbeTraffic(cluster.namespace_of(POD), ProbeProtocol.TCP, SocketAddress(address, 80), bytes=20_000)
             (attempt,) = (await Traffic(cluster.arrivals).observe(flow)).attempts
-            assert attempt.outcome is Outcome.CONNECTED
+            assert attempt.outcome is ProbeOutcome.CONNECTED
 
 
 def reject(namespace: str, hook: str, verdict: dict[str, object], protocol: str, field: str, value: int) -> None:
@@ -117,7 +117,7 @@ def reject(namespace: str, hook: str, verdict: dict[str, object], protocol: str,
         nftables.close()
 
 
-async def connected(cluster: Cluster, source: Source, address: str) -> int:
+async def connected(cluster: RunningCluster, source: ProbeSource, address: str) -> int:
     """0, or the error of the attempt."""
     with sockets.opened(cluster.namespace_of(source), family_of(ip_address(address)), socket.SOCK_STREAM) as client:
         try:
@@ -130,7 +130,7 @@ async def connected(cluster: Cluster, source: Source, address: str) -> int:
         return 0
 
 
-async def pinged(cluster: Cluster, source: Source, address: str) -> int:
+async def pinged(cluster: RunningCluster, source: ProbeSource, address: str) -> int:
     """The error that an echo request meets."""
     family = family_of(ip_address(address))
     protocol, request = PING[family]

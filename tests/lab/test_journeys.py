@@ -13,7 +13,7 @@ from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.scenarios import scenario_files
 from windlass.lab.tracing import captures, journeys
-from windlass.lab.tracing.journeys import Place, Way
+from windlass.lab.tracing.journeys import PacketPath, PathPoint
 from windlass.lab.tracing.megaflows import Ends, Phase
 from windlass.pipeline.layout import LAYOUT
 
@@ -48,15 +48,15 @@ def scenario(tmp_path_factory):
     return scenario_files.find_one(folder).read()
 
 
-def places(way: Way) -> list[str]:
+def places(way: PacketPath) -> list[str]:
     return [str_of(way.hops[0].sender), *(str_of(hop.receiver) for hop in way.hops)]
 
 
-def str_of(place: Place) -> str:
+def str_of(place: PathPoint) -> str:
     return f"{place.kind} {place.name}"
 
 
-def tables(way: Way, visit: int) -> list[list[str]]:
+def tables(way: PacketPath, visit: int) -> list[list[str]]:
     return [[LAYOUT.tables[met.table].name for met in one.met if not met.outer] for one in way.visits[visit].passes]
 
 
@@ -68,13 +68,13 @@ async def test_its_packets_are_followed_there_and_back(scenario):
         pytest.skip(str(error))
     probes = {probe.name: probe for step in scenario.steps for probe in step.probes}
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, world in scenario.worlds():
-            await cluster.reach(world, step.actions)
+        for step, desired in scenario.states():
+            await cluster.reach(desired, step.actions)
         service = await journeys.follow(cluster, probes["service"])
         node_port = await journeys.follow(cluster, probes["node-port"])
         nobody = await journeys.follow(cluster, probes["nobody"])
 
-    first, reply = service.first, service.ways[Phase.REPLY]
+    first, reply = service.first, service.paths[Phase.REPLY]
     assert places(first) == ["pod default/client", "switch here", "switch there", "pod default/web"]
     assert places(reply) == places(first)[::-1]
     assert service.asked == ("10.96.0.10", 80)
@@ -88,10 +88,10 @@ async def test_its_packets_are_followed_there_and_back(scenario):
     assert set(service.pods["here"].values()) == {"default/client"}
 
     assert places(node_port.first) == ["externalHost outside", "switch here", "switch there", "pod default/web"]
-    assert [*dict.fromkeys(places(node_port.ways[Phase.REPLY]))][-2:] == ["host here", "externalHost outside"]
+    assert [*dict.fromkeys(places(node_port.paths[Phase.REPLY]))][-2:] == ["host here", "externalHost outside"]
     assert str(node_port.first.hops[-1].ends.source) == "172.16.1.1", "the endpoint sees the gateway"
 
-    assert nobody.ways.keys() == {Phase.FIRST}
+    assert nobody.paths.keys() == {Phase.FIRST}
     assert nobody.first.visits[-1].passes[-1].actions == (), "dropped"
 
 

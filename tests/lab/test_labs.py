@@ -16,10 +16,10 @@ from labnet import CLIENT, FARAWAY, SERVER, needs_root
 from switches import requires_ovs
 from windlass.host.linux import namespaces
 from windlass.lab.network import underlays
-from windlass.lab.network.ovs import Switch
+from windlass.lab.network.ovs import SwitchProcesses
 from windlass.lab.runner import persistent_labs
 from windlass.lab.sandbox import labs
-from windlass.lab.sandbox.labs import Description, Lab, LabError, Place
+from windlass.lab.sandbox.labs import Lab, LabDescription, LabError, Location
 from windlass.lab.sandbox.processes import Child
 from windlass.lab.scenarios.segments import Machine, Nic, segments
 
@@ -69,7 +69,9 @@ def test_what_a_crashed_lab_left_is_removed_by_the_next_but_nothing_of_anybody_e
 
 @needs_root
 def test_a_running_lab_tells_about_itself_and_can_be_chosen(lab):
-    description = Description(lab.id, os.getpid(), "mine", "ovs", {"node/n1": Place(lab.namespace("node", "n1"), "/x")})
+    description = LabDescription(
+        lab.id, os.getpid(), "mine", "ovs", {"node/n1": Location(lab.namespace("node", "n1"), "/x")}
+    )
     labs.describe(lab, description)
     assert description in persistent_labs.status()
     assert persistent_labs._chosen(lab.id) == description
@@ -112,7 +114,9 @@ async def test_a_child_that_ends_is_an_error_with_the_end_of_its_log(lab, tmp_pa
 
 @requires_ovs
 async def test_switches_start_in_their_namespaces_restart_and_end(lab):
-    switches = [Switch(name, lab.namespace("node", name), lab.node_folder(name) / "ovs") for name in ("a", "b")]
+    switches = [
+        SwitchProcesses(name, lab.namespace("node", name), lab.node_folder(name) / "ovs") for name in ("a", "b")
+    ]
     for name in ("a", "b"):
         underlays.make_namespace(lab.namespace("node", name))
     try:

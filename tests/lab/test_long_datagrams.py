@@ -22,14 +22,14 @@ from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.time_limits import seconds
 from windlass.lab.scenarios import scenario_files
-from windlass.lab.scenarios.directives import Source
+from windlass.lab.scenarios.directives import ProbeSource
 from windlass.model.families import family_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from windlass.lab.orchestration.clusters import Cluster
+    from windlass.lab.orchestration.clusters import RunningCluster
 
 SIZES = (2000, 5000, 20000, 2000)  # one connection each
 CLUSTER_IPS = ("10.96.0.{}", "fd00:10:96::{}")
@@ -71,7 +71,7 @@ STICKY = 86
 
 
 @asynccontextmanager
-async def standing(folder: Path, mode: str) -> AsyncIterator[Cluster]:
+async def standing(folder: Path, mode: str) -> AsyncIterator[RunningCluster]:
     try:
         runs.check_machine(Programs())
     except LabError as error:
@@ -86,8 +86,8 @@ async def standing(folder: Path, mode: str) -> AsyncIterator[Cluster]:
     (folder / "cluster.yaml").write_text(CLUSTER.format(mode=mode) + "".join(part.lstrip("\n") for part in parts))
     scenario = scenario_files.find_one(folder).read()
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, world in scenario.worlds():
-            await cluster.reach(world, step.actions)
+        for step, desired in scenario.states():
+            await cluster.reach(desired, step.actions)
         yield cluster
 
 
@@ -96,9 +96,9 @@ async def standing(folder: Path, mode: str) -> AsyncIterator[Cluster]:
 async def test_long_datagrams(tmp_path, mode):
     async with standing(tmp_path, mode) as cluster:
         for address in cluster.addresses["default/web-here-2"] + cluster.addresses["default/web-there-2"]:
-            assert len(await answering(cluster, Source(pod="default/web-here-1"), str(address), 5353)) == 1
+            assert len(await answering(cluster, ProbeSource(pod="default/web-here-1"), str(address), 5353)) == 1
         # A Pod that is its own endpoint, too.
-        for source in (Source(pod="default/web-here-1"), Source(node="here")):
+        for source in (ProbeSource(pod="default/web-here-1"), ProbeSource(node="here")):
             for cluster_ip in CLUSTER_IPS:
                 for number, (_, endpoints) in SERVICES.items():
                     # A host elsewhere answers in fragments for the wire. They are too long for what has the Pods' MTU:
@@ -109,7 +109,7 @@ async def test_long_datagrams(tmp_path, mode):
                 assert len(await answering(cluster, source, cluster_ip.format(STICKY))) == 1
 
 
-async def answering(cluster: Cluster, source: Source, address: str, port: int = 53) -> set[str]:
+async def answering(cluster: RunningCluster, source: ProbeSource, address: str, port: int = 53) -> set[str]:
     """Who answers, if each answers as it must. One after the other: the switch handles 32 fragments at a time."""
     namespace = cluster.namespace_of(source)
     found: set[str] = set()

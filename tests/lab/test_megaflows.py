@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from windlass.lab.tracing import megaflows
-from windlass.lab.tracing.megaflows import Ends, Header, Megaflow, NoWayError, Phase
+from windlass.lab.tracing.megaflows import Ends, Megaflow, PacketHeader, PathNotFoundError, Phase
 from windlass.lab.tracing.traces import ct_actions
 
 DUMP = (Path(__file__).parent / "traces" / "megaflows.txt").read_text()
@@ -16,10 +16,10 @@ CLIENT, NODE, PEER = map(ip_address, ("10.176.26.36", "10.176.25.244", "10.176.2
 GATEWAY, ENDPOINT = map(ip_address, ("172.16.2.1", "172.16.0.32"))
 
 
-def header_of(flow: Megaflow, ends: Ends) -> Header:
+def header_of(flow: Megaflow, ends: Ends) -> PacketHeader:
     """MACs are of the run that was recorded."""
     source, destination = (part.split("=")[1].partition("/")[0] for part in flow.fields["eth"].split(","))
-    return Header(ends, source, destination)
+    return PacketHeader(ends, source, destination)
 
 
 @pytest.fixture(scope="module")
@@ -38,27 +38,27 @@ def kinds(way: tuple[Megaflow, ...]) -> list[str]:
 
 
 def test_a_first_packet_goes_around_for_its_look_up_its_endpoint_and_its_source(flows, asking):
-    way = megaflows.way(flows, "eth0", asking, Phase.FIRST)
+    way = megaflows.path(flows, "eth0", asking, Phase.FIRST)
     assert kinds(way) == ["ct", "hash", "ct", "ct", "tnl_push"]
     assert sum(len(list(ct_actions(flow.actions))) for flow in way) == 3
 
 
 def test_those_that_follow_are_known_by_then(flows, asking):
-    assert kinds(megaflows.way(flows, "eth0", asking, Phase.ESTABLISHED)) == ["ct", "ct", "tnl_push"]
+    assert kinds(megaflows.path(flows, "eth0", asking, Phase.ESTABLISHED)) == ["ct", "ct", "tnl_push"]
 
 
 def test_an_answer_out_of_the_tunnel_is_unpacked_first(flows):
     packed = next(flow for flow in flows if flow.unpacks_to)
     inside = next(flow for flow in flows if flow.in_port == packed.unpacks_to and flow.recirc_id == 0)
     outer, inner = Ends(PEER, 5, NODE, 6081), Ends(ENDPOINT, 8080, GATEWAY, 24576)
-    way = megaflows.way_from_tunnel(flows, "eth0", header_of(packed, outer), header_of(inside, inner), Phase.REPLY)
+    way = megaflows.path_from_tunnel(flows, "eth0", header_of(packed, outer), header_of(inside, inner), Phase.REPLY)
     assert [flow.in_port for flow in way] == ["eth0", *["genev_sys_6081"] * 3]
 
 
 def test_a_packet_of_which_the_switch_remembers_nothing_has_no_way(flows, asking):
-    other = Header(Ends(CLIENT, 40000, NODE, 30233), asking.eth_source, asking.eth_destination)
-    with pytest.raises(NoWayError, match="0 megaflows fit the packet from eth0"):
-        megaflows.way(flows, "eth0", other, Phase.FIRST)
+    other = PacketHeader(Ends(CLIENT, 40000, NODE, 30233), asking.eth_source, asking.eth_destination)
+    with pytest.raises(PathNotFoundError, match="0 megaflows fit the packet from eth0"):
+        megaflows.path(flows, "eth0", other, Phase.FIRST)
 
 
 def test_masks_decide_what_fits():
@@ -68,19 +68,19 @@ def test_masks_decide_what_fits():
         "packets:3, bytes:1, used:1s, actions:drop"
     )
     (flow,) = megaflows.parse(line)
-    fitting = Header(
+    fitting = PacketHeader(
         Ends(ip_address("10.9.9.9"), 7, ip_address("10.0.0.2"), 0x5F), "02:00:00:00:00:01", "ff:" * 5 + "ff"
     )
     assert flow.fits(fitting)
     assert not flow.fits(fitting, "udp")
-    assert not flow.fits(Header(fitting.ends, "02:00:00:00:00:03", fitting.eth_destination))
+    assert not flow.fits(PacketHeader(fitting.ends, "02:00:00:00:00:03", fitting.eth_destination))
     for ends in (
         Ends(ip_address("11.9.9.9"), 7, ip_address("10.0.0.2"), 0x5F),
         Ends(ip_address("10.9.9.9"), 7, ip_address("10.0.0.3"), 0x5F),
         Ends(ip_address("10.9.9.9"), 7, ip_address("10.0.0.2"), 0x60),
         Ends(ip_address("fd00::9"), 7, ip_address("fd00::2"), 0x5F),
     ):
-        assert not flow.fits(Header(ends, fitting.eth_source, fitting.eth_destination))
+        assert not flow.fits(PacketHeader(ends, fitting.eth_source, fitting.eth_destination))
     assert (flow.actions, flow.packets, flow.protocol) == ((), 3, 6)
 
 
@@ -100,5 +100,5 @@ def test_neighbours_are_no_connections():
 
 
 def test_what_is_no_dump_is_refused():
-    with pytest.raises(NoWayError, match="no megaflow"):
+    with pytest.raises(PathNotFoundError, match="no megaflow"):
         megaflows.parse("actions:output")

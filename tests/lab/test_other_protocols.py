@@ -20,7 +20,7 @@ from windlass.lab.probing import sockets
 from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.scenarios import scenario_files
-from windlass.lab.scenarios.directives import Source
+from windlass.lab.scenarios.directives import ProbeSource
 from windlass.model.families import family_of
 from windlass.pipeline.layout import SNAT_PORTS
 
@@ -28,12 +28,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from windlass.lab.orchestration.clusters import Cluster
+    from windlass.lab.orchestration.clusters import RunningCluster
 
-POD, WORLD = Source(pod="default/client"), Source(external_host="world")
+POD, WORLD = ProbeSource(pod="default/client"), ProbeSource(external_host="world")
 SO_RCVBUFFORCE = 33  # of Linux; the socket module does not have it
 GRE, ESP, EXPERIMENT = 47, 50, 253
-ADDRESSES = {"192.0.2.80": "10.176.25.11", "2001:db8:192::80": "fd00:10:176:25::11"}  # of the world: as whom Pods come
+ADDRESSES = {
+    "192.0.2.80": "10.176.25.11",
+    "2001:db8:192::80": "fd00:10:176:25::11",
+}  # address of the host outside: the source address that it sees of Pods
 CLUSTER = """
 apiVersion: v1
 kind: List
@@ -51,7 +54,7 @@ items:
 
 
 @asynccontextmanager
-async def standing(folder: Path) -> AsyncIterator[Cluster]:
+async def standing(folder: Path) -> AsyncIterator[RunningCluster]:
     try:
         runs.check_machine(Programs())
     except LabError as error:
@@ -59,8 +62,8 @@ async def standing(folder: Path) -> AsyncIterator[Cluster]:
     (folder / "cluster.yaml").write_text(CLUSTER)
     scenario = scenario_files.find_one(folder).read()
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, world in scenario.worlds():
-            await cluster.reach(world, step.actions)
+        for step, desired in scenario.states():
+            await cluster.reach(desired, step.actions)
         yield cluster
 
 
@@ -125,7 +128,7 @@ async def test_a_connection_that_finds_no_port_is_dropped(tmp_path):
             assert float(dropped) >= beyond
 
 
-async def told(cluster: Cluster, path: str) -> str:
+async def told(cluster: RunningCluster, path: str) -> str:
     """The agent's answer."""
     connector = aiohttp.UnixConnector(str(cluster.lab.node_folder("node-1") / "run" / "agent.sock"))
     async with aiohttp.ClientSession(connector=connector) as session, session.get(f"http://agent{path}") as answer:

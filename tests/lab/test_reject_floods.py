@@ -29,7 +29,7 @@ from windlass.lab.scenarios import scenario_files
 from windlass.model.families import family_of
 
 if TYPE_CHECKING:
-    from windlass.lab.orchestration.clusters import Cluster
+    from windlass.lab.orchestration.clusters import RunningCluster
     from windlass.model.families import IPAddress
 
 CLUSTER = """
@@ -65,8 +65,8 @@ async def test_a_flood_takes_neither_the_agent_nor_the_refusals_of_others(tmp_pa
     except LabError as error:
         pytest.skip(str(error))
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, world in scenario.worlds():
-            await cluster.reach(world, step.actions)
+        for step, desired in scenario.states():
+            await cluster.reach(desired, step.actions)
         flooding = asyncio.create_task(asyncio.to_thread(flood, cluster, flooder, service))
         answers: Counter[str] = Counter()
         while not flooding.done():
@@ -81,7 +81,7 @@ async def test_a_flood_takes_neither_the_agent_nor_the_refusals_of_others(tmp_pa
         assert 0 < await metric(cluster, "windlass_rejects_sent_total") <= came - dropped
 
 
-def flood(cluster: Cluster, source: IPAddress, service: IPAddress) -> None:
+def flood(cluster: RunningCluster, source: IPAddress, service: IPAddress) -> None:
     """In a thread of its own."""
     with namespaces.entered(namespaces.path_of(cluster.lab.namespace("pod", "default/flooder"))):
         sock = socket.socket(FAMILY[family_of(source)], socket.SOCK_RAW, packets.TCP)
@@ -93,7 +93,7 @@ def flood(cluster: Cluster, source: IPAddress, service: IPAddress) -> None:
                 time.sleep(PAUSE)
 
 
-async def answer(cluster: Cluster, service: IPAddress) -> str:
+async def answer(cluster: RunningCluster, service: IPAddress) -> str:
     with namespaces.entered(namespaces.path_of(cluster.lab.namespace("pod", "default/polite"))):
         sock = socket.socket(FAMILY[family_of(service)])
     sock.setblocking(False)
@@ -108,7 +108,7 @@ async def answer(cluster: Cluster, service: IPAddress) -> str:
     return "connected"
 
 
-def metered(cluster: Cluster) -> tuple[int, int]:
+def metered(cluster: RunningCluster) -> tuple[int, int]:
     """Packets that came to the meters of the Node, and those that they dropped."""
     socket_path = cluster.lab.node_folder("here") / "ovs" / "br-int.mgmt"
     command = ["ovs-ofctl", "-O", "OpenFlow15", "meter-stats", f"unix:{socket_path}"]
@@ -120,7 +120,7 @@ def metered(cluster: Cluster) -> tuple[int, int]:
     return sum(map(int, came)), sum(map(int, dropped))
 
 
-async def metric(cluster: Cluster, name: str) -> float:
+async def metric(cluster: RunningCluster, name: str) -> float:
     connector = aiohttp.UnixConnector(str(cluster.lab.node_folder("here") / "run" / "agent.sock"))
     async with aiohttp.ClientSession(connector=connector) as session, session.get("http://agent/metrics") as answer:
         lines = (await answer.text()).splitlines()

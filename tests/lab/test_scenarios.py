@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from windlass.lab.scenarios import scenario_files
-from windlass.lab.scenarios.objects import Outcome, Protocol
+from windlass.lab.scenarios.objects import ProbeOutcome, ProbeProtocol
 from windlass.lab.scenarios.scenario_files import ScenarioError
 
 NODE = """
@@ -142,7 +142,7 @@ def read(tmp_path):
         written = [tmp_path / f"{number}.yaml" for number, _ in enumerate(steps, start=1)]
         for file, text in zip(written, steps, strict=True):
             file.write_text(text)
-        return scenario_files.Found("test", tuple(written)).read()
+        return scenario_files.ScenarioFiles("test", tuple(written)).read()
 
     return one
 
@@ -165,11 +165,11 @@ def test_everything_in_the_format_is_understood(read):
         "service", "node-port", "load-balancer", "external-ip", "pod", "address",
     ]  # fmt: skip
     assert [action.spec.verb for action in step.actions] == ["restartAgent", "stopAPIServer"]
-    ((_, world),) = scenario.worlds()
-    node = world.nodes["win-1"]
+    ((_, desired),) = scenario.states()
+    node = desired.nodes["win-1"]
     assert [str(ip) for ip in node.addresses.values()] == ["10.176.25.10", "fd10::10"]
     assert [str(ip) for ip in node.other_addresses] == ["10.176.99.10", "203.0.113.10"]
-    assert world.traffic_mode.value == "hybrid"
+    assert desired.traffic_mode.value == "hybrid"
 
 
 def test_a_probe_has_defaults(read):
@@ -177,23 +177,23 @@ def test_a_probe_has_defaults(read):
         NODE + "kind: Probe\nmetadata: {name: p}\nspec: {from: {node: win-1}, to: {address: 1.2.3.4, port: 5}}"
     ).steps
     spec = step.probes[0].spec
-    assert (spec.protocol, spec.connections, spec.expect.outcome) == (Protocol.TCP, 10, Outcome.CONNECTED)
+    assert (spec.protocol, spec.connections, spec.expect.outcome) == (ProbeProtocol.TCP, 10, ProbeOutcome.CONNECTED)
 
 
 def test_later_steps_add_replace_and_delete(read):
     replaced = POD.replace("app: web", "app: other")
     deleted = "kind: Delete\nmetadata: {name: d}\nspec: {kind: Pod, name: default/web-0}\n"
-    worlds = [world for _, world in read(NODE + POD, replaced, deleted).worlds()]
-    assert [len(world.pods) for world in worlds] == [1, 1, 0]
-    assert worlds[1].pods["default/web-0"].metadata.labels == {"app": "other"}
+    states = [desired for _, desired in read(NODE + POD, replaced, deleted).states()]
+    assert [len(desired.pods) for desired in states] == [1, 1, 0]
+    assert states[1].pods["default/web-0"].metadata.labels == {"app": "other"}
 
 
 def test_a_pod_that_is_over_or_not_scheduled_does_not_run(read):
     over = POD + "status: {phase: Succeeded}\n"
     pending = "apiVersion: v1\nkind: Pod\nmetadata: {name: pending}\n"
-    ((_, world),) = read(NODE + over.replace("---\nstatus", "status") + "---\n" + pending).worlds()
-    assert world.pods == {}
-    assert len(world.objects) == 3
+    ((_, desired),) = read(NODE + over.replace("---\nstatus", "status") + "---\n" + pending).states()
+    assert desired.pods == {}
+    assert len(desired.objects) == 3
 
 
 def test_an_unknown_kind_is_a_warning(read):
@@ -205,7 +205,7 @@ class TestFolders:
     def test_a_file_is_a_scenario(self, tmp_path):
         file = tmp_path / "one.yaml"
         file.touch()
-        assert scenario_files.find(file) == (scenario_files.Found("one", (file,)),)
+        assert scenario_files.find(file) == (scenario_files.ScenarioFiles("one", (file,)),)
 
     def test_a_folder_of_yaml_files_is_a_scenario_with_its_steps_in_order_of_name(self, tmp_path):
         for name in ("20-b.yml", "10-a.yaml", "README.md"):

@@ -27,7 +27,7 @@ from windlass.lab.scenarios import scenario_files
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from windlass.lab.orchestration.clusters import Cluster
+    from windlass.lab.orchestration.clusters import RunningCluster
     from windlass.lab.scenarios.scenario_files import Scenario
 
 IP_RECVERR, IP_MTU = 11, 14  # of Linux; the socket module does not have them
@@ -96,14 +96,14 @@ def scenario(tmp_path_factory):
 
 
 @asynccontextmanager
-async def standing(scenario: Scenario) -> AsyncIterator[Cluster]:
+async def standing(scenario: Scenario) -> AsyncIterator[RunningCluster]:
     try:
         runs.check_machine(Programs())
     except LabError as error:
         pytest.skip(str(error))
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, world in scenario.worlds():
-            await cluster.reach(world, step.actions)
+        for step, desired in scenario.states():
+            await cluster.reach(desired, step.actions)
         await cluster.route({ip_address(external_address(name)): "here" for name in SERVICES})
         yield cluster
 

@@ -15,7 +15,7 @@ from windlass.lab.probing import sockets
 from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.scenarios import scenario_files
-from windlass.lab.scenarios.directives import Source
+from windlass.lab.scenarios.directives import ProbeSource
 from windlass.model.families import Family
 from windlass.pipeline.layout import SERVICE_SNAT_PORTS
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
     from pathlib import Path
 
-    from windlass.lab.orchestration.clusters import Cluster
+    from windlass.lab.orchestration.clusters import RunningCluster
 
-POD, WORLD = Source(pod="default/client"), Source(external_host="world")
+POD, WORLD = ProbeSource(pod="default/client"), ProbeSource(external_host="world")
 SERVICE, ENDPOINT = ("10.96.0.1", 443), ("192.0.2.80", 6443)
 CLIENTS = 20  # at a time
 # Seconds: less than the datapaths' own timeouts (30 and 120), more than the 20 s after which the userspace datapath
@@ -50,7 +50,7 @@ items:
 
 
 @asynccontextmanager
-async def standing(folder: Path) -> AsyncIterator[Cluster]:
+async def standing(folder: Path) -> AsyncIterator[RunningCluster]:
     try:
         runs.check_machine(Programs())
     except LabError as error:
@@ -58,8 +58,8 @@ async def standing(folder: Path) -> AsyncIterator[Cluster]:
     (folder / "cluster.yaml").write_text(CLUSTER)
     scenario = scenario_files.find_one(folder).read()
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, world in scenario.worlds():
-            await cluster.reach(world, step.actions)
+        for step, desired in scenario.states():
+            await cluster.reach(desired, step.actions)
         yield cluster
 
 
@@ -95,7 +95,7 @@ async def succeeds(attempt: Coroutine[None, None, None]) -> bool:
     return True
 
 
-async def connect_and_end(cluster: Cluster) -> None:
+async def connect_and_end(cluster: RunningCluster) -> None:
     """The client closes first, as a client of HTTP does, and has seen the server's end when this returns."""
     loop = asyncio.get_running_loop()
     with sockets.opened(cluster.namespace_of(POD), Family.IPV4, socket.SOCK_STREAM) as connection:

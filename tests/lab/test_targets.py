@@ -9,7 +9,7 @@ import yaml
 from msgspec import convert
 
 from windlass.lab.scenarios import desired_states, targets
-from windlass.lab.scenarios.desired_states import World
+from windlass.lab.scenarios.desired_states import DesiredState
 from windlass.lab.scenarios.directives import ExternalHost, Probe
 from windlass.lab.scenarios.objects import KUBERNETES_KINDS, KubernetesObject
 
@@ -30,22 +30,22 @@ OBJECTS = """
 
 
 @pytest.fixture
-def world():
+def desired():
     objects = [
         KubernetesObject(raw["kind"], convert(raw, KUBERNETES_KINDS[raw["apiVersion"], raw["kind"]]), raw)
         for raw in yaml.safe_load(OBJECTS)
     ]
     host = convert({"metadata": {"name": "out"}, "spec": {"addresses": ["10.5.0.5"]}}, ExternalHost)
-    return World().after(objects, [host], [])
+    return DesiredState().after(objects, [host], [])
 
 
 @pytest.fixture
-def resolve(world):
+def resolve(desired):
     def one(to, source="pod: default/a", protocol="TCP"):
         text = f"{{metadata: {{name: p}}, spec: {{from: {{{source}}}, to: {{{to}}}, protocol: {protocol}}}}}"
         attached = {"default/a": (ip_address("10.1.1.5"), ip_address("fd01:1::5"))}
         found = targets.resolve(
-            convert(yaml.safe_load(text), Probe), world, desired_states.pod_addresses(world, attached)
+            convert(yaml.safe_load(text), Probe), desired, desired_states.pod_addresses(desired, attached)
         )
         return str(found.address), found.port, found.entry, found.via
 
@@ -124,7 +124,7 @@ def test_a_service_port_without_node_port(resolve):
         ("9.9.9.9", ("10.96.0.1", None), "9.9.9.9"),
     ],
 )
-def test_the_expected_client_address(world, expected, destination, address):
+def test_the_expected_client_address(desired, expected, destination, address):
     probe = convert(
         {
             "metadata": {"name": "p"},
@@ -137,5 +137,5 @@ def test_the_expected_client_address(world, expected, destination, address):
         Probe,
     )
     ip, node = destination
-    found = targets.seen_address(probe, targets.Destination(ip_address(ip), 1, node), world)
+    found = targets.seen_address(probe, targets.Destination(ip_address(ip), 1, node), desired)
     assert str(found) == address

@@ -11,7 +11,7 @@ import pytest
 
 from switches import requires_ovs
 from windlass.lab.tracing import traces
-from windlass.lab.tracing.traces import Bucket, Ct, Met, UnreadableTraceError
+from windlass.lab.tracing.traces import ChosenBucket, CtAction, MatchedFlow, UnreadableTraceError
 from windlass.pipeline.layout import LAYOUT
 
 RECORDS = Path(__file__).parent / "traces"
@@ -28,7 +28,7 @@ def tables(one: traces.Pass) -> list[str]:
 def test_the_first_pass_ends_where_connection_tracking_sends_it_around():
     first, guessed = recorded("nodeport-first-pass").passes
     assert tables(first) == ["Classifier", "Uplink", "NodePortFilter", "UnSNAT", "Conntrack"]
-    assert first.ct == (Ct(65520, nat="nat"),)
+    assert first.ct == (CtAction(65520, nat="nat"),)
     assert list(traces.recirculations(first.actions)) == [guessed.recirc_id] != [0]
     assert (first.resumed, guessed.resumed) == (None, 31)
     assert first.packet["nw_dst"] == "10.176.25.244"
@@ -48,7 +48,7 @@ def test_a_flow_is_met_with_its_match_its_cookie_and_its_actions():
 def test_a_group_says_which_bucket_it_chose_and_where_it_goes_on():
     chosen = recorded("group").passes[0]
     assert chosen.met == ()
-    assert chosen.buckets == (Bucket(4091819776, 0),)
+    assert chosen.buckets == (ChosenBucket(4091819776, 0),)
     assert chosen.resumed == 41, "the table that led to the group"
     (ct,) = chosen.ct
     assert (ct.zone, ct.commit, ct.nat) == (65520, True, "nat(dst=172.16.0.32:8080)")
@@ -78,7 +78,7 @@ def test_a_drop_has_no_actions():
 
 def test_no_match_is_met_without_a_flow():
     (one,) = recorded("no-match").passes
-    assert one.met[-1] == Met(10, actions=("drop",))
+    assert one.met[-1] == MatchedFlow(10, actions=("drop",))
 
 
 def test_what_the_agent_gets_and_what_goes_back_is_told():
@@ -111,9 +111,9 @@ async def test_a_live_switch_is_read_likewise(switch):
     packet = "in_port=LOCAL,tcp,nw_src=10.0.0.1,nw_dst=10.0.0.2,tcp_dst=80"
     said = await switch.appctl("ovs-vswitchd", "ofproto/trace", "br0", packet, "--ct-next", "trk,new")
     first, second = traces.parse(said).passes
-    assert first.met == (Met(0, "tcp", 200, 0x11, ("ct(table=5,zone=9,nat)", "nat")),)
-    assert first.ct == (Ct(9, nat="nat"),)
+    assert first.met == (MatchedFlow(0, "tcp", 200, 0x11, ("ct(table=5,zone=9,nat)", "nat")),)
+    assert first.ct == (CtAction(9, nat="nat"),)
     assert list(traces.recirculations(first.actions)) == [second.recirc_id]
     assert [(met.table, met.cookie) for met in second.met] == [(5, 0x12), (6, 0x13)]
-    assert second.ct == (Ct(9, commit=True),)
+    assert second.ct == (CtAction(9, commit=True),)
     assert any(action.startswith("hash(") for action in second.actions), "trace stops at the hash of a group"

@@ -11,20 +11,20 @@ import pytest
 from labnet import needs_root
 
 from windlass.host.linux import namespaces
-from windlass.lab.probing.dialers import Address
-from windlass.lab.probing.traffic import Flow, Traffic
+from windlass.lab.probing.dialers import SocketAddress
+from windlass.lab.probing.traffic import ProbeTraffic, Traffic
 from windlass.lab.sandbox.labs import LabError
-from windlass.lab.scenarios.objects import Outcome, Protocol
+from windlass.lab.scenarios.objects import ProbeOutcome, ProbeProtocol
 
 pytestmark = needs_root
 
 SERVER_IPS = {4: "10.7.0.20", 6: "fd07::20"}
 CLIENT_IPS = {4: "10.7.0.10", 6: "fd07::10"}
 FARAWAY_IPS = {4: "10.8.0.30", 6: "fd08::30"}
-ALL_PORTS = [(Protocol.TCP, 80), (Protocol.UDP, 53), (Protocol.SCTP, 36412)]
-PORTS = {Protocol.TCP: 80, Protocol.UDP: 53, Protocol.SCTP: 36412, Protocol.ICMP: 0}
+ALL_PORTS = [(ProbeProtocol.TCP, 80), (ProbeProtocol.UDP, 53), (ProbeProtocol.SCTP, 36412)]
+PORTS = {ProbeProtocol.TCP: 80, ProbeProtocol.UDP: 53, ProbeProtocol.SCTP: 36412, ProbeProtocol.ICMP: 0}
 
-every_protocol = pytest.mark.parametrize("protocol", list(Protocol))
+every_protocol = pytest.mark.parametrize("protocol", list(ProbeProtocol))
 both_families = pytest.mark.parametrize("version", [4, 6])
 
 
@@ -40,8 +40,8 @@ async def traffic(underlay, servers, arrivals, lab):
 @pytest.fixture
 def flow(lab):
     def make(protocol, version=4, *, to=SERVER_IPS, port=None, client="client", **more):
-        address = Address(ip_address(to[version]), PORTS[protocol] if port is None else port)
-        return Flow(lab.namespace("host", client), protocol, address, **more)
+        address = SocketAddress(ip_address(to[version]), PORTS[protocol] if port is None else port)
+        return ProbeTraffic(lab.namespace("host", client), protocol, address, **more)
 
     return make
 
@@ -73,7 +73,7 @@ def inside(lab, machine, *command):
 @both_families
 async def test_a_connection_says_who_answered_and_which_client_was_seen(traffic, flow, protocol, version):
     observation = await traffic.observe(flow(protocol, version, connections=3))
-    assert observation.outcome is Outcome.CONNECTED
+    assert observation.outcome is ProbeOutcome.CONNECTED
     assert observation.backends == {"default/web": 3}
     assert observation.client_addresses == [CLIENT_IPS[version]]
     assert {attempt.local for attempt in observation.attempts} == {CLIENT_IPS[version]}
@@ -82,9 +82,9 @@ async def test_a_connection_says_who_answered_and_which_client_was_seen(traffic,
 @every_protocol
 @both_families
 async def test_payload_comes_back_byte_for_byte(traffic, flow, protocol, version):
-    size = 1_000_000 if protocol is Protocol.TCP else 20_000
+    size = 1_000_000 if protocol is ProbeProtocol.TCP else 20_000
     (attempt,) = (await traffic.observe(flow(protocol, version, bytes=size))).attempts
-    assert (attempt.outcome, attempt.fault) == (Outcome.CONNECTED, "")
+    assert (attempt.outcome, attempt.fault) == (ProbeOutcome.CONNECTED, "")
 
 
 @every_protocol
@@ -93,39 +93,39 @@ async def test_a_machine_behind_the_router_is_reached(traffic, flow, protocol):
     assert observation.client_addresses == [FARAWAY_IPS[6]]
 
 
-@pytest.mark.parametrize("protocol", [Protocol.TCP, Protocol.UDP, Protocol.SCTP])
+@pytest.mark.parametrize("protocol", [ProbeProtocol.TCP, ProbeProtocol.UDP, ProbeProtocol.SCTP])
 @both_families
 async def test_a_closed_port_refuses_every_connection(traffic, flow, protocol, version):
     observation = await traffic.observe(flow(protocol, version, port=9, connections=10))
-    assert {attempt.outcome for attempt in observation.attempts} == {Outcome.REFUSED}
+    assert {attempt.outcome for attempt in observation.attempts} == {ProbeOutcome.REFUSED}
 
 
 async def test_a_machine_without_sctp_refuses_it(traffic, flow):
-    observation = await traffic.observe(flow(Protocol.SCTP, to={4: "10.8.0.30"}))
-    assert observation.outcome is Outcome.REFUSED
+    observation = await traffic.observe(flow(ProbeProtocol.SCTP, to={4: "10.8.0.30"}))
+    assert observation.outcome is ProbeOutcome.REFUSED
 
 
 async def test_silence_is_a_timeout_and_told_within_three_seconds(traffic, flow, lab):
     """So is a neighbour that does not exist, and a forged packet that does not arrive."""
-    flows = [flow(protocol, version, connections=5) for protocol in Protocol for version in (4, 6)]
-    flows.append(flow(Protocol.TCP, to={4: "10.7.0.99"}))
-    flows.append(flow(Protocol.UDP, source=ip_address("10.7.0.77")))
+    flows = [flow(protocol, version, connections=5) for protocol in ProbeProtocol for version in (4, 6)]
+    flows.append(flow(ProbeProtocol.TCP, to={4: "10.7.0.99"}))
+    flows.append(flow(ProbeProtocol.UDP, source=ip_address("10.7.0.77")))
     started = asyncio.get_running_loop().time()
     with dropping_everything_to(lab, "server"):
         observations = await asyncio.gather(*map(traffic.observe, flows))
     assert asyncio.get_running_loop().time() - started < 4
     outcomes = {attempt.outcome for observation in observations for attempt in observation.attempts}
-    assert outcomes == {Outcome.TIMEOUT}
+    assert outcomes == {ProbeOutcome.TIMEOUT}
 
 
 async def test_an_unreachable_that_the_router_sends_is_a_refusal(traffic, flow):
-    observation = await traffic.observe(flow(Protocol.UDP, to={4: "192.0.2.1"}))
-    assert observation.outcome is Outcome.REFUSED
+    observation = await traffic.observe(flow(ProbeProtocol.UDP, to={4: "192.0.2.1"}))
+    assert observation.outcome is ProbeOutcome.REFUSED
 
 
 async def test_no_route_at_all_is_no_outcome_but_a_fault(traffic, flow, lab):
     inside(lab, "client", "ip", "-6", "route", "del", "default")
-    (attempt,) = (await traffic.observe(flow(Protocol.TCP, 6, to=FARAWAY_IPS))).attempts
+    (attempt,) = (await traffic.observe(flow(ProbeProtocol.TCP, 6, to=FARAWAY_IPS))).attempts
     inside(lab, "client", "ip", "-6", "route", "add", "default", "via", "fd07::1")
     assert attempt.fault == "the client has no route to fd08::30"
 
@@ -141,42 +141,42 @@ async def test_a_forged_packet_is_connected_if_the_server_saw_it(traffic, flow, 
 
 
 async def test_a_server_that_has_ended_refuses_and_cuts_its_connections(traffic, flow, servers):
-    held = await traffic.hold(flow(Protocol.TCP))
+    held = await traffic.hold(flow(ProbeProtocol.TCP))
     servers.close("default/web")
-    observation = await traffic.observe(flow(Protocol.TCP))
-    assert observation.outcome is Outcome.REFUSED
+    observation = await traffic.observe(flow(ProbeProtocol.TCP))
+    assert observation.outcome is ProbeOutcome.REFUSED
     assert (await held.end()).broken
 
 
 async def test_two_servers_cannot_have_one_port(traffic, servers, lab):
     with pytest.raises(LabError, match="default/other cannot answer on TCP port 80: Address already in use"):
-        await servers.listen(lab.namespace("host", "server"), "default/other", [(Protocol.TCP, 80)])
+        await servers.listen(lab.namespace("host", "server"), "default/other", [(ProbeProtocol.TCP, 80)])
     with pytest.raises(LabError, match="SCTP port 36412"):
-        await servers.listen(lab.namespace("host", "server"), "default/other", [(Protocol.SCTP, 36412)])
+        await servers.listen(lab.namespace("host", "server"), "default/other", [(ProbeProtocol.SCTP, 36412)])
 
 
 @every_protocol
 async def test_a_held_connection_measures_its_longest_silence(traffic, flow, protocol):
     held = await traffic.hold(flow(protocol))
-    await traffic.observe(flow(Protocol.TCP, bytes=100_000))
+    await traffic.observe(flow(ProbeProtocol.TCP, bytes=100_000))
     observation = await held.end()
     assert observation.broken == ""
     assert 0 < observation.max_gap < 1
 
 
 async def test_a_rate_counts_what_was_not_answered(traffic, flow, servers):
-    rated = traffic.rate(flow(Protocol.TCP), per_second=200)
-    await traffic.observe(flow(Protocol.TCP, connections=50))
+    rated = traffic.rate(flow(ProbeProtocol.TCP), per_second=200)
+    await traffic.observe(flow(ProbeProtocol.TCP, connections=50))
     good = len((await rated.end()).attempts)
     assert good
     servers.close("default/web")
-    refused = traffic.rate(flow(Protocol.TCP), per_second=200)
-    await traffic.observe(flow(Protocol.TCP, connections=50))
+    refused = traffic.rate(flow(ProbeProtocol.TCP), per_second=200)
+    await traffic.observe(flow(ProbeProtocol.TCP, connections=50))
     observation = await refused.end()
     assert observation.failures == len(observation.attempts) > 0
 
 
 async def test_a_thousand_connections_side_by_side_all_connect(traffic, flow):
-    flows = [flow(protocol, version, connections=125) for protocol in Protocol for version in (4, 6)]
+    flows = [flow(protocol, version, connections=125) for protocol in ProbeProtocol for version in (4, 6)]
     observations = await asyncio.gather(*map(traffic.observe, flows))
-    assert {observation.outcome for observation in observations} == {Outcome.CONNECTED}
+    assert {observation.outcome for observation in observations} == {ProbeOutcome.CONNECTED}

@@ -37,15 +37,15 @@ def test_it_can_be_read(name):
 def test_every_traffic_mode_is_tried_also_with_windows_nodes():
     tried = set()
     for name in FOUND:
-        for _, world in read(name).worlds():
-            systems = {node.metadata.labels.get("kubernetes.io/os", "linux") for node in world.nodes.values()}
-            tried |= {(world.traffic_mode, system) for system in systems}
+        for _, desired in read(name).states():
+            systems = {node.metadata.labels.get("kubernetes.io/os", "linux") for node in desired.nodes.values()}
+            tried |= {(desired.traffic_mode, system) for system in systems}
     assert tried == {(mode, system) for mode in TrafficMode for system in ("linux", "windows")}
 
 
 def test_the_scenario_of_the_bar_is_of_its_size():
-    *_, (_, world) = read("speed").worlds()
-    assert (len(world.nodes), len(world.pods)) == (3, 12)
+    *_, (_, desired) = read("speed").states()
+    assert (len(desired.nodes), len(desired.pods)) == (3, 12)
     assert sum(len(step.probes) for step in read("speed").steps) == 100
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from windlass.lab.tracing.megaflows import Ends
-from windlass.lab.tracing.traces import Ct, Pass
+from windlass.lab.tracing.traces import CtAction, Pass
 from windlass.pipeline.layout import POD_ZONE, SNAT_ZONE
 
 ZONES = {POD_ZONE: "connections", SNAT_ZONE: "sources"}
@@ -28,7 +28,7 @@ def effects(passes: Sequence[Pass], place: int, known_ports: Iterable[int]) -> I
         yield "DROPPED"
 
 
-def _ct(ct: Ct, this: Pass, following: Pass | None, known_ports: frozenset[int]) -> Iterator[str]:
+def _ct(ct: CtAction, this: Pass, following: Pass | None, known_ports: frozenset[int]) -> Iterator[str]:
     zone = f"ct {ct.zone}"
     if ct.commit and not ct.nat:
         yield f"{zone}: remembered"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from windlass.cli.render import state_of
 from windlass.lab.scenarios import scenario_files
-from windlass.lab.scenarios.desired_states import World
+from windlass.lab.scenarios.desired_states import DesiredState
 from windlass.model.nodes import NodeState, Ports
 from windlass.openflow.flows import Group
 from windlass.pipeline.symbols import actions_symbols, flow_symbols
@@ -42,9 +42,9 @@ def bucket_in_words(scenario: Path, node: str, group: int, number: int) -> tuple
     return f"group {group} bucket {number} -> {actions_symbols(bucket.actions)}", found.why
 
 
-def last_world(scenario: Path) -> World:
-    *_, (_, world) = scenario_files.find_one(scenario).read().worlds()
-    return world
+def last_world(scenario: Path) -> DesiredState:
+    *_, (_, desired) = scenario_files.find_one(scenario).read().states()
+    return desired
 
 
 @cache

@@ -9,7 +9,7 @@ from case_pages import marks
 from case_pages.marks import Case
 from case_pages.texts import costs
 from case_pages.travels import Travelled
-from windlass.lab.tracing.journeys import Way
+from windlass.lab.tracing.journeys import PacketPath
 from windlass.lab.tracing.megaflows import Phase
 
 _TABLE = re.compile(r"(<!-- index -->\n).*?(<!-- end of index -->)", re.DOTALL)
@@ -45,13 +45,13 @@ def anchor(heading: str) -> str:
 def _row(name: str, page: str, found: Mapping[Case, Travelled]) -> str:
     rows = []
     for title, heading, case in sections(page):
-        ways = found[case].journey.ways
+        ways = found[case].journey.paths
         following = _cost(ways[Phase.ESTABLISHED]) if Phase.ESTABLISHED in ways else ""
         link = f"[{title}: {heading}]({name}#{anchor(heading)})"
         rows.append(f"| {link} | `{case.scenario}`, `{case.probe}` | {_cost(ways[Phase.FIRST])} | {following} |")
     return "\n".join(rows)
 
 
-def _cost(way: Way) -> str:
+def _cost(way: PacketPath) -> str:
     passes, ct = costs(way)
     return f"{passes} passes, {ct} ct"

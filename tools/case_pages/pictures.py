@@ -12,8 +12,8 @@ from html import escape
 
 from case_pages.effects import between, effects, end
 from case_pages.travels import Travelled
-from windlass.lab.scenarios.objects import Node
-from windlass.lab.tracing.journeys import Hop, Place, Visit, Way
+from windlass.lab.scenarios.objects import LabNode
+from windlass.lab.tracing.journeys import Hop, PacketPath, PathPoint, SwitchVisit
 from windlass.lab.tracing.megaflows import Phase
 from windlass.pipeline.layout import LAYOUT
 
@@ -32,19 +32,19 @@ STYLE = (
 
 @dataclass(slots=True)
 class _Drawing:
-    lanes: Sequence[Place]
+    lanes: Sequence[PathPoint]
     known_ports: frozenset[int]
     parts: list[str] = field(default_factory=list)
     y: int = 74
 
-    def x(self, place: Place) -> int:
+    def x(self, place: PathPoint) -> int:
         return MARGIN + LANE * self.lanes.index(place)
 
     def text(self, x: int, y: int, words: str, kind: str = "", anchor: str = "start") -> None:
         shape = f' class="{kind}"' if kind else ""
         self.parts.append(f'<text x="{x}" y="{y}"{shape} text-anchor="{anchor}">{escape(words)}</text>')
 
-    def box(self, place: Place, lines: Sequence[tuple[str, str]], colour: str) -> None:
+    def box(self, place: PathPoint, lines: Sequence[tuple[str, str]], colour: str) -> None:
         """Lines of text, each with its kind."""
         height = LINE * len(lines) + 10
         width = min(BOX, 18 + round(LETTER * max(len(words) for words, _ in lines)))
@@ -75,7 +75,7 @@ class _Drawing:
 
 def picture(travelled: Travelled) -> str:
     journey = travelled.journey
-    ways = [journey.ways[phase] for phase in TITLES if phase in journey.ways]
+    ways = [journey.paths[phase] for phase in TITLES if phase in journey.paths]
     lanes = _lanes(ways)
     drawing = _Drawing(lanes, known_ports(travelled))
     for way in ways:
@@ -97,7 +97,7 @@ def summary(travelled: Travelled) -> str:
     """The picture in a sentence, for who cannot see it."""
     sentences = []
     for phase, title in (("request", Phase.FIRST), ("reply", Phase.REPLY)):
-        way = travelled.journey.ways.get(title)
+        way = travelled.journey.paths.get(title)
         if way:
             places = [way.hops[0].sender, *(hop.receiver for hop in way.hops)]
             sentences.append(f"{phase}: {', '.join(_name(place) for place in places)}")
@@ -106,14 +106,14 @@ def summary(travelled: Travelled) -> str:
 
 def known_ports(travelled: Travelled) -> frozenset[int]:
     """Those that manifests name: of Services, NodePorts and containers."""
-    world = travelled.world
-    ports = {port.container_port for pod in world.pods.values() for port in pod.ports}
-    for service in world.services.values():
+    desired = travelled.desired
+    ports = {port.container_port for pod in desired.pods.values() for port in pod.ports}
+    for service in desired.services.values():
         ports |= {number for port in service.spec.ports for number in (port.port, port.node_port) if number}
     return frozenset(ports)
 
 
-def pass_lines(visit: Visit, ports: Iterable[int], kind: str) -> Iterator[tuple[str, str]]:
+def pass_lines(visit: SwitchVisit, ports: Iterable[int], kind: str) -> Iterator[tuple[str, str]]:
     """A visit as text: per pass its tables, then what it did, and as `kind` what is another now."""
     for number, this in enumerate(visit.passes):
         tables = [LAYOUT.tables[met.table].name for met in this.met if not met.outer]
@@ -127,7 +127,7 @@ def pass_lines(visit: Visit, ports: Iterable[int], kind: str) -> Iterator[tuple[
 # Details ----------------------------------------------------------------------------------------------------------
 
 
-def _lanes(ways: Iterable[Way]) -> list[Place]:
+def _lanes(ways: Iterable[PacketPath]) -> list[PathPoint]:
     """In the order in which the packet comes to them; a Node's host and switch side by side."""
     met = list(dict.fromkeys(place for way in ways for hop in way.hops for place in (hop.sender, hop.receiver)))
     nodes = dict.fromkeys(place.name for place in met if place.kind in {"host", "switch"})
@@ -137,15 +137,15 @@ def _lanes(ways: Iterable[Way]) -> list[Place]:
     return list(dict.fromkeys(one for place in met for one in beside.get(place.name, [place])))
 
 
-def _draw(drawing: _Drawing, way: Way, travelled: Travelled) -> None:
+def _draw(drawing: _Drawing, way: PacketPath, travelled: Travelled) -> None:
     drawing.text(14, drawing.y + 12, TITLES[way.phase], "name")
     drawing.y += 20
     colour = COLOURS[way.phase]
     before: Hop | None = None
     for step in way.steps:
-        if isinstance(step, Visit):
+        if isinstance(step, SwitchVisit):
             drawing.box(
-                Place("switch", step.node), list(pass_lines(step, drawing.known_ports, way.phase.value)), colour
+                PathPoint("switch", step.node), list(pass_lines(step, drawing.known_ports, way.phase.value)), colour
             )
             continue
         if notes := list(_host_notes(before, step, travelled)):
@@ -189,7 +189,7 @@ def _heads(drawing: _Drawing, travelled: Travelled, height: int) -> Iterator[str
         yield f'<text x="{x}" y="46" class="pale" text-anchor="middle">{escape(_address(place, travelled))}</text>'
 
 
-def _name(place: Place) -> str:
+def _name(place: PathPoint) -> str:
     match place.kind:
         case "pod":
             return f"Pod {place.name.partition('/')[2]}"
@@ -203,15 +203,15 @@ def _name(place: Place) -> str:
             return "the wire"
 
 
-def _address(place: Place, travelled: Travelled) -> str:
+def _address(place: PathPoint, travelled: Travelled) -> str:
     match place.kind:
         case "pod":
             return travelled.addresses[place.name]
         case "host":
-            node: Node = travelled.world.nodes[place.name]
+            node: LabNode = travelled.desired.nodes[place.name]
             return ", ".join(map(str, (*node.addresses.values(), *node.other_addresses)))
         case "externalHost":
-            return ", ".join(map(str, travelled.world.hosts[place.name].addresses))
+            return ", ".join(map(str, travelled.desired.hosts[place.name].addresses))
         case _:
             return "br-int" if place.kind == "switch" else ""
 

@@ -9,9 +9,9 @@ from case_pages.flow_words import bucket_in_words, in_words, rendered
 from case_pages.marks import Case
 from case_pages.pictures import summary
 from case_pages.travels import Travelled
-from windlass.lab.tracing.journeys import Visit, Way
+from windlass.lab.tracing.journeys import PacketPath, SwitchVisit
 from windlass.lab.tracing.megaflows import Phase
-from windlass.lab.tracing.traces import Met
+from windlass.lab.tracing.traces import MatchedFlow
 
 _PACKETS = {Phase.FIRST: "Request", Phase.REPLY: "Reply"}
 _INTERFACES = {"windlass-gw0": "the gateway", "br-int": "the bridge interface", "eth0": "the uplink"}
@@ -24,7 +24,7 @@ class StaleTraceError(Exception):
 def text(root: Path, case: Case, travelled: Travelled) -> str:
     lines = [f"![{summary(travelled)}](pictures/{case.picture})", "", _origin(case, travelled)]
     for phase, title in _PACKETS.items():
-        way = travelled.journey.ways.get(phase)
+        way = travelled.journey.paths.get(phase)
         for visit in way.visits if way else ():
             lines += ["", f"**{title}, from {_entry(visit)}, on {visit.node}**", "", "```text"]
             lines += _flows(root, case, travelled, visit)
@@ -32,14 +32,14 @@ def text(root: Path, case: Case, travelled: Travelled) -> str:
     return "\n".join(lines)
 
 
-def costs(way: Way) -> tuple[int, int]:
+def costs(way: PacketPath) -> tuple[int, int]:
     """Passes and ct actions where the packet enters."""
     entry = way.visits[0]
     return len(entry.passes), entry.ct
 
 
 def _origin(case: Case, travelled: Travelled) -> str:
-    ways = travelled.journey.ways
+    ways = travelled.journey.paths
     passes, ct = costs(ways[Phase.FIRST])
     node = ways[Phase.FIRST].visits[0].node
     cost = f"The first packet takes {_count(passes, 'pass', 'passes')} and {_count(ct, 'ct action', 'ct actions')}"
@@ -51,7 +51,7 @@ def _origin(case: Case, travelled: Travelled) -> str:
     return f"{cost} Probe `{case.probe}` of `{case.scenario}/{case.step}`."
 
 
-def _flows(root: Path, case: Case, travelled: Travelled, visit: Visit) -> Iterator[str]:
+def _flows(root: Path, case: Case, travelled: Travelled, visit: SwitchVisit) -> Iterator[str]:
     for number, this in enumerate(visit.passes):
         if number:
             yield ""
@@ -62,7 +62,7 @@ def _flows(root: Path, case: Case, travelled: Travelled, visit: Visit) -> Iterat
             yield from (f"# {why}", words)
 
 
-def _met(root: Path, case: Case, travelled: Travelled, visit: Visit, met: Met) -> Iterator[str]:
+def _met(root: Path, case: Case, travelled: Travelled, visit: SwitchVisit, met: MatchedFlow) -> Iterator[str]:
     known = travelled.journey.known[visit.node].get(met.cookie or 0)
     if known is None:
         raise StaleTraceError(f"{case.probe}: table {met.table} on {visit.node} met no flow of the agent's: {met}")
@@ -73,7 +73,7 @@ def _met(root: Path, case: Case, travelled: Travelled, visit: Visit, met: Met) -
     yield words
 
 
-def _entry(visit: Visit) -> str:
+def _entry(visit: SwitchVisit) -> str:
     if visit.interface.startswith("pod/"):
         return f"Pod {visit.interface.removeprefix('pod/')}"
     return _INTERFACES[visit.interface]

@@ -15,8 +15,8 @@ from windlass.cli.render import state_of
 from windlass.lab.orchestration.agents import Agents, Programs
 from windlass.lab.runner import runs
 from windlass.lab.scenarios import scenario_files
-from windlass.lab.scenarios.desired_states import World
-from windlass.lab.scenarios.objects import KubernetesObject, Pod
+from windlass.lab.scenarios.desired_states import DesiredState
+from windlass.lab.scenarios.objects import KubernetesObject, LabPod
 from windlass.lab.scenarios.scenario_files import Scenario
 from windlass.lab.tracing import journeys
 from windlass.lab.tracing.journeys import Journey
@@ -25,7 +25,7 @@ from windlass.lab.tracing.journeys import Journey
 @dataclass(frozen=True, slots=True)
 class Travelled:
     journey: Journey
-    world: World
+    desired: DesiredState
     addresses: Mapping[str, str]  # the first of each Pod
 
 
@@ -46,29 +46,29 @@ async def _travel(folder: Path, cases: Iterable[Case]) -> dict[Case, Travelled]:
     probes = {(step.name, probe.name): probe for step in scenario.steps for probe in step.probes}
     found: dict[Case, Travelled] = {}
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, world in scenario.worlds():
-            await cluster.reach(world, step.actions)
+        for step, desired in scenario.states():
+            await cluster.reach(desired, step.actions)
         addresses = {key: str(own[0]) for key, own in cluster.addresses.items()}
         for case in cases:
             journey = await journeys.follow(cluster, probes[case.step, case.probe])
-            found[case] = Travelled(journey, cluster.world, addresses)
+            found[case] = Travelled(journey, cluster.desired, addresses)
     return found
 
 
 def pinned(scenario: Scenario) -> Scenario:
     """With the addresses of all Pods as `windlass render` has them; else the order in which they start decides."""
-    *_, (_, world) = scenario.worlds()
+    *_, (_, desired) = scenario.states()
     addresses = {
         pod.key: [{"ip": str(address)} for address in pod.addresses]
-        for node in world.nodes
-        for pod in state_of(world, node).pods.values()
+        for node in desired.nodes
+        for pod in state_of(desired, node).pods.values()
     }
 
     def fixed(one: KubernetesObject) -> KubernetesObject:
-        if not isinstance(one.view, Pod) or one.key not in addresses:
+        if not isinstance(one.view, LabPod) or one.key not in addresses:
             return one
         raw = {**one.raw, "status": {"podIPs": addresses[one.key]}}
-        return dataclasses.replace(one, raw=raw, view=msgspec.convert(raw, Pod))
+        return dataclasses.replace(one, raw=raw, view=msgspec.convert(raw, LabPod))
 
     steps = (dataclasses.replace(step, objects=tuple(map(fixed, step.objects))) for step in scenario.steps)
     return dataclasses.replace(scenario, steps=tuple(steps))

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 from windlass.bench.reports import Figure, Report, figure, this_machine
 from windlass.host.linux import namespaces
 from windlass.lab.orchestration.agents import Agents, Programs
-from windlass.lab.orchestration.clusters import Cluster
+from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.scenarios import scenario_files
-from windlass.lab.scenarios.directives import Source
+from windlass.lab.scenarios.directives import ProbeSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,16 +51,16 @@ async def _run(say: Callable[[str], None]) -> Report:
         (Path(folder) / "node.yaml").write_text(NODE)
         scenario = scenario_files.find_one(Path(folder)).read()
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, world in scenario.worlds():
-            await cluster.reach(world, step.actions)
+        for step, desired in scenario.states():
+            await cluster.reach(desired, step.actions)
         say(f"attaching and detaching a Pod {ROUNDS} times by each plugin")
         # In a thread: the lab's own event loop must not wait while its Node is measured.
         figures = await asyncio.to_thread(_measure, cluster)
     return Report("cni", this_machine(), tuple(figures))
 
 
-def _measure(cluster: Cluster) -> list[Figure]:
-    node = cluster.namespace_of(Source(node="bench"))
+def _measure(cluster: RunningCluster) -> list[Figure]:
+    node = cluster.namespace_of(ProbeSource(node="bench"))
     socket = cluster.lab.node_folder("bench") / "run" / "cni.sock"
     ours = {"type": "windlass-cni", "agentSocket": str(socket)}
     addresses = {

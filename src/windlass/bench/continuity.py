@@ -28,13 +28,13 @@ from windlass.bench.loads import Frontend, Plan, Server, prefer
 from windlass.bench.reports import Figure, Report, this_machine
 from windlass.bench.tallies import Failure, Tally
 from windlass.lab.orchestration.agents import Agents, Programs
-from windlass.lab.orchestration.clusters import Cluster
+from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.runner import runs
-from windlass.lab.runner.rounds import Rounds
+from windlass.lab.runner.probes import ProbeRunner
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.processes import program
-from windlass.lab.scenarios.directives import Action, ActionSpec, Source
-from windlass.lab.scenarios.objects import KubernetesObject, Metadata
+from windlass.lab.scenarios.directives import Action, ActionSpec, ProbeSource
+from windlass.lab.scenarios.objects import KubernetesObject, LabMetadata
 from windlass.lab.scenarios.scenario_files import Step
 
 PER_SECOND = 200  # new connections to each frontend
@@ -52,7 +52,7 @@ CLUSTER_IP, NODE_PORT = "cluster-ip", "node-port"
 BOTH = (CLUSTER_IP, NODE_PORT)
 Say = Callable[[str], None]
 
-_KILL = Action(Metadata("kill"), ActionSpec(kill_agent=objects.NODE))
+_KILL = Action(LabMetadata("kill"), ActionSpec(kill_agent=objects.NODE))
 
 
 def run(say: Say = print) -> Report:
@@ -64,9 +64,9 @@ def run(say: Say = print) -> Report:
 
 async def _run(say: Say) -> Report:
     scenario = objects.scenario()
-    ((step, world),) = scenario.worlds()
+    ((step, desired),) = scenario.states()
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        await cluster.reach(world, step.actions)
+        await cluster.reach(desired, step.actions)
         async with loading(_plan(cluster), cluster.lab.folder) as load:
             _prefer(cluster)
             await _warm_up(cluster, step)
@@ -74,18 +74,18 @@ async def _run(say: Say) -> Report:
     return Report("continuity", this_machine(), (*figures, *summary(figures)))
 
 
-def _prefer(cluster: Cluster) -> None:
+def _prefer(cluster: RunningCluster) -> None:
     """The switches go before all else that runs here: a datapath in a kernel would not wait for its turn either."""
-    for node in cluster.world.nodes:
+    for node in cluster.desired.nodes:
         pid = (cluster.lab.node_folder(node) / "ovs" / "ovs-vswitchd.pid").read_text().strip()
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with suppress(ProcessLookupError):  # one that just ended
                 prefer(int(thread.name))
 
 
-async def _warm_up(cluster: Cluster, step: Step) -> None:
+async def _warm_up(cluster: RunningCluster, step: Step) -> None:
     """By probes that wait longer than the load does: the first packets of a tunnel wait for its neighbours."""
-    for verdict in await Rounds(cluster).send(step):
+    for verdict in await ProbeRunner(cluster).send(step):
         if not verdict.passed:
             raise LabError(f"before anything was done, {verdict.probe}: {'; '.join(verdict.reasons)}")
 
@@ -170,7 +170,7 @@ def _figure(name: str, value: float, unit: str, floor: float | None = None) -> F
 
 @dataclass(slots=True)
 class Bench:
-    cluster: Cluster
+    cluster: RunningCluster
     load: LoadProcess
     say: Say
     events: list[tuple[float, str]] = field(default_factory=list)
@@ -221,7 +221,7 @@ class Bench:
         deadline = time.monotonic() + SECONDS_TO_CONVERGE
         while True:
             try:
-                return await self.cluster.reach(self.cluster.world, actions)
+                return await self.cluster.reach(self.cluster.desired, actions)
             except LabError:
                 if time.monotonic() > deadline:
                     raise
@@ -261,7 +261,7 @@ class Bench:
 
     async def _apply(self, what: str, changed: KubernetesObject) -> None:
         self._note(what)
-        await self.cluster.reach(self.cluster.world.after([changed], [], []), ())
+        await self.cluster.reach(self.cluster.desired.after([changed], [], []), ())
         self._note(f"converged: {what}")
 
     def _note(self, what: str) -> float:
@@ -278,7 +278,7 @@ async def _paced() -> AsyncIterator[None]:
         yield
 
 
-def _cpu_seconds(cluster: Cluster) -> float:
+def _cpu_seconds(cluster: RunningCluster) -> float:
     """What the agent has used since its start."""
     configuration = f"{cluster.lab.node_folder(objects.NODE)}/windlass.yaml".encode()
     for process in Path("/proc").glob("[0-9]*"):
@@ -289,7 +289,7 @@ def _cpu_seconds(cluster: Cluster) -> float:
     return 0.0
 
 
-async def _flow_count(cluster: Cluster) -> int:
+async def _flow_count(cluster: RunningCluster) -> int:
     bridge = f"unix:{cluster.lab.node_folder(objects.NODE)}/ovs/br-int.mgmt"
     process = await asyncio.create_subprocess_exec(
         *(program("ovs-ofctl"), "-O", "OpenFlow15", "dump-aggregate", bridge), stdout=asyncio.subprocess.PIPE
@@ -299,11 +299,11 @@ async def _flow_count(cluster: Cluster) -> int:
     return int(found[1]) if found else 0
 
 
-def _plan(cluster: Cluster) -> Plan:
+def _plan(cluster: RunningCluster) -> Plan:
     inside, outside = (cluster.namespace_of(source) for source in (objects.INSIDE, objects.OUTSIDE))
     return Plan(
         servers=tuple(
-            Server(name, cluster.namespace_of(Source(pod=f"default/{name}")), objects.TARGET_PORT)
+            Server(name, cluster.namespace_of(ProbeSource(pod=f"default/{name}")), objects.TARGET_PORT)
             for name in objects.SERVERS
         ),
         frontends=(

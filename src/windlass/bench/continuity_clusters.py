@@ -12,12 +12,12 @@ import msgspec
 from windlass.bench import service_states
 from windlass.files import write
 from windlass.lab.scenarios import scenario_files
-from windlass.lab.scenarios.directives import Source
+from windlass.lab.scenarios.directives import ProbeSource
 from windlass.lab.scenarios.objects import KUBERNETES_KINDS, KubernetesObject
 from windlass.lab.scenarios.scenario_files import Scenario
 
 NODE, NODE_IP = "node-1", "10.176.25.11"  # whose agent is killed, and whose NodePort is asked
-INSIDE, OUTSIDE = Source(pod="default/client"), Source(external_host="client")
+INSIDE, OUTSIDE = ProbeSource(pod="default/client"), ProbeSource(external_host="client")
 CLUSTER_IP, PORT, NODE_PORT, TARGET_PORT = "10.111.0.10", 80, 30080, 8080
 SERVERS = ("web-1", "web-2")  # on the client's Node, and on another
 FILLERS_ENDPOINTS = 10  # of each Service that only is there
@@ -112,7 +112,7 @@ def scenario() -> Scenario:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "cluster.yaml"
         file.write_text(_CLUSTER)
-        read = scenario_files.Found("continuity", (file,)).read()
+        read = scenario_files.ScenarioFiles("continuity", (file,)).read()
     (step,) = read.steps
     return replace(read, steps=(replace(step, objects=(*step.objects, service(AT_FIRST), endpoint_slice(SERVERS))),))
 

@@ -18,15 +18,15 @@ from pathlib import Path
 
 from windlass.bench.reports import Figure, Report, figure, this_machine
 from windlass.lab.orchestration.agents import Agents, Programs
-from windlass.lab.orchestration.clusters import Cluster
-from windlass.lab.probing.dialers import Address
+from windlass.lab.orchestration.clusters import RunningCluster
+from windlass.lab.probing.dialers import SocketAddress
 from windlass.lab.probing.packets import TCP
-from windlass.lab.probing.traffic import Flow, Traffic
+from windlass.lab.probing.traffic import ProbeTraffic, Traffic
 from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.scenarios import scenario_files, targets
 from windlass.lab.scenarios.directives import Probe
-from windlass.lab.scenarios.objects import Outcome
+from windlass.lab.scenarios.objects import ProbeOutcome
 from windlass.lab.scenarios.scenario_files import Scenario
 from windlass.lab.tracing import journeys
 from windlass.lab.tracing.journeys import Journey
@@ -70,7 +70,7 @@ class Case:
 
     @property
     def manifest(self) -> str:
-        outcome = Outcome.CONNECTED if self.answered else Outcome.TIMEOUT
+        outcome = ProbeOutcome.CONNECTED if self.answered else ProbeOutcome.TIMEOUT
         return (
             f"apiVersion: windlass.dev/v1alpha1\nkind: Probe\nmetadata: {{name: {self.name}}}\n"
             f"spec: {{from: {{{self.source}}}, to: {{{self.target}}}, expect: {{outcome: {outcome.value}}}}}\n"
@@ -153,8 +153,8 @@ async def _run(say: Callable[[str], None]) -> list[Figure]:
     followed: dict[str, Journey] = {}
     figures: list[Figure] = []
     async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, world in scenario.worlds():
-            await cluster.reach(world, step.actions)
+        for step, desired in scenario.states():
+            await cluster.reach(desired, step.actions)
         for case in CASES:
             say(f"{case.name}: one connection followed, {CONNECTIONS} made")
             followed[case.name] = await journeys.follow(cluster, probes[case.name])
@@ -183,10 +183,10 @@ def _figures(case: Case, followed: Mapping[str, Journey]) -> Iterator[Figure]:
 def _costs(journey: Journey) -> dict[str, int]:
     costs: dict[str, int] = {}
     for phase in (Phase.FIRST, Phase.ESTABLISHED):
-        if phase in journey.ways:
-            entry = journey.ways[phase].visits[0]
+        if phase in journey.paths:
+            entry = journey.paths[phase].visits[0]
             costs |= {f"{phase.value}-passes": len(entry.passes), f"{phase.value}-ct": entry.ct}
-    round_trip = [journey.ways[phase] for phase in (Phase.ESTABLISHED, Phase.REPLY) if phase in journey.ways]
+    round_trip = [journey.paths[phase] for phase in (Phase.ESTABLISHED, Phase.REPLY) if phase in journey.paths]
     if round_trip:
         visits = [visit for way in round_trip for visit in way.visits]
         costs["round-trip-passes"] = sum(len(visit.passes) for visit in visits)
@@ -197,22 +197,24 @@ def _costs(journey: Journey) -> dict[str, int]:
 # ---- what many connections cost
 
 
-async def _megaflows(case: Case, cluster: Cluster, probe: Probe) -> Figure:
+async def _megaflows(case: Case, cluster: RunningCluster, probe: Probe) -> Figure:
     """Those that this case alone makes, on the Node where its packets enter."""
-    await journeys.forget(cluster, NODE)
+    await journeys.flush_megaflows(cluster, NODE)
     counts = []
     for _ in range(2):
         await _connect(case, cluster, probe, CONNECTIONS // 2)
         # Only those of connections: Pods and hosts talk to their neighbours at any time, through tunnels as well.
-        counts.append(sum(flow.protocol == TCP for flow in await journeys.remembered(cluster, NODE)))
+        counts.append(sum(flow.protocol == TCP for flow in await journeys.cached_megaflows(cluster, NODE)))
     return figure(f"{case.name}-megaflows-per-{CONNECTIONS}-connections", counts[1], "megaflows", counts[0])
 
 
-async def _connect(case: Case, cluster: Cluster, probe: Probe, connections: int) -> None:
-    to = targets.resolve(probe, cluster.world, cluster.addresses)
-    flow = Flow(cluster.namespace_of(probe.spec.source), probe.spec.protocol, Address(to.address, to.port), connections)
+async def _connect(case: Case, cluster: RunningCluster, probe: Probe, connections: int) -> None:
+    to = targets.resolve(probe, cluster.desired, cluster.addresses)
+    flow = ProbeTraffic(
+        cluster.namespace_of(probe.spec.source), probe.spec.protocol, SocketAddress(to.address, to.port), connections
+    )
     seen = await Traffic(cluster.arrivals).observe(flow)
-    failed = [attempt for attempt in seen.attempts if attempt.outcome is not Outcome.CONNECTED]
+    failed = [attempt for attempt in seen.attempts if attempt.outcome is not ProbeOutcome.CONNECTED]
     if failed:
         raise LabError(
             f"{case.name}: {len(failed)} of {connections} connections failed, so there is nothing to count; "

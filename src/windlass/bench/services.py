@@ -115,7 +115,7 @@ async def _changes(say: Callable[[str], None], services: int) -> Changes:
         await asyncio.to_thread(underlay.create)
         namespace = await asyncio.to_thread(underlay.plug, machine)
         folder = lab.node_folder(states.NODE)
-        switch = ovs.Switch(states.NODE, namespace, folder / "ovs")
+        switch = ovs.SwitchProcesses(states.NODE, namespace, folder / "ovs")
         config = Config(
             node_name=states.NODE,
             datapath_type=DatapathType(ovs.datapath_type()),

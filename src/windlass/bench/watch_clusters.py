@@ -105,7 +105,7 @@ async def standing(lab: Lab) -> AsyncIterator[tuple[Server, Agent]]:
     plane_namespace = await asyncio.to_thread(underlay.plug, CONTROL_PLANE)
     node_namespace = await asyncio.to_thread(underlay.plug, NODE)
     plane = ControlPlane(plane_namespace, lab.folder / "control-plane", [one.ip for one in ADDRESSES])
-    switch = ovs.Switch(states.NODE, node_namespace, lab.node_folder(states.NODE) / "ovs")
+    switch = ovs.SwitchProcesses(states.NODE, node_namespace, lab.node_folder(states.NODE) / "ovs")
     try:
         await plane.start()
         await switch.start()
@@ -129,7 +129,7 @@ async def _make_node(server: Server) -> None:
 
 
 @asynccontextmanager
-async def _agent(lab: Lab, plane: ControlPlane, namespace: str, switch: ovs.Switch) -> AsyncIterator[Agent]:
+async def _agent(lab: Lab, plane: ControlPlane, namespace: str, switch: ovs.SwitchProcesses) -> AsyncIterator[Agent]:
     folder = lab.node_folder(states.NODE)
     config = {
         "nodeName": states.NODE,

@@ -16,7 +16,7 @@ from windlass.lab.control.api_servers import RealAPIServer
 from windlass.lab.control.publishers import ManifestFolder
 from windlass.lab.fuzz import features
 from windlass.lab.fuzz import runs as fuzz_runs
-from windlass.lab.fuzz.random_scenarios import script
+from windlass.lab.fuzz.random_scenarios import random_scenario
 from windlass.lab.kubelets.clusters import Shape
 from windlass.lab.runner import persistent_labs, runs
 from windlass.lab.sandbox.labs import LabError
@@ -117,7 +117,7 @@ def fuzz(
         chosen = features.without(without)
     except features.UnknownFeatureError as error:
         raise click.UsageError(str(error)) from error
-    made = (script(number, chosen) for number in range(seed, seed + count))
+    made = (random_scenario(number, chosen) for number in range(seed, seed + count))
     if not write:
         sys.exit(fuzz_runs.run(made, keep=keep, jobs=jobs, json_file=json_file))
     for one in made:

@@ -20,7 +20,7 @@ from windlass.host.protocol import Uplink
 from windlass.lab.control import manifests
 from windlass.lab.scenarios import objects as scenario_objects
 from windlass.lab.scenarios import scenario_files
-from windlass.lab.scenarios.desired_states import World, pod_addresses
+from windlass.lab.scenarios.desired_states import DesiredState, pod_addresses
 from windlass.lab.scenarios.segments import machine_of_node
 from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import AttachedPod, NodeState, OperatingSystem
@@ -78,7 +78,7 @@ def render(path: Path, node: str, form: str, why: bool) -> None:
         click.echo(line)
 
 
-def state_of(world: World, name: str, facts: NodeFacts | None = None) -> NodeState:
+def state_of(world: DesiredState, name: str, facts: NodeFacts | None = None) -> NodeState:
     """The state that the agent of this Node comes to. Without facts, the Node's are as `facts_of` assumes them."""
     facts = facts or facts_of(world, name)
     config = parse(msgspec.json.encode(world.configuration), "ConfigMap kube-system/windlass-config")
@@ -87,7 +87,7 @@ def state_of(world: World, name: str, facts: NodeFacts | None = None) -> NodeSta
     return replace(state, services=dict(sorted(state.services.items())))  # in an order that a reader can follow
 
 
-def facts_of(world: World, name: str) -> NodeFacts:
+def facts_of(world: DesiredState, name: str) -> NodeFacts:
     """What manifests do not say about a Node: its NICs are as in the lab, its Pods are attached in order."""
     if name not in world.nodes:
         raise NotUsable(f"there is no Node {name}; there: {', '.join(sorted(world.nodes)) or 'none'}")
@@ -97,7 +97,7 @@ def facts_of(world: World, name: str) -> NodeFacts:
     return NodeFacts(adapter, held, {pod.container_id: pod for pod in _pods(world, name, _pod_addresses(world))})
 
 
-def _cluster(world: World, name: str, addresses: PodAddresses) -> Cluster:
+def _cluster(world: DesiredState, name: str, addresses: PodAddresses) -> Cluster:
     """As the agent reads it, with EndpointSlices of Services that have none in the manifests."""
     found = list(manifests.render(world, pod_addresses(world, addresses)))
     decoded = list(filter(None, map(decode, found)))
@@ -111,12 +111,12 @@ def _cluster(world: World, name: str, addresses: PodAddresses) -> Cluster:
     )
 
 
-def world_of(path: Path) -> World:
-    *_, (_, world) = scenario_files.find_one(path).read().worlds()
+def world_of(path: Path) -> DesiredState:
+    *_, (_, world) = scenario_files.find_one(path).read().states()
     return world
 
 
-def _pods(world: World, node: str, addresses: PodAddresses) -> Iterator[AttachedPod]:
+def _pods(world: DesiredState, node: str, addresses: PodAddresses) -> Iterator[AttachedPod]:
     """The Pods of this Node, on ports in the order in which they are written."""
     pods = [pod for key, pod in world.pods.items() if key in addresses and pod.spec.node_name == node]
     for number, pod in zip(POD_NUMBERS, pods, strict=False):
@@ -131,14 +131,14 @@ def _pods(world: World, node: str, addresses: PodAddresses) -> Iterator[Attached
         )
 
 
-def _pod_addresses(world: World) -> PodAddresses:
+def _pod_addresses(world: DesiredState) -> PodAddresses:
     """Those that Pods ask for; each other Pod gets the next free ones of its Node."""
     pods = [pod for pod in world.pods.values() if pod.spec.node_name in world.nodes and not pod.spec.host_network]
     taken = {address for pod in pods for address in pod.fixed_addresses}
     return {pod.key: pod.fixed_addresses or tuple(_next_free(world.nodes[pod.spec.node_name], taken)) for pod in pods}
 
 
-def _next_free(node: scenario_objects.Node, taken: set[IPAddress]) -> Iterator[IPAddress]:
+def _next_free(node: scenario_objects.LabNode, taken: set[IPAddress]) -> Iterator[IPAddress]:
     is_windows = node.metadata.labels.get(OS_LABEL) == OperatingSystem.WINDOWS.value
     usable = DATAPATHS[OperatingSystem.WINDOWS if is_windows else OperatingSystem.LINUX].families
     for family in (family for family in Family if family in node.addresses and family in node.pod_cidrs):

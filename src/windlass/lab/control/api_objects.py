@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from windlass.lab.control.endpoint_slices import SERVICE_LABEL
-from windlass.lab.scenarios.objects import KubernetesObject, Node, Other, Pod, Service
+from windlass.lab.scenarios.objects import KubernetesObject, LabNode, LabPod, LabService, OpaqueObject
 
 if TYPE_CHECKING:
-    from windlass.lab.scenarios.desired_states import Addresses, World
+    from windlass.lab.scenarios.desired_states import Addresses, DesiredState
     from windlass.model.families import IPAddress
 
 Document = dict[str, object]
 
-# In the order in which they are made: what others refer to first. The rest of a world (ConfigMaps) no agent asks for.
+# In the order in which they are made: what others refer to first. The rest of a desired (ConfigMaps) no agent asks for.
 PATHS: Mapping[str, str] = {
     "Namespace": "/api/v1/namespaces",
     "Node": "/api/v1/nodes",
@@ -35,14 +35,14 @@ class Published(NamedTuple):
     at_first: Document | None = None  # what it must be made as, where it can only be changed to what it shall be
 
 
-def published(world: World, addresses: Addresses) -> dict[str, list[Published]]:
+def published(desired: DesiredState, addresses: Addresses) -> dict[str, list[Published]]:
     """By kind, in the order in which they are made."""
     found: dict[str, list[Published]] = {kind: [] for kind in PATHS}
-    for obj in world.objects.values():
+    for obj in desired.objects.values():
         if obj.kind in PATHS:
-            found[obj.kind].append(_published(obj, world, addresses))
+            found[obj.kind].append(_published(obj, desired, addresses))
     written = {one.path for one in found["Namespace"]}
-    for namespace in sorted(set(_namespaces(world))):
+    for namespace in sorted(set(_namespaces(desired))):
         path = f"{PATHS['Namespace']}/{namespace}"
         if path not in written:
             document: Document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
@@ -50,7 +50,7 @@ def published(world: World, addresses: Addresses) -> dict[str, list[Published]]:
     return found
 
 
-def _published(obj: KubernetesObject, world: World, addresses: Addresses) -> Published:
+def _published(obj: KubernetesObject, desired: DesiredState, addresses: Addresses) -> Published:
     metadata = _mapping(obj.raw.get("metadata"))
     namespace = str(metadata.get("namespace") or "default")
     path = f"{PATHS[obj.kind].format(namespace)}/{metadata['name']}"
@@ -59,14 +59,14 @@ def _published(obj: KubernetesObject, world: World, addresses: Addresses) -> Pub
     document["metadata"] = kept | ({} if obj.kind in {"Node", "Namespace"} else {"namespace": namespace})
     status = _mapping(obj.raw.get("status"))
     match obj.view:
-        case Pod() as pod:
+        case LabPod() as pod:
             document["spec"] = _pod_spec(_mapping(obj.raw.get("spec")))
             return Published(path, document, _pod_status(status, addresses.get(pod.key, ())), pod.terminating)
-        case Service() as service:
-            document["spec"] = spec = _service_spec(_mapping(obj.raw.get("spec")), service, world)
+        case LabService() as service:
+            document["spec"] = spec = _service_spec(_mapping(obj.raw.get("spec")), service, desired)
             balancer = {"loadBalancer": status.get("loadBalancer") or {"ingress": None}}
             return Published(path, document, balancer, at_first=_with_own_node_ports(document, spec))
-        case Node():
+        case LabNode():
             return Published(path, document, {"addresses": status.get("addresses")})
         case _:
             return Published(path, document, {})
@@ -94,11 +94,11 @@ def _pod_status(status: Document, addresses: tuple[IPAddress, ...]) -> Document:
     }
 
 
-def _service_spec(spec: Document, service: Service, world: World) -> Document:
+def _service_spec(spec: Document, service: LabService, desired: DesiredState) -> Document:
     filled = dict(spec)
     if len(_list(spec.get("clusterIPs"))) > 1 and "ipFamilyPolicy" not in spec:
         filled["ipFamilyPolicy"] = "RequireDualStack"
-    if service.key in _with_written_slices(world):
+    if service.key in _with_written_slices(desired):
         filled.pop("selector", None)  # the controller would make slices of its own beside those of the scenario
     return filled
 
@@ -111,16 +111,16 @@ def _with_own_node_ports(document: Document, spec: Document) -> Document | None:
     return {**document, "spec": {**spec, "ports": list(reversed(ports.values()))}}
 
 
-def _with_written_slices(world: World) -> set[str]:
+def _with_written_slices(desired: DesiredState) -> set[str]:
     return {
         f"{o.view.metadata.namespace or 'default'}/{o.view.metadata.labels.get(SERVICE_LABEL)}"
-        for o in world.objects.values()
-        if o.kind == "EndpointSlice" and isinstance(o.view, Other)
+        for o in desired.objects.values()
+        if o.kind == "EndpointSlice" and isinstance(o.view, OpaqueObject)
     }
 
 
-def _namespaces(world: World) -> Iterator[str]:
-    for obj in world.objects.values():
+def _namespaces(desired: DesiredState) -> Iterator[str]:
+    for obj in desired.objects.values():
         if obj.kind in {"Pod", "Service", "EndpointSlice", "NetworkPolicy"}:
             yield obj.view.metadata.namespace or "default"
 

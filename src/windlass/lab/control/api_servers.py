@@ -18,7 +18,7 @@ from windlass.lab.control import api_objects, endpoint_slices
 from windlass.lab.control.control_planes import ADMINISTRATOR, AGENT, ControlPlane, apply, url_at
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.time_limits import seconds
-from windlass.lab.scenarios.desired_states import World
+from windlass.lab.scenarios.desired_states import DesiredState
 from windlass.lab.scenarios.segments import UPLINK, Machine, Nic
 from windlass.model.families import Family
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from windlass.lab.control.api_objects import Published
     from windlass.lab.sandbox.labs import Lab
     from windlass.lab.scenarios.desired_states import Addresses
-    from windlass.lab.scenarios.objects import Node
+    from windlass.lab.scenarios.objects import LabNode
 
 SECONDS_FOR_SLICES = seconds(30.0)
 SIDE_BY_SIDE = 20  # writes
@@ -53,7 +53,7 @@ class RealAPIServer:
         self._plane = ControlPlane(namespace, lab.folder / "control-plane", [one.ip for one in ADDRESSES])
         self._connection: Connection | None = None
         self._published: dict[str, Published] = {}
-        self._world: tuple[World, Addresses] = World(), {}
+        self._desired: tuple[DesiredState, Addresses] = DesiredState(), {}
         self._is_away = False
         self._is_settled = True  # has the controller seen what was published?
         self._settling = asyncio.Lock()
@@ -64,15 +64,15 @@ class RealAPIServer:
         self._connection = await self._plane.connection().__aenter__()
         await _allow(self._connection)
 
-    def options(self, node: Node) -> Mapping[str, object]:
+    def options(self, node: LabNode) -> Mapping[str, object]:
         """By the family that the Node has: the kubeconfig names one address only."""
         address = ADDRESSES[0] if Family.IPV4 in node.addresses else ADDRESSES[1]
         return {"kubeconfig": str(self._plane.kubeconfig(AGENT)), "apiServer": url_at(address.ip)}
 
-    async def publish(self, world: World, addresses: Addresses) -> None:
-        by_kind = api_objects.published(world, addresses)
+    async def publish(self, desired: DesiredState, addresses: Addresses) -> None:
+        by_kind = api_objects.published(desired, addresses)
         wanted = {one.path: one for listed in by_kind.values() for one in listed}
-        self._world, self._is_settled = (world, dict(addresses)), False
+        self._desired, self._is_settled = (desired, dict(addresses)), False
         for path in [path for path in self._published if path not in wanted]:
             await self._delete(path)
             del self._published[path]
@@ -167,11 +167,11 @@ class RealAPIServer:
             raise LabError(str(error)) from None
 
     def _expected(self) -> set[_Endpoint]:
-        world, addresses = self._world
+        desired, addresses = self._desired
         found: set[_Endpoint] = set()
-        for one in endpoint_slices.slices(world, addresses):
+        for one in endpoint_slices.slices(desired, addresses):
             decoded = msgspec.convert(one, _Slice)
-            service = world.services.get(
+            service = desired.services.get(
                 f"{decoded.metadata.namespace}/{decoded.metadata.labels[endpoint_slices.SERVICE_LABEL]}"
             )
             # The agents do not ask for what is for DNS only, or for another proxy.

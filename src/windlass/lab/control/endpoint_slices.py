@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from windlass.lab.scenarios.objects import Other, Pod, Service, ServicePort
+from windlass.lab.scenarios.objects import LabPod, LabService, LabServicePort, OpaqueObject
 from windlass.lab.scenarios.targets import named_port
 from windlass.model.families import Family, family_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from windlass.lab.scenarios.desired_states import Addresses, World
+    from windlass.lab.scenarios.desired_states import Addresses, DesiredState
     from windlass.model.families import IPAddress
 
 SERVICE_LABEL = "kubernetes.io/service-name"
@@ -21,26 +21,26 @@ ZONE_LABEL = "topology.kubernetes.io/zone"
 Slice = dict[str, object]
 
 
-def slices(world: World, addresses: Addresses) -> Iterator[Slice]:
-    """What the controller would add to this world; `addresses` are those that the Pods really have."""
+def slices(desired: DesiredState, addresses: Addresses) -> Iterator[Slice]:
+    """What the controller would add to this desired; `addresses` are those that the Pods really have."""
     written = {
         f"{o.view.metadata.namespace or 'default'}/{o.view.metadata.labels.get(SERVICE_LABEL)}"
-        for o in world.objects.values()
-        if o.kind == "EndpointSlice" and isinstance(o.view, Other)
+        for o in desired.objects.values()
+        if o.kind == "EndpointSlice" and isinstance(o.view, OpaqueObject)
     }
-    for service in world.services.values():
+    for service in desired.services.values():
         if service.spec.selector and service.spec.type != "ExternalName" and service.key not in written:
             for family in service.families:
-                yield from _slices_of(service, family, world, addresses)
+                yield from _slices_of(service, family, desired, addresses)
 
 
-def _slices_of(service: Service, family: Family, world: World, addresses: Addresses) -> Iterator[Slice]:
+def _slices_of(service: LabService, family: Family, desired: DesiredState, addresses: Addresses) -> Iterator[Slice]:
     """One slice for each set of port numbers: a named targetPort may be another number in each Pod."""
-    groups: dict[tuple[tuple[ServicePort, int], ...], list[Slice]] = defaultdict(list)
-    for pod in _selected(service, world):
+    groups: dict[tuple[tuple[LabServicePort, int], ...], list[Slice]] = defaultdict(list)
+    for pod in _selected(service, desired):
         address = next((a for a in addresses.get(pod.key, ()) if family_of(a) is family), None)
         if address:
-            groups[_ports(service, pod)].append(_endpoint(pod, address, service, world))
+            groups[_ports(service, pod)].append(_endpoint(pod, address, service, desired))
     for number, (ports, endpoints) in enumerate(groups.items() or [((), [])]):
         suffix = f"-{number}" if number else ""
         yield {
@@ -57,17 +57,17 @@ def _slices_of(service: Service, family: Family, world: World, addresses: Addres
         }
 
 
-def _selected(service: Service, world: World) -> Iterator[Pod]:
+def _selected(service: LabService, desired: DesiredState) -> Iterator[LabPod]:
     namespace = service.metadata.namespace or "default"
-    for pod in world.pods.values():
+    for pod in desired.pods.values():
         in_namespace = (pod.metadata.namespace or "default") == namespace
         if in_namespace and service.spec.selector.items() <= pod.metadata.labels.items():
             yield pod
 
 
-def _ports(service: Service, pod: Pod) -> tuple[tuple[ServicePort, int], ...]:
+def _ports(service: LabService, pod: LabPod) -> tuple[tuple[LabServicePort, int], ...]:
     """A port whose name the Pod does not know is left out for that Pod."""
-    found: list[tuple[ServicePort, int]] = []
+    found: list[tuple[LabServicePort, int]] = []
     for port in service.spec.ports:
         wanted = port.target_port or port.port
         number = named_port(wanted, pod.ports, port.protocol) if isinstance(wanted, str) else wanted
@@ -76,8 +76,8 @@ def _ports(service: Service, pod: Pod) -> tuple[tuple[ServicePort, int], ...]:
     return tuple(found)
 
 
-def _endpoint(pod: Pod, address: IPAddress, service: Service, world: World) -> Slice:
-    node = world.nodes[pod.spec.node_name]
+def _endpoint(pod: LabPod, address: IPAddress, service: LabService, desired: DesiredState) -> Slice:
+    node = desired.nodes[pod.spec.node_name]
     endpoint: Slice = {
         "addresses": [str(address)],
         "conditions": {
@@ -96,6 +96,6 @@ def _endpoint(pod: Pod, address: IPAddress, service: Service, world: World) -> S
     return endpoint | ({"zone": zone} if zone else {})
 
 
-def _labels(service: Service) -> Mapping[str, str]:
+def _labels(service: LabService) -> Mapping[str, str]:
     headless = {"service.kubernetes.io/headless": ""} if service.headless else {}
     return {SERVICE_LABEL: service.metadata.name, "endpointslice.kubernetes.io/managed-by": "windlass-lab", **headless}

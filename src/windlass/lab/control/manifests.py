@@ -8,27 +8,27 @@ import msgspec
 
 from windlass import files
 from windlass.lab.control import endpoint_slices
-from windlass.lab.scenarios.objects import Pod
+from windlass.lab.scenarios.objects import LabPod
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from windlass.lab.scenarios.desired_states import Addresses, World
+    from windlass.lab.scenarios.desired_states import Addresses, DesiredState
 
 Manifest = dict[str, object]
 
 
-def render(world: World, addresses: Addresses) -> Iterator[Manifest]:
+def render(desired: DesiredState, addresses: Addresses) -> Iterator[Manifest]:
     """What an API server would hold: the objects as written, Pods with their addresses, and the Services' slices."""
-    for obj in world.objects.values():
+    for obj in desired.objects.values():
         raw = dict(obj.raw)
-        if isinstance(obj.view, Pod) and obj.key in addresses:
+        if isinstance(obj.view, LabPod) and obj.key in addresses:
             ips = [{"ip": str(address)} for address in addresses[obj.key]]
             status = raw.get("status")
             raw["status"] = {**(status if isinstance(status, dict) else {}), "podIP": ips[0]["ip"], "podIPs": ips}
         yield raw
-    yield from endpoint_slices.slices(world, addresses)
+    yield from endpoint_slices.slices(desired, addresses)
 
 
 def write(folder: Path, manifests: Iterator[Manifest]) -> None:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from windlass.lab.sandbox.labs import Lab
-    from windlass.lab.scenarios.desired_states import Addresses, World
-    from windlass.lab.scenarios.objects import Node
+    from windlass.lab.scenarios.desired_states import Addresses, DesiredState
+    from windlass.lab.scenarios.objects import LabNode
     from windlass.lab.scenarios.segments import Machine
 
 
@@ -30,11 +30,11 @@ class Publisher(Protocol):
         """Its machines are plugged in."""
         ...
 
-    def options(self, node: Node) -> Mapping[str, object]:
+    def options(self, node: LabNode) -> Mapping[str, object]:
         """What the agent of this Node is configured with, to learn of it."""
         ...
 
-    async def publish(self, world: World, addresses: Addresses) -> None:
+    async def publish(self, desired: DesiredState, addresses: Addresses) -> None:
         """Makes these objects, and no others, those of the cluster; `addresses` are those that the Pods have."""
         ...
 
@@ -58,11 +58,11 @@ class ManifestFolder:
     async def start(self) -> None:
         pass
 
-    def options(self, node: Node) -> Mapping[str, object]:  # noqa: ARG002 - all read the same folder
+    def options(self, node: LabNode) -> Mapping[str, object]:  # noqa: ARG002 - all read the same folder
         return {"manifests": str(self._folder)}
 
-    async def publish(self, world: World, addresses: Addresses) -> None:
-        manifests.write(self._folder, manifests.render(world, addresses))
+    async def publish(self, desired: DesiredState, addresses: Addresses) -> None:
+        manifests.write(self._folder, manifests.render(desired, addresses))
 
     async def revision(self, node: str) -> str | None:  # noqa: ARG002 - the same for all
         return revision_of(self._folder)

@@ -1,7 +1,8 @@
-"""Random clusters with an oracle of their own: `windlass lab fuzz`.
+"""Random clusters, judged by an oracle: `windlass lab fuzz`.
 
-To read it: `scripts` makes a scenario of a seed. It throws `dice` for a cluster (`clusters`, `offers`, `noises`), which
-is a draft at first (`machines`, `services`, `drafts`), and for what changes in it (`changes`). The documents are read
-again as the oracle sees them (`readings`, `views`). `questions` throws who asks what, `oracle` and `endpoints` say what
-must come of it, and `probes` and `holds` make probes of both. `runs` runs the scenarios.
+How to read it: `random_scenarios` makes a scenario from a seed. It throws `dice` for a cluster (`random_clusters`,
+`random_services`, `irrelevant_objects`), which is first a draft (`machine_drafts`, `service_drafts`, `drafts`), and for
+the changes between steps (`random_changes`). The oracle reads the written documents (`cluster_views`, `object_views`).
+`random_queries` decides which client connects to which address, `oracle` and `eligible_endpoints` say what must happen,
+and `random_probes`, `held_connections` and `connection_rates` write the probes. `runs` runs the scenarios.
 """

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from windlass.lab.fuzz import oracle, random_probes
+from windlass.lab.fuzz.cluster_views import ClusterView, Document
 from windlass.lab.fuzz.dice import Dice
 from windlass.lab.fuzz.held_connections import is_same_pod
-from windlass.lab.fuzz.oracle import Client, Question
+from windlass.lab.fuzz.oracle import Client, Query
 from windlass.lab.fuzz.random_probes import History
-from windlass.lab.fuzz.readings import Cluster, Document
-from windlass.lab.scenarios.objects import Outcome
+from windlass.lab.scenarios.objects import ProbeOutcome
 
 MOST = 3
 THROWS = 100
 
 
-def chosen(dice: Dice, views: Sequence[Cluster], services: Sequence[str], history: History) -> Iterator[Document]:
+def chosen(dice: Dice, views: Sequence[ClusterView], services: Sequence[str], history: History) -> Iterator[Document]:
     """`views` are the cluster at each step."""
     for number in range(1, MOST + 1):
         throws = (random_probes.throw(dice, views[0], services, history, patient=False) for _ in range(THROWS))
@@ -26,7 +26,7 @@ def chosen(dice: Dice, views: Sequence[Cluster], services: Sequence[str], histor
             yield random_probes.rated(number, served[0])
 
 
-def _is_served(question: Question, views: Sequence[Cluster]) -> bool:
+def _is_served(question: Query, views: Sequence[ClusterView]) -> bool:
     """From each step to the next somebody stays who may be chosen before and after, whoever comes and goes beside.
 
     Not by an address that the underlay routes to another Node for a later probe; not with affinity: these connections
@@ -37,8 +37,8 @@ def _is_served(question: Question, views: Sequence[Cluster]) -> bool:
         return False
     if not all(_stays(question.client, views[0], view) for view in views):
         return False
-    answers = [oracle.ask(view, question) for view in views]
-    if not all(answer and answer.outcome is Outcome.CONNECTED and not answer.sticky for answer in answers):
+    answers = [oracle.predict(view, question) for view in views]
+    if not all(answer and answer.outcome is ProbeOutcome.CONNECTED and not answer.sticky for answer in answers):
         return False
     choices = [(view, answer.backends) for view, answer in zip(views, answers, strict=True) if answer]
     return all(
@@ -48,16 +48,16 @@ def _is_served(question: Question, views: Sequence[Cluster]) -> bool:
     )
 
 
-def _stays(client: Client, first: Cluster, view: Cluster) -> bool:
+def _stays(client: Client, first: ClusterView, view: ClusterView) -> bool:
     """And all Nodes: one that leaves takes connections with it."""
     return first.nodes.keys() <= view.nodes.keys() and (not client.pod or is_same_pod(first, view, client.pod))
 
 
-def _is_same(first: Cluster, then: Cluster, backend: str) -> bool:
+def _is_same(first: ClusterView, then: ClusterView, backend: str) -> bool:
     return is_same_pod(first, then, backend) if backend in first.pods else backend not in then.pods
 
 
-def _starts_in_a_written_slice(first: Cluster, then: Cluster, backend: str) -> bool:
+def _starts_in_a_written_slice(first: ClusterView, then: ClusterView, backend: str) -> bool:
     """No two Pods of a random cluster have a port in common, so a port tells whose slice it is."""
     if backend not in then.pods or is_same_pod(first, then, backend):
         return False

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import yaml
 
+from windlass.lab.fuzz.cluster_views import Document, Documents, identity
 from windlass.lab.fuzz.machine_drafts import HostDraft, NodeDraft, PodDraft
-from windlass.lab.fuzz.readings import Document, Documents, identity
 from windlass.lab.fuzz.service_drafts import ServiceDraft, slices
 from windlass.model.families import Family
 

@@ -7,8 +7,15 @@ from dataclasses import dataclass
 from enum import Enum
 
 from windlass.lab.fuzz import object_views
-from windlass.lab.fuzz.object_views import EndpointSlice, Node, Pod, Service, ServicePort, SliceEndpoint
-from windlass.lab.fuzz.readings import Cluster
+from windlass.lab.fuzz.cluster_views import ClusterView
+from windlass.lab.fuzz.object_views import (
+    EndpointSlice,
+    NodeView,
+    PodView,
+    ServicePortView,
+    ServiceView,
+    SliceEndpoint,
+)
 from windlass.model.families import Family, IPAddress, family_of
 
 LAST_PORT = 65535
@@ -16,16 +23,16 @@ SERVICE_OF_SLICE = "kubernetes.io/service-name"
 HEADLESS_SLICE = "service.kubernetes.io/headless"
 
 
-class Place(Enum):
+class EndpointLocation(Enum):
     POD = "a Pod"
     NODE = "a Node's own address"
     OUTSIDE = "outside the cluster"
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class OracleEndpoint:
     backend: str  # who answers there; empty: nobody
-    place: Place
+    place: EndpointLocation
     node: str  # the Node that it counts as local to; empty: none
     host: str = ""  # the Node whose own address it has
     ready: bool = True
@@ -49,12 +56,12 @@ class Endpoint:
 class Choice:
     """From which endpoints a Node chooses, by the Service's policy."""
 
-    cluster: tuple[Endpoint, ...]  # policy Cluster
-    local: tuple[Endpoint, ...]  # policy Local
+    cluster: tuple[OracleEndpoint, ...]  # policy Cluster
+    local: tuple[OracleEndpoint, ...]  # policy Local
     any: bool  # whether there is a usable endpoint anywhere
 
 
-def choice(endpoints: Iterable[Endpoint], node: Node) -> Choice:
+def choice(endpoints: Iterable[OracleEndpoint], node: NodeView) -> Choice:
     """The two sets are judged apart: ready ones, else those that are ending and still serve."""
     everything = tuple(endpoints)
     ready = tuple(e for e in everything if e.ready)
@@ -64,7 +71,7 @@ def choice(endpoints: Iterable[Endpoint], node: Node) -> Choice:
     return Choice(_near(ready, node) or draining, here_ready or here_draining, any=bool(ready or draining))
 
 
-def _near(ready: tuple[Endpoint, ...], node: Node) -> tuple[Endpoint, ...]:
+def _near(ready: tuple[OracleEndpoint, ...], node: NodeView) -> tuple[OracleEndpoint, ...]:
     """By hints, if all ready endpoints have one and one is for this Node, or else for this zone."""
     if all(e.for_nodes for e in ready):
         same_node = tuple(e for e in ready if node.name in e.for_nodes)
@@ -77,7 +84,9 @@ def _near(ready: tuple[Endpoint, ...], node: Node) -> tuple[Endpoint, ...]:
     return ready
 
 
-def endpoints(cluster: Cluster, service: Service, port: ServicePort, family: Family) -> tuple[Endpoint, ...]:
+def endpoints(
+    cluster: ClusterView, service: ServiceView, port: ServicePortView, family: Family
+) -> tuple[OracleEndpoint, ...]:
     """Of all slices of the Service; where it has none, those that the endpoint controller would make."""
     slices = [
         s
@@ -93,11 +102,13 @@ def endpoints(cluster: Cluster, service: Service, port: ServicePort, family: Fam
 # From slices ----------------------------------------------------------------------------------------------------
 
 
-def _merged(cluster: Cluster, slices: Iterable[EndpointSlice], port: ServicePort, family: Family) -> Iterator[Endpoint]:
+def _merged(
+    cluster: ClusterView, slices: Iterable[EndpointSlice], port: ServicePortView, family: Family
+) -> Iterator[OracleEndpoint]:
     """One endpoint for each address and port; where two slices have it, the one that names its Node counts, and of
     two such the better one.
     """
-    found: dict[tuple[IPAddress, int], Endpoint] = {}
+    found: dict[tuple[IPAddress, int], OracleEndpoint] = {}
     for one in slices:
         if one.address_type != str(family) or HEADLESS_SLICE in one.metadata.labels:
             continue
@@ -112,7 +123,7 @@ def _merged(cluster: Cluster, slices: Iterable[EndpointSlice], port: ServicePort
     yield from found.values()
 
 
-def _numbers(one: EndpointSlice, port: ServicePort) -> Iterator[int]:
+def _numbers(one: EndpointSlice, port: ServicePortView) -> Iterator[int]:
     """The slice's port of that name and protocol says the number; the Service's targetPort does not."""
     for p in one.ports:
         if p.port and 0 < p.port <= LAST_PORT and (p.name or "", p.protocol or "TCP") == (port.name, port.protocol):
@@ -128,10 +139,12 @@ def _address(endpoint: SliceEndpoint, family: Family) -> IPAddress | None:
     return address if family_of(address) is family else None
 
 
-def _endpoint(cluster: Cluster, written: SliceEndpoint, address: IPAddress, port: int, protocol: str) -> Endpoint:
+def _endpoint(
+    cluster: ClusterView, written: SliceEndpoint, address: IPAddress, port: int, protocol: str
+) -> OracleEndpoint:
     conditions = written.conditions
     backend, place, host = _who(cluster, address, port, protocol)
-    return Endpoint(
+    return OracleEndpoint(
         backend,
         place,
         written.node_name,
@@ -144,20 +157,20 @@ def _endpoint(cluster: Cluster, written: SliceEndpoint, address: IPAddress, port
     )
 
 
-def _who(cluster: Cluster, address: IPAddress, port: int, protocol: str) -> tuple[str, Place, str]:
+def _who(cluster: ClusterView, address: IPAddress, port: int, protocol: str) -> tuple[str, EndpointLocation, str]:
     for node in cluster.nodes.values():
         if address in node.addresses:
-            return listener(cluster, node.name, protocol, port), Place.NODE, node.name
+            return listener(cluster, node.name, protocol, port), EndpointLocation.NODE, node.name
     for host in cluster.hosts.values():
         if address in host.addresses:
-            return f"externalHost/{host.name}" if host.listens(protocol, port) else "", Place.OUTSIDE, ""
+            return f"externalHost/{host.name}" if host.listens(protocol, port) else "", EndpointLocation.OUTSIDE, ""
     for pod in cluster.pods.values():
         if not pod.spec.host_network and str(address) in {ip.ip for ip in pod.status.pod_ips}:
-            return pod.key if pod.listens(protocol, port) else "", Place.POD, ""
-    return "", Place.OUTSIDE, ""
+            return pod.key if pod.listens(protocol, port) else "", EndpointLocation.POD, ""
+    return "", EndpointLocation.OUTSIDE, ""
 
 
-def listener(cluster: Cluster, node: str, protocol: str, port: int) -> str:
+def listener(cluster: ClusterView, node: str, protocol: str, port: int) -> str:
     """The hostNetwork Pod that answers on the Node itself."""
     found = (p for p in cluster.pods.values() if p.spec.host_network and p.node == node and p.listens(protocol, port))
     return next((pod.key for pod in found), "")
@@ -166,7 +179,9 @@ def listener(cluster: Cluster, node: str, protocol: str, port: int) -> str:
 # From Pods ------------------------------------------------------------------------------------------------------
 
 
-def _of_pods(cluster: Cluster, service: Service, port: ServicePort, family: Family) -> Iterator[Endpoint]:
+def _of_pods(
+    cluster: ClusterView, service: ServiceView, port: ServicePortView, family: Family
+) -> Iterator[OracleEndpoint]:
     for pod in cluster.pods.values():
         selected = service.spec.selector.items() <= pod.metadata.labels.items()
         number = _number(pod, port)
@@ -175,9 +190,9 @@ def _of_pods(cluster: Cluster, service: Service, port: ServicePort, family: Fami
             continue
         if (node.main(family) if pod.spec.host_network else node.gateway(family)) is None:
             continue  # it has no address of this family
-        yield Endpoint(
+        yield OracleEndpoint(
             pod.key if pod.listens(port.protocol, number) else "",
-            Place.NODE if pod.spec.host_network else Place.POD,
+            EndpointLocation.NODE if pod.spec.host_network else EndpointLocation.POD,
             pod.node,
             pod.node if pod.spec.host_network else "",
             ready=service.spec.publish_not_ready_addresses or (pod.ready and not pod.terminating),
@@ -186,7 +201,7 @@ def _of_pods(cluster: Cluster, service: Service, port: ServicePort, family: Fami
         )
 
 
-def _number(pod: Pod, port: ServicePort) -> int | None:
+def _number(pod: PodView, port: ServicePortView) -> int | None:
     """A named targetPort is what the Pod calls by that name, and may be another number in each."""
     wanted = port.target_port or port.port
     if isinstance(wanted, int):

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from windlass.lab.fuzz import oracle, random_probes
+from windlass.lab.fuzz.cluster_views import ClusterView, Document
 from windlass.lab.fuzz.dice import Dice
 from windlass.lab.fuzz.eligible_endpoints import endpoints
-from windlass.lab.fuzz.object_views import Service, ServicePort
-from windlass.lab.fuzz.oracle import Answer
+from windlass.lab.fuzz.object_views import ServicePortView, ServiceView
+from windlass.lab.fuzz.oracle import Prediction
 from windlass.lab.fuzz.random_probes import History
-from windlass.lab.fuzz.random_questions import Asked
-from windlass.lab.fuzz.readings import Cluster, Document
-from windlass.lab.scenarios.objects import Outcome
+from windlass.lab.fuzz.random_queries import QueryProbe
+from windlass.lab.scenarios.objects import ProbeOutcome
 
 MOST = 2
 THROWS = 12
 
 
-def chosen(dice: Dice, views: Sequence[Cluster], services: Sequence[str], history: History) -> Iterator[Document]:
+def chosen(dice: Dice, views: Sequence[ClusterView], services: Sequence[str], history: History) -> Iterator[Document]:
     """`views` are the cluster at each step; the connections are opened in the first."""
     for number in range(1, MOST + 1):
         throws = (random_probes.throw(dice, views[0], services, history, patient=False) for _ in range(THROWS))
@@ -27,10 +27,10 @@ def chosen(dice: Dice, views: Sequence[Cluster], services: Sequence[str], histor
             yield random_probes.held(views[0], number, *lasting, history)
 
 
-def _lasts(asked: Asked, first: Answer, views: Sequence[Cluster]) -> bool:
+def _lasts(asked: QueryProbe, first: Prediction, views: Sequence[ClusterView]) -> bool:
     """Whoever may be chosen at first serves to the end, and the address stays the Service's."""
     question = asked.question
-    if question.protocol != "TCP" or question.via or first.outcome is not Outcome.CONNECTED:
+    if question.protocol != "TCP" or question.via or first.outcome is not ProbeOutcome.CONNECTED:
         return False
     people = [*first.backends, *([question.client.pod] if question.client.pod else [])]
     return all(
@@ -41,12 +41,12 @@ def _lasts(asked: Asked, first: Answer, views: Sequence[Cluster]) -> bool:
     )
 
 
-def is_same_pod(first: Cluster, view: Cluster, pod: str) -> bool:
+def is_same_pod(first: ClusterView, view: ClusterView, pod: str) -> bool:
     """A Pod that has become another has lost its connections."""
     return pod in first.pods and pod in view.pods and first.pods[pod].spec == view.pods[pod].spec
 
 
-def _serving(view: Cluster, asked: Asked) -> frozenset[str]:
+def _serving(view: ClusterView, asked: QueryProbe) -> frozenset[str]:
     claim = _claim(view, asked)
     if claim is None:
         return frozenset()
@@ -54,7 +54,7 @@ def _serving(view: Cluster, asked: Asked) -> frozenset[str]:
     return frozenset(endpoint.backend for endpoint in found if endpoint.stays)
 
 
-def _claim(view: Cluster, asked: Asked) -> tuple[Service, ServicePort] | None:
+def _claim(view: ClusterView, asked: QueryProbe) -> tuple[ServiceView, ServicePortView] | None:
     owners = [node for node in view.nodes.values() if asked.question.address in node.addresses]
     for node in (view.nodes[asked.entry], *owners):
         claim = oracle.claimed(view, node, asked.question)

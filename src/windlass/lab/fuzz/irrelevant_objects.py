@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from windlass.lab.fuzz.cluster_views import Document
 from windlass.lab.fuzz.dice import Dice
 from windlass.lab.fuzz.drafts import Draft
 from windlass.lab.fuzz.eligible_endpoints import SERVICE_OF_SLICE
 from windlass.lab.fuzz.machine_drafts import NAMESPACE, V4, NodeDraft
 from windlass.lab.fuzz.object_views import ANOTHER_PROXY
-from windlass.lab.fuzz.readings import Document
 from windlass.lab.fuzz.service_drafts import cluster_ip
 from windlass.model.families import Family
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from windlass.lab.fuzz.cluster_views import Document
 from windlass.lab.fuzz.object_views import ZONE
-from windlass.lab.fuzz.readings import Document
 from windlass.lab.scenarios.directives import API_VERSION
 from windlass.model.families import Family
 
@@ -15,7 +15,7 @@ NAMESPACE = "default"
 V4, V6 = Family.IPV4, Family.IPV6
 
 
-class State(Enum):
+class EndpointState(Enum):
     """Of an endpoint, as its conditions say it."""
 
     READY = "ready"
@@ -96,7 +96,7 @@ class PodDraft:
     node: NodeDraft
     ports: tuple[tuple[str, str, int], ...] = ()  # name, protocol, number
     host_network: bool = False
-    state: State = State.READY
+    state: EndpointState = EndpointState.READY
 
     @property
     def name(self) -> str:
@@ -121,9 +121,9 @@ class PodDraft:
         status: Document = {}
         if not self.host_network:
             status["podIPs"] = [{"ip": self.address(family)} for family in self.node.families]
-        if self.state in {State.NOT_READY, State.ENDED}:
+        if self.state in {EndpointState.NOT_READY, EndpointState.ENDED}:
             status["conditions"] = [{"type": "Ready", "status": "False"}]
-        ending = self.state in {State.DRAINING, State.ENDED}
+        ending = self.state in {EndpointState.DRAINING, EndpointState.ENDED}
         return {
             "apiVersion": "v1",
             "kind": "Pod",

@@ -21,7 +21,7 @@ def address(text: str) -> IPAddress:
     return ip_address(text)
 
 
-class Metadata(Struct, frozen=True, rename="camel"):
+class MetadataView(Struct, frozen=True, rename="camel"):
     name: str
     namespace: str = "default"
     labels: dict[str, str] = {}
@@ -48,8 +48,8 @@ class _NodeStatus(Struct, frozen=True):
     addresses: list[_Address] = []
 
 
-class Node(Struct, frozen=True):
-    metadata: Metadata
+class NodeView(Struct, frozen=True):
+    metadata: MetadataView
     spec: _NodeSpec = _NodeSpec()
     status: _NodeStatus = _NodeStatus()
 
@@ -95,10 +95,10 @@ class _HostSpec(Struct, frozen=True):
     ports: list[_HostPort] = []
 
 
-class Host(Struct, frozen=True):
+class ExternalHostView(Struct, frozen=True):
     """An ExternalHost."""
 
-    metadata: Metadata
+    metadata: MetadataView
     spec: _HostSpec
 
     @property
@@ -116,14 +116,14 @@ class Host(Struct, frozen=True):
 # Pods -----------------------------------------------------------------------------------------------------------
 
 
-class ContainerPort(Struct, frozen=True, rename="camel"):
+class ContainerPortView(Struct, frozen=True, rename="camel"):
     container_port: int
     protocol: str = "TCP"
     name: str = ""
 
 
 class _Container(Struct, frozen=True):
-    ports: list[ContainerPort] = []
+    ports: list[ContainerPortView] = []
 
 
 class _PodSpec(Struct, frozen=True, rename="camel"):
@@ -147,8 +147,8 @@ class _PodStatus(Struct, frozen=True, rename="camel"):
     conditions: list[_Condition] = []
 
 
-class Pod(Struct, frozen=True):
-    metadata: Metadata
+class PodView(Struct, frozen=True):
+    metadata: MetadataView
     spec: _PodSpec = _PodSpec()
     status: _PodStatus = _PodStatus()
 
@@ -161,7 +161,7 @@ class Pod(Struct, frozen=True):
         return self.spec.node_name
 
     @property
-    def ports(self) -> tuple[ContainerPort, ...]:
+    def ports(self) -> tuple[ContainerPortView, ...]:
         return tuple(port for container in self.spec.containers for port in container.ports)
 
     @property
@@ -183,7 +183,7 @@ class Pod(Struct, frozen=True):
 # Services -------------------------------------------------------------------------------------------------------
 
 
-class ServicePort(Struct, frozen=True, rename="camel"):
+class ServicePortView(Struct, frozen=True, rename="camel"):
     port: int
     name: str = ""
     protocol: str = "TCP"
@@ -196,7 +196,7 @@ class _ServiceSpec(Struct, frozen=True, rename="camel"):
     cluster_ip: str = field(name="clusterIP", default="")
     cluster_ips: list[str] = field(name="clusterIPs", default_factory=list)
     external_ips: list[str] = field(name="externalIPs", default_factory=list)
-    ports: list[ServicePort] = []
+    ports: list[ServicePortView] = []
     selector: dict[str, str] = {}
     publish_not_ready_addresses: bool = False
     external_traffic_policy: str = "Cluster"
@@ -218,8 +218,8 @@ class _ServiceStatus(Struct, frozen=True, rename="camel"):
     load_balancer: _LoadBalancer = _LoadBalancer()
 
 
-class Service(Struct, frozen=True):
-    metadata: Metadata
+class ServiceView(Struct, frozen=True):
+    metadata: MetadataView
     spec: _ServiceSpec = _ServiceSpec()
     status: _ServiceStatus = _ServiceStatus()
 
@@ -287,7 +287,7 @@ class SlicePort(Struct, frozen=True):
 
 
 class EndpointSlice(Struct, frozen=True, rename="camel"):
-    metadata: Metadata
+    metadata: MetadataView
     address_type: str
     ports: list[SlicePort] = []
     endpoints: list[SliceEndpoint] = []

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from ipaddress import ip_network
 
-from windlass.lab.fuzz.eligible_endpoints import Endpoint, Place, choice, endpoints, listener
-from windlass.lab.fuzz.object_views import Node, Pod, Service, ServicePort, address
-from windlass.lab.fuzz.readings import Cluster
-from windlass.lab.scenarios.objects import Outcome
+from windlass.lab.fuzz.cluster_views import ClusterView
+from windlass.lab.fuzz.eligible_endpoints import EndpointLocation, OracleEndpoint, choice, endpoints, listener
+from windlass.lab.fuzz.object_views import NodeView, PodView, ServicePortView, ServiceView, address
+from windlass.lab.scenarios.objects import ProbeOutcome
 from windlass.model.families import Family, IPAddress, family_of
 
 PRESERVED = "Preserved"
@@ -21,7 +21,7 @@ LOOPBACK = ip_network("127.0.0.0/8")
 WIRE = {Family.IPV4: 24, Family.IPV6: 64}  # addresses that share so many bits are on one wire
 
 
-class Frontend(Enum):
+class FrontendKind(Enum):
     CLUSTER_IP = "ClusterIP"
     UNUSED_PORT = "unused port of a ClusterIP"
     NODE_PORT = "NodePort"
@@ -39,7 +39,7 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Query:
     """One connection: from whom to which address; `via` is the Node to which the underlay brings it, if it is no
     Node's own.
     """
@@ -56,9 +56,9 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    outcome: Outcome
-    endpoints: tuple[Endpoint, ...] = ()  # any of them may answer
+class Prediction:
+    outcome: ProbeOutcome
+    endpoints: tuple[OracleEndpoint, ...] = ()  # any of them may answer
     seen: frozenset[str] = frozenset()  # the client addresses that they may see; empty: the rules do not say
     sticky: bool = False
     narrowed: bool = False  # there are others, which may not be chosen here
@@ -73,12 +73,12 @@ class Answer:
 class Claim:
     """What a proxy answers for on a Node."""
 
-    kind: Frontend
-    service: Service
-    port: ServicePort | None  # None: a port that the Service does not have
+    kind: FrontendKind
+    service: ServiceView
+    port: ServicePortView | None  # None: a port that the Service does not have
 
 
-def ask(cluster: Cluster, question: Question) -> Answer | None:
+def predict(cluster: ClusterView, question: Query) -> Prediction | None:
     """None where the rules do not say what happens."""
     home = _home(cluster, question.client)
     if home is not None:
@@ -100,14 +100,14 @@ def ask(cluster: Cluster, question: Question) -> Answer | None:
     return None
 
 
-def claimed(cluster: Cluster, node: Node, question: Question) -> Claim | None:
+def claimed(cluster: ClusterView, node: NodeView, question: Query) -> Claim | None:
     """The Service that this address and port belong to on this Node."""
     services = [service for service in cluster.services.values() if service.served]
     for service in services:
         for kind, addresses in (
-            (Frontend.CLUSTER_IP, service.cluster_ips),
-            (Frontend.EXTERNAL_IP, service.external_ips),
-            (Frontend.LOAD_BALANCER, service.load_balancer_ips),
+            (FrontendKind.CLUSTER_IP, service.cluster_ips),
+            (FrontendKind.EXTERNAL_IP, service.external_ips),
+            (FrontendKind.LOAD_BALANCER, service.load_balancer_ips),
         ):
             if question.address in addresses and question.family in service.families:
                 for port in service.spec.ports:
@@ -118,35 +118,35 @@ def claimed(cluster: Cluster, node: Node, question: Question) -> Claim | None:
             for port in service.spec.ports:
                 asked = (port.node_port, port.protocol) == (question.port, question.protocol)
                 if asked and question.family in service.families:
-                    return Claim(Frontend.NODE_PORT, service, port)
+                    return Claim(FrontendKind.NODE_PORT, service, port)
     unused = next((service for service in services if question.address in service.cluster_ips), None)
-    return Claim(Frontend.UNUSED_PORT, unused, None) if unused else None
+    return Claim(FrontendKind.UNUSED_PORT, unused, None) if unused else None
 
 
 # At a proxy -----------------------------------------------------------------------------------------------------
 
 
-def _served(cluster: Cluster, question: Question, claim: Claim, entry: Node, *, inside: bool) -> Answer | None:
+def _served(cluster: ClusterView, question: Query, claim: Claim, entry: NodeView, *, inside: bool) -> Prediction | None:
     """`inside`: the client is on the Node `entry` itself."""
     service = claim.service
     words = f"{claim.kind.value} of {service.key} at {entry.name}"
     if claim.port is None:
-        return Answer(Outcome.REFUSED, why=words)
+        return Prediction(ProbeOutcome.REFUSED, why=words)
     everything = endpoints(cluster, service, claim.port, question.family)
     found = choice(everything, entry)
-    if claim.kind is Frontend.LOAD_BALANCER:
+    if claim.kind is FrontendKind.LOAD_BALANCER:
         allowed = _in_range(cluster, question, service)
         if allowed is None or (not allowed and not found.any):
             return None  # whether the range or the lack of endpoints comes first is not said anywhere
         if not allowed:
-            return Answer(Outcome.TIMEOUT, why=f"{words}: the client is in none of its ranges")
+            return Prediction(ProbeOutcome.TIMEOUT, why=f"{words}: the client is in none of its ranges")
     if not found.any:
-        return Answer(Outcome.REFUSED, why=f"{words}: no endpoint anywhere")
+        return Prediction(ProbeOutcome.REFUSED, why=f"{words}: no endpoint anywhere")
     local, masquerade = _policy(claim, inside=inside, from_pod=_pod(cluster, question.client) is not None)
     eligible = found.local if local else found.cluster
     words += ", endpoints of this Node only" if local else ""
     if not eligible:
-        return Answer(Outcome.TIMEOUT, why=f"{words}: there are none here")
+        return Prediction(ProbeOutcome.TIMEOUT, why=f"{words}: there are none here")
     answer = _chosen(cluster, question, claim, entry, eligible, inside=inside, masquerade=masquerade, why=words)
     return answer and replace(answer, narrowed=len(eligible) < len(everything))
 
@@ -154,7 +154,7 @@ def _served(cluster: Cluster, question: Question, claim: Claim, entry: Node, *, 
 def _policy(claim: Claim, *, inside: bool, from_pod: bool) -> tuple[bool, bool]:
     """Whether only endpoints of this Node serve, and whether the client's address is replaced."""
     spec = claim.service.spec
-    if claim.kind is Frontend.CLUSTER_IP:
+    if claim.kind is FrontendKind.CLUSTER_IP:
         return spec.internal_traffic_policy == "Local", not inside  # as kube-proxy does with clients from outside
     if spec.external_traffic_policy != "Local":
         return False, True
@@ -163,16 +163,16 @@ def _policy(claim: Claim, *, inside: bool, from_pod: bool) -> tuple[bool, bool]:
 
 
 def _chosen(
-    cluster: Cluster,
-    question: Question,
+    cluster: ClusterView,
+    question: Query,
     claim: Claim,
-    entry: Node,
-    eligible: tuple[Endpoint, ...],
+    entry: NodeView,
+    eligible: tuple[OracleEndpoint, ...],
     *,
     inside: bool,
     masquerade: bool,
     why: str,
-) -> Answer | None:
+) -> Prediction | None:
     answering = [endpoint for endpoint in eligible if endpoint.backend]
     if not answering:
         return _nobody_listens(question, f"{why}: its endpoints are there")
@@ -181,15 +181,15 @@ def _chosen(
     seen = [_seen(cluster, question, claim, entry, e, inside=inside, masquerade=masquerade) for e in eligible]
     sticky = claim.service.spec.session_affinity == "ClientIP"
     known = frozenset(s for s in seen if s) if all(seen) else frozenset()
-    return Answer(Outcome.CONNECTED, eligible, known, sticky, why=why)
+    return Prediction(ProbeOutcome.CONNECTED, eligible, known, sticky, why=why)
 
 
 def _seen(
-    cluster: Cluster,
-    question: Question,
+    cluster: ClusterView,
+    question: Query,
     claim: Claim,
-    entry: Node,
-    endpoint: Endpoint,
+    entry: NodeView,
+    endpoint: OracleEndpoint,
     *,
     inside: bool,
     masquerade: bool,
@@ -197,7 +197,9 @@ def _seen(
     """The client's address as the endpoint sees it; None where no rule and no note says."""
     client, family = question.client, question.family
     gateway, node_ip = str(entry.gateway(family)), str(entry.main(family))
-    elsewhere = endpoint.place is Place.OUTSIDE or (endpoint.place is Place.NODE and endpoint.host != entry.name)
+    elsewhere = endpoint.place is EndpointLocation.OUTSIDE or (
+        endpoint.place is EndpointLocation.NODE and endpoint.host != entry.name
+    )
     if elsewhere and (inside or masquerade):
         return node_ip  # what leaves the Pod network leaves as the Node
     if not inside and not masquerade:
@@ -205,13 +207,13 @@ def _seen(
     pod = _pod(cluster, client)
     if pod and not masquerade:
         return gateway if endpoint.backend == pod.key else PRESERVED  # it cannot answer itself
-    if endpoint.place is not Place.POD:
+    if endpoint.place is not EndpointLocation.POD:
         return None
-    local = claim.kind is Frontend.NODE_PORT and claim.service.spec.external_traffic_policy == "Local"
+    local = claim.kind is FrontendKind.NODE_PORT and claim.service.spec.external_traffic_policy == "Local"
     return node_ip if inside and local and _without_tunnel(cluster, entry, endpoint, family) else gateway
 
 
-def _without_tunnel(cluster: Cluster, entry: Node, endpoint: Endpoint, family: Family) -> bool:
+def _without_tunnel(cluster: ClusterView, entry: NodeView, endpoint: OracleEndpoint, family: Family) -> bool:
     """Whether the endpoint is a Pod of another Node to which the underlay leads."""
     other = cluster.nodes[cluster.pods[endpoint.backend].node]
     if other == entry or cluster.traffic_mode == "encap":
@@ -220,7 +222,7 @@ def _without_tunnel(cluster: Cluster, entry: Node, endpoint: Endpoint, family: F
     return cluster.traffic_mode == "noEncap" or (own is not None and its is not None and on_one_wire([own], its))
 
 
-def _in_range(cluster: Cluster, question: Question, service: Service) -> bool | None:
+def _in_range(cluster: ClusterView, question: Query, service: ServiceView) -> bool | None:
     """Ranges of the other family say nothing about this one."""
     ranges = [network for network in service.source_ranges if family_of(network) is question.family]
     if not ranges:
@@ -229,7 +231,7 @@ def _in_range(cluster: Cluster, question: Question, service: Service) -> bool | 
     return None if source is None else any(source in network for network in ranges)
 
 
-def _node_ports_open(cluster: Cluster, node: Node, question: Question) -> bool:
+def _node_ports_open(cluster: ClusterView, node: NodeView, question: Query) -> bool:
     of_the_node = question.address in node.addresses
     by_loopback = question.address in LOOPBACK and _home(cluster, question.client) == node
     networks = cluster.node_port_networks
@@ -239,58 +241,58 @@ def _node_ports_open(cluster: Cluster, node: Node, question: Question) -> bool:
 # Elsewhere ------------------------------------------------------------------------------------------------------
 
 
-def _nobody_listens(question: Question, where: str) -> Answer | None:
+def _nobody_listens(question: Query, where: str) -> Prediction | None:
     """The lab speaks SCTP by raw sockets. Where one is open, for whatever port, the kernel is as silent as it is."""
-    return None if question.protocol == "SCTP" else Answer(Outcome.REFUSED, why=f"{where}, but nobody listens")
+    return None if question.protocol == "SCTP" else Prediction(ProbeOutcome.REFUSED, why=f"{where}, but nobody listens")
 
 
-def _host_itself(cluster: Cluster, question: Question, node: Node, seen: str) -> Answer | None:
+def _host_itself(cluster: ClusterView, question: Query, node: NodeView, seen: str) -> Prediction | None:
     """No Service: the Node's own network, on which only hostNetwork Pods listen."""
     backend = listener(cluster, node.name, question.protocol, question.port)
     if not backend:
         return _nobody_listens(question, f"{node.name} itself")
-    found = Endpoint(backend, Place.NODE, node.name, node.name)
-    return Answer(Outcome.CONNECTED, (found,), frozenset({seen}), why=f"{node.name} itself")
+    found = OracleEndpoint(backend, EndpointLocation.NODE, node.name, node.name)
+    return Prediction(ProbeOutcome.CONNECTED, (found,), frozenset({seen}), why=f"{node.name} itself")
 
 
-def _outside(cluster: Cluster, question: Question, home: Node | None) -> Answer | None:
+def _outside(cluster: ClusterView, question: Query, home: NodeView | None) -> Prediction | None:
     if any(question.address in cidr for node in cluster.nodes.values() for cidr in node.pod_cidrs):
         return None  # from Pod to Pod: no Service is asked
     for host in cluster.hosts.values():
         if question.address in host.addresses:
             if not host.listens(question.protocol, question.port):
                 return _nobody_listens(question, f"{host.name}, outside")
-            found = Endpoint(f"externalHost/{host.name}", Place.OUTSIDE, "")
+            found = OracleEndpoint(f"externalHost/{host.name}", EndpointLocation.OUTSIDE, "")
             seen = str(_source_of_node(home, question)) if home and _pod(cluster, question.client) else PRESERVED
-            return Answer(Outcome.CONNECTED, (found,), frozenset({seen}), why=f"{host.name}, outside")
-    return Answer(Outcome.REFUSED, why="nobody has this address: the router says that it knows no way")
+            return Prediction(ProbeOutcome.CONNECTED, (found,), frozenset({seen}), why=f"{host.name}, outside")
+    return Prediction(ProbeOutcome.REFUSED, why="nobody has this address: the router says that it knows no way")
 
 
 # Clients --------------------------------------------------------------------------------------------------------
 
 
-def home_of(cluster: Cluster, client: Client) -> str:
+def home_of(cluster: ClusterView, client: Client) -> str:
     """The Node that the client is on; empty for one outside."""
     return cluster.pods[client.pod].node if client.pod else client.node
 
 
-def _home(cluster: Cluster, client: Client) -> Node | None:
+def _home(cluster: ClusterView, client: Client) -> NodeView | None:
     return cluster.nodes.get(home_of(cluster, client))
 
 
-def _pod(cluster: Cluster, client: Client) -> Pod | None:
+def _pod(cluster: ClusterView, client: Client) -> PodView | None:
     """Of a client with a network of its own; a hostNetwork Pod has its Node's."""
     pod = cluster.pods.get(client.pod)
     return None if pod is None or pod.spec.host_network else pod
 
 
-def _from_outside(cluster: Cluster, question: Question) -> str:
+def _from_outside(cluster: ClusterView, question: Query) -> str:
     """As whom the client comes to a Node that is not its own: Pods leave with the address of their Node's NIC."""
     pod = _pod(cluster, question.client)
     return str(_source_of_node(cluster.nodes[pod.node], question)) if pod else PRESERVED
 
 
-def _source(cluster: Cluster, question: Question) -> IPAddress | None:
+def _source(cluster: ClusterView, question: Query) -> IPAddress | None:
     """The address that the client sends from."""
     client, family = question.client, question.family
     pod = _pod(cluster, client)
@@ -304,7 +306,7 @@ def _source(cluster: Cluster, question: Question) -> IPAddress | None:
     return next((one for one in addresses if family_of(one) is family), None)
 
 
-def _source_of_node(node: Node, question: Question) -> IPAddress | None:
+def _source_of_node(node: NodeView, question: Query) -> IPAddress | None:
     """To itself as whom it asks, to a neighbour by the NIC on that wire, else by the default route."""
     if question.address in node.addresses or question.address in LOOPBACK:
         return question.address

@@ -9,7 +9,7 @@ from windlass.lab.fuzz import random_clusters, random_services
 from windlass.lab.fuzz.dice import Dice
 from windlass.lab.fuzz.drafts import Draft
 from windlass.lab.fuzz.features import Features
-from windlass.lab.fuzz.machine_drafts import State
+from windlass.lab.fuzz.machine_drafts import EndpointState
 from windlass.lab.fuzz.service_drafts import EndpointDraft, ServiceDraft
 
 Change = Callable[[Dice, Draft, Features], tuple[Draft, str]]  # and what it is, in words; none: nothing happened
@@ -31,7 +31,13 @@ def _pod_state(dice: Dice, draft: Draft, _: Features) -> tuple[Draft, str]:
     pod = dice.one([pod for pod in draft.pods if pod.app] or draft.pods)
     if not pod.app:
         return draft, ""
-    state = dice.one([s for s in (State.READY, State.NOT_READY, State.DRAINING, State.ENDED) if s is not pod.state])
+    state = dice.one(
+        [
+            s
+            for s in (EndpointState.READY, EndpointState.NOT_READY, EndpointState.DRAINING, EndpointState.ENDED)
+            if s is not pod.state
+        ]
+    )
     pods = tuple(replace(p, state=state) if p == pod else p for p in draft.pods)
     return replace(draft, pods=pods), f"{pod.name} is now {state.value}"
 
@@ -60,13 +66,15 @@ def _pod_comes(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str
     app, node, on_the_host = dice.one(random_clusters.APPS), dice.one(draft.nodes), dice.chance(0.25)
     number = max(pod.number for pod in draft.pods) + 1
     host_network = on_the_host and random_clusters.free(draft.pods, app, node)
-    new = replace(random_clusters.pod(dice, app, number, node, features, host_network=host_network), state=State.READY)
+    new = replace(
+        random_clusters.pod(dice, app, number, node, features, host_network=host_network), state=EndpointState.READY
+    )
 
     def joined(service: ServiceDraft) -> ServiceDraft:
         wanted = dice.chance(0.7)
         if service.endpoints is None or service.app != app or not wanted:
             return service
-        return replace(service, endpoints=(*service.endpoints, EndpointDraft(new.key, State.READY, part=1)))
+        return replace(service, endpoints=(*service.endpoints, EndpointDraft(new.key, EndpointState.READY, part=1)))
 
     services = tuple(map(joined, draft.services))
     return replace(draft, pods=(*draft.pods, new), services=services), f"{new.name} comes"
@@ -94,7 +102,9 @@ def _node(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str]:
     if joins or len(draft.nodes) < 3:
         node = replace(like, number=last.number + 1, second=0)
         number = max(pod.number for pod in draft.pods) + 1
-        pod = replace(random_clusters.pod(dice, app, number, node, features, host_network=False), state=State.READY)
+        pod = replace(
+            random_clusters.pod(dice, app, number, node, features, host_network=False), state=EndpointState.READY
+        )
         return replace(draft, nodes=(*draft.nodes, node), pods=(*draft.pods, pod)), f"{node.name} joins with {pod.name}"
     left = _without(draft, {pod.key for pod in draft.pods if pod.node == last})
     if not left.pods:

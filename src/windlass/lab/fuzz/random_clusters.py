@@ -9,7 +9,7 @@ from windlass.lab.fuzz import irrelevant_objects, random_services
 from windlass.lab.fuzz.dice import Dice
 from windlass.lab.fuzz.drafts import Draft
 from windlass.lab.fuzz.features import Features
-from windlass.lab.fuzz.machine_drafts import V4, V6, HostDraft, NodeDraft, PodDraft, State
+from windlass.lab.fuzz.machine_drafts import V4, V6, EndpointState, HostDraft, NodeDraft, PodDraft
 from windlass.model.families import Family
 
 APPS = ("red", "green", "blue")
@@ -49,7 +49,12 @@ def pod(dice: Dice, app: str, number: int, node: NodeDraft, features: Features, 
     return PodDraft(app, number, node, ports, host_network, dice.weighted(_STATES))
 
 
-_STATES = {State.READY: 0.84, State.NOT_READY: 0.05, State.DRAINING: 0.09, State.ENDED: 0.02}
+_STATES = {
+    EndpointState.READY: 0.84,
+    EndpointState.NOT_READY: 0.05,
+    EndpointState.DRAINING: 0.09,
+    EndpointState.ENDED: 0.02,
+}
 
 
 def _nodes(dice: Dice, families: tuple[Family, ...], features: Features) -> tuple[NodeDraft, ...]:

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from windlass.lab.fuzz import oracle, random_questions
+from windlass.lab.fuzz import oracle, random_queries
+from windlass.lab.fuzz.cluster_views import ClusterView, Document
 from windlass.lab.fuzz.dice import Dice
-from windlass.lab.fuzz.eligible_endpoints import Endpoint, endpoints
-from windlass.lab.fuzz.oracle import PRESERVED, Answer, Question
-from windlass.lab.fuzz.random_questions import Asked
-from windlass.lab.fuzz.readings import Cluster, Document
+from windlass.lab.fuzz.eligible_endpoints import OracleEndpoint, endpoints
+from windlass.lab.fuzz.oracle import PRESERVED, Prediction, Query
+from windlass.lab.fuzz.random_queries import QueryProbe
 from windlass.lab.scenarios.directives import API_VERSION
-from windlass.lab.scenarios.objects import Outcome
+from windlass.lab.scenarios.objects import ProbeOutcome
 
 CERTAIN = 1e-7  # how likely it may be that an endpoint is missed by chance alone
 MOST_CONNECTIONS = 65
@@ -21,7 +21,7 @@ THROWS = 8
 PER_SECOND = 20  # new connections of a rate
 LONGEST_GAP = 2000  # milliseconds: what a busy machine may take
 
-Flow = tuple[str, str, str]  # from a Node or a host outside, to a Service's port
+ClientFlow = tuple[str, str, str]  # from a Node or a host outside, to a Service's port
 
 
 @dataclass(slots=True)
@@ -29,22 +29,22 @@ class History:
     """What earlier steps have asked, where it matters to later ones."""
 
     cells: Counter[tuple[object, ...]] = field(default_factory=Counter)
-    datagrams: dict[Flow, list[Answer]] = field(default_factory=dict)
-    pinned: dict[Question, str] = field(default_factory=dict)  # affinity: who has answered it
-    acquainted: dict[Flow, frozenset[str]] = field(default_factory=dict)  # affinity: all who may have
+    datagrams: dict[ClientFlow, list[Prediction]] = field(default_factory=dict)
+    pinned: dict[Query, str] = field(default_factory=dict)  # affinity: who has answered it
+    acquainted: dict[ClientFlow, frozenset[str]] = field(default_factory=dict)  # affinity: all who may have
 
-    def acquaint(self, flow: Flow, backends: Iterable[str]) -> None:
+    def acquaint(self, flow: ClientFlow, backends: Iterable[str]) -> None:
         self.acquainted[flow] = self.acquainted.get(flow, frozenset()).union(backends)
 
 
 def chosen(
-    dice: Dice, cluster: Cluster, wanted: int, services: Iterable[str], history: History, *, patient: bool
+    dice: Dice, cluster: ClusterView, wanted: int, services: Iterable[str], history: History, *, patient: bool
 ) -> Iterator[Document]:
     """So many probes of these Services, each as different from those before as a few throws can make it.
 
     `patient`: also such as end in silence, which takes three seconds.
     """
-    picked: dict[Question, tuple[Asked, Answer]] = {}
+    picked: dict[Query, tuple[QueryProbe, Prediction]] = {}
     for _ in range(wanted):
         throws = [t for t in (throw(dice, cluster, services, history, patient=patient) for _ in range(THROWS)) if t]
         new = [thrown for thrown in throws if thrown[0].question not in picked]
@@ -58,19 +58,19 @@ def chosen(
         yield probe(dice, cluster, number, one, answer, history.pinned.get(question, ""))
 
 
-def forget(history: History, cluster: Cluster, *, remembers: bool) -> None:
+def forget(history: History, cluster: ClusterView, *, remembers: bool) -> None:
     """Before a step: who was pinned to an endpoint that may no longer be chosen is not pinned any more; nobody is, if
     a switch has lost its memory.
     """
     for question in list(history.pinned):
         client = question.client
         there = (not client.pod or client.pod in cluster.pods) and (not client.node or client.node in cluster.nodes)
-        answer = oracle.ask(cluster, question) if there else None
+        answer = oracle.predict(cluster, question) if there else None
         if not remembers or answer is None or not answer.sticky or history.pinned[question] not in answer.backends:
             del history.pinned[question]
 
 
-def _meet(cluster: Cluster, picked: Iterable[tuple[Asked, Answer]], history: History) -> None:
+def _meet(cluster: ClusterView, picked: Iterable[tuple[QueryProbe, Prediction]], history: History) -> None:
     """Who must serve each client with affinity: the only one who may, or the one who did. But that is open where others
     may have served it, too: by other addresses of the Service, maybe in this very moment.
     """
@@ -87,25 +87,27 @@ def _meet(cluster: Cluster, picked: Iterable[tuple[Asked, Answer]], history: His
         history.acquaint(flow, [pinned] if pinned else answer.backends)
 
 
-def held(cluster: Cluster, number: int, asked: Asked, answer: Answer, history: History) -> Document:
+def held(cluster: ClusterView, number: int, asked: QueryProbe, answer: Prediction, history: History) -> Document:
     """Whoever may serve it may know its client from then on."""
     history.acquaint(_flow(cluster, asked), answer.backends)
     expect = {"outcome": "Connected", "maxGapMilliseconds": LONGEST_GAP}
     return _document(f"held-{number}-{_title(asked)}", asked, {"hold": True, "expect": expect}, "it must last")
 
 
-def rated(number: int, asked: Asked) -> Document:
+def rated(number: int, asked: QueryProbe) -> Document:
     how: Document = {"rate": PER_SECOND, "expect": {"outcome": "Connected", "failures": 0}}
     return _document(f"rated-{number}-{_title(asked)}", asked, how, "somebody can answer at any time")
 
 
-def probe(dice: Dice, cluster: Cluster, number: int, asked: Asked, answer: Answer, pinned: str = "") -> Document:
+def probe(
+    dice: Dice, cluster: ClusterView, number: int, asked: QueryProbe, answer: Prediction, pinned: str = ""
+) -> Document:
     """`pinned`: the one who must serve by affinity, if that can be said."""
     name = f"{number:02}-{_title(asked)}"
     how: Document = {}
     expect: Document = {"outcome": answer.outcome.value}
-    if answer.outcome is not Outcome.CONNECTED:
-        quick = 3 if asked.question.protocol == "TCP" and answer.outcome is Outcome.REFUSED else 1
+    if answer.outcome is not ProbeOutcome.CONNECTED:
+        quick = 3 if asked.question.protocol == "TCP" and answer.outcome is ProbeOutcome.REFUSED else 1
         return _document(name, asked, {"connections": quick, "expect": expect}, answer.why)
     backends = [pinned] if pinned else sorted(answer.backends)
     enough = connections(len(backends))
@@ -135,18 +137,18 @@ def connections(backends: int) -> int:
 
 
 def throw(
-    dice: Dice, cluster: Cluster, services: Iterable[str], history: History, *, patient: bool
-) -> tuple[Asked, Answer] | None:
-    asked = random_questions.throw(dice, cluster, services)
-    answer = oracle.ask(cluster, asked.question) if asked else None
-    if asked is None or answer is None or (answer.outcome is Outcome.TIMEOUT and not patient):
+    dice: Dice, cluster: ClusterView, services: Iterable[str], history: History, *, patient: bool
+) -> tuple[QueryProbe, Prediction] | None:
+    asked = random_queries.throw(dice, cluster, services)
+    answer = oracle.predict(cluster, asked.question) if asked else None
+    if asked is None or answer is None or (answer.outcome is ProbeOutcome.TIMEOUT and not patient):
         return None
     if asked.question.protocol == "UDP" and not _is_fresh(cluster, asked, answer, history):
         return None
     return None if _is_beyond_windows(cluster, asked, answer) else (asked, answer)
 
 
-def _is_beyond_windows(cluster: Cluster, asked: Asked, answer: Answer) -> bool:
+def _is_beyond_windows(cluster: ClusterView, asked: QueryProbe, answer: Prediction) -> bool:
     """A Windows host cannot be told to answer by the way that the question came: a client of policy Local that comes
     by its second NIC, or is on that wire, is not served by the host itself as it should be.
     """
@@ -159,13 +161,13 @@ def _is_beyond_windows(cluster: Cluster, asked: Asked, answer: Answer) -> bool:
     return by_second and any(endpoint.host == entry.name for endpoint in answer.endpoints)
 
 
-def _entry(cluster: Cluster, asked: Asked) -> str:
+def _entry(cluster: ClusterView, asked: QueryProbe) -> str:
     """The Node that a packet from outside really comes to."""
     owner = next((n.name for n in cluster.nodes.values() if asked.question.address in n.addresses), "")
     return owner or asked.question.via or asked.entry
 
 
-def _is_fresh(cluster: Cluster, asked: Asked, answer: Answer, history: History) -> bool:
+def _is_fresh(cluster: ClusterView, asked: QueryProbe, answer: Prediction, history: History) -> bool:
     """A datagram from a port that was used before may still be of the old flow, which a proxy leaves to its endpoint
     as long as that serves. Where that would give another answer than a new flow, there is nothing to be said.
     """
@@ -176,7 +178,7 @@ def _is_fresh(cluster: Cluster, asked: Asked, answer: Answer, history: History) 
     return True
 
 
-def _serves(cluster: Cluster, asked: Asked, endpoint: Endpoint) -> bool:
+def _serves(cluster: ClusterView, asked: QueryProbe, endpoint: OracleEndpoint) -> bool:
     """Whether it is still an endpoint of the Service and answers."""
     service = cluster.services.get(asked.service)
     if service is None:
@@ -189,19 +191,19 @@ def _serves(cluster: Cluster, asked: Asked, endpoint: Endpoint) -> bool:
     )
 
 
-def _flow(cluster: Cluster, asked: Asked) -> Flow:
+def _flow(cluster: ClusterView, asked: QueryProbe) -> ClientFlow:
     """Clients of one Node may share flows: on their way to another they all have its address."""
     client = asked.question.client
     return oracle.home_of(cluster, client) or client.host, asked.service, asked.port
 
 
-def _dull(cluster: Cluster, asked: Asked, answer: Answer, history: History) -> int:
+def _dull(cluster: ClusterView, asked: QueryProbe, answer: Prediction, history: History) -> int:
     """How little there is to learn: most where only some of the endpoints may be chosen, or none of them."""
-    telling = answer.narrowed or answer.outcome is Outcome.TIMEOUT
+    telling = answer.narrowed or answer.outcome is ProbeOutcome.TIMEOUT
     return history.cells[_cell(cluster, asked, answer)] - 2 * telling
 
 
-def _cell(cluster: Cluster, asked: Asked, answer: Answer) -> tuple[object, ...]:
+def _cell(cluster: ClusterView, asked: QueryProbe, answer: Prediction) -> tuple[object, ...]:
     """What makes a probe different from another."""
     client, home = asked.question.client, oracle.home_of(cluster, asked.question.client)
     places = frozenset((e.place, e.node == asked.entry, e.backend == client.pod, e.draining) for e in answer.endpoints)
@@ -214,7 +216,7 @@ def _cell(cluster: Cluster, asked: Asked, answer: Answer) -> tuple[object, ...]:
 # In the scenario's words ------------------------------------------------------------------------------------------
 
 
-def _word(cluster: Cluster, asked: Asked, seen: str) -> str:
+def _word(cluster: ClusterView, asked: QueryProbe, seen: str) -> str:
     """`Gateway` and `Node` are those of the Node where the packet enters, as the format reckons it."""
     node = cluster.nodes.get(asked.entry)
     family = asked.question.family
@@ -223,14 +225,14 @@ def _word(cluster: Cluster, asked: Asked, seen: str) -> str:
     return "Node" if node and seen == str(node.main(family)) else seen
 
 
-def _title(asked: Asked) -> str:
+def _title(asked: QueryProbe) -> str:
     client = asked.question.client
     name = (client.pod.partition("/")[2] or client.node or client.host).lower()
     service = asked.service.partition("/")[2] or "nothing"
     return f"{name}-to-{service}-{asked.port}-{asked.where}"
 
 
-def _document(name: str, asked: Asked, how: Document, why: str) -> Document:
+def _document(name: str, asked: QueryProbe, how: Document, why: str) -> Document:
     client, question = asked.question.client, asked.question
     source = (
         {"pod": client.pod} if client.pod else {"node": client.node} if client.node else {"externalHost": client.host}

@@ -9,21 +9,21 @@ from pathlib import Path
 import yaml
 
 from windlass.lab.fuzz import (
+    cluster_views,
     connection_rates,
     held_connections,
     oracle,
     random_changes,
     random_clusters,
     random_probes,
-    random_questions,
-    readings,
+    random_queries,
 )
+from windlass.lab.fuzz.cluster_views import ClusterView, Document, Documents
 from windlass.lab.fuzz.dice import Dice
 from windlass.lab.fuzz.drafts import Draft
 from windlass.lab.fuzz.features import Features, option
 from windlass.lab.fuzz.oracle import Client
 from windlass.lab.fuzz.random_probes import History
-from windlass.lab.fuzz.readings import Cluster, Document, Documents
 from windlass.lab.scenarios.directives import API_VERSION
 
 PROBES_AT_FIRST = 24
@@ -32,7 +32,7 @@ RESTART = "restartSwitch"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ScenarioFile:
     """One step of the scenario: a file."""
 
     name: str
@@ -41,11 +41,11 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class RandomScenario:
     seed: int
     title: str
     again: str  # the command that makes it again
-    parts: tuple[Part, ...]
+    parts: tuple[ScenarioFile, ...]
 
     @property
     def name(self) -> str:
@@ -71,7 +71,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class ClusterStep:
     """The cluster at one step, what has changed in words, and what is done to a Node."""
 
     draft: Draft
@@ -80,18 +80,18 @@ class Stage:
     node: str = ""
 
 
-def script(seed: int, features: Features) -> Script:
+def random_scenario(seed: int, features: Features) -> RandomScenario:
     """The same seed and features give the same scenario, byte for byte."""
     stages = _stages(seed, features)
-    worlds = [stage.draft.by_identity() for stage in stages]
-    views = [readings.read(world) for world in worlds]
+    states = [stage.draft.by_identity() for stage in stages]
+    views = [cluster_views.read(desired) for desired in states]
     history = History()
     patient = Dice(seed, "patience").number(0, len(stages) - 1)
     parts = []
     for number, (stage, view) in enumerate(zip(stages, views, strict=True)):
-        before: Documents = worlds[number - 1] if number else {}
+        before: Documents = states[number - 1] if number else {}
         random_probes.forget(history, view, remembers=stage.verb != RESTART)
-        documents = [*_difference(before, worlds[number]), *_actions(stage)]
+        documents = [*_difference(before, states[number]), *_actions(stage)]
         keys = [service.key for service in stage.draft.services]
         if number == 0 and all(stage.verb != RESTART for stage in stages):
             documents += (
@@ -101,17 +101,17 @@ def script(seed: int, features: Features) -> Script:
                 connection_rates.chosen(Dice(seed, "rates"), views, keys, history) if "rates" in features else ()
             )
         dice, count = Dice(seed, "probes", number), PROBES_LATER if number else PROBES_AT_FIRST
-        asked = keys + 3 * sorted(_touched(before, worlds[number]).intersection(keys))  # more often what has changed
+        asked = keys + 3 * sorted(_touched(before, states[number]).intersection(keys))  # more often what has changed
         documents += random_probes.chosen(dice, view, count, asked, history, patient=number == patient)
         documents += _gone(dice, views[number - 1], view) if number else []
         name = f"{number}0-{'changes' if number else 'cluster'}.yaml"
-        parts.append(Part(name, stage.words, tuple(documents)))
+        parts.append(ScenarioFile(name, stage.words, tuple(documents)))
     again = f"windlass lab fuzz --seed {seed} --count 1 {option(features)}".rstrip()
-    return Script(seed, _title(seed, stages[0].draft), again, tuple(parts))
+    return RandomScenario(seed, _title(seed, stages[0].draft), again, tuple(parts))
 
 
-def _stages(seed: int, features: Features) -> list[Stage]:
-    stages = [Stage(random_clusters.cluster(seed, features))]
+def _stages(seed: int, features: Features) -> list[ClusterStep]:
+    stages = [ClusterStep(random_clusters.cluster(seed, features))]
     features = random_clusters.possible(stages[0].draft.nodes, features)
     dice = Dice(seed, "changes")
     for _ in range(dice.number(1, 3) if "changes" in features else 0):
@@ -120,20 +120,20 @@ def _stages(seed: int, features: Features) -> list[Stage]:
         verb = dice.weighted({"": 0.65, "killAgent": 0.2, "restartAgent": 0.1, RESTART: 0.05})
         node = dice.one([node for node in draft.nodes if node in before.nodes]).name  # a new one has just started
         if verb and ("switches" if verb == RESTART else "agents") in features:
-            stages.append(Stage(draft, (*words, f"{verb}: {node}"), verb, node))
+            stages.append(ClusterStep(draft, (*words, f"{verb}: {node}"), verb, node))
         else:
-            stages.append(Stage(draft, tuple(words)))
+            stages.append(ClusterStep(draft, tuple(words)))
     return stages
 
 
-def _gone(dice: Dice, before: Cluster, after: Cluster) -> Iterator[Document]:
+def _gone(dice: Dice, before: ClusterView, after: ClusterView) -> Iterator[Document]:
     """The address of a Service that was there a step ago."""
     for key in sorted(before.services.keys() - after.services.keys()):
         service = before.services[key]
         client = dice.one([Client(node=name) for name in after.nodes] + [Client(pod=key) for key in after.pods])
         if service.served and service.spec.ports and service.spec.ports[0].protocol != "SCTP":
-            asked = random_questions.gone(after, client, service.cluster_ips[0], service.spec.ports[0])
-            answer = oracle.ask(after, asked.question)
+            asked = random_queries.gone(after, client, service.cluster_ips[0], service.spec.ports[0])
+            answer = oracle.predict(after, asked.question)
             if answer:
                 yield random_probes.probe(dice, after, 90, asked, answer)
 
@@ -159,7 +159,7 @@ def _touched(before: Documents, after: Documents) -> frozenset[str]:
     return frozenset(keys)
 
 
-def _actions(stage: Stage) -> Iterator[Document]:
+def _actions(stage: ClusterStep) -> Iterator[Document]:
     if stage.verb:
         spec = {stage.verb: stage.node}
         yield {"apiVersion": API_VERSION, "kind": "Action", "metadata": {"name": stage.verb.lower()}, "spec": spec}

@@ -8,7 +8,7 @@ from ipaddress import ip_network
 from windlass.lab.fuzz.dice import Dice
 from windlass.lab.fuzz.drafts import Draft
 from windlass.lab.fuzz.features import Features
-from windlass.lab.fuzz.machine_drafts import V4, NodeDraft, PodDraft, State, machine_address
+from windlass.lab.fuzz.machine_drafts import V4, EndpointState, NodeDraft, PodDraft, machine_address
 from windlass.lab.fuzz.service_drafts import EndpointDraft, PortDraft, ServiceDraft
 from windlass.model.families import Family
 
@@ -18,7 +18,13 @@ DISTRIBUTIONS = ("PreferClose", "PreferSameZone", "PreferSameNode")
 FIRST_NODE_PORT = 30000
 NODE_PORTS = 20  # of each Service
 NUMBERS = range(11, 20)  # of Services
-STATES = {State.READY: 0.4, State.UNSAID: 0.25, State.NOT_READY: 0.1, State.DRAINING: 0.19, State.ENDED: 0.06}
+STATES = {
+    EndpointState.READY: 0.4,
+    EndpointState.UNSAID: 0.25,
+    EndpointState.NOT_READY: 0.1,
+    EndpointState.DRAINING: 0.19,
+    EndpointState.ENDED: 0.06,
+}
 
 
 def services(dice: Dice, draft: Draft, features: Features) -> tuple[ServiceDraft, ...]:
@@ -76,7 +82,7 @@ def endpoints(dice: Dice, app: str, draft: Draft, features: Features) -> tuple[E
     outside = dice.chance(0.3)
     answering = [host for host in draft.hosts if host.ports]
     if answering and outside:
-        found.append(EndpointDraft(answering[0].name, State.READY))
+        found.append(EndpointDraft(answering[0].name, EndpointState.READY))
     if "hints" not in features:
         found = [replace(endpoint, for_nodes=(), for_zones=()) for endpoint in found]
     return tuple(found)

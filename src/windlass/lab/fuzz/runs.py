@@ -10,19 +10,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from windlass.lab.fuzz.random_scenarios import Script
+from windlass.lab.fuzz.random_scenarios import RandomScenario
 from windlass.lab.network import ovs
 from windlass.lab.orchestration.agents import Agents, Programs
 from windlass.lab.runner import results, runs
 from windlass.lab.runner.results import ScenarioResult
 from windlass.lab.sandbox.labs import LabError
-from windlass.lab.scenarios.scenario_files import Found, ScenarioError
+from windlass.lab.scenarios.scenario_files import ScenarioError, ScenarioFiles
 
 Say = Callable[[str], None]
 KEEP = Path("fuzz-failures")
 
 
-def run(scripts: Iterable[Script], *, keep: Path = KEEP, jobs: int = 1, json_file: Path | None = None) -> int:
+def run(scripts: Iterable[RandomScenario], *, keep: Path = KEEP, jobs: int = 1, json_file: Path | None = None) -> int:
     """The whole of `windlass lab fuzz`; returns the exit status. Each script is taken when its turn comes."""
     console = Console(highlight=False, markup=False, soft_wrap=True)
     started = time.monotonic()
@@ -56,7 +56,7 @@ def summary(outcome: Iterable[ScenarioResult], seconds: float) -> str:
 
 
 async def _run(
-    scripts: Iterator[Script], jobs: int, nodes: Programs, keep: Path, say: Say, outcome: list[ScenarioResult]
+    scripts: Iterator[RandomScenario], jobs: int, nodes: Programs, keep: Path, say: Say, outcome: list[ScenarioResult]
 ) -> Sequence[ScenarioResult]:
     """`outcome` grows as they end, so that something can be told of a run that is interrupted."""
 
@@ -70,16 +70,16 @@ async def _run(
     return outcome
 
 
-async def _try(made: Script, nodes: Programs) -> ScenarioResult:
+async def _try(made: RandomScenario, nodes: Programs) -> ScenarioResult:
     with tempfile.TemporaryDirectory(prefix="windlass-fuzz-") as folder:
         try:
-            scenario = Found(made.name, made.write(Path(folder))).read()
+            scenario = ScenarioFiles(made.name, made.write(Path(folder))).read()
         except ScenarioError as error:
             return ScenarioResult(made.name, "", 0, error=f"the generator wrote what cannot be read: {error}")
     return await runs.run_scenario(scenario, lambda lab: Agents(lab, nodes), lambda _: None)
 
 
-def _tell(made: Script, result: ScenarioResult, keep: Path, say: Say) -> None:
+def _tell(made: RandomScenario, result: ScenarioResult, keep: Path, say: Say) -> None:
     bad = [verdict for verdict in result.verdicts if not verdict.passed]
     judged = "could not run" if result.error else f"{len(bad)} FAILED" if bad else "passed"
     say(f"{made.title}: {made.probes} probes, steps: {len(made.parts)}, {judged} in {result.seconds:.1f} s")

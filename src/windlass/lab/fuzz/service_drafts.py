@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from windlass.lab.fuzz.cluster_views import Document
 from windlass.lab.fuzz.eligible_endpoints import SERVICE_OF_SLICE
-from windlass.lab.fuzz.machine_drafts import NAMESPACE, NAMESPACES, V4, HostDraft, PodDraft, State
-from windlass.lab.fuzz.readings import Document
+from windlass.lab.fuzz.machine_drafts import NAMESPACE, NAMESPACES, V4, EndpointState, HostDraft, PodDraft
 from windlass.model.families import Family
 
 _Numbers = tuple[tuple[str, str, int], ...]  # of ports: name, protocol, number
 
-_CONDITIONS: dict[State, dict[str, bool]] = {
-    State.READY: {"ready": True, "serving": True, "terminating": False},
-    State.UNSAID: {},
-    State.NOT_READY: {"ready": False, "serving": False},
-    State.DRAINING: {"ready": False, "serving": True, "terminating": True},
-    State.ENDED: {"ready": False, "serving": False, "terminating": True},
+_CONDITIONS: dict[EndpointState, dict[str, bool]] = {
+    EndpointState.READY: {"ready": True, "serving": True, "terminating": False},
+    EndpointState.UNSAID: {},
+    EndpointState.NOT_READY: {"ready": False, "serving": False},
+    EndpointState.DRAINING: {"ready": False, "serving": True, "terminating": True},
+    EndpointState.ENDED: {"ready": False, "serving": False, "terminating": True},
 }
 
 
@@ -46,7 +46,7 @@ class EndpointDraft:
     """In a slice that somebody else wrote."""
 
     backend: str  # the key of a Pod, or the name of an ExternalHost
-    state: State = State.READY
+    state: EndpointState = EndpointState.READY
     part: int = 0  # which of the Service's slices has it
     twice: bool = False  # another slice has it, too, without saying where it is
     other: bool = False  # of a hostNetwork Pod: by its Node's other address

@@ -20,14 +20,13 @@ import yaml
 from windlass.lab.control.control_planes import ADMINISTRATOR, ControlPlane, Extent, kubelet_user
 from windlass.lab.control.kubernetes_binaries import PROGRAMS, missing, path_of
 from windlass.lab.kubelets import debian, images
-from windlass.lab.kubelets.machines import Machine, runtime_folder
+from windlass.lab.kubelets.machines import KubeletMachine, runtime_folder
 from windlass.lab.network import ovs
 from windlass.lab.network.underlays import Underlay
 from windlass.lab.sandbox import labs
-from windlass.lab.sandbox.labs import Description, Lab, LabError, Place
+from windlass.lab.sandbox.labs import Lab, LabDescription, LabError, Location
 from windlass.lab.sandbox.time_limits import seconds
-from windlass.lab.scenarios.segments import UPLINK, Nic, segments
-from windlass.lab.scenarios.segments import Machine as Plug
+from windlass.lab.scenarios.segments import UPLINK, Machine, Nic, segments
 from windlass.model.families import IPAddress
 from windlass.model.nodes import TrafficMode
 
@@ -105,7 +104,7 @@ class KubeletCluster:
         plugs = [_plug(shape, node) for node in shape.names]
         self._plugs = dict(zip(shape.names, plugs, strict=True))
         self._underlay = Underlay(lab, segments(plugs))
-        self.machines = {node: Machine(lab, node, lab.namespace("node", node)) for node in shape.names}
+        self.machines = {node: KubeletMachine(lab, node, lab.namespace("node", node)) for node in shape.names}
         first = shape.names[0]
         self.plane = ControlPlane(
             lab.namespace("node", first), lab.folder / "control-plane", [shape.address(first)], WHOLE, shape.names
@@ -161,9 +160,11 @@ class KubeletCluster:
 
     def describe(self) -> None:
         """For `lab status` and `lab exec`."""
-        places = {f"node/{node}": Place(machine.namespace, pid=machine.pid) for node, machine in self.machines.items()}
+        places = {
+            f"node/{node}": Location(machine.namespace, pid=machine.pid) for node, machine in self.machines.items()
+        }
         mode = self.shape.traffic_mode.value
-        description = Description(self.lab.id, os.getpid(), f"kubelets, {mode}", ovs.datapath_type(), places)
+        description = LabDescription(self.lab.id, os.getpid(), f"kubelets, {mode}", ovs.datapath_type(), places)
         labs.describe(self.lab, description)
 
     # Details ------------------------------------------------------------------------------------------------------
@@ -224,6 +225,6 @@ def _helm() -> Path:
     return place
 
 
-def _plug(shape: Shape, node: str) -> Plug:
+def _plug(shape: Shape, node: str) -> Machine:
     address = ip_interface(f"{shape.address(node)}/{NODE_NETWORK.prefixlen}")
-    return Plug("node", node, (Nic(UPLINK, (address,)),))
+    return Machine("node", node, (Nic(UPLINK, (address,)),))

@@ -57,7 +57,7 @@ def runtime_folder() -> Path:
     return directory() / "runtime"
 
 
-class Machine:
+class KubeletMachine:
     def __init__(self, lab: Lab, node: str, namespace: str) -> None:
         self.node = node
         self.namespace = namespace

@@ -46,7 +46,7 @@ def datapath_in_words() -> str:
     return "Open vSwitch in userspace (this kernel has no openvswitch module)"
 
 
-class Switch:
+class SwitchProcesses:
     """ovsdb-server and ovs-vswitchd of one Node. All their files are in one folder."""
 
     def __init__(self, node: str, namespace: str, folder: Path) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from windlass.lab.sandbox.labs import Lab
     from windlass.lab.scenarios.directives import ActionSpec
-    from windlass.lab.scenarios.objects import Node, Pod
+    from windlass.lab.scenarios.objects import LabNode, LabPod
     from windlass.model.families import IPAddress
 
 SECONDS_TO_BE_READY = seconds(20)
@@ -57,7 +57,7 @@ class _Stack:
     namespace: str
     folder: Path
     options: Mapping[str, object]  # of the agent, whatever the scenario says
-    switch: ovs.Switch
+    switch: ovs.SwitchProcesses
     agent: Child | None = None
     boots: int = 0  # after the first
     containers: dict[str, str] = field(default_factory=dict)  # the id of each Pod's container
@@ -78,9 +78,9 @@ class Agents:
         self._programs = programs
         self._stacks: dict[str, _Stack] = {}
 
-    async def add_node(self, node: Node, namespace: str, configuration: Mapping[str, object]) -> None:
+    async def add_node(self, node: LabNode, namespace: str, configuration: Mapping[str, object]) -> None:
         folder = self._lab.node_folder(node.name)
-        switch = ovs.Switch(node.name, namespace, folder / "ovs")
+        switch = ovs.SwitchProcesses(node.name, namespace, folder / "ovs")
         stack = _Stack(node.name, namespace, folder, self.publisher.options(node), switch)
         self._stacks[node.name] = stack
         await stack.switch.start()
@@ -94,13 +94,13 @@ class Agents:
     def serves(self, node: str) -> bool:
         return node in self._stacks and self._stacks[node].agent is not None
 
-    async def attach(self, pod: Pod, namespace: str) -> tuple[IPAddress, ...]:
+    async def attach(self, pod: LabPod, namespace: str) -> tuple[IPAddress, ...]:
         stack = self._stacks[pod.spec.node_name]
         stack.containers[pod.key] = secrets.token_hex(16)
         result = await self._cni("ADD", stack, pod, namespace)
-        return tuple(ip_interface(ip.address).ip for ip in msgspec.json.decode(result, type=_Result).ips)
+        return tuple(ip_interface(ip.address).ip for ip in msgspec.json.decode(result, type=_CniResult).ips)
 
-    async def detach(self, pod: Pod, namespace: str) -> None:
+    async def detach(self, pod: LabPod, namespace: str) -> None:
         stack = self._stacks[pod.spec.node_name]
         await self._cni("DEL", stack, pod, namespace)
         del stack.containers[pod.key]
@@ -200,7 +200,7 @@ class Agents:
 
     # The container runtime's part ---------------------------------------------------------------------------------
 
-    async def _cni(self, command: str, stack: _Stack, pod: Pod, namespace: str) -> bytes:
+    async def _cni(self, command: str, stack: _Stack, pod: LabPod, namespace: str) -> bytes:
         """Runs the plugin on the Node, as a container runtime would."""
         names = f"K8S_POD_NAMESPACE={pod.metadata.namespace or 'default'};K8S_POD_NAME={pod.metadata.name}"
         process = await asyncio.create_subprocess_exec(
@@ -232,15 +232,15 @@ class Agents:
         return output
 
 
-class _Address(msgspec.Struct):
+class _CniAddress(msgspec.Struct):
     address: str
 
 
-class _Result(msgspec.Struct):
-    ips: list[_Address]
+class _CniResult(msgspec.Struct):
+    ips: list[_CniAddress]
 
 
-def _network_configuration(stack: _Stack, pod: Pod) -> dict[str, object]:
+def _network_configuration(stack: _Stack, pod: LabPod) -> dict[str, object]:
     wanted = [str(address) for address in pod.fixed_addresses]
     return {
         "cniVersion": CNI_VERSION,

@@ -13,9 +13,9 @@ from windlass.lab.network.underlays import Underlay
 from windlass.lab.probing.arrivals import Arrivals
 from windlass.lab.probing.servers import Servers
 from windlass.lab.sandbox import labs
-from windlass.lab.sandbox.labs import Description, LabError, Place
+from windlass.lab.sandbox.labs import LabDescription, LabError, Location
 from windlass.lab.scenarios import desired_states, segments
-from windlass.lab.scenarios.desired_states import World
+from windlass.lab.scenarios.desired_states import DesiredState
 from windlass.lab.scenarios.directives import HostRoute
 from windlass.model.families import family_of
 from windlass.model.nodes import TrafficMode
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from windlass.lab.orchestration.fabrics import Fabric
     from windlass.lab.sandbox.labs import Lab
     from windlass.lab.scenarios.desired_states import Addresses
-    from windlass.lab.scenarios.directives import Action, ActionSpec, Source
-    from windlass.lab.scenarios.objects import Pod
+    from windlass.lab.scenarios.directives import Action, ActionSpec, ProbeSource
+    from windlass.lab.scenarios.objects import LabPod
     from windlass.lab.scenarios.segments import Machine
     from windlass.model.families import IPAddress, IPNetwork
 
@@ -35,26 +35,26 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-class Cluster:
-    """Starts empty. `reach` brings it from the world that it is in to the next."""
+class RunningCluster:
+    """Starts empty. `reach` brings it from the desired that it is in to the next."""
 
     def __init__(self, lab: Lab, fabric: Fabric, machines: Iterable[Machine]) -> None:
         """`machines` are all that there will ever be: wires are laid once."""
         self.arrivals = Arrivals()
-        self.world = World()
+        self.desired = DesiredState()
         self.lab = lab
         self._fabric = fabric
         self._underlay = Underlay(lab, segments.segments([*machines, *fabric.publisher.machines]))
         self._servers = Servers(self.arrivals)
         self._entries: dict[IPAddress, str] = {}  # the Nodes to which the underlay routes load balancers' addresses
-        self._running: dict[str, Pod] = {}
+        self._running: dict[str, LabPod] = {}
         self._dead: set[str] = set()  # Pods that a reboot has ended, until an agent attaches them again
         self._attached: dict[str, tuple[IPAddress, ...]] = {}
 
     @property
     def addresses(self) -> Addresses:
         """Of every Pod that runs. One that is yet to start is no endpoint: Kubernetes waits until it is ready."""
-        known = desired_states.pod_addresses(self.world, self._attached)
+        known = desired_states.pod_addresses(self.desired, self._attached)
         return {key: addresses for key, addresses in known.items() if key in self._running}
 
     @property
@@ -67,10 +67,10 @@ class Cluster:
             await _in_thread(self._underlay.plug, machine)
         await self._fabric.publisher.start()
 
-    async def reach(self, world: World, actions: Iterable[Action]) -> None:
+    async def reach(self, desired: DesiredState, actions: Iterable[Action]) -> None:
         """One step: objects are applied, then actions done, and all of it has taken effect on every Node."""
-        before, self.world = self.world, world
-        if before.nodes.keys() <= world.nodes.keys():
+        before, self.desired = self.desired, desired
+        if before.nodes.keys() <= desired.nodes.keys():
             await self._dismiss_pods()
         await self._stop_pods()  # while their Nodes are there
         await self._remove_machines(before)
@@ -85,17 +85,17 @@ class Cluster:
         self._complain_of_waiting_pods()
         await self._publish()  # now with the addresses of the Pods
         await self._fabric.converge()
-        for node in self.world.nodes:
+        for node in self.desired.nodes:
             underlays.ask_neighbours_patiently(self._node_namespace(node))  # the bridge and the gateway may be new
 
     async def _act(self, action: ActionSpec) -> None:
         if isinstance(action.add_route, HostRoute):
-            machine = segments.machine_of_node(self.world.nodes[action.node])
+            machine = segments.machine_of_node(self.desired.nodes[action.node])
             await _in_thread(self._underlay.add_host_route, machine, action.add_route)
         elif action.verb == "rebootNode":
             await self._reboot(action.node)
         else:
-            await self._fabric.act(action, self.world.configuration)
+            await self._fabric.act(action, self.desired.configuration)
 
     async def route(self, entries: Mapping[IPAddress, str]) -> None:
         """From now on the router sends these addresses to these Nodes; a cloud's load balancer would."""
@@ -110,33 +110,33 @@ class Cluster:
 
     # Where things are -------------------------------------------------------------------------------------------
 
-    def namespace_of(self, source: Source) -> str:
+    def namespace_of(self, source: ProbeSource) -> str:
         if source.node:
             return self._node_namespace(source.node)
         if source.pod:
-            return self._pod_namespace(self.world.pods[source.pod])
+            return self._pod_namespace(self.desired.pods[source.pod])
         return self._host_namespace(source.external_host)
 
     def machines(self) -> Iterator[tuple[str, str]]:
         """Each namespace of the cluster with the name under which its packets are noted."""
-        for pod in self.world.pods.values():
+        for pod in self.desired.pods.values():
             if not pod.spec.host_network:
                 yield self._pod_namespace(pod), pod.key
-        yield from ((self._node_namespace(name), f"node/{name}") for name in self.world.nodes)
-        yield from ((self._host_namespace(name), f"externalHost/{name}") for name in self.world.hosts)
+        yield from ((self._node_namespace(name), f"node/{name}") for name in self.desired.nodes)
+        yield from ((self._host_namespace(name), f"externalHost/{name}") for name in self.desired.hosts)
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, Location]:
         nodes = {
-            f"node/{name}": Place(self._node_namespace(name), str(self.lab.node_folder(name) / "ovs"))
-            for name in self.world.nodes
+            f"node/{name}": Location(self._node_namespace(name), str(self.lab.node_folder(name) / "ovs"))
+            for name in self.desired.nodes
         }
-        pods = {f"pod/{key}": Place(self._pod_namespace(pod)) for key, pod in self.world.pods.items()}
-        hosts = {f"externalHost/{name}": Place(self._host_namespace(name)) for name in self.world.hosts}
+        pods = {f"pod/{key}": Location(self._pod_namespace(pod)) for key, pod in self.desired.pods.items()}
+        hosts = {f"externalHost/{name}": Location(self._host_namespace(name)) for name in self.desired.hosts}
         return nodes | pods | hosts
 
     def describe(self, scenario: str) -> None:
         """For `lab status` and `lab exec`."""
-        labs.describe(self.lab, Description(self.lab.id, os.getpid(), scenario, self.dataplane, self.places()))
+        labs.describe(self.lab, LabDescription(self.lab.id, os.getpid(), scenario, self.dataplane, self.places()))
 
     def _node_namespace(self, name: str) -> str:
         return self.lab.namespace("node", name)
@@ -144,15 +144,15 @@ class Cluster:
     def _host_namespace(self, name: str) -> str:
         return self.lab.namespace("host", name)
 
-    def _pod_namespace(self, pod: Pod) -> str:
+    def _pod_namespace(self, pod: LabPod) -> str:
         if pod.spec.host_network:
             return self._node_namespace(pod.spec.node_name)
         return self.lab.namespace("pod", pod.key)
 
     # Machines ---------------------------------------------------------------------------------------------------
 
-    async def _add_hosts(self, before: World) -> None:
-        for name, host in self.world.hosts.items():
+    async def _add_hosts(self, before: DesiredState) -> None:
+        for name, host in self.desired.hosts.items():
             if before.hosts.get(name) == host:
                 continue
             namespace = await _in_thread(self._underlay.plug, segments.machine_of_host(host))
@@ -160,40 +160,40 @@ class Cluster:
             self._servers.watch(namespace, backend)
             await self._servers.listen(namespace, backend, [(port.protocol, port.port) for port in host.spec.ports])
 
-    async def _add_nodes(self, before: World) -> None:
-        new = [node for name, node in self.world.nodes.items() if name not in before.nodes]
+    async def _add_nodes(self, before: DesiredState) -> None:
+        new = [node for name, node in self.desired.nodes.items() if name not in before.nodes]
         for node in new:
             namespace = await _in_thread(self._underlay.plug, segments.machine_of_node(node))
             self._servers.watch(namespace, f"node/{node.name}")
         await self._route()
         await _all(
-            self._fabric.add_node(node, self._node_namespace(node.name), self.world.configuration) for node in new
+            self._fabric.add_node(node, self._node_namespace(node.name), self.desired.configuration) for node in new
         )
 
     async def _route(self) -> None:
         wanted: dict[IPNetwork, IPAddress] = {}
-        for node in self.world.nodes.values() if self.world.traffic_mode is TrafficMode.NO_ENCAP else ():
+        for node in self.desired.nodes.values() if self.desired.traffic_mode is TrafficMode.NO_ENCAP else ():
             for family, cidr in node.pod_cidrs.items():
                 if family in node.addresses:
                     wanted[cidr] = node.addresses[family]
         for address, name in self._entries.items():
-            node_ips = self.world.nodes[name].addresses if name in self.world.nodes else {}
+            node_ips = self.desired.nodes[name].addresses if name in self.desired.nodes else {}
             if family_of(address) in node_ips:
                 wanted[ip_network(address)] = node_ips[family_of(address)]
         await _in_thread(self._underlay.route, wanted)
 
-    async def _remove_machines(self, before: World) -> None:
+    async def _remove_machines(self, before: DesiredState) -> None:
         for name, node in before.nodes.items():
-            if name not in self.world.nodes:
+            if name not in self.desired.nodes:
                 await self._fabric.remove_node(name)
                 await self._remove_machine(segments.machine_of_node(node), f"node/{name}")
         for name, host in before.hosts.items():
-            if self.world.hosts.get(name) != host:
+            if self.desired.hosts.get(name) != host:
                 await self._remove_machine(segments.machine_of_host(host), f"externalHost/{name}")
 
     async def _reboot(self, name: str) -> None:
         """Everything but files is as new. Pods are attached again, as other containers, once an agent runs."""
-        machine = segments.machine_of_node(self.world.nodes[name])
+        machine = segments.machine_of_node(self.desired.nodes[name])
         await self._fabric.power_off(name)
         for pod in [pod for pod in self._running.values() if pod.spec.node_name == name]:
             self._servers.close(pod.key)
@@ -219,20 +219,20 @@ class Cluster:
         going = {pod.key for pod in self._going()}
         if going:
             staying = {key: addresses for key, addresses in self.addresses.items() if key not in going}
-            await self._fabric.publisher.publish(self.world, staying)
+            await self._fabric.publisher.publish(self.desired, staying)
             await self._fabric.converge()
 
     async def _stop_pods(self) -> None:
         await _all(self._stop(pod) for pod in self._going())
 
-    def _going(self) -> list[Pod]:
-        return [pod for pod in self._running.values() if not _same(pod, self.world.pods) and self._served(pod)]
+    def _going(self) -> list[LabPod]:
+        return [pod for pod in self._running.values() if not _same(pod, self.desired.pods) and self._served(pod)]
 
     async def _start_pods(self) -> None:
-        new = [pod for key, pod in self.world.pods.items() if key not in self._running and self._served(pod)]
+        new = [pod for key, pod in self.desired.pods.items() if key not in self._running and self._served(pod)]
         await _all(self._run(pod) for pod in new)
 
-    async def _run(self, pod: Pod) -> None:
+    async def _run(self, pod: LabPod) -> None:
         namespace = self._pod_namespace(pod)
         self._running[pod.key] = pod
         if pod.key in self._dead:
@@ -245,7 +245,7 @@ class Cluster:
             self._servers.watch(namespace, pod.key)
         await self._servers.listen(namespace, pod.key, [(port.protocol, port.container_port) for port in pod.ports])
 
-    async def _stop(self, pod: Pod) -> None:
+    async def _stop(self, pod: LabPod) -> None:
         self._servers.close(pod.key)
         if not pod.spec.host_network:
             namespace = self._pod_namespace(pod)
@@ -254,20 +254,20 @@ class Cluster:
             del self._attached[pod.key]
         del self._running[pod.key]
 
-    def _served(self, pod: Pod) -> bool:
+    def _served(self, pod: LabPod) -> bool:
         return pod.spec.host_network or self._fabric.serves(pod.spec.node_name)
 
     def _complain_of_waiting_pods(self) -> None:
-        for key, pod in self.world.pods.items():
+        for key, pod in self.desired.pods.items():
             if key not in self._running and key not in self._dead:
                 node = pod.spec.node_name
                 raise LabError(f"Pod {key} cannot start: no agent runs on Node {node}; a startAgent in this step helps")
 
     async def _publish(self) -> None:
-        await self._fabric.publisher.publish(self.world, self.addresses)
+        await self._fabric.publisher.publish(self.desired, self.addresses)
 
 
-def _same(pod: Pod, wanted: Mapping[str, Pod]) -> bool:
+def _same(pod: LabPod, wanted: Mapping[str, LabPod]) -> bool:
     """Whether this Pod is to run on: another Node, address or port is another Pod, as it is to Kubernetes."""
     other = wanted.get(pod.key)
     return other is not None and (pod.spec, pod.fixed_addresses) == (other.spec, other.fixed_addresses)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from windlass.lab.control.publishers import Publisher
     from windlass.lab.scenarios.directives import ActionSpec
-    from windlass.lab.scenarios.objects import Node, Pod
+    from windlass.lab.scenarios.objects import LabNode, LabPod
     from windlass.model.families import IPAddress
 
 
@@ -24,7 +24,7 @@ class Fabric(Protocol):
         """How its Nodes learn of the cluster's objects."""
         ...
 
-    async def add_node(self, node: Node, namespace: str, configuration: Mapping[str, object]) -> None: ...
+    async def add_node(self, node: LabNode, namespace: str, configuration: Mapping[str, object]) -> None: ...
 
     async def remove_node(self, node: str) -> None: ...
 
@@ -32,11 +32,11 @@ class Fabric(Protocol):
         """Whether Pods can be attached there now, and detached."""
         ...
 
-    async def attach(self, pod: Pod, namespace: str) -> tuple[IPAddress, ...]:
+    async def attach(self, pod: LabPod, namespace: str) -> tuple[IPAddress, ...]:
         """Returns the addresses that the Pod has now."""
         ...
 
-    async def detach(self, pod: Pod, namespace: str) -> None: ...
+    async def detach(self, pod: LabPod, namespace: str) -> None: ...
 
     async def act(self, action: ActionSpec, configuration: Mapping[str, object]) -> None: ...
 

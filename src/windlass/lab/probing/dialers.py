@@ -15,7 +15,7 @@ from windlass.lab.probing import packets, sockets
 from windlass.lab.probing.packets import Chunk, SctpPacket
 from windlass.lab.probing.servers import IAM, WHO, parse_identity
 from windlass.lab.sandbox.time_limits import seconds
-from windlass.lab.scenarios.objects import Outcome, Protocol
+from windlass.lab.scenarios.objects import ProbeOutcome, ProbeProtocol
 from windlass.model.families import Family, family_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ DATA = b"="  # the first byte of a UDP datagram that is to be sent back
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class SocketAddress:
     """Where to: port 0 for ICMP."""
 
     ip: IPAddress
@@ -111,20 +111,22 @@ class DatagramConversation(Conversation):
         return bytes(back)
 
 
-async def dial(namespace: str, protocol: Protocol, to: Address, arrivals: Arrivals) -> Conversation:
+async def dial(namespace: str, protocol: ProbeProtocol, to: SocketAddress, arrivals: Arrivals) -> Conversation:
     """Raises TimeoutError for silence and OSError for a refusal; `outcome_of` puts either into a probe's word."""
     match protocol:
-        case Protocol.TCP:
+        case ProbeProtocol.TCP:
             return await _dial_tcp(namespace, to)
-        case Protocol.UDP:
+        case ProbeProtocol.UDP:
             return await _dial_udp(namespace, to)
-        case Protocol.SCTP:
+        case ProbeProtocol.SCTP:
             return await _dial_sctp(namespace, to, arrivals.token())
-        case Protocol.ICMP:
+        case ProbeProtocol.ICMP:
             return await _dial_icmp(namespace, to, arrivals)
 
 
-async def forge(namespace: str, protocol: Protocol, to: Address, source: IPAddress, arrivals: Arrivals) -> Arrival:
+async def forge(
+    namespace: str, protocol: ProbeProtocol, to: SocketAddress, source: IPAddress, arrivals: Arrivals
+) -> Arrival:
     """Sends first packets from an address that the machine does not have, until one is seen to arrive."""
     with arrivals.expected() as (token, arrived):
         payload, number = _forged(protocol, to, source, token)
@@ -141,12 +143,12 @@ class NoRouteError(Exception):
     """The machine itself does not know where to send the packet: none was sent."""
 
 
-def outcome_of(error: BaseException) -> Outcome | None:
+def outcome_of(error: BaseException) -> ProbeOutcome | None:
     """None for an error that says nothing about the network between."""
     if isinstance(error, TimeoutError):
-        return Outcome.TIMEOUT
+        return ProbeOutcome.TIMEOUT
     if isinstance(error, OSError) and error.errno in _REFUSALS:
-        return Outcome.REFUSED
+        return ProbeOutcome.REFUSED
     return None
 
 
@@ -166,7 +168,7 @@ _REFUSALS = frozenset(
 # Opening ----------------------------------------------------------------------------------------------------------
 
 
-async def _dial_tcp(namespace: str, to: Address) -> Conversation:
+async def _dial_tcp(namespace: str, to: SocketAddress) -> Conversation:
     sock = _opened(namespace, to, socket.SOCK_STREAM)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each beat of a held connection is a packet of its own
     try:
@@ -181,7 +183,7 @@ async def _dial_tcp(namespace: str, to: Address) -> Conversation:
         raise
 
 
-async def _dial_udp(namespace: str, to: Address) -> Conversation:
+async def _dial_udp(namespace: str, to: SocketAddress) -> Conversation:
     def name(packet: bytes) -> bytes | None:
         return packet[1:] if packet.startswith(IAM) else None
 
@@ -197,7 +199,7 @@ async def _dial_udp(namespace: str, to: Address) -> Conversation:
         raise
 
 
-async def _dial_sctp(namespace: str, to: Address, tag: int) -> Conversation:
+async def _dial_sctp(namespace: str, to: SocketAddress, tag: int) -> Conversation:
     ports = _source_port(tag), to.port
 
     def reply(packet: bytes) -> SctpPacket | None:
@@ -229,7 +231,7 @@ async def _dial_sctp(namespace: str, to: Address, tag: int) -> Conversation:
         raise
 
 
-async def _dial_icmp(namespace: str, to: Address, arrivals: Arrivals) -> Conversation:
+async def _dial_icmp(namespace: str, to: SocketAddress, arrivals: Arrivals) -> Conversation:
     identifier = arrivals.token() & 0xFFFF
     number = packets.ICMP if to.family is Family.IPV4 else packets.ICMPV6
     sock = _connected(namespace, to, socket.SOCK_RAW, number)
@@ -255,16 +257,16 @@ async def _dial_icmp(namespace: str, to: Address, arrivals: Arrivals) -> Convers
         raise
 
 
-def _forged(protocol: Protocol, to: Address, source: IPAddress, token: int) -> tuple[bytes, int]:
+def _forged(protocol: ProbeProtocol, to: SocketAddress, source: IPAddress, token: int) -> tuple[bytes, int]:
     ports = _source_port(token), to.port
     match protocol:
-        case Protocol.TCP:
+        case ProbeProtocol.TCP:
             return packets.tcp_syn(source, to.ip, ports, token), packets.TCP
-        case Protocol.UDP:
+        case ProbeProtocol.UDP:
             return packets.udp_datagram(source, to.ip, ports, WHO + token.to_bytes(4)), packets.UDP
-        case Protocol.SCTP:
+        case ProbeProtocol.SCTP:
             return SctpPacket(*ports, 0, Chunk.INIT, packets.init_value(token)).encode(), packets.SCTP
-        case Protocol.ICMP:
+        case ProbeProtocol.ICMP:
             number = packets.ICMP if to.family is Family.IPV4 else packets.ICMPV6
             return packets.icmp_echo(ports[0], token.to_bytes(4), (source, to.ip)), number
 
@@ -277,7 +279,7 @@ def _source_port(token: int) -> int:
     return 20000 + token % 10000
 
 
-def _opened(namespace: str, to: Address, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:
+def _opened(namespace: str, to: SocketAddress, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:
     """Checks first that there is a route at all; that is no property of the network between."""
     with sockets.opened(namespace, to.family, socket.SOCK_DGRAM) as trial:
         try:
@@ -289,7 +291,7 @@ def _opened(namespace: str, to: Address, kind: socket.SocketKind, protocol: int 
     return sockets.opened(namespace, to.family, kind, protocol)
 
 
-def _connected(namespace: str, to: Address, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:
+def _connected(namespace: str, to: SocketAddress, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:
     """Connected also where the protocol has no connections: then the kernel reports ICMP errors to the socket."""
     sock = _opened(namespace, to, kind, protocol)
     sock.connect((str(to.ip), to.port))

@@ -19,7 +19,7 @@ from windlass.lab.probing import packets, sockets
 from windlass.lab.probing.arrivals import Arrival, Arrivals
 from windlass.lab.probing.packets import Chunk, SctpPacket
 from windlass.lab.sandbox.labs import LabError
-from windlass.lab.scenarios.objects import Protocol
+from windlass.lab.scenarios.objects import ProbeProtocol
 from windlass.model.families import Family
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ class Servers:
         self._open: dict[str, ExitStack] = defaultdict(ExitStack)  # by backend
         self._sctp: dict[str, _Sctp] = {}  # by namespace: raw sockets have no ports of their own
 
-    async def listen(self, namespace: str, backend: str, ports: Iterable[tuple[Protocol, int]]) -> None:
+    async def listen(self, namespace: str, backend: str, ports: Iterable[tuple[ProbeProtocol, int]]) -> None:
         """Answers as `backend` in that namespace, on all of its addresses."""
         for protocol, port in ports:
             try:
                 match protocol:
-                    case Protocol.TCP:
+                    case ProbeProtocol.TCP:
                         await self._listen_tcp(namespace, backend, port)
-                    case Protocol.UDP:
+                    case ProbeProtocol.UDP:
                         self._listen_udp(namespace, backend, port)
                     case _:
                         self._listen_sctp(namespace, backend, port)

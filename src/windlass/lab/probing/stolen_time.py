@@ -14,7 +14,7 @@ _STOLEN = 8  # the column of "cpu0 4705 356 584 3699 23 23 0 0 0"
 _OLD_ENOUGH = 0.01  # seconds: the kernel counts no finer
 
 
-class Standstills:
+class StolenTime:
     def __init__(self, counts: Path = COUNTS) -> None:
         self.seconds = 0.0  # so far; of several cores that of the one that was taken for longest, look by look
         self._counts = counts

@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from windlass.lab.probing import dialers
-from windlass.lab.probing.stolen_time import Standstills
+from windlass.lab.probing.stolen_time import StolenTime
 from windlass.lab.probing.verdicts import Attempt, Observation
 from windlass.lab.sandbox.time_limits import seconds
-from windlass.lab.scenarios.objects import Outcome, Protocol
+from windlass.lab.scenarios.objects import ProbeOutcome, ProbeProtocol
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from ipaddress import IPv4Address, IPv6Address
 
     from windlass.lab.probing.arrivals import Arrivals
-    from windlass.lab.probing.dialers import Address, Conversation
+    from windlass.lab.probing.dialers import Conversation, SocketAddress
 
 AT_ONCE = 48  # connections in their first moment: more would make each other late on a small machine
 FIRST_MOMENT = 0.25  # seconds; who has no answer by then only waits, and waiting costs nothing
@@ -30,12 +30,12 @@ SECONDS_TO_ANSWER = seconds(1.0)  # for each connection of a rate
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class ProbeTraffic:
     """What to send from where to where, all names resolved."""
 
     namespace: str
-    protocol: Protocol
-    to: Address
+    protocol: ProbeProtocol
+    to: SocketAddress
     connections: int = 1
     bytes: int = 0
     source: IPv4Address | IPv6Address | None = None  # forged
@@ -46,25 +46,25 @@ class Traffic:
         self._arrivals = arrivals
         self._starting = asyncio.Semaphore(AT_ONCE)
         self._transferring = asyncio.Semaphore(TRANSFERS_AT_ONCE)
-        self._standstills = Standstills()
+        self._standstills = StolenTime()
 
-    async def observe(self, flow: Flow) -> Observation:
+    async def observe(self, flow: ProbeTraffic) -> Observation:
         """All connections of the flow, side by side."""
         attempts = await asyncio.gather(*(self._attempt(flow) for _ in range(flow.connections)))
         return Observation(tuple(attempts))
 
-    async def hold(self, flow: Flow) -> Held:
+    async def hold(self, flow: ProbeTraffic) -> HeldConnection:
         """Opens the connection that is then used until `Held.end`."""
         try:
             conversation = await dialers.dial(flow.namespace, flow.protocol, flow.to, self._arrivals)
         except (OSError, dialers.NoRouteError) as error:
-            return Held(None, _failed(error), self._standstills)
-        return Held(conversation, _connected(conversation), self._standstills)
+            return HeldConnection(None, _failed(error), self._standstills)
+        return HeldConnection(conversation, _connected(conversation), self._standstills)
 
-    def rate(self, flow: Flow, per_second: int) -> Rated:
-        return Rated(flow, per_second, self._arrivals)
+    def rate(self, flow: ProbeTraffic, per_second: int) -> ConnectionRate:
+        return ConnectionRate(flow, per_second, self._arrivals)
 
-    async def _attempt(self, flow: Flow) -> Attempt:
+    async def _attempt(self, flow: ProbeTraffic) -> Attempt:
         if flow.source is not None:
             async with self._place():
                 return await self._forge(flow, flow.source)
@@ -74,12 +74,12 @@ class Traffic:
         async with self._transferring:
             return await attempt(flow, self._arrivals)
 
-    async def _forge(self, flow: Flow, source: IPv4Address | IPv6Address) -> Attempt:
+    async def _forge(self, flow: ProbeTraffic, source: IPv4Address | IPv6Address) -> Attempt:
         try:
             arrival = await dialers.forge(flow.namespace, flow.protocol, flow.to, source, self._arrivals)
         except (OSError, dialers.NoRouteError) as error:
             return _failed(error)
-        return Attempt(Outcome.CONNECTED, arrival.backend, arrival.client, str(source))
+        return Attempt(ProbeOutcome.CONNECTED, arrival.backend, arrival.client, str(source))
 
     @asynccontextmanager
     async def _place(self) -> AsyncIterator[None]:
@@ -95,7 +95,7 @@ class Traffic:
                 waiting.pop().release()
 
 
-async def attempt(flow: Flow, arrivals: Arrivals) -> Attempt:
+async def attempt(flow: ProbeTraffic, arrivals: Arrivals) -> Attempt:
     """One connection: opened, used for the flow's bytes, closed."""
     try:
         conversation = await dialers.dial(flow.namespace, flow.protocol, flow.to, arrivals)
@@ -114,10 +114,10 @@ async def attempt(flow: Flow, arrivals: Arrivals) -> Attempt:
         conversation.close()
 
 
-class Held:
+class HeldConnection:
     """One connection, used every 20 ms; the longest silence is measured, but for what this machine slept through."""
 
-    def __init__(self, conversation: Conversation | None, opening: Attempt, standstills: Standstills) -> None:
+    def __init__(self, conversation: Conversation | None, opening: Attempt, standstills: StolenTime) -> None:
         self._opening = opening
         self._conversation = conversation
         self._standstills = standstills
@@ -175,10 +175,10 @@ class Held:
         return now
 
 
-class Rated:
+class ConnectionRate:
     """So many new connections a second."""
 
-    def __init__(self, flow: Flow, per_second: int, arrivals: Arrivals) -> None:
+    def __init__(self, flow: ProbeTraffic, per_second: int, arrivals: Arrivals) -> None:
         self._flow = flow
         self._interval = 1 / per_second
         self._arrivals = arrivals
@@ -190,7 +190,7 @@ class Rated:
         """No new ones; those under way get their second."""
         await _cancelled([self._starting])
         await asyncio.gather(*self._under_way)
-        failures = sum(attempt.outcome is not Outcome.CONNECTED for attempt in self._attempts)
+        failures = sum(attempt.outcome is not ProbeOutcome.CONNECTED for attempt in self._attempts)
         return Observation(tuple(self._attempts), failures=failures)
 
     async def _start(self) -> None:
@@ -219,12 +219,12 @@ async def _cancelled(tasks: Iterable[asyncio.Future[None]]) -> None:
 
 
 def _connected(conversation: Conversation) -> Attempt:
-    return Attempt(Outcome.CONNECTED, conversation.seen.backend, conversation.seen.client, conversation.local)
+    return Attempt(ProbeOutcome.CONNECTED, conversation.seen.backend, conversation.seen.client, conversation.local)
 
 
 def _failed(error: Exception) -> Attempt:
     outcome = dialers.outcome_of(error)
-    return Attempt(outcome) if outcome else Attempt(Outcome.TIMEOUT, fault=_words(error))
+    return Attempt(outcome) if outcome else Attempt(ProbeOutcome.TIMEOUT, fault=_words(error))
 
 
 def _words(error: Exception) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from windlass.lab.scenarios.objects import Outcome
+from windlass.lab.scenarios.objects import ProbeOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Attempt:
     """One connection."""
 
-    outcome: Outcome
+    outcome: ProbeOutcome
     backend: str = ""  # who answered
     client: str = ""  # the address that it saw
     local: str = ""  # the address that the client had
@@ -34,10 +34,13 @@ class Observation:
     broken: str = ""  # why a held connection ended before the scenario did
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> ProbeOutcome:
         """The worst: `Connected` means that all were."""
         seen = {attempt.outcome for attempt in self.attempts}
-        return next((o for o in (Outcome.TIMEOUT, Outcome.REFUSED, Outcome.CONNECTED) if o in seen), Outcome.TIMEOUT)
+        return next(
+            (o for o in (ProbeOutcome.TIMEOUT, ProbeOutcome.REFUSED, ProbeOutcome.CONNECTED) if o in seen),
+            ProbeOutcome.TIMEOUT,
+        )
 
     @property
     def backends(self) -> dict[str, int]:
@@ -51,7 +54,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ProbeVerdict:
     probe: str
     step: str
     observation: Observation
@@ -62,20 +65,20 @@ class Verdict:
         return not self.reasons
 
 
-def judge(probe: Probe, step: str, observation: Observation, seen_as: IPAddress | None) -> Verdict:
+def judge(probe: Probe, step: str, observation: Observation, seen_as: IPAddress | None) -> ProbeVerdict:
     """`seen_as` is the client address to expect, where the probe expects a certain one that is not the client's own."""
-    return Verdict(probe.name, step, observation, tuple(_reasons(probe, observation, seen_as)))
+    return ProbeVerdict(probe.name, step, observation, tuple(_reasons(probe, observation, seen_as)))
 
 
 def _reasons(probe: Probe, observation: Observation, seen_as: IPAddress | None) -> Iterator[str]:
     expect = probe.spec.expect
     yield from sorted({attempt.fault for attempt in observation.attempts if attempt.fault})
-    if probe.spec.rate and expect.outcome is Outcome.CONNECTED:
+    if probe.spec.rate and expect.outcome is ProbeOutcome.CONNECTED:
         if observation.failures > expect.failures:
             total = len(observation.attempts)
             counted = Counter(attempt.outcome for attempt in observation.attempts)
             kinds = ", ".join(
-                f"{counted[one]} {one.value}" for one in Outcome if counted[one] and one is not expect.outcome
+                f"{counted[one]} {one.value}" for one in ProbeOutcome if counted[one] and one is not expect.outcome
             )
             yield f"{observation.failures} of {total} connections failed ({kinds}); at most {expect.failures} may"
     elif any(attempt.outcome is not expect.outcome for attempt in observation.attempts):
@@ -108,7 +111,7 @@ def _backend_reasons(expect: Expectation, observation: Observation) -> Iterator[
 def _address_reasons(expect: Expectation, observation: Observation, seen_as: IPAddress | None) -> Iterator[str]:
     if expect.client_address is None:
         return
-    connected = [attempt for attempt in observation.attempts if attempt.outcome is Outcome.CONNECTED]
+    connected = [attempt for attempt in observation.attempts if attempt.outcome is ProbeOutcome.CONNECTED]
     if any(not attempt.client for attempt in connected):
         yield "the backend could not be asked which client address it saw"
     seen = {(attempt.client, str(seen_as or attempt.local)) for attempt in connected if attempt.client}
@@ -124,4 +127,4 @@ def _summary(observation: Observation) -> str:
     total = len(observation.attempts)
     if len(counted) == 1:
         return observation.outcome.value
-    return ", ".join(f"{outcome.value} {counted[outcome]} of {total}" for outcome in Outcome if counted[outcome])
+    return ", ".join(f"{outcome.value} {counted[outcome]} of {total}" for outcome in ProbeOutcome if counted[outcome])

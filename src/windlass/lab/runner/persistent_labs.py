@@ -19,7 +19,7 @@ from windlass.lab.kubelets.relays import reachable
 from windlass.lab.orchestration.agents import Agents, Programs
 from windlass.lab.runner import runs
 from windlass.lab.sandbox import labs
-from windlass.lab.sandbox.labs import Description, Lab, LabError
+from windlass.lab.sandbox.labs import Lab, LabDescription, LabError
 from windlass.lab.sandbox.processes import program
 from windlass.lab.scenarios.scenario_files import Scenario
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from windlass.lab.kubelets.clusters import Shape
-    from windlass.lab.sandbox.labs import Place
+    from windlass.lab.sandbox.labs import Location
 
 
 def up(
@@ -75,7 +75,7 @@ def down(lab_id: str | None = None) -> str:
     return found.id
 
 
-def status() -> list[Description]:
+def status() -> list[LabDescription]:
     return labs.running()
 
 
@@ -95,8 +95,8 @@ async def _keep(
     scenario: Scenario, programs: Programs, publisher_of: runs.PublisherOf, say: runs.Say, _progress: runs.Say
 ) -> None:
     async with runs.standing(scenario, lambda lab: Agents(lab, programs, publisher_of(lab))) as cluster:
-        for step, world in scenario.worlds():
-            await cluster.reach(world, step.actions)
+        for step, desired in scenario.states():
+            await cluster.reach(desired, step.actions)
         cluster.describe(scenario.name)
         say(f"lab {cluster.lab.id} stands: {', '.join(cluster.places())}")
         await asyncio.get_running_loop().create_future()  # until somebody ends us
@@ -128,7 +128,7 @@ def _the_one(path: Path) -> Scenario:
     return found[0]
 
 
-def _chosen(lab_id: str | None) -> Description:
+def _chosen(lab_id: str | None) -> LabDescription:
     standing = labs.running()
     if lab_id is None and len(standing) == 1:
         return standing[0]
@@ -139,14 +139,14 @@ def _chosen(lab_id: str | None) -> Description:
     raise LabError(f"which lab? {'no lab runs as ' + lab_id if lab_id else 'give its id'}; running: {known}")
 
 
-def _place(lab: Description, name: str) -> Place:
+def _place(lab: LabDescription, name: str) -> Location:
     for kind in ("", "node/", "pod/", "pod/default/", "externalHost/"):
         if kind + name in lab.places:
             return lab.places[kind + name]
     raise LabError(f"{name} is none of the places of lab {lab.id}: {', '.join(lab.places)}")
 
 
-def _environment(place: Place) -> Mapping[str, str]:
+def _environment(place: Location) -> Mapping[str, str]:
     return {"OVS_RUNDIR": place.ovs_run_directory} if place.ovs_run_directory else {}
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from windlass.lab.probing.verdicts import Verdict
+    from windlass.lab.probing.verdicts import ProbeVerdict
 
 PASSED, FAILED, TROUBLE = 0, 1, 2  # exit status
 
@@ -22,7 +22,7 @@ class ScenarioResult:
     name: str
     dataplane: str
     seconds: float
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[ProbeVerdict, ...] = ()
     error: str = ""  # why it could not be read or brought up
 
 
@@ -95,7 +95,7 @@ def summary(results: Sequence[ScenarioResult]) -> str:
     return ", ".join(parts)
 
 
-def _probe(verdict: Verdict) -> dict[str, object]:
+def _probe(verdict: ProbeVerdict) -> dict[str, object]:
     seen = verdict.observation
     return {
         "name": verdict.probe,
@@ -110,7 +110,7 @@ def _probe(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _result(verdict: Verdict) -> Text:
+def _result(verdict: ProbeVerdict) -> Text:
     if not verdict.passed:
         return Text(f"FAIL: {'; '.join(verdict.reasons)}", style="bold red")
     gap = verdict.observation.max_gap

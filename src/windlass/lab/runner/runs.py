@@ -17,11 +17,11 @@ from rich.console import Console
 from windlass.lab.control.publishers import ManifestFolder, Publisher
 from windlass.lab.network import ovs
 from windlass.lab.orchestration.agents import Agents, Programs
-from windlass.lab.orchestration.clusters import Cluster
+from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.orchestration.fabrics import Fabric
 from windlass.lab.runner import results
+from windlass.lab.runner.probes import ProbeRunner
 from windlass.lab.runner.results import ScenarioResult
-from windlass.lab.runner.rounds import Rounds
 from windlass.lab.sandbox import labs
 from windlass.lab.sandbox.labs import Lab, LabError
 from windlass.lab.sandbox.processes import program
@@ -31,7 +31,7 @@ from windlass.lab.scenarios.scenario_files import Scenario, ScenarioError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 
-    from windlass.lab.probing.verdicts import Verdict
+    from windlass.lab.probing.verdicts import ProbeVerdict
 
 Say = Callable[[str], None]  # tells a person what is going on
 FabricOf = Callable[[Lab], Fabric]
@@ -80,15 +80,15 @@ def run(
 async def run_scenario(scenario: Scenario, fabric_of: FabricOf, say: Say) -> ScenarioResult:
     """One scenario in a lab of its own."""
     started = time.monotonic()
-    verdicts: list[Verdict] = []
+    verdicts: list[ProbeVerdict] = []
     error = dataplane = ""
     try:
         async with standing(scenario, fabric_of) as cluster:
             dataplane = cluster.dataplane
-            rounds = Rounds(cluster)
+            rounds = ProbeRunner(cluster)
             try:
-                for step, world in scenario.worlds():
-                    await cluster.reach(world, step.actions)
+                for step, desired in scenario.states():
+                    await cluster.reach(desired, step.actions)
                     say(f"  {scenario.name}: {step.name} stands after {time.monotonic() - started:.1f} s")
                     verdicts += await rounds.send(step)
             finally:
@@ -101,11 +101,11 @@ async def run_scenario(scenario: Scenario, fabric_of: FabricOf, say: Say) -> Sce
 
 
 @asynccontextmanager
-async def standing(scenario: Scenario, fabric_of: FabricOf) -> AsyncIterator[Cluster]:
+async def standing(scenario: Scenario, fabric_of: FabricOf) -> AsyncIterator[RunningCluster]:
     """A cluster in a lab of its own, empty still, with wires for all machines that the scenario will have."""
-    machines = dict.fromkeys(machine for _, world in scenario.worlds() for machine in segments.machines(world))
+    machines = dict.fromkeys(machine for _, desired in scenario.states() for machine in segments.machines(desired))
     with labs.opened() as lab:
-        cluster = Cluster(lab, fabric_of(lab), machines)
+        cluster = RunningCluster(lab, fabric_of(lab), machines)
         try:
             await cluster.start()
             yield cluster

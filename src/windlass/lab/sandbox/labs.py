@@ -73,7 +73,7 @@ class Lab:
         return sorted(path.name for path in namespaces.NAMED.glob(f"wl{self.id}-*"))
 
 
-class Place(msgspec.Struct, frozen=True, rename="camel"):
+class Location(msgspec.Struct, frozen=True, rename="camel"):
     """Somewhere to look around in: the namespace of a Node, a Pod or a host."""
 
     namespace: str
@@ -81,14 +81,14 @@ class Place(msgspec.Struct, frozen=True, rename="camel"):
     pid: int = 0  # of a machine: a process whose files one sees there; 0: they are this machine's
 
 
-class Description(msgspec.Struct, frozen=True, rename="camel"):
+class LabDescription(msgspec.Struct, frozen=True, rename="camel"):
     """What a running lab says about itself, for `lab status` and `lab exec`."""
 
     id: str
     pid: int
     scenario: str
     dataplane: str
-    places: dict[str, Place]  # by `node/win-1`, `pod/default/web-0`, `externalHost/client`
+    places: dict[str, Location]  # by `node/win-1`, `pod/default/web-0`, `externalHost/client`
 
 
 @contextmanager
@@ -132,18 +132,18 @@ def is_alive(lab: Lab) -> bool:
         os.close(lock)
 
 
-def describe(lab: Lab, description: Description) -> None:
+def describe(lab: Lab, description: LabDescription) -> None:
     files.write(lab.folder / "lab.json", msgspec.json.encode(description), durable=False)
 
 
-def running() -> list[Description]:
+def running() -> list[LabDescription]:
     """The labs on this machine that are up."""
-    described: list[Description] = []
+    described: list[LabDescription] = []
     for lab in _all():
         with suppress(FileNotFoundError):  # not described yet, or going just now
             if is_alive(lab):
                 content = (lab.folder / "lab.json").read_bytes()
-                described.append(msgspec.json.decode(content, type=Description))
+                described.append(msgspec.json.decode(content, type=LabDescription))
     return described
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from windlass.lab.scenarios.objects import CLUSTER_SCOPED, ConfigMap, KubernetesObject, Node, Pod, Service
+from windlass.lab.scenarios.objects import CLUSTER_SCOPED, ConfigMap, KubernetesObject, LabNode, LabPod, LabService
 from windlass.model.nodes import TrafficMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from windlass.lab.scenarios.directives import Delete, ExternalHost
+    from windlass.lab.scenarios.directives import Deletion, ExternalHost
     from windlass.model.families import IPAddress
 
     Addresses = Mapping[str, tuple[IPAddress, ...]]  # of each Pod, by `namespace/name`
@@ -23,14 +23,14 @@ CONFIG_KEY = "windlass.yaml"
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class DesiredState:
     objects: Mapping[tuple[str, str], KubernetesObject] = field(default_factory=dict)  # by kind and key
     hosts: Mapping[str, ExternalHost] = field(default_factory=dict)
 
     def after(
-        self, objects: Iterable[KubernetesObject], hosts: Iterable[ExternalHost], deletes: Iterable[Delete]
-    ) -> World:
-        """This world with a step's objects applied and its deletions done."""
+        self, objects: Iterable[KubernetesObject], hosts: Iterable[ExternalHost], deletes: Iterable[Deletion]
+    ) -> DesiredState:
+        """This desired with a step's objects applied and its deletions done."""
         gone = {(delete.spec.kind, _key(delete)) for delete in deletes}
         kept = {k: v for k, v in self.objects.items() if k not in gone}
         remaining = {name: host for name, host in self.hosts.items() if ("ExternalHost", name) not in gone}
@@ -41,17 +41,17 @@ class World:
         )
 
     @property
-    def nodes(self) -> dict[str, Node]:
-        return {o.view.name: o.view for o in self.objects.values() if isinstance(o.view, Node)}
+    def nodes(self) -> dict[str, LabNode]:
+        return {o.view.name: o.view for o in self.objects.values() if isinstance(o.view, LabNode)}
 
     @property
-    def pods(self) -> dict[str, Pod]:
+    def pods(self) -> dict[str, LabPod]:
         """Those that run; a Pod that is not scheduled or is over has no network."""
-        return {o.view.key: o.view for o in self.objects.values() if isinstance(o.view, Pod) and o.view.runs}
+        return {o.view.key: o.view for o in self.objects.values() if isinstance(o.view, LabPod) and o.view.runs}
 
     @property
-    def services(self) -> dict[str, Service]:
-        return {o.view.key: o.view for o in self.objects.values() if isinstance(o.view, Service)}
+    def services(self) -> dict[str, LabService]:
+        return {o.view.key: o.view for o in self.objects.values() if isinstance(o.view, LabService)}
 
     @property
     def configuration(self) -> dict[str, object]:
@@ -65,8 +65,8 @@ class World:
     def traffic_mode(self) -> TrafficMode:
         return TrafficMode(self.configuration.get("trafficMode", TrafficMode.ENCAP.value))
 
-    def problems(self, earlier: World, deletes: Iterable[Delete]) -> Iterator[str]:
-        """What this world names that is not there."""
+    def problems(self, earlier: DesiredState, deletes: Iterable[Deletion]) -> Iterator[str]:
+        """What this desired names that is not there."""
         for delete in deletes:
             kind = delete.spec.kind
             known = earlier.hosts if kind == "ExternalHost" else {key for k, key in earlier.objects if k == kind}
@@ -96,26 +96,26 @@ class World:
             yield f"{where}: trafficMode: {written['trafficMode']!r} is none of {modes}"
 
 
-def pod_addresses(world: World, attached: Addresses) -> Addresses:
+def pod_addresses(desired: DesiredState, attached: Addresses) -> Addresses:
     """Of every Pod that has an address: a hostNetwork Pod has its Node's, others what they were attached with."""
-    nodes = world.nodes
+    nodes = desired.nodes
     return {
         key: tuple(nodes[pod.spec.node_name].addresses.values()) if pod.spec.host_network else attached[key]
-        for key, pod in world.pods.items()
+        for key, pod in desired.pods.items()
         if pod.spec.host_network or key in attached
     }
 
 
-def imagined_addresses(world: World) -> Addresses:
+def imagined_addresses(desired: DesiredState) -> Addresses:
     """Addresses before any Pod has one, so that whatever only needs *an* address can be checked early."""
-    nodes = world.nodes
+    nodes = desired.nodes
     return {
         key: pod.fixed_addresses or tuple(c.network_address + 2 for c in nodes[pod.spec.node_name].pod_cidrs.values())
-        for key, pod in world.pods.items()
+        for key, pod in desired.pods.items()
         if pod.spec.node_name in nodes
     }
 
 
-def _key(delete: Delete) -> str:
+def _key(delete: Deletion) -> str:
     kind, name = delete.spec.kind, delete.spec.name
     return name if "/" in name or kind in CLUSTER_SCOPED or kind == "ExternalHost" else f"default/{name}"

@@ -9,9 +9,9 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from windlass.lab.scenarios.objects import (
     IPFamily,
-    Metadata,
-    Outcome,
-    Protocol,
+    LabMetadata,
+    ProbeOutcome,
+    ProbeProtocol,
     check_address,
     check_port,
     check_transport,
@@ -29,7 +29,7 @@ MINIMUM_MTU, MAXIMUM_MTU = 1280, 1500  # what IPv6 needs at least; what every ot
 
 class HostPort(Struct, frozen=True, forbid_unknown_fields=True):
     port: int
-    protocol: Protocol = Protocol.TCP
+    protocol: ProbeProtocol = ProbeProtocol.TCP
 
     def __post_init__(self) -> None:
         check_port("port", self.port)
@@ -53,7 +53,7 @@ class ExternalHostSpec(Struct, frozen=True, forbid_unknown_fields=True):
 class ExternalHost(Struct, frozen=True):
     """A machine outside the cluster; answers on its ports as backend `externalHost/<name>`."""
 
-    metadata: Metadata
+    metadata: LabMetadata
     spec: ExternalHostSpec
 
     @property
@@ -68,7 +68,7 @@ class ExternalHost(Struct, frozen=True):
 # Probes -------------------------------------------------------------------------------------------------------
 
 
-class Source(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class ProbeSource(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     node: str = ""
     pod: str = ""
     external_host: str = ""
@@ -87,7 +87,7 @@ class Source(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
         )
 
 
-class Target(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class ProbeTarget(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """`to`: one of service, nodePort, loadBalancer, externalIP, pod or address; the rest says which of it."""
 
     service: str = ""
@@ -118,7 +118,7 @@ class Target(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
 
 
 class Expectation(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    outcome: Outcome = Outcome.CONNECTED
+    outcome: ProbeOutcome = ProbeOutcome.CONNECTED
     backends: list[str] | None = None
     sticky: bool = False
     client_address: str | None = None
@@ -137,9 +137,9 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True, rename="camel
 
 
 class ProbeSpec(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    source: Source = field(name="from")
-    target: Target = field(name="to")
-    protocol: Protocol = Protocol.TCP
+    source: ProbeSource = field(name="from")
+    target: ProbeTarget = field(name="to")
+    protocol: ProbeProtocol = ProbeProtocol.TCP
     connections: int = 10
     bytes: int = 0
     source_address: str | None = None
@@ -152,7 +152,7 @@ class ProbeSpec(Struct, frozen=True, forbid_unknown_fields=True, rename="camel")
             raise ValueError(f"connections: {self.connections} is too few; at least 1")
         if self.bytes < 0 or self.rate < 0:
             raise ValueError(f"{'bytes' if self.bytes < 0 else 'rate'}: must not be negative")
-        if self.target.port is None and self.protocol is not Protocol.ICMP:
+        if self.target.port is None and self.protocol is not ProbeProtocol.ICMP:
             raise ValueError(f"to.port: is missing; only ICMP has no ports, this is {self.protocol.value}")
         if self.hold and self.rate:
             raise ValueError("rate: a probe either holds one connection or makes new ones, not both")
@@ -167,7 +167,7 @@ class ProbeSpec(Struct, frozen=True, forbid_unknown_fields=True, rename="camel")
 
 
 class Probe(Struct, frozen=True):
-    metadata: Metadata
+    metadata: LabMetadata
     spec: ProbeSpec
 
     @property
@@ -234,29 +234,29 @@ class ActionSpec(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
 class Action(Struct, frozen=True):
     """Done before the step's probes."""
 
-    metadata: Metadata
+    metadata: LabMetadata
     spec: ActionSpec
 
 
-class DeleteSpec(Struct, frozen=True, forbid_unknown_fields=True):
+class DeletionSpec(Struct, frozen=True, forbid_unknown_fields=True):
     kind: str
     name: str
 
 
-class Delete(Struct, frozen=True):
+class Deletion(Struct, frozen=True):
     """Takes away an object of an earlier step."""
 
-    metadata: Metadata
-    spec: DeleteSpec
+    metadata: LabMetadata
+    spec: DeletionSpec
 
 
-Directive = ExternalHost | Probe | Action | Delete
+Directive = ExternalHost | Probe | Action | Deletion
 
 DIRECTIVE_KINDS: dict[str, type[Directive]] = {
     "ExternalHost": ExternalHost,
     "Probe": Probe,
     "Action": Action,
-    "Delete": Delete,
+    "Delete": Deletion,
 }
 
 

@@ -15,7 +15,7 @@ import yaml
 from msgspec import Struct, ValidationError, convert
 
 from windlass.lab.scenarios.directives import API_VERSION
-from windlass.lab.scenarios.objects import IPFamily, Protocol
+from windlass.lab.scenarios.objects import IPFamily, ProbeProtocol
 
 Document: TypeAlias = Mapping[str, object]
 S = TypeVar("S", bound=Struct)
@@ -23,7 +23,7 @@ S = TypeVar("S", bound=Struct)
 MATRIX, PROBES, PROBE = "Matrix", "Probes", "Probe"
 BOTH_FAMILIES = tuple(family.value for family in IPFamily)
 MERGED = ("to", "expect")  # a row adds to these; every other field of a row replaces the shared one
-_PROTOCOLS = frozenset(protocol.value for protocol in Protocol)
+_PROTOCOLS = frozenset(protocol.value for protocol in ProbeProtocol)
 _ABSENT = object()
 
 

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-class Protocol(Enum):
+class ProbeProtocol(Enum):
     TCP = "TCP"
     UDP = "UDP"
     SCTP = "SCTP"
     ICMP = "ICMP"
 
 
-class Outcome(Enum):
+class ProbeOutcome(Enum):
     CONNECTED = "Connected"
     REFUSED = "Refused"  # a reset, an abort, or an ICMP unreachable
     TIMEOUT = "Timeout"
@@ -42,7 +42,7 @@ class IPFamily(Enum):
         return Family.IPV4 if self is IPFamily.IPV4 else Family.IPV6
 
 
-class Metadata(Struct, frozen=True, rename="camel"):
+class LabMetadata(Struct, frozen=True, rename="camel"):
     name: str
     namespace: str = ""
     labels: dict[str, str] = {}
@@ -75,7 +75,7 @@ class NodeAddress(Struct, frozen=True):
         return self.type in {"InternalIP", "ExternalIP"}
 
 
-class NodeSpec(Struct, frozen=True):
+class LabNodeSpec(Struct, frozen=True):
     pod_cidr: str = field(name="podCIDR", default="")  # the older field, which repeats the first of podCIDRs
     pod_cidrs: list[str] = field(name="podCIDRs", default_factory=list)
 
@@ -93,9 +93,9 @@ class NodeStatus(Struct, frozen=True):
 TRANSLATED_ADDRESSES = "lab.windlass.dev/translated-addresses"  # an annotation: addresses, with commas between them
 
 
-class Node(Struct, frozen=True):
-    metadata: Metadata
-    spec: NodeSpec = NodeSpec()
+class LabNode(Struct, frozen=True):
+    metadata: LabMetadata
+    spec: LabNodeSpec = LabNodeSpec()
     status: NodeStatus = NodeStatus()
 
     def __post_init__(self) -> None:
@@ -143,9 +143,9 @@ class Node(Struct, frozen=True):
 # Pods --------------------------------------------------------------------------------------------------------
 
 
-class ContainerPort(Struct, frozen=True, rename="camel"):
+class LabContainerPort(Struct, frozen=True, rename="camel"):
     container_port: int
-    protocol: Protocol = Protocol.TCP
+    protocol: ProbeProtocol = ProbeProtocol.TCP
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -153,14 +153,14 @@ class ContainerPort(Struct, frozen=True, rename="camel"):
         check_transport("protocol", self.protocol)
 
 
-class Container(Struct, frozen=True):
-    ports: list[ContainerPort] = []
+class LabContainer(Struct, frozen=True):
+    ports: list[LabContainerPort] = []
 
 
-class PodSpec(Struct, frozen=True, rename="camel"):
+class LabPodSpec(Struct, frozen=True, rename="camel"):
     node_name: str = ""
     host_network: bool = False
-    containers: list[Container] = []
+    containers: list[LabContainer] = []
 
 
 class PodIP(Struct, frozen=True):
@@ -170,28 +170,28 @@ class PodIP(Struct, frozen=True):
         check_address("ip", self.ip)
 
 
-class Condition(Struct, frozen=True):
+class PodCondition(Struct, frozen=True):
     type: str
     status: str
 
 
-class PodStatus(Struct, frozen=True, rename="camel"):
+class LabPodStatus(Struct, frozen=True, rename="camel"):
     pod_ips: list[PodIP] = field(name="podIPs", default_factory=list)
-    conditions: list[Condition] = []
+    conditions: list[PodCondition] = []
     phase: str = ""
 
 
-class Pod(Struct, frozen=True):
-    metadata: Metadata
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
+class LabPod(Struct, frozen=True):
+    metadata: LabMetadata
+    spec: LabPodSpec = LabPodSpec()
+    status: LabPodStatus = LabPodStatus()
 
     @property
     def key(self) -> str:
         return self.metadata.key
 
     @property
-    def ports(self) -> tuple[ContainerPort, ...]:
+    def ports(self) -> tuple[LabContainerPort, ...]:
         return tuple(port for container in self.spec.containers for port in container.ports)
 
     @property
@@ -216,10 +216,10 @@ class Pod(Struct, frozen=True):
 # Services ----------------------------------------------------------------------------------------------------
 
 
-class ServicePort(Struct, frozen=True, rename="camel"):
+class LabServicePort(Struct, frozen=True, rename="camel"):
     port: int
     name: str = ""
-    protocol: Protocol = Protocol.TCP
+    protocol: ProbeProtocol = ProbeProtocol.TCP
     target_port: int | str | None = None
     node_port: int | None = None
     app_protocol: str | None = None
@@ -229,13 +229,13 @@ class ServicePort(Struct, frozen=True, rename="camel"):
         check_transport("protocol", self.protocol)
 
 
-class ServiceSpec(Struct, frozen=True, rename="camel"):
+class LabServiceSpec(Struct, frozen=True, rename="camel"):
     type: str = "ClusterIP"
     cluster_ip: str = field(name="clusterIP", default="")
     cluster_ips: list[str] = field(name="clusterIPs", default_factory=list)
     ip_families: list[IPFamily] = []
     external_ips: list[str] = field(name="externalIPs", default_factory=list)
-    ports: list[ServicePort] = []
+    ports: list[LabServicePort] = []
     selector: dict[str, str] = {}
     publish_not_ready_addresses: bool = False
 
@@ -265,9 +265,9 @@ class ServiceStatus(Struct, frozen=True, rename="camel"):
     load_balancer: LoadBalancerStatus = LoadBalancerStatus()
 
 
-class Service(Struct, frozen=True):
-    metadata: Metadata
-    spec: ServiceSpec = ServiceSpec()
+class LabService(Struct, frozen=True):
+    metadata: LabMetadata
+    spec: LabServiceSpec = LabServiceSpec()
     status: ServiceStatus = ServiceStatus()
 
     @property
@@ -306,34 +306,34 @@ class Service(Struct, frozen=True):
 
 
 class ConfigMap(Struct, frozen=True):
-    metadata: Metadata
+    metadata: LabMetadata
     data: dict[str, str] = {}
 
 
-class Other(Struct, frozen=True):
+class OpaqueObject(Struct, frozen=True):
     """An object that the agents understand and the lab does not need to."""
 
-    metadata: Metadata
+    metadata: LabMetadata
 
 
-View = Node | Pod | Service | ConfigMap | Other
+LabObject = LabNode | LabPod | LabService | ConfigMap | OpaqueObject
 
 CLUSTER_SCOPED = frozenset({"Node", "Namespace", *(kind.name for kind in POLICY_KINDS if not kind.is_namespaced)})
-KUBERNETES_KINDS: Mapping[tuple[str, str], type[View]] = {
-    ("v1", "Node"): Node,
-    ("v1", "Pod"): Pod,
-    ("v1", "Service"): Service,
+KUBERNETES_KINDS: Mapping[tuple[str, str], type[LabObject]] = {
+    ("v1", "Node"): LabNode,
+    ("v1", "Pod"): LabPod,
+    ("v1", "Service"): LabService,
     ("v1", "ConfigMap"): ConfigMap,
-    ("v1", "Namespace"): Other,
-    ("discovery.k8s.io/v1", "EndpointSlice"): Other,
-    **{(kind.api_version, kind.name): Other for kind in POLICY_KINDS},
+    ("v1", "Namespace"): OpaqueObject,
+    ("discovery.k8s.io/v1", "EndpointSlice"): OpaqueObject,
+    **{(kind.api_version, kind.name): OpaqueObject for kind in POLICY_KINDS},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesObject:
     kind: str
-    view: View
+    view: LabObject
     raw: Mapping[str, object]  # as written, for the agents
 
     @property
@@ -365,8 +365,8 @@ def check_port(where: str, value: int) -> None:
         raise ValueError(f"{where}: {value} is not a port; ports are 1 to 65535")
 
 
-def check_transport(where: str, value: Protocol) -> None:
-    if value is Protocol.ICMP:
+def check_transport(where: str, value: ProbeProtocol) -> None:
+    if value is ProbeProtocol.ICMP:
         raise ValueError(f"{where}: ICMP has no ports; TCP, UDP and SCTP have")
 
 

@@ -14,7 +14,7 @@ import yaml
 from windlass.cluster import policies
 from windlass.cluster.policies import policy_in
 from windlass.lab.scenarios import desired_states, expansions, segments, targets
-from windlass.lab.scenarios.directives import API_VERSION, DIRECTIVE_KINDS, Action, Delete, ExternalHost, Probe
+from windlass.lab.scenarios.directives import API_VERSION, DIRECTIVE_KINDS, Action, Deletion, ExternalHost, Probe
 from windlass.lab.scenarios.expansions import AS_WRITTEN, ExpansionError, Variant
 from windlass.lab.scenarios.objects import CLUSTER_SCOPED, KUBERNETES_KINDS, KubernetesObject
 
@@ -34,7 +34,7 @@ class Step:
     name: str
     objects: tuple[KubernetesObject, ...] = ()
     hosts: tuple[ExternalHost, ...] = ()
-    deletes: tuple[Delete, ...] = ()
+    deletes: tuple[Deletion, ...] = ()
     actions: tuple[Action, ...] = ()
     probes: tuple[Probe, ...] = ()
 
@@ -45,12 +45,12 @@ class Scenario:
     steps: tuple[Step, ...]
     warnings: tuple[str, ...] = ()
 
-    def worlds(self) -> Iterator[tuple[Step, desired_states.World]]:
+    def states(self) -> Iterator[tuple[Step, desired_states.DesiredState]]:
         """Each step with the cluster as it should be when its probes are sent."""
-        world = desired_states.World()
+        desired = desired_states.DesiredState()
         for step in self.steps:
-            world = world.after(step.objects, step.hosts, step.deletes)
-            yield step, world
+            desired = desired.after(step.objects, step.hosts, step.deletes)
+            yield step, desired
 
 
 class ScenarioError(ValueError):
@@ -58,7 +58,7 @@ class ScenarioError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ScenarioFiles:
     """The files of a scenario, in order; with a Matrix, one variant of it."""
 
     name: str
@@ -90,7 +90,7 @@ class Found:
         return _typed(file, self.documents(file, problems), problems, warnings)
 
 
-def find(path: Path) -> tuple[Found, ...]:
+def find(path: Path) -> tuple[ScenarioFiles, ...]:
     """The scenarios below `path`, in order of name. `FOLDER/VARIANT` is that variant of the folder's Matrix."""
     if path.is_file():
         return tuple(_variants(path.stem, (path,)))
@@ -111,7 +111,7 @@ def find(path: Path) -> tuple[Found, ...]:
     return found
 
 
-def find_one(path: Path) -> Found:
+def find_one(path: Path) -> ScenarioFiles:
     """The only scenario at `path`."""
     found = find(path)
     if len(found) != 1:
@@ -123,17 +123,17 @@ def find_one(path: Path) -> Found:
 # Files ----------------------------------------------------------------------------------------------------------
 
 
-def _variants(name: str, files: Sequence[Path]) -> Iterator[Found]:
+def _variants(name: str, files: Sequence[Path]) -> Iterator[ScenarioFiles]:
     asked: tuple[Variant, ...] = ()
     # A Matrix stands in the first file. Other files are not read here: finding scenarios is cheap.
     if b"kind: Matrix" in files[0].read_bytes():
         with suppress(ExpansionError):  # reading the scenario reports it
             asked = expansions.variants(_documents(files[0], []))
     if not asked:
-        yield Found(name, tuple(files))
+        yield ScenarioFiles(name, tuple(files))
     names = frozenset(variant.name for variant in asked)
     for variant in asked:
-        yield Found(f"{name}/{variant.name}", tuple(files), variant, names)
+        yield ScenarioFiles(f"{name}/{variant.name}", tuple(files), variant, names)
 
 
 def _name_of(folder: Path, root: Path) -> str:
@@ -167,7 +167,7 @@ def _typed(file: Path, documents: Sequence[Mapping[str, object]], problems: list
         file.name,
         tuple(objects),
         tuple(d for d in directives if isinstance(d, ExternalHost)),
-        tuple(d for d in directives if isinstance(d, Delete)),
+        tuple(d for d in directives if isinstance(d, Deletion)),
         tuple(d for d in directives if isinstance(d, Action)),
         tuple(d for d in directives if isinstance(d, Probe)),
     )
@@ -231,21 +231,21 @@ def _sentence(error: msgspec.ValidationError) -> str:
 
 def _dangling(scenario: Scenario) -> Iterator[str]:
     """What names something that is not there, found before anything is brought up."""
-    earlier = desired_states.World()
-    for step, world in scenario.worlds():
-        for sentence in (*world.problems(earlier, step.deletes), *segments.problems(world), *_twice(step.probes)):
+    earlier = desired_states.DesiredState()
+    for step, desired in scenario.states():
+        for sentence in (*desired.problems(earlier, step.deletes), *segments.problems(desired), *_twice(step.probes)):
             yield f"{step.name}: {sentence}"
         for action in step.actions:
-            if action.spec.node and action.spec.node not in world.nodes:
+            if action.spec.node and action.spec.node not in desired.nodes:
                 where = f"{step.name}: Action {action.metadata.name}, spec.{action.spec.verb}"
                 yield f"{where}: there is no Node {action.spec.node}"
         for probe in step.probes:
             try:
-                destination = targets.resolve(probe, world, desired_states.imagined_addresses(world))
-                targets.seen_address(probe, destination, world)
+                destination = targets.resolve(probe, desired, desired_states.imagined_addresses(desired))
+                targets.seen_address(probe, destination, desired)
             except targets.UnresolvedError as error:
                 yield f"{step.name}: Probe {probe.name}, {error}"
-        earlier = world
+        earlier = desired
 
 
 def _twice(probes: tuple[Probe, ...]) -> Iterator[str]:

@@ -15,9 +15,9 @@ from windlass.model.families import Family, family_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from windlass.lab.scenarios.desired_states import World
+    from windlass.lab.scenarios.desired_states import DesiredState
     from windlass.lab.scenarios.directives import ExternalHost
-    from windlass.lab.scenarios.objects import Node
+    from windlass.lab.scenarios.objects import LabNode
     from windlass.model.families import IPAddress, IPInterface, IPNetwork
 
 PREFIX = {Family.IPV4: 24, Family.IPV6: 64}
@@ -62,12 +62,12 @@ class Segment:
     subnets: frozenset[IPNetwork]
 
 
-def machines(world: World) -> Iterator[Machine]:
-    yield from map(machine_of_node, world.nodes.values())
-    yield from map(machine_of_host, world.hosts.values())
+def machines(desired: DesiredState) -> Iterator[Machine]:
+    yield from map(machine_of_node, desired.nodes.values())
+    yield from map(machine_of_host, desired.hosts.values())
 
 
-def machine_of_node(node: Node) -> Machine:
+def machine_of_node(node: LabNode) -> Machine:
     nics = [_nic(UPLINK, node.addresses.values())]
     if node.other_addresses:
         nics.append(_nic(SECOND, node.other_addresses))
@@ -91,10 +91,10 @@ def router_of(subnet: IPNetwork) -> IPAddress:
     return subnet.network_address + 1
 
 
-def problems(world: World) -> Iterator[str]:
+def problems(desired: DesiredState) -> Iterator[str]:
     """Addresses that two machines, or a machine and the router, would both have; subnets that cannot be shared."""
     owners: dict[IPAddress, str] = {}
-    for machine in machines(world):
+    for machine in machines(desired):
         title = f"{'Node' if machine.kind == 'node' else 'ExternalHost'} {machine.name}"
         for nic in machine.nics:
             for address in nic.addresses:
@@ -103,15 +103,15 @@ def problems(world: World) -> Iterator[str]:
                 elif address.ip in owners:
                     yield f"{title}: {address.ip} is the address of {owners[address.ip]} already"
                 owners[address.ip] = title
-    yield from _shared_subnets(world)
+    yield from _shared_subnets(desired)
 
 
-def _shared_subnets(world: World) -> Iterator[str]:
-    for host in world.hosts.values():
+def _shared_subnets(desired: DesiredState) -> Iterator[str]:
+    for host in desired.hosts.values():
         own = machine_of_host(host)
         if own.link_mtu is None:
             continue
-        taken = {subnet for other in machines(world) if other != own for nic in other.nics for subnet in nic.subnets}
+        taken = {subnet for other in machines(desired) if other != own for nic in other.nics for subnet in nic.subnets}
         for subnet in sorted(own.nics[0].subnets & taken, key=str):
             alone = "with spec.mtu it is behind its own router; no other machine may be in"
             yield f"ExternalHost {host.name}: {alone} {subnet}"

@@ -15,7 +15,7 @@ from ipaddress import ip_address
 
 from windlass.host.linux import namespaces
 from windlass.lab.probing.packets import TCP, UDP
-from windlass.lab.tracing.megaflows import Ends, Header
+from windlass.lab.tracing.megaflows import Ends, PacketHeader
 
 SYN, ACK = 0x02, 0x10
 _TUNNELS = {6081: "geneve", 4789: "vxlan"}  # by UDP port; the header of either has 8 bytes without options
@@ -25,33 +25,33 @@ _LARGEST = 65536
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class CapturedSegment:
     """A TCP segment, and the header it has; `outer` is that of its tunnel's packet."""
 
-    header: Header
+    header: PacketHeader
     sequence: int
     acknowledged: int
     flags: int
     length: int
-    outer: Header | None = None
+    outer: PacketHeader | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class Capture:
     machine: str  # as in Cluster.places: node/win-1, pod/default/web-0, externalHost/client
     interface: str
     leaving: bool  # out of the machine's own stack; else it came in
-    segment: Segment
+    segment: CapturedSegment
     time: int  # nanoseconds
 
 
 @contextmanager
-def watching(machines: Iterable[tuple[str, str]]) -> Iterator[list[Sighting]]:
+def capturing(machines: Iterable[tuple[str, str]]) -> Iterator[list[Capture]]:
     """All TCP segments in each (namespace, machine) while the block lasts. Sort them by time: they come as read.
 
     The kernel begins to note times a moment after it was asked to: let the first packets be some that do not matter.
     """
-    seen: list[Sighting] = []
+    seen: list[Capture] = []
     with ExitStack() as closing:
         for namespace, machine in machines:
             with namespaces.entered(namespaces.path_of(namespace)):
@@ -71,7 +71,7 @@ def watching(machines: Iterable[tuple[str, str]]) -> Iterator[list[Sighting]]:
         yield seen
 
 
-def segment_of(frame: bytes) -> Segment | None:
+def segment_of(frame: bytes) -> CapturedSegment | None:
     """The TCP segment in an Ethernet frame, or in a tunnel's packet in it."""
     found = _transport(frame)
     if found is None:
@@ -89,12 +89,12 @@ def segment_of(frame: bytes) -> Segment | None:
     ports = struct.unpack_from("!HH", payload)
     sequence, acknowledged = struct.unpack_from("!II", payload, 4)
     header = _header(frame, source, destination, ports)
-    return Segment(header, sequence, acknowledged, payload[13] & 0x3F, len(payload) - (payload[12] >> 4) * 4)
+    return CapturedSegment(header, sequence, acknowledged, payload[13] & 0x3F, len(payload) - (payload[12] >> 4) * 4)
 
 
-def _header(frame: bytes, source: bytes, destination: bytes, ports: tuple[int, int]) -> Header:
+def _header(frame: bytes, source: bytes, destination: bytes, ports: tuple[int, int]) -> PacketHeader:
     ends = Ends(ip_address(source), ports[0], ip_address(destination), ports[1])
-    return Header(ends, eth_source=frame[6:12].hex(":"), eth_destination=frame[:6].hex(":"))
+    return PacketHeader(ends, eth_source=frame[6:12].hex(":"), eth_destination=frame[:6].hex(":"))
 
 
 def _transport(frame: bytes) -> tuple[int, bytes, bytes, bytes] | None:
@@ -109,7 +109,7 @@ def _transport(frame: bytes) -> tuple[int, bytes, bytes, bytes] | None:
     return None
 
 
-def _received(sock: socket.socket, machine: str) -> Iterator[Sighting]:
+def _received(sock: socket.socket, machine: str) -> Iterator[Capture]:
     frame, ancillary, _, (interface, _, kind, *_) = sock.recvmsg(_LARGEST, 128)
     segment = segment_of(frame)
     if segment is None:
@@ -118,4 +118,4 @@ def _received(sock: socket.socket, machine: str) -> Iterator[Sighting]:
         if (level, what) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS):
             seconds, nanoseconds = struct.unpack("=qq", value[:16])
             time = seconds * 1_000_000_000 + nanoseconds
-            yield Sighting(machine, interface, kind == socket.PACKET_OUTGOING, segment, time)
+            yield Capture(machine, interface, kind == socket.PACKET_OUTGOING, segment, time)

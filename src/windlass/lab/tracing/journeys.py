@@ -14,17 +14,17 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 
-from windlass.lab.orchestration.clusters import Cluster
+from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.probing import dialers
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.time_limits import seconds
 from windlass.lab.scenarios import targets
 from windlass.lab.scenarios.directives import Probe
-from windlass.lab.scenarios.objects import Outcome
+from windlass.lab.scenarios.objects import ProbeOutcome
 from windlass.lab.scenarios.segments import SECOND, UPLINK
 from windlass.lab.tracing import captures, megaflows, traces
-from windlass.lab.tracing.captures import ACK, SYN, Sighting
-from windlass.lab.tracing.megaflows import Ends, Header, Megaflow, NoWayError, Phase
+from windlass.lab.tracing.captures import ACK, SYN, Capture
+from windlass.lab.tracing.megaflows import Ends, Megaflow, PacketHeader, PathNotFoundError, Phase
 from windlass.lab.tracing.traces import Pass
 from windlass.nodes.config import Config
 from windlass.switch.controls import ask, control_socket
@@ -40,25 +40,25 @@ _COMPARABLE = ("ct(", "recirc(", "hash(")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PathPoint:
     """Somebody who sends or takes packets. A Node is two of them: its host and its switch."""
 
     kind: str  # pod, host, switch, externalHost, or wire
     name: str = ""
 
 
-WIRE = Place("wire")
+WIRE = PathPoint("wire")
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
     """From one place to the next, by an interface of the first or of the second."""
 
-    sender: Place
-    receiver: Place
+    sender: PathPoint
+    receiver: PathPoint
     interface: str
-    header: Header
-    outer: Header | None = None  # of the tunnel's packet
+    header: PacketHeader
+    outer: PacketHeader | None = None  # of the tunnel's packet
 
     @property
     def ends(self) -> Ends:
@@ -66,7 +66,7 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class SwitchVisit:
     """Once through a switch."""
 
     node: str
@@ -79,15 +79,15 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class PacketPath:
     """What one packet of the connection did."""
 
     phase: Phase
-    steps: tuple[Hop | Visit, ...]
+    steps: tuple[Hop | SwitchVisit, ...]
 
     @property
-    def visits(self) -> tuple[Visit, ...]:
-        return tuple(step for step in self.steps if isinstance(step, Visit))
+    def visits(self) -> tuple[SwitchVisit, ...]:
+        return tuple(step for step in self.steps if isinstance(step, SwitchVisit))
 
     @property
     def hops(self) -> tuple[Hop, ...]:
@@ -106,42 +106,42 @@ class KnownFlow(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Journey:
     asked: tuple[str, int]  # the address and port that the client named
-    ways: Mapping[Phase, Way]  # only the first where nobody answers
+    paths: Mapping[Phase, PacketPath]  # only the first where nobody answers
     known: Mapping[str, Mapping[int, KnownFlow]]  # of each Node that was visited, by cookie
     pods: Mapping[str, Mapping[int, str]]  # and the Pod at each of its ports
 
     @property
-    def first(self) -> Way:
-        return self.ways[Phase.FIRST]
+    def first(self) -> PacketPath:
+        return self.paths[Phase.FIRST]
 
 
-async def follow(cluster: Cluster, probe: Probe) -> Journey:
+async def follow(cluster: RunningCluster, probe: Probe) -> Journey:
     """One connection of the probe, while nobody else uses the network. That it ends as expected is not judged here."""
-    destination = targets.resolve(probe, cluster.world, cluster.addresses)
-    to = dialers.Address(destination.address, destination.port)
-    answered = probe.spec.expect.outcome is Outcome.CONNECTED
-    traveller = _Traveller(cluster)
+    destination = targets.resolve(probe, cluster.desired, cluster.addresses)
+    to = dialers.SocketAddress(destination.address, destination.port)
+    answered = probe.spec.expect.outcome is ProbeOutcome.CONNECTED
+    tracer = _Tracer(cluster)
     async with AsyncExitStack() as ending:
-        seen = ending.enter_context(captures.watching(_machines(cluster)))
+        seen = ending.enter_context(captures.capturing(_machines(cluster)))
         if answered:
             # One before, so that neighbours and tunnels are known: their first packets are no part of the way. It stays
             # open until the end, for its last packets are none either.
-            ending.callback((await traveller.dial(probe, to)).close)
+            ending.callback((await tracer.dial(probe, to)).close)
             await _quiet(seen)
-        await traveller.forget()
+        await tracer.flush()
         seen.clear()
-        trying = asyncio.ensure_future(traveller.dial(probe, to))
+        trying = asyncio.ensure_future(tracer.dial(probe, to))
         ending.push_async_callback(_given_up, trying)
         if answered:
             await trying
-        ways = await traveller.ways(seen, tuple(Phase) if answered else (Phase.FIRST,))
-    nodes = dict.fromkeys(visit.node for way in ways.values() for visit in way.visits)
+        paths = await tracer.paths(seen, tuple(Phase) if answered else (Phase.FIRST,))
+    nodes = dict.fromkeys(visit.node for path in paths.values() for visit in path.visits)
     known = {node: await known_flows(cluster, node) for node in nodes}
     pods = {node: {pod.ofport: key for key, pod in (await _pods(cluster, node)).items()} for node in nodes}
-    return Journey((str(to.ip), to.port), ways, known, pods)
+    return Journey((str(to.ip), to.port), paths, known, pods)
 
 
-async def _quiet(seen: Sequence[Sighting]) -> None:
+async def _quiet(seen: Sequence[Capture]) -> None:
     before = -1
     while before != len(seen):
         before = len(seen)
@@ -155,7 +155,7 @@ async def _given_up(trying: asyncio.Future[dialers.Conversation]) -> None:
         trying.result().close()
 
 
-async def ask_switch(cluster: Cluster, node: str, *command: str) -> str:
+async def ask_switch(cluster: RunningCluster, node: str, *command: str) -> str:
     """What `ovs-appctl COMMAND` would print, from the ovs-vswitchd of a Node."""
     try:
         return await ask(control_socket(cluster.places()[f"node/{node}"].ovs_run_directory), *command)
@@ -163,16 +163,16 @@ async def ask_switch(cluster: Cluster, node: str, *command: str) -> str:
         raise LabError(f"Node {node}: {error}") from None
 
 
-async def remembered(cluster: Cluster, node: str) -> tuple[Megaflow, ...]:
+async def cached_megaflows(cluster: RunningCluster, node: str) -> tuple[Megaflow, ...]:
     return megaflows.parse(await ask_switch(cluster, node, "dpctl/dump-flows", "-m", "--names"))
 
 
-async def forget(cluster: Cluster, node: str) -> None:
+async def flush_megaflows(cluster: RunningCluster, node: str) -> None:
     """All megaflows, so that those that come next are of the packets that come next."""
     await ask_switch(cluster, node, "revalidator/purge")
 
 
-async def known_flows(cluster: Cluster, node: str) -> dict[int, KnownFlow]:
+async def known_flows(cluster: RunningCluster, node: str) -> dict[int, KnownFlow]:
     answer = msgspec.json.decode(await _agent(cluster, node, "/v1/flows"), type=dict[str, list[KnownFlow]])
     return {int(flow.cookie, 16): flow for flow in answer["flows"]}
 
@@ -186,15 +186,15 @@ class _StateReport(msgspec.Struct):
     pods: dict[str, _PodReport]
 
 
-class _Traveller:
+class _Tracer:
     """One journey under way."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: RunningCluster) -> None:
         self._cluster = cluster
-        self._nodes = tuple(cluster.world.nodes)
-        self._homes = {key: pod.spec.node_name for key, pod in cluster.world.pods.items()}
+        self._nodes = tuple(cluster.desired.nodes)
+        self._homes = {key: pod.spec.node_name for key, pod in cluster.desired.pods.items()}
 
-    async def dial(self, probe: Probe, to: dialers.Address) -> dialers.Conversation:
+    async def dial(self, probe: Probe, to: dialers.SocketAddress) -> dialers.Conversation:
         namespace = self._cluster.namespace_of(probe.spec.source)
         try:
             return await dialers.dial(namespace, probe.spec.protocol, to, self._cluster.arrivals)
@@ -203,19 +203,19 @@ class _Traveller:
                 f"Probe {probe.name}: there is no way to follow, for the connection failed: {error}"
             ) from None
 
-    async def forget(self) -> None:
-        await asyncio.gather(*(forget(self._cluster, node) for node in self._nodes))
+    async def flush(self) -> None:
+        await asyncio.gather(*(flush_megaflows(self._cluster, node) for node in self._nodes))
 
-    async def ways(self, seen: Sequence[Sighting], phases: tuple[Phase, ...]) -> dict[Phase, Way]:
+    async def paths(self, seen: Sequence[Capture], phases: tuple[Phase, ...]) -> dict[Phase, PacketPath]:
         """As soon as the switches remember all of it."""
         ports = await self._ports()
-        told: NoWayError | None = None
+        told: PathNotFoundError | None = None
         deadline = asyncio.get_running_loop().time() + SECONDS_TO_BE_REMEMBERED
         while told is None or asyncio.get_running_loop().time() < deadline:
-            caches = {node: await remembered(self._cluster, node) for node in self._nodes}
+            caches = {node: await cached_megaflows(self._cluster, node) for node in self._nodes}
             try:
                 found = dict(self._found(sorted(seen, key=lambda one: one.time), caches, ports, phases))
-            except NoWayError as error:
+            except PathNotFoundError as error:
                 told = error
                 await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
             else:
@@ -224,7 +224,7 @@ class _Traveller:
 
     def _found(
         self,
-        seen: Sequence[Sighting],
+        seen: Sequence[Capture],
         caches: Mapping[str, Sequence[Megaflow]],
         ports: Mapping[str, str],
         phases: tuple[Phase, ...],
@@ -237,7 +237,7 @@ class _Traveller:
                     steps.append(_passing(crossing, phase, caches[crossing.receiver.name], ports))
             yield phase, steps
 
-    def _crossings(self, own: Iterable[Sighting]) -> Iterator[Hop]:
+    def _crossings(self, own: Iterable[Capture]) -> Iterator[Hop]:
         """Each interface is crossed once; what leaves one machine by the wire comes to another by it."""
         waiting: Hop | None = None
         for sighting in own:
@@ -254,20 +254,20 @@ class _Traveller:
         if waiting:
             yield waiting
 
-    def _hop(self, sighting: Sighting) -> Hop | None:
+    def _hop(self, sighting: Capture) -> Hop | None:
         kind, _, name = sighting.machine.partition("/")
         interface = sighting.interface
         if kind == "pod":
-            inside, outside = Place("pod", name), Place("switch", self._homes[name])
+            inside, outside = PathPoint("pod", name), PathPoint("switch", self._homes[name])
             interface = sighting.machine
         elif kind == "externalHost":
-            inside, outside = Place(kind, name), WIRE
+            inside, outside = PathPoint(kind, name), WIRE
         elif interface in _OWN_INTERFACES:
-            inside, outside = Place("host", name), Place("switch", name)
+            inside, outside = PathPoint("host", name), PathPoint("switch", name)
         elif interface == UPLINK:
-            inside, outside = Place("switch", name), WIRE
+            inside, outside = PathPoint("switch", name), WIRE
         elif interface == SECOND:
-            inside, outside = Place("host", name), WIRE
+            inside, outside = PathPoint("host", name), WIRE
         else:
             return None  # the switch's end of a Pod's wire: seen at the Pod's
         ends = (inside, outside) if sighting.leaving else (outside, inside)
@@ -280,13 +280,13 @@ class _Traveller:
             ports |= {f"pod/{key}": pod.interface for key, pod in (await _pods(self._cluster, node)).items()}
         return ports
 
-    async def _explained(self, phase: Phase, steps: Iterable[Hop | _Passing]) -> Way:
+    async def _explained(self, phase: Phase, steps: Iterable[Hop | _Passing]) -> PacketPath:
         whole = [await self._visit(step) if isinstance(step, _Passing) else step for step in steps]
-        return Way(phase, tuple(whole))
+        return PacketPath(phase, tuple(whole))
 
-    async def _visit(self, passing: _Passing) -> Visit:
+    async def _visit(self, passing: _Passing) -> SwitchVisit:
         passes = [await self._traced(passing.node, flow) for flow in passing.megaflows]
-        return Visit(passing.node, passing.interface, tuple(passes))
+        return SwitchVisit(passing.node, passing.interface, tuple(passes))
 
     async def _traced(self, node: str, flow: Megaflow) -> Pass:
         """What trace says of this pass; of those that follow it could only guess."""
@@ -310,19 +310,19 @@ class _Passing:
 def _passing(hop: Hop, phase: Phase, cache: Sequence[Megaflow], ports: Mapping[str, str]) -> _Passing:
     port = ports[hop.interface]
     if hop.outer:
-        passes = megaflows.way_from_tunnel(cache, port, hop.outer, hop.header, phase)
+        passes = megaflows.path_from_tunnel(cache, port, hop.outer, hop.header, phase)
     else:
-        passes = megaflows.way(cache, port, hop.header, phase)
+        passes = megaflows.path(cache, port, hop.header, phase)
     return _Passing(hop.receiver.name, hop.interface, passes)
 
 
-def _by_phase(seen: Sequence[Sighting], phases: tuple[Phase, ...]) -> dict[Phase, list[Sighting]]:
+def _by_phase(seen: Sequence[Capture], phases: tuple[Phase, ...]) -> dict[Phase, list[Capture]]:
     """The first packet, the first answer, and the client's next; each where it was seen first, if sent again."""
     opening = next((one.segment for one in seen if one.segment.flags & (SYN | ACK) == SYN), None)
     if opening is None:
-        raise NoWayError("no packet of the connection was seen yet")
+        raise PathNotFoundError("no packet of the connection was seen yet")
     following = opening.sequence + 1 & 0xFFFFFFFF
-    found: dict[Phase, dict[tuple[str, str, bool], Sighting]] = {phase: {} for phase in phases}
+    found: dict[Phase, dict[tuple[str, str, bool], Capture]] = {phase: {} for phase in phases}
     for one in seen:
         segment, flags = one.segment, one.segment.flags & (SYN | ACK)
         if flags == SYN and segment.sequence == opening.sequence:
@@ -337,22 +337,22 @@ def _by_phase(seen: Sequence[Sighting], phases: tuple[Phase, ...]) -> dict[Phase
             found[phase].setdefault((one.machine, one.interface, one.leaving), one)
     missing = [phase.value for phase, own in found.items() if not own]
     if missing:
-        raise NoWayError(f"no packet was seen that is the connection's {' or '.join(missing)}")
+        raise PathNotFoundError(f"no packet was seen that is the connection's {' or '.join(missing)}")
     return {phase: list(own.values()) for phase, own in found.items()}
 
 
-def _machines(cluster: Cluster) -> Iterator[tuple[str, str]]:
+def _machines(cluster: RunningCluster) -> Iterator[tuple[str, str]]:
     for name, place in cluster.places().items():
         kind, _, key = name.partition("/")
-        if kind != "pod" or not cluster.world.pods[key].spec.host_network:
+        if kind != "pod" or not cluster.desired.pods[key].spec.host_network:
             yield place.namespace, name
 
 
-async def _pods(cluster: Cluster, node: str) -> dict[str, _PodReport]:
+async def _pods(cluster: RunningCluster, node: str) -> dict[str, _PodReport]:
     return msgspec.json.decode(await _agent(cluster, node, "/v1/state"), type=_StateReport).pods
 
 
-async def _agent(cluster: Cluster, node: str, path: str) -> bytes:
+async def _agent(cluster: RunningCluster, node: str, path: str) -> bytes:
     socket = str(cluster.lab.node_folder(node) / "run" / "agent.sock")
     try:
         async with (

@@ -21,7 +21,7 @@ LONGEST = 12  # passes: more, and the packet circles
 _PROTOCOLS = {"tcp": TCP, "udp": UDP}
 
 
-class NoWayError(LookupError):
+class PathNotFoundError(LookupError):
     """The dump does not tell how the packet went on; the sentence says where it ends."""
 
 
@@ -51,7 +51,7 @@ class Ends:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class PacketHeader:
     """What is on a packet: between whom it goes, and between which MACs at this moment."""
 
     ends: Ends
@@ -90,7 +90,7 @@ class Megaflow:
         value = _part(self.fields.get("ipv4") or self.fields.get("ipv6") or "", "proto").partition("/")[0]
         return int(value, 0) if value else None
 
-    def fits(self, header: Header, transport: str = "tcp") -> bool:
+    def fits(self, header: PacketHeader, transport: str = "tcp") -> bool:
         address = self.fields.get("ipv4") or self.fields.get("ipv6") or ""
         ports, macs, ends = self.fields.get(transport, ""), self.fields.get("eth", ""), header.ends
         return (
@@ -115,25 +115,25 @@ def parse(text: str) -> tuple[Megaflow, ...]:
     return tuple(_megaflow(line) for line in text.splitlines() if "actions:" in line)
 
 
-def way(megaflows: Sequence[Megaflow], in_port: str, header: Header, phase: Phase) -> tuple[Megaflow, ...]:
+def path(megaflows: Sequence[Megaflow], in_port: str, header: PacketHeader, phase: Phase) -> tuple[Megaflow, ...]:
     """The passes of the packet that came in by this port of the datapath."""
     entries = [flow for flow in megaflows if flow.recirc_id == 0 and flow.in_port == in_port and flow.fits(header)]
     return _onward(megaflows, [_only(entries, f"from {in_port}, {header.ends}")], phase)
 
 
-def way_from_tunnel(
-    megaflows: Sequence[Megaflow], in_port: str, outer: Header, inner: Header, phase: Phase
+def path_from_tunnel(
+    megaflows: Sequence[Megaflow], in_port: str, outer: PacketHeader, inner: PacketHeader, phase: Phase
 ) -> tuple[Megaflow, ...]:
     """The same for a packet that came in packed."""
     packed = [flow for flow in megaflows if flow.recirc_id == 0 and flow.in_port == in_port and flow.fits(outer, "udp")]
     first = _only([flow for flow in packed if flow.unpacks_to], f"from {in_port}, packed, {outer.ends}")
-    return (first, *way(megaflows, first.unpacks_to, inner, phase))
+    return (first, *path(megaflows, first.unpacks_to, inner, phase))
 
 
 def _onward(megaflows: Sequence[Megaflow], passed: list[Megaflow], phase: Phase) -> tuple[Megaflow, ...]:
     while (again := next(recirculations(passed[-1].actions), None)) is not None:
         if len(passed) == LONGEST:
-            raise NoWayError(f"the packet circles: {[flow.recirc_id for flow in passed]}")
+            raise PathNotFoundError(f"the packet circles: {[flow.recirc_id for flow in passed]}")
         next_ones = [
             flow
             for flow in megaflows
@@ -148,7 +148,7 @@ def _only(found: Iterable[Megaflow], what: str) -> Megaflow:
     candidates = list({flow.actions: flow for flow in sorted(found, key=lambda flow: flow.key)}.values())
     if len(candidates) != 1:
         keys = "".join(f"\n  {flow.key}" for flow in candidates)
-        raise NoWayError(f"{len(candidates)} megaflows fit the packet {what}; one would tell its way{keys}")
+        raise PathNotFoundError(f"{len(candidates)} megaflows fit the packet {what}; one would tell its way{keys}")
     return candidates[0]
 
 
@@ -158,7 +158,7 @@ _LINE = re.compile(r"(?:ufid:[0-9a-f-]+, )?(?P<key>.*?), packets:(?P<packets>\d+
 def _megaflow(line: str) -> Megaflow:
     found = _LINE.match(line)
     if found is None:
-        raise NoWayError(f"this is no megaflow as dpctl/dump-flows prints them: {line[:200]!r}")
+        raise PathNotFoundError(f"this is no megaflow as dpctl/dump-flows prints them: {line[:200]!r}")
     actions = found["actions"].partition(", dp-extra-info:")[0]
     named = (part.partition("(") for part in split(found["key"]))
     fields = {name: value[:-1] for name, _, value in named}

@@ -16,7 +16,7 @@ class UnreadableTraceError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class MatchedFlow:
     """A flow that the packet met. Where no flow of the table matched, all but the table is empty."""
 
     table: int
@@ -28,7 +28,7 @@ class Met:
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class ChosenBucket:
     """What a select group chose."""
 
     group: int
@@ -36,7 +36,7 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Ct:
+class CtAction:
     """A connection-tracking action of the datapath. `nat` is empty where nothing is translated."""
 
     zone: int
@@ -47,8 +47,8 @@ class Ct:
 @dataclass(frozen=True, slots=True)
 class Pass:
     packet: Mapping[str, str]  # what the look-up was for, by the names of fields; of a bare word the value is empty
-    met: tuple[Met, ...]
-    buckets: tuple[Bucket, ...]
+    met: tuple[MatchedFlow, ...]
+    buckets: tuple[ChosenBucket, ...]
     outputs: tuple[str, ...]  # OpenFlow ports: a number, or LOCAL, IN_PORT, CONTROLLER
     megaflow: str
     actions: tuple[str, ...]  # of the datapath; () for a drop
@@ -64,7 +64,7 @@ class Pass:
         return tuple(met.table for met in self.met)
 
     @property
-    def ct(self) -> tuple[Ct, ...]:
+    def ct(self) -> tuple[CtAction, ...]:
         return tuple(ct_actions(self.actions))
 
 
@@ -106,13 +106,13 @@ def datapath_actions(text: str) -> tuple[str, ...]:
     return () if text.strip() == "drop" else split(text)
 
 
-def ct_actions(actions: Iterable[str]) -> Iterator[Ct]:
+def ct_actions(actions: Iterable[str]) -> Iterator[CtAction]:
     for action in actions:
         if action == "ct" or action.startswith("ct("):
             words = split(action[3:-1])
             zone = next((word.removeprefix("zone=") for word in words if word.startswith("zone=")), "0")
             nat = next((word for word in words if word == "nat" or word.startswith("nat(")), "")
-            yield Ct(int(zone), "commit" in words, nat)
+            yield CtAction(int(zone), "commit" in words, nat)
 
 
 def recirculations(actions: Iterable[str]) -> Iterator[int]:
@@ -141,8 +141,8 @@ class _Reading:
     """A pass, as far as it has been read."""
 
     packet: Mapping[str, str]
-    met: list[Met] = field(default_factory=list)
-    buckets: list[Bucket] = field(default_factory=list)
+    met: list[MatchedFlow] = field(default_factory=list)
+    buckets: list[ChosenBucket] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     megaflow: str = ""
     actions: tuple[str, ...] = ()
@@ -170,13 +170,13 @@ class _Reading:
         if found := _FLOW.match(line):
             table, match, priority, cookie = found.groups()
             number = int(cookie, 16) if cookie else None
-            self.met.append(Met(int(table), match or "", int(priority), number, outer=self.bridges > 1))
+            self.met.append(MatchedFlow(int(table), match or "", int(priority), number, outer=self.bridges > 1))
         elif found := _MISS.match(line):
-            self.met.append(Met(int(found[1]), outer=self.bridges > 1))
+            self.met.append(MatchedFlow(int(found[1]), outer=self.bridges > 1))
         elif found := _RESUMED.match(line) or _RESTORED.match(line):
             self.resumed = int(found[1])  # a group says table 0 first, and then the one that led to it
         elif found := _BUCKET.match(line):
-            self.buckets.append(Bucket(self.group, int(found[1])))
+            self.buckets.append(ChosenBucket(self.group, int(found[1])))
         else:
             self._read_action(line)
 
@@ -190,7 +190,7 @@ class _Reading:
         if self.met and line.strip() and not _NOTE.match(line):
             last = self.met[-1]
             actions = (*last.actions, line.strip())
-            self.met[-1] = Met(last.table, last.match, last.priority, last.cookie, actions, last.outer)
+            self.met[-1] = MatchedFlow(last.table, last.match, last.priority, last.cookie, actions, last.outer)
 
     def whole(self) -> Pass:
         return Pass(

@@ -14,13 +14,13 @@ from windlass.lab.probing.verdicts import Attempt, Observation, judge
 from windlass.lab.runner import results
 from windlass.lab.runner.results import ScenarioResult
 from windlass.lab.scenarios.directives import Probe
-from windlass.lab.scenarios.objects import Outcome
+from windlass.lab.scenarios.objects import ProbeOutcome
 
-WEB = Attempt(Outcome.CONNECTED, "default/web-0", "10.1.0.1", "10.1.0.5")
-OTHER = Attempt(Outcome.CONNECTED, "default/web-1", "10.1.0.1", "10.1.0.5")
-OWN = Attempt(Outcome.CONNECTED, "default/web-0", "10.1.0.5", "10.1.0.5")
-TIMEOUT = Attempt(Outcome.TIMEOUT)
-REFUSED = Attempt(Outcome.REFUSED)
+WEB = Attempt(ProbeOutcome.CONNECTED, "default/web-0", "10.1.0.1", "10.1.0.5")
+OTHER = Attempt(ProbeOutcome.CONNECTED, "default/web-1", "10.1.0.1", "10.1.0.5")
+OWN = Attempt(ProbeOutcome.CONNECTED, "default/web-0", "10.1.0.5", "10.1.0.5")
+TIMEOUT = Attempt(ProbeOutcome.TIMEOUT)
+REFUSED = Attempt(ProbeOutcome.REFUSED)
 
 
 def verdict(expect, observation, *, seen_as=None, **spec):
@@ -47,7 +47,7 @@ def reasons(expect, *attempts, seen_as=None, **spec):
         ({"backends": []}, [WEB], ["unexpected answer from default/web-0"]),
         ({"sticky": True}, [WEB, WEB], []),
         ({"sticky": True}, [WEB, OTHER], ["not sticky: default/web-0, default/web-1 answered"]),
-        ({}, [Attempt(Outcome.CONNECTED, fault="others came back")], ["others came back"]),
+        ({}, [Attempt(ProbeOutcome.CONNECTED, fault="others came back")], ["others came back"]),
     ],
 )
 def test_outcomes_and_backends(expect, attempts, expected):
@@ -63,7 +63,7 @@ def test_client_addresses():
     assert reasons({"clientAddress": "9.9.9.9"}, WEB, seen_as="9.9.9.9") == [
         "the backend saw the client as 10.1.0.1, expected 9.9.9.9"
     ]
-    assert reasons({"clientAddress": "Preserved"}, Attempt(Outcome.CONNECTED)) == [
+    assert reasons({"clientAddress": "Preserved"}, Attempt(ProbeOutcome.CONNECTED)) == [
         "the backend could not be asked which client address it saw"
     ]
 

@@ -10,7 +10,14 @@ from typing import TypeVar
 import msgspec
 import yaml
 
-from windlass.lab.fuzz.object_views import EndpointSlice, Host, Metadata, Node, Pod, Service
+from windlass.lab.fuzz.object_views import (
+    EndpointSlice,
+    ExternalHostView,
+    MetadataView,
+    NodeView,
+    PodView,
+    ServiceView,
+)
 from windlass.model.families import IPNetwork
 
 Document = dict[str, object]
@@ -20,11 +27,11 @@ _CLUSTER_SCOPED = frozenset({"Node", "Namespace", "ExternalHost", "Probe", "Acti
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
-    nodes: Mapping[str, Node]
-    hosts: Mapping[str, Host]
-    pods: Mapping[str, Pod]
-    services: Mapping[str, Service]
+class ClusterView:
+    nodes: Mapping[str, NodeView]
+    hosts: Mapping[str, ExternalHostView]
+    pods: Mapping[str, PodView]
+    services: Mapping[str, ServiceView]
     slices: tuple[EndpointSlice, ...]
     node_port_networks: tuple[IPNetwork, ...]  # empty: NodePorts are open on all addresses
     traffic_mode: str
@@ -53,20 +60,20 @@ def _opened(documents: Iterable[Document]) -> Iterator[Document]:
 
 
 def identity(document: Document) -> tuple[str, str]:
-    metadata = msgspec.convert(document["metadata"], Metadata)
+    metadata = msgspec.convert(document["metadata"], MetadataView)
     kind = str(document["kind"])
     return kind, metadata.name if kind in _CLUSTER_SCOPED else metadata.key
 
 
-def read(documents: Documents) -> Cluster:
+def read(documents: Documents) -> ClusterView:
     """Objects that cannot be read are left out: the product must say so, and go on."""
     found = list(documents.values())
     settings = _settings(documents)
-    return Cluster(
-        {node.name: node for node in _of("Node", Node, found)},
-        {host.name: host for host in _of("ExternalHost", Host, found)},
-        {pod.key: pod for pod in _of("Pod", Pod, found) if pod.runs},
-        {service.key: service for service in _of("Service", Service, found)},
+    return ClusterView(
+        {node.name: node for node in _of("Node", NodeView, found)},
+        {host.name: host for host in _of("ExternalHost", ExternalHostView, found)},
+        {pod.key: pod for pod in _of("Pod", PodView, found) if pod.runs},
+        {service.key: service for service in _of("Service", ServiceView, found)},
         tuple(_of("EndpointSlice", EndpointSlice, found)),
         tuple(map(ip_network, msgspec.convert(settings.get("nodePortAddresses") or [], list[str]))),
         str(settings.get("trafficMode") or "encap"),

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from windlass.lab.fuzz import oracle
+from windlass.lab.fuzz.cluster_views import ClusterView
 from windlass.lab.fuzz.dice import Dice
-from windlass.lab.fuzz.object_views import Node, Service, ServicePort
-from windlass.lab.fuzz.oracle import Client, Frontend, Question
-from windlass.lab.fuzz.readings import Cluster
+from windlass.lab.fuzz.object_views import NodeView, ServicePortView, ServiceView
+from windlass.lab.fuzz.oracle import Client, FrontendKind, Query
 from windlass.model.families import Family, IPAddress, family_of
 
 UNUSED = 4444  # a port that no Service has
@@ -18,11 +18,11 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QueryProbe:
     """A question, and how a Probe puts it."""
 
-    question: Question
-    kind: Frontend
+    question: Query
+    kind: FrontendKind
     service: str
     port: str  # its name, or its number
     to: dict[str, object]
@@ -30,7 +30,7 @@ class Asked:
     entry: str  # the Node by which the scenario format reckons: the client's, else the one that is asked
 
 
-def throw(dice: Dice, cluster: Cluster, services: Iterable[str]) -> Asked | None:
+def throw(dice: Dice, cluster: ClusterView, services: Iterable[str]) -> QueryProbe | None:
     """None if the throw gives nothing that can be asked."""
     service = cluster.services[dice.one(sorted(services))]
     if not service.served or not service.spec.ports:
@@ -40,47 +40,52 @@ def throw(dice: Dice, cluster: Cluster, services: Iterable[str]) -> Asked | None
     client = dice.one(clients[dice.weighted({"pods": 0.4, "nodes": 0.3, "hosts": 0.3})])
     kind = dice.weighted(
         {
-            Frontend.CLUSTER_IP: 0 if client.host else 3,
-            Frontend.UNUSED_PORT: 0 if client.host else 0.3,
-            Frontend.NODE_PORT: 5 if port.node_port else 0,
-            Frontend.EXTERNAL_IP: 3 if service.external_ips else 0,
-            Frontend.LOAD_BALANCER: 4 if service.status.load_balancer.ingress else 0,
+            FrontendKind.CLUSTER_IP: 0 if client.host else 3,
+            FrontendKind.UNUSED_PORT: 0 if client.host else 0.3,
+            FrontendKind.NODE_PORT: 5 if port.node_port else 0,
+            FrontendKind.EXTERNAL_IP: 3 if service.external_ips else 0,
+            FrontendKind.LOAD_BALANCER: 4 if service.status.load_balancer.ingress else 0,
             None: 0.01,
         }
     )
     match kind:
-        case Frontend.CLUSTER_IP | Frontend.UNUSED_PORT:
+        case FrontendKind.CLUSTER_IP | FrontendKind.UNUSED_PORT:
             return _cluster_ip(cluster, client, service, port, family, kind)
-        case Frontend.NODE_PORT:
+        case FrontendKind.NODE_PORT:
             return _node_port(dice, cluster, client, service, port, family)
-        case Frontend.EXTERNAL_IP | Frontend.LOAD_BALANCER:
+        case FrontendKind.EXTERNAL_IP | FrontendKind.LOAD_BALANCER:
             return _external(dice, cluster, client, service, port, kind)
         case _:
             return None
 
 
-def gone(cluster: Cluster, client: Client, address: IPAddress, port: ServicePort) -> Asked:
+def gone(cluster: ClusterView, client: Client, address: IPAddress, port: ServicePortView) -> QueryProbe:
     """The ClusterIP of a Service that is no longer there."""
-    question = Question(client, address, port.port, port.protocol)
+    question = Query(client, address, port.port, port.protocol)
     to: dict[str, object] = {"address": str(address), "port": port.port}
-    return Asked(question, Frontend.CLUSTER_IP, "", _name(port), to, "gone", oracle.home_of(cluster, client))
+    return QueryProbe(question, FrontendKind.CLUSTER_IP, "", _name(port), to, "gone", oracle.home_of(cluster, client))
 
 
 def _cluster_ip(
-    cluster: Cluster, client: Client, service: Service, port: ServicePort, family: Family, kind: Frontend
-) -> Asked:
+    cluster: ClusterView,
+    client: Client,
+    service: ServiceView,
+    port: ServicePortView,
+    family: Family,
+    kind: FrontendKind,
+) -> QueryProbe:
     address = next(ip for ip in service.cluster_ips if family_of(ip) is family)
-    number = port.port if kind is Frontend.CLUSTER_IP else UNUSED
-    question = Question(client, address, number, port.protocol)
-    name = _name_or_number(port) if kind is Frontend.CLUSTER_IP else UNUSED
+    number = port.port if kind is FrontendKind.CLUSTER_IP else UNUSED
+    question = Query(client, address, number, port.protocol)
+    name = _name_or_number(port) if kind is FrontendKind.CLUSTER_IP else UNUSED
     to: dict[str, object] = {"service": service.key, "port": name, "family": str(family)}
-    where = "clusterip" if kind is Frontend.CLUSTER_IP else "unused-port"
-    return Asked(question, kind, service.key, _name(port), to, where, oracle.home_of(cluster, client))
+    where = "clusterip" if kind is FrontendKind.CLUSTER_IP else "unused-port"
+    return QueryProbe(question, kind, service.key, _name(port), to, where, oracle.home_of(cluster, client))
 
 
 def _node_port(
-    dice: Dice, cluster: Cluster, client: Client, service: Service, port: ServicePort, family: Family
-) -> Asked | None:
+    dice: Dice, cluster: ClusterView, client: Client, service: ServiceView, port: ServicePortView, family: Family
+) -> QueryProbe | None:
     """At the client's own Node more often than at any other."""
     home = oracle.home_of(cluster, client)
     node = cluster.nodes[home] if home and dice.chance(0.6) else dice.one(list(cluster.nodes.values()))
@@ -91,48 +96,48 @@ def _node_port(
     if not addresses:
         return None
     address = dice.one(addresses)
-    question = Question(client, ip_address(address), port.node_port, port.protocol)
+    question = Query(client, ip_address(address), port.node_port, port.protocol)
     to: dict[str, object] = {"nodePort": service.key, "port": _name_or_number(port), "node": node.name}
     to |= {} if address == str(node.addresses[0]) else {"address": address}
     where = f"{'loopback' if address == LOOPBACK else _part(node, address)}-of-{node.name}"
-    return Asked(question, Frontend.NODE_PORT, service.key, _name(port), to, where, home or node.name)
+    return QueryProbe(question, FrontendKind.NODE_PORT, service.key, _name(port), to, where, home or node.name)
 
 
 def _external(
-    dice: Dice, cluster: Cluster, client: Client, service: Service, port: ServicePort, kind: Frontend
-) -> Asked | None:
+    dice: Dice, cluster: ClusterView, client: Client, service: ServiceView, port: ServicePortView, kind: FrontendKind
+) -> QueryProbe | None:
     """The scenario format knows a Service's first external address; any other is asked by number, but not by a host
     outside: the underlay would not know the way.
     """
     balancers = [i.ip for i in service.status.load_balancer.ingress if i.ip]
-    addresses = list(service.spec.external_ips) if kind is Frontend.EXTERNAL_IP else balancers
+    addresses = list(service.spec.external_ips) if kind is FrontendKind.EXTERNAL_IP else balancers
     if not addresses:
         return None
     written, home = dice.one(addresses), oracle.home_of(cluster, client)
     address, via = ip_address(written), dice.one(list(cluster.nodes))
     owner = next((node.name for node in cluster.nodes.values() if address in node.addresses), "")
-    first, word = written == addresses[0], "externalIP" if kind is Frontend.EXTERNAL_IP else "loadBalancer"
+    first, word = written == addresses[0], "externalIP" if kind is FrontendKind.EXTERNAL_IP else "loadBalancer"
     if owner or (home and not first):
-        question = Question(client, address, port.port, port.protocol)
+        question = Query(client, address, port.port, port.protocol)
         to: dict[str, object] = {"address": written, "port": port.port}
         where = f"{word.lower()}-of-{owner}" if owner else word.lower()
-        return Asked(question, kind, service.key, _name(port), to, where, home or owner)
-    proxied = kind is Frontend.LOAD_BALANCER and address not in service.load_balancer_ips
+        return QueryProbe(question, kind, service.key, _name(port), to, where, home or owner)
+    proxied = kind is FrontendKind.LOAD_BALANCER and address not in service.load_balancer_ips
     if not first or (client.host and (proxied or oracle.on_one_wire(cluster.hosts[client.host].addresses, address))):
         return None  # nobody answers for a balancer's address on its wire
     to = {word: service.key, "port": _name_or_number(port)}
     if home:
-        question = Question(client, address, port.port, port.protocol)
-        return Asked(question, kind, service.key, _name(port), to, word.lower(), home)
-    question = Question(client, address, port.port, port.protocol, via)
+        question = Query(client, address, port.port, port.protocol)
+        return QueryProbe(question, kind, service.key, _name(port), to, word.lower(), home)
+    question = Query(client, address, port.port, port.protocol, via)
     to |= {"node": via}
-    return Asked(question, kind, service.key, _name(port), to, f"{word.lower()}-by-{via}", via)
+    return QueryProbe(question, kind, service.key, _name(port), to, f"{word.lower()}-by-{via}", via)
 
 
 # Names ----------------------------------------------------------------------------------------------------------
 
 
-def _clients(cluster: Cluster) -> dict[str, list[Client]]:
+def _clients(cluster: ClusterView) -> dict[str, list[Client]]:
     return {
         "pods": [Client(pod=key) for key in cluster.pods],
         "nodes": [Client(node=name) for name in cluster.nodes],
@@ -140,14 +145,14 @@ def _clients(cluster: Cluster) -> dict[str, list[Client]]:
     }
 
 
-def _part(node: Node, address: str) -> str:
+def _part(node: NodeView, address: str) -> str:
     main = {str(node.main(family)) for family in Family}
     return "main" if address in main else "other"
 
 
-def _name(port: ServicePort) -> str:
+def _name(port: ServicePortView) -> str:
     return port.name or f"{port.protocol.lower()}-{port.port}"
 
 
-def _name_or_number(port: ServicePort) -> str | int:
+def _name_or_number(port: ServicePortView) -> str | int:
     return port.name or port.port

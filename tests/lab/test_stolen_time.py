@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from windlass.lab.probing.stolen_time import Standstills
+from windlass.lab.probing.stolen_time import StolenTime
 
 COUNTS = """cpu  9 9 9 9 9 9 9 {sum} 0 0
 cpu0 4 4 4 4 4 4 4 {first} 0 0
@@ -20,7 +20,7 @@ def test_the_core_that_was_taken_for_longest_counts(tmp_path):
         counts.write_text(COUNTS.format(sum=first + second, first=first, second=second))
 
     taken(100, 200)
-    standstills = Standstills(counts)
+    standstills = StolenTime(counts)
     assert standstills.look(1.0) == 0.0
     taken(103, 214)  # hundredths of a second
     assert standstills.look(1.1) == pytest.approx(0.14)
@@ -32,4 +32,4 @@ def test_the_core_that_was_taken_for_longest_counts(tmp_path):
 
 
 def test_this_machine_has_such_counts():
-    assert Standstills().look(1.0) >= 0.0
+    assert StolenTime().look(1.0) >= 0.0

@@ -14,11 +14,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.lab.fuzz import features, oracle, random_probes, readings
-from windlass.lab.fuzz.oracle import Client, Question
-from windlass.lab.fuzz.random_scenarios import script
+from windlass.lab.fuzz import cluster_views, features, oracle, random_probes
+from windlass.lab.fuzz.oracle import Client, Query
+from windlass.lab.fuzz.random_scenarios import random_scenario
 from windlass.lab.scenarios import desired_states, scenario_files, targets
-from windlass.lab.scenarios.objects import Outcome
+from windlass.lab.scenarios.objects import ProbeOutcome
 
 ALL = features.without(())
 SEEDS = st.integers(0, 10**9)
@@ -26,8 +26,8 @@ SEEDS = st.integers(0, 10**9)
 DIGEST = """
 import hashlib, sys
 from windlass.lab.fuzz import features
-from windlass.lab.fuzz.random_scenarios import script
-text = "".join(name + text for name, text in script(7, features.without(())).files())
+from windlass.lab.fuzz.random_scenarios import random_scenario
+text = "".join(name + text for name, text in random_scenario(7, features.without(())).files())
 sys.stdout.write(hashlib.sha256(text.encode()).hexdigest())
 """
 
@@ -38,7 +38,7 @@ def documents(made, kind):
 
 def test_a_seed_is_the_same_cluster_in_every_process():
     """Also where Python orders its sets otherwise."""
-    text = "".join(name + text for name, text in script(7, ALL).files())
+    text = "".join(name + text for name, text in random_scenario(7, ALL).files())
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         told = subprocess.run(
@@ -50,25 +50,25 @@ def test_a_seed_is_the_same_cluster_in_every_process():
 @settings(max_examples=8, deadline=None)
 @given(SEEDS)
 def test_the_lab_reads_what_is_written_and_the_oracle_says_the_same_of_it(tmp_path_factory, seed):
-    made = script(seed, ALL)
+    made = random_scenario(seed, ALL)
     files = made.write(tmp_path_factory.mktemp("fuzz"))
-    read = scenario_files.Found(made.name, files).read()
+    read = scenario_files.ScenarioFiles(made.name, files).read()
     assert read.warnings == ()
     assert 0 < made.probes <= 69
     standing = {}
-    for (step, world), file in zip(read.worlds(), files, strict=True):
-        standing = readings.applied(standing, yaml.load_all(file.read_bytes(), yaml.CSafeLoader))
-        found = readings.read(standing)
+    for (step, desired), file in zip(read.states(), files, strict=True):
+        standing = cluster_views.applied(standing, yaml.load_all(file.read_bytes(), yaml.CSafeLoader))
+        found = cluster_views.read(standing)
         for probe in step.probes:
-            to, source = targets.resolve(probe, world, desired_states.imagined_addresses(world)), probe.spec.source
+            to, source = targets.resolve(probe, desired, desired_states.imagined_addresses(desired)), probe.spec.source
             client = Client(source.node, source.pod, source.external_host)
-            question = Question(client, to.address, to.port, probe.spec.protocol.value, to.via or "")
-            answer = oracle.ask(found, question)
+            question = Query(client, to.address, to.port, probe.spec.protocol.value, to.via or "")
+            answer = oracle.predict(found, question)
             assert answer.outcome is probe.spec.expect.outcome, probe.name
             assert set(probe.spec.expect.backends or ()) <= answer.backends
             assert (
                 bool(probe.spec.expect.sticky) == answer.sticky
-                or answer.outcome is not Outcome.CONNECTED
+                or answer.outcome is not ProbeOutcome.CONNECTED
                 or probe.spec.hold
             )
 
@@ -76,16 +76,18 @@ def test_the_lab_reads_what_is_written_and_the_oracle_says_the_same_of_it(tmp_pa
 @settings(max_examples=8, deadline=None)
 @given(SEEDS)
 def test_who_is_asked_all_the_time_can_answer_in_every_step(tmp_path_factory, seed):
-    read = scenario_files.Found("seed", (made := script(seed, ALL)).write(tmp_path_factory.mktemp("fuzz"))).read()
+    read = scenario_files.ScenarioFiles(
+        "seed", (made := random_scenario(seed, ALL)).write(tmp_path_factory.mktemp("fuzz"))
+    ).read()
     rated = [probe for probe in read.steps[0].probes if probe.spec.rate]
     standing = {}
-    for part, (_, world) in zip(made.parts, read.worlds(), strict=True):
-        standing = readings.applied(standing, part.documents)
+    for part, (_, desired) in zip(made.parts, read.states(), strict=True):
+        standing = cluster_views.applied(standing, part.documents)
         for probe in rated:
-            to, source = targets.resolve(probe, world, desired_states.imagined_addresses(world)), probe.spec.source
+            to, source = targets.resolve(probe, desired, desired_states.imagined_addresses(desired)), probe.spec.source
             client = Client(source.node, source.pod, source.external_host)
-            answer = oracle.ask(readings.read(standing), Question(client, to.address, to.port))
-            assert answer.outcome is Outcome.CONNECTED, probe.name
+            answer = oracle.predict(cluster_views.read(standing), Query(client, to.address, to.port))
+            assert answer.outcome is ProbeOutcome.CONNECTED, probe.name
 
 
 @settings(max_examples=12, deadline=None)
@@ -93,10 +95,10 @@ def test_who_is_asked_all_the_time_can_answer_in_every_step(tmp_path_factory, se
 def test_addresses_and_node_ports_have_one_owner(seed):
     """Else nobody could say who must answer."""
     standing = {}
-    for part in script(seed, ALL).parts:
-        standing = readings.applied(standing, part.documents)
+    for part in random_scenario(seed, ALL).parts:
+        standing = cluster_views.applied(standing, part.documents)
         claims = Counter()
-        for service in readings.read(standing).services.values():
+        for service in cluster_views.read(standing).services.values():
             if service.served and not service.metadata.name.startswith("noise"):
                 claims.update((p.node_port, p.protocol) for p in service.spec.ports if p.node_port)
                 external = {*service.external_ips, *service.load_balancer_ips, *service.cluster_ips}
@@ -107,7 +109,9 @@ def test_addresses_and_node_ports_have_one_owner(seed):
 @settings(max_examples=6, deadline=None)
 @given(SEEDS)
 def test_what_is_left_out_is_not_there(seed):
-    made = script(seed, features.without(("ipv6", "udp", "sctp", "affinity", "ranges", "changes", "noise", "windows")))
+    made = random_scenario(
+        seed, features.without(("ipv6", "udp", "sctp", "affinity", "ranges", "changes", "noise", "windows"))
+    )
     assert len(made.parts) == 1
     assert not any("noise" in str(document["metadata"]) for document in made.parts[0].documents)
     for service in documents(made, "Service"):
@@ -120,7 +124,7 @@ def test_what_is_left_out_is_not_there(seed):
 
 
 def test_to_leave_something_out_moves_nothing_else():
-    whole, less = script(11, ALL), script(11, ALL - {"affinity"})
+    whole, less = random_scenario(11, ALL), random_scenario(11, ALL - {"affinity"})
     assert documents(whole, "Node") == documents(less, "Node")
     assert documents(whole, "Pod")[:3] == documents(less, "Pod")[:3]
 
@@ -140,7 +144,7 @@ def test_some_dozens_of_seeds_cover_the_ground():
     """Every kind of client, address and outcome, and all that a Service can have."""
     clients, addresses, outcomes, fields, states, actions = (Counter() for _ in range(6))
     for seed in range(60):
-        made = script(seed, ALL)
+        made = random_scenario(seed, ALL)
         for probe in documents(made, "Probe"):
             clients.update(list(probe["spec"]["from"]))
             addresses.update(key for key in probe["spec"]["to"] if key not in {"port", "node", "family"})

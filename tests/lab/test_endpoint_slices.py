@@ -10,10 +10,10 @@ import yaml
 from msgspec import convert
 
 from windlass.lab.control import endpoint_slices, manifests
+from windlass.lab.fuzz import cluster_views
 from windlass.lab.fuzz import eligible_endpoints as oracle
-from windlass.lab.fuzz import readings
 from windlass.lab.scenarios import desired_states
-from windlass.lab.scenarios.desired_states import World
+from windlass.lab.scenarios.desired_states import DesiredState
 from windlass.lab.scenarios.objects import KUBERNETES_KINDS, KubernetesObject
 from windlass.model.families import Family
 
@@ -40,7 +40,7 @@ def service(spec="selector: {app: web}, clusterIP: 10.96.0.1, ports: [{name: h, 
 
 
 def world_of(*texts):
-    return World().after(
+    return DesiredState().after(
         [
             KubernetesObject(raw["kind"], convert(raw, KUBERNETES_KINDS[raw["apiVersion"], raw["kind"]]), raw)
             for raw in yaml.safe_load(NODES + "".join(texts))
@@ -51,8 +51,8 @@ def world_of(*texts):
 
 
 def slices(*texts):
-    world = world_of(*texts)
-    return list(endpoint_slices.slices(world, desired_states.pod_addresses(world, ATTACHED)))
+    desired = world_of(*texts)
+    return list(endpoint_slices.slices(desired, desired_states.pod_addresses(desired, ATTACHED)))
 
 
 def endpoint(made):
@@ -116,7 +116,7 @@ def test_conditions_are_those_of_the_real_controller(ready, leaving, published):
     assert endpoint(slices(web, one))["conditions"] == conditions
 
     documents = yaml.safe_load(NODES + web + one)
-    seen = readings.read({readings.identity(document): document for document in documents})
+    seen = cluster_views.read({cluster_views.identity(document): document for document in documents})
     asked = seen.services["default/web"]
     (judged,) = oracle.endpoints(seen, asked, asked.spec.ports[0], Family.IPV4)
     assert {name: getattr(judged, name) for name in conditions} == conditions
@@ -143,9 +143,9 @@ def test_written_slices_external_names_and_services_without_selector_are_left_al
 
 
 def test_the_folder_holds_the_objects_with_addresses_and_slices(tmp_path):
-    world = world_of(service(), pod("a"))
-    addresses = desired_states.pod_addresses(world, ATTACHED)
-    manifests.write(tmp_path, manifests.render(world, addresses))
+    desired = world_of(service(), pod("a"))
+    addresses = desired_states.pod_addresses(desired, ATTACHED)
+    manifests.write(tmp_path, manifests.render(desired, addresses))
     assert sorted(file.name for file in tmp_path.iterdir()) == [
         "EndpointSlice.default.web-ipv4.yaml", "Node.n1.yaml", "Pod.default.a.yaml", "Service.default.web.yaml",
     ]  # fmt: skip
@@ -154,10 +154,10 @@ def test_the_folder_holds_the_objects_with_addresses_and_slices(tmp_path):
 
 
 def test_only_what_changed_is_written_and_what_is_gone_is_removed(tmp_path):
-    world = world_of(service(), pod("a"))
-    manifests.write(tmp_path, manifests.render(world, {}))
+    desired = world_of(service(), pod("a"))
+    manifests.write(tmp_path, manifests.render(desired, {}))
     before = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
-    manifests.write(tmp_path, manifests.render(world_of(pod("a")), desired_states.pod_addresses(world, ATTACHED)))
+    manifests.write(tmp_path, manifests.render(world_of(pod("a")), desired_states.pod_addresses(desired, ATTACHED)))
     after = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
     assert set(after) == {"Node.n1.yaml", "Pod.default.a.yaml"}
     assert after["Node.n1.yaml"] == before["Node.n1.yaml"]
