@@ -13,7 +13,8 @@ from switches import Switch, requires_ovs, run
 from windlass.agent.pod_records import PodRecords
 from windlass.agent.pods import BridgePorts, Restored
 from windlass.host.protocol import AttachedLink
-from windlass.switch.bridges import BridgeSpec, ensure_bridge
+from windlass.switch.bridge_specs import BridgeSpec
+from windlass.switch.bridges import ensure_bridge
 from windlass.switch.ovsdb import open_database
 from windlass.switch.pod_ports import PodPort, add_pod_port, pod_ports
 

@@ -32,9 +32,11 @@ from windlass.host.linux.settings import set_offloads
 from windlass.host.plans import HostChange, InterfaceSettings
 from windlass.host.protocol import Adopted, HostError
 from windlass.model.families import IPAddress
-from windlass.switch.bridges import BridgeSpec, ensure_bridge, remove_uplink, uplink_of
+from windlass.switch.bridge_differences import uplink_of
+from windlass.switch.bridge_specs import BridgeSpec
+from windlass.switch.bridges import ensure_bridge, remove_uplink
+from windlass.switch.operations import increment_next_cfg
 from windlass.switch.ovsdb import Database, SwitchRefusedError, open_database
-from windlass.switch.rows import count
 from windlass.switch.streams import SwitchUnreachableError
 
 pytestmark = requires_ovs
@@ -191,7 +193,7 @@ class World:
                 before = self.database.view.connections
                 await self.switch.start_database()
                 await self.database.wait_for(lambda view: view.connections > before and not view.problem)
-                await self.database.carried_out(await self.database.change(lambda _: [count()]))
+                await self.database.carried_out(await self.database.change(lambda _: [increment_next_cfg()]))
 
     async def _reset(self) -> None:
         """A Node that has never been adopted."""

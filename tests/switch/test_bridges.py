@@ -1,4 +1,4 @@
-"""The bridge and its own ports on a real switch; ovs-vsctl and ovs-ofctl are the judges."""
+"""The bridge and its own ports on a real switch; ovs-vsctl and ovs-ofctl show the result."""
 
 from __future__ import annotations
 
@@ -14,17 +14,12 @@ import pytest
 from switches import Switch, requires_ovs, run
 from windlass.model.nodes import TunnelType
 from windlass.switch import ovsdb
-from windlass.switch.bridges import (
-    BridgePorts,
-    BridgeSpec,
-    TunnelSpec,
-    add_uplink,
-    bridge_difference,
-    ensure_bridge,
-    remove_uplink,
-)
+from windlass.switch.bridge_differences import bridge_difference
+from windlass.switch.bridge_specs import BridgeSpec, TunnelSpec
+from windlass.switch.bridges import BridgePortNumbers, add_uplink, ensure_bridge, remove_uplink
+from windlass.switch.operations import Mutate, Update
 from windlass.switch.ovsdb import SwitchRefusedError, open_database
-from windlass.switch.rows import Mutate, Update, View
+from windlass.switch.rows import View
 from windlass.switch.streams import SwitchUnreachableError
 
 if TYPE_CHECKING:
@@ -70,7 +65,7 @@ async def mac(switch: Switch, interface: str) -> str:
 
 
 async def ports(switch: Switch) -> dict[str, int]:
-    """As the switch itself tells over OpenFlow."""
+    """As the switch reports them over OpenFlow."""
     shown = await switch.ofctl("show", str(switch.management("br-int")))
     lines = [line.strip() for line in shown.splitlines() if "): addr:" in line]
     numbers = dict(line.split("):")[0].split("(")[::-1] for line in lines)
@@ -78,16 +73,16 @@ async def ports(switch: Switch) -> dict[str, int]:
 
 
 @asynccontextmanager
-async def committing_nothing(switch: Switch) -> AsyncIterator[None]:
-    """Every transaction that changes anything is appended to the database's file, whoever sends it."""
+async def no_transaction(switch: Switch) -> AsyncIterator[None]:
+    """No transaction of any client changes the database: each would be appended to its file."""
     file = switch.rundir / "conf.db"
     size = file.stat().st_size
     yield
     assert file.stat().st_size == size
 
 
-async def test_a_bridge_from_nothing(switch: Switch, db: Database):
-    assert await ensure_bridge(db, SPEC) == BridgePorts(local=65534, gateway=2, tunnel=1)
+async def test_a_bridge_is_created_in_an_empty_database(switch: Switch, db: Database):
+    assert await ensure_bridge(db, SPEC) == BridgePortNumbers(local=65534, gateway=2, tunnel=1)
     assert await ports(switch) == {"br-int": 65534, "windlass-gw0": 2, "windlass-tun0": 1}
     assert await column(switch, "Bridge", "br-int", "datapath_type") == "netdev"
     assert await column(switch, "Bridge", "br-int", "fail_mode") == "secure"
@@ -104,19 +99,19 @@ async def test_a_bridge_from_nothing(switch: Switch, db: Database):
     }
 
 
-async def test_what_is_there_is_not_sent_again_also_not_by_the_next_agent(switch: Switch, db: Database):
+async def test_an_existing_bridge_takes_no_transaction_also_after_an_agent_restart(switch: Switch, db: Database):
     await switch.add_nics("eth0")
-    there = await ensure_bridge(db, SPEC)
+    numbers = await ensure_bridge(db, SPEC)
     await add_uplink(db, SPEC)
-    async with committing_nothing(switch):
-        assert await ensure_bridge(db, SPEC) == there
+    async with no_transaction(switch):
+        assert await ensure_bridge(db, SPEC) == numbers
         assert await add_uplink(db, SPEC) == 3
         async with open_database(str(switch.database)) as next_agent:
-            assert await ensure_bridge(next_agent, SPEC) == there
+            assert await ensure_bridge(next_agent, SPEC) == numbers
             assert await add_uplink(next_agent, SPEC) == 3
 
 
-async def test_what_somebody_changed_is_put_right_and_nothing_else_touched(switch: Switch, db: Database):
+async def test_changes_by_other_clients_are_reverted_and_nothing_else_is_touched(switch: Switch, db: Database):
     await ensure_bridge(db, SPEC)
     before = db.view
     await switch.vsctl("set-fail-mode", "br-int", "standalone", "--", "clear", "Interface", "windlass-gw0", "mac")
@@ -135,11 +130,11 @@ async def test_what_somebody_changed_is_put_right_and_nothing_else_touched(switc
         assert others(agent.view) == others(before)
 
 
-async def test_another_tunnel_type_replaces_only_the_tunnel(switch: Switch, db: Database):
+async def test_a_different_tunnel_type_replaces_only_the_tunnel(switch: Switch, db: Database):
     await ensure_bridge(db, SPEC)
     before = db.view
     vxlan = replace(SPEC, tunnel=TunnelSpec(TunnelType.VXLAN))
-    assert await ensure_bridge(db, vxlan) == BridgePorts(local=65534, gateway=2, tunnel=1)
+    assert await ensure_bridge(db, vxlan) == BridgePortNumbers(local=65534, gateway=2, tunnel=1)
     assert others(db.view, "windlass-tun0") == others(before, "windlass-tun0")
     assert await column(switch, "Interface", "windlass-tun0", "type") == "vxlan"
     assert await column(switch, "Interface", "windlass-tun0", "options") == {"remote_ip": "flow", "key": "flow"}
@@ -148,11 +143,11 @@ async def test_another_tunnel_type_replaces_only_the_tunnel(switch: Switch, db: 
 
 async def test_without_encapsulation_there_is_no_tunnel(switch: Switch, db: Database):
     await ensure_bridge(db, SPEC)
-    assert await ensure_bridge(db, replace(SPEC, tunnel=None)) == BridgePorts(local=65534, gateway=2, tunnel=None)
+    assert await ensure_bridge(db, replace(SPEC, tunnel=None)) == BridgePortNumbers(local=65534, gateway=2, tunnel=None)
     assert await ports(switch) == {"br-int": 65534, "windlass-gw0": 2}
 
 
-async def test_another_gateway_name_replaces_only_the_gateway(switch: Switch, db: Database):
+async def test_a_different_gateway_name_replaces_only_the_gateway(switch: Switch, db: Database):
     await ensure_bridge(db, SPEC)
     before = db.view
     assert (await ensure_bridge(db, replace(SPEC, gateway="gw1"))).gateway == 2
@@ -161,7 +156,7 @@ async def test_another_gateway_name_replaces_only_the_gateway(switch: Switch, db
 
 
 def others(view: View, *names: str):
-    """What is asked for of the other ports, and the same rows: what ovs-vswitchd observes may come in later."""
+    """The rows of the other ports, without the column that ovs-vswitchd may fill in later."""
     return {
         name: msgspec.structs.replace(row, mac_in_use=None)
         for name, row in view.interfaces.items()
@@ -169,15 +164,15 @@ def others(view: View, *names: str):
     }
 
 
-async def test_ports_of_other_people_stay(switch: Switch, db: Database):
+async def test_foreign_ports_stay(switch: Switch, db: Database):
     await switch.add_nics("theirs", "first")
     await switch.vsctl(
         "add-br", "br-int", "--", "set", "Bridge", "br-int", "datapath_type=netdev", "protocols=OpenFlow10"
     )
-    await switch.vsctl("add-port", "br-int", "first")  # which thereby has number 1, without having asked for it
+    await switch.vsctl("add-port", "br-int", "first")  # it gets number 1 without a request
     await switch.vsctl("add-port", "br-int", "theirs", "--", "set", "Interface", "theirs", "ofport_request=7")
-    assert await ensure_bridge(db, SPEC) == BridgePorts(local=65534, gateway=2, tunnel=1)
-    assert await ensure_bridge(db, replace(SPEC, tunnel=None)) == BridgePorts(local=65534, gateway=2, tunnel=None)
+    assert await ensure_bridge(db, SPEC) == BridgePortNumbers(local=65534, gateway=2, tunnel=1)
+    assert await ensure_bridge(db, replace(SPEC, tunnel=None)) == BridgePortNumbers(local=65534, gateway=2, tunnel=None)
     assert (await ports(switch))["theirs"] == 7
     assert "first" in await ports(switch)
     assert await column(switch, "Bridge", "br-int", "protocols") == ["OpenFlow10", "OpenFlow13", "OpenFlow15"]
@@ -186,7 +181,7 @@ async def test_ports_of_other_people_stay(switch: Switch, db: Database):
 # ---- the uplink
 
 
-async def test_the_uplink_comes_is_replaced_and_goes(switch: Switch, db: Database):
+async def test_the_uplink_is_added_replaced_and_removed(switch: Switch, db: Database):
     await switch.add_nics("eth0", "eth1")
     await ensure_bridge(db, SPEC)
     assert await add_uplink(db, SPEC) == 3
@@ -197,11 +192,11 @@ async def test_the_uplink_comes_is_replaced_and_goes(switch: Switch, db: Databas
     assert await ports(switch) == {"br-int": 65534, "windlass-gw0": 2, "windlass-tun0": 1, "eth1": 3}
     await remove_uplink(db, SPEC.name)
     assert await ports(switch) == {"br-int": 65534, "windlass-gw0": 2, "windlass-tun0": 1}
-    async with committing_nothing(switch):
+    async with no_transaction(switch):
         await remove_uplink(db, SPEC.name)
 
 
-async def test_ensuring_the_bridge_leaves_the_uplink_where_it_is(switch: Switch, db: Database):
+async def test_ensuring_the_bridge_does_not_touch_the_uplink(switch: Switch, db: Database):
     await switch.add_nics("eth0")
     await ensure_bridge(db, SPEC)
     await add_uplink(db, SPEC)
@@ -209,7 +204,7 @@ async def test_ensuring_the_bridge_leaves_the_uplink_where_it_is(switch: Switch,
     assert (await ports(switch))["eth0"] == 3
 
 
-async def test_a_missing_uplink_is_a_sentence_and_becomes_a_port_when_it_comes(switch: Switch, db: Database):
+async def test_a_missing_uplink_is_an_error_and_becomes_a_port_when_it_appears(switch: Switch, db: Database):
     await ensure_bridge(db, SPEC)
     with pytest.raises(SwitchRefusedError, match=r"^br-int: port eth0: .*No such device.*; set `uplink`"):
         await add_uplink(db, SPEC)
@@ -218,24 +213,24 @@ async def test_a_missing_uplink_is_a_sentence_and_becomes_a_port_when_it_comes(s
     assert await add_uplink(db, SPEC) == 3
 
 
-async def test_an_uplink_whose_number_another_port_insists_on_is_a_sentence(switch: Switch, db: Database):
+async def test_an_uplink_whose_number_another_port_requests_is_an_error(switch: Switch, db: Database):
     await switch.add_nics("eth0", "theirs")
     await ensure_bridge(db, SPEC)
     await switch.vsctl("add-port", "br-int", "theirs", "--", "set", "Interface", "theirs", "ofport_request=3")
-    complaint = r"^br-int: port eth0: its number 3 is held by theirs.*ovs-vsctl clear Interface theirs ofport_request"
-    with pytest.raises(SwitchRefusedError, match=complaint):
+    message = "theirs also requests its number 3; release it: ovs-vsctl clear Interface theirs ofport_request"
+    with pytest.raises(SwitchRefusedError, match=f"^br-int: port eth0: {message}"):
         await add_uplink(db, SPEC)
 
 
-async def test_an_uplink_without_its_bridge_is_a_sentence(db: Database):
+async def test_an_uplink_without_its_bridge_is_an_error(db: Database):
     with pytest.raises(SwitchRefusedError, match=r"^br-int: there is no such bridge"):
         await add_uplink(db, SPEC)
 
 
-# ---- what can go wrong
+# ---- errors
 
 
-async def test_a_tunnel_that_is_there_on_another_bridge_is_a_sentence(switch: Switch, db: Database):
+async def test_a_tunnel_of_the_same_kind_on_another_bridge_is_an_error(switch: Switch, db: Database):
     await switch.vsctl("add-br", "br1", "--", "set", "Bridge", "br1", "datapath_type=netdev")
     options = ["type=geneve", "options:remote_ip=flow", "options:key=flow", "options:local_ip=10.0.0.1"]
     await switch.vsctl("add-port", "br1", "their-tunnel", "--", "set", "Interface", "their-tunnel", *options)
@@ -243,7 +238,7 @@ async def test_a_tunnel_that_is_there_on_another_bridge_is_a_sentence(switch: Sw
         await ensure_bridge(db, SPEC)
 
 
-async def test_a_gateway_on_another_bridge_is_a_sentence(switch: Switch, db: Database):
+async def test_a_gateway_on_another_bridge_is_an_error(switch: Switch, db: Database):
     await switch.vsctl("add-br", "br1", "--", "set", "Bridge", "br1", "datapath_type=netdev")
     internal = ["set", "Interface", "windlass-gw0", "type=internal"]
     await switch.vsctl("add-port", "br1", "windlass-gw0", "--", *internal)
@@ -252,15 +247,15 @@ async def test_a_gateway_on_another_bridge_is_a_sentence(switch: Switch, db: Dat
     assert "br-int" not in await switch.vsctl("list-br")
 
 
-async def test_a_gateway_whose_name_the_host_uses_is_a_sentence(switch: Switch, db: Database):
+async def test_a_gateway_whose_name_the_host_uses_is_an_error(switch: Switch, db: Database):
     await switch.add_nics("windlass-gw0")
     with pytest.raises(
-        SwitchRefusedError, match=r"^br-int: port windlass-gw0: .*; an interface of this name may be there"
+        SwitchRefusedError, match=r"^br-int: port windlass-gw0: .*; an interface of this name may exist"
     ):
         await ensure_bridge(db, SPEC)
 
 
-async def test_a_switch_that_is_down_is_a_sentence_and_the_bridge_comes_with_it(
+async def test_a_stopped_switch_is_an_error_and_creates_the_bridge_when_it_starts(
     switch: Switch, db: Database, monkeypatch: pytest.MonkeyPatch
 ):
     await switch.stop_vswitchd()
@@ -268,13 +263,15 @@ async def test_a_switch_that_is_down_is_a_sentence_and_the_bridge_comes_with_it(
         impatient.setattr(ovsdb, "PATIENCE", 0.05)
         with pytest.raises(SwitchUnreachableError, match=r"ovs-vswitchd has not carried out a change .* is it running"):
             await ensure_bridge(db, SPEC)
-        with pytest.raises(SwitchUnreachableError, match=r"ovs-vswitchd gave port br-int no number .* is it running"):
+        with pytest.raises(
+            SwitchUnreachableError, match=r"ovs-vswitchd has not created port br-int within .* is it running"
+        ):
             await ensure_bridge(db, SPEC)
     await switch.start_vswitchd()
-    assert await ensure_bridge(db, SPEC) == BridgePorts(local=65534, gateway=2, tunnel=1)
+    assert await ensure_bridge(db, SPEC) == BridgePortNumbers(local=65534, gateway=2, tunnel=1)
 
 
-async def test_a_bridge_that_somebody_deletes_is_seen_and_made_anew(switch: Switch, db: Database):
+async def test_a_deleted_bridge_is_noticed_and_created_again(switch: Switch, db: Database):
     await ensure_bridge(db, SPEC)
     changes = db.changes(since=db.view)
     await switch.vsctl("del-br", "br-int")
@@ -283,5 +280,5 @@ async def test_a_bridge_that_somebody_deletes_is_seen_and_made_anew(switch: Swit
             assert bridge_difference(before, SPEC) == []
             assert bridge_difference(after, SPEC) != []
             break
-    assert await ensure_bridge(db, SPEC) == BridgePorts(local=65534, gateway=2, tunnel=1)
+    assert await ensure_bridge(db, SPEC) == BridgePortNumbers(local=65534, gateway=2, tunnel=1)
     await changes.aclose()

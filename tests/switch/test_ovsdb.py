@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from switches import Switch, requires_ovs, run
 from windlass.switch import ovsdb
+from windlass.switch.operations import insert, link, new_ref, put_keys, ref, update
 from windlass.switch.ovsdb import Frames, SwitchRefusedError, open_database
-from windlass.switch.rows import Bridge, OpenVSwitch, insert, link, new_ref, put_keys, ref, update
+from windlass.switch.rows import BridgeRow, OpenVSwitchRow
 from windlass.switch.streams import SwitchUnreachableError, pipe_name
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @requires_ovs
-async def test_the_view_follows_what_others_do_as_if_it_had_been_read_anew(switch: Switch):
+async def test_the_view_after_updates_equals_a_new_view(switch: Switch):
     await switch.add_nics("a", "b")
     async with open_database(str(switch.database)) as db:
         for command in [
@@ -37,7 +38,7 @@ async def test_the_view_follows_what_others_do_as_if_it_had_been_read_anew(switc
             "add-port br0 b -- set Bridge br0 protocols=OpenFlow13,OpenFlow15 fail_mode=secure",
             "set Interface a external_ids:k=w -- remove Interface a external_ids gone",
             "set Bridge br0 other_config:x=3 protocols=OpenFlow14,OpenFlow15 -- clear Bridge br0 fail_mode",
-            "del-port a -- add-port br0 a -- set Interface a external_ids:new=row",  # one name, another row
+            "del-port a -- add-port br0 a -- set Interface a external_ids:new=row",  # the same name, a new row
             "del-port b",
             "add-bond br0 bond0 b b-far",
         ]:
@@ -48,7 +49,7 @@ async def test_the_view_follows_what_others_do_as_if_it_had_been_read_anew(switc
         assert db.view.bridges["br0"].other_config == {"x": "3", "y": "2"}
 
 
-JUDGE = """
+READ_WITH_OVS_LIBRARY = """
 import json, sys
 import ovs.db.idl, ovs.poller
 schema = ovs.db.idl.SchemaHelper("/usr/share/openvswitch/vswitch.ovsschema")
@@ -70,14 +71,14 @@ async def test_the_ovs_library_reads_the_same_rows(switch: Switch):
     commands = "add-br br0 -- set Bridge br0 datapath_type=netdev -- add-port br0 a -- set Interface a external_ids:k=v"
     await switch.vsctl(*commands.split())
     await switch.vsctl("add-port", "br0", "t", "--", "set", "Interface", "t", "type=geneve", "options:remote_ip=flow")
-    # In a process of its own: the library blocks, and its name is that of our helper for tests.
-    judged = json.loads(await run(sys.executable, "-c", JUDGE, str(switch.database)))
+    # In a separate process, because the library blocks.
+    expected = json.loads(await run(sys.executable, "-c", READ_WITH_OVS_LIBRARY, str(switch.database)))
     async with open_database(str(switch.database)) as db:
         ours = {name: msgspec.structs.asdict(row) for name, row in db.view.interfaces.items()}
-        for row in judged.values():
+        for row in expected.values():
             for column in ("ofport", "error", "mac_in_use"):
                 row[column] = row[column][0] if row[column] else None
-        assert {name: {column: ours[name][column] for column in row} for name, row in judged.items()} == judged
+        assert {name: {column: ours[name][column] for column in row} for name, row in expected.items()} == expected
 
 
 # ---- changes
@@ -85,14 +86,14 @@ async def test_the_ovs_library_reads_the_same_rows(switch: Switch):
 
 def new_bridge(name: str):
     return [
-        insert(Bridge, "bridge", {"name": name, "datapath_type": "netdev"}),
-        insert(OpenVSwitch, "root", {}),
-        link(OpenVSwitch, new_ref("root"), "bridges", new_ref("bridge")),
+        insert(BridgeRow, "bridge", {"name": name, "datapath_type": "netdev"}),
+        insert(OpenVSwitchRow, "root", {}),
+        link(OpenVSwitchRow, new_ref("root"), "bridges", new_ref("bridge")),
     ]
 
 
 @requires_ovs
-async def test_a_transaction_is_in_the_view_when_it_returns_and_carried_out_when_that_is_awaited(switch: Switch):
+async def test_a_transaction_is_in_the_view_at_once_and_in_the_switch_after_carried_out(switch: Switch):
     async with open_database(str(switch.database)) as db:
         number = await db.change(lambda _: new_bridge("br0"))
         assert "br0" in db.view.bridges
@@ -102,7 +103,7 @@ async def test_a_transaction_is_in_the_view_when_it_returns_and_carried_out_when
 
 
 @requires_ovs
-async def test_nothing_wanted_is_nothing_sent(switch: Switch):
+async def test_no_operations_are_no_transaction(switch: Switch):
     async with open_database(str(switch.database)) as db:
         await db.carried_out(await db.change(lambda _: new_bridge("br0")))
         size = (switch.rundir / "conf.db").stat().st_size
@@ -114,7 +115,7 @@ async def test_nothing_wanted_is_nothing_sent(switch: Switch):
 
 
 @requires_ovs
-async def test_a_refused_transaction_is_a_sentence_and_changes_nothing(switch: Switch):
+async def test_a_refused_transaction_is_an_error_and_changes_nothing(switch: Switch):
     async with open_database(str(switch.database)) as db:
         await db.change(lambda _: new_bridge("br0"))
         bridge = db.view.bridges["br0"]
@@ -122,8 +123,8 @@ async def test_a_refused_transaction_is_a_sentence_and_changes_nothing(switch: S
             await db.transact(
                 [
                     put_keys(bridge, "other_config", {"half": "done"}),
-                    insert(Bridge, "bridge", {"name": "br0"}),
-                    link(OpenVSwitch, ref(db.view.root.uuid), "bridges", new_ref("bridge")),
+                    insert(BridgeRow, "bridge", {"name": "br0"}),
+                    link(OpenVSwitchRow, ref(db.view.root.uuid), "bridges", new_ref("bridge")),
                 ]
             )
         with pytest.raises(SwitchRefusedError, match=r"refused.*: update in Bridge: constraint violation.*sometimes"):
@@ -132,7 +133,7 @@ async def test_a_refused_transaction_is_a_sentence_and_changes_nothing(switch: S
 
 
 @requires_ovs
-async def test_changes_side_by_side_do_not_see_half_of_each_other(switch: Switch):
+async def test_concurrent_changes_are_serialized(switch: Switch):
     def count(view):
         bridge = view.bridges["br0"]
         return [put_keys(bridge, "other_config", {"count": str(int(bridge.other_config.get("count", "0")) + 1)})]
@@ -144,7 +145,7 @@ async def test_changes_side_by_side_do_not_see_half_of_each_other(switch: Switch
 
 
 @requires_ovs
-async def test_a_change_that_nobody_carries_out_is_a_sentence(switch: Switch, monkeypatch: pytest.MonkeyPatch):
+async def test_a_change_that_is_not_carried_out_in_time_is_an_error(switch: Switch, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ovsdb, "PATIENCE", 0.05)
     await switch.stop_vswitchd()
     async with open_database(str(switch.database)) as db:
@@ -156,23 +157,23 @@ async def test_a_change_that_nobody_carries_out_is_a_sentence(switch: Switch, mo
 # ---- the connection
 
 
-async def test_a_missing_socket_is_named_with_what_to_do(tmp_path: Path):
+async def test_a_missing_socket_is_an_error_with_a_hint(tmp_path: Path):
     path = str(tmp_path / "db.sock")
     with pytest.raises(SwitchUnreachableError, match=f"^{path}: no such socket; start Open vSwitch .*ovsRunDirectory"):
         async with open_database(path):
             pass
 
 
-async def test_a_socket_without_its_daemon_is_named_with_what_to_do(tmp_path: Path):
+async def test_a_socket_without_a_daemon_is_an_error_with_a_hint(tmp_path: Path):
     path = str(tmp_path / "db.sock")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
-    with pytest.raises(SwitchUnreachableError, match=f"^{path}: the socket is there but its daemon is gone"):
+    with pytest.raises(SwitchUnreachableError, match=f"^{path}: the socket exists but no daemon listens"):
         async with open_database(path):
             pass
 
 
-async def test_a_path_too_long_for_a_socket_is_said_so(tmp_path: Path):
+async def test_a_path_too_long_for_a_socket_is_an_error(tmp_path: Path):
     path = str(tmp_path / ("x" * 120))
     with pytest.raises(SwitchUnreachableError, match="path too long"):
         async with open_database(path):
@@ -188,7 +189,7 @@ def test_a_pipe_is_named_after_the_socket_path_without_its_slashes():
 
 
 @requires_ovs
-async def test_patience_outlasts_a_server_that_starts_late(switch: Switch):
+async def test_opening_waits_for_a_server_that_starts_late(switch: Switch):
     await switch.stop_database()
 
     async def connect() -> int:
@@ -201,7 +202,7 @@ async def test_patience_outlasts_a_server_that_starts_late(switch: Switch):
 
 
 @requires_ovs
-async def test_a_restarted_server_is_found_again_with_what_changed_meanwhile(switch: Switch):
+async def test_after_a_restart_of_the_server_the_view_has_the_changes_made_meanwhile(switch: Switch):
     async with open_database(str(switch.database)) as db:
         await db.carried_out(await db.change(lambda _: new_bridge("br0")))
         changes = db.changes(since=db.view)
@@ -211,7 +212,7 @@ async def test_a_restarted_server_is_found_again_with_what_changed_meanwhile(swi
         while not after.problem:
             before, after = await anext(changes)
         assert str(switch.database) in after.problem
-        assert after.bridges == before.bridges  # the last that is known
+        assert after.bridges == before.bridges  # the last known view
         with pytest.raises(SwitchUnreachableError, match="nothing was changed"):
             await db.change(lambda _: new_bridge("br1"))
 
@@ -230,7 +231,7 @@ async def test_a_restarted_server_is_found_again_with_what_changed_meanwhile(swi
 
 
 @requires_ovs
-async def test_a_closed_database_leaves_no_session_and_no_task_behind(switch: Switch):
+async def test_a_closed_database_leaves_no_session_and_no_task(switch: Switch):
     tasks = asyncio.all_tasks()
     async with open_database(str(switch.database)):
         assert "sessions:2" in await switch.appctl("ovsdb-server", "memory/show")  # ours and ovs-vswitchd's
@@ -243,8 +244,8 @@ async def test_a_closed_database_leaves_no_session_and_no_task_behind(switch: Sw
 
 @asynccontextmanager
 async def server(path: Path, *answers: bytes) -> AsyncIterator[asyncio.Queue[dict]]:
-    """Answers the requests of every connection in turn with these bytes, then listens on; tells what it heard."""
-    heard: asyncio.Queue[dict] = asyncio.Queue()
+    """Answers the requests of each connection in turn with these bytes. Yields the requests that it received."""
+    received: asyncio.Queue[dict] = asyncio.Queue()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         frames = Frames()
@@ -252,7 +253,7 @@ async def server(path: Path, *answers: bytes) -> AsyncIterator[asyncio.Queue[dic
         with suppress(ConnectionError):
             while data := await reader.read(65536):
                 for frame in frames.cut(data):
-                    heard.put_nowait(json.loads(frame))
+                    received.put_nowait(json.loads(frame))
                     if left:
                         writer.write(left.pop(0))
                         if left == [b""]:
@@ -261,58 +262,56 @@ async def server(path: Path, *answers: bytes) -> AsyncIterator[asyncio.Queue[dic
         return None
 
     async with await asyncio.start_unix_server(serve, path):
-        yield heard
+        yield received
 
 
 EMPTY = b'{"id": "monitor", "result": {}, "error": null}'
 
 
 @pytest.mark.parametrize(
-    ("answer", "complaint"),
+    ("answer", "message"),
     [
-        (b"hello", "does not speak OVSDB .*no JSON object begins with b'hello'"),
+        (b"hello", "does not speak OVSDB .*not the start of a JSON object: b'hello'"),
         (b"[1, 2]{}", "does not speak OVSDB"),
         (b'{"id": monitor}', "does not speak OVSDB .*malformed"),
         (b'{"id": "monitor", "result": [], "error": null}', "does not speak OVSDB .*Expected `object`, got `array`"),
         (b'{"id": "monitor", "result": {"Bridge": {"u": {"initial": {"name": 5}}}}}', "Expected `str`, got `int`"),
         (b'{"id": "monitor", "result": {"Bridge": {"u": {"initial": {}}}}}', "missing required field `name`"),
-        (b'{"id": "monitor", "result": {"Bridge": {"u": {"modify": {}}}}}', "which it never sent"),
+        (b'{"id": "monitor", "result": {"Bridge": {"u": {"modify": {}}}}}', "which was never sent"),
         (
             b'{"id": "monitor", "result": {"Bridge": {"u": {"initial": {"name":"b","other_config":["map",[1]]}}}}}',
             "OVSDB",
         ),
         (b'{"id": "monitor", "result": {"\xff": {}}}', "does not speak OVSDB"),
-        (b'{"id": "monitor", "result": null, "error": "unknown database"}', "has not the tables .*: unknown database"),
+        (b'{"id": "monitor", "result": null, "error": "unknown database"}', "lacks tables .*: unknown database"),
         (EMPTY[:20], "closed the connection"),
     ],
 )
-async def test_what_is_not_ovsdb_is_told_as_a_sentence(tmp_path: Path, answer: bytes, complaint: str):
+async def test_a_peer_that_does_not_speak_ovsdb_is_an_error(tmp_path: Path, answer: bytes, message: str):
     async with server(tmp_path / "db.sock", answer, b""):
-        with pytest.raises(SwitchUnreachableError, match=f"db.sock: .*{complaint}"):
+        with pytest.raises(SwitchUnreachableError, match=f"db.sock: .*{message}"):
             async with open_database(str(tmp_path / "db.sock")):
                 pass
 
 
-async def test_a_silent_server_is_asked_for_a_sign_of_life_and_then_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_silent_server_gets_an_echo_request_and_is_then_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ovsdb, "PROBE_INTERVAL", 0.02)
-    async with server(tmp_path / "db.sock") as heard:
-        with pytest.raises(SwitchUnreachableError, match=r"db.sock: ovsdb-server has been silent"):
+    async with server(tmp_path / "db.sock") as received:
+        with pytest.raises(SwitchUnreachableError, match=r"db.sock: ovsdb-server has not answered for"):
             async with open_database(str(tmp_path / "db.sock")):
                 pass
-    assert [(await heard.get())["method"] for _ in range(2)] == ["monitor_cond", "echo"]
+    assert [(await received.get())["method"] for _ in range(2)] == ["monitor_cond", "echo"]
 
 
 async def test_the_servers_own_echo_is_answered(tmp_path: Path):
-    async with server(tmp_path / "db.sock", EMPTY + b'{"method": "echo", "params": ["x"], "id": "echo"}') as heard:
+    async with server(tmp_path / "db.sock", EMPTY + b'{"method": "echo", "params": ["x"], "id": "echo"}') as received:
         async with open_database(str(tmp_path / "db.sock")):
             pass
-        assert (await heard.get())["method"] == "monitor_cond"
-        assert await heard.get() == {"id": "echo", "result": ["x"], "error": None}
+        assert (await received.get())["method"] == "monitor_cond"
+        assert await received.get() == {"id": "echo", "result": ["x"], "error": None}
 
 
-async def test_a_malformed_update_costs_the_connection_not_the_view(tmp_path: Path):
+async def test_a_malformed_update_ends_the_connection_and_keeps_the_view(tmp_path: Path):
     good = b'{"id": "monitor", "result": {"Bridge": {"u": {"initial": {"name": "br0"}}}}}'
     bad = b'{"method": "update2", "params": [null, {"Bridge": {"u": {"modify": {"ports": 5}}}}]}'
     async with server(tmp_path / "db.sock", good + bad), open_database(str(tmp_path / "db.sock")) as db:
@@ -323,28 +322,30 @@ async def test_a_malformed_update_costs_the_connection_not_the_view(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("answer", "error", "complaint"),
+    ("answer", "error", "message"),
     [
-        (b'{"id": 1, "result": {"not": "a list"}, "error": null}', SwitchRefusedError, "nonsense"),
-        (b'{"id": 1, "result": [], "error": null}', SwitchRefusedError, "nonsense"),
+        (b'{"id": 1, "result": {"not": "a list"}, "error": null}', SwitchRefusedError, "malformed reply"),
+        (b'{"id": 1, "result": [], "error": null}', SwitchRefusedError, "malformed reply"),
         (b'{"id": 1, "result": null, "error": "no more"}', SwitchRefusedError, "no more"),
-        (b'{"id": 99, "result": [], "error": null}' + b"}", SwitchUnreachableError, "whether the last change was made"),
-        (b'{"id": 1, "resu', SwitchUnreachableError, "closed the connection.*whether the last change was made"),
+        (
+            b'{"id": 99, "result": [], "error": null}' + b"}",
+            SwitchUnreachableError,
+            "whether the last change was committed",
+        ),
+        (b'{"id": 1, "resu', SwitchUnreachableError, "closed the connection.*whether the last change was committed"),
     ],
 )
-async def test_a_transaction_is_never_left_waiting(
-    tmp_path: Path, answer: bytes, error: type[Exception], complaint: str
-):
+async def test_a_transaction_always_ends(tmp_path: Path, answer: bytes, error: type[Exception], message: str):
     async with server(tmp_path / "db.sock", EMPTY, answer, b""), open_database(str(tmp_path / "db.sock")) as db:
-        with pytest.raises(error, match=f"db.sock: .*{complaint}"):
+        with pytest.raises(error, match=f"db.sock: .*{message}"):
             await db.change(lambda _: new_bridge("br0"))
 
 
-@pytest.mark.parametrize("outcomes", [b"[]", b"[{}]", b'[{}, {}, {}, {}, {"rows": []}]'])
-async def test_a_transaction_answered_with_too_little_is_nonsense(tmp_path: Path, outcomes: bytes):
-    answer = b'{"id": 1, "result": %s, "error": null}' % outcomes
+@pytest.mark.parametrize("results", [b"[]", b"[{}]", b'[{}, {}, {}, {}, {"rows": []}]'])
+async def test_a_reply_with_too_few_results_is_an_error(tmp_path: Path, results: bytes):
+    answer = b'{"id": 1, "result": %s, "error": null}' % results
     async with server(tmp_path / "db.sock", EMPTY, answer), open_database(str(tmp_path / "db.sock")) as db:
-        with pytest.raises(SwitchRefusedError, match="nonsense"):
+        with pytest.raises(SwitchRefusedError, match="malformed reply"):
             await db.change(lambda _: new_bridge("br0"))
 
 
@@ -361,14 +362,14 @@ json_objects = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=50)  # a busy machine is no reason to fail
+@settings(deadline=None, max_examples=50)  # a busy machine must not fail it
 @given(
     st.lists(json_objects, max_size=5),
     st.sampled_from(["", " ", "\n\n"]),
     st.integers(1, 40),
     st.booleans(),
 )
-def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(objects, space, chunk, ascii_only):
+def test_frames_are_found_however_the_stream_is_split(objects, space, chunk, ascii_only):
     stream = space.join(json.dumps(item, ensure_ascii=ascii_only) for item in objects).encode()
     frames = Frames()
     cut = [frame for at in range(0, len(stream), chunk) for frame in frames.cut(stream[at : at + chunk])]

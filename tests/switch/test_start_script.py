@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from switches import Switch, requires_ovs, run
-from windlass.switch.bridges import BridgeSpec, add_uplink, ensure_bridge
+from windlass.switch.bridge_specs import BridgeSpec
+from windlass.switch.bridges import add_uplink, ensure_bridge
 from windlass.switch.ovsdb import open_database
 from windlass.switch.restarts import end_wait
 
@@ -29,8 +30,8 @@ SPEC = BridgeSpec(
 )
 
 
-async def taken_in(boot: str, switch: Switch) -> None:
-    """The database as an agent leaves it that took the NIC in this boot."""
+async def make_port(boot: str, switch: Switch) -> None:
+    """Leave the database as an agent does that made the NIC a port in this boot."""
     await switch.add_nics("eth0")
     async with open_database(str(switch.database)) as database:
         await ensure_bridge(database, SPEC)
@@ -44,8 +45,8 @@ async def prepare(switch: Switch) -> list[str]:
     return (await switch.vsctl("--no-wait", "list-ports", "br-int")).split()
 
 
-async def test_a_nic_that_was_taken_in_another_boot_leaves_the_bridge(switch: Switch) -> None:
-    await taken_in("another", switch)
+async def test_an_uplink_of_another_boot_is_removed_from_the_bridge(switch: Switch) -> None:
+    await make_port("another", switch)
     await switch.vsctl("set", "Open_vSwitch", ".", "other_config:flow-restore-wait=true", "other_config:other=kept")
     assert await prepare(switch) == ["windlass-gw0"]
     assert "flow-restore-wait" not in (
@@ -54,32 +55,32 @@ async def test_a_nic_that_was_taken_in_another_boot_leaves_the_bridge(switch: Sw
     assert "kept" in left
 
 
-@pytest.mark.parametrize("boot", [THIS_BOOT, ""], ids=["this boot", "an agent that did not say"])
-async def test_otherwise_it_stays(switch: Switch, boot: str) -> None:
-    await taken_in(boot, switch)
+@pytest.mark.parametrize("boot", [THIS_BOOT, ""], ids=["this boot", "unknown"])
+async def test_an_uplink_of_this_boot_or_of_an_unknown_one_stays(switch: Switch, boot: str) -> None:
+    await make_port(boot, switch)
     assert sorted(await prepare(switch)) == ["eth0", "windlass-gw0"]
 
 
-async def test_an_agent_that_takes_it_again_says_in_which_boot(switch: Switch) -> None:
-    await taken_in("another", switch)
+async def test_adding_the_uplink_again_updates_its_boot_id(switch: Switch) -> None:
+    await make_port("another", switch)
     async with open_database(str(switch.database)) as database:
         await add_uplink(database, replace(SPEC, boot=THIS_BOOT))
     assert sorted(await prepare(switch)) == ["eth0", "windlass-gw0"]
 
 
-async def test_an_empty_database_is_nothing_to_prepare(switch: Switch) -> None:
+async def test_an_empty_database_needs_no_preparation(switch: Switch) -> None:
     await run("env", f"OVS_RUNDIR={switch.rundir}", SCRIPT, "--prepare")
 
 
-async def test_the_wait_ends_and_other_settings_stay(switch: Switch) -> None:
+async def test_ending_the_wait_keeps_other_settings(switch: Switch) -> None:
     await switch.vsctl("--", "init", "--", "set", "Open_vSwitch", ".", "other_config:other=kept")
     async with open_database(str(switch.database)) as database:
-        await end_wait(database)  # there is none
+        await end_wait(database)  # without a wait: nothing happens
         await switch.vsctl("set", "Open_vSwitch", ".", "other_config:flow-restore-wait=true")
         await database.wait_for(lambda view: view.root and "flow-restore-wait" in view.root.other_config)
         await end_wait(database)
     assert (await switch.vsctl("get", "Open_vSwitch", ".", "other_config")).strip() == "{other=kept}"
 
 
-def test_it_is_executable() -> None:
+def test_the_script_is_executable() -> None:
     assert os.access(SCRIPT, os.X_OK)

@@ -1,4 +1,4 @@
-"""Routes of tunnels: which ones, told once, and what is said where they cannot be."""
+"""Routes for tunnels: which ones, setting them in a real switch, and errors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from windlass.switch import ovsdb
 from windlass.switch.controls import ask, control_socket
 from windlass.switch.ovsdb import SwitchRefusedError
 from windlass.switch.streams import SwitchUnreachableError
-from windlass.switch.tunnel_routes import TunnelRoute, listening_addresses, shown_routes, tell_routes
+from windlass.switch.tunnel_routes import TunnelRoute, listening_addresses, set_routes, shown_routes
 
 SEGMENT = TunnelRoute(ip_network("10.1.0.0/24"))
 OWN = ip_address("10.1.0.5")
 BEYOND = TunnelRoute(ip_network("0.0.0.0/0"), ip_address("10.1.0.1"))
 
 
-def test_the_networks_of_the_nic_and_what_is_behind_a_router_in_them():
+def test_tunnel_routes_are_the_networks_of_the_nic_and_routes_by_their_routers():
     uplink = Uplink(
         *("eth0", 2, "02:00:00:00:00:01", 1500),
         addresses=(ip_interface("10.1.0.5/24"), ip_interface("fd00:1::5/64")),
@@ -35,7 +35,7 @@ def test_the_networks_of_the_nic_and_what_is_behind_a_router_in_them():
     assert set(tunnel_routes(uplink)) == {SEGMENT, BEYOND, TunnelRoute(ip_network("fd00:1::/64"))}
 
 
-def test_what_was_told_is_told_from_what_was_copied():
+def test_copied_routes_are_not_listed():
     shown = (
         "Route Table:\n"
         "Cached: 10.1.0.5/32 dev br-int SRC 10.1.0.5 local\n"
@@ -75,45 +75,43 @@ async def add_bridge(switch):
 
 
 @requires_ovs
-async def test_the_difference_is_told(bridged):
+async def test_routes_are_replaced(bridged):
     control = control_socket(str(bridged.rundir))
 
-    async def told():
+    async def configured():
         return set(shown_routes(await ask(control, "ovs/route/show"), "br-int"))
 
-    await tell_routes(control, "br-int", [SEGMENT, BEYOND], [OWN])
-    assert await told() == {SEGMENT, BEYOND}
+    await set_routes(control, "br-int", [SEGMENT, BEYOND], [OWN])
+    assert await configured() == {SEGMENT, BEYOND}
     other_router = TunnelRoute(BEYOND.destination, ip_address("10.1.0.2"))
-    await tell_routes(control, "br-int", [other_router], [OWN])
-    assert await told() == {other_router}
+    await set_routes(control, "br-int", [other_router], [OWN])
+    assert await configured() == {other_router}
 
 
 @requires_ovs
-async def test_a_route_without_an_address_for_it_is_refused_with_its_name(bridged):
+async def test_a_route_without_an_address_in_its_network_is_an_error_that_names_it(bridged):
     with pytest.raises(SwitchRefusedError, match=r"refuses ovs/route/add 10\.2\.0\.0/24 br-int: Error while inserting"):
-        await tell_routes(
-            control_socket(str(bridged.rundir)), "br-int", [TunnelRoute(ip_network("10.2.0.0/24"))], [OWN]
-        )
+        await set_routes(control_socket(str(bridged.rundir)), "br-int", [TunnelRoute(ip_network("10.2.0.0/24"))], [OWN])
 
 
 @requires_ovs
-async def test_a_bridge_that_was_deleted_and_made_again_receives_tunnels_again(bridged):
+async def test_a_bridge_that_was_created_again_receives_tunnel_packets_again(bridged):
     control = control_socket(str(bridged.rundir))
 
     async def listening():
         return set(listening_addresses(await ask(control, "tnl/ports/show", "-v")))
 
-    await tell_routes(control, "br-int", [SEGMENT, BEYOND], [OWN])
+    await set_routes(control, "br-int", [SEGMENT, BEYOND], [OWN])
     assert OWN in await listening()
     await bridged.vsctl("del-br", "br-int")
     assert OWN not in await listening()
     await add_bridge(bridged)
-    await tell_routes(control, "br-int", [SEGMENT, BEYOND], [OWN])
+    await set_routes(control, "br-int", [SEGMENT, BEYOND], [OWN])
     assert OWN in await listening()
 
 
 @requires_ovs
-async def test_the_socket_is_named_after_the_process_unless_somebody_chose_a_name(switch, tmp_path):
+async def test_the_control_socket_has_the_process_id_in_its_name_unless_another_was_given(switch, tmp_path):
     assert control_socket(str(switch.rundir)) == f"{switch.rundir}/ovs-vswitchd.ctl"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -125,7 +123,7 @@ async def test_the_socket_is_named_after_the_process_unless_somebody_chose_a_nam
         await ask(control_socket(str(elsewhere)), "version")
 
 
-async def test_a_daemon_that_is_stuck_keeps_nobody_waiting(tmp_path, monkeypatch):
+async def test_a_daemon_that_does_not_answer_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(ovsdb, "PATIENCE", 0.05)
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "ovs-vswitchd.ctl"))

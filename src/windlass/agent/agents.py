@@ -54,9 +54,9 @@ from windlass.nodes.identities import local_node, other_addresses, own_identity,
 from windlass.nodes.peers import Peers
 from windlass.pipeline.routing import tunnel_ends
 from windlass.program import Kind, Owner, Program
-from windlass.switch.bridges import ensure_bridge, requiring_bridge, uplink_of
-from windlass.switch.ovsdb import Change as DatabaseChange
-from windlass.switch.ovsdb import Database, SwitchRefusedError, open_database
+from windlass.switch.bridge_differences import uplink_of
+from windlass.switch.bridges import ensure_bridge, requiring_bridge
+from windlass.switch.ovsdb import Database, DatabaseChange, SwitchRefusedError, open_database
 from windlass.switch.programs import Counters
 from windlass.switch.restarts import end_wait
 from windlass.switch.streams import SwitchUnreachableError
@@ -261,7 +261,7 @@ class Agent:
         """A restarted switch, a port or bridge that somebody changed: the next pass sets it right."""
         async for change in database.changes(database.view):
             if self.config.bridge in change.before.bridges and self.config.bridge not in change.after.bridges:
-                self.waits(f"{self.config.bridge}: the bridge was deleted; it is made again")
+                self.waits(f"{self.config.bridge}: the bridge was deleted; the agent creates it again")
             if _concerns_us(change, self.config.bridge):
                 self._need_pass()
 

@@ -7,7 +7,7 @@ from windlass.host.protocol import Uplink
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode, TrafficMode
 from windlass.nodes.config import Config
-from windlass.switch.bridges import BridgeSpec, TunnelSpec
+from windlass.switch.bridge_specs import BridgeSpec, TunnelSpec
 
 
 def bridge_spec(config: Config, node: LocalNode, adapter: Uplink, boot: str) -> BridgeSpec:

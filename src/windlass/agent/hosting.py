@@ -13,7 +13,8 @@ from windlass.agent.areas import Area
 from windlass.host.plans import HostChange, HostNames, HostPlan, diff
 from windlass.host.protocol import Host, HostError
 from windlass.model.families import IPAddress
-from windlass.switch.bridges import BridgeSpec, add_uplink, remove_uplink
+from windlass.switch.bridge_specs import BridgeSpec
+from windlass.switch.bridges import add_uplink, remove_uplink
 from windlass.switch.ovsdb import Database, SwitchRefusedError
 from windlass.switch.streams import SwitchUnreachableError
 

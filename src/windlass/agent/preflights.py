@@ -13,7 +13,8 @@ from windlass.host.preflight import ConntrackUse, Facts, Finding, Intent, Severi
 from windlass.host.protocol import Host, HostError
 from windlass.model.nodes import TrafficMode
 from windlass.nodes.config import Config
-from windlass.switch.bridges import ROLE, Role, interfaces_with
+from windlass.switch.bridge_differences import interfaces_with
+from windlass.switch.bridge_specs import ROLE, Role
 from windlass.switch.controls import ask, control_socket
 from windlass.switch.ovsdb import SwitchRefusedError
 from windlass.switch.rows import View

@@ -17,7 +17,9 @@ from windlass.host.plans import HostNames
 from windlass.host.protocol import Host
 from windlass.nodes.config import Config
 from windlass.switch import conntrack_timeouts
-from windlass.switch.bridges import Role, delete_bridge, interfaces_with, uplink_of
+from windlass.switch.bridge_differences import interfaces_with, uplink_of
+from windlass.switch.bridge_specs import Role
+from windlass.switch.bridges import delete_bridge
 from windlass.switch.controls import control_socket
 from windlass.switch.ovsdb import Database, open_database
 from windlass.switch.streams import SwitchUnreachableError
@@ -40,7 +42,7 @@ async def release(config: Config, host: Host, say: Say) -> list[str]:
         async with open_database(str(config.ovsdb_socket)) as database:
             uplink = await host.uplink.recorded() or uplink_of(database.view, config.bridge)
             await _lend(config, host, uplink)
-            await conntrack_timeouts.give_back(database, config.datapath_type.value)
+            await conntrack_timeouts.remove(database, config.datapath_type.value)
             await _delete_bridge(config, host, database, uplink, say)
         is_switch_running = True
     except SwitchUnreachableError as error:

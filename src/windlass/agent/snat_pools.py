@@ -31,7 +31,7 @@ class SnatPools:
     async def hold_timeouts(self, database: Database, datapath_type: str) -> None:
         """Has the datapath free the ports of ended connections soon. Where it cannot, its own timeouts stay."""
         try:
-            can = await conntrack_timeouts.hold(database, datapath_type)
+            can = await conntrack_timeouts.install(database, datapath_type)
             refusal = "" if can else f"the {datapath_type} datapath has no conntrack timeouts by zone"
         except SwitchRefusedError as error:
             refusal = str(error)

@@ -15,8 +15,8 @@ from windlass.nodes.config import Config
 from windlass.switch.controls import control_socket
 from windlass.switch.ovsdb import SwitchRefusedError
 from windlass.switch.streams import SwitchUnreachableError
-from windlass.switch.tunnel_routes import TunnelRoute, tell_routes
-from windlass.switch.tunnels import Send, Tunnels
+from windlass.switch.tunnel_neighbours import Send, TunnelNeighbours
+from windlass.switch.tunnel_routes import TunnelRoute, set_routes
 
 
 class Tunnelling:
@@ -28,17 +28,17 @@ class Tunnelling:
         look_again: Callable[[], object],
     ) -> None:
         self._config = config
-        self._tunnels = Tunnels(send)
+        self._neighbours = TunnelNeighbours(send)
         self._report = report
         self._look_again = look_again
 
     async def hold(self, adapter: Uplink, ends: Collection[IPAddress], port: int, life: int) -> None:
-        """As `Tunnels.lead_to`, with the routes told before."""
+        """As `TunnelNeighbours.resolve`, after the routes have been set."""
         await self._tell_routes(adapter)
-        await self._tunnels.lead_to(ends, port, life)
+        await self._neighbours.resolve(ends, port, life)
 
     async def keep(self) -> NoReturn:
-        await self._tunnels.keep()
+        await self._neighbours.keep()
 
     async def _tell_routes(self, adapter: Uplink) -> None:
         """A failure does not stop the pass: a switch that copies the host's routes works without."""
@@ -46,7 +46,7 @@ class Tunnelling:
         try:
             socket = control_socket(self._config.ovs_run_directory)
             held = [address.ip for address in adapter.addresses]
-            await tell_routes(socket, self._config.bridge, tunnel_routes(adapter), held)
+            await set_routes(socket, self._config.bridge, tunnel_routes(adapter), held)
         except (SwitchRefusedError, SwitchUnreachableError) as error:
             problems.append(str(error))
             self._look_again()

@@ -1,4 +1,4 @@
-"""Questions to ovs-vswitchd itself, by its control socket: what `ovs-appctl` asks, without a process for each."""
+"""Commands to ovs-vswitchd by its control socket, as `ovs-appctl` sends them, but without a process for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windlass.switch.streams import SwitchUnreachableError, open_stream
 
 
 def control_socket(run_directory: str) -> str:
-    """Named after the daemon's process, unless whoever started it chose a name."""
+    """Its name has the process id of the daemon, unless another name was given at its start."""
     directory = Path(run_directory)
     chosen = directory / "ovs-vswitchd.ctl"
     if chosen.exists():
@@ -25,7 +25,7 @@ def control_socket(run_directory: str) -> str:
     except OSError as error:
         raise SwitchUnreachableError(
             f"{directory}/ovs-vswitchd.pid: {error.strerror}; start ovs-vswitchd with --pidfile, "
-            "or set ovsRunDirectory to the directory in which it keeps its sockets"
+            "or set ovsRunDirectory to the directory of its sockets"
         ) from error
     return str(directory / f"ovs-vswitchd.{process}.ctl")
 
@@ -34,7 +34,7 @@ async def ask(socket: str, command: str, *arguments: str) -> str:
     """What `ovs-appctl COMMAND ARGUMENTS` would print."""
     reader, writer = await open_stream(socket)
     try:
-        async with asyncio.timeout(ovsdb.PATIENCE):  # whoever asks may keep others waiting
+        async with asyncio.timeout(ovsdb.PATIENCE):  # a caller may hold a lock meanwhile
             writer.write(msgspec.json.encode({"method": command, "params": arguments, "id": 0}))
             answer = await _answer(reader)
     except TimeoutError:
@@ -59,11 +59,11 @@ class _Answer(msgspec.Struct):
 
 
 async def _answer(reader: StreamReader) -> _Answer:
-    """The connection stays open, and nothing but its closing bracket says that the answer is whole."""
-    said = bytearray()
+    """The connection stays open: only a complete JSON object tells that the answer is complete."""
+    received = bytearray()
     while chunk := await reader.read(1 << 20):
-        said += chunk
-        if said.rstrip().endswith(b"}"):
+        received += chunk
+        if received.rstrip().endswith(b"}"):
             with suppress(msgspec.DecodeError):
-                return msgspec.json.decode(said, type=_Answer)
-    raise EOFError("it ended the conversation")
+                return msgspec.json.decode(received, type=_Answer)
+    raise EOFError("it closed the connection")

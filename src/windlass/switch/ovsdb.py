@@ -1,7 +1,7 @@
-"""The connection to ovsdb-server: a live view of the database, and changes to it. It decides nothing about them.
+"""The connection to ovsdb-server: a live view of the database, and transactions. It decides nothing about them.
 
-It speaks JSON-RPC as RFC 7047 has it, on the agent's own event loop; docs/decisions/0002-ovsdb-client.md says
-why not with the `ovs` library.
+It speaks JSON-RPC (RFC 7047) on the agent's own event loop; docs/decisions/0002-ovsdb-client.md says why it does not
+use the `ovs` library.
 """
 
 from __future__ import annotations
@@ -19,31 +19,33 @@ import msgspec
 import structlog
 from msgspec import Raw, Struct
 
-from windlass.switch.rows import DATABASE, Operation, Select, Updates, View, count, monitored, updated
+from windlass.switch.operations import Operation, Select, increment_next_cfg
+from windlass.switch.row_updates import Updates, monitored, updated
+from windlass.switch.rows import DATABASE, View
 from windlass.switch.streams import SwitchUnreachableError, open_stream
 
-PROBE_INTERVAL = 5.0  # seconds of silence after which the server is asked for a sign of life; twice that: lost
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to reconnect: the socket is local and cheap
-PATIENCE = 10.0  # seconds in which ovs-vswitchd carries out a change unless it is down or stuck
+PROBE_INTERVAL = 5.0  # seconds of silence before an echo request, and again before the connection is lost
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to connect; the socket is local, trying is cheap
+PATIENCE = 10.0  # seconds in which ovs-vswitchd carries out a change, unless it is stopped or stuck
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 
 class SwitchRefusedError(Exception):
-    """The switch was reached and said no: the same again will not help. The text says what it refused and why."""
+    """The switch refused a request: a retry will not help. The text says what was refused and why."""
 
 
-class Change(NamedTuple):
+class DatabaseChange(NamedTuple):
     before: View
     after: View
 
 
 @asynccontextmanager
 async def open_database(path: str, patience: float = 0.0) -> AsyncIterator[Database]:
-    """Connected and with a full view, or SwitchUnreachableError once `patience` seconds are over.
+    """Connected and with a full view. Raises SwitchUnreachableError after `patience` seconds.
 
-    From then on a lost connection is regained by itself, and `changes` tells of both.
+    From then on the connection is restored after a loss; `changes` reports both.
     """
     database = Database(path)
     keeper = asyncio.create_task(database.keep_connected(), name=f"ovsdb {path}")
@@ -57,16 +59,16 @@ async def open_database(path: str, patience: float = 0.0) -> AsyncIterator[Datab
         keeper.cancel()
         await asyncio.wait({keeper})
         if not keeper.cancelled():
-            keeper.result()  # it only ends by itself through a mistake of ours: say so
+            keeper.result()  # it ends by itself only by a bug: raise it
 
 
 class Database:
-    """What the database holds, and a way to change it. Made by `open_database`."""
+    """A live view of the database, and transactions. Made by `open_database`."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.view = View()
-        self._news = Event()  # set, and replaced, whenever there is a new view
+        self._new_view = Event()  # set, and replaced, whenever there is a new view
         self._changing = asyncio.Lock()
         self._writer: StreamWriter | None = None
         self._pending: dict[int, Future[Raw]] = {}
@@ -75,38 +77,38 @@ class Database:
     # ---- reading
 
     async def wait_for(self, predicate: Callable[[View], T | None]) -> T:
-        """The predicate's value as soon as it is true of the view."""
+        """Wait until the predicate is true for the view, and return its value."""
         while not (value := predicate(self.view)):
-            await self._news.wait()
+            await self._new_view.wait()
         return value
 
-    async def changes(self, since: View) -> AsyncIterator[Change]:
-        """What is new `since` that view, and from then on. A slow reader gets several changes as one."""
+    async def changes(self, since: View) -> AsyncIterator[DatabaseChange]:
+        """Changes since that view. A slow reader gets several changes as one."""
         while True:
             while self.view is since:
-                await self._news.wait()
+                await self._new_view.wait()
             before, since = since, self.view
-            yield Change(before, since)
+            yield DatabaseChange(before, since)
 
     # ---- writing
 
     async def change(self, decide: Callable[[View], Sequence[Operation]]) -> int:
-        """Send what `decide` wants done in the light of the view, as one transaction; nothing wanted, nothing sent.
+        """Send the operations that `decide` derives from the view as one transaction; nothing if it returns none.
 
-        Nobody else of this process changes the view in between. The number is for `carried_out`.
+        No other task of this process changes the database in between. Returns a number for `carried_out`.
         """
         async with self._changing:
             operations = decide(self.view)
             if not operations:
                 return 0
-            outcomes = await self.transact([*operations, count(), Select("Open_vSwitch", [], ["next_cfg"])])
-        match outcomes:
-            case [*_, Outcome(rows=[counted])]:
+            results = await self.transact([*operations, increment_next_cfg(), Select("Open_vSwitch", [], ["next_cfg"])])
+        match results:
+            case [*_, OperationResult(rows=[counted])]:
                 return counted.next_cfg
-        raise SwitchRefusedError(f"{self.path}: answered a transaction with nonsense: it did not count it")
+        raise SwitchRefusedError(f"{self.path}: malformed reply to a transaction: no next_cfg in it")
 
     async def carried_out(self, number: int) -> None:
-        """Return when ovs-vswitchd has done what the change of that number asked for."""
+        """Wait until ovs-vswitchd has carried out the change with this number."""
         try:
             async with asyncio.timeout(PATIENCE):
                 await self.wait_for(lambda view: view.done >= number)
@@ -114,47 +116,47 @@ class Database:
             raise SwitchUnreachableError(
                 self.view.problem
                 or f"{self.path}: ovs-vswitchd has not carried out a change within {PATIENCE:g} s; is it running? "
-                "The change stands in the database and is made once it is"
+                "It will carry out the change once it runs"
             ) from None
 
-    async def transact(self, operations: Sequence[Operation]) -> list[Outcome]:
-        """All of the operations or, with SwitchRefusedError, none. The view has them when this returns."""
+    async def transact(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        """All of the operations, or none with SwitchRefusedError. The view includes them when this returns."""
         reply = await self._call("transact", [DATABASE, *operations])
         try:
-            outcomes = msgspec.json.decode(reply, type=list[Outcome | None])
+            results = msgspec.json.decode(reply, type=list[OperationResult | None])
         except msgspec.MsgspecError as error:
-            raise SwitchRefusedError(f"{self.path}: answered a transaction with nonsense: {error}") from error
-        for number, outcome in enumerate(outcomes):
-            if outcome is not None and outcome.error:
-                # An error past the last operation is about the transaction as a whole, found when it was committed.
-                at = f"{_words(operations[number])}: " if number < len(operations) else ""
+            raise SwitchRefusedError(f"{self.path}: malformed reply to a transaction: {error}") from error
+        for number, result in enumerate(results):
+            if result is not None and result.error:
+                # An error after those of the operations is about the commit of the whole transaction.
+                at = f"{_describe(operations[number])}: " if number < len(operations) else ""
                 raise SwitchRefusedError(
-                    f"{self.path}: the database refused a change, nothing was changed: {at}{outcome.error}"
-                    f"{f': {outcome.details}' if outcome.details else ''}"
+                    f"{self.path}: the database refused a change, nothing was changed: {at}{result.error}"
+                    f"{f': {result.details}' if result.details else ''}"
                 )
-        return [outcome for outcome in outcomes if outcome is not None]
+        return [result for result in results if result is not None]
 
     # ---- the connection
 
     async def keep_connected(self) -> NoReturn:
-        """Connect, listen until the connection is lost, and again: the one task behind this object."""
+        """Connect and receive, again after each loss: the one task behind this object."""
         pause = FIRST_PAUSE
         try:
             while True:
                 began, connections = time.monotonic(), self.view.connections
                 try:
-                    await self._connect_and_listen()
+                    await self._connect_and_receive()
                 except SwitchUnreachableError as error:
                     if self.view.connections > connections:
                         _log.warning("OVSDB connection lost", problem=str(error))
                     self._lost(str(error))
-                # Only a connection that lasted starts the count anew: a server may accept us and break down each time.
+                # Reset the pause only after a connection that lasted: a server may crash after each accept.
                 pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else min(2 * pause, LONGEST_PAUSE)
                 await asyncio.sleep(pause)
         finally:
             self._lost(f"{self.path}: closed")
 
-    async def _connect_and_listen(self) -> NoReturn:
+    async def _connect_and_receive(self) -> NoReturn:
         reader, writer = await open_stream(self.path)
         self._writer = writer
         try:
@@ -184,7 +186,7 @@ class Database:
                     data = await reader.read(1 << 18)
         except TimeoutError:
             raise SwitchUnreachableError(
-                f"{self.path}: ovsdb-server has been silent for {2 * PROBE_INTERVAL:g} s, also when asked; restart it"
+                f"{self.path}: ovsdb-server has not answered for {2 * PROBE_INTERVAL:g} s; restart it"
             ) from None
         except OSError as error:
             raise SwitchUnreachableError(f"{self.path}: connection lost ({error})") from error
@@ -193,7 +195,7 @@ class Database:
         return data
 
     def _receive(self, message: _Message) -> None:
-        """Strictly in order: an update that follows the first view, or precedes an answer, is applied there."""
+        """Messages are handled strictly in order: an update that precedes a reply is in the view when the reply is."""
         match message:
             case _Message(method="echo"):
                 self._send(_Reply(message.params, None, message.id))
@@ -203,7 +205,7 @@ class Database:
             case _Message(id="monitor"):
                 if message.error is not None:
                     raise SwitchUnreachableError(
-                        f"{self.path}: has not the tables of Open vSwitch that Windlass needs: {message.error}"
+                        f"{self.path}: lacks tables of Open vSwitch that Windlass needs: {message.error}"
                     )
                 rows = msgspec.json.decode(message.result, type=Updates)
                 self._publish(updated(View(connections=self.view.connections + 1), rows))
@@ -229,24 +231,26 @@ class Database:
 
     def _publish(self, view: View) -> None:
         self.view = view
-        self._news.set()
-        self._news = Event()
+        self._new_view.set()
+        self._new_view = Event()
 
     def _lost(self, problem: str) -> None:
         for answer in self._pending.values():
             if not answer.done():
                 answer.set_exception(
-                    SwitchUnreachableError(f"{problem}; whether the last change was made will show when it is back")
+                    SwitchUnreachableError(
+                        f"{problem}; whether the last change was committed is unknown until the connection is back"
+                    )
                 )
         self._pending.clear()
-        # Another attempt with the same outcome is no change, but `open_database` counts on hearing of it.
+        # Publish also an unchanged view: `open_database` waits for each failed attempt.
         self._publish(self.view if problem == self.view.problem else replace(self.view, problem=problem))
 
 
 class Frames:
-    """Cuts a stream into its JSON objects, which follow one another without a mark in between."""
+    """Splits a stream into its JSON objects, which have no separator."""
 
-    # Up to and with the next brace outside of strings. Possessive: what has been read over is never read again.
+    # Up to and including the next brace outside of strings. Possessive: no backtracking.
     _TO_BRACE = re.compile(rb'[^"{}]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^"{}]*+)*+[{}]', re.DOTALL)
 
     def __init__(self) -> None:
@@ -255,7 +259,7 @@ class Frames:
         self._depth = 0
 
     def cut(self, data: bytes) -> list[bytes]:
-        """The objects that are complete with `data`; the rest waits for more. Only an object may begin."""
+        """The objects that are complete with `data`; the rest is kept. DecodeError if anything but an object begins."""
         self._buffer += data
         frames = []
         start = 0
@@ -268,7 +272,7 @@ class Frames:
         del self._buffer[:start]
         self._scanned -= start
         if self._depth < 1 and self._buffer.strip():
-            raise msgspec.DecodeError(f"no JSON object begins with {bytes(self._buffer[:40])!r}")
+            raise msgspec.DecodeError(f"not the start of a JSON object: {bytes(self._buffer[:40])!r}")
         return frames
 
 
@@ -295,17 +299,15 @@ class _Message(Struct, frozen=True):
     error: object = None
 
 
-class _Count(Struct, frozen=True):
+class _SelectedRow(Struct, frozen=True):
     next_cfg: int = 0
 
 
-class Outcome(Struct, frozen=True):
-    """Of one operation."""
-
+class OperationResult(Struct, frozen=True):
     error: str | None = None
     details: str | None = None
-    rows: list[_Count] = []
+    rows: list[_SelectedRow] = []
 
 
-def _words(operation: Operation) -> str:
+def _describe(operation: Operation) -> str:
     return f"{type(operation).__name__.lower()} in {operation.table}"

@@ -1,6 +1,6 @@
-"""The Pods' ports of the bridge. What an agent must know of a Pod after a restart stands with its port in the database.
+"""The Pods' ports of the bridge. Each port has in its external_ids what an agent needs after a restart.
 
-It neither makes interfaces nor gives addresses: the host and CNI do.
+Interfaces are created by the host, addresses are assigned by CNI.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Final
 
 from windlass.model.families import IPAddress
 from windlass.model.nodes import AttachedPod
-from windlass.switch.bridges import (
-    ROLE,
-    Role,
+from windlass.switch.bridge_differences import (
     insert_port,
     interfaces_with,
     known_bridge,
-    port_number,
     refuse_foreign,
     remove_port,
 )
+from windlass.switch.bridge_specs import ROLE, Role
+from windlass.switch.bridges import port_number
+from windlass.switch.operations import Operation, Value, put_keys, ref, still_exists
 from windlass.switch.ovsdb import Database, SwitchRefusedError
-from windlass.switch.rows import Interface, Operation, Value, View, put_keys, ref, still_there
+from windlass.switch.rows import InterfaceRow, View
 from windlass.switch.streams import SwitchUnreachableError
 
-# Below are the bridge's own ports, which may come later than the first Pod; above, those that OpenFlow reserves.
+# Lower numbers are for the bridge's own ports, which may be added after the first Pod; OpenFlow reserves higher ones.
 POD_NUMBERS: Final = range(16, 0xFF00)
 
 
@@ -58,11 +58,11 @@ class PodPort:
 @dataclass(frozen=True, slots=True)
 class AttachedPods:
     pods: tuple[AttachedPod, ...]
-    problems: tuple[str, ...]  # a sentence for each port that says it is a Pod's but does not make sense as one
+    problems: tuple[str, ...]  # a sentence for each Pod port whose external_ids are invalid
 
 
 async def add_pod_port(db: Database, bridge: str, pod: PodPort) -> int:
-    """The number of the Pod's port. Repeating it is fine; if it fails, no port is left."""
+    """Add the Pod's port and return its number. Idempotent; if it fails, no port is left."""
     await declare_pod_port(db, bridge, pod)
     try:
         return await port_number(db, bridge, pod.interface)
@@ -73,16 +73,16 @@ async def add_pod_port(db: Database, bridge: str, pod: PodPort) -> int:
 
 
 async def declare_pod_port(db: Database, bridge: str, pod: PodPort) -> None:
-    """The first half of `add_pod_port`: the port stands in the database, and may not work yet.
+    """The first half of `add_pod_port`: the port is in the database, but may not have a number yet.
 
-    It is all that can be done on Windows during ADD: there the vNIC comes later, and with it the type `internal`
-    and the number.
+    On Windows nothing more is possible during ADD: the vNIC is created later, and with it the type `internal` and the
+    number.
     """
     await db.change(lambda view: pod_port_difference(view, bridge, pod))
 
 
 async def delete_pod_port(db: Database, bridge: str, interface: str) -> None:
-    """A port that is gone is as good as deleted, and so is one that was never a Pod's: that one stays."""
+    """Idempotent. A port that is not a Pod's is left alone."""
     await db.change(
         lambda view: [
             operation
@@ -94,7 +94,7 @@ async def delete_pod_port(db: Database, bridge: str, interface: str) -> None:
 
 
 def attached_pods(view: View, bridge: str) -> AttachedPods:
-    """The Pods on the bridge, as the agents that attached them wrote them down."""
+    """The Pods on the bridge, as recorded when they were attached."""
     pods: dict[str, AttachedPod] = {}
     problems = []
     for interface in sorted(interfaces_with(view, bridge, Role.POD), key=lambda row: row.name):
@@ -112,7 +112,7 @@ def attached_pods(view: View, bridge: str) -> AttachedPods:
 
 
 def pod_ports(view: View, bridge: str) -> list[PodPort]:
-    """All that can be read, also those that have no number at present."""
+    """All that are valid, also those without a number at present."""
     ports = []
     for interface in interfaces_with(view, bridge, Role.POD):
         with suppress(ValueError):
@@ -124,18 +124,18 @@ def pod_port_difference(view: View, bridge: str, pod: PodPort) -> list[Operation
     row = known_bridge(view, bridge)
     wanted = pod.external_ids
     operations: list[Operation] = []
-    if there := view.interfaces.get(pod.interface):
+    if existing := view.interfaces.get(pod.interface):
         refuse_foreign(view, bridge, pod.interface)
-        if there.external_ids.get(ROLE) != Role.POD.value:
-            raise SwitchRefusedError(f"{bridge}: port {pod.interface} is there already, and is not a Pod's; left alone")
-        if there.external_ids.get(_CONTAINER) == pod.container_id:
-            differing = {key: value for key, value in wanted.items() if there.external_ids.get(key) != value}
-            return [put_keys(there, "external_ids", differing)] if differing else []
-        # The name is taken by a container that is gone: the host has no two interfaces of one name.
-        operations += remove_port(view, bridge, there)
+        if existing.external_ids.get(ROLE) != Role.POD.value:
+            raise SwitchRefusedError(f"{bridge}: port {pod.interface} exists already, and is not a Pod's; left alone")
+        if existing.external_ids.get(_CONTAINER) == pod.container_id:
+            differing = {key: value for key, value in wanted.items() if existing.external_ids.get(key) != value}
+            return [put_keys(existing, "external_ids", differing)] if differing else []
+        # The former container is gone: a host cannot have two interfaces of one name.
+        operations += remove_port(view, bridge, existing)
     number = _free_number(view.interfaces_of(bridge))
     columns: dict[str, Value] = {"name": pod.interface, "ofport_request": number, "external_ids": wanted}
-    return [still_there(row), *operations, *insert_port(ref(row.uuid), Role.POD, columns)]
+    return [still_exists(row), *operations, *insert_port(ref(row.uuid), Role.POD, columns)]
 
 
 _CONTAINER: Final = "windlass-container-id"
@@ -147,8 +147,8 @@ _NETNS: Final = "windlass-netns"
 _IS_MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
-def _free_number(interfaces: Iterable[Interface]) -> int:
-    """The next one up, so that a number is not soon another Pod's; the lowest free one once the top is reached."""
+def _free_number(interfaces: Iterable[InterfaceRow]) -> int:
+    """The next higher one, so that a number is not reused soon; after the highest, the lowest free one."""
     asked = [number for row in interfaces for number in (row.ofport, row.ofport_request) if number is not None]
     taken = {number for number in asked if number in POD_NUMBERS}
     following = max(taken, default=POD_NUMBERS.start - 1) + 1
@@ -157,14 +157,14 @@ def _free_number(interfaces: Iterable[Interface]) -> int:
     return next(number for number in POD_NUMBERS if number not in taken)
 
 
-def _pod_port(interface: Interface) -> PodPort:
-    """A ValueError says what is wrong, for `problems`."""
+def _pod_port(interface: InterfaceRow) -> PodPort:
+    """Raises ValueError with a text for `problems`."""
     ids = interface.external_ids
     missing = [key for key in (_CONTAINER, _NAMESPACE, _NAME, _MAC, _ADDRESSES) if not ids.get(key)]
     if missing:
         raise ValueError(f"external_ids lack {', '.join(missing)}")
     if not _IS_MAC.fullmatch(ids[_MAC]):
-        raise ValueError(f"{_MAC}: {ids[_MAC]!r} is not a MAC address in small letters")
+        raise ValueError(f"{_MAC}: {ids[_MAC]!r} is not a MAC address in lower case")
     try:
         addresses = tuple(ip_address(address) for address in ids[_ADDRESSES].split(","))
     except ValueError as error:
@@ -180,7 +180,7 @@ def _pod_port(interface: Interface) -> PodPort:
     )
 
 
-def _pod(interface: Interface) -> AttachedPod:
+def _pod(interface: InterfaceRow) -> AttachedPod:
     port = _pod_port(interface)
     if interface.ofport is None or interface.ofport < 0:
         raise ValueError(f"Pod {port.namespace}/{port.name} has no port number: {interface.error or 'not yet'}")

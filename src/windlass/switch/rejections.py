@@ -1,4 +1,4 @@
-"""The answer to a packet that nobody serves: a TCP reset, or ICMP "port unreachable". Pure; frames in, frames out."""
+"""The reply that rejects a packet: a TCP reset, or ICMP "port unreachable". Pure: frames in, frames out."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ _ETHERNET = 14
 _IPV4, _IPV6 = 0x0800, 0x86DD
 _TCP, _ICMP, _ICMPV6 = 6, 1, 58
 _FIN, _SYN, _RST, _ACK = 1, 2, 4, 16
-_QUOTED_IPV4, _QUOTED_IPV6 = 548, 1232  # bytes of the offending packet: what keeps the answer within the least MTU
+_QUOTED_IPV4, _QUOTED_IPV6 = 548, 1232  # bytes of the rejected packet, so that the reply fits the minimum MTU
 _HOPS = 64
 
 
 def rejection(frame: bytes) -> bytes | None:
-    """The frame to send back to where this one came from; None where an answer is not allowed or makes no sense."""
+    """The frame to send back to the sender; None where a reply is not allowed or makes no sense."""
     (ethertype,) = struct.unpack_from("!H", frame, 12) if len(frame) >= _ETHERNET else (0,)
     packet = frame[_ETHERNET:]
     if ethertype == _IPV4 and len(packet) >= 20:
-        answer = _reject_ipv4(packet)
+        reply = _reject_ipv4(packet)
     elif ethertype == _IPV6 and len(packet) >= 40:
-        answer = _reject_ipv6(packet)
+        reply = _reject_ipv6(packet)
     else:
         return None
-    return None if answer is None else frame[6:12] + frame[0:6] + frame[12:14] + answer
+    return None if reply is None else frame[6:12] + frame[0:6] + frame[12:14] + reply
 
 
 def _reject_ipv4(packet: bytes) -> bytes | None:
@@ -39,14 +39,14 @@ def _reject_ipv4(packet: bytes) -> bytes | None:
         segment = _reset(payload)
         if segment is None:
             return None
-        segment = _summed(segment, 16, destination + source + struct.pack("!BBH", 0, _TCP, len(segment)))
+        segment = _with_checksum(segment, 16, destination + source + struct.pack("!BBH", 0, _TCP, len(segment)))
     elif protocol == _ICMP:
-        return None  # an error about an error, or about an echo, helps nobody
+        return None  # no error about an error, nor about an echo
     else:
         protocol = _ICMP
-        segment = _summed(struct.pack("!BBHI", 3, 3, 0, 0) + packet[:_QUOTED_IPV4], 2, b"")
+        segment = _with_checksum(struct.pack("!BBHI", 3, 3, 0, 0) + packet[:_QUOTED_IPV4], 2, b"")
     ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(segment), 0, 0x4000, _HOPS, protocol, 0) + destination + source
-    return _summed(ip, 10, b"") + segment
+    return _with_checksum(ip, 10, b"") + segment
 
 
 def _reject_ipv6(packet: bytes) -> bytes | None:
@@ -63,12 +63,12 @@ def _reject_ipv6(packet: bytes) -> bytes | None:
         protocol = _ICMPV6
         segment = struct.pack("!BBHI", 1, 4, 0, 0) + packet[:_QUOTED_IPV6]
         place = 2
-    segment = _summed(segment, place, destination + source + struct.pack("!II", len(segment), protocol))
+    segment = _with_checksum(segment, place, destination + source + struct.pack("!II", len(segment), protocol))
     return struct.pack("!IHBB", 6 << 28, len(segment), protocol, _HOPS) + destination + source + segment
 
 
 def _reset(segment: bytes) -> bytes | None:
-    """As RFC 9293 has it: a reset is never answered, and it names what it answers."""
+    """RFC 9293: a reset is never answered, and its numbers match the segment that it answers."""
     if len(segment) < 20:
         return None
     source, destination, sequence, acknowledged, offset, flags = struct.unpack_from("!HHIIBB", segment)
@@ -82,12 +82,12 @@ def _reset(segment: bytes) -> bytes | None:
     return struct.pack("!HHIIBBHHH", destination, source, numbers[0], numbers[1], 5 << 4, numbers[2], 0, 0, 0)
 
 
-def _summed(data: bytes, place: int, pseudo_header: bytes) -> bytes:
-    """With the internet checksum, over pseudo header and data, written at `place`."""
-    summed = pseudo_header + data
-    if len(summed) % 2:
-        summed += b"\0"
-    total = sum(struct.unpack(f"!{len(summed) // 2}H", summed))
+def _with_checksum(data: bytes, place: int, pseudo_header: bytes) -> bytes:
+    """The data with the internet checksum, over pseudo header and data, written at `place`."""
+    covered = pseudo_header + data
+    if len(covered) % 2:
+        covered += b"\0"
+    total = sum(struct.unpack(f"!{len(covered) // 2}H", covered))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return data[:place] + struct.pack("!H", ~total & 0xFFFF) + data[place + 2 :]

@@ -1,19 +1,19 @@
-"""What an ovs-vswitchd that was restarted waits for. `start-ovs-vswitchd.sh` has it wait."""
+"""Ends the wait of a restarted ovs-vswitchd, which `start-ovs-vswitchd.sh` has begun."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from windlass.switch.operations import Operation, drop_keys
 from windlass.switch.ovsdb import Database
-from windlass.switch.rows import Operation, View, drop_keys
+from windlass.switch.rows import View
 
-WAIT: Final = (
-    "flow-restore-wait"  # in other_config of Open_vSwitch; with it ovs-vswitchd leaves the datapath's flows alone
-)
+# A key in other_config of Open_vSwitch: with it ovs-vswitchd does not change the datapath's flows.
+WAIT: Final = "flow-restore-wait"
 
 
 async def end_wait(db: Database) -> None:
-    """The bridge is filled: from now on the datapath forwards by its flows."""
+    """The bridge has its flows: from now on the datapath forwards by them."""
     await db.carried_out(await db.change(wait_difference))
 
 

@@ -1,28 +1,28 @@
 #!/bin/sh
-# Starts ovs-vswitchd such that the host keeps its network, with or without an agent. ovsdb-server runs, or is about to.
+# Starts ovs-vswitchd such that the host keeps its network, with or without an agent. ovsdb-server runs or starts soon.
 #
 #   start-ovs-vswitchd.sh [OPTION...]   prepare the database, then become `ovs-vswitchd OPTION...`
-#   start-ovs-vswitchd.sh --prepare     step 1 only: where another program starts ovs-vswitchd
+#   start-ovs-vswitchd.sh --prepare     only step 1, if another program starts ovs-vswitchd
 #
-# 1. The database outlives a reboot, and with it the NIC as a port of the bridge. After a reboot the NIC has its address
-#    again, but as a port it would give its packets to a bridge without flows. So a NIC that was taken in another boot
-#    leaves the bridge before ovs-vswitchd sees it; the agent takes it again.
+# 1. The database survives a reboot, and with it the NIC's port of the bridge. After a reboot the NIC has its address again,
+#    but as a port it would pass its packets to a bridge without flows. So an uplink port of another boot is removed
+#    before ovs-vswitchd sees it; the agent adds it again.
 # 2. In the same boot the kernel still forwards by the flows of the previous ovs-vswitchd. `flow-restore-wait` keeps them
-#    until the agent has filled the new one, and removes that key.
-# 3. Where no agent fills it in time, the host's own traffic is let through, and the wait ends.
+#    until the agent has installed its flows; then the agent removes that key.
+# 3. If no agent installs flows in time, flows for the host's own traffic are added, and the wait ends.
 #
-# 2 and 3 are for the kernel's datapath. The userspace datapath ends with ovs-vswitchd, and the bridge interface with the
-# Node's address with it: there only an agent helps.
+# Steps 2 and 3 are for the kernel's datapath. The userspace datapath ends with ovs-vswitchd, and with it the bridge
+# interface that has the Node's address: only an agent can restore it.
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 
 BOOT=$(cat /proc/sys/kernel/random/boot_id)
 SECONDS_TO_FILL=60 # while the kernel forwards by the former flows
-SECONDS_WITHOUT=10 # where nothing is forwarded meanwhile
+SECONDS_WITHOUT=10 # if nothing is forwarded meanwhile
 
 say() { echo "$(date -u +%Y-%m-%dT%H:%M:%SZ) start-ovs-vswitchd: $*" >&2; }
 
-# Before ovs-vswitchd runs, which would wait for the database, too.
+# Works also while ovs-vswitchd is stopped.
 vsctl() { ovs-vsctl --retry --no-wait "$@"; }
 
 uplinks() { vsctl --bare --columns=name find Interface external_ids:windlass-role=uplink; }
@@ -31,7 +31,7 @@ release_uplinks_of_another_boot() {
     for nic in $(uplinks); do
         taken=$(vsctl --if-exists get Interface "$nic" external_ids:windlass-boot | tr -d '"')
         if [ -n "$taken" ] && [ "$taken" != "$BOOT" ]; then
-            say "the machine has booted: $nic is the host's until an agent takes it again"
+            say "the machine has rebooted: $nic belongs to the host until an agent makes it a port again"
             vsctl --if-exists del-port "$nic" -- remove Open_vSwitch . other_config flow-restore-wait
         fi
     done
@@ -39,10 +39,10 @@ release_uplinks_of_another_boot() {
 
 is_in_kernel() { [ "$(vsctl get Bridge "$1" datapath_type | tr -d '"')" != netdev ]; }
 
-# The bridges of others would wait, too, and no agent fills them.
+# Other bridges would wait, too, and no agent installs flows there.
 is_only_bridge() { [ "$(vsctl list-br | wc -l)" = 1 ]; }
 
-# What the running switch says; empty if it does not answer.
+# The output of a command to the running switch; empty if it does not answer.
 ask() { timeout 5 "$@" 2>/dev/null || true; }
 
 is_filled() {
@@ -59,14 +59,14 @@ count_flows() {
     echo "${count:-0}"
 }
 
-# Returns when an agent has filled ovs-vswitchd, or its time is over, or ovs-vswitchd ($1) has ended.
+# Returns when an agent has installed its flows, or after the time limit, or when ovs-vswitchd ($1) has ended.
 await_agent() {
     end=$(($(date +%s) + $3))
     while [ "$(date +%s)" -lt "$end" ]; do
         sleep 1
         if ! kill -0 "$1" 2>/dev/null || is_filled "$2"; then return; fi
     done
-    say "no agent has filled $bridge within $3 s"
+    say "no agent has installed flows in $bridge within $3 s"
     if [ "$(count_flows)" = 0 ]; then
         say "only the host's own traffic passes now, by $uplink"
         number=$(ask ovs-vsctl get Interface "$uplink" ofport)

@@ -1,4 +1,4 @@
-"""Opens the byte stream to a daemon of Open vSwitch (unix socket, named pipe). It speaks no protocol."""
+"""Opens the byte stream to a daemon of Open vSwitch: a unix socket, or a named pipe on Windows."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from asyncio import StreamReader, StreamWriter
 
 PIPES = "\\\\.\\pipe\\"
 
-# A flow dump or the first view of a database comes in megabytes: the default of 64 KiB pauses reading often.
+# A flow dump or the first view of a database has megabytes: the default of 64 KiB would pause reading often.
 _BUFFER = 1 << 20
 
 
 class SwitchUnreachableError(ConnectionError):
-    """Nobody answers at this path. Its text says why, and what to do."""
+    """No daemon answers at this path. The text says why, and what to do."""
 
 
 async def open_stream(path: str) -> tuple[StreamReader, StreamWriter]:
-    """Connect to `path` as Open vSwitch names it, on either system (`db.sock`, `<bridge>.mgmt`)."""
+    """Connect to a socket of Open vSwitch by its path (`db.sock`, `<bridge>.mgmt`), on either operating system."""
     try:
         if sys.platform == "win32":
             return await _open_pipe(pipe_name(path))
@@ -27,7 +27,7 @@ async def open_stream(path: str) -> tuple[StreamReader, StreamWriter]:
 
 
 def pipe_name(path: str) -> str:
-    """The pipe that stands for a socket path: OVS on Windows drops every slash of it."""
+    """The named pipe for a socket path: Open vSwitch on Windows drops every slash of it."""
     if path.startswith(PIPES):
         return path
     return PIPES + path.replace("\\", "").replace("/", "")
@@ -38,12 +38,12 @@ def _what_to_do(error: OSError) -> str:
         case FileNotFoundError():
             return (
                 "no such socket; start Open vSwitch (ovsdb-server, ovs-vswitchd), or set ovsRunDirectory "
-                "to the directory in which it keeps its sockets"
+                "to the directory of its sockets"
             )
         case ConnectionRefusedError():
-            return "the socket is there but its daemon is gone; start Open vSwitch again"
+            return "the socket exists but no daemon listens; start Open vSwitch again"
         case PermissionError():
-            return "may not be opened by this user; run as root (on Windows: as SYSTEM)"
+            return "permission denied; run as root (on Windows: as SYSTEM)"
         case _:
             return f"cannot be opened ({error.strerror or error}); is it a socket of Open vSwitch?"
 

@@ -1,8 +1,8 @@
-"""The routes by which tunnels leave, told to an ovs-vswitchd that forwards in user space.
+"""Gives an ovs-vswitchd that forwards in user space its routes for tunnels.
 
-By itself it copies the host's routes, and forgets all of them for a moment whenever any interface of the Node comes or
-goes: what it works out for a tunnel in that moment is wrong, and packets are lost with every Pod. One that was started
-with `--disable-system-route` does not; it knows no routes but these (docs/decisions/0013-tunnel-routes.md).
+By default it copies the host's routes, and flushes all of them for a moment whenever an interface of the Node is added
+or removed: with every Pod, packets of tunnels are lost. With `--disable-system-route` it does not, and has only these
+routes (docs/decisions/0013-tunnel-routes.md).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from windlass.model.families import IPAddress, IPNetwork
 from windlass.switch.controls import ask
 from windlass.switch.ovsdb import SwitchRefusedError
 
-# Seconds. It refuses a route for whose network it knows no address of the bridge interface, and it learns of one a
-# little later than the host has it; nothing tells when.
+# Seconds between attempts. ovs-vswitchd refuses a route if it knows no address of the bridge interface in that network,
+# and it learns of an address a little later than the host has it, without an event.
 _PAUSES = (0.01, 0.02, 0.05, 0.1)
-# "User: 0.0.0.0/0 dev br-int GW 10.176.25.1 SRC 10.176.25.11"; those that it copied are not the "User"'s.
+# "User: 0.0.0.0/0 dev br-int GW 10.176.25.1 SRC 10.176.25.11"; routes copied from the host are not marked "User".
 _SHOWN = re.compile(r"^User: (?P<destination>\S+) dev (?P<bridge>\S+)(?: GW (?P<via>\S+))?", re.MULTILINE)
 
 _LISTENING = re.compile(r"ipv[46]\(dst=([^,]+),")  # in each line of `tnl/ports/show -v`
@@ -32,13 +32,13 @@ class TunnelRoute:
     via: IPAddress | None = None
 
 
-async def tell_routes(
+async def set_routes(
     socket: str, bridge: str, wanted: Collection[TunnelRoute], addresses: Collection[IPAddress]
 ) -> None:
-    """These and no others lead out by the bridge interface. Where they do already, nothing is changed.
+    """Make these the only routes by the bridge interface. Sends the difference only.
 
     `addresses` are the bridge interface's. A switch that receives no tunnel packets at any of them has lost the bridge
-    interface and got it back since it was told: it keeps the routes then, but has to be told again to listen there.
+    interface and got it back since then. It has kept the routes, but listens there only after they are added again.
     """
     known = set(shown_routes(await ask(socket, "ovs/route/show"), bridge))
     listens = set(listening_addresses(await ask(socket, "tnl/ports/show", "-v")))
@@ -53,7 +53,7 @@ async def tell_routes(
 
 
 def shown_routes(text: str, bridge: str) -> Iterator[TunnelRoute]:
-    """Of the answer to `ovs/route/show`: those that somebody told, by this bridge."""
+    """The configured routes by this bridge in the output of `ovs/route/show`."""
     for shown in _SHOWN.finditer(text):
         if shown["bridge"] == bridge:
             via = ip_address(shown["via"]) if shown["via"] else None
@@ -61,7 +61,7 @@ def shown_routes(text: str, bridge: str) -> Iterator[TunnelRoute]:
 
 
 def listening_addresses(text: str) -> Iterator[IPAddress]:
-    """Of the answer to `tnl/ports/show -v`: where tunnel packets are received."""
+    """The addresses that receive tunnel packets, in the output of `tnl/ports/show -v`."""
     yield from (ip_address(address) for address in _LISTENING.findall(text))
 
 

@@ -1,4 +1,4 @@
-"""The ends of tunnels in a real switch: known before anything is sent to them."""
+"""MAC addresses of tunnel remotes in a real switch: resolved before the first packet needs them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from windlass.openflow.flows import Flow
 from windlass.openflow.matches import match
 from windlass.program import Kind, Owner, Part
 from windlass.switch.programs import InstalledProgram
-from windlass.switch.tunnels import Tunnels
+from windlass.switch.tunnel_neighbours import TunnelNeighbours
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 pytestmark = [requires_ovs, pytest.mark.timeout(60)]
 
 TUNNEL, UPLINK = 1, 3
-ENDS = [ip_address("192.0.2.2"), ip_address("198.51.100.3"), ip_address("2001:db8::2")]
-# The far end of the NIC answers for all: its own address, and a router's to what is behind it.
+REMOTES = [ip_address("192.0.2.2"), ip_address("198.51.100.3"), ip_address("2001:db8::2")]
+# The far end of the NIC is a remote and a router to another one.
 _ADDRESSES = """
 addr replace 192.0.2.1/24 dev br-int
 addr replace 2001:db8::1/64 dev br-int nodad
@@ -49,13 +49,13 @@ PROGRAM = {
 
 
 @asynccontextmanager
-async def tunnelling(switch: Switch) -> AsyncIterator[tuple[InstalledProgram, Tunnels]]:
+async def tunnelling(switch: Switch) -> AsyncIterator[tuple[InstalledProgram, TunnelNeighbours]]:
     kept = InstalledProgram(str(switch.management("br-int")), PROGRAM)
-    tunnels = Tunnels(kept.requests.packet_out)
+    neighbours = TunnelNeighbours(kept.requests.packet_out)
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(kept.keep()), tasks.create_task(tunnels.keep())]
+        running = [tasks.create_task(kept.keep()), tasks.create_task(neighbours.keep())]
         await kept.synced()
-        yield kept, tunnels
+        yield kept, neighbours
         for task in running:
             task.cancel()
 
@@ -76,34 +76,34 @@ async def set_up(switch: Switch) -> None:
     await run("ip", "-n", switch.namespace, "-batch", "-", stdin=_ADDRESSES)
 
 
-async def known(switch: Switch) -> set[str]:
+async def resolved(switch: Switch) -> set[str]:
     lines = (await switch.appctl("ovs-vswitchd", "tnl/neigh/show")).splitlines()[2:]
     return {line.split()[0] for line in lines}
 
 
-async def until_known(switch: Switch, *neighbours: str) -> None:
+async def until_resolved(switch: Switch, *neighbours: str) -> None:
     async with asyncio.timeout(20):
-        while not await known(switch) >= set(neighbours):  # noqa: ASYNC110  the switch tells nobody
+        while not await resolved(switch) >= set(neighbours):  # noqa: ASYNC110 (the switch has no event for it)
             await asyncio.sleep(0.02)
 
 
-async def test_ends_are_known_before_anything_is_sent_to_them(tmp_path: Path):
-    """In the segment, and behind a router; by IPv4 and IPv6. After the switch was away as well."""
+async def test_remotes_are_resolved_before_the_first_packet(tmp_path: Path):
+    """In the same network and behind a router; IPv4 and IPv6; also after the switch was restarted."""
     async with running_switch(tmp_path) as switch:
         await set_up(switch)
         try:
-            async with tunnelling(switch) as (kept, tunnels):
-                assert await known(switch) == set()
-                await tunnels.lead_to(ENDS[:1], TUNNEL, kept.counters.syncs)
-                await until_known(switch, "192.0.2.2")
-                await tunnels.lead_to(ENDS, TUNNEL, kept.counters.syncs)
-                await until_known(switch, "192.0.2.2", "2001:db8::2")
+            async with tunnelling(switch) as (kept, neighbours):
+                assert await resolved(switch) == set()
+                await neighbours.resolve(REMOTES[:1], TUNNEL, kept.counters.syncs)
+                await until_resolved(switch, "192.0.2.2")
+                await neighbours.resolve(REMOTES, TUNNEL, kept.counters.syncs)
+                await until_resolved(switch, "192.0.2.2", "2001:db8::2")
 
                 await switch.stop_vswitchd()
                 await switch.start_vswitchd()
                 await run("ip", "-n", switch.namespace, "-batch", "-", stdin=_ADDRESSES)
                 await kept.synced()
-                await tunnels.lead_to(ENDS, TUNNEL, kept.counters.syncs)
-                await until_known(switch, "192.0.2.2", "2001:db8::2")
+                await neighbours.resolve(REMOTES, TUNNEL, kept.counters.syncs)
+                await until_resolved(switch, "192.0.2.2", "2001:db8::2")
         finally:
             await run("ip", "netns", "delete", f"{switch.namespace}-far")
