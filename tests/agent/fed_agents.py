@@ -9,9 +9,11 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 from windlass.agent.agents import Agent
-from windlass.cluster.catalogues import Touched
-from windlass.cluster.objects import Cluster, EndpointSlice, Node, Object, Service, ServiceCIDR, decode
-from windlass.cluster.sources import Change
+from windlass.cluster.changes import NOTHING, ChangeSet
+from windlass.cluster.clusters import Cluster, decode, objects_of, with_objects
+from windlass.cluster.kinds import kinds_of
+from windlass.cluster.objects import APIObject, EndpointSlice, Node, Service, ServiceCIDR
+from windlass.cluster.sources import ClusterChange
 from windlass.host.linux import namespaces
 from windlass.host.linux.hosts import LinuxHost
 from windlass.lab.network import ovs
@@ -32,49 +34,35 @@ class Fed:
     watches = ()
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[Change] = asyncio.Queue()
+        self._queue: asyncio.Queue[ClusterChange] = asyncio.Queue()
         self._cluster = Cluster("0")
 
-    async def changes(self) -> AsyncGenerator[Change, None]:
+    async def changes(self) -> AsyncGenerator[ClusterChange, None]:
         """What was fed before stays: a source tells everything to whoever begins to listen."""
         if self._cluster.nodes:
             self._queue = asyncio.Queue()
-            yield Change(self._cluster)
+            yield ClusterChange(self._cluster)
         while True:
             yield await self._queue.get()
 
-    def put(self, *objects: Object | str, triggered: tuple[float, ...] = ()) -> str:
-        """These objects are so now; of a key (`Service default/web`), it is gone. The revision of that state."""
-        touched = Touched({one.key for one in objects if isinstance(one, Service)}, _keys(objects))
-        nodes, services = dict(self._cluster.nodes), dict(self._cluster.services)
-        slices, cidrs = dict(self._cluster.slices), dict(self._cluster.service_cidrs)
-        of_kind = {"Node": nodes, "Service": services, "EndpointSlice": slices, "ServiceCIDR": cidrs}
+    def put(self, *objects: APIObject | str, triggered: tuple[float, ...] = ()) -> str:
+        """Set these objects; delete those named by a key (`Service default/web`). The revision of the new state."""
+        members = {kind.name: (member, kind) for member, kind in kinds_of(Cluster).items()}
+        content: dict[str, dict[str, APIObject]] = {}
+        changes = NOTHING
         for one in objects:
+            name, key = one.split() if isinstance(one, str) else (type(one).__name__, one.key)
+            member, kind = members[name]
+            of_kind = content.setdefault(member, dict(objects_of(self._cluster, member)))
             if isinstance(one, str):
-                kind, key = one.split()
-                del of_kind[kind][key]
-                touched = Touched(touched.services | ({key} if kind == "Service" else set()), touched.slices)
+                del of_kind[key]
             else:
-                of_kind[type(one).__name__][one.key] = one
-        only = all(
-            isinstance(one, Service | EndpointSlice) or str(one).startswith(("Service ", "EndpointSlice "))
-            for one in objects
-        )
-        self._cluster = replace(
-            self._cluster,
-            revision=str(int(self._cluster.revision) + 1),
-            nodes=nodes,
-            services=services,
-            slices=slices,
-            service_cidrs=cidrs,
-        )
-        self._queue.put_nowait(Change(self._cluster, touched if only else None, triggered))
-        return self._cluster.revision
-
-
-def _keys(objects: tuple[Object | str, ...]) -> set[str]:
-    gone = {one.split()[1] for one in objects if isinstance(one, str) and one.startswith("EndpointSlice ")}
-    return gone | {one.key for one in objects if isinstance(one, EndpointSlice)}
+                of_kind[key] = one
+            changes |= ChangeSet.of({kind.struct: {key}})
+        revision = str(int(self._cluster.revision) + 1)
+        self._cluster = with_objects(replace(self._cluster, revision=revision), content)
+        self._queue.put_nowait(ClusterChange(self._cluster, changes, triggered))
+        return revision
 
 
 class FedAgent:
@@ -101,7 +89,7 @@ class FedAgent:
         if not serving.cancelled():
             serving.result()
 
-    async def holds(self, *objects: Object | str) -> None:
+    async def holds(self, *objects: APIObject | str) -> None:
         """Feeds them, and returns when the Node holds that state."""
         await self.reaches(self.source.put(*objects))
 
@@ -110,7 +98,7 @@ class FedAgent:
         reached = await status.wait_until(lambda: status.ready and int(status.revision or 0) >= int(revision), PATIENCE)
         assert reached, (status.waiting_for, self.agent.problems)
 
-    async def settled(self, *objects: Object | str) -> None:
+    async def settled(self, *objects: APIObject | str) -> None:
         """The same, and no packet is handled by former flows any more."""
         await self.holds(*objects)
         await self.switch.settled()
@@ -225,7 +213,7 @@ def endpoints(name: str, *addresses: str, protocol: str = "TCP", of: str = "", *
     )
 
 
-def _decoded(kind: type[Object], **fields: object) -> Object:
+def _decoded(kind: type[APIObject], **fields: object) -> APIObject:
     decoded = decode({"kind": kind.__name__, **fields})
     assert isinstance(decoded, kind)
     return decoded

@@ -18,9 +18,9 @@ from windlass.agent import citizens, refusals
 from windlass.agent.agents import Agent
 from windlass.agent.citizens import Citizen
 from windlass.cluster.kubernetes import feeds
-from windlass.cluster.kubernetes.connections import Connection, Refused, Unreachable
+from windlass.cluster.kubernetes.connections import APIConnection, RequestRefused, Unreachable
 from windlass.cluster.kubernetes.credentials import Access, Reader
-from windlass.cluster.kubernetes.resources import rules
+from windlass.cluster.kubernetes.roles import rules
 from windlass.cluster.kubernetes.servers import APIServer
 from windlass.cluster.kubernetes.writing import CONTROLLER, GATEWAY_ADDRESSES, NOT_READY, UPLINK_MAC, mark_node, tell
 from windlass.cluster.objects import Problem, Reference
@@ -64,7 +64,7 @@ OTHER = {"key": "example.com/mine", "value": "v", "effect": "NoExecute"}
 @dataclass
 class Town:
     plane: ControlPlane
-    connection: Connection  # the administrator's
+    connection: APIConnection  # the administrator's
 
     async def get(self, path: str, **parameters: str) -> dict:
         return msgspec.json.decode(await self.connection.request("GET", path, parameters))
@@ -81,7 +81,7 @@ class Town:
         await self.connection.request("PATCH", path, body=body, content_type=f"application/{kind}+json")
 
     async def delete(self, path: str, **parameters: str) -> None:
-        with suppress(Refused):
+        with suppress(RequestRefused):
             await self.connection.request("DELETE", path, parameters)
 
     async def put_node(self, name: str = "node-1", cidr: str = "172.16.1.0/24", address: str = NODE_IP) -> None:
@@ -275,7 +275,7 @@ async def test_taints_of_others_survive_every_race(town):
             for number in range(30):
                 try:
                     await mark_node(connection, "node-1", {}, is_ready=bool(number % 2))
-                except Refused as error:  # others were faster each time; the agent tries again later
+                except RequestRefused as error:  # others were faster each time; the agent tries again later
                     assert error.code == 409  # noqa: PT017
 
     async def add() -> None:
@@ -454,7 +454,7 @@ async def test_a_kind_of_policy_that_is_installed_later(town, monkeypatch):
             """The server takes a moment to know the new kind."""
             try:
                 await apply(town.connection, made, path)
-            except Refused:
+            except RequestRefused:
                 return False
             return True
 
@@ -510,7 +510,7 @@ async def test_more_than_the_role_allows(town):
             ("POST", "/api/v1/namespaces/default/events"),
             ("GET", "/api/v1/secrets"),
         ):
-            with pytest.raises(Refused, match=r"forbids it \(403\)"):
+            with pytest.raises(RequestRefused, match=r"forbids it \(403\)"):
                 await connection.request(method, path, body=b"{}", content_type="application/merge-patch+json")
 
 
@@ -602,7 +602,7 @@ async def test_a_server_that_goes_away_and_comes_back(town):
         await one.is_ready()
         await until(town.annotations, is_so=lambda found: UPLINK_MAC in found)
         await town.plane.stop_server()
-        await one.says("does the API server run there?", "what was read before stays", area="cluster source")
+        await one.says("does the API server run there?", "read before stays in use", area="cluster source")
         assert one.agent.status.ready
         await town.plane.start_server()
         await one.is_content()

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windlass.agent.serving import Place, Serving
-from windlass.cluster.catalogues import Touched
+from windlass.cluster import objects
+from windlass.cluster.changes import EVERYTHING, ChangeSet
+from windlass.cluster.clusters import Cluster
 from windlass.cluster.endpoints import ServingNode
-from windlass.cluster.objects import Cluster
-from windlass.cluster.sources import Change, between
+from windlass.cluster.sources import ClusterChange, changes_between
 from windlass.host.plans import HostChange, HostNames
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode, OperatingSystem, TrafficMode, TunnelType
@@ -59,7 +60,7 @@ def test_many_small_steps_lead_where_one_does(states, followed):
     """Whether each state is followed, or heard only and followed with the next."""
     serving, there, before = Serving(), frozenset(), Cluster()
     for index, state in enumerate(states):
-        serving.hear(Change(state, between(before, state) if index else None))
+        serving.hear(ClusterChange(state, changes_between(before, state) if index else EVERYTHING))
         before = state
         if index + 1 == len(states) or index >= len(followed) or followed[index]:
             ended(serving.following(SERVING_NODE))
@@ -67,7 +68,7 @@ def test_many_small_steps_lead_where_one_does(states, followed):
             assert change.removed <= there
             there = there - change.removed | change.added
     anew = Serving()
-    anew.hear(Change(states[-1]))
+    anew.hear(ClusterChange(states[-1]))
     ended(anew.following(SERVING_NODE))
     assert dict(serving.services) == dict(anew.services)
     assert there == ended(anew.claiming(PLACE)).added
@@ -76,7 +77,7 @@ def test_many_small_steps_lead_where_one_does(states, followed):
 
 def test_another_place_asks_the_host_for_everything_anew():
     serving = Serving()
-    serving.hear(Change(Cluster(services={"default/web": service("web", "10.96.0.1")})))
+    serving.hear(ClusterChange(Cluster(services={"default/web": service("web", "10.96.0.1")})))
     ended(serving.following(SERVING_NODE))
     (route,) = ended(serving.claiming(PLACE)).added
     assert str(route) == "route 10.96.0.1/32 via 169.254.169.111 on windlass-gw0"
@@ -86,7 +87,7 @@ def test_another_place_asks_the_host_for_everything_anew():
 
 def test_nothing_is_asked_of_a_host_that_is_not_known_yet_and_it_is_made_up_for():
     serving = Serving()
-    serving.hear(Change(Cluster(services={"default/web": service("web", "10.96.0.1")})))
+    serving.hear(ClusterChange(Cluster(services={"default/web": service("web", "10.96.0.1")})))
     ended(serving.following(SERVING_NODE))
     assert not ended(serving.claiming())
     assert len(ended(serving.claiming(PLACE)).added) == 1
@@ -94,10 +95,10 @@ def test_nothing_is_asked_of_a_host_that_is_not_known_yet_and_it_is_made_up_for(
 
 def test_a_change_that_was_heard_before_the_node_was_known_is_not_lost():
     serving = Serving()
-    serving.hear(Change(Cluster(services={"default/a": service("a", "10.96.0.1")})))
-    assert serving.may_have_changed_all
+    serving.hear(ClusterChange(Cluster(services={"default/a": service("a", "10.96.0.1")})))
+    assert serving.needs_node
     both = {"default/a": service("a", "10.96.0.1"), "default/b": service("b", "10.96.0.2")}
-    serving.hear(Change(Cluster(services=both), Touched({"default/b"})))
-    assert serving.may_have_changed_all
+    serving.hear(ClusterChange(Cluster(services=both), ChangeSet.of({objects.Service: {"default/b"}})))
+    assert serving.needs_node
     assert ended(serving.following(SERVING_NODE)) == {"default/a", "default/b"}
-    assert not serving.may_have_changed_all
+    assert not serving.needs_node

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ipaddress import ip_network
 
+from windlass.cluster.clusters import decode
 from windlass.cluster.endpoints import ServingNode
-from windlass.cluster.objects import EndpointSlice, Service, decode
+from windlass.cluster.objects import EndpointSlice, Service
 from windlass.model.families import Family
 from windlass.model.nodes import OperatingSystem
 

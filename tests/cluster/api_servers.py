@@ -5,28 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager
 
 from aiohttp import web
 
+from windlass.cluster.clusters import KINDS, Cluster
+from windlass.cluster.kinds import WatchedKind
 from windlass.cluster.kubernetes.credentials import Access
 from windlass.cluster.kubernetes.servers import APIServer
-from windlass.cluster.sources import Change
+from windlass.cluster.objects import APIObject
+from windlass.cluster.sources import ClusterChange
 
 NODES, PODS, NAMESPACES, SERVICES = "/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces", "/api/v1/services"
 SLICES = "/apis/discovery.k8s.io/v1/endpointslices"
 CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"
 POLICIES = "/apis/networking.k8s.io/v1/networkpolicies"
-KINDS = {
-    NODES: ("v1", "Node"),
-    PODS: ("v1", "Pod"),
-    NAMESPACES: ("v1", "Namespace"),
-    SERVICES: ("v1", "Service"),
-    SLICES: ("discovery.k8s.io/v1", "EndpointSlice"),
-    CIDRS: ("networking.k8s.io/v1", "ServiceCIDR"),
-    POLICIES: ("networking.k8s.io/v1", "NetworkPolicy"),
-}
+# A cluster has NetworkPolicies, but usually not the custom resources of the other policies.
+BUILT_IN = tuple(kind for kind in KINDS if kind.group != "policy.networking.k8s.io")
 SECONDS = 20.0  # nobody waits that long unless something is broken
 _CUT = b""
 
@@ -34,7 +30,9 @@ _CUT = b""
 class StandIn:
     """Its answers have the shape of those of kube-apiserver 1.34."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: Iterable[WatchedKind[APIObject]] = BUILT_IN) -> None:
+        """Knows these kinds."""
+        self._kinds = {kind.path: kind for kind in kinds}
         self.version = 100
         self.streams_lists = True
         self.ends_lists = True  # as a server before 1.27 would not
@@ -42,10 +40,10 @@ class StandIn:
         self.refusals: dict[str, tuple[int, object]] = {}  # by path: the status, and the body
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.address = ""
-        self._objects: dict[str, dict[str, dict[str, object]]] = {path: {} for path in KINDS}
-        self._history: dict[str, list[tuple[int, bytes]]] = {path: [] for path in KINDS}
+        self._objects: dict[str, dict[str, dict[str, object]]] = {path: {} for path in self._kinds}
+        self._history: dict[str, list[tuple[int, bytes]]] = {path: [] for path in self._kinds}
         self._forgotten = 0
-        self._watchers: dict[str, set[asyncio.Queue[bytes]]] = {path: set() for path in KINDS}
+        self._watchers: dict[str, set[asyncio.Queue[bytes]]] = {path: set() for path in self._kinds}
         self._runner: web.AppRunner | None = None
         self._port = 0
 
@@ -68,12 +66,16 @@ class StandIn:
         self._tell(path, "DELETED", gone)
 
     def bookmark(self, path: str, version: int | None = None) -> None:
-        self.say(path, _line("BOOKMARK", path, {"metadata": {"resourceVersion": str(version or self.version)}}))
+        self.say(path, self._line("BOOKMARK", path, {"metadata": {"resourceVersion": str(version or self.version)}}))
 
     def _tell(self, path: str, happening: str, one: dict[str, object]) -> None:
-        line = _line(happening, path, one)
+        line = self._line(happening, path, one)
         self._history[path].append((self.version, line))
         self.say(path, line)
+
+    def _line(self, happening: str, path: str, one: dict[str, object]) -> bytes:
+        typed = {"kind": self._kinds[path].name, "apiVersion": self._kinds[path].api_version, **one}
+        return json.dumps({"type": happening, "object": typed}).encode() + b"\n"
 
     # Faults -----------------------------------------------------------------------------------------------------
 
@@ -108,7 +110,7 @@ class StandIn:
         self.address = f"{'https' if tls else 'http'}://127.0.0.1:{self._port}"
 
     async def stop(self) -> None:
-        for path in KINDS:
+        for path in self._kinds:
             self.cut(path)
         if self._runner:
             await self._runner.cleanup()
@@ -121,7 +123,7 @@ class StandIn:
         if path in self.refusals:
             code, body = self.refusals[path]
             return _status(code, body) if isinstance(body, str) else web.Response(status=code, body=body)  # type: ignore[arg-type]
-        if path not in KINDS:
+        if path not in self._kinds:
             return _status(404, "the server could not find the requested resource")
         if asked.get("watch") == "true":
             return await self._watch(request, path, asked)
@@ -129,8 +131,13 @@ class StandIn:
         first = int(asked.get("continue", "0"))
         last = first + int(asked.get("limit", "1000000"))
         metadata = {"resourceVersion": str(self.version), **({"continue": str(last)} if last < len(items) else {})}
-        api, kind = KINDS[path]
-        body = {"kind": f"{kind}List", "apiVersion": api, "metadata": metadata, "items": items[first:last]}
+        kind = self._kinds[path]
+        body = {
+            "kind": f"{kind.name}List",
+            "apiVersion": kind.api_version,
+            "metadata": metadata,
+            "items": items[first:last],
+        }
         return web.json_response(body)
 
     async def _watch(self, request: web.Request, path: str, asked: dict[str, str]) -> web.StreamResponse:
@@ -138,9 +145,9 @@ class StandIn:
         if asked.get("sendInitialEvents") == "true":
             if not self.streams_lists:
                 return _status(422, "sendInitialEvents: Forbidden: unless the WatchList feature gate is enabled")
-            lines = [_line("ADDED", path, one) for one in self._objects[path].values()]
+            lines = [self._line("ADDED", path, one) for one in self._objects[path].values()]
             end = {"resourceVersion": str(self.version), "annotations": {"k8s.io/initial-events-end": "true"}}
-            lines += [_line("BOOKMARK", path, {"metadata": end})] if self.ends_lists else []
+            lines += [self._line("BOOKMARK", path, {"metadata": end})] if self.ends_lists else []
         elif int(asked["resourceVersion"]) < self._forgotten:
             told = {"kind": "Status", "status": "Failure", "message": "too old resource version", "code": 410}
             lines.append(json.dumps({"type": "ERROR", "object": told}).encode() + b"\n")
@@ -164,26 +171,24 @@ class StandIn:
 
 
 class Listener:
-    """Takes one Change after the other from a Source."""
+    """Takes one ClusterChange after the other from a Source."""
 
-    def __init__(self, changes: AsyncIterator[Change]) -> None:
+    def __init__(self, changes: AsyncIterator[ClusterChange]) -> None:
         self._changes = changes
 
-    async def hear(self) -> Change:
+    async def hear(self) -> ClusterChange:
         async with asyncio.timeout(SECONDS):
             return await anext(self._changes)
 
 
 @asynccontextmanager
-async def listening(server: StandIn, node: str = "node-1") -> AsyncIterator[Listener]:
-    source = APIServer(lambda: Access(server.address, "a test", "a token", token=server.token), node)
+async def listening(server: StandIn, node: str = "node-1", cluster: type[Cluster] = Cluster) -> AsyncIterator[Listener]:
+    def access() -> Access:
+        return Access(server.address, "a test", "a token", token=server.token)
+
+    source = APIServer(access, node, cluster=cluster)
     async with aclosing(source.changes()) as changes:
         yield Listener(changes)
-
-
-def _line(happening: str, path: str, one: dict[str, object]) -> bytes:
-    api, kind = KINDS[path]
-    return json.dumps({"type": happening, "object": {"kind": kind, "apiVersion": api, **one}}).encode() + b"\n"
 
 
 def _status(code: int, message: str) -> web.Response:

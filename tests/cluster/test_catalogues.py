@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as altered
 
-from windlass.cluster.catalogues import Catalogue, SlicesByService, Touched, differences
-from windlass.cluster.objects import Cluster, EndpointSlice, Metadata, Service, decode
+from windlass.cluster.catalogues import Catalogue, SlicesByService
+from windlass.cluster.changes import ChangeSet, differences
+from windlass.cluster.clusters import Cluster, decode
+from windlass.cluster.objects import EndpointSlice, Metadata, Service
 from windlass.cluster.services import serve
 
 
@@ -199,8 +201,8 @@ def test_a_source_that_knows_what_changed_may_say_so():
     services[1] = named("b", 9)
     one = slice_of(endpoint("172.16.2.5"), of="c")
     now = cluster(*services, one)
-    touched = Touched(services={"default/b"}, slices={one.key})
-    assert made.follow(now, NODE, touched) == {"default/b", "default/c"}
+    changes = ChangeSet.of({Service: {"default/b"}, EndpointSlice: {one.key}})
+    assert made.follow(now, NODE, changes) == {"default/b", "default/c"}
     assert made.services == catalogue(*services, one).services
     assert made.follow(now, NODE) == set()
 

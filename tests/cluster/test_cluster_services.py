@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windlass.cluster import objects
-from windlass.cluster.objects import Malformed, Metadata, ServiceCIDR, ServiceCIDRSpec, ServiceSpec, decode
+from windlass.cluster.clusters import decode
+from windlass.cluster.objects import Malformed, Metadata, ServiceCIDR, ServiceCIDRSpec, ServiceSpec
 from windlass.cluster.services import serve, service_networks
 from windlass.model.families import Family
 from windlass.model.nodes import OperatingSystem

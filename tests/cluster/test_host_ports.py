@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from windlass.cluster import host_ports
-from windlass.cluster.catalogues import Catalogue, Touched
+from windlass.cluster.catalogues import Catalogue
+from windlass.cluster.changes import ChangeSet
+from windlass.cluster.clusters import Cluster
 from windlass.cluster.endpoints import ServingNode
-from windlass.cluster.objects import Cluster, Pod, Service
+from windlass.cluster.objects import Pod, Service
 from windlass.model.families import Family
 from windlass.model.services import Protocol, Reach
 
@@ -98,9 +100,9 @@ def test_they_come_and_go_with_their_pod_beside_services():
     key = host_ports.key_of("shop/web")
     assert catalogue.follow(Cluster(pods={"shop/web": pod(WEB)}), NODE) == {key}
     assert catalogue.follow(
-        Cluster(pods={"shop/web": pod(WEB, ip="172.16.1.6")}), NODE, Touched(pods={"shop/web"})
+        Cluster(pods={"shop/web": pod(WEB, ip="172.16.1.6")}), NODE, ChangeSet.of({Pod: {"shop/web"}})
     ) == {key}
-    assert catalogue.follow(Cluster(), NODE, Touched(pods={"shop/web"})) == {key}
+    assert catalogue.follow(Cluster(), NODE, ChangeSet.of({Pod: {"shop/web"}})) == {key}
     assert catalogue.services == {}
 
 
@@ -112,7 +114,7 @@ def test_a_node_port_that_a_service_has_is_not_taken_from_it():
     catalogue = Catalogue()
     catalogue.follow(Cluster(services={"shop/api": service}), NODE)
     both = Cluster(services={"shop/api": service}, pods={"shop/web": pod({**WEB, "hostPort": 30080})})
-    catalogue.follow(both, NODE, Touched(pods={"shop/web"}))
+    catalogue.follow(both, NODE, ChangeSet.of({Pod: {"shop/web"}}))
     assert [str(problem) for problem in catalogue.problems] == [
         "Pod shop/web: NodePort 30080/TCP belongs to Service shop/api; the rest of the Service is served"
     ]

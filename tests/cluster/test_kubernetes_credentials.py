@@ -12,7 +12,7 @@ import pytest
 import yaml
 from api_servers import NODES, StandIn
 
-from windlass.cluster.kubernetes.connections import Connection, Unreachable
+from windlass.cluster.kubernetes.connections import APIConnection, Unreachable
 from windlass.cluster.kubernetes.credentials import Access, NoAccess, from_kubeconfig, in_cluster
 from windlass.lab.control import certificates
 from windlass.lab.control.certificates import Certificate
@@ -162,7 +162,7 @@ async def secure(own: Certificate, clients_of: Certificate | None = None) -> Asy
 
 async def ask(server: StandIn, by: Certificate, **access: str) -> bytes:
     known = Access(server.address, "a test", "a token", authority=by.certificate.read_text(), **access)
-    async with Connection(lambda: known) as connection:
+    async with APIConnection(lambda: known) as connection:
         return await connection.request("GET", NODES)
 
 

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from windlass.cluster.clusters import KINDS, decode
 from windlass.cluster.kubernetes import decoding
 from windlass.cluster.kubernetes.decoding import Garbled
-from windlass.cluster.kubernetes.holdings import Holding
-from windlass.cluster.objects import EndpointSlice, Namespace, Node, Pod, Service, decode
+from windlass.cluster.kubernetes.stores import ObjectStore
+from windlass.cluster.objects import APIObject, EndpointSlice, Namespace, Node, Pod, Service
 
 ENDPOINTS, OF_EACH = 100_000, 10
 SECONDS = 1.5  # of CPU, for all of them
@@ -68,15 +69,19 @@ def recorded_slice(number: int) -> dict[str, object]:
     }
 
 
+def store(struct: type[APIObject]) -> ObjectStore:
+    return ObjectStore(next(kind for kind in KINDS if kind.struct is struct))
+
+
 def raw(document: object) -> Raw:
     return Raw(json.dumps(document).encode())
 
 
 def test_an_object_is_the_same_as_from_a_manifest():
     document = recorded_slice(7)
-    holding = Holding(EndpointSlice)
-    holding.put(raw(document))
-    assert holding.objects == {"default/web-00007-x7k2p": decode(document)}
+    found = store(EndpointSlice)
+    found.put(raw(document))
+    assert found.objects == {"default/web-00007-x7k2p": decode(document)}
 
 
 def test_a_hundred_thousand_endpoints():
@@ -84,25 +89,25 @@ def test_a_hundred_thousand_endpoints():
         json.dumps({"type": "ADDED", "object": recorded_slice(number)}).encode()
         for number in range(ENDPOINTS // OF_EACH)
     ]
-    holding = Holding(EndpointSlice)
+    found = store(EndpointSlice)
     began = time.process_time()
     for line in lines:
-        holding.put(decoding.event(line).object)
+        found.put(decoding.event(line).object)
     spent = time.process_time() - began
-    assert sum(len(one.endpoints or ()) for one in holding.objects.values()) == ENDPOINTS  # type: ignore[union-attr]
+    assert sum(len(one.endpoints or ()) for one in found.objects.values()) == ENDPOINTS  # type: ignore[union-attr]
     assert spent < SECONDS
 
 
 def test_items_of_a_list_name_no_kind():
     """The list does that for them."""
-    holding = Holding(Service)
+    found = store(Service)
     page = decoding.page(
         b'{"kind":"ServiceList","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"}}]}'
     )
     assert page.metadata.resource_version == "7"
     for item in page.items or ():
-        holding.put(item)
-    assert list(holding.objects) == ["default/a"]
+        found.put(item)
+    assert list(found.objects) == ["default/a"]
 
 
 def test_an_empty_list():
@@ -110,7 +115,7 @@ def test_an_empty_list():
 
 
 def test_pods_and_namespaces():
-    pods, namespaces = Holding(Pod), Holding(Namespace)
+    pods, namespaces = store(Pod), store(Namespace)
     pods.put(
         raw(
             {
@@ -166,9 +171,9 @@ def test_whatever_comes_is_an_event_or_garbled(line):
     )
 )
 def test_whatever_an_object_looks_like_it_is_held_or_told(document):
-    holding = Holding(Node)
-    holding.put(raw(document))
-    assert len(holding.objects) + len(holding.problems) == 1
+    found = store(Node)
+    found.put(raw(document))
+    assert len(found.objects) + len(found.problems) == 1
 
 
 async def test_lines_however_they_are_cut():
@@ -197,12 +202,12 @@ def service(name: str, number: int) -> Raw:
 @given(STATES, STATES)
 def test_a_new_list_and_its_events_come_to_the_same(before, after):
     """The law of a relist: it touches exactly what differs, and names the state alike."""
-    listed, followed = Holding(Service), Holding(Service)
-    for holding in (listed, followed):
+    listed, followed = store(Service), store(Service)
+    for found in (listed, followed):
         for name, number in before.items():
-            holding.put(service(name, number))
-        holding.taken()
-    fresh = listed.anew()
+            found.put(service(name, number))
+        found.snapshot()
+    fresh = listed.emptied()
     for name, number in after.items():
         fresh.put(service(name, number))
     listed.replace(fresh)
@@ -213,6 +218,6 @@ def test_a_new_list_and_its_events_come_to_the_same(before, after):
     assert listed.objects == followed.objects
     assert listed.problems == followed.problems
     assert listed.digest == followed.digest
-    assert listed.touched == followed.touched
-    assert listed.taken() == followed.taken()
-    assert dict(listed.taken()[0]) == listed.objects
+    assert listed.changed == followed.changed
+    assert listed.snapshot() == followed.snapshot()
+    assert dict(listed.snapshot()[0]) == listed.objects

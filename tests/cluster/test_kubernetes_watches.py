@@ -8,14 +8,27 @@ from contextlib import aclosing
 from datetime import datetime
 
 import pytest
-from api_servers import CIDRS, KINDS, NAMESPACES, NODES, PODS, SECONDS, SERVICES, SLICES, Listener, StandIn, listening
+from api_servers import (
+    BUILT_IN,
+    CIDRS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SECONDS,
+    SERVICES,
+    SLICES,
+    Listener,
+    StandIn,
+    listening,
+)
 
-from windlass.cluster.catalogues import Touched
+from windlass.cluster.changes import EVERYTHING, NOTHING, ChangeSet
+from windlass.cluster.clusters import Cluster
 from windlass.cluster.kubernetes import connections
 from windlass.cluster.kubernetes.credentials import Access
 from windlass.cluster.kubernetes.servers import APIServer
-from windlass.cluster.objects import Cluster
-from windlass.cluster.sources import Change, SourceAway
+from windlass.cluster.objects import EndpointSlice, Node, Pod, Service
+from windlass.cluster.sources import ClusterChange, SourceAway
 
 RIGHT, WRONG = "right", "wrong"
 
@@ -44,7 +57,7 @@ async def until(condition) -> None:
             await asyncio.sleep(0.01)
 
 
-def address(change: Change) -> str:
+def address(change: ClusterChange) -> str:
     endpoints = change.cluster.slices["shop/web-1"].endpoints
     assert endpoints
     assert endpoints[0].addresses
@@ -62,8 +75,8 @@ def move(server: StandIn, to: str) -> None:
 async def test_all_kinds_at_first(server, streams_lists):
     server.streams_lists = streams_lists
     async with listening(server) as listener:
-        cluster, touched, *_ = await listener.hear()
-    assert touched is None
+        cluster, changes, *_ = await listener.hear()
+    assert changes == EVERYTHING
     assert cluster.nodes["node-1"].pod_cidrs == ("172.16.1.0/24",)
     assert set(cluster.services) == {"shop/web"}
     assert set(cluster.slices) == {"shop/web-1"}
@@ -100,18 +113,18 @@ async def test_a_change_names_what_it_touches_and_keeps_all_else(server):
         before = (await listener.hear()).cluster
         move(server, "172.16.1.6")
         change = await listener.hear()
-        assert change.touched == Touched(slices=frozenset({"shop/web-1"}))
+        assert change.changes == ChangeSet.of({EndpointSlice: {"shop/web-1"}})
         assert address(change) == "172.16.1.6"
         assert change.cluster.services is before.services
         assert before.slices["shop/web-1"] is not change.cluster.slices["shop/web-1"]  # and the former is as it was
         server.remove(SERVICES, "web", "shop")
         change = await listener.hear()
-        assert change.touched == Touched(services=frozenset({"shop/web"}))
+        assert change.changes == ChangeSet.of({Service: {"shop/web"}})
         assert not change.cluster.services
         server.put(NODES, "node-2")
-        assert (await listener.hear()).touched is None
+        assert (await listener.hear()).changes == ChangeSet.of({Node: {"node-2"}})
         server.put(PODS, "web-1", "shop")
-        assert (await listener.hear()).touched == Touched(pods=frozenset({"shop/web-1"}))
+        assert (await listener.hear()).changes == ChangeSet.of({Pod: {"shop/web-1"}})
 
 
 async def test_what_nobody_uses_is_no_change(server):
@@ -121,7 +134,7 @@ async def test_what_nobody_uses_is_no_change(server):
         server.put(NODES, "node-1", spec={"podCIDRs": ["172.16.1.0/24"]}, status={"conditions": [{"type": "Ready"}]})
         move(server, "172.16.1.6")
         change = await listener.hear()
-    assert change.touched == Touched(slices=frozenset({"shop/web-1"}))
+    assert change.changes == ChangeSet.of({EndpointSlice: {"shop/web-1"}})
     assert change.cluster.nodes is first.cluster.nodes
 
 
@@ -134,8 +147,7 @@ async def test_changes_that_come_together_are_told_together(server):
             lines.put(SERVICES, f"web-{number}", "shop")
         server.say(SERVICES, b"".join(line for _, line in lines._history[SERVICES]))
         change = await listener.hear()
-    assert change.touched
-    assert len(change.touched.services) == 50
+    assert len(change.changes.keys(Service)) == 50
 
 
 async def test_the_revision_names_the_content(server):
@@ -176,9 +188,9 @@ async def test_a_malformed_object_costs_only_itself(server):
             cluster
         )
         server.put(SERVICES, "odd", "shop", spec={"ports": [{"port": 80}]})
-        cluster, touched, *_ = await listener.hear()
+        cluster, changes, *_ = await listener.hear()
         assert set(cluster.services) == {"shop/web", "shop/odd"}
-        assert touched == Touched(services=frozenset({"shop/odd"}))
+        assert changes == ChangeSet.of({Service: {"shop/odd"}})
         server.remove(SERVICES, "web", "shop")
         cluster, *_ = await listener.hear()
         assert problems(cluster) == []
@@ -223,7 +235,7 @@ async def test_a_forgotten_version_leads_to_a_new_list_and_only_differences_are_
         server.version += 1
         server.forget()
         change = await listener.hear()
-    assert change.touched == Touched(slices=frozenset({"shop/web-1", "shop/going-1"}))
+    assert change.changes == ChangeSet.of({EndpointSlice: {"shop/web-1", "shop/going-1"}})
     assert change.cluster.slices["shop/other-1"] is before.slices["shop/other-1"]
     assert set(change.cluster.slices) == {"shop/web-1", "shop/other-1"}
     assert change.cluster.problems == ()
@@ -255,10 +267,10 @@ async def test_garbage_is_told_and_the_watch_begins_again(server):
     async with listening(server) as listener:
         await listener.hear()
         server.say(SLICES, b"<html>502 Bad Gateway</html>\n")
-        cluster, touched, *_ = await listener.hear()
-        assert touched == Touched()
-        assert "endpointslices: the server says what cannot be understood" in problems(cluster)[0]
-        assert "what was read before stays" in problems(cluster)[0]
+        cluster, changes, *_ = await listener.hear()
+        assert changes == NOTHING
+        assert "endpointslices: the server sends data that cannot be decoded" in problems(cluster)[0]
+        assert "the state that was read before stays in use" in problems(cluster)[0]
         await until(lambda: server.is_watched(SLICES))
         move(server, "172.16.1.6")
         change = await listener.hear()
@@ -270,18 +282,18 @@ async def test_a_server_that_is_away_changes_nothing_and_comes_back_with_the_dif
     async with listening(server) as listener:
         before = (await listener.hear()).cluster
         await server.stop()
-        cluster, touched, *_ = await listener.hear()
-        assert touched == Touched()
+        cluster, changes, *_ = await listener.hear()
+        assert changes == NOTHING
         assert cluster.slices is before.slices
         assert cluster.revision == before.revision
         (sentence,) = problems(cluster)
         assert sentence.startswith(f"API server: {server.address}: ")
-        assert "does the API server run there? a test names it; what was read before stays" in sentence
+        assert "does the API server run there? a test names it; the state that was read before stays in use" in sentence
         move(server, "172.16.1.6")
         server.forget()
         await server.start()
         heard = await listener.hear()
-        touched = heard.touched
+        changes = heard.changes
         while heard.cluster.problems or address(heard) != "172.16.1.6":
             heard = await listener.hear()
         assert heard.cluster.nodes is before.nodes
@@ -355,7 +367,7 @@ async def test_after_it_was_away_at_the_start_it_is_told_once_and_then_followed(
     change = await hearing
     await changes.aclose()
     assert set(change.cluster.services) == {"shop/web"}
-    assert change.touched is None
+    assert change.changes == EVERYTHING
 
 
 async def test_a_server_behind_its_own_service_is_a_problem(server):
@@ -382,8 +394,8 @@ async def test_a_server_that_takes_a_list_for_a_watch(server):
     server.ends_lists = False
     async with listening(server) as listener:
         first = asyncio.create_task(listener.hear())
-        await until(lambda: all(map(server.is_watched, KINDS)))
-        for path in KINDS:
+        await until(lambda: all(server.is_watched(kind.path) for kind in BUILT_IN))
+        for path in (kind.path for kind in BUILT_IN):
             server.bookmark(path)
         change = await first
         assert set(change.cluster.services) == {"shop/web"}
@@ -436,7 +448,7 @@ async def test_watches_tell_how_they_are(server):
     async with aclosing(source.changes()) as changes:
         await Listener(changes).hear()
         watches = {watch.resource: watch for watch in source.watches}
-        assert set(watches) >= {path.rpartition("/")[2] for path in KINDS}
+        assert set(watches) >= {kind.resource for kind in BUILT_IN}
         assert watches["servicecidrs"].age is None, "this server does not know them"
         assert watches["services"].age is not None
         assert set(watches["services"].restarts.values()) == {0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from windlass.cluster.kubernetes.writing import NOT_READY, MarkedNode, NodeMetadata, NodeSpec, event, node_patch
+from windlass.cluster.kubernetes.writing import NOT_READY, MarkedMetadata, MarkedNode, MarkedSpec, event, node_patch
 from windlass.cluster.objects import Reference
 
 OTHER = {"key": "example.com/mine", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
@@ -14,7 +14,7 @@ SERVICE = Reference("Service", "web", "shop", "u1")
 
 
 def node(*taints: dict[str, object], **annotations: str) -> MarkedNode:
-    return MarkedNode(NodeMetadata("7", annotations or None), NodeSpec(taints or None))
+    return MarkedNode(MarkedMetadata("7", annotations or None), MarkedSpec(taints or None))
 
 
 def test_what_is_so_already_is_not_written():

@@ -12,19 +12,21 @@ import pytest
 from api_objects import endpoint, service, slice_of
 
 from windlass.cluster import journals, lastgood
-from windlass.cluster.catalogues import Touched
+from windlass.cluster.changes import ChangeSet
+from windlass.cluster.clusters import Cluster
 from windlass.cluster.objects import (
-    Cluster,
+    EndpointSlice,
     Metadata,
     Node,
     NodeAddress,
     NodeSpec,
     NodeStatus,
     Problem,
+    Service,
     ServiceCIDR,
     ServiceCIDRSpec,
 )
-from windlass.cluster.sources import Change
+from windlass.cluster.sources import ClusterChange
 
 NODE = Node(
     Metadata("node-1", labels={"kubernetes.io/os": "windows"}),
@@ -34,15 +36,15 @@ NODE = Node(
 
 
 def test_what_was_saved_is_loaded(tmp_path):
-    lastgood.save(tmp_path / "state", Cluster("r1", {"node-1": NODE}))
-    assert lastgood.load(tmp_path / "state") == Cluster("r1", {"node-1": NODE})
+    lastgood.save(tmp_path / "state", Cluster("r1", nodes={"node-1": NODE}))
+    assert lastgood.load(tmp_path / "state") == Cluster("r1", nodes={"node-1": NODE})
 
 
 def test_all_kinds_are_saved(tmp_path):
     slices = slice_of(endpoint("172.16.1.5", ready=False, zones=["zone-a"]), endpoint("172.16.1.6"))
     cluster = Cluster(
         "r1",
-        {"node-1": NODE},
+        nodes={"node-1": NODE},
         services={"default/web": service(type="LoadBalancer", ingress=[{"ip": "192.0.2.1"}])},
         slices={slices.key: slices},
         service_cidrs={"kubernetes": ServiceCIDR(Metadata("kubernetes"), ServiceCIDRSpec(("10.96.0.0/16",)))},
@@ -58,16 +60,16 @@ def test_a_file_of_before_there_were_services_is_understood(tmp_path):
 
 def test_problems_are_not_remembered(tmp_path):
     """They are about files that may be mended by now."""
-    lastgood.save(tmp_path, Cluster("r1", {"node-1": NODE}, (Problem("a.yaml", "was broken"),)))
+    lastgood.save(tmp_path, Cluster("r1", nodes={"node-1": NODE}, problems=(Problem("a.yaml", "was broken"),)))
     loaded = lastgood.load(tmp_path)
     assert loaded is not None
     assert loaded.problems == ()
 
 
 def test_the_newest_counts_and_nothing_else_stays(tmp_path):
-    lastgood.save(tmp_path, Cluster("r1", {"node-1": NODE}))
-    lastgood.save(tmp_path, Cluster("r2", {}))
-    assert lastgood.load(tmp_path) == Cluster("r2", {})
+    lastgood.save(tmp_path, Cluster("r1", nodes={"node-1": NODE}))
+    lastgood.save(tmp_path, Cluster("r2"))
+    assert lastgood.load(tmp_path) == Cluster("r2")
     assert [file.name for file in tmp_path.iterdir()] == [lastgood.FILE]
 
 
@@ -77,7 +79,7 @@ def test_there_is_none(tmp_path):
 
 
 def test_a_torn_file_is_none(tmp_path):
-    lastgood.save(tmp_path, Cluster("r1", {"node-1": NODE}))
+    lastgood.save(tmp_path, Cluster("r1", nodes={"node-1": NODE}))
     whole = (tmp_path / lastgood.FILE).read_bytes()
     for length in (0, 1, len(whole) // 2, len(whole) - 1):
         (tmp_path / lastgood.FILE).write_bytes(whole[:length])
@@ -93,19 +95,19 @@ def test_a_file_of_something_else_is_none(tmp_path, content):
 
 
 def test_a_crash_while_saving_leaves_the_former_file(tmp_path):
-    lastgood.save(tmp_path, Cluster("r1", {"node-1": NODE}))
+    lastgood.save(tmp_path, Cluster("r1", nodes={"node-1": NODE}))
     (tmp_path / f".{lastgood.FILE}.new").write_bytes(b'{"revi')  # what such a crash leaves
     loaded = lastgood.load(tmp_path)
     assert loaded is not None
     assert loaded.revision == "r1"
-    lastgood.save(tmp_path, Cluster("r2", {}))
+    lastgood.save(tmp_path, Cluster("r2"))
     assert [file.name for file in tmp_path.iterdir()] == [lastgood.FILE]
 
 
 def test_the_file_is_the_json_of_the_cluster(tmp_path):
     """Written in batches, and read by whoever reads JSON."""
     services = {f"default/s{number}": service(f"s{number}") for number in range(3 * lastgood._BATCH + 1)}
-    cluster = Cluster("r1", {"node-1": NODE}, services=services)
+    cluster = Cluster("r1", nodes={"node-1": NODE}, services=services)
     lastgood.save(tmp_path, cluster)
     saved = msgspec.json.decode((tmp_path / lastgood.FILE).read_bytes())
     assert saved | {"problems": []} == msgspec.json.decode(msgspec.json.encode(cluster))
@@ -230,10 +232,10 @@ async def test_a_journal_that_cannot_be_written_to_is_told_and_the_whole_is_save
     await asyncio.wait([running])
 
 
-def _states(count: int) -> Iterator[Change]:
+def _states(count: int) -> Iterator[ClusterChange]:
     """Services and slices come, change and go; the first is whole."""
-    cluster = Cluster("r0", {"node-1": NODE}, services={"default/old": service("old")})
-    yield Change(cluster)
+    cluster = Cluster("r0", nodes={"node-1": NODE}, services={"default/old": service("old")})
+    yield ClusterChange(cluster)
     for number in range(1, count):
         name = f"s{number % 5}"
         slices = slice_of(endpoint(f"172.16.1.{number}"), name=name)
@@ -245,7 +247,7 @@ def _states(count: int) -> Iterator[Change]:
         cluster = replace(
             cluster, revision=f"r{number}", services=services, slices={**cluster.slices, slices.key: slices}
         )
-        yield Change(cluster, Touched(services={f"default/{name}"}, slices={slices.key}))
+        yield ClusterChange(cluster, ChangeSet.of({Service: {f"default/{name}"}, EndpointSlice: {slices.key}}))
 
 
 async def test_a_state_that_cannot_be_saved_is_told_and_the_next_is_tried(tmp_path, monkeypatch):

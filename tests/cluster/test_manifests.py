@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from windlass.cluster.catalogues import Touched
+from windlass.cluster.changes import EVERYTHING, NOTHING, ChangeSet
+from windlass.cluster.clusters import Cluster
 from windlass.cluster.manifests import Manifests, ManifestsMissing, revision_of
-from windlass.cluster.objects import Cluster
+from windlass.cluster.objects import EndpointSlice, Node, Service
 
 
 def node(name: str, cidr: str = "172.16.1.0/24") -> dict[str, object]:
@@ -377,21 +378,22 @@ async def test_a_change_of_a_single_file_is_seen(tmp_path):
     await changes.aclose()
 
 
-async def test_a_change_names_the_services_and_slices_that_it_touched(tmp_path):
-    async def touched_by(name: str, *documents: object) -> Touched | None:
+async def test_a_change_names_the_objects_that_changed(tmp_path):
+    async def changes_by(name: str, *documents: object) -> ChangeSet:
         write(tmp_path, "new.tmp", *documents)
         (tmp_path / "new.tmp").rename(tmp_path / name)
-        touched: Touched | None = Touched()
-        while touched == Touched():  # the other file, in which nothing is read
-            touched = (await anext(changes)).touched
-        return touched
+        found = NOTHING
+        while not found:  # the temporary file is not read
+            found = (await anext(changes)).changes
+        return found
 
     write(tmp_path, "node.yaml", node("node-1"))
     write(tmp_path, "a.yaml", service("a", clusterIPs=["10.96.0.1"]), service("b", clusterIPs=["10.96.0.2"]))
     changes = Manifests(tmp_path).changes()
-    assert (await anext(changes)).touched is None
+    assert (await anext(changes)).changes == EVERYTHING
     services = service("a", clusterIPs=["10.96.0.1"]), service("b", clusterIPs=["10.96.0.3"])
-    assert await touched_by("a.yaml", *services) == Touched(services={"shop/b"})
-    assert await touched_by("b.yaml", endpoint_slice("web", "172.16.1.5")) == Touched(slices={"shop/web"})
-    assert await touched_by("node.yaml", node("node-1", "172.16.9.0/24")) is None
+    assert await changes_by("a.yaml", *services) == ChangeSet.of({Service: {"shop/b"}})
+    slices = endpoint_slice("web", "172.16.1.5")
+    assert await changes_by("b.yaml", slices) == ChangeSet.of({EndpointSlice: {"shop/web"}})
+    assert await changes_by("node.yaml", node("node-1", "172.16.9.0/24")) == ChangeSet.of({Node: {"node-1"}})
     await changes.aclose()

@@ -8,7 +8,8 @@ import msgspec
 from api_objects import NODE, endpoint, service, slice_of
 
 from windlass.cluster.catalogues import Catalogue
-from windlass.cluster.objects import Cluster, Node, Pod
+from windlass.cluster.clusters import Cluster
+from windlass.cluster.objects import Node, Pod
 
 PORT = 6081
 TUNNELLED = replace(NODE, tunnel_port=PORT, node_ports=range(6000, 32768))

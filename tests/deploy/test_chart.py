@@ -13,7 +13,7 @@ import yaml
 from charts import API_SERVER, CHART, containers, needs_helm, refusal, rendered
 
 import windlass
-from windlass.cluster.kubernetes.resources import rules
+from windlass.cluster.kubernetes.roles import rules
 from windlass.host.linux.settings import SYSCTLS_VARIABLE
 from windlass.model.nodes import TrafficMode
 from windlass.nodes.config import NODE_NAME_VARIABLE, Config, DatapathType, parse

@@ -15,7 +15,7 @@ import pytest_asyncio
 from charts import ROOT, helm, needs_helm
 
 from control_planes import needs, running_control_plane
-from windlass.cluster.kubernetes.connections import Connection, Refused
+from windlass.cluster.kubernetes.connections import APIConnection, RequestRefused
 from windlass.cluster.kubernetes.writing import GATEWAY_ADDRESSES, NOT_READY, UPLINK_MAC, mark_node
 from windlass.host.linux import namespaces
 from windlass.lab.control import kubernetes_binaries
@@ -95,7 +95,7 @@ async def installed(control_plane) -> ControlPlane:
         while True:  # a new policy is in force a moment after it was made
             try:
                 await patch(stranger, "node-2", {"metadata": {"annotations": {UPLINK_MAC: secrets.token_hex(4)}}})
-            except Refused as error:
+            except RequestRefused as error:
                 if error.code == FORBIDDEN and "token was issued on" in str(error):
                     return control_plane
                 raise
@@ -115,18 +115,18 @@ def _pod(node: str) -> dict[str, object]:
 
 
 @asynccontextmanager
-async def agent_of(plane: ControlPlane, node: str | None) -> AsyncIterator[Connection]:
+async def agent_of(plane: ControlPlane, node: str | None) -> AsyncIterator[APIConnection]:
     """With a token as kubelet gets it for the Pod on that Node; None: one that somebody asked for, bound to no Pod."""
     bound = {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": f"agent-{node}"}} if node else {}
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": [], **bound}}
     async with plane.connection() as administrator:
         answer = await administrator.request("POST", f"{ACCOUNT}/token", body=msgspec.json.encode(body))
     access = msgspec.structs.replace(plane.access(AGENT), token=msgspec.json.decode(answer)["status"]["token"])
-    async with Connection(lambda: access, plane.socket_factory) as connection:
+    async with APIConnection(lambda: access, plane.socket_factory) as connection:
         yield connection
 
 
-async def patch(connection: Connection, node: str, change: dict[str, object]) -> None:
+async def patch(connection: APIConnection, node: str, change: dict[str, object]) -> None:
     body, kind = msgspec.json.encode(change), "application/merge-patch+json"
     await connection.request("PATCH", f"/api/v1/nodes/{node}", body=body, content_type=kind)
 
@@ -184,7 +184,7 @@ async def test_an_agent_marks_its_own_node(installed):
 async def test_an_agent_may_do_nothing_else_to_a_node(installed, node, bound_to, change, sentence):
     before = await read(installed, node)
     async with agent_of(installed, bound_to) as agent:
-        with pytest.raises(Refused, match=sentence) as refused:
+        with pytest.raises(RequestRefused, match=sentence) as refused:
             await patch(agent, node, change)
     assert refused.value.code == FORBIDDEN
     assert await read(installed, node) == before
@@ -209,6 +209,6 @@ async def test_others_change_nodes_as_before(installed):
 )
 async def test_an_agent_may_do_nothing_else_at_all(installed, method, path):
     async with agent_of(installed, "node-1") as agent:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             await agent.request(method, path, body=b"{}", content_type="application/merge-patch+json")
     assert refused.value.code == FORBIDDEN

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from windlass.cluster.clusters import Cluster
 from windlass.cluster.nodes import NotUsable
-from windlass.cluster.objects import Cluster, EndpointSlice, Node, Pod, Service, ServiceCIDR
+from windlass.cluster.objects import EndpointSlice, Node, Pod, Service, ServiceCIDR
 from windlass.cluster.sources import between
 from windlass.host.protocol import Uplink
 from windlass.model.families import Family

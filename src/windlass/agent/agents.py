@@ -39,10 +39,11 @@ from windlass.agent.status import Status
 from windlass.agent.switching import Switch
 from windlass.agent.tunnelling import Tunnelling
 from windlass.cluster import policies
+from windlass.cluster.clusters import Cluster
 from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.nodes import NotUsable, is_leaving
-from windlass.cluster.objects import Cluster, Node, Problem, Reference
-from windlass.cluster.sources import Source, Watch
+from windlass.cluster.objects import Node, Problem, Reference
+from windlass.cluster.sources import ClusterSource, WatchHealth
 from windlass.cni import server as cni_server
 from windlass.cni.addresses import HostLocal
 from windlass.cni.handler import Handler
@@ -71,7 +72,7 @@ _log = structlog.get_logger(__name__)
 _IN_THE_WAY = (HostError, SwitchRefusedError, SwitchUnreachableError, NotUsable)
 
 
-async def run(config: Config, logs: Logs, host: Host, source: Source, citizen: Citizen | None = None) -> None:
+async def run(config: Config, logs: Logs, host: Host, source: ClusterSource, citizen: Citizen | None = None) -> None:
     """Until cancelled. Nothing is undone then: the Node goes on forwarding with what it holds.
 
     A citizen where the source can be written to.
@@ -91,7 +92,7 @@ async def run(config: Config, logs: Logs, host: Host, source: Source, citizen: C
 
 
 class Agent:
-    def __init__(self, config: Config, host: Host, source: Source) -> None:
+    def __init__(self, config: Config, host: Host, source: ClusterSource) -> None:
         self.config = config
         self.status = Status()
         self._source = source
@@ -147,7 +148,7 @@ class Agent:
         return self._switch.is_connected
 
     @property
-    def watches(self) -> Sequence[Watch]:
+    def watches(self) -> Sequence[WatchHealth]:
         return self._source.watches
 
     @property
@@ -209,7 +210,7 @@ class Agent:
                 self._wake()
 
     def _report_policies(self) -> None:
-        found = self.cluster.policies if self.cluster else ()
+        found = policies.policies_of(self.cluster) if self.cluster else ()
         if found != self._policies:
             self._policies = found
             self.status.notice(policies.problems(found))
@@ -241,8 +242,8 @@ class Agent:
                         continue
                     self._serving.hear(change)
                     self.exposition.measurements.heard(change.triggered)
-                    _log.debug("change", revision=change.cluster.revision, touched=change.touched)
-                    if self._pass_needed or self._serving.may_have_changed_all or self.state is None:
+                    _log.debug("change", revision=change.cluster.revision, changes=str(change.changes))
+                    if self._pass_needed or self._serving.needs_node or self.state is None:
                         self._pass_needed = self._complete = False
                         await self._reconcile(change.cluster, database, ports, tasks)
                         self._complete = True

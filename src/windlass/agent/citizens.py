@@ -14,9 +14,10 @@ from typing import NamedTuple, NoReturn, Protocol
 from windlass.agent.areas import Area
 from windlass.agent.refusals import Refusals
 from windlass.agent.status import Status
+from windlass.cluster.clusters import Cluster
 from windlass.cluster.kubernetes.connections import (
-    Connection,
-    Refused,
+    APIConnection,
+    RequestRefused,
     SocketFactory,
     Unreachable,
     watched_socket,
@@ -25,7 +26,7 @@ from windlass.cluster.kubernetes.credentials import NoAccess, Reader
 from windlass.cluster.kubernetes.decoding import Garbled
 from windlass.cluster.kubernetes.pauses import pause_after
 from windlass.cluster.kubernetes.writing import GATEWAY_ADDRESSES, UPLINK_MAC, mark_node, tell
-from windlass.cluster.objects import Cluster, Problem
+from windlass.cluster.objects import Problem
 from windlass.model.nodes import LocalNode, NodeState
 
 GRACE = 10.0  # seconds without a network before the Node is tainted: a restart of the agent takes less
@@ -33,7 +34,7 @@ LOOK_AGAIN = 300.0  # seconds; then somebody else may have changed what we wrote
 EVENTS_PER_SECOND = 20.0  # of all agents together: they refuse the same objects at the same moment
 
 _INVALID = 422
-_FAILURES = (Refused, Unreachable, NoAccess, Garbled)
+_FAILURES = (RequestRefused, Unreachable, NoAccess, Garbled)
 
 
 class Subject(Protocol):
@@ -65,11 +66,11 @@ class Citizen:
 
     async def live(self, subject: Subject) -> None:
         """Until cancelled."""
-        async with Connection(self._access, self._socket_factory) as connection, asyncio.TaskGroup() as tasks:
+        async with APIConnection(self._access, self._socket_factory) as connection, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._mark_node(connection, subject), name="annotations and taint")
             tasks.create_task(self._tell_refusals(connection, subject), name="Events")
 
-    async def _mark_node(self, connection: Connection, subject: Subject) -> NoReturn:
+    async def _mark_node(self, connection: APIConnection, subject: Subject) -> NoReturn:
         status, failures = subject.status, 0
         while True:
             wanted = self._wanted(subject)
@@ -100,7 +101,7 @@ class Citizen:
             return Marks(uid, annotations_of(state.node), is_ready=True)
         return Marks(uid, {}, is_ready=False) if status.unready_seconds >= GRACE else None
 
-    async def _tell_refusals(self, connection: Connection, subject: Subject) -> NoReturn:
+    async def _tell_refusals(self, connection: APIConnection, subject: Subject) -> NoReturn:
         status, failures = subject.status, 0
         refusals = Refusals(self._node_name)
         heard: tuple[Problem, ...] | None = None
@@ -121,7 +122,7 @@ class Citizen:
             except _FAILURES as error:
                 failures += 1
                 self._fails(subject, "Events cannot be written", error)
-                if isinstance(error, Refused) and error.code == _INVALID:  # it will never be another
+                if isinstance(error, RequestRefused) and error.code == _INVALID:  # it will never be another
                     refusals.told(problem, time.monotonic())
                 await asyncio.sleep(_pause(error, failures))
             else:
@@ -155,5 +156,5 @@ def _turn(cluster: Cluster | None) -> float:
 
 
 def _pause(error: Exception, failures: int) -> float:
-    asked = error.retry_after if isinstance(error, Refused) else 0.0
+    asked = error.retry_after if isinstance(error, RequestRefused) else 0.0
     return max(asked, pause_after(failures))

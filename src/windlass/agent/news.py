@@ -9,9 +9,10 @@ from pathlib import Path
 
 from windlass.agent.areas import Area
 from windlass.cluster import lastgood
-from windlass.cluster.catalogues import Touched
-from windlass.cluster.objects import Cluster, Problem
-from windlass.cluster.sources import Change, Source, SourceAway, both
+from windlass.cluster.changes import Ledger
+from windlass.cluster.clusters import Cluster
+from windlass.cluster.objects import Problem
+from windlass.cluster.sources import ClusterChange, ClusterSource, SourceAway
 
 RETRY = 1.0  # seconds between attempts to reach a source that is away
 
@@ -20,30 +21,29 @@ Report = Callable[[Area, Iterable[str | Problem]], object]
 
 
 class News:
-    def __init__(self, source: Source, directory: Path, report: Report) -> None:
+    def __init__(self, source: ClusterSource, directory: Path, report: Report) -> None:
         self.cluster: Cluster | None = None  # the newest
         self.saver = lastgood.Saver(directory, lambda problems: report(Area.LAST_KNOWN_GOOD, problems))
-        self._touched: Touched | None = None  # by all that has come since it was last taken up; None: anything
+        self._untaken = Ledger()
+        self._unsaved = Ledger()
         self._triggered: list[float] = []  # the trigger times of what has come since it was last taken up
-        self._unsaved: Touched | None = None  # by all that was taken up since it was last kept
         self._source = source
         self._directory = directory
         self._report = report
         self._reported: tuple[Problem, ...] | None = None
 
-    def take_up(self) -> Change | None:
+    def take_up(self) -> ClusterChange | None:
         """All that is new since the last time, as one change; None as long as nothing is known of the cluster."""
         if self.cluster is None:
             return None
-        touched, self._touched = self._touched, Touched()
-        self._unsaved = both(self._unsaved, touched)
+        changes = self._untaken.take()
+        self._unsaved.add(changes)
         triggered, self._triggered = tuple(self._triggered), []
-        return Change(self.cluster, touched, triggered)
+        return ClusterChange(self.cluster, changes, triggered)
 
     def keep(self, cluster: Cluster) -> None:
         """What was last taken up is good."""
-        self.saver.keep(cluster, self._unsaved)
-        self._unsaved = Touched()
+        self.saver.keep(cluster, self._unsaved.take())
 
     async def last_good(self) -> Cluster | None:
         """What was saved, by an earlier agent as long as this one has not begun."""
@@ -64,18 +64,18 @@ class News:
                 yield self._make_do(str(error))
             await asyncio.sleep(RETRY)
 
-    def _gather(self, change: Change) -> None:
+    def _gather(self, change: ClusterChange) -> None:
         if change.cluster.problems != self._reported:
             self._report(Area.CLUSTER_SOURCE, change.cluster.problems)
             self._reported = change.cluster.problems
         self.cluster = change.cluster
-        self._touched = both(self._touched, change.touched)
+        self._untaken.add(change.changes)
         self._triggered += change.triggered
 
     def _make_do(self, trouble: str) -> str:
         saved = lastgood.load(self._directory) if self.cluster is None else None
         if saved is not None:
-            self._gather(Change(saved))
+            self._gather(ClusterChange(saved))
         told = "the last known good state is used" if self.cluster else "waiting for it"
         self._report(Area.CLUSTER_SOURCE, [f"{trouble}; {told}"])
         self._reported = None

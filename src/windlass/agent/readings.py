@@ -13,9 +13,9 @@ from windlass.agent.answers import Rejects
 from windlass.agent.areas import Area
 from windlass.agent.metrics import Metric
 from windlass.agent.status import Status
-from windlass.cluster.objects import Cluster
-from windlass.cluster.policies import POLICY_KINDS
-from windlass.cluster.sources import Watch
+from windlass.cluster.clusters import Cluster
+from windlass.cluster.policies import POLICY_KINDS, policies_of
+from windlass.cluster.sources import WatchHealth
 from windlass.model.nodes import NodeState
 from windlass.switch.programs import Counters
 
@@ -40,7 +40,7 @@ class Subject(Protocol):
     @property
     def rejects(self) -> Rejects: ...
     @property
-    def watches(self) -> Sequence[Watch]: ...
+    def watches(self) -> Sequence[WatchHealth]: ...
     @property
     def flow_count(self) -> int: ...
     @property
@@ -59,7 +59,7 @@ def readings(subject: Subject) -> Iterator[Reading]:
     problems = subject.problems
     for area in Area:
         yield Reading(metrics.PROBLEMS, len(problems.get(area, ())), (area,))
-    policies = Counter(policy.kind for policy in subject.cluster.policies) if subject.cluster else Counter[str]()
+    policies = Counter(policy.kind for policy in policies_of(subject.cluster)) if subject.cluster else Counter[str]()
     for kind in POLICY_KINDS:
         yield Reading(metrics.POLICIES, policies[kind.name], (kind.name,))
     yield from _watches(subject.watches)
@@ -70,7 +70,7 @@ def build_info(openvswitch: str) -> Reading:
     return Reading(metrics.BUILD_INFO, 1, (windlass.__version__, platform.python_version(), openvswitch))
 
 
-def _watches(watches: Sequence[Watch]) -> Iterator[Reading]:
+def _watches(watches: Sequence[WatchHealth]) -> Iterator[Reading]:
     for watch in watches:
         if watch.age is not None:
             yield Reading(metrics.WATCH_AGE, watch.age, (watch.resource,))

@@ -11,10 +11,13 @@ from collections.abc import Collection, Generator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from windlass.cluster.catalogues import Catalogue, Touched, service_of
+from windlass.cluster.catalogues import Catalogue, service_of
+from windlass.cluster.changes import Ledger
+from windlass.cluster.clusters import Cluster
 from windlass.cluster.endpoints import ServingNode
-from windlass.cluster.objects import Cluster, Problem
-from windlass.cluster.sources import Change, both
+from windlass.cluster.kinds import Concern
+from windlass.cluster.objects import Problem
+from windlass.cluster.sources import ClusterChange, concerns
 from windlass.host.plans import HostChange, HostNames, HostPlan, Item
 from windlass.host.services import ItemClaims, plan_service, plan_services
 from windlass.model.families import IPNetwork
@@ -44,7 +47,7 @@ class Serving:
         self._numbers = GroupNumbers(directory)
         self._served = NodeServices(self._numbers)
         self._cluster = Cluster()
-        self._touched: Touched | None = None  # by what was heard and not followed yet; None: anything
+        self._unserved = Ledger()
         self._node: ServingNode | None = None
         self._place: Place | None = None
         self._claims = ItemClaims()  # what the Services ask of the host
@@ -69,13 +72,13 @@ class Serving:
         return self._numbers.problem
 
     @property
-    def may_have_changed_all(self) -> bool:
-        """Then it takes a Node to follow."""
-        return self._touched is None
+    def needs_node(self) -> bool:
+        """Whether `following` needs the Node as it is now: objects on which it depends may have changed."""
+        return concerns(self._unserved.owed, Concern.NODE)
 
-    def hear(self, change: Change) -> None:
+    def hear(self, change: ClusterChange) -> None:
         self._cluster = change.cluster
-        self._touched = both(self._touched, change.touched)
+        self._unserved.add(change.changes)
 
     def remember(self, saved: Cluster) -> None:
         """What an earlier agent on this Node followed last: what is different now was never told to the switch."""
@@ -89,12 +92,12 @@ class Serving:
         first, self._node = self._node is None, node or self._node
         if self._node is None:
             return set()
-        touched, self._touched = self._touched, Touched()
+        changes = self._unserved.take()
         saved, self._saved = self._saved, None
         if first and saved is not None:
             self._outdated.update((yield from _with_udp(saved, self._node)))
         knows_before = not first or saved is not None
-        before = yield from self._served.following(self._cluster, self._node, touched)
+        before = yield from self._served.following(self._cluster, self._node, changes)
         for key, service in before.items() if knows_before else ():
             if has_udp(service) or has_udp(self.services.get(key)):
                 self._outdated.setdefault(key, service)

@@ -26,9 +26,10 @@ from windlass.agent.serving import Serving, unhurried
 from windlass.agent.switching import Switch
 from windlass.bench import bare_changes, metronomes
 from windlass.bench import service_states as states
-from windlass.cluster.catalogues import Touched
-from windlass.cluster.objects import Cluster, EndpointSlice
-from windlass.cluster.sources import Change, Watch
+from windlass.cluster.changes import ChangeSet
+from windlass.cluster.clusters import Cluster
+from windlass.cluster.objects import EndpointSlice
+from windlass.cluster.sources import ClusterChange, WatchHealth
 from windlass.host.linux import namespaces
 from windlass.host.linux.hosts import LinuxHost
 from windlass.lab.sandbox.labs import LabError
@@ -103,7 +104,7 @@ async def _cold_sync(socket: Path, services: int, endpoints: int) -> ColdSync:
     gc.collect()
     async with asyncio.TaskGroup() as tasks:
         began = time.perf_counter()
-        serving.hear(Change(cluster))
+        serving.hear(ClusterChange(cluster))
         await unhurried(serving.following(states.SERVING_NODE))
         served = time.perf_counter()
         state = NodeState(states.LOCAL_NODE, services=serving.services)
@@ -134,15 +135,15 @@ def _parts(state: NodeState) -> tuple[float, float]:
 class _Events:
     """A source of the cluster's state that is told by hand."""
 
-    watches: tuple[Watch, ...] = ()
+    watches: tuple[WatchHealth, ...] = ()
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._slices = Patched(cluster.slices)
-        self._changes: asyncio.Queue[Change] = asyncio.Queue()
+        self._changes: asyncio.Queue[ClusterChange] = asyncio.Queue()
 
-    async def changes(self) -> AsyncGenerator[Change, None]:
-        yield Change(self.cluster)
+    async def changes(self) -> AsyncGenerator[ClusterChange, None]:
+        yield ClusterChange(self.cluster)
         while True:
             yield await self._changes.get()
 
@@ -151,7 +152,7 @@ class _Events:
         number = int(self.cluster.revision) + 1
         self._slices = self._slices.patched({changed.key: changed})
         self.cluster = replace(self.cluster, revision=str(number), slices=self._slices)
-        self._changes.put_nowait(Change(self.cluster, Touched(slices={changed.key})))
+        self._changes.put_nowait(ClusterChange(self.cluster, ChangeSet.of({EndpointSlice: {changed.key}})))
         return number
 
 

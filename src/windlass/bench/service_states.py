@@ -9,8 +9,9 @@ from typing import TypeVar
 import msgspec
 
 from windlass.cluster.catalogues import SERVICE_LABEL
+from windlass.cluster.clusters import Cluster
 from windlass.cluster.endpoints import ServingNode
-from windlass.cluster.objects import Cluster, EndpointSlice, Node, Service, ServiceCIDR
+from windlass.cluster.objects import EndpointSlice, Node, Service, ServiceCIDR
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode, OperatingSystem, TrafficMode, TunnelType
 

@@ -20,7 +20,7 @@ from windlass.bench import bridges, service_runs
 from windlass.bench import service_states as states
 from windlass.bench.reports import Figure, Report, figure, this_machine
 from windlass.bench.service_runs import Changes, ColdSync, Course
-from windlass.cluster.sources import Change
+from windlass.cluster.sources import ClusterChange
 from windlass.lab.network import ovs
 from windlass.lab.network.underlays import Underlay
 from windlass.lab.sandbox import labs
@@ -99,7 +99,7 @@ async def _cold_sync(say: Callable[[str], None]) -> list[Figure]:
 
 def _program(services: int) -> Program:
     serving = Serving()
-    serving.hear(Change(states.cluster(services, ENDPOINTS)))
+    serving.hear(ClusterChange(states.cluster(services, ENDPOINTS)))
     for _ in serving.following(states.SERVING_NODE):
         pass
     return program(NodeState(states.LOCAL_NODE, services=serving.services))

@@ -20,10 +20,11 @@ from windlass.bench import service_states as states
 from windlass.bench import watch_clusters
 from windlass.bench.reports import Figure, Report, figure, this_machine
 from windlass.bench.watch_clusters import PATIENCE, Agent, Server
+from windlass.cluster.clusters import Cluster
+from windlass.cluster.kinds import kinds_of
 from windlass.cluster.kubernetes import decoding
-from windlass.cluster.kubernetes.holdings import Holding
-from windlass.cluster.kubernetes.resources import resources
-from windlass.cluster.objects import Cluster, EndpointSlice
+from windlass.cluster.kubernetes.stores import ObjectStore
+from windlass.cluster.objects import EndpointSlice
 from windlass.lab.sandbox import labs
 from windlass.lab.sandbox.labs import LabError
 
@@ -33,6 +34,7 @@ COUNT = 500  # writes at each size
 PAUSE = 0.02  # seconds between them
 SETTLING = 3.0  # seconds in which the agent saves what it knows, and looks through it once more
 
+_SLICES = kinds_of(Cluster)["slices"]
 SERVICES = "/api/v1/namespaces/default/services"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 _OWN = 1  # the cluster's own Service, default/kubernetes
@@ -113,9 +115,9 @@ async def _measure(server: Server, agent: Agent, size: int, writes: range) -> li
 
 def _digest(one: EndpointSlice) -> int:
     """Its part in the name of the cluster's state: what is changed by a write can be told before."""
-    holding = Holding(EndpointSlice)
-    holding.put(Raw(msgspec.json.encode(one)))
-    return holding.digest
+    store = ObjectStore(_SLICES)
+    store.put(Raw(msgspec.json.encode(one)))
+    return store.digest
 
 
 def _new_address(changed: EndpointSlice) -> bytes:
@@ -156,11 +158,10 @@ class _Arrivals:
 @asynccontextmanager
 async def _watching(server: Server) -> AsyncIterator[_Arrivals]:
     """A client of the same objects that an agent asks for, from now on."""
-    resource = next(one for one in resources(states.NODE) if one.kind is EndpointSlice)
-    listed = await server.connection.request("GET", resource.path, {"limit": "1"})
+    listed = await server.connection.request("GET", _SLICES.path, {"limit": "1"})
     parameters = {"watch": "true", "resourceVersion": decoding.page(listed).metadata.resource_version}
     arrivals = _Arrivals()
-    async with server.connection.stream(resource.path, {**resource.selectors, **parameters}) as chunks:
+    async with server.connection.stream(_SLICES.path, {**_SLICES.selectors(states.NODE), **parameters}) as chunks:
         following = asyncio.create_task(arrivals.follow(chunks))
         try:
             yield arrivals

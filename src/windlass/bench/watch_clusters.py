@@ -18,9 +18,9 @@ import msgspec
 import yaml
 
 from windlass.bench import service_states as states
-from windlass.cluster.kubernetes.connections import Connection, Refused, Unreachable
+from windlass.cluster.clusters import Cluster
+from windlass.cluster.kubernetes.connections import APIConnection, RequestRefused, Unreachable
 from windlass.cluster.kubernetes.servers import APIServer
-from windlass.cluster.objects import Cluster
 from windlass.cluster.sources import SourceAway
 from windlass.lab.control.api_servers import ADDRESSES
 from windlass.lab.control.control_planes import ADMINISTRATOR, ControlPlane
@@ -76,14 +76,14 @@ class Agent:
 class Server:
     """The API server, as somebody who may do everything."""
 
-    def __init__(self, plane: ControlPlane, connection: Connection) -> None:
+    def __init__(self, plane: ControlPlane, connection: APIConnection) -> None:
         self.connection = connection
         self._plane = plane
 
     async def write(self, method: str, path: str, document: object, content_type: str = "application/json") -> None:
         try:
             await self.connection.request(method, path, body=msgspec.json.encode(document), content_type=content_type)
-        except (Refused, Unreachable) as error:
+        except (RequestRefused, Unreachable) as error:
             raise LabError(f"{method} {path}: {error}") from None
 
     async def cluster(self) -> Cluster:
@@ -110,7 +110,7 @@ async def standing(lab: Lab) -> AsyncIterator[tuple[Server, Agent]]:
         await plane.start()
         await switch.start()
         access = plane.access(ADMINISTRATOR)  # read once: there will be many requests
-        async with Connection(lambda: access, plane.socket_factory) as connection:
+        async with APIConnection(lambda: access, plane.socket_factory) as connection:
             server = Server(plane, connection)
             await _make_node(server)
             async with _agent(lab, plane, node_namespace, switch) as agent:

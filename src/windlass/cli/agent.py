@@ -16,7 +16,7 @@ from windlass.agent.logs import Logs
 from windlass.cluster.kubernetes.credentials import reader
 from windlass.cluster.kubernetes.servers import APIServer
 from windlass.cluster.manifests import Manifests
-from windlass.cluster.sources import Source
+from windlass.cluster.sources import ClusterSource
 from windlass.host.linux.hosts import LinuxHost
 from windlass.nodes.config import Config, ConfigError, load
 
@@ -59,7 +59,7 @@ async def _until_told(config: Config, logs: Logs) -> None:
     await host.close()
 
 
-def _source(config: Config) -> tuple[Source, Citizen | None]:
+def _source(config: Config) -> tuple[ClusterSource, Citizen | None]:
     if config.manifests:
         return Manifests(Path(config.manifests)), None
     access = reader(config.kubeconfig, config.api_server)

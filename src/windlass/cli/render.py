@@ -12,8 +12,9 @@ import msgspec
 from msgspec import structs
 
 from windlass.cluster import objects, policies
+from windlass.cluster.clusters import Cluster, decode
 from windlass.cluster.nodes import OS_LABEL, NotUsable
-from windlass.cluster.objects import Cluster, EndpointSlice, Node, ServiceCIDR, decode
+from windlass.cluster.objects import EndpointSlice, Node, ServiceCIDR
 from windlass.cluster.policies import policy_in
 from windlass.cni.attachments import pod_mac
 from windlass.host.protocol import Uplink

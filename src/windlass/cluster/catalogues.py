@@ -7,26 +7,18 @@ that lead to one of its Pods are served as a Service with that one endpoint: see
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from collections.abc import Set as AbstractSet
-from typing import NamedTuple
 
 from windlass.cluster import host_ports, objects, tunnel_ports
+from windlass.cluster.changes import EVERYTHING, ChangeSet
 from windlass.cluster.claims import Claims
+from windlass.cluster.clusters import Cluster
 from windlass.cluster.endpoints import ServingNode
-from windlass.cluster.objects import Cluster, EndpointSlice, Pod, Problem
+from windlass.cluster.objects import EndpointSlice, Pod, Problem
 from windlass.cluster.services import serve
 from windlass.model.services import Service
 
 SERVICE_LABEL = "kubernetes.io/service-name"
 _STEP = 20  # Services to judge before somebody else may have a turn: about a millisecond
-
-
-class Touched(NamedTuple):
-    """The keys of all objects that may have changed, from a source that knows them."""
-
-    services: AbstractSet[str] = frozenset()
-    slices: AbstractSet[str] = frozenset()
-    pods: AbstractSet[str] = frozenset()
 
 
 class Catalogue:
@@ -50,12 +42,12 @@ class Catalogue:
             self._listed = tuple(problem for key in sorted(self._problems) for problem in self._problems[key])
         return self._listed
 
-    def follow(self, cluster: Cluster, node: ServingNode, touched: Touched | None = None) -> set[str]:
-        """The keys of all Services that are served otherwise than before, or no longer.
+    def follow(self, cluster: Cluster, node: ServingNode, changes: ChangeSet = EVERYTHING) -> set[str]:
+        """The keys of all Services that are now served in another way, or no longer.
 
-        Without `touched` all objects are compared with those of before: by identity, but it grows with the cluster.
+        With EVERYTHING all objects are compared by identity, which takes time in proportion to the cluster.
         """
-        steps = self.following(cluster, node, touched)
+        steps = self.following(cluster, node, changes)
         while True:
             try:
                 next(steps)
@@ -63,12 +55,12 @@ class Catalogue:
                 return set(end.value)
 
     def following(
-        self, cluster: Cluster, node: ServingNode, touched: Touched | None = None
+        self, cluster: Cluster, node: ServingNode, changes: ChangeSet = EVERYTHING
     ) -> Generator[None, None, set[str]]:
-        """The same in steps, for who has other things to do in between. It must be taken to its end."""
-        changed = touched.services if touched else differences(self._cluster.services, cluster.services)
-        changed = changed | self._slices.follow(cluster.slices, touched.slices if touched else None)
-        pods = touched.pods if touched else differences(self._cluster.pods, cluster.pods)
+        """The same in steps, so that the caller can do other work in between. It must run to its end."""
+        changed = changes.keys_between(objects.Service, self._cluster.services, cluster.services)
+        changed = changed | self._slices.follow(cluster.slices, changes)
+        pods = changes.keys_between(Pod, self._cluster.pods, cluster.pods)
         if cluster.nodes is not self._cluster.nodes:
             addresses = tunnel_ports.addresses_of(cluster.nodes)
             if addresses != self._node_addresses:
@@ -148,11 +140,11 @@ class SlicesByService:
     def of(self, service: str) -> tuple[EndpointSlice, ...]:
         return self._by_service.get(service, ())
 
-    def follow(self, slices: Mapping[str, EndpointSlice], keys: AbstractSet[str] | None = None) -> set[str]:
-        """The keys of the Services whose slices are others now; `keys`: only these slices may have changed."""
+    def follow(self, slices: Mapping[str, EndpointSlice], changes: ChangeSet = EVERYTHING) -> set[str]:
+        """The keys of the Services of which a slice has changed."""
         gone: dict[str, set[int]] = {}
         come: dict[str, list[EndpointSlice]] = {}
-        for key in differences(self._slices, slices) if keys is None else keys:
+        for key in changes.keys_between(EndpointSlice, self._slices, slices):
             old, new = self._slices.get(key), slices.get(key)
             if old and (service := service_of(old)):
                 gone.setdefault(service, set()).add(id(old))
@@ -166,16 +158,6 @@ class SlicesByService:
                 self._by_service[service] = tuple(now)
         self._slices = slices
         return changed
-
-
-def differences(old: Mapping[str, object], new: Mapping[str, object]) -> set[str]:
-    """The keys under which there is another object now. A source that keeps what did not change makes this cheap."""
-    if old is new:
-        return set()
-    if [*old] == [*new]:  # the same keys in the same order, most of the time: no need to look each of them up
-        pairs = zip(new.items(), old.values(), strict=True)
-        return {key for (key, value), before in pairs if value is not before}
-    return {key for key, value in new.items() if old.get(key) is not value} | (old.keys() - new.keys())
 
 
 def service_of(one: EndpointSlice) -> str | None:

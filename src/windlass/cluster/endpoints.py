@@ -12,13 +12,12 @@ from operator import itemgetter
 from msgspec import Struct
 
 from windlass.cluster.addresses import complaint, read_addresses
-from windlass.cluster.objects import EndpointConditions, EndpointHints, EndpointSlice, Node, Problem
+from windlass.cluster.objects import HEADLESS_LABEL, EndpointConditions, EndpointHints, EndpointSlice, Node, Problem
 from windlass.model.families import Family, IPAddress, IPNetwork
 from windlass.model.nodes import OperatingSystem
 from windlass.model.services import Endpoint, Protocol
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
-HEADLESS_LABEL = "service.kubernetes.io/headless"
 ANY_PORT = range(1, 65536)
 NODE_PORTS = range(30000, 32768)  # as the API server's --service-node-port-range
 FAMILIES: Mapping[str, Family] = {str(family): family for family in Family}

@@ -1,7 +1,7 @@
-"""What has changed since the last known good state was saved whole, a line for each change: a small one costs little.
+"""The journal of the last known good state: one line for each change since the whole state was saved.
 
-Each line says from which state it leads to which, so that lines find their place behind any whole state. They are not
-forced to the disk: they outlive the agent, however it ends. A machine without power loses its switch's flows as well.
+Each line names the revision before and after it, so that lines can be matched to any whole state. The file is not
+fsynced: it survives a crash of the agent. A machine that loses power loses the flows of its switch as well.
 """
 
 from __future__ import annotations
@@ -9,57 +9,45 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple
 
 import msgspec
+from msgspec import Raw
 
 from windlass import files
-from windlass.cluster.catalogues import Touched
-from windlass.cluster.objects import Cluster, EndpointSlice, Pod, Service
+from windlass.cluster.changes import ChangeSet
+from windlass.cluster.clusters import Cluster, objects_of, with_objects
+from windlass.cluster.kinds import kinds_of
+from windlass.cluster.objects import APIObject
 
 FILE = "last-known-good.changes"
 
-T = TypeVar("T")
 
-
-class Line(msgspec.Struct, omit_defaults=True):
-    """The objects that are other than before, by their keys; None: it is gone."""
-
-    before: str
-    revision: str
-    services: dict[str, Service | None] = {}
-    slices: dict[str, EndpointSlice | None] = {}
-    pods: dict[str, Pod | None] = {}
-
-
-_decoder = msgspec.json.Decoder(Line)
-
-
-def line(before: str, after: Cluster, touched: Touched) -> bytes:
-    """`before` is the revision of the state from which it leads."""
-    services, slices, pods = (
-        _now(after.services, touched.services),
-        _now(after.slices, touched.slices),
-        _now(after.pods, touched.pods),
-    )
-    return msgspec.json.encode(Line(before, after.revision, services, slices, pods)) + b"\n"
+def line(before: str, after: Cluster, changes: ChangeSet) -> bytes:
+    """The change from the revision `before`: the changed objects of each kind by key, null for a deleted one."""
+    content: dict[str, object] = {"before": before, "revision": after.revision}
+    for member, kind in kinds_of(type(after)).items():
+        if keys := changes.keys(kind.struct):
+            objects = objects_of(after, member)
+            content[member] = {key: objects.get(key) for key in keys}
+    return msgspec.json.encode(content) + b"\n"
 
 
 def replayed(whole: Cluster, lines: Iterable[bytes]) -> Cluster:
-    """The whole state after all changes that follow it. A line that was torn ends them."""
-    services, slices, pods = dict(whole.services), dict(whole.slices), dict(whole.pods)
+    """The state after all changes that follow `whole`. A torn line is the last one."""
     revision = whole.revision
-    for change in _read(lines):
+    members: dict[str, dict[str, APIObject]] = {}
+    for change in _read(lines, type(whole)):
         if change.before != revision:
-            continue  # it is older than the whole
+            continue  # older than the whole
         revision = change.revision
-        _apply(change.services, services)
-        _apply(change.slices, slices)
-        _apply(change.pods, pods)
-    return replace(whole, revision=revision, services=services, slices=slices, pods=pods)
+        for member, objects in change.objects.items():
+            if member not in members:
+                members[member] = dict(objects_of(whole, member))
+            _apply(objects, members[member])
+    return with_objects(replace(whole, revision=revision), members)
 
 
 def lines_in(directory: Path) -> list[bytes]:
@@ -70,14 +58,14 @@ def lines_in(directory: Path) -> list[bytes]:
 
 
 class Journal:
-    """The file, written to as changes come."""
+    """The file, to which lines are appended as changes come."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._file = -1  # none, until there is a whole state before it
+        self._file = -1  # closed until a whole state has been saved
 
     def begin(self, lines: Iterable[bytes]) -> None:
-        """With these lines alone: those that follow the whole state that was just saved."""
+        """Replace the file by these lines: those that follow the whole state that was just saved."""
         self.close()
         files.write(self._directory / FILE, lines, durable=False)
         self._file = os.open(self._directory / FILE, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -92,19 +80,32 @@ class Journal:
             self._file = -1
 
 
-def _now(objects: Mapping[str, T], touched: AbstractSet[str]) -> dict[str, T | None]:
-    return {key: objects.get(key) for key in touched}
+class _Line(NamedTuple):
+    before: str
+    revision: str
+    objects: Mapping[str, Mapping[str, APIObject | None]]
 
 
-def _read(lines: Iterable[bytes]) -> Iterator[Line]:
+def _read(lines: Iterable[bytes], cluster: type[Cluster]) -> Iterator[_Line]:
     for text in lines:
         try:
-            yield _decoder.decode(text)
-        except msgspec.MsgspecError:
+            yield _decoded(text, cluster)
+        except (msgspec.MsgspecError, KeyError):
             return
 
 
-def _apply(changes: Mapping[str, T | None], objects: dict[str, T]) -> None:
+def _decoded(text: bytes, cluster: type[Cluster]) -> _Line:
+    decode = msgspec.json.decode
+    content = decode(text, type=dict[str, Raw])
+    objects: dict[str, dict[str, APIObject | None]] = {}
+    for member, kind in kinds_of(cluster).items():
+        if member in content:
+            changed = decode(content[member], type=dict[str, Raw])
+            objects[member] = {key: decode(one, type=kind.struct | None) for key, one in changed.items()}
+    return _Line(decode(content["before"], type=str), decode(content["revision"], type=str), objects)
+
+
+def _apply(changes: Mapping[str, APIObject | None], objects: dict[str, APIObject]) -> None:
     for key, changed in changes.items():
         if changed is None:
             objects.pop(key, None)

@@ -16,9 +16,9 @@ from typing import NoReturn
 import msgspec
 
 from windlass import files
-from windlass.cluster.catalogues import Touched
+from windlass.cluster.changes import EVERYTHING, ChangeSet
+from windlass.cluster.clusters import Cluster
 from windlass.cluster.journals import Journal, line, lines_in, replayed
-from windlass.cluster.objects import Cluster
 
 FILE = "last-known-good.json"
 LEAST_PAUSE = 0.5  # seconds between two savings of the whole
@@ -34,10 +34,10 @@ def save(directory: Path, cluster: Cluster, breath: float = 0.0) -> None:
     files.write(directory / FILE, _with_pauses(_batches(cluster), breath))
 
 
-def load(directory: Path) -> Cluster | None:
-    """None where there is none, or where it cannot be read: it is a help, never a condition."""
+def load(directory: Path, cluster: type[Cluster] = Cluster) -> Cluster | None:
+    """None if there is none or it cannot be read: the agent can start without it."""
     try:
-        saved = msgspec.json.decode((directory / FILE).read_bytes(), type=Cluster)
+        saved = msgspec.json.decode((directory / FILE).read_bytes(), type=cluster)
     except (OSError, msgspec.MsgspecError):
         return None
     return replayed(saved, lines_in(directory)) if saved.revision else None  # else it is a file of something else
@@ -58,9 +58,10 @@ class Saver:
         self._longest = LONGEST_JOURNAL
         self._fresh = asyncio.Event()
 
-    def keep(self, cluster: Cluster, touched: Touched | None = None) -> None:
-        """`touched`: nothing else has changed since the last one that was kept; None: anything may have."""
-        if touched is None or not self._revision or not self._noted(line(self._revision, cluster, touched)):
+    def keep(self, cluster: Cluster, changes: ChangeSet = EVERYTHING) -> None:
+        """`changes`: since the last state that was kept."""
+        can_note = self._revision and not changes.is_everything
+        if not can_note or not self._noted(line(self._revision, cluster, changes)):
             self._whole = cluster
             self._following, self._length = [], 0
             self._fresh.set()

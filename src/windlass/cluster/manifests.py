@@ -11,40 +11,27 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 import watchfiles
 import yaml
 
-from windlass.cluster.objects import (
-    Cluster,
-    EndpointSlice,
-    Malformed,
-    Node,
-    Object,
-    Problem,
-    Reference,
-    Service,
-    ServiceCIDR,
-    decode,
-)
-from windlass.cluster.policies import policy_in
-from windlass.cluster.sources import Change, SourceAway, Watch, between
+from windlass.cluster.changes import EVERYTHING
+from windlass.cluster.clusters import Cluster, decode, with_objects
+from windlass.cluster.kinds import kinds_of
+from windlass.cluster.objects import APIObject, Malformed, Problem
+from windlass.cluster.sources import ClusterChange, SourceAway, WatchHealth, changes_between
 
 SUFFIXES = (".yaml", ".yml", ".json")
-NAMESPACED = {"Service", "EndpointSlice"}
 
 Name = tuple[str, str]  # kind and key: ("Service", "default/web")
-Kind = TypeVar("Kind", Node, Service, EndpointSlice, ServiceCIDR)
 
 
 @dataclass(frozen=True, slots=True)
 class File:
     digest: str
-    objects: tuple[tuple[Name, Object], ...]
+    objects: tuple[tuple[Name, APIObject], ...]
     problems: tuple[Problem, ...]
-    policies: tuple[Reference, ...] = ()
 
 
 class ManifestsMissing(SourceAway):
@@ -57,14 +44,16 @@ def revision_of(path: Path) -> str:
 
 
 class Manifests:
-    """A Source: reads the folder; each `read` decodes only the files that changed."""
+    """A ClusterSource that reads a folder; each `read` decodes only the files that changed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, cluster: type[Cluster] = Cluster) -> None:
+        """The Cluster class declares the kinds that are read."""
         self.path = path
+        self._cluster = cluster
         self._files: dict[str, File] = {}
 
     @property
-    def watches(self) -> tuple[Watch, ...]:
+    def watches(self) -> tuple[WatchHealth, ...]:
         return ()
 
     def read(self) -> Cluster:
@@ -73,11 +62,11 @@ class Manifests:
         for name, content in _contents(self.path):
             digests[name] = digest = _digest(content)
             before = self._files.get(name)
-            files[name] = before if before and before.digest == digest else _parse(name, content, digest, before)
+            files[name] = before if before and before.digest == digest else self._parse(name, content, digest, before)
         self._files = files
-        return _cluster(_revision(digests), files)
+        return self._assemble(_revision(digests), files)
 
-    async def changes(self) -> AsyncGenerator[Change, None]:
+    async def changes(self) -> AsyncGenerator[ClusterChange, None]:
         """The cluster now, and again after each change of the folder."""
         watcher = watchfiles.awatch(
             self.path if self.path.is_dir() else self.path.parent, step=20, debounce=100, rust_timeout=500
@@ -88,13 +77,73 @@ class Manifests:
             before: Cluster | None = None
             while True:
                 cluster = await asyncio.to_thread(self.read)  # ten thousand Services in YAML take a while
-                yield Change(cluster, between(before, cluster) if before else None)
+                yield ClusterChange(cluster, changes_between(before, cluster) if before else EVERYTHING)
                 before = cluster
                 await changed
                 changed = asyncio.ensure_future(anext(watcher))
         finally:
             changed.cancel()
             await asyncio.gather(changed, return_exceptions=True)
+
+    def _parse(self, name: str, content: bytes, digest: str, before: File | None) -> File:
+        try:
+            documents = [opened for document in _documents(name, content) for opened in _opened(document)]
+        except (yaml.YAMLError, ValueError) as error:  # PyYAML raises ValueError for a date such as 2024-13-01
+            mark = getattr(error, "problem_mark", None)
+            line = f" in line {mark.line + 1}" if mark else ""
+            what = getattr(error, "problem", None) or str(error).partition("\n")[0]
+            kept = before.objects if before else ()
+            sentence = f"not valid YAML{line}: {what}; " + (
+                f"the {len(kept)} objects it held before stay" if before else "nothing of it is used"
+            )
+            return File(digest, kept, (Problem(name, sentence),))
+        return self._decode_all(name, documents, digest, before)
+
+    def _decode_all(self, name: str, documents: list[object], digest: str, before: File | None) -> File:
+        known = dict(before.objects) if before else {}
+        objects: list[tuple[Name, APIObject]] = []
+        problems: list[Problem] = []
+        for number, document in enumerate(documents, start=1):
+            try:
+                decoded = decode(document, self._cluster)
+            except Malformed as error:
+                named = self._name(document)
+                kept = known.get(named) if named else None
+                if named and kept:
+                    objects.append((named, kept))
+                label = " ".join(named) if named else f"document {number}"
+                now = "its earlier version stays" if kept else "it is left out, the rest is used"
+                problems.append(Problem(f"{name}: {label}", f"{error}; {now}"))
+            else:
+                if decoded is not None:
+                    named = type(decoded).__name__, decoded.key
+                    same = known.get(named)  # an unchanged object stays the same object: readers compare by identity
+                    objects.append((named, same if same == decoded else decoded))
+        return File(digest, tuple(objects), tuple(problems))
+
+    def _name(self, document: object) -> Name | None:
+        """Of a document that cannot be decoded."""
+        if isinstance(document, dict) and isinstance(metadata := document.get("metadata"), dict) and "name" in metadata:
+            kind, name = str(document.get("kind", "object")), str(metadata["name"])
+            namespaced = {one.name for one in kinds_of(self._cluster).values() if one.struct.is_namespaced}
+            return kind, f"{metadata.get('namespace') or 'default'}/{name}" if kind in namespaced else name
+        return None
+
+    def _assemble(self, revision: str, files: dict[str, File]) -> Cluster:
+        found: dict[Name, APIObject] = {}
+        problems: list[Problem] = []
+        for file_name, file in files.items():
+            problems += file.problems
+            for name, one in file.objects:
+                if name in found:
+                    problems.append(Problem(f"{file_name}: {' '.join(name)}", "is there twice; the first one is used"))
+                else:
+                    found[name] = one
+        members: dict[type[APIObject], dict[str, APIObject]] = {}
+        for (_, key), one in found.items():
+            members.setdefault(type(one), {})[key] = one
+        objects = {member: members.get(kind.struct, {}) for member, kind in kinds_of(self._cluster).items()}
+        return with_objects(self._cluster(revision, tuple(problems)), objects)
 
 
 def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -117,49 +166,11 @@ def _revision(digests: dict[str, str]) -> str:
     return _digest("\n".join(f"{name} {digest}" for name, digest in sorted(digests.items())).encode())
 
 
-def _parse(name: str, content: bytes, digest: str, before: File | None) -> File:
-    try:
-        documents = [opened for document in _documents(name, content) for opened in _opened(document)]
-    except (yaml.YAMLError, ValueError) as error:  # PyYAML lets a ValueError through: a date such as 2024-13-01
-        mark = getattr(error, "problem_mark", None)
-        line = f" in line {mark.line + 1}" if mark else ""
-        what = getattr(error, "problem", None) or str(error).partition("\n")[0]
-        kept = before.objects if before else ()
-        sentence = f"not valid YAML{line}: {what}; " + (
-            f"the {len(kept)} objects it held before stay" if before else "nothing of it is used"
-        )
-        return File(digest, kept, (Problem(name, sentence),), before.policies if before else ())
-    return _decode_all(name, documents, digest, before)
-
-
 def _documents(name: str, content: bytes) -> list[object]:
     if name.endswith(".json"):
         with suppress(msgspec.DecodeError):  # JSON is YAML, but read fifty times as quickly
             return [msgspec.json.decode(content)]
     return list(yaml.load_all(content, yaml.CSafeLoader))
-
-
-def _decode_all(name: str, documents: list[object], digest: str, before: File | None) -> File:
-    known = dict(before.objects) if before else {}
-    objects: list[tuple[Name, Object]] = []
-    problems: list[Problem] = []
-    for number, document in enumerate(documents, start=1):
-        try:
-            decoded = decode(document)
-        except Malformed as error:
-            named = _name(document)
-            kept = known.get(named) if named else None
-            if named and kept:
-                objects.append((named, kept))
-            label = " ".join(named) if named else f"document {number}"
-            now = "its earlier version stays" if kept else "it is left out, the rest is used"
-            problems.append(Problem(f"{name}: {label}", f"{error}; {now}"))
-        else:
-            if decoded is not None:
-                named = type(decoded).__name__, decoded.key
-                same = known.get(named)  # what did not change stays the same object: readers compare by identity
-                objects.append((named, same if same == decoded else decoded))
-    return File(digest, tuple(objects), tuple(problems), tuple(filter(None, map(policy_in, documents))))
 
 
 def _opened(document: object) -> Iterator[object]:
@@ -171,36 +182,3 @@ def _opened(document: object) -> Iterator[object]:
         yield from items if isinstance(items, list | tuple) else [items]
     else:
         yield document
-
-
-def _name(document: object) -> Name | None:
-    """Of a document that cannot be decoded."""
-    if isinstance(document, dict) and isinstance(metadata := document.get("metadata"), dict) and "name" in metadata:
-        kind, name = str(document.get("kind", "object")), str(metadata["name"])
-        return kind, f"{metadata.get('namespace') or 'default'}/{name}" if kind in NAMESPACED else name
-    return None
-
-
-def _cluster(revision: str, files: dict[str, File]) -> Cluster:
-    found: dict[Name, Object] = {}
-    problems: list[Problem] = []
-    for file_name, file in files.items():
-        problems += file.problems
-        for name, one in file.objects:
-            if name in found:
-                problems.append(Problem(f"{file_name}: {' '.join(name)}", "is there twice; the first one is used"))
-            else:
-                found[name] = one
-    return Cluster(
-        revision,
-        _of(Node, found),
-        tuple(problems),
-        services=_of(Service, found),
-        slices=_of(EndpointSlice, found),
-        service_cidrs=_of(ServiceCIDR, found),
-        policies=tuple(dict.fromkeys(policy for file in files.values() for policy in file.policies)),
-    )
-
-
-def _of(kind: type[Kind], found: dict[Name, Object]) -> dict[str, Kind]:
-    return {key: one for (_, key), one in found.items() if isinstance(one, kind)}

@@ -1,17 +1,22 @@
-"""The Kubernetes objects a Node needs, typed, with only the fields that somebody uses; and how to decode them."""
+"""The Kubernetes objects that a Node needs, as typed structs with only the fields that Windlass uses.
+
+Which of them are watched, and how, is declared in `clusters`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import msgspec
 from msgspec import Struct
 
-# null and absent are the same in Kubernetes: what may be absent may be None.
-# `gc=False`: these never refer back to one another, and a hundred thousand of them need no visit by the collector.
+# Kubernetes treats null and absent alike: a field that may be absent may be None.
+# `gc=False`: these structs hold no reference cycles, so the garbage collector need not track them.
+
+HEADLESS_LABEL = "service.kubernetes.io/headless"
+PROXY_NAME_LABEL = "service.kubernetes.io/service-proxy-name"
 
 
 class Metadata(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
@@ -24,8 +29,26 @@ class Metadata(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False
 
     @property
     def key(self) -> str:
-        """As kubectl has it: an object of a namespace that names none is in `default`."""
+        """`namespace/name`. As in kubectl, the namespace is `default` if the object names none."""
         return f"{self.namespace or 'default'}/{self.name}"
+
+
+class APIObject(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=True, gc=False):
+    """The name of the class is the kind, unless the class gives another `tag`."""
+
+    metadata: Metadata
+
+    is_namespaced: ClassVar[bool] = True
+
+    @property
+    def key(self) -> str:
+        """Unique among the objects of its kind."""
+        return self.metadata.key if self.is_namespaced else self.metadata.name
+
+
+def kind_name(kind: type[APIObject]) -> str:
+    """As in `kind:` of a manifest."""
+    return str(kind.__struct_config__.tag)
 
 
 LEAVING_TAINT = "ToBeDeletedByClusterAutoscaler"
@@ -42,7 +65,7 @@ class NodeSpec(Struct, frozen=True, omit_defaults=True, rename="camel"):
     taints: tuple[Taint, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Other taints are the scheduler's. They come and go, and this is no other Node for it."""
+        """Drop taints of others: when one of them comes or goes, the Node must compare equal."""
         if self.taints is not None:
             kept = tuple(taint for taint in self.taints if taint.key == LEAVING_TAINT)
             msgspec.structs.force_setattr(self, "taints", kept or None)
@@ -57,14 +80,11 @@ class NodeStatus(Struct, frozen=True, omit_defaults=True):
     addresses: tuple[NodeAddress, ...] = ()
 
 
-class Node(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="Node"):
-    metadata: Metadata
+class Node(APIObject, frozen=True):
+    is_namespaced: ClassVar[bool] = False
+
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
-
-    @property
-    def key(self) -> str:
-        return self.metadata.name
 
     @property
     def pod_cidrs(self) -> tuple[str, ...]:
@@ -115,14 +135,9 @@ class ServiceStatus(Struct, frozen=True, omit_defaults=True, rename="camel", gc=
     load_balancer: LoadBalancerStatus | None = None
 
 
-class Service(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="Service", gc=False):
-    metadata: Metadata
+class Service(APIObject, frozen=True):
     spec: ServiceSpec | None = None
     status: ServiceStatus | None = None
-
-    @property
-    def key(self) -> str:
-        return self.metadata.key
 
 
 class EndpointConditions(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -153,38 +168,24 @@ class EndpointPort(Struct, frozen=True, omit_defaults=True, gc=False):
     port: int | None = None
 
 
-class EndpointSlice(
-    Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="kind", tag="EndpointSlice", gc=False
-):
-    metadata: Metadata
+class EndpointSlice(APIObject, frozen=True, rename="camel"):
     address_type: str | None = None
     ports: tuple[EndpointPort, ...] | None = None
     endpoints: tuple[Endpoint, ...] | None = None
-
-    @property
-    def key(self) -> str:
-        return self.metadata.key
 
 
 class ServiceCIDRSpec(Struct, frozen=True, omit_defaults=True, gc=False):
     cidrs: tuple[str, ...] | None = None
 
 
-class ServiceCIDR(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="ServiceCIDR", gc=False):
-    metadata: Metadata
+class ServiceCIDR(APIObject, frozen=True):
+    is_namespaced: ClassVar[bool] = False
+
     spec: ServiceCIDRSpec | None = None
 
-    @property
-    def key(self) -> str:
-        return self.metadata.name
 
-
-class Namespace(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="Namespace", gc=False):
-    metadata: Metadata
-
-    @property
-    def key(self) -> str:
-        return self.metadata.name
+class Namespace(APIObject, frozen=True):
+    is_namespaced: ClassVar[bool] = False
 
 
 class ContainerPort(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
@@ -213,38 +214,43 @@ class PodStatus(Struct, frozen=True, omit_defaults=True, gc=False):
     pod_ips: tuple[PodIP, ...] | None = msgspec.field(default=None, name="podIPs")
 
 
-class Pod(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="Pod", gc=False):
-    metadata: Metadata
+class Pod(APIObject, frozen=True):
     spec: PodSpec | None = None
     status: PodStatus | None = None
 
-    @property
-    def key(self) -> str:
-        return self.metadata.key
+
+# Of policies only the metadata is read: they are not enforced yet.
 
 
-class PartialObjectMetadata(Struct, frozen=True, omit_defaults=True, gc=False):
-    """An object of any kind of which only the metadata was asked for."""
-
-    metadata: Metadata
-
-    @property
-    def key(self) -> str:
-        return self.metadata.key if self.metadata.namespace else self.metadata.name
+class NetworkPolicy(APIObject, frozen=True):
+    pass
 
 
-# Namespaces and Pods come from an API server only: in manifests nobody needs them yet.
-Object = Node | Service | EndpointSlice | ServiceCIDR
-Watched = Object | Namespace | Pod | PartialObjectMetadata
+class ClusterNetworkPolicy(APIObject, frozen=True):
+    is_namespaced: ClassVar[bool] = False
+
+
+class AdminNetworkPolicy(APIObject, frozen=True):
+    is_namespaced: ClassVar[bool] = False
+
+
+class BaselineAdminNetworkPolicy(APIObject, frozen=True):
+    is_namespaced: ClassVar[bool] = False
 
 
 class Reference(NamedTuple):
-    """Names an object to the cluster."""
+    """Identifies an object of the cluster."""
 
     kind: str
     name: str
     namespace: str = ""
     uid: str = ""
+
+    @classmethod
+    def to(cls, one: APIObject) -> Self:
+        metadata = one.metadata
+        namespace = metadata.namespace or ("default" if one.is_namespaced else "")
+        return cls(kind_name(type(one)), metadata.name, namespace, metadata.uid or "")
 
 
 class Verdict(NamedTuple):
@@ -267,55 +273,16 @@ class Problem:
     verdict: Verdict = NOT_USABLE
 
     @classmethod
-    def of(cls, one: Watched, sentence: str) -> Self:
-        kind, metadata = type(one).__name__, one.metadata
-        reference = Reference(kind, metadata.name, metadata.namespace or "", metadata.uid or "")
-        return cls(f"{kind} {one.key}", sentence, reference)
+    def of(cls, one: APIObject, sentence: str) -> Self:
+        reference = Reference.to(one)
+        return cls(f"{reference.kind} {one.key}", sentence, reference)
 
     def __str__(self) -> str:
         return f"{self.where}: {self.sentence}"
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """All objects that a source holds at one moment."""
-
-    revision: str = ""  # names this state; equal revisions are equal states
-    nodes: Mapping[str, Node] = field(default_factory=dict)
-    problems: tuple[Problem, ...] = ()
-    services: Mapping[str, Service] = field(default_factory=dict)  # by namespace/name
-    slices: Mapping[str, EndpointSlice] = field(default_factory=dict)  # by namespace/name
-    service_cidrs: Mapping[str, ServiceCIDR] = field(default_factory=dict)
-    namespaces: Mapping[str, Namespace] = field(default_factory=dict)
-    pods: Mapping[str, Pod] = field(default_factory=dict)  # of this Node; by namespace/name
-    policies: tuple[Reference, ...] = ()  # not enforced yet: see `policies`
-
-
-KINDS: Mapping[tuple[str, str], type[Object]] = {
-    ("v1", "Node"): Node,
-    ("v1", "Service"): Service,
-    ("discovery.k8s.io/v1", "EndpointSlice"): EndpointSlice,
-    ("networking.k8s.io/v1", "ServiceCIDR"): ServiceCIDR,
-}
-
-
 class Malformed(ValueError):
     """An object that does not have the shape its kind asks for."""
-
-
-def decode(document: object) -> Object | None:
-    """The typed object of a parsed document; None for a kind that no part of Windlass reads."""
-    if not isinstance(document, dict):
-        raise Malformed(f"expected a Kubernetes object, got {type(document).__name__}")
-    kind = KINDS.get((str(document.get("apiVersion", "")), str(document.get("kind", ""))))
-    if kind is None:
-        if not document.get("apiVersion") or not document.get("kind"):
-            raise Malformed("an object needs `apiVersion` and `kind`")
-        return None
-    try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError as error:
-        raise Malformed(field_sentence(str(error))) from None
 
 
 def field_sentence(error: str) -> str:

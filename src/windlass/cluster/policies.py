@@ -1,48 +1,35 @@
-"""Policies that Windlass meets and does not enforce yet: which kinds there are, and how to say so. Pure.
+"""Policies that the cluster has and Windlass does not enforce yet: which they are, and the sentences about them. Pure.
 
 Only their names are read. This module goes away when policies are enforced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable
 
-from windlass.cluster.objects import Problem, Reference, Verdict
+from windlass.cluster.clusters import KINDS, Cluster, decode, objects_of
+from windlass.cluster.kinds import Concern, kinds_of
+from windlass.cluster.objects import Malformed, Problem, Reference, Verdict
 
 NOT_ENFORCED = Verdict("NotEnforced", "Ignore")
-_FEW = 3  # names beside the number of policies
+POLICY_KINDS = tuple(kind for kind in KINDS if kind.concern is Concern.POLICIES)
+
+_NAMED = 3  # policies that the summary names
+_STRUCTS = {kind.struct for kind in POLICY_KINDS}
 
 
-class PolicyKind(NamedTuple):
-    name: str
-    api_version: str
-    resource: str  # the plural in paths and roles
-    is_namespaced: bool = False
-
-
-POLICY_KINDS = (
-    PolicyKind("NetworkPolicy", "networking.k8s.io/v1", "networkpolicies", is_namespaced=True),
-    PolicyKind("ClusterNetworkPolicy", "policy.networking.k8s.io/v1alpha2", "clusternetworkpolicies"),
-    # The two that ClusterNetworkPolicy replaced.
-    PolicyKind("AdminNetworkPolicy", "policy.networking.k8s.io/v1alpha1", "adminnetworkpolicies"),
-    PolicyKind("BaselineAdminNetworkPolicy", "policy.networking.k8s.io/v1alpha1", "baselineadminnetworkpolicies"),
-)
-API_VERSIONS: Mapping[str, str] = {kind.name: kind.api_version for kind in POLICY_KINDS}
-
-_BY_KIND = {(kind.api_version, kind.name): kind for kind in POLICY_KINDS}
+def policies_of(cluster: Cluster) -> tuple[Reference, ...]:
+    members = (name for name, kind in kinds_of(type(cluster)).items() if kind.concern is Concern.POLICIES)
+    return tuple(Reference.to(policy) for member in members for policy in objects_of(cluster, member).values())
 
 
 def policy_in(document: object) -> Reference | None:
-    """The policy that a parsed manifest holds; None if it holds something else, or a policy without a name."""
-    if not isinstance(document, Mapping):
+    """The policy that a parsed manifest holds; None if it holds something else, or a malformed policy."""
+    try:
+        decoded = decode(document)
+    except Malformed:
         return None
-    kind = _BY_KIND.get((str(document.get("apiVersion")), str(document.get("kind"))))
-    metadata = document.get("metadata")
-    if kind is None or not isinstance(metadata, Mapping) or not metadata.get("name"):
-        return None
-    namespace = str(metadata.get("namespace") or "default") if kind.is_namespaced else ""
-    return Reference(kind.name, str(metadata["name"]), namespace)
+    return Reference.to(decoded) if type(decoded) in _STRUCTS and decoded else None
 
 
 def problems(policies: Iterable[Reference]) -> tuple[Problem, ...]:
@@ -52,12 +39,12 @@ def problems(policies: Iterable[Reference]) -> tuple[Problem, ...]:
 
 
 def summary(policies: Iterable[Reference]) -> tuple[str, ...]:
-    """One sentence for all of them together; none if there are none."""
+    """One sentence about all policies together; none if there is no policy."""
     names = sorted(map(_name, policies))
     if not names:
         return ()
     what = "1 policy is not enforced" if len(names) == 1 else f"{len(names):,} policies are not enforced"
-    listed = ", ".join([*names[:_FEW], *(["..."] if len(names) > _FEW else [])])
+    listed = ", ".join([*names[:_NAMED], *(["..."] if len(names) > _NAMED else [])])
     return (f"{what}: {listed}; Windlass does not implement policies yet: this Node allows all traffic",)
 
 

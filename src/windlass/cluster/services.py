@@ -14,18 +14,16 @@ from windlass.cluster.addresses import complaint, read_address, read_network
 from windlass.cluster.endpoints import (
     ANY_PORT,
     FAMILIES,
-    HEADLESS_LABEL,
     PROTOCOLS,
     ServingNode,
     rows_by_port,
     usable,
 )
-from windlass.cluster.objects import EndpointSlice, Problem, ServiceCIDR, ServiceSpec
+from windlass.cluster.objects import HEADLESS_LABEL, PROXY_NAME_LABEL, EndpointSlice, Problem, ServiceCIDR, ServiceSpec
 from windlass.model.families import IPAddress, IPNetwork
 from windlass.model.nodes import OperatingSystem
 from windlass.model.services import Frontend, Protocol, Reach, Service, ServicePort
 
-PROXY_NAME_LABEL = "service.kubernetes.io/service-proxy-name"
 TYPES = ("ClusterIP", "NodePort", "LoadBalancer")
 AFFINITY_SECONDS = 10800
 AFFINITY_RANGE = range(1, 86401)

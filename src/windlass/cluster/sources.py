@@ -1,54 +1,53 @@
-"""Where the state of the cluster comes from: what a source tells, and how several changes are taken as one."""
+"""Where the state of the cluster comes from: what every source provides."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from windlass.cluster.catalogues import Touched, differences
-from windlass.cluster.objects import Cluster
+from windlass.cluster.changes import EVERYTHING, ChangeSet, differences
+from windlass.cluster.clusters import Cluster, objects_of
+from windlass.cluster.kinds import Concern, kinds_of
 
 
-class Change(NamedTuple):
-    cluster: Cluster  # as it is now, whole; what did not change is the same object as before
-    touched: Touched | None = None  # nothing else may have changed; None: anything may
-    # When what led to changes of EndpointSlices happened, in seconds since the epoch; of those that say so.
+class ClusterChange(NamedTuple):
+    cluster: Cluster  # the whole state now; an unchanged object is the same object as before
+    changes: ChangeSet = EVERYTHING  # no other object has changed
+    # When the causes of changed EndpointSlices occurred, in seconds since the epoch, if the slices say so.
     triggered: tuple[float, ...] = ()
 
 
-class Watch(NamedTuple):
-    """How one kind of objects is followed, for the metrics."""
+class WatchHealth(NamedTuple):
+    """How well one kind of objects is followed, for the metrics."""
 
     resource: str
-    age: float | None  # seconds since anything was heard; None: the source does not know the resource
+    age: float | None  # seconds since the server last sent anything; None: the server does not know the resource
     restarts: Mapping[str, int]  # by reason
 
 
 class SourceAway(Exception):
-    """There is nothing to read the cluster's state from. The message says what is missing, and what names it."""
+    """The state of the cluster cannot be read. The message says what is missing and which setting names it."""
 
 
-class Source(Protocol):
+class ClusterSource(Protocol):
     @property
-    def watches(self) -> Sequence[Watch]:
-        """None where the source needs no connections."""
+    def watches(self) -> Sequence[WatchHealth]:
+        """Empty if the source needs no connections."""
 
-    def changes(self) -> AsyncGenerator[Change, None]:
-        """The cluster as it is, with `touched` None; and then after each change. SourceAway if it cannot be told."""
+    def changes(self) -> AsyncGenerator[ClusterChange, None]:
+        """The present cluster as a change of everything, then each change. SourceAway if it cannot be read."""
 
 
-def between(before: Cluster, after: Cluster) -> Touched | None:
-    """What may have changed, for a source that keeps the objects that did not."""
-    if differences(before.nodes, after.nodes) or differences(before.service_cidrs, after.service_cidrs):
-        return None
-    return Touched(
-        differences(before.services, after.services),
-        differences(before.slices, after.slices),
-        differences(before.pods, after.pods),
+def changes_between(before: Cluster, after: Cluster) -> ChangeSet:
+    """The changes of a source that keeps unchanged objects."""
+    return ChangeSet.of(
+        {
+            kind.struct: differences(objects_of(before, member), objects_of(after, member))
+            for member, kind in kinds_of(type(after)).items()
+        }
     )
 
 
-def both(one: Touched | None, other: Touched | None) -> Touched | None:
-    if one is None or other is None:
-        return None
-    return Touched(one.services | other.services, one.slices | other.slices, one.pods | other.pods)
+def concerns(changes: ChangeSet, concern: Concern, cluster: type[Cluster] = Cluster) -> bool:
+    """Whether these changes are work for that part of the agent."""
+    return changes.concerns(*(kind.struct for kind in kinds_of(cluster).values() if kind.concern is concern))

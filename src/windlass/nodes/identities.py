@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from ipaddress import ip_network
 
+from windlass.cluster.clusters import Cluster
 from windlass.cluster.endpoints import ServingNode, zone_of
 from windlass.cluster.nodes import Identity, NotUsable, identity
-from windlass.cluster.objects import Cluster, Problem
+from windlass.cluster.objects import Problem
 from windlass.cluster.services import service_networks
 from windlass.host.protocol import Uplink
 from windlass.model.families import Family, IPAddress, IPNetwork

@@ -9,9 +9,11 @@ from collections.abc import Generator
 
 import msgspec
 
-from windlass.cluster.catalogues import Catalogue, Touched
+from windlass.cluster.catalogues import Catalogue
+from windlass.cluster.changes import EVERYTHING, ChangeSet
+from windlass.cluster.clusters import Cluster
 from windlass.cluster.endpoints import ServingNode
-from windlass.cluster.objects import Cluster, Problem
+from windlass.cluster.objects import Node, Problem
 from windlass.model.mappings import Patched
 from windlass.model.services import Service, ServicePort
 from windlass.nodes.group_numbers import GroupNumbers
@@ -33,14 +35,13 @@ class NodeServices:
         return self._catalogue.problems
 
     def following(
-        self, cluster: Cluster, node: ServingNode, touched: Touched | None = None
+        self, cluster: Cluster, node: ServingNode, changes: ChangeSet = EVERYTHING
     ) -> Generator[None, None, dict[str, Service | None]]:
         """Bring `services` up to this state of the cluster, in slices. The generator must be run to its end.
 
-        Returns the Services that changed, as they were before; None: the Service is new. `touched`: only these objects
-        may have changed.
+        Returns the Services that changed, as they were before; None: the Service is new.
         """
-        changed = yield from self._catalogue.following(cluster, node, touched)
+        changed = yield from self._catalogue.following(cluster, node, changes)
         now: dict[str, Service | None] = {}
         for key in sorted(changed):
             service = self._catalogue.services.get(key)
@@ -51,7 +52,7 @@ class NodeServices:
         if now:
             self.services = self.services.patched(now)
         self._numbers.keep()
-        if touched is None:
+        if changes.concerns(Node):  # seldom enough to go through all Services
             self._numbers.forget_all_but({_number_name(s, port) for s in self.services.values() for port in s.ports})
         return before
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from windlass.cluster.objects import Cluster
+from windlass.cluster.clusters import Cluster
 from windlass.host.protocol import Uplink
 from windlass.model.families import IPAddress
 from windlass.model.nodes import AttachedPod, NodeState

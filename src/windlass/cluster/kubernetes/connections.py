@@ -39,7 +39,7 @@ class Unreachable(Exception):
     """There is no answer, or none that can be used. The message says what, where and what to look at."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The server answered, and it was no. The message says what, and what to look at."""
 
     def __init__(self, sentence: str, code: int, retry_after: float = 0.0) -> None:
@@ -58,7 +58,7 @@ def watched_socket(address: AddressInfo) -> socket.socket:
     return made
 
 
-class Connection:
+class APIConnection:
     """A context manager. Credentials are read for each request."""
 
     def __init__(self, access: Reader, socket_factory: SocketFactory = watched_socket) -> None:
@@ -92,7 +92,7 @@ class Connection:
         content_type: str = JSON,
         accept: str = JSON,
     ) -> bytes:
-        """The whole answer. Refused and Unreachable as they say."""
+        """The whole answer. RequestRefused and Unreachable as they say."""
         async with self._answer(method, path, parameters or {}, body, content_type, accept) as (answer, access):
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
@@ -124,7 +124,7 @@ class Connection:
         if body is not None:
             headers["Content-Type"] = content_type
         if self._session is None:
-            raise RuntimeError("a Connection is used inside its `async with`")
+            raise RuntimeError("a APIConnection is used inside its `async with`")
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 answer = await self._session.request(
@@ -235,7 +235,7 @@ def _reason(error: Exception) -> str:
     return (str(cause) or type(cause).__name__).partition("\n")[0]
 
 
-async def _refusal(answer: aiohttp.ClientResponse, access: Access, what: str) -> Refused:
+async def _refusal(answer: aiohttp.ClientResponse, access: Access, what: str) -> RequestRefused:
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
             told = status(await answer.read())
@@ -252,4 +252,4 @@ async def _refusal(answer: aiohttp.ClientResponse, access: Access, what: str) ->
             sentence = f"{access.server} forbids it (403): {message}; the ClusterRole of Windlass allows it"
         case _:
             sentence = f"{access.server}: {what}: {message} ({answer.status})"
-    return Refused(sentence, answer.status, float(retry_after) if retry_after.isdecimal() else 0.0)
+    return RequestRefused(sentence, answer.status, float(retry_after) if retry_after.isdecimal() else 0.0)

@@ -1,7 +1,7 @@
-"""The bytes of lists and watches to typed objects; what nobody uses is dropped on the way. Pure.
+"""Decodes lists and watch events into typed objects; fields that Windlass does not use are dropped. Pure.
 
-An object of the wrong shape is `Malformed` and costs only itself. Bytes that are no answer of an API server are
-`Garbled`: nothing after them can be trusted.
+An object of the wrong shape is `Malformed`, and the others are used. Bytes that no API server sends are `Garbled`:
+nothing after them can be trusted.
 """
 
 from __future__ import annotations
@@ -13,25 +13,26 @@ from enum import Enum
 import msgspec
 from msgspec import Raw, Struct
 
-from windlass.cluster.objects import Malformed, Watched, field_sentence
+from windlass.cluster.kinds import WatchedKind
+from windlass.cluster.objects import APIObject, Malformed, Metadata, field_sentence
 
 _TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 
 
 class Garbled(Exception):
-    """Not what an API server says."""
+    """Not an answer of an API server."""
 
 
-class Happening(Enum):
+class EventType(Enum):
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
     DELETED = "DELETED"
-    BOOKMARK = "BOOKMARK"  # nothing happened, up to this version
-    ERROR = "ERROR"  # the object says why the server ends the watch
+    BOOKMARK = "BOOKMARK"  # no further events up to this version
+    ERROR = "ERROR"  # the object is a Status that says why the server ends the watch
 
 
-class Event(Struct, frozen=True, gc=False):
-    type: Happening
+class WatchEvent(Struct, frozen=True, gc=False):
+    type: EventType
     object: Raw
 
 
@@ -45,8 +46,8 @@ class Page(Struct, frozen=True):
     items: tuple[Raw, ...] | None = None
 
 
-class Place(Struct, frozen=True, rename="camel", gc=False):
-    """Of an object: its name, and where in the history of the cluster it stands."""
+class ObjectMeta(Struct, frozen=True, rename="camel", gc=False):
+    """The metadata that is read of any object, malformed ones included."""
 
     name: str = ""
     namespace: str = ""
@@ -60,7 +61,7 @@ class Place(Struct, frozen=True, rename="camel", gc=False):
 
     @property
     def triggered(self) -> float | None:
-        """Of an EndpointSlice: when what led to its last change happened, in seconds since the epoch."""
+        """When the cause of the last change of an EndpointSlice occurred, in seconds since the epoch."""
         try:
             return datetime.fromisoformat((self.annotations or {}).get(_TRIGGER_TIME, "")).timestamp()
         except ValueError:
@@ -71,33 +72,42 @@ class Place(Struct, frozen=True, rename="camel", gc=False):
         return bool(self.annotations and self.annotations.get("k8s.io/initial-events-end") == "true")
 
 
-class _Placed(Struct, frozen=True, gc=False):
-    metadata: Place = Place()
+class _AnyObject(Struct, frozen=True, gc=False):
+    metadata: ObjectMeta = ObjectMeta()
 
 
-class Status(Struct, frozen=True):
-    """Why the server refuses something, in its own words."""
+class _PartialObject(Struct, frozen=True, gc=False):
+    """A PartialObjectMetadata, whatever the kind of the object."""
+
+    metadata: Metadata
+
+
+class APIStatus(Struct, frozen=True):
+    """Why the server refuses a request or ends a watch."""
 
     code: int = 0
     reason: str = ""
     message: str = ""
 
 
-_events = msgspec.json.Decoder(Event)
+_events = msgspec.json.Decoder(WatchEvent)
 _pages = msgspec.json.Decoder(Page)
-_placed = msgspec.json.Decoder(_Placed)
-_statuses = msgspec.json.Decoder(Status)
+_any_objects = msgspec.json.Decoder(_AnyObject)
+_partial_objects = msgspec.json.Decoder(_PartialObject)
+_statuses = msgspec.json.Decoder(APIStatus)
 
 
 class Decoder:
-    """Of one kind of objects."""
+    """For the objects of one kind."""
 
-    def __init__(self, kind: type[Watched]) -> None:
-        self.kind = kind.__name__
-        self._objects: msgspec.json.Decoder[Watched] = msgspec.json.Decoder(kind)
+    def __init__(self, kind: WatchedKind[APIObject]) -> None:
+        self._struct, self._is_metadata_only = kind.struct, kind.is_metadata_only
+        self._objects = msgspec.json.Decoder(kind.struct)
 
-    def object(self, content: Raw) -> Watched:
+    def object(self, content: Raw) -> APIObject:
         try:
+            if self._is_metadata_only:
+                return self._struct(_partial_objects.decode(content).metadata)
             return self._objects.decode(content)
         except msgspec.ValidationError as error:
             raise Malformed(field_sentence(str(error))) from None
@@ -105,7 +115,7 @@ class Decoder:
             raise Garbled(str(error)) from None
 
 
-def event(line: bytes) -> Event:
+def event(line: bytes) -> WatchEvent:
     try:
         return _events.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -119,27 +129,27 @@ def page(content: bytes) -> Page:
         raise Garbled(str(error)) from None
 
 
-def place(content: Raw) -> Place:
-    """Of an object, however malformed the rest of it may be."""
+def object_meta(content: Raw) -> ObjectMeta:
+    """Of an object of which the rest may be malformed."""
     try:
-        return _placed.decode(content).metadata
+        return _any_objects.decode(content).metadata
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return Place()
+        return ObjectMeta()
 
 
-def status(content: bytes | Raw) -> Status:
+def status(content: bytes | Raw) -> APIStatus:
     try:
         return _statuses.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return Status()
+        return APIStatus()
 
 
 async def line_batches(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
-    """All lines that are there at once, together: their reader then has one turn for them, not one for each.
+    """The complete lines of each chunk together, so that the caller handles them without an await in between.
 
-    A line without an end, where the connection was cut, is nobody's.
+    An incomplete last line, where the connection was cut, is dropped.
     """
-    rest: list[bytes] = []  # of a line that goes on
+    rest: list[bytes] = []  # of an incomplete line
     async for chunk in chunks:
         if b"\n" not in chunk:
             rest.append(chunk)

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import Struct
 
-from windlass.cluster.kubernetes.connections import Connection, Refused
+from windlass.cluster.clusters import KINDS
+from windlass.cluster.kubernetes.connections import APIConnection, RequestRefused
 from windlass.cluster.kubernetes.decoding import Garbled
-from windlass.cluster.objects import KINDS, NOT_USABLE, Problem, Reference, Verdict
-from windlass.cluster.policies import API_VERSIONS as POLICY_API_VERSIONS
+from windlass.cluster.objects import NOT_USABLE, Problem, Reference, Verdict
 
 UPLINK_MAC, GATEWAY_ADDRESSES = "node.windlass.dev/uplink-mac", "node.windlass.dev/gateway-addresses"
 NOT_READY = {"key": "node.windlass.dev/not-ready", "effect": "NoSchedule"}  # a taint: no Pods without a network
@@ -26,30 +26,30 @@ _NOTE_BYTES, _INSTANCE_BYTES = 1024, 128  # the API allows no more
 _ATTEMPTS = 5  # others write to the same Node
 _NOT_FOUND, _CONFLICT = 404, 409  # of a new object, a conflict is that there is one of that name
 _BEING_TERMINATED = "because it is being terminated"  # a namespace, in which nothing may be made any more
-_API_VERSIONS = {kind.__name__: version for (version, _), kind in KINDS.items()} | dict(POLICY_API_VERSIONS)
+_API_VERSIONS = {kind.name: kind.api_version for kind in KINDS}
 
 
-class NodeMetadata(Struct, frozen=True, rename="camel"):
+class MarkedMetadata(Struct, frozen=True, rename="camel"):
     resource_version: str = ""
     annotations: dict[str, str] | None = None
 
 
-class NodeSpec(Struct, frozen=True):
+class MarkedSpec(Struct, frozen=True):
     taints: tuple[dict[str, object], ...] | None = None  # whole: those of others must stay as they are
 
 
 class MarkedNode(Struct, frozen=True):
     """Of a Node what is to be written, and what must not get lost by it."""
 
-    metadata: NodeMetadata = NodeMetadata()
-    spec: NodeSpec = NodeSpec()
+    metadata: MarkedMetadata = MarkedMetadata()
+    spec: MarkedSpec = MarkedSpec()
 
 
 class _Nodes(Struct, frozen=True):
     items: tuple[MarkedNode, ...] | None = None
 
 
-async def mark_node(connection: Connection, name: str, annotations: Mapping[str, str], *, is_ready: bool) -> None:
+async def mark_node(connection: APIConnection, name: str, annotations: Mapping[str, str], *, is_ready: bool) -> None:
     """The Node has these annotations (and others) then, and the taint only if it is not ready. Nothing if it is gone.
 
     `spec.taints` is one value to the API, whatever kind of patch: without the version that it was read at, a taint
@@ -65,7 +65,7 @@ async def mark_node(connection: Connection, name: str, annotations: Mapping[str,
             await connection.request(
                 "PATCH", f"{_NODES}/{name}", body=body, content_type="application/merge-patch+json"
             )
-        except Refused as error:
+        except RequestRefused as error:
             if error.code != _CONFLICT or not left:
                 raise
         else:
@@ -89,7 +89,7 @@ def _is_ours(taint: Mapping[str, object]) -> bool:
     return all(taint.get(field) == value for field, value in NOT_READY.items())
 
 
-async def _read(connection: Connection, name: str) -> MarkedNode | None:
+async def _read(connection: APIConnection, name: str) -> MarkedNode | None:
     """As a list: to get a Node by its name would take another permission."""
     content = await connection.request("GET", _NODES, {"fieldSelector": f"metadata.name={name}"})
     try:
@@ -99,7 +99,7 @@ async def _read(connection: Connection, name: str) -> MarkedNode | None:
     return found[0] if found else None
 
 
-async def tell(connection: Connection, problem: Problem, instance: str) -> None:
+async def tell(connection: APIConnection, problem: Problem, instance: str) -> None:
     """An Event about an object; one for the whole cluster, however many agents tell it."""
     if problem.regarding is None:
         return
@@ -107,7 +107,7 @@ async def tell(connection: Connection, problem: Problem, instance: str) -> None:
     path = f"/apis/events.k8s.io/v1/namespaces/{_namespace(problem.regarding)}/events"
     try:
         await connection.request("POST", path, body=msgspec.json.encode(body))
-    except Refused as error:
+    except RequestRefused as error:
         # Somebody has told it, or the object's namespace goes: then there is nothing to tell.
         if error.code not in {_CONFLICT, _NOT_FOUND} and _BEING_TERMINATED not in str(error):
             raise

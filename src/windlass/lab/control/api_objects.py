@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from windlass.cluster.clusters import KINDS
 from windlass.lab.control.endpoint_slices import SERVICE_LABEL
-from windlass.lab.scenarios.objects import KubernetesObject, LabNode, LabPod, LabService, OpaqueObject
+from windlass.lab.scenarios.objects import CLUSTER_SCOPED, KubernetesObject, LabNode, LabPod, LabService, OpaqueObject
 
 if TYPE_CHECKING:
     from windlass.lab.scenarios.desired_states import Addresses, DesiredState
@@ -14,14 +15,9 @@ if TYPE_CHECKING:
 
 Document = dict[str, object]
 
-# In the order in which they are made: what others refer to first. The rest of a desired (ConfigMaps) no agent asks for.
+# In the order in which they are made: Namespaces before the objects in them. No agent asks for ConfigMaps.
 PATHS: Mapping[str, str] = {
-    "Namespace": "/api/v1/namespaces",
-    "Node": "/api/v1/nodes",
-    "Service": "/api/v1/namespaces/{}/services",
-    "EndpointSlice": "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices",
-    "Pod": "/api/v1/namespaces/{}/pods",
-    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
+    kind.name: kind.path_in("{}") for kind in sorted(KINDS, key=lambda kind: kind.struct.is_namespaced)
 }
 
 
@@ -56,7 +52,7 @@ def _published(obj: KubernetesObject, desired: DesiredState, addresses: Addresse
     path = f"{PATHS[obj.kind].format(namespace)}/{metadata['name']}"
     document = {key: value for key, value in obj.raw.items() if key != "status"}
     kept = {key: value for key, value in metadata.items() if key in {"name", "labels", "annotations"}}
-    document["metadata"] = kept | ({} if obj.kind in {"Node", "Namespace"} else {"namespace": namespace})
+    document["metadata"] = kept | ({} if obj.kind in CLUSTER_SCOPED else {"namespace": namespace})
     status = _mapping(obj.raw.get("status"))
     match obj.view:
         case LabPod() as pod:
@@ -121,7 +117,7 @@ def _with_written_slices(desired: DesiredState) -> set[str]:
 
 def _namespaces(desired: DesiredState) -> Iterator[str]:
     for obj in desired.objects.values():
-        if obj.kind in {"Pod", "Service", "EndpointSlice", "NetworkPolicy"}:
+        if obj.kind in PATHS and obj.kind not in CLUSTER_SCOPED:
             yield obj.view.metadata.namespace or "default"
 
 

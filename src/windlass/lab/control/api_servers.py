@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from windlass.cluster.kubernetes.connections import Connection, Refused, Unreachable
-from windlass.cluster.kubernetes.resources import rules
+from windlass.cluster.kubernetes.connections import APIConnection, RequestRefused, Unreachable
+from windlass.cluster.kubernetes.roles import rules
 from windlass.cluster.kubernetes.servers import APIServer
-from windlass.cluster.services import PROXY_NAME_LABEL
+from windlass.cluster.objects import PROXY_NAME_LABEL
 from windlass.cluster.sources import SourceAway
 from windlass.lab.control import api_objects, endpoint_slices
 from windlass.lab.control.control_planes import ADMINISTRATOR, AGENT, ControlPlane, apply, url_at
@@ -25,7 +25,7 @@ from windlass.model.families import Family
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from windlass.cluster.objects import Cluster
+    from windlass.cluster.clusters import Cluster
     from windlass.lab.control.api_objects import Published
     from windlass.lab.sandbox.labs import Lab
     from windlass.lab.scenarios.desired_states import Addresses
@@ -51,7 +51,7 @@ class RealAPIServer:
         (machine,) = self.machines
         namespace = lab.namespace(machine.kind, machine.name)
         self._plane = ControlPlane(namespace, lab.folder / "control-plane", [one.ip for one in ADDRESSES])
-        self._connection: Connection | None = None
+        self._connection: APIConnection | None = None
         self._published: dict[str, Published] = {}
         self._desired: tuple[DesiredState, Addresses] = DesiredState(), {}
         self._is_away = False
@@ -121,7 +121,7 @@ class RealAPIServer:
         try:
             try:
                 await self._apply(one, is_new=one.path not in self._published)
-            except Refused as error:
+            except RequestRefused as error:
                 if error.code != _CANNOT_BE_CHANGED or one.path not in self._published:
                     raise
                 await self._delete(one.path)  # what cannot be changed is made anew, as by kubectl replace --force
@@ -132,7 +132,7 @@ class RealAPIServer:
                 await self._open.request("PATCH", path, body=body, content_type="application/merge-patch+json")
             if one.is_going:
                 await self._open.request("DELETE", one.path, {"gracePeriodSeconds": "3600"})
-        except (Refused, Unreachable) as error:
+        except (RequestRefused, Unreachable) as error:
             raise LabError(f"{one.path}: {error}") from None
 
     async def _apply(self, one: Published, *, is_new: bool) -> None:
@@ -145,12 +145,12 @@ class RealAPIServer:
             await self._open.request("DELETE", path, {"gracePeriodSeconds": "0"})
         except Unreachable as error:
             raise LabError(f"{path}: {error}") from None
-        except Refused as error:
+        except RequestRefused as error:
             if error.code != _GONE:
                 raise LabError(f"{path}: {error}") from None
 
     @property
-    def _open(self) -> Connection:
+    def _open(self) -> APIConnection:
         if self._connection is None:
             raise LabError("the API server is not started")
         return self._connection
@@ -223,7 +223,7 @@ def _endpoints(cluster: Cluster) -> set[_Endpoint]:
     return found
 
 
-async def _allow(connection: Connection) -> None:
+async def _allow(connection: APIConnection) -> None:
     """The agents may do what the product's role says, and no more."""
     named: dict[str, object] = {"apiVersion": f"{_GROUP}/v1", "metadata": {"name": AGENT}}
     role = named | {"kind": "ClusterRole", "rules": rules()}

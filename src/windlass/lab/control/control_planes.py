@@ -17,8 +17,8 @@ import yaml
 
 from windlass.cluster.kubernetes.connections import (
     AddressInfo,
-    Connection,
-    Refused,
+    APIConnection,
+    RequestRefused,
     SocketFactory,
     Unreachable,
     watched_socket,
@@ -122,8 +122,8 @@ class ControlPlane:
 
         return made
 
-    def connection(self, user: str = ADMINISTRATOR) -> Connection:
-        return Connection(lambda: self.access(user), self.socket_factory)
+    def connection(self, user: str = ADMINISTRATOR) -> APIConnection:
+        return APIConnection(lambda: self.access(user), self.socket_factory)
 
     async def start(self) -> None:
         if absent := missing("etcd", "kube-apiserver"):
@@ -235,7 +235,7 @@ class ControlPlane:
                 while server.alive:
                     try:
                         await connection.request("GET", path)
-                    except (Unreachable, Refused) as error:
+                    except (Unreachable, RequestRefused) as error:
                         last = str(error)
                         await asyncio.wait([server.exited], timeout=SECONDS_BETWEEN_LOOKS)
                     else:
@@ -249,7 +249,7 @@ class ControlPlane:
 _KUBECONFIG_OPTIONS = ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")
 
 
-async def apply(connection: Connection, document: dict[str, object], path: str) -> bytes:
+async def apply(connection: APIConnection, document: dict[str, object], path: str) -> bytes:
     """Server-side apply: made or changed, whichever it takes. The answer is the object as it is now."""
     parameters = {"fieldManager": "windlass-lab", "force": "true"}
     body = msgspec.json.encode(document)

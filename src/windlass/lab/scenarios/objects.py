@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
 
-from windlass.cluster.policies import POLICY_KINDS
+from windlass.cluster.clusters import KINDS
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 
 if TYPE_CHECKING:
@@ -318,15 +318,13 @@ class OpaqueObject(Struct, frozen=True):
 
 LabObject = LabNode | LabPod | LabService | ConfigMap | OpaqueObject
 
-CLUSTER_SCOPED = frozenset({"Node", "Namespace", *(kind.name for kind in POLICY_KINDS if not kind.is_namespaced)})
+CLUSTER_SCOPED = frozenset(kind.name for kind in KINDS if not kind.struct.is_namespaced)
 KUBERNETES_KINDS: Mapping[tuple[str, str], type[LabObject]] = {
+    **{(kind.api_version, kind.name): OpaqueObject for kind in KINDS},
     ("v1", "Node"): LabNode,
     ("v1", "Pod"): LabPod,
     ("v1", "Service"): LabService,
     ("v1", "ConfigMap"): ConfigMap,
-    ("v1", "Namespace"): OpaqueObject,
-    ("discovery.k8s.io/v1", "EndpointSlice"): OpaqueObject,
-    **{(kind.api_version, kind.name): OpaqueObject for kind in POLICY_KINDS},
 }
 
 

@@ -1,0 +1,106 @@
+"""The state of a cluster as far as a Node needs it, with the declaration of each kind that is watched for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import msgspec
+
+from windlass.cluster.kinds import Concern, WatchedKind, by_key, kinds_of
+from windlass.cluster.objects import (
+    HEADLESS_LABEL,
+    PROXY_NAME_LABEL,
+    AdminNetworkPolicy,
+    APIObject,
+    BaselineAdminNetworkPolicy,
+    ClusterNetworkPolicy,
+    EndpointSlice,
+    Malformed,
+    Namespace,
+    NetworkPolicy,
+    Node,
+    Pod,
+    Problem,
+    Service,
+    ServiceCIDR,
+    field_sentence,
+)
+
+# As kube-proxy does: neither headless Services, which only DNS uses, nor those of another proxy.
+_SERVED = f"!{HEADLESS_LABEL},!{PROXY_NAME_LABEL}"
+P = TypeVar("P", bound=APIObject)
+
+
+def _policies(struct: type[P], api_version: str, resource: str) -> Mapping[str, P]:
+    """Not enforced yet: see `policies`. A Node gets its network whether or not these can be read."""
+    return by_key(WatchedKind(struct, api_version, resource, Concern.POLICIES, is_optional=True, is_required=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """All objects that a source holds at one moment, by key."""
+
+    revision: str = ""  # identifies this state: equal revisions mean equal states
+    problems: tuple[Problem, ...] = ()
+    nodes: Mapping[str, Node] = by_key(WatchedKind(Node, "v1", "nodes", Concern.NODE))
+    # In manifests, Namespaces and Pods are not needed yet.
+    namespaces: Mapping[str, Namespace] = by_key(
+        WatchedKind(Namespace, "v1", "namespaces", Concern.NONE, is_in_manifests=False)
+    )
+    services: Mapping[str, Service] = by_key(
+        WatchedKind(Service, "v1", "services", Concern.SERVICES, label_selector=_SERVED)
+    )
+    slices: Mapping[str, EndpointSlice] = by_key(
+        WatchedKind(EndpointSlice, "discovery.k8s.io/v1", "endpointslices", Concern.SERVICES, label_selector=_SERVED)
+    )
+    pods: Mapping[str, Pod] = by_key(
+        WatchedKind(Pod, "v1", "pods", Concern.SERVICES, field_selector="spec.nodeName={node}", is_in_manifests=False)
+    )
+    # In v1 since Kubernetes 1.33. Without it the Node learns ClusterIPs from the Services alone.
+    service_cidrs: Mapping[str, ServiceCIDR] = by_key(
+        WatchedKind(ServiceCIDR, "networking.k8s.io/v1", "servicecidrs", Concern.NODE, is_optional=True)
+    )
+    network_policies: Mapping[str, NetworkPolicy] = _policies(NetworkPolicy, "networking.k8s.io/v1", "networkpolicies")
+    cluster_network_policies: Mapping[str, ClusterNetworkPolicy] = _policies(
+        ClusterNetworkPolicy, "policy.networking.k8s.io/v1alpha2", "clusternetworkpolicies"
+    )
+    # The two that ClusterNetworkPolicy replaced.
+    admin_network_policies: Mapping[str, AdminNetworkPolicy] = _policies(
+        AdminNetworkPolicy, "policy.networking.k8s.io/v1alpha1", "adminnetworkpolicies"
+    )
+    baseline_admin_network_policies: Mapping[str, BaselineAdminNetworkPolicy] = _policies(
+        BaselineAdminNetworkPolicy, "policy.networking.k8s.io/v1alpha1", "baselineadminnetworkpolicies"
+    )
+
+
+KINDS = tuple(kinds_of(Cluster).values())
+
+
+def objects_of(cluster: Cluster, member: str) -> Mapping[str, APIObject]:
+    """The objects of one kind; `member` is a name in `kinds_of`."""
+    objects: Mapping[str, APIObject] = getattr(cluster, member)
+    return objects
+
+
+def with_objects(cluster: Cluster, objects: Mapping[str, Mapping[str, APIObject]]) -> Cluster:
+    """The cluster with these objects of some kinds; each key is a name in `kinds_of`."""
+    return replace(cluster, **objects)  # type: ignore[arg-type]  # each member holds the objects of its kind
+
+
+def decode(document: object, cluster: type[Cluster] = Cluster) -> APIObject | None:
+    """The typed object of a parsed manifest; None if `cluster` does not take its kind from manifests."""
+    if not isinstance(document, dict):
+        raise Malformed(f"expected a Kubernetes object, got {type(document).__name__}")
+    api_version, name = str(document.get("apiVersion") or ""), str(document.get("kind") or "")
+    if not api_version or not name:
+        raise Malformed("an object needs `apiVersion` and `kind`")
+    kinds = (kind for kind in kinds_of(cluster).values() if kind.is_in_manifests)
+    kind = next((kind for kind in kinds if (kind.api_version, kind.name) == (api_version, name)), None)
+    if kind is None:
+        return None
+    try:
+        return msgspec.convert(document, kind.struct)
+    except msgspec.ValidationError as error:
+        raise Malformed(field_sentence(str(error))) from None

@@ -1,0 +1,80 @@
+"""The declaration of a kind of Kubernetes objects that the agent watches.
+
+A kind is one field of `clusters.Cluster`, made by `by_key`. The API requests, the RBAC rules, the decoding, the
+manifests that are read, the last known good state, its journal and the changes that sources report follow from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from windlass.cluster.objects import APIObject, kind_name
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound=APIObject)
+_KIND = "kind"  # in the metadata of a dataclass field
+
+
+class Concern(Enum):
+    """The part of the agent that has work to do when an object of a kind changes."""
+
+    NODE = "this Node, its peers and the addresses of the cluster: a full pass"
+    SERVICES = "the Services and host ports that this Node serves"
+    POLICIES = "the report of policies that are not enforced"
+    NONE = "nothing yet: objects are only kept"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedKind(Generic[T]):
+    struct: type[T]  # also identifies the kind in a ChangeSet
+    api_version: str
+    resource: str  # the plural, as in paths and roles
+    concern: Concern
+    label_selector: str = ""
+    field_selector: str = ""  # {node} stands for the name of this Node
+    is_optional: bool = False  # some API servers do not know this kind
+    is_required: bool = True  # there is no Cluster before these are listed, and its revision covers them
+    is_in_manifests: bool = True
+
+    @property
+    def name(self) -> str:
+        return kind_name(self.struct)
+
+    @property
+    def is_metadata_only(self) -> bool:
+        return self.struct.__struct_fields__ == ("metadata",)
+
+    @property
+    def group(self) -> str:
+        """Of the API; empty for the core group."""
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def path(self) -> str:
+        return f"/{'apis' if self.group else 'api'}/{self.api_version}/{self.resource}"
+
+    def path_in(self, namespace: str) -> str:
+        """Where objects are made: in the namespace, if this kind is namespaced."""
+        middle = f"namespaces/{namespace}/" if self.struct.is_namespaced else ""
+        return f"{self.path.removesuffix(self.resource)}{middle}{self.resource}"
+
+    def selectors(self, node: str) -> dict[str, str]:
+        """The parameters with which this Node lists and watches."""
+        given = {"labelSelector": self.label_selector, "fieldSelector": self.field_selector.format(node=node)}
+        return {name: selector for name, selector in given.items() if selector}
+
+
+def by_key(kind: WatchedKind[T]) -> Mapping[str, T]:
+    """A field of a dataclass that holds the objects of this kind."""
+    declared: Mapping[str, T] = field(default_factory=dict, metadata={_KIND: kind})
+    return declared
+
+
+def kinds_of(cluster: type[DataclassInstance]) -> Mapping[str, WatchedKind[APIObject]]:
+    """The kinds that a class declares, by the name of the field."""
+    return {one.name: one.metadata[_KIND] for one in fields(cluster) if _KIND in one.metadata}
