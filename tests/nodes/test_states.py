@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from windlass.cluster.changes import EVERYTHING
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.nodes import NotUsable
 from windlass.cluster.objects import EndpointSlice, Node, Pod, Service, ServiceCIDR
-from windlass.cluster.sources import between
+from windlass.cluster.sources import changes_between
 from windlass.host.protocol import Uplink
 from windlass.model.families import Family
 from windlass.model.nodes import NodeState
@@ -97,8 +98,8 @@ def test_one_change_at_a_time_leads_to_the_same_state(states):
             else None
         )
         peers.follow(cluster.nodes, own, names)
-        touched = between(before, cluster) if before else None
-        run_to_end(services.following(cluster, serving_node(CONFIG, cluster, own), touched))
+        changes = changes_between(before, cluster) if before else EVERYTHING
+        run_to_end(services.following(cluster, serving_node(CONFIG, cluster, own), changes))
         cidrs, _ = service_cidrs(CONFIG, cluster)
         local = local_node(CONFIG, own, ADAPTER, other_addresses(own, HELD, cidrs))
         kept = NodeState(local, peers.usable, {}, services.services)
