@@ -17,7 +17,10 @@ from windlass.model.services import Service
 from windlass.openflow.flows import Flow, Group, Meter
 from windlass.pipeline import (
     connections,
+    endpoint_groups,
     exhaustion,
+    frontends,
+    host_endpoints,
     icmp_errors,
     pods,
     ports,
@@ -25,9 +28,11 @@ from windlass.pipeline import (
     responders,
     routing,
     sctp,
-    services,
+    service_snat,
+    snat,
     tunnels,
 )
+from windlass.pipeline.layout import LAYOUT
 
 
 class Kind(Enum):
@@ -65,11 +70,11 @@ class ServicePart(Struct, frozen=True, gc=False):
 
     @property
     def flows(self) -> tuple[Flow, ...]:
-        return tuple(services.service_flows(self.node, self.service))
+        return tuple(frontends.service_flows(self.node, self.service))
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        return tuple(services.service_groups(self.node, self.service))
+        return tuple(endpoint_groups.service_groups(self.node, self.service))
 
     @property
     def meters(self) -> tuple[Meter, ...]:
@@ -102,16 +107,20 @@ def part(state: NodeState, owner: Owner) -> AnyPart:
         case Kind.NODE if owner.name == node.name:
             return Part(
                 flows=(
+                    *LAYOUT.miss_flows(),
                     *ports.flows(node),
                     *responders.flows(node),
                     *pods.flows(node),
                     *connections.flows(node),
+                    *snat.flows(node),
                     *icmp_errors.flows(node),
                     *sctp.flows(node),
                     *exhaustion.flows(node),
                     *routing.flows(node),
                     *tunnels.flows(node),
-                    *services.flows(node),
+                    *frontends.flows(node),
+                    *host_endpoints.flows(node),
+                    *service_snat.flows(node),
                     *rejects.flows(node),
                 ),
                 meters=tuple(rejects.meters(node)),

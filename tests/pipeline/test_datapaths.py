@@ -31,7 +31,7 @@ from windlass.openflow.fields import (
 from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.pipeline.datapaths import DATAPATHS, longest_way, violations
 from windlass.pipeline.declarations import Table, goto
-from windlass.pipeline.layout import SERVICE_REJECT, UN_SNAT, UPLINK
+from windlass.pipeline.layout import NORMAL, SERVICE_REJECT, UN_SNAT, UPLINK
 from windlass.program import Kind, Owner, part, program
 
 LINUX, WINDOWS = DATAPATHS[OperatingSystem.LINUX], DATAPATHS[OperatingSystem.WINDOWS]
@@ -69,7 +69,7 @@ def test_a_linux_program_of_both_families_is_too_much_for_windows():
 def test_what_connection_tracking_of_windows_would_drop_goes_around_it():
     """SCTP is not known there, and an ICMP error comes out of ct as invalid."""
     state = small_cluster(TrafficMode.ENCAP, Family.IPV4, os=OperatingSystem.WINDOWS)
-    tracked = {flow.match[1:] for flow in all_flows(state) if flow.table == 30 and flow.priority}
+    tracked = {flow.match[1:] for flow in all_flows(state) if flow.table == 30 and flow.priority >= NORMAL}
     # But for errors from the wire to the Node: those that ct leaves invalid go to the host, before any is dropped.
     assert {match for match in tracked if IPV4_DST not in {term.field for term in match}} == {
         (IP_PROTO(TCP),),

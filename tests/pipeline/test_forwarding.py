@@ -38,14 +38,11 @@ from windlass.pipeline.layout import (
     FROM_POD,
     FROM_TUNNEL,
     FROM_UPLINK,
-    GATEWAY_SNAT_PORT_MASK,
     GATEWAY_SNAT_PORTS,
     L3_FORWARDING,
     OUT_PORT,
-    SERVICE_SNAT_PORT_MASK,
     SERVICE_SNAT_PORTS,
     SNAT,
-    SNAT_PORT_MASK,
     SNAT_PORTS,
     SOURCE,
 )
@@ -137,8 +134,10 @@ def test_only_pods_leave_as_their_node(mode, address):
     assert flow is not None
     assert SNAT.set() in flow.actions
     assert out_port(flow) == GATEWAY
-    assert forwarded(mode, address, FROM_TUNNEL.value) is None
-    assert forwarded(mode, address, FROM_UPLINK.value) is None
+    for source in (FROM_TUNNEL, FROM_UPLINK):
+        other = forwarded(mode, address, source.value)
+        assert other is not None
+        assert other.actions == ()
 
 
 def test_a_translated_packet_is_never_let_out_untranslated():
@@ -187,17 +186,15 @@ def test_what_was_looked_up_and_is_no_answer_is_still_the_hosts(state):
     assert flow.actions == (Output(LOCAL_PORT),)
 
 
-@pytest.mark.parametrize(
-    ("ports", "masked"), [(SNAT_PORTS, SNAT_PORT_MASK), (SERVICE_SNAT_PORTS, SERVICE_SNAT_PORT_MASK)]
-)
-def test_a_mask_is_the_ports_of_translated_connections(ports, masked):
-    value, mask = masked
+@pytest.mark.parametrize("ports", [SNAT_PORTS, SERVICE_SNAT_PORTS])
+def test_a_mask_is_the_ports_of_translated_connections(ports):
+    value, mask = ports.mask
     assert {port for port in range(65536) if port & mask == value} == set(range(ports[0], ports[1] + 1))
 
 
 def test_ports_as_the_gateway_are_many_and_none_of_the_hosts_own():
     """A NodePort that is asked 200 times a second leaves 24,000 of them behind in the two minutes of a kernel."""
-    value, mask = GATEWAY_SNAT_PORT_MASK
+    value, mask = GATEWAY_SNAT_PORTS.mask
     ports = range(GATEWAY_SNAT_PORTS[0], GATEWAY_SNAT_PORTS[1] + 1)
     assert len(ports) > 120 * 200
     assert all(port & mask == value for port in ports)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_states import (
@@ -18,22 +16,21 @@ from node_states import (
     local_nodes,
     modes,
     node_states,
-    over_sctp,
     peer,
     peers,
     pod_cidr,
     services,
-    serving_cluster,
 )
 from program_flows import flows_of
 
 from windlass.model.families import Family
 from windlass.model.nodes import NodeState, OperatingSystem, TrafficMode
-from windlass.openflow.actions import Actions, Ct, Goto, Output, Resubmit, ToGroup
+from windlass.openflow.actions import Goto, Output, ToGroup
 from windlass.openflow.fields import ETH_DST, IN_PORT, LOCAL_PORT, MULTICAST_MAC, mac
-from windlass.openflow.flows import Flow, Group
+from windlass.openflow.flows import Flow
 from windlass.openflow.matches import ContradictionError, match
-from windlass.pipeline.layout import CLASSIFIER, FROM_UPLINK, LAYOUT, UPLINK
+from windlass.pipeline.declarations import MISS
+from windlass.pipeline.layout import CLASSIFIER, FROM_UPLINK, LAYOUT, SESSION_AFFINITY, UPLINK
 from windlass.program import NOTHING, Kind, Owner, Program, changed_owners, owners, part, program
 
 any_state = st.sampled_from(OperatingSystem).flatmap(node_states)
@@ -164,54 +161,16 @@ def could_both_match(one: Flow, other: Flow) -> bool:
     return True
 
 
-# The declarations are the truth -----------------------------------------------------------------------------------
+# Flows keep to the declarations (see also test_table_statements) ----------------------------------------------------
 
 
 @given(any_state)
-@settings(max_examples=40)
-def test_flows_lead_only_where_their_table_declares(state):
-    for flow, number in ways(state):
-        assert LAYOUT.tables[number].name in LAYOUT.tables[flow.table].leads_to, flow
-
-
-def test_every_declared_way_is_used():
-    states = [serving_cluster(mode, *BOTH) for mode in TrafficMode]
-    used = {
-        (LAYOUT.tables[flow.table].name, LAYOUT.tables[number].name)
-        for state in (*states, *map(over_sctp, states), *map(on_windows, states))
-        for flow, number in ways(state)
-    }
-    assert used == {(table.name, name) for table in LAYOUT.tables.values() for name in table.leads_to}
-
-
-@pytest.mark.parametrize("mode", TrafficMode)
-def test_what_a_table_says_of_its_misses_is_so(mode):
-    """A table that declares no drop has a flow that takes everything, in every mode; one that does has none."""
-    takes_all = {flow.table for flow in flows(serving_cluster(mode, *BOTH)) if not flow.match}
-    assert takes_all == {table.number for table in LAYOUT.tables.values() if table.miss != "drop"}
-
-
-def on_windows(state: NodeState) -> NodeState:
-    """There some protocols go untracked."""
-    return replace(state, node=replace(state.node, os=OperatingSystem.WINDOWS))
-
-
-def ways(state: NodeState) -> Iterator[tuple[Flow, int]]:
-    """Each flow, with each table to which it leads, by itself or by a group."""
-    for owned in program(state).values():
-        groups = {group.identity: group for group in owned.groups}
-        for flow in owned.flows:
-            yield from ((flow, table) for table in next_tables(flow.actions, groups))
-
-
-def next_tables(actions: Actions, groups: Mapping[int, Group]) -> Iterator[int]:
-    for action in actions:
-        match action:
-            case Goto(table) | Resubmit(table) | Ct(table=int(table)):
-                yield table
-            case ToGroup(number):
-                for bucket in groups[number].buckets:
-                    yield from next_tables(bucket.actions, groups)
+@settings(max_examples=30)
+def test_every_table_has_the_miss_that_it_declares_and_no_other(state):
+    """No module writes a miss flow of its own: a flow of that priority, or one that matches everything, is declared."""
+    declared = {flow for flow in LAYOUT.miss_flows() if flow.table != SESSION_AFFINITY.number}
+    assert {flow for flow in flows(state) if not flow.match or flow.priority == MISS} == declared
+    assert {flow.table for flow in declared} == LAYOUT.tables.keys() - {SESSION_AFFINITY.number}
 
 
 @given(any_state)

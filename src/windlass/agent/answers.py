@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from windlass.openflow.actions import Output
 from windlass.openflow.fields import LOCAL_PORT
 from windlass.openflow.wire.packets import PacketIn
-from windlass.pipeline.rejects import REJECT
+from windlass.pipeline.layout import REJECT
 from windlass.switch.rejections import rejection
 from windlass.switch.requests import SwitchRequests
 

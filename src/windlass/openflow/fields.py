@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from functools import cache, lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -159,6 +160,25 @@ CT_LABEL = _field("ct_label", 128, 108, Notation.HEX, _NICIRA)
 CT_IPV6_DST = _field("ct_ipv6_dst", 128, 123, Notation.IPV6, _NICIRA)  # where the connection's first packet went
 
 FIELDS: tuple[Field, ...] = tuple(_declared)
+
+
+class FieldSet(NamedTuple):
+    """Fields that belong together, such as the same field in both families."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+
+PROTOCOL = FieldSet("protocol", (ETH_TYPE, IP_PROTO))
+IP_SOURCE = FieldSet("IP source", (IPV4_SRC, IPV6_SRC))
+IP_DESTINATION = FieldSet("IP destination", (IPV4_DST, IPV6_DST))
+SOURCE_PORT = FieldSet("source port", (TCP_SRC, UDP_SRC, SCTP_SRC))
+DESTINATION_PORT = FieldSet("destination port", (TCP_DST, UDP_DST, SCTP_DST))
+ICMP_KIND = FieldSet("ICMP type", (ICMP_TYPE, ICMPV6_TYPE))
+ARP_SENDER = FieldSet("ARP sender", (ARP_SPA, ARP_SHA))
+ARP_TARGET = FieldSet("ARP target", (ARP_TPA, ARP_THA))
+TUNNEL_SOURCE = FieldSet("tunnel source", (TUN_IPV4_SRC, TUN_IPV6_SRC))
+TUNNEL_DESTINATION = FieldSet("tunnel destination", (TUN_IPV4_DST, TUN_IPV6_DST))
 
 LOCAL_PORT = 0xFFFFFFFE
 IN_PORT_PORT = 0xFFFFFFF8

@@ -1,12 +1,12 @@
-"""Session affinity: while it keeps asking, a client stays with the endpoint that served it (sessionAffinity: ClientIP).
+"""Session affinity: a client that keeps connecting stays with its endpoint (sessionAffinity: ClientIP).
 
-ServiceLB looks the client up in SessionAffinity and goes on to EndpointDNAT, which translates to the endpoint that was
-remembered. Where none was, a group chooses one by the client's address alone, and EndpointDNAT has the switch write
-that choice into SessionAffinity. Those flows are the switch's own: an agent that is away changes nothing, they end by
-being idle, and they go with the EndpointDNAT flows that teach them, so with their endpoint.
+ServiceLB looks the client up in SessionAffinity and goes on to EndpointDNAT, which translates to the stored endpoint.
+If none is stored, a group chooses one by the client's address alone, and EndpointDNAT has the switch learn a flow for
+that choice in SessionAffinity. The switch learns and expires these flows itself, so they work without an agent. They
+are deleted with the EndpointDNAT flow that learned them, so with their endpoint.
 
-A port of a Service may have two groups, for its two policies. A client that is new to one of them begins with the
-endpoint that served it by the other, if that may serve it here.
+A Service port may have two groups, for its two traffic policies. A client that is new to one of them starts with the
+endpoint that served it by the other, if that endpoint may serve it here.
 """
 
 from __future__ import annotations
@@ -24,28 +24,29 @@ from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import ENDPOINT, ENDPOINT_DNAT, LOW, NORMAL, SESSION_AFFINITY, STICKY_GROUP
 
 CLIENT = {Family.IPV4: IPV4_SRC, Family.IPV6: IPV6_SRC}
-LONGEST_TIMEOUT = 65535  # seconds that a flow can have; what is longer is for `seconds_of` and the agent
+LONGEST_TIMEOUT = 65535  # the longest idle timeout of a flow in seconds; the agent ends longer ones by `seconds_of`
 _SECONDS_BITS = 17
 
 
 def ask(group: int, other: int) -> tuple[Action, ...]:
-    """What ServiceLB does: to the endpoint that served this client last, or to one of the group. `other` is the group
-    of the other policy; what is found second is what counts.
+    """What ServiceLB does: look up the endpoint that served this client last. `other` is the group of the other policy.
+
+    The second lookup overrides the first.
     """
     looks = (action for one in (other, group) for action in (STICKY_GROUP.load(one), Resubmit(SESSION_AFFINITY.number)))
     return *looks, goto(ENDPOINT_DNAT)
 
 
 def share(family: Family, number: int, mask: int) -> tuple[Term, ...]:
-    """The clients for whom one of several groups is: by their address, so that each is always with the same."""
+    """The clients of one of several groups: by their address, so that a client always meets the same group."""
     return ip(family), CLIENT[family](number, mask)
 
 
 def flows(
     family: Family, group: int, other: int, endpoints: Mapping[int, tuple[Endpoint, Ct]], seconds: int, why: str
 ) -> Iterator[Flow]:
-    """`endpoints`: by their numbers, each with the translation to it."""
-    both = min(group, other)  # what an endpoint taught by one policy stays when only the other has it
+    """`endpoints`: by number, each with the translation to it. `why` names the Service."""
+    both = min(group, other)  # what was learned by one policy stays while the other still has the endpoint
     for number, (endpoint, translate) in endpoints.items():
         remember = Learn(
             table=SESSION_AFFINITY.number,
@@ -61,10 +62,12 @@ def flows(
             delete_learned=True,
         )
         yield ENDPOINT_DNAT.flow(NORMAL, ip(family), STICKY_GROUP.is_(group), ENDPOINT.is_(number)).then(
-            remember, translate, why=f"{why} at {endpoint.address}, which the client keeps"
+            remember,
+            translate,
+            why=f"{why}, session affinity: translate to endpoint {endpoint.address}, which this client keeps",
         )
     yield ENDPOINT_DNAT.flow(LOW, STICKY_GROUP.is_(group)).then(
-        ToGroup(group), why=f"{why}: no endpoint is remembered for this client, or it is gone"
+        ToGroup(group), why=f"{why}, session affinity: this client has no endpoint yet, or it is gone: choose one"
     )
 
 
@@ -73,7 +76,7 @@ def bucket(number: int) -> Bucket:
 
 
 def numbered(endpoints: Sequence[Endpoint]) -> dict[int, Endpoint]:
-    """Each with a number that it keeps whatever other endpoints come and go (but for a rare clash of two)."""
+    """Each with a number that does not depend on the others, except when two numbers collide, which is rare."""
     found: dict[int, Endpoint] = {}
     for endpoint in endpoints:
         number = crc32(endpoint.port.to_bytes(2), crc32(endpoint.packed)) & 0x7FFFFFFF
@@ -84,13 +87,13 @@ def numbered(endpoints: Sequence[Endpoint]) -> dict[int, Endpoint]:
 
 
 def seconds_of(cookie: int) -> int:
-    """After how long a learned flow is to be forgotten."""
+    """The idle timeout of a learned flow."""
     return cookie & ((1 << _SECONDS_BITS) - 1)
 
 
 def _cookie(group: int, number: int, seconds: int) -> int:
-    """One for each endpoint, and another one when the timeout changes: what was taught with it goes with the last flow
-    that teaches with it.
+    """Different for each endpoint and each timeout: the switch deletes learned flows with the last flow that learns
+    with their cookie.
     """
     digest = blake2b(group.to_bytes(4) + number.to_bytes(4), digest_size=8).digest()
     return int.from_bytes(digest) >> _SECONDS_BITS << _SECONDS_BITS | seconds

@@ -1,8 +1,8 @@
-"""Connections that need another source and find no free port: dropped and counted, pool by pool.
+"""New connections that need SNAT but find no free port: dropped and counted, pool by pool.
 
-In the userspace datapath connection tracking reports the first packet of such a connection as new and leaves it as it
-is. Without these flows it would leave with the Pod's or the client's own address. The kernel's datapath drops the
-packet by itself, and counts it as `insert_failed` in /proc/net/stat/nf_conntrack.
+In the userspace datapath, connection tracking reports the first packet of such a connection as new and does not
+translate it. Without these flows it would leave with the address of the Pod or client. The kernel datapath drops the
+packet itself and counts it as `insert_failed` in /proc/net/stat/nf_conntrack.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from windlass.pipeline.layout import (
 
 
 class Pool(NamedTuple):
-    """Ports of one address. Each destination (address, port, protocol) has all of them to itself."""
+    """Source ports of one address. Each destination (address, port, protocol) can use all of them."""
 
     name: str
     ports: tuple[int, int]
-    clients: str  # whose connections they serve, in words
+    clients: str  # whose connections use them, in words
     condition: tuple[Condition, ...]
     priority: int = TOP
 
@@ -46,7 +46,7 @@ class Pool(NamedTuple):
 
     def flow(self) -> Flow:
         return L2_FORWARDING_OUT.flow(self.priority, *self.condition, NOT_TRANSLATED).drop(
-            why=f"{self.clients}: none of the {self.size} ports is free for this destination"
+            why=f"{self.clients}: all {self.size} SNAT ports to this destination are in use: drop"
         )
 
 

@@ -1,7 +1,7 @@
 """ICMP errors ("fragmentation needed", "unreachable", "time exceeded") find the connection that they are about.
 
-Connection tracking finds the connection by the packet that the error quotes. The error then takes the way of that
-connection and is translated as its packets are, the quoted packet included: so the sender of that packet recognises it.
+Connection tracking finds the connection by the packet that the error quotes. The error then takes the path of that
+connection and is translated as its packets are, the quoted packet included, so that the sender recognises its packet.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import (
     CONNTRACK,
+    CONNTRACK_STAGE,
     CONNTRACK_STATE,
     CT_SERVICE,
     FROM_UPLINK,
     HIGH,
     INVALID,
-    L3_FORWARDING,
     NORMAL,
     POD_ZONE,
     RELATED,
     RELATED_ANSWER,
+    ROUTE_STAGE,
     TOP,
-    UN_SNAT,
     UPLINK,
 )
 
@@ -41,44 +41,45 @@ def flows(node: LocalNode) -> Iterator[Flow]:
     for family in node.families:
         yield from from_the_wire(node, family)
         if family is Family.IPV6 and datapath.damages_icmpv6_errors:
-            yield from with_their_source_first()
+            yield from translated_source()
 
 
 def from_the_wire(node: LocalNode, family: Family) -> Iterator[Flow]:
-    """To whatever address: that of the Node, of a Pod, or an external address of a Service."""
+    """To any address: of the Node, of a Pod, or an external address of a Service."""
     datapath = datapath_of(node)
     to_node = destination(node.addresses[family].ip)
     for kind in ICMP_ERRORS[family]:
         error: Condition = icmp(family, kind)
         yield UPLINK.flow(HIGH, error, () if datapath.icmp_errors else to_node).then(
-            goto(UN_SNAT), why="ICMP error from the wire: look up the connection it is about"
+            goto(CONNTRACK_STAGE), why="ICMP error from the wire: look up the connection that it is about"
         )
         yield CONNTRACK_STATE.flow(TOP, FROM_UPLINK, error, INVALID).then(
-            Output(LOCAL_PORT), why="ICMP error about no connection of Pods or Services: deliver to the host"
+            Output(LOCAL_PORT),
+            why="ICMP error from the wire about no connection of Pods or Services: deliver to the host",
         )
         if not datapath.icmp_errors:
             # Connection tracking reports it as invalid, and leaves it as it is.
             yield CONNTRACK.flow(NORMAL, FROM_UPLINK, to_node, error).then(
-                Ct(POD_ZONE, table=CONNTRACK_STATE.number, nat=Nat()), why="ICMP error: look up its connection"
+                Ct(POD_ZONE, table=CONNTRACK.onward, nat=Nat()), why="ICMP error: look up its connection"
             )
 
 
-def with_their_source_first() -> Iterator[Flow]:
-    """Let the error have the source that translation will give it (see `Datapath.damages_icmpv6_errors`).
+def translated_source() -> Iterator[Flow]:
+    """Write the source that translation will give the error anyway (see `Datapath.damages_icmpv6_errors`).
 
-    An error about a packet to a Service gets the Service's address, which the connection knows: a first look-up without
-    translation tells it. The destination needs no such care: the damage is in the quoted source, which is then written.
+    An error about a packet to a Service gets the Service's address as source. A first look-up without translation finds
+    it in the connection. The destination needs nothing: the damage is in the quoted source, which is written later.
     """
     for kind in ICMP_ERRORS[Family.IPV6]:
         yield CONNTRACK.flow(HIGH, icmp(Family.IPV6, kind)).then(
-            Ct(POD_ZONE, table=CONNTRACK_STATE.number), why="ICMPv6 error: look up its connection, do not translate yet"
+            Ct(POD_ZONE, table=CONNTRACK.onward), why="ICMPv6 error: look up its connection, do not translate yet"
         )
-    translate = Ct(POD_ZONE, table=L3_FORWARDING.number, nat=Nat())
+    translate = Ct(POD_ZONE, table=ROUTE_STAGE.entry, nat=Nat())
     yield CONNTRACK_STATE.flow(HIGH, icmp(Family.IPV6), RELATED).then(
         translate, why="ICMPv6 error about a known connection: translate it"
     )
     yield CONNTRACK_STATE.flow(TOP, icmp(Family.IPV6), RELATED_ANSWER, CT_SERVICE).then(
         Move(CT_IPV6_DST.whole, IPV6_SRC.whole),
         translate,
-        why="ICMPv6 error about a packet to a Service: it comes from the Service's address",
+        why="ICMPv6 error about a packet to a Service: set the Service's address as source, then translate",
     )

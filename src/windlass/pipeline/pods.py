@@ -24,18 +24,18 @@ from windlass.openflow.fields import (
     source,
 )
 from windlass.openflow.flows import Flow
-from windlass.pipeline.declarations import goto
+from windlass.pipeline.declarations import goto, onward
 from windlass.pipeline.layout import (
-    ARP_RESPONDER,
     CLASSIFIER,
     FROM_POD,
     HIGH,
     LOW,
+    NEIGHBOUR_STAGE,
     NORMAL,
     SPOOF_GUARD,
+    SPOOF_GUARD_STAGE,
     STAND_INS,
     TOP,
-    UN_SNAT,
     VIRTUAL_ADDRESSES,
 )
 from windlass.pipeline.responders import ARP_REQUEST, SOLICITATION
@@ -48,51 +48,49 @@ NEIGHBOUR_DISCOVERY = (133, 134, SOLICITATION, 136, 137)
 
 
 def flows(node: LocalNode) -> Iterator[Flow]:
-    """What holds for all Pods."""
+    """For all Pods."""
     yield SPOOF_GUARD.flow(TOP + 1, TAGGED).drop(
-        why="a Pod sends a VLAN tag: the other flows would match the packet behind it and pass it on with its tag"
+        why="from a Pod with a VLAN tag: drop, the other flows would match the packet behind the tag"
     )
     for family in node.families:
         for reserved in (*VIRTUAL_ADDRESSES[family], STAND_INS[family]):
             yield SPOOF_GUARD.flow(LOW + 1, destination(reserved)).drop(
-                why="a Pod addresses what only the host uses on its way to Services"
+                why="from a Pod to an address that only the host may use, to reach Services: drop"
             )
     if Family.IPV6 in node.families:
         for kind in NEIGHBOUR_DISCOVERY:
             yield SPOOF_GUARD.flow(NORMAL, icmp(Family.IPV6, kind)).drop(
-                why="a Pod may ask for neighbours as itself, never tell: nobody here needs to learn from it"
+                why="Neighbour Discovery from a Pod, other than a solicitation as itself: drop"
             )
 
 
 def pod_flows(node: LocalNode, pod: AttachedPod) -> Iterator[Flow]:
-    yield CLASSIFIER.flow(LOW, IN_PORT(pod.ofport)).then(FROM_POD.set(), goto(SPOOF_GUARD), why=f"from Pod {pod.key}")
+    yield CLASSIFIER.flow(LOW, IN_PORT(pod.ofport)).then(
+        FROM_POD.set(), goto(SPOOF_GUARD_STAGE), why=f"from Pod {pod.key}: check its source addresses"
+    )
     for address in pod.addresses:
         if family_of(address) in node.families:
-            yield from speaks_as_itself(pod, address)
+            yield from own_addresses(pod, address)
             yield from to_pod(pod, address)
 
 
-def speaks_as_itself(pod: AttachedPod, address: IPAddress) -> Iterator[Flow]:
-    """MAC and address must be the Pod's own; everything else misses the table and is dropped."""
+def own_addresses(pod: AttachedPod, address: IPAddress) -> Iterator[Flow]:
+    """The Pod may send from its own MAC and IP address; everything else misses the table and is dropped."""
     sender = (IN_PORT(pod.ofport), ETH_SRC(mac(pod.mac)))
     yield SPOOF_GUARD.flow(LOW, sender, source(address)).then(
-        goto(UN_SNAT), why=f"Pod {pod.key} sends from its own address"
+        onward(SPOOF_GUARD), why=f"Pod {pod.key} sends from its own address: look up the connection"
     )
+    why = f"Pod {pod.key} asks for the MAC of a neighbour: answer it"
+    duplicate = f"Pod {pod.key} checks its own address for duplicates: drop, an answer would look like a second owner"
     if isinstance(address, IPv4Address):
         asks = (ARP, ARP_OP(ARP_REQUEST), ARP_SHA(mac(pod.mac)), ARP_SPA(int(address)))
-        yield SPOOF_GUARD.flow(NORMAL, sender, asks).then(
-            goto(ARP_RESPONDER), why=f"Pod {pod.key} asks for a neighbour"
-        )
-        yield SPOOF_GUARD.flow(HIGH, sender, asks, ARP_TPA(int(address))).drop(
-            why=f"Pod {pod.key} announces its own address: an answer would look like a second owner"
-        )
+        yield SPOOF_GUARD.flow(NORMAL, sender, asks).then(goto(NEIGHBOUR_STAGE), why=why)
+        yield SPOOF_GUARD.flow(HIGH, sender, asks, ARP_TPA(int(address))).drop(why=duplicate)
     else:
         asks_neighbour = (icmp(Family.IPV6, SOLICITATION), ND_SLL(mac(pod.mac)))
         # Linux re-checks a known neighbour from its link-local address.
         for origin in (source(address), source(LINK_LOCAL)):
-            yield SPOOF_GUARD.flow(HIGH, sender, *asks_neighbour, origin).then(
-                goto(ARP_RESPONDER), why=f"Pod {pod.key} asks for a neighbour"
-            )
+            yield SPOOF_GUARD.flow(HIGH, sender, *asks_neighbour, origin).then(goto(NEIGHBOUR_STAGE), why=why)
         yield SPOOF_GUARD.flow(TOP, sender, icmp(Family.IPV6, SOLICITATION), ND_TARGET(int(address))).drop(
-            why=f"Pod {pod.key} asks for its own address: an answer would look like a second owner"
+            why=duplicate
         )

@@ -1,7 +1,7 @@
-"""Packets to a Service that nothing serves: the agent answers them with a reset or an ICMP unreachable.
+"""Packets to a Service without endpoints: the agent answers them with a TCP reset or an ICMP unreachable.
 
 Meters in the switch limit how many packets the agent gets, so that a flood costs it little. Pods are spread over
-several meters by their address: a Pod that floods takes the answers of few others.
+several meters by their address, so that a Pod that floods delays the rejects of few others.
 """
 
 from __future__ import annotations
@@ -15,39 +15,38 @@ from windlass.openflow.fields import IPV4_SRC, IPV6_SRC, Term, ip
 from windlass.openflow.flows import Flow, Meter
 from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.layout import (
+    DEFAULT,
     FROM_GATEWAY,
     FROM_POD,
     HOST_METER,
-    MISS,
     NORMAL,
     OUTSIDE_METER,
     POD_METERS,
+    REJECT,
     REJECT_BURST,
     REJECTS_PER_SECOND,
     SERVICE_REJECT,
 )
 
-REJECT = b"reject"  # the userdata that tells the agent to answer
-
 
 def flows(node: LocalNode) -> Iterator[Flow]:
-    if not datapath_of(node).meters:
-        yield SERVICE_REJECT.flow(MISS).then(ToController(REJECT), why="to a Service without endpoints: reject")
-        return
+    metered = datapath_of(node).meters
     for family in node.families:
-        for index, meter in enumerate(POD_METERS):
-            clients = ip(family), _lowest_bits(family, index)
-            yield SERVICE_REJECT.flow(NORMAL, FROM_POD, *clients).then(
+        yield SERVICE_REJECT.flow(DEFAULT, ip(family)).then(
+            ToController(REJECT, meter=OUTSIDE_METER if metered else 0),
+            why="to a Service without endpoints: the agent rejects it, at a limited rate",
+        )
+        for index, meter in enumerate(POD_METERS if metered else ()):
+            yield SERVICE_REJECT.flow(NORMAL, FROM_POD, ip(family), _lowest_bits(family, index)).then(
                 ToController(REJECT, meter=meter),
-                why="a Pod to a Service without endpoints: reject, limited for Pods with these lowest address bits",
+                why="from a Pod to a Service without endpoints: the agent rejects it, at a rate limited for this Pod "
+                "and others with the same lowest address bits",
             )
-    yield SERVICE_REJECT.flow(NORMAL, FROM_GATEWAY).then(
-        ToController(REJECT, meter=HOST_METER), why="the host to a Service without endpoints: reject, within a limit"
-    )
-    yield SERVICE_REJECT.flow(MISS).then(
-        ToController(REJECT, meter=OUTSIDE_METER),
-        why="from outside to a Service without endpoints: reject, within a limit",
-    )
+    if metered:
+        yield SERVICE_REJECT.flow(NORMAL, FROM_GATEWAY).then(
+            ToController(REJECT, meter=HOST_METER),
+            why="from the host to a Service without endpoints: the agent rejects it, at a limited rate",
+        )
 
 
 def meters(node: LocalNode) -> Iterator[Meter]:

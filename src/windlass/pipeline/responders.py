@@ -1,7 +1,7 @@
-"""ARP and Neighbour Discovery: the switch answers every question with the one virtual MAC.
+"""ARP and Neighbour Discovery: the switch answers every request with the one virtual MAC address.
 
-Pods and the host's gateway therefore need no other neighbour, nothing is flooded, and what a packet's MAC says is
-decided in one place (`routing`).
+So Pods and the host's gateway interface need no other neighbour, nothing is flooded, and `routing` alone decides the
+MAC addresses of a packet.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def flows(node: LocalNode) -> Iterator[Flow]:
 
 def arp(node: LocalNode) -> Iterator[Flow]:
     yield ARP_RESPONDER.flow(HIGH, ARP, ARP_TPA(int(node.gateway(Family.IPV4))), FROM_GATEWAY).drop(
-        why="the gateway announces its own address: an answer would look like a second owner"
+        why="ARP of the gateway for its own address: drop, an answer would look like a second owner"
     )
     yield ARP_RESPONDER.flow(HIGH, ARP, ARP_SPA(0)).drop(
-        why="a probe for a duplicate address: an answer would claim it"
+        why="ARP probe for a duplicate address: drop, an answer would claim the address"
     )
     yield ARP_RESPONDER.flow(NORMAL, ARP, ARP_OP(ARP_REQUEST)).then(
         *_from_the_virtual_mac(),
@@ -72,34 +72,34 @@ def arp(node: LocalNode) -> Iterator[Flow]:
         move(ARP_SPA, ARP_TPA),
         Move(ASKED.bits, ARP_SPA.whole),
         BACK,
-        why="every address is at the virtual MAC",
+        why="ARP request: answer with the virtual MAC",
     )
 
 
 def neighbour_discovery(node: LocalNode) -> Iterator[Flow]:
     solicitation = icmp(Family.IPV6, SOLICITATION)
     yield ARP_RESPONDER.flow(HIGH, solicitation, ND_TARGET(int(node.gateway(Family.IPV6))), FROM_GATEWAY).drop(
-        why="the gateway asks for its own address: an answer would look like a second owner"
+        why="neighbour solicitation of the gateway for its own address: drop, an answer would look like a second owner"
     )
     yield ARP_RESPONDER.flow(HIGH, solicitation, IPV6_SRC(0)).drop(
-        why="detection of a duplicate address: an answer would claim it"
+        why="duplicate address detection: drop, an answer would claim the address"
     )
     yield ARP_RESPONDER.flow(NORMAL, solicitation).then(
         *_from_the_virtual_mac(),
         move(IPV6_SRC, IPV6_DST),
         move(ND_TARGET, IPV6_SRC),
-        # By way of registers: where the kernel does not know these two fields they cannot be set, but moved into.
+        # By registers: a kernel that does not know these two fields can move into them, but not set them.
         ND_OPTION.load(TARGET_LINK_LAYER_ADDRESS),
         Move(ND_OPTION.bits, ND_OPTIONS_TYPE.whole),
         ND_FLAGS.load(SOLICITED_OVERRIDE),
         Move(ND_FLAGS.bits, ND_RESERVED.whole),
         Set(ICMPV6_TYPE(ADVERTISEMENT)),
         goto(ND_ADVERTISER),
-        why="every address is at the virtual MAC",
+        why="neighbour solicitation: turn it into an advertisement",
     )
-    # Open vSwitch lets a flow write the target's MAC only where the flow matches an advertisement: hence two steps.
+    # Open vSwitch lets a flow write the target's MAC only if the flow matches an advertisement: hence the second table.
     yield ND_ADVERTISER.flow(NORMAL, icmp(Family.IPV6, ADVERTISEMENT)).then(
-        Set(ND_TLL(VIRTUAL_MAC)), BACK, why="every address is at the virtual MAC"
+        Set(ND_TLL(VIRTUAL_MAC)), BACK, why="neighbour advertisement: write the virtual MAC and send it back"
     )
 
 

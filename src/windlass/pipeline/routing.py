@@ -1,7 +1,7 @@
-"""L3Forwarding: where an address is, and so by which port and with which MAC the packet leaves.
+"""L3Forwarding: where an address is, and so by which port and with which MAC address the packet leaves.
 
-No TTL is decremented here: nothing can circle, for OpenFlow never sends a packet back out of the port it came in by
-unless told to, and the host decrements what it forwards.
+No TTL is decremented here: packets cannot loop, because OpenFlow sends a packet back out of its ingress port only when
+a flow asks for that, and the host decrements the TTL of what it forwards.
 """
 
 from __future__ import annotations
@@ -17,30 +17,26 @@ from windlass.openflow.fields import (
     ETH_SRC,
     IN_PORT,
     destination,
-    ip,
     mac,
     source,
     tunnel_destination,
 )
 from windlass.openflow.flows import Flow
-from windlass.pipeline.declarations import goto
+from windlass.pipeline.declarations import goto, onward
 from windlass.pipeline.layout import (
-    CONNTRACK_COMMIT,
+    CONNTRACK_STAGE,
     CT_MASQUERADE,
     CT_SERVICE,
     CT_TO_NODE,
     FROM_GATEWAY,
-    FROM_POD,
     HAIRPIN,
     HIGH,
     L3_FORWARDING,
     LOW,
-    MISS,
     NORMAL,
     OUT_PORT,
     SNAT,
     TOP,
-    UN_SNAT,
     UPLINK,
     VIRTUAL_ADDRESSES,
     VIRTUAL_MAC,
@@ -53,60 +49,52 @@ BROADCAST = IPv4Address("255.255.255.255")
 def flows(node: LocalNode) -> Iterator[Flow]:
     for family in node.families:
         yield from to_host(node, family)
-        yield from forged_by_the_wire(node, family)
-        yield from to_nobody(node, family)
-        yield from pod_to_external(node, family)
+        yield from forged_sources(node, family)
+        yield from unreachable(node, family)
         if node.mode is not TrafficMode.ENCAP:
             yield from from_the_wire(node, family)
 
 
 def to_host(node: LocalNode, family: Family) -> Iterator[Flow]:
     yield L3_FORWARDING.flow(NORMAL, destination(node.gateway(family))).then(
-        *out_of_gateway(node), why="to the host's end of the Pod network"
+        *out_of_gateway(node), why="to the gateway address of this Node: send it to the host"
     )
     for address in node.own_addresses(family):
         yield L3_FORWARDING.flow(NORMAL, destination(address)).then(
             *out_of_gateway(node),
-            why="to its own Node, from a Pod or by a Service: who asks is seen, the host answers by the gateway",
+            why="to an address of this Node, from a Pod or by a Service: send it to the host, which sees the client",
         )
 
 
-def to_nobody(node: LocalNode, family: Family) -> Iterator[Flow]:
-    yield L3_FORWARDING.flow(LOW, destination(node.pod_cidrs[family])).drop(why="no Pod has this address of ours")
-    yield L3_FORWARDING.flow(HIGH, destination(MULTICAST[family])).drop(why="no multicast leaves a Pod")
-    if family is Family.IPV4:
-        yield L3_FORWARDING.flow(HIGH, destination(BROADCAST)).drop(why="no broadcast leaves a Pod")
-
-
-def pod_to_external(node: LocalNode, family: Family) -> Iterator[Flow]:
-    """Design note 004, "SNAT configuration"; the translation itself is in `connections`."""
-    yield L3_FORWARDING.flow(MISS, ip(family), FROM_POD).then(
-        SNAT.set(),
-        *out_of_gateway(node),
-        why="no Pod and no Node has this address: it is outside, and the host knows the way",
+def unreachable(node: LocalNode, family: Family) -> Iterator[Flow]:
+    yield L3_FORWARDING.flow(LOW, destination(node.pod_cidrs[family])).drop(
+        why="to an address of this Node's PodCIDR that no Pod has: drop"
     )
+    yield L3_FORWARDING.flow(HIGH, destination(MULTICAST[family])).drop(why="multicast: drop, Pods have none")
+    if family is Family.IPV4:
+        yield L3_FORWARDING.flow(HIGH, destination(BROADCAST)).drop(why="broadcast: drop, Pods have none")
 
 
 def from_the_wire(node: LocalNode, family: Family) -> Iterator[Flow]:
     """Design note 003: requests from remote Pods and hosts, and replies, straight to the Pod."""
     yield UPLINK.flow(NORMAL, destination(node.pod_cidrs[family])).then(
-        goto(UN_SNAT), why="for a local Pod, as it is: the underlay routes PodCIDRs"
+        goto(CONNTRACK_STAGE), why="from the wire to a local Pod, without a tunnel: look up its connection"
     )
 
 
-def forged_by_the_wire(node: LocalNode, family: Family) -> Iterator[Flow]:
-    """Sources that are on this side of the wire. The host itself refuses its own addresses as a source."""
+def forged_sources(node: LocalNode, family: Family) -> Iterator[Flow]:
+    """Sources that cannot come from the wire. The host itself refuses its own addresses as a source."""
     to_pods = destination(node.pod_cidrs[family])
     yield UPLINK.flow(TOP + 1, source(node.pod_cidrs[family])).drop(
-        why="from the wire with a source that is a Pod's or the gateway's of this Node: forged"
+        why="from the wire with a source in this Node's own PodCIDR: drop, it is forged"
     )
     yield UPLINK.flow(TOP, source(node.addresses[family].ip), to_pods).drop(
-        why="from the wire to a Pod, with this Node's address as the source: forged"
+        why="from the wire to a Pod with this Node's own address as source: drop, it is forged"
     )
     for network in VIRTUAL_ADDRESSES[family]:
         for reserved in (source(network), destination(network)):
             yield UPLINK.flow(TOP + 1, reserved).drop(
-                why="from the wire, with an address that only the host uses on its way to Services"
+                why="from the wire with an address that only the host may use, to reach Services: drop"
             )
 
 
@@ -115,15 +103,15 @@ def to_pod(pod: AttachedPod, address: IPAddress) -> Iterator[Flow]:
         Set(ETH_SRC(VIRTUAL_MAC)),
         Set(ETH_DST(mac(pod.mac))),
         OUT_PORT.load(pod.ofport),
-        goto(CONNTRACK_COMMIT),
-        why=f"to Pod {pod.key}",
+        onward(L3_FORWARDING),
+        why=f"to Pod {pod.key}: send it to its port",
     )
     yield L3_FORWARDING.flow(HIGH, IN_PORT(pod.ofport), destination(address)).then(
         Set(ETH_SRC(VIRTUAL_MAC)),
         Set(ETH_DST(mac(pod.mac))),
         HAIRPIN.set(),
-        goto(CONNTRACK_COMMIT),
-        why=f"Pod {pod.key} to itself, by a Service, and its answer",
+        onward(L3_FORWARDING),
+        why=f"from Pod {pod.key} to itself by a Service, or the reply: send it back to the Pod",
     )
 
 
@@ -134,25 +122,27 @@ def peer_flows(node: LocalNode, peer: Peer) -> Iterator[Flow]:
         to_its_pods = L3_FORWARDING.flow(NORMAL, destination(peer.pod_cidrs[family]))
         if is_direct(node, peer, family):
             yield to_its_pods.then(
-                *out_of_gateway(node), why=f"to a Pod of {peer.name}, as it is: the host knows the way"
+                *out_of_gateway(node), why=f"to a Pod of {peer.name}, without a tunnel: the host routes it"
             )
-            # The endpoint answers to the Node IP by the underlay. Through a tunnel no answer to a Node IP is accepted.
+            # The endpoint replies to the Node IP by the underlay. Through a tunnel no reply to a Node IP is accepted.
             by_policy_local = (*CT_SERVICE, *CT_TO_NODE, CT_MASQUERADE.unset)
             itself = (*FROM_GATEWAY, *source(node.gateway(family)))
             yield L3_FORWARDING.flow(HIGH, itself, by_policy_local, destination(peer.pod_cidrs[family])).then(
                 SNAT.set(),
                 *out_of_gateway(node),
-                why=f"the Node itself by its own NodePort, policy Local, to a Pod of {peer.name}: it sees the Node IP",
+                why=f"from this Node by its NodePort, policy Local, to a Pod of {peer.name}: the Pod sees the Node IP",
             )
         elif (end := tunnel_end(node, peer)) is None:
-            yield to_its_pods.drop(why=f"to a Pod of {peer.name}: the two Nodes have no address family in common")
+            yield to_its_pods.drop(
+                why=f"to a Pod of {peer.name}, but the two Nodes have no common address family: drop"
+            )
         else:
             yield to_its_pods.then(
                 Set(ETH_DST(VIRTUAL_MAC)),
                 Set(tunnel_destination(end)),
                 OUT_PORT.load(node.ports.tunnel),
-                goto(CONNTRACK_COMMIT),
-                why=f"to a Pod of {peer.name}, through the tunnel",
+                onward(L3_FORWARDING),
+                why=f"to a Pod of {peer.name}: send it through the tunnel",
             )
 
 
@@ -168,13 +158,13 @@ def is_direct(node: LocalNode, peer: Peer, family: Family) -> bool:
 
 
 def tunnel_end(node: LocalNode, peer: Peer) -> IPAddress | None:
-    """Both families of Pod traffic ride in one tunnel: over IPv4 where both Nodes have it."""
+    """The peer's address: one tunnel carries both families of Pod traffic, over IPv4 if both Nodes have it."""
     common = (family for family in Family if family in node.addresses and family in peer.addresses)
     return next((peer.addresses[family] for family in common), None)
 
 
 def tunnel_ends(node: LocalNode, peers: Iterable[Peer]) -> set[IPAddress]:
-    """Where tunnels of this Node lead to."""
+    """The peer addresses of this Node's tunnels."""
     tunnelled = (
         peer for peer in peers if any(not is_direct(node, peer, f) for f in node.families if f in peer.pod_cidrs)
     )
@@ -186,5 +176,5 @@ def out_of_gateway(node: LocalNode) -> tuple[Action, ...]:
         Set(ETH_SRC(VIRTUAL_MAC)),
         Set(ETH_DST(mac(node.gateway_mac))),
         OUT_PORT.load(node.ports.gateway),
-        goto(CONNTRACK_COMMIT),
+        onward(L3_FORWARDING),
     )

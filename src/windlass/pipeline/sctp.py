@@ -1,21 +1,22 @@
 """SCTP where connection tracking does not know its ports: the userspace datapath of Open vSwitch before 3.2.
 
-There all SCTP between two addresses is one connection, and translation leaves ports as they are. So:
+There, all SCTP between two addresses is one connection, and translation leaves ports unchanged. So:
 
-- Each client's port has a zone of its own: the zone is that port. Which end is the client is not known before a
-  look-up. SCTPDirection looks in the zone of the port that the packet goes to: who is an answer there is one; all
-  others are their client's, in the zone of the port that they come from.
-- Another source is given in a second zone: the client's port turned by one bit. (That is another number but for 65535,
-  which nobody takes by chance.) The source keeps the client's port, by which answers find that zone. Of a Pod that
-  leaves as its Node, too: the server may in turn ask this Node on its behalf, and so with the same port.
-- A Service's connection remembers in its label the endpoint's port and the one that was asked. SCTPPorts writes them.
-- An ICMP error tells no zone. So that those about what Pods send find their way, a connection is committed in the usual
-  zone as well: there it stands for all between the two addresses.
+- Each client port has its own zone: the zone number is the port. Which end is the client is not known before a look-up.
+  SCTPDirection looks in the zone of the destination port: a packet that is a reply there is a reply; any other comes
+  from its client and belongs to the zone of its source port.
+- Source translation happens in a second zone: the client's port, rotated left by one bit. (That is a different number,
+  except for 65535, which no client takes by chance.) The translated source keeps the client's port, by which replies
+  find that zone. The same holds for a Pod that leaves as its Node: the server may in turn connect to this Node on its
+  behalf, and so with the same port.
+- A Service connection stores the endpoint's port and the Service port in its label. SCTPPorts writes them.
+- An ICMP error tells no zone. So that errors about packets of Pods find their connection, a connection is committed in
+  the usual zone as well: there it stands for all SCTP between the two addresses.
 
-Where connection tracking does know the ports (from 3.2 on), all this changes nothing that it has not done already. It
-can go, with everything that names it, when no older switch is to be served.
+If connection tracking knows the ports (Open vSwitch 3.2 and later), none of this changes what it has done already. This
+module can go, with everything that names it, when no older switch has to be supported.
 
-What it cannot do: see docs/decisions/0009-sctp-in-user-space.md.
+Its limits are in docs/decisions/0009-sctp-in-user-space.md.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from windlass.openflow.fields import SCTP, SCTP_DST, SCTP_SRC, Bits, Field, Term
 from windlass.openflow.flows import Flow
 from windlass.pipeline.connections import ANY_FRAGMENT
 from windlass.pipeline.datapaths import datapath_of
-from windlass.pipeline.declarations import goto
+from windlass.pipeline.declarations import goto, onward
 from windlass.pipeline.layout import (
     ANSWER,
     ASKED_PORT,
@@ -39,6 +40,7 @@ from windlass.pipeline.layout import (
     CLIENT_ZONE,
     CONNTRACK,
     CONNTRACK_COMMIT,
+    CONNTRACK_STAGE,
     CONNTRACK_STATE,
     CT_ASKED_PORT,
     CT_ENDPOINT_PORT,
@@ -48,15 +50,15 @@ from windlass.pipeline.layout import (
     FROM_GATEWAY,
     FROM_UPLINK,
     HIGH,
-    L2_FORWARDING_OUT,
-    L3_FORWARDING,
     LOW,
     NEW,
     NORMAL,
     ORIGINAL,
     POD_ZONE,
+    ROUTE_STAGE,
     SCTP_DIRECTION,
     SCTP_PORTS,
+    SCTP_STAGE,
     SNAT,
     SNAT_ZONE,
     TOP,
@@ -67,23 +69,23 @@ from windlass.pipeline.layout import (
 )
 
 
-class Tracking(NamedTuple):
-    """Of which packets the clients are given another source in which zone, and whether they get another port."""
+class SourceTracking(NamedTuple):
+    """In which zone the sources of these packets are translated, and whether they get another port."""
 
-    number: int | None  # a protocol; None: all that have no tracking of their own
+    number: int | None  # a protocol; None: all without a tracking of their own
     snat_zone: int | Bits
     with_ports: bool
-    above: int  # to add to the priority of a flow: the particular comes before the general
+    above: int  # added to the priority of flows: the specific protocol comes before the rest
 
     def packets(self, family: Family) -> tuple[Term, ...]:
         return (ip(family),) if self.number is None else protocol(family, self.number)
 
 
-_USUAL = Tracking(None, SNAT_ZONE, with_ports=True, above=0)
-_BY_CLIENT_PORT = Tracking(SCTP, CLIENT_SNAT_ZONE.bits, with_ports=False, above=1)
+_USUAL = SourceTracking(None, SNAT_ZONE, with_ports=True, above=0)
+_BY_CLIENT_PORT = SourceTracking(SCTP, CLIENT_SNAT_ZONE.bits, with_ports=False, above=1)
 
 
-def trackings(node: LocalNode) -> tuple[Tracking, ...]:
+def trackings(node: LocalNode) -> tuple[SourceTracking, ...]:
     return (_USUAL, _BY_CLIENT_PORT) if SCTP in datapath_of(node).portless else (_USUAL,)
 
 
@@ -100,88 +102,97 @@ def flows(node: LocalNode) -> Iterator[Flow]:
 
 def fragments(family: Family) -> Iterator[Flow]:
     yield UN_SNAT.flow(HIGH, protocol(family, SCTP), ANY_FRAGMENT).then(
-        goto(L3_FORWARDING), why="all but the first have no port to tell the zone: they go on without"
+        goto(ROUTE_STAGE),
+        why="SCTP fragment: route it untracked, only a first fragment has the port that gives the zone",
     )
 
 
 def answers(node: LocalNode, family: Family) -> Iterator[Flow]:
-    """Answers to clients that were given another source. Their port tells nothing: it is the client's own."""
+    """Replies to clients with a translated source. Their port does not show that: it is the client's own."""
     sctp, to_node = protocol(family, SCTP), destination(node.addresses[family].ip)
     yield UPLINK.flow(NORMAL, to_node, sctp).then(
-        goto(UN_SNAT), why="an answer to somebody who left as the Node, or for a NodePort, or the host's own?"
+        goto(CONNTRACK_STAGE),
+        why="SCTP to the Node IP: look up whether it is a reply to a translated client, or to a NodePort",
     )
-    for given in (
+    for translated in (
         destination(node.gateway(family)),
         (*FROM_UPLINK, *to_node),
         (*FROM_GATEWAY, *destination(VIRTUAL_CLIENT[family])),
     ):
-        yield UN_SNAT.flow(NORMAL + 1, given, sctp).then(
+        yield UN_SNAT.flow(NORMAL + 1, translated, sctp).then(
             *_snat_zone(SCTP_DST),
             Ct(CLIENT_SNAT_ZONE.bits, table=SCTP_DIRECTION.number),
-            why="does an endpoint answer a client that it knows by this address?",
+            why="SCTP to an address of translated clients: look up whether it is a reply to one",
         )
-    yield UN_SNAT.flow(LOW, sctp).then(goto(SCTP_DIRECTION), why="nobody was given this address")
+    yield UN_SNAT.flow(LOW, sctp).then(
+        goto(SCTP_DIRECTION), why="SCTP to an address that no translated client has: find the client's port"
+    )
     yield SCTP_DIRECTION.flow(HIGH, sctp, ANSWER).then(
         _zone(SCTP_DST),
-        Ct(CLIENT_SNAT_ZONE.bits, table=CONNTRACK.number, nat=Nat()),
-        why="it does: to the client's own address",
+        Ct(CLIENT_SNAT_ZONE.bits, table=SCTP_DIRECTION.onward, nat=Nat()),
+        why="SCTP reply to a translated client: restore the client's address",
     )
 
 
 def look_up(family: Family) -> Iterator[Flow]:
     sctp = protocol(family, SCTP)
     yield SCTP_DIRECTION.flow(NORMAL, sctp).then(
-        _zone(SCTP_DST), Ct(CLIENT_ZONE.bits, table=CONNTRACK.number), why="does it answer the port that it goes to?"
+        _zone(SCTP_DST),
+        Ct(CLIENT_ZONE.bits, table=SCTP_DIRECTION.onward),
+        why="SCTP: look up whether the destination port is the client's, so whether it is a reply",
     )
-    known = Ct(CLIENT_ZONE.bits, table=CONNTRACK_STATE.number, nat=Nat())
-    yield CONNTRACK.flow(HIGH, sctp, ANSWER).then(known, why="an answer: translate it as one")
+    known = Ct(CLIENT_ZONE.bits, table=CONNTRACK.onward, nat=Nat())
+    yield CONNTRACK.flow(HIGH, sctp, ANSWER).then(known, why="SCTP reply: look up the connection and translate")
     yield CONNTRACK.flow(NORMAL, sctp).then(
         *(_zone(SCTP_SRC), *_snat_zone(SCTP_SRC), Move(SCTP_DST.whole, ASKED_PORT.bits)),
         known,
-        why="from the client: look its connection up and translate it",
+        why="SCTP from a client: look up the connection and translate",
     )
 
 
 def ports(family: Family) -> Iterator[Flow]:
     of_service = (*protocol(family, SCTP), *CT_SERVICE)
     yield CONNTRACK_STATE.flow(TOP, of_service, VALID).then(
-        goto(SCTP_PORTS), why="a connection to a Service: its addresses are translated, its ports are not"
+        goto(SCTP_STAGE), why="SCTP of a Service connection: addresses are translated, write the ports"
     )
     yield SCTP_PORTS.flow(NORMAL, of_service, ANSWER).then(
-        Move(CT_ASKED_PORT.bits, SCTP_SRC.whole), goto(L3_FORWARDING), why="an answer: from the port that was asked"
+        Move(CT_ASKED_PORT.bits, SCTP_SRC.whole), goto(ROUTE_STAGE), why="SCTP reply: set the Service port as source"
     )
     yield SCTP_PORTS.flow(NORMAL, of_service, ORIGINAL).then(
-        Move(CT_ENDPOINT_PORT.bits, SCTP_DST.whole), goto(L3_FORWARDING), why="to the endpoint's port"
+        Move(CT_ENDPOINT_PORT.bits, SCTP_DST.whole),
+        goto(ROUTE_STAGE),
+        why="SCTP to a Service: set the endpoint's port as destination",
     )
 
 
 def commit(node: LocalNode, family: Family) -> Iterator[Flow]:
-    """Connections that are of no Service."""
+    """Connections that are not to a Service."""
     begins = (*protocol(family, SCTP), NEW, CT_SERVICE.unset)
     yield CONNTRACK_COMMIT.flow(NORMAL + 1, begins).then(
         Ct(POD_ZONE, commit=True),
         Ct(CLIENT_ZONE.bits, commit=True),
-        goto(L2_FORWARDING_OUT),
-        why="the first packet of a connection: remember it",
+        onward(CONNTRACK_COMMIT),
+        why="first packet of an SCTP connection: commit the connection",
     )
-    when, table = (*protocol(family, SCTP), *SNAT, CT_SERVICE.unset), L2_FORWARDING_OUT.number
+    when, table = (*protocol(family, SCTP), *SNAT, CT_SERVICE.unset), CONNTRACK_COMMIT.onward
     as_node = Nat(source=node.addresses[family].ip)
     yield CONNTRACK_COMMIT.flow(HIGH + 1, when, NEW).then(
-        Clone((Ct(POD_ZONE, commit=True, nat=as_node),)),  # a copy, for this already translates
+        Clone((Ct(POD_ZONE, commit=True, nat=as_node),)),  # on a copy, because this already translates
         Ct(CLIENT_ZONE.bits, commit=True, sets=(CT_SNAT.set(),)),
         Ct(CLIENT_SNAT_ZONE.bits, table, commit=True, nat=as_node),
-        why="a Pod's first packet to the outside: from now on this connection leaves as the Node",
+        why="first packet of a Pod's SCTP connection to the outside: commit it, with the Node IP as source",
     )
     yield CONNTRACK_COMMIT.flow(HIGH + 1, when, ESTABLISHED_ORIGINAL).then(
-        Ct(CLIENT_SNAT_ZONE.bits, table, nat=Nat()), why="a Pod's connection to the outside leaves as the Node"
+        Ct(CLIENT_SNAT_ZONE.bits, table, nat=Nat()),
+        why="SCTP of a Pod's connection to the outside: set the Node IP as source",
     )
 
 
 def to_endpoint(endpoint: Endpoint, marks: tuple[Set | Move, ...]) -> Ct:
-    """The port stands in the translation, too, for connection tracking that can do it."""
+    """The translation also names the port, for connection tracking that can translate it."""
     return Ct(
         CLIENT_ZONE.bits,
-        table=SCTP_PORTS.number,
+        table=SCTP_STAGE.entry,
         commit=True,
         nat=Nat(to=endpoint.address, ports=(endpoint.port, endpoint.port)),
         sets=(*marks, Set(CT_ENDPOINT_PORT.is_(endpoint.port)), Move(ASKED_PORT.bits, CT_ASKED_PORT.bits)),
@@ -193,6 +204,6 @@ def _zone(port: Field) -> Move:
 
 
 def _snat_zone(port: Field) -> tuple[Move, Move]:
-    """The port turned by one bit."""
+    """The port, rotated left by one bit."""
     zone = CLIENT_SNAT_ZONE.bits
     return Move(port[0:15], Bits(zone.field, zone.low + 1, 15)), Move(port[15], Bits(zone.field, zone.low, 1))

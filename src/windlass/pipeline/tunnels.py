@@ -1,8 +1,8 @@
-"""The tunnel between Nodes: what is accepted from it, and that nothing but the Nodes themselves reaches its port.
+"""The tunnel between Nodes: what is accepted from it, and that only Nodes reach its port.
 
 A tunnelled packet carries no proof of its origin. It is accepted if its outer source is the address of a peer and its
-inner source belongs to that peer; a machine that can send with the outer source of a peer is not told from the peer.
-Pods cannot: what they send outside leaves as their Node, so nothing of theirs may leave for the tunnel's port.
+inner source belongs to that peer; a machine that can send with the outer source of a peer cannot be told from the peer.
+Pods cannot: what they send outside leaves as their Node, so packets of Pods to the tunnel's port are dropped.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from windlass.openflow.flows import Flow
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import (
     CLASSIFIER,
+    CONNTRACK_STAGE,
+    DEFAULT,
     FROM_TUNNEL,
     L3_FORWARDING,
-    MISS,
     NORMAL,
     TOP,
-    UN_SNAT,
     UPLINK,
 )
 
@@ -40,28 +40,28 @@ def flows(node: LocalNode) -> Iterator[Flow]:
     if node.tunnel_port is None:
         return
     yield CLASSIFIER.flow(TOP, IN_PORT(node.ports.tunnel), TAGGED).drop(
-        why="no peer sends VLAN tags through the tunnel"
+        why="from the tunnel with a VLAN tag, which no peer sends: drop"
     )
     for family in node.families:
         yield from closed_port(node, family, node.tunnel_port)
 
 
 def closed_port(node: LocalNode, family: Family, port: int) -> Iterator[Flow]:
-    """Whatever reaches L3Forwarding is no peer's: those packets go from the wire to the host at once.
+    """Tunnelled packets of peers go from the wire straight to the host; what reaches L3Forwarding is from elsewhere.
 
-    Unless they come in fragments. A peer never sends any, but another Node's Pod might: the switch there may see no
-    port of them.
+    Fragments take the longer path. A peer never sends any, but a Pod of another Node may: the switch there cannot see
+    their port.
     """
     to_tunnel = destination_port(family, UDP, port)
     yield UPLINK.flow(TOP, destination(node.addresses[family].ip), to_tunnel).then(
-        Output(LOCAL_PORT), why="a tunnelled packet to unpack, whatever Services and translated Pods use"
+        Output(LOCAL_PORT), why="tunnelled packet to this Node: deliver to the host, which unpacks it"
     )
     for address in (*node.own_addresses(family), node.gateway(family)):
         yield L3_FORWARDING.flow(TOP, destination(address), to_tunnel).drop(
-            why="to the tunnel's port of this Node, which is for peers only"
+            why="to the tunnel port of this Node, but not from a peer Node: drop"
         )
-    yield L3_FORWARDING.flow(MISS + 1, to_tunnel).drop(
-        why="would leave as this Node for the tunnel's port of another, which takes it for a tunnelled packet"
+    yield L3_FORWARDING.flow(DEFAULT + 1, to_tunnel).drop(
+        why="to the tunnel port of a machine outside: drop, as from this Node it would pass for a tunnelled packet"
     )
 
 
@@ -71,16 +71,18 @@ def peer_flows(node: LocalNode, peer: Peer) -> Iterator[Flow]:
     for family in node.families:
         if family not in peer.pod_cidrs:
             continue
-        # Its Pods and its gateway, and a process of its host that sends from the Node IP.
+        # The peer's Pods, its gateway, and processes of its host that send from the Node IP.
         inner_sources = (peer.pod_cidrs[family], *((peer.addresses[family],) if family in peer.addresses else ()))
         to_pods = destination(node.pod_cidrs[family])
         for outer in (one for one in Family if one in node.addresses and one in peer.addresses):
             from_peer = (IN_PORT(node.ports.tunnel), tunnel_source(peer.addresses[outer]))
             for inner in inner_sources:
                 yield CLASSIFIER.flow(NORMAL, from_peer, source(inner), to_pods).then(
-                    FROM_TUNNEL.set(), goto(UN_SNAT), why=f"from a Pod or the host of {peer.name}, unpacked"
+                    FROM_TUNNEL.set(),
+                    goto(CONNTRACK_STAGE),
+                    why=f"from the tunnel, of a Pod or the host of {peer.name}: look up its connection",
                 )
         if node.mode is TrafficMode.ENCAP:
             yield UPLINK.flow(TOP, source(peer.pod_cidrs[family]), to_pods).drop(
-                why=f"as a Pod of {peer.name}, but not through the tunnel"
+                why=f"from the wire with the source of a Pod of {peer.name}, which sends through the tunnel: drop"
             )

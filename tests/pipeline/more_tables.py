@@ -1,0 +1,34 @@
+"""Importing this adds tables to stages of the pipeline; it must come before the import of anything that has flows."""
+
+from __future__ import annotations
+
+from windlass.pipeline.declarations import ONWARD, Layout, Miss, Table
+
+# First, last, or between the tables of their stage; the policy stages have no other.
+NEW_TABLES = {
+    9: "spoof guard",
+    24: "conntrack",
+    28: "conntrack",
+    40: "service",
+    46: "service",
+    69: "route",
+    71: "route",
+    80: "egress policy",
+    90: "ingress policy",
+    104: "commit",
+    106: "commit",
+    109: "output",
+}
+complete = Layout.complete
+
+
+def complete_with_more_tables(layout: Layout) -> None:
+    stages = {stage.name: stage for stage in layout.stages}
+    for number, stage in NEW_TABLES.items():
+        miss = Miss("every packet: on to the next table", leads_to=ONWARD)
+        layout.tables[number] = Table(stages[stage], number, f"New{number}", "New?", miss, (), (), (), (), aside=False)
+    layout.tables = dict(sorted(layout.tables.items()))
+    complete(layout)
+
+
+Layout.complete = complete_with_more_tables  # type: ignore[method-assign]
