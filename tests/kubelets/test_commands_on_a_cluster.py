@@ -1,0 +1,56 @@
+"""The commands that the docs show for a whole cluster, run on one. `make test-corner-cases` runs it: some minutes."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shown_commands import ON_A_CLUSTER, run
+from windlass.lab.control.kubernetes_binaries import PROGRAMS, missing, path_of
+
+
+def _why_not() -> str:
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "needs Linux and root, to make machines"
+    return missing(*PROGRAMS)
+
+
+pytestmark = [
+    pytest.mark.kubelets,
+    pytest.mark.skipif(bool(_why_not()), reason=_why_not()),
+    pytest.mark.timeout(900),
+]
+UP, IN_A_NODE, *KUBECTL = ON_A_CLUSTER
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[tuple[str, dict[str, str]]]:
+    """The ID of the lab, and the environment that `lab up` tells its user to set."""
+    said = run(UP)
+    identity = re.findall(r"lab (\w+) stands", said)[0]
+    kubeconfig = re.findall(r"export KUBECONFIG=(\S+)", said)[0]
+    path = f"{path_of('kubectl').parent}:{os.environ['PATH']}"
+    try:
+        yield identity, {"KUBECONFIG": kubeconfig, "PATH": f"{Path(sys.executable).parent}:deploy:{path}"}
+    finally:
+        run(f"windlass lab down {identity}")
+
+
+def test_a_command_in_a_node_works(lab):
+    identity, _ = lab
+    assert "CONTAINER" in run(IN_A_NODE.replace("lab exec", f"lab exec --lab {identity}"))
+
+
+@pytest.mark.parametrize("command", KUBECTL)
+def test_a_kubectl_command_works(lab, command):
+    _, environment = lab
+    if " POD " in command:
+        label = "app.kubernetes.io/component=agent"
+        names = run(f"kubectl -n windlass get pods -l {label} -o name", environment=environment).split()
+        command = command.replace(" POD ", f" {names[0]} ")
+    run(re.sub(r"\bNODE\b", "node-3", command), environment=environment)
