@@ -51,7 +51,7 @@ PROGRAM = {
 @asynccontextmanager
 async def tunnelling(switch: Switch) -> AsyncIterator[tuple[InstalledProgram, TunnelNeighbours]]:
     kept = InstalledProgram(str(switch.management("br-int")), PROGRAM)
-    neighbours = TunnelNeighbours(kept.requests.packet_out)
+    neighbours = TunnelNeighbours(str(switch.management("br-int")))
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(kept.keep()), tasks.create_task(neighbours.keep())]
         await kept.synced()

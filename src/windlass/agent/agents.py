@@ -47,7 +47,7 @@ from windlass.cluster.sources import ClusterSource, WatchHealth
 from windlass.cni import server as cni_server
 from windlass.cni.addresses import HostLocal
 from windlass.cni.handler import Handler
-from windlass.host.plans import HostChange, HostNames, plan
+from windlass.host.plans import HostChange, HostNames, plan, plan_peer
 from windlass.host.protocol import Host, HostError, Uplink
 from windlass.model.nodes import NodeState
 from windlass.nodes.config import Config
@@ -114,7 +114,7 @@ class Agent:
         self._lock = asyncio.Lock()  # of the state, the switch and the host
         self._pods = PodFlows(config, self.status, self._switch, self._lock)
         self._checks = HealthChecks(config.healthz, self._health, lambda told: self.report(Area.HEALTH_CHECKS, told))
-        self._tunnels = Tunnelling(config, self._switch.packet_out, self.report, self._look_again)
+        self._tunnels = Tunnelling(config, self.report, self._look_again)
 
     # --- what others tell of it: the local API, the metrics, the citizen ----------------------------------------------
 
@@ -326,6 +326,8 @@ class Agent:
         self.report(Area.POD_PORTS, restored.problems)
         pods = present_pods(database, spec.name, before.pods if before else None, restored.containers, self.report)
         state = NodeState(node, self._peers.usable, pods, self._serving.services)
+        if uplink_of(database.view, spec.name):
+            await self._lead_to_peers(state, names, adapter, is_tunnelled=bool(spec.tunnel))
         # Flows first: when the uplink becomes a port, the host's traffic must already have its way.
         async with requiring_bridge(database, spec.name):
             await self._switch.hold(state, tasks)
@@ -351,6 +353,17 @@ class Agent:
         self.status.becomes_ready()
         self._holds(cluster)
         _log.info("converged", revision=cluster.revision, flows=self.flow_count)
+
+    async def _lead_to_peers(self, state: NodeState, names: HostNames, adapter: Uplink, *, is_tunnelled: bool) -> None:
+        """The ways to new peers come before flows: those may choose endpoints there at once."""
+        before = self.state.peers if self.state else {}
+        new = [peer for name, peer in state.peers.items() if before.get(name) != peer]
+        if new:
+            ways = frozenset().union(*(plan_peer(state.node, peer, names).items for peer in new))
+            await self._hosting.lead_to(names, ways)
+        if self.config.is_userspace and is_tunnelled:
+            ends = tunnel_ends(state.node, state.peers.values())
+            await self._tunnels.prepare(adapter, ends, state.node.ports.tunnel, self.counters.syncs)
 
     # --- the short way of Services --------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
 from windlass.agent.areas import Area
-from windlass.host.plans import HostChange, HostNames, HostPlan, diff
+from windlass.host.plans import HostChange, HostNames, HostPlan, Item, diff
 from windlass.host.protocol import Host, HostError
 from windlass.model.families import IPAddress
 from windlass.switch.bridge_specs import BridgeSpec
@@ -53,6 +53,12 @@ class Hosting:
                     await remove_uplink(database, spec.name)
             raise
         self._tell(Area.UPLINK, adopted.problems)
+
+    async def lead_to(self, names: HostNames, ways: Collection[Item]) -> None:
+        """The ways to new peers, before flows lead there. What fails here, `hold` does again and reports."""
+        with suppress(HostError):
+            installed = await self._host.installed(names)
+            await self._host.apply(HostChange(added=frozenset(ways) - installed.items))
 
     async def hold(self, names: HostNames, desired: HostPlan) -> None:
         """All of this, whatever is there."""

@@ -14,7 +14,6 @@ from typing import NoReturn
 from windlass.agent.answers import Answers, Rejects
 from windlass.agent.areas import Area
 from windlass.model.nodes import NodeState
-from windlass.openflow.actions import Actions
 from windlass.openflow.wire.ct_flush import Flush
 from windlass.openflow.wire.packets import PacketIn
 from windlass.openflow.wire.ports import PortStatus
@@ -111,10 +110,6 @@ class Switch:
     async def count(self, counts: PacketCounts) -> None:
         if self._installed:
             await self._installed.requests.count(counts)
-
-    async def packet_out(self, packet: bytes, in_port: int, does: Actions) -> None:
-        if self._installed:
-            await self._installed.requests.packet_out(packet, in_port, does)
 
     async def forget(self, stale: Sequence[Flush]) -> bool:
         """Has the switch forget connections; False if it is away."""

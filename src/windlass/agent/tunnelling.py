@@ -5,7 +5,9 @@ The kernel's datapath needs neither.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from typing import NoReturn
 
 from windlass.agent.areas import Area
@@ -15,20 +17,21 @@ from windlass.nodes.config import Config
 from windlass.switch.controls import control_socket
 from windlass.switch.ovsdb import SwitchRefusedError
 from windlass.switch.streams import SwitchUnreachableError
-from windlass.switch.tunnel_neighbours import Send, TunnelNeighbours
-from windlass.switch.tunnel_routes import TunnelRoute, set_routes
+from windlass.switch.tunnel_neighbours import TunnelNeighbours
+from windlass.switch.tunnel_routes import TunnelRoute, next_hop, set_routes, wait_for_neighbours
+
+ANSWERS_WITHIN = 0.2  # seconds for a new end to tell its MAC; one that is down must not delay a pass for longer
 
 
 class Tunnelling:
     def __init__(
         self,
         config: Config,
-        send: Send,
         report: Callable[[Area, Iterable[str]], object],
         look_again: Callable[[], object],
     ) -> None:
         self._config = config
-        self._neighbours = TunnelNeighbours(send)
+        self._neighbours = TunnelNeighbours(str(config.openflow_socket))
         self._report = report
         self._look_again = look_again
 
@@ -36,6 +39,23 @@ class Tunnelling:
         """As `TunnelNeighbours.resolve`, after the routes have been set."""
         await self._tell_routes(adapter)
         await self._neighbours.resolve(ends, port, life)
+
+    async def prepare(self, adapter: Uplink, ends: Collection[IPAddress], port: int, life: int) -> None:
+        """As `hold`; returns when the switch knows the MACs of those that are new, if they answer in time.
+
+        Before flows lead there: the first packets to an end whose MAC is not known are lost.
+        """
+        new = set(ends).difference(self._neighbours.remotes)
+        await self.hold(adapter, ends, port, life)
+        if new:
+            routes = tunnel_routes(adapter)
+            with suppress(TimeoutError, SwitchRefusedError, SwitchUnreachableError):
+                async with asyncio.timeout(ANSWERS_WITHIN):
+                    await wait_for_neighbours(
+                        control_socket(self._config.ovs_run_directory),
+                        self._config.bridge,
+                        {hop for end in new if (hop := next_hop(routes, end))},
+                    )
 
     async def keep(self) -> NoReturn:
         await self._neighbours.keep()

@@ -8,14 +8,17 @@ kernel's datapath queues packets that wait for an answer, and needs none of this
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
 from windlass.model.families import IPAddress
-from windlass.openflow.actions import Actions, Output, Set
+from windlass.openflow.actions import Output, Set
 from windlass.openflow.fields import LOCAL_PORT, mac, tunnel_destination
+from windlass.openflow.wire.errors import OpenFlowError
 from windlass.pipeline.layout import VIRTUAL_MAC
+from windlass.switch.connection import connected
 
 # Its EtherType is one for experiments: no flow of the receiver accepts it.
 FRAME = VIRTUAL_MAC.to_bytes(6) + mac("0a:58:00:00:00:00").to_bytes(6) + b"\x88\xb5" + bytes(46)
@@ -24,8 +27,6 @@ FRAME = VIRTUAL_MAC.to_bytes(6) + mac("0a:58:00:00:00:00").to_bytes(6) + b"\x88\
 PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0)
 REFRESH = 300.0
 _BATCH = 50  # packets before other tasks may run
-
-Send = Callable[[bytes, int, Actions], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -37,13 +38,19 @@ class _Schedule:
 class TunnelNeighbours:
     """The remotes of one bridge's tunnel port; `keep` must be running."""
 
-    def __init__(self, send: Send) -> None:
-        """`send`: have the switch apply actions to this packet as if it had come in by this port."""
-        self._send = send
+    def __init__(self, path: str) -> None:
+        """`path` is the bridge's management socket. Packets are sent on a connection of their own: the first ones are
+        needed before the agent's connection is in sync.
+        """
+        self._path = path
         self._port = 0
         self._schedules: dict[IPAddress, _Schedule] = {}
         self._generation = 0
         self._changed = asyncio.Event()
+
+    @property
+    def remotes(self) -> Collection[IPAddress]:
+        return self._schedules.keys()
 
     async def resolve(self, remotes: Collection[IPAddress], port: int, generation: int) -> None:
         """Replace the remotes. Returns when each new one has been sent its first packet.
@@ -73,9 +80,14 @@ class TunnelNeighbours:
     async def _send_due(self) -> None:
         now = asyncio.get_running_loop().time()
         due = [(remote, schedule) for remote, schedule in self._schedules.items() if schedule.next <= now]
-        for number, (remote, schedule) in enumerate(due, 1):
+        for _, schedule in due:
             schedule.next = now + (PAUSES[schedule.sent] if schedule.sent < len(PAUSES) else REFRESH)
             schedule.sent += 1
-            await self._send(FRAME, LOCAL_PORT, (Set(tunnel_destination(remote)), Output(self._port)))
-            if not number % _BATCH:
-                await asyncio.sleep(0)
+        if not due:
+            return
+        with suppress(ConnectionError, OpenFlowError):  # once the switch is back, each remote is sent a packet again
+            async with connected(self._path) as switch:
+                for number, (remote, _) in enumerate(due, 1):
+                    await switch.packet_out(FRAME, LOCAL_PORT, (Set(tunnel_destination(remote)), Output(self._port)))
+                    if not number % _BATCH:
+                        await asyncio.sleep(0)

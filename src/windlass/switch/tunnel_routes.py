@@ -23,6 +23,9 @@ _PAUSES = (0.01, 0.02, 0.05, 0.1)
 # "User: 0.0.0.0/0 dev br-int GW 10.176.25.1 SRC 10.176.25.11"; routes copied from the host are not marked "User".
 _SHOWN = re.compile(r"^User: (?P<destination>\S+) dev (?P<bridge>\S+)(?: GW (?P<via>\S+))?", re.MULTILINE)
 
+# A line of `tnl/neigh/show` has an address, its MAC and the bridge.
+_NEIGHBOUR = re.compile(r"^(?P<address>\S+)\s+(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\s+(?P<bridge>\S+)", re.MULTILINE)
+
 _LISTENING = re.compile(r"ipv[46]\(dst=([^,]+),")  # in each line of `tnl/ports/show -v`
 
 
@@ -63,6 +66,23 @@ def shown_routes(text: str, bridge: str) -> Iterator[TunnelRoute]:
 def listening_addresses(text: str) -> Iterator[IPAddress]:
     """The addresses that receive tunnel packets, in the output of `tnl/ports/show -v`."""
     yield from (ip_address(address) for address in _LISTENING.findall(text))
+
+
+def next_hop(routes: Collection[TunnelRoute], end: IPAddress) -> IPAddress | None:
+    """Whose MAC a packet to this end gets; None where no route leads there."""
+    leading = [route for route in routes if end in route.destination]
+    return max(leading, key=lambda route: route.destination.prefixlen).via or end if leading else None
+
+
+async def wait_for_neighbours(socket: str, bridge: str, wanted: Collection[IPAddress]) -> None:
+    """Returns when the switch knows the MACs of all of these."""
+    while not set(wanted) <= set(shown_neighbours(await ask(socket, "tnl/neigh/show"), bridge)):  # noqa: ASYNC110 - the switch does not announce them
+        await asyncio.sleep(_PAUSES[0])
+
+
+def shown_neighbours(text: str, bridge: str) -> Iterator[IPAddress]:
+    """Of the answer to `tnl/neigh/show`."""
+    yield from (ip_address(shown["address"]) for shown in _NEIGHBOUR.finditer(text) if shown["bridge"] == bridge)
 
 
 async def _add(socket: str, bridge: str, route: TunnelRoute) -> None:
