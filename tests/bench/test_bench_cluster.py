@@ -1,4 +1,4 @@
-"""`windlass bench cluster`: what it makes of what it saw. The whole of it, on a real cluster, is tests/kubelets."""
+"""`windlass bench cluster`: its figures. The whole benchmark, on a real cluster, is in tests/kubelets."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ POD = {
 }
 
 
-def lost(frontend: str, began: float) -> Failure:
-    return Failure(frontend, "no answer", began, began + 1, 40000)
+def lost(target: str, began: float) -> Failure:
+    return Failure(target, "no answer", began, began + 1, 40000)
 
 
-def test_an_outage_is_that_of_the_frontend_which_was_away_longest():
+def test_the_outage_is_that_of_the_target_with_the_longest_one():
     failures = (lost("node-port", 10.0), lost("cluster-ip", 10.0), lost("cluster-ip", 10.5), lost("node-port", 11.5))
     assert cluster.outage(Tally(900, failures, (), {}, 0.0, 0.0, 0.0)) == pytest.approx(1.5 + 1 / cluster.PER_SECOND)
     assert cluster.outage(Tally(900, (), (), {}, 0.0, 0.0, 0.0)) == 0.0
 
 
-def test_a_container_is_known_by_its_pod():
+def test_a_container_is_found_in_its_pod():
     pod = msgspec.convert(POD, cluster_parts.PodObject)
     found = pod.container("main")
     assert (found.node, found.namespace, found.pod, found.id, found.restarts) == (
@@ -45,9 +45,9 @@ def test_a_container_is_known_by_its_pod():
         pod.container("other")
 
 
-def test_without_kubernetes_it_says_how_to_get_all_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_without_kubernetes_the_error_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv(kubernetes_binaries.DIRECTORY_VARIABLE, str(tmp_path))
-    told = CliRunner().invoke(main, ["bench", "cluster"])
-    assert told.exit_code == 2
-    assert "tools/build-kubernetes" in told.output
-    assert "--whole" in told.output
+    result = CliRunner().invoke(main, ["bench", "cluster"])
+    assert result.exit_code == 2
+    assert "tools/build-kubernetes" in result.output
+    assert "--whole" in result.output

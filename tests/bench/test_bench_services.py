@@ -1,4 +1,4 @@
-"""`windlass bench services` in small: it measures what it says. How long anything takes is not looked at."""
+"""`windlass bench services` with few Services: it gives all figures. Times are not checked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_small_run_gives_every_figure(monkeypatch: pytest.MonkeyPatch):
     assert any("round 2 of 2" in sentence for sentence in said)
 
 
-def test_the_state_is_served_whole():
+def test_all_services_and_endpoints_are_served():
     catalogue = Catalogue()
     assert len(catalogue.follow(states.cluster(7, 3), states.SERVING_NODE)) == 7
     assert catalogue.problems == ()
@@ -47,7 +47,7 @@ def test_the_state_is_served_whole():
     assert len(addresses) == 7 * 3
 
 
-def test_a_changed_slice_has_one_other_endpoint():
+def test_a_changed_slice_has_one_new_endpoint():
     before, after = states.cluster(4, 3).slices["default/service-00002-abcde"], states.changed_slice(2, 3, times=1)
     assert after.key == before.key
     kept = set(after.endpoints or ()) & set(before.endpoints or ())

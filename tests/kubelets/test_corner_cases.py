@@ -18,7 +18,7 @@ import pytest_asyncio
 from windlass.bench import cluster as bench
 from windlass.bench import cluster_parts as parts
 from windlass.bench.cluster import FAR, NEAR
-from windlass.bench.continuity import Stretch
+from windlass.bench.loaded_runs import LoadedPhase
 from windlass.bench.tallies import Failure
 from windlass.lab.control.kubernetes_binaries import PROGRAMS, missing
 from windlass.lab.kubelets import clusters
@@ -51,9 +51,9 @@ async def cluster():
 # Under load -----------------------------------------------------------------------------------------------------------
 
 
-def lost(stretch: Stretch) -> list[Failure]:
-    assert stretch.tally.attempted > 0
-    return [*stretch.tally.failures, *stretch.tally.broken]
+def lost(phase: LoadedPhase) -> list[Failure]:
+    assert phase.tally.attempted > 0
+    return [*phase.tally.failures, *phase.tally.broken]
 
 
 @pytest_asyncio.fixture(scope="class", loop_scope="module")
@@ -67,18 +67,18 @@ async def load(cluster):
 class TestUnderLoad:
     async def test_a_rolling_restart_of_the_agents_loses_no_connection(self, load):
         before = {node: await parts.part_on(load.cluster, node, parts.AGENT, "agent") for node in (NEAR, FAR)}
-        assert not lost(await load.under_load("rollout", load.roll_out_agents()))
+        assert not lost(await load.run.phase("rollout", load.roll_out_agents()))
         for node, agent in before.items():
             assert (await parts.part_on(load.cluster, node, parts.AGENT, "agent")).pod != agent.pod
 
     async def test_agents_that_are_killed_lose_no_connection(self, load):
-        assert not lost(await load.under_load("agents", load.kill_agents()))
+        assert not lost(await load.run.phase("agents", load.kill_agents()))
 
     async def test_an_api_server_that_is_killed_loses_no_connection(self, load):
-        assert not lost(await load.under_load("API server", load.kill_api_server()))
+        assert not lost(await load.run.phase("API server", load.kill_api_server()))
 
     async def test_containerd_that_is_killed_loses_no_connection(self, load):
-        assert not lost(await load.under_load("containerd", load.kill_containerd()))
+        assert not lost(await load.run.phase("containerd", load.kill_containerd()))
 
     async def test_a_switch_that_is_killed_comes_back_with_all_that_it_had(self, load):
         """What it carried meanwhile is lost. Nothing is afterwards.
@@ -87,12 +87,12 @@ class TestUnderLoad:
         Node's Open vSwitch, in user space, seems to hold that attempt against the new one.
         """
         before = await findings.holdings(load.cluster, FAR)
-        killed = await load.under_load("ovs-vswitchd", load.kill_switch())
+        killed = await load.run.phase("ovs-vswitchd", load.kill_switch())
         await load.warm_up()
         after = await findings.holdings(load.cluster, FAR)
         assert (after.addresses, after.ports) == (before.addresses, before.ports)
         unanswered = {(failure.frontend, failure.port) for failure in lost(killed)}
-        later = await load.under_load("after that", asyncio.sleep(bench.SECONDS_AFTER))
+        later = await load.run.phase("after that", asyncio.sleep(bench.SECONDS_AFTER))
         assert {(failure.frontend, failure.port) for failure in lost(later)} <= unanswered
 
 

@@ -1,4 +1,4 @@
-"""The floor of one change: its message, encoded beforehand, over a bare socket, until the switch says it is done."""
+"""The floor of one change: its message, encoded beforehand, over a plain socket, until the switch confirms it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _PATIENCE = 10.0  # seconds
 
 
 def messages(groups: Iterable[Group], count: int) -> list[bytes]:
-    """What to send for one endpoint changed in each of so many groups."""
+    """The messages that change one endpoint in each of that many groups."""
     encoded = (group_wire.encode(group) for group in groups)
     return [group_wire.modify(one, 1) + wire.barrier_request(2) for one in islice(cycle(encoded), count)]
 
 
 def alone(path: str, changes: Sequence[bytes]) -> list[float]:
-    """Milliseconds of each, one after the other."""
+    """Milliseconds of each, sent one after the other."""
     with _connected(path) as switch:
         return [_milliseconds(switch, change, time.perf_counter()) for change in changes]
 
 
 def apart(path: str, changes: Sequence[bytes], gap: float) -> list[float]:
-    """Milliseconds of each from its time on, whether the one before was through by then or not."""
+    """Milliseconds of each since its time to be sent, also if the one before was not confirmed by then."""
     command = metronomes.command(len(changes), gap)
     ticks, theirs = os.pipe()
     with _connected(path) as switch, os.fdopen(ticks), subprocess.Popen(command, stdout=theirs):
@@ -59,7 +59,7 @@ def _connected(path: str) -> Iterator[socket.socket]:
 
 
 def _await(switch: socket.socket, wanted: wire.Type) -> None:
-    """The switch has nothing else to say here: what it says is one short message, or a complaint."""
+    """The switch sends nothing else on this connection but errors."""
     header = wire.parse_header(switch.recv(_READ), 0)
     if header.type != wanted:
-        raise LabError(f"the figures are worthless: the switch answered by a message of type {header.type}")
+        raise LabError(f"the figures are invalid: the switch answered with a message of type {header.type}")

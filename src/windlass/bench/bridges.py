@@ -1,4 +1,4 @@
-"""A switch with one empty bridge, and `ovs-ofctl` loading it from files: the floor of what we send ourselves."""
+"""A switch with one empty bridge, and `ovs-ofctl` loading flows into it from files: the floor of a sync."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BRIDGE = "br-bench"
 
 @asynccontextmanager
 async def empty_bridge(lab: labs.Lab) -> AsyncIterator[Path]:
-    """Its management socket."""
+    """Yields its management socket."""
     namespace = lab.namespace("bench")
     namespaces.create(namespace)
     switch = ovs.SwitchProcesses("bench", namespace, lab.node_folder("bench"))
@@ -44,15 +44,15 @@ async def empty(socket: Path) -> None:
 
 
 @dataclass(slots=True)
-class Floor:
-    """`ovs-ofctl` with the flows and groups of a Program, with and without `--bundle`: the quicker way counts."""
+class OfctlFloor:
+    """`ovs-ofctl` with the flows and groups of a Program, with or without `--bundle`, whichever is quicker."""
 
     flows: Path
     groups: Path
     _seconds: dict[tuple[str, ...], list[float]] = field(default_factory=lambda: {(): [], ("--bundle",): []})
 
     async def measure(self, socket: Path) -> str:
-        """Fills the bridge once in each way, and says how long that took."""
+        """Load the bridge once in each way. Returns a text with the times."""
         for options, seconds in self._seconds.items():
             await empty(socket)
             began = time.perf_counter()
@@ -60,7 +60,7 @@ class Floor:
             await _ofctl(*options, "add-flows", socket, self.flows)
             seconds.append(time.perf_counter() - began)
         ways = {" ".join(("ovs-ofctl", *options)): seconds[-1] for options, seconds in self._seconds.items()}
-        # Without --bundle each flow waits for the one before; it is much slower, and has shown it.
+        # Keep only the quicker way: the difference is large.
         quicker = min(self._seconds, key=lambda options: self._seconds[options][-1])
         self._seconds = {quicker: self._seconds[quicker]}
         return ", ".join(f"{way} {seconds:.2f} s" for way, seconds in ways.items())
@@ -71,12 +71,12 @@ class Floor:
         return seconds
 
 
-def floor(program: Program, folder: Path) -> Floor:
+def ofctl_floor(program: Program, folder: Path) -> OfctlFloor:
     """Writes the files that `ovs-ofctl` loads."""
     flows, groups = folder / "flows.txt", folder / "groups.txt"
     flows.write_text("".join(f"{ofctl.flow_text(flow)}\n" for part in program.values() for flow in part.flows))
     groups.write_text("".join(f"{ofctl.group_text(group)}\n" for part in program.values() for group in part.groups))
-    return Floor(flows, groups)
+    return OfctlFloor(flows, groups)
 
 
 async def _ofctl(*arguments: str | Path) -> None:
@@ -87,6 +87,6 @@ async def _command(name: str, *arguments: str) -> None:
     process = await asyncio.create_subprocess_exec(
         program_path(name), *arguments, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
     )
-    _, said = await process.communicate()  # also that it was busy for long, which is no news here
+    _, errors = await process.communicate()  # may have warnings about a long poll interval
     if process.returncode != 0:
-        raise labs.LabError(f"{name} {' '.join(arguments)} ended with status {process.returncode}: {said.decode()}")
+        raise labs.LabError(f"{name} {' '.join(arguments)} ended with status {process.returncode}: {errors.decode()}")

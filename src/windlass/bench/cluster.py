@@ -1,44 +1,41 @@
 """`windlass bench cluster`: what do clients notice when a part of a real cluster is killed and comes back?
 
-A lab's kubelet cluster of two Nodes, with Windlass from its chart. All the time new connections go from a Pod to a
-ClusterIP and from a Node to a NodePort, both of a Pod on the other Node, beside held ones. The floor is the same load
-with nothing happening. docs/continuity.md tells what must not be lost, and why the rest is.
+A lab's kubelet cluster of two Nodes, with Windlass from its chart. Throughout, a Pod opens new connections to a
+ClusterIP and a Node to a NodePort, both served by a Pod on the other Node, beside held ones. The floor is the same load
+while nothing is killed. docs/continuity.md says what must not be lost, and why the rest is.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from windlass.bench import cluster_parts as parts
-from windlass.bench.cluster_parts import AGENT, SWITCH, Container
-from windlass.bench.continuity import Stretch, figures_of, sentences, summary
-from windlass.bench.load_processes import LoadProcess, loading
-from windlass.bench.loads import Frontend, Plan, Server
-from windlass.bench.reports import Figure, Report, this_machine
+from windlass.bench.cluster_parts import AGENT, SWITCH, ContainerInstance
+from windlass.bench.load_plans import LoadPlan, LoadServer, LoadTarget
+from windlass.bench.load_processes import loading
+from windlass.bench.loaded_runs import LoadedRun, figures_of, summary
+from windlass.bench.reports import Figure, Report, Say, figure, this_machine
 from windlass.bench.tallies import Failure, Tally
 from windlass.lab.kubelets import clusters
 from windlass.lab.kubelets.clusters import KubeletCluster, Shape
 
-PER_SECOND = 100  # new connections to each frontend
-HELD = 1  # connection to each frontend
+PER_SECOND = 100  # new connections to each target
+HELD = 1  # connection to each target
 SECONDS_OF_QUIET = 20.0
-SECONDS_AFTER = 5.0  # a part is back: what it does then shall be seen, too
+SECONDS_AFTER = 5.0  # under load after a part is back: its work then counts, too
 
-NEAR, FAR = "node-1", "node-2"  # of the clients (and of the API server), and of the server
-FRONTENDS = ("cluster-ip", "node-port")
+NEAR, FAR = "node-1", "node-2"  # the Node of the clients (and of the API server), and that of the server
+TARGETS = ("cluster-ip", "node-port")
 CLUSTER_IP, PORT, NODE_PORT, TARGET_PORT = "10.96.100.10", 80, 30080, 8080
-
-Say = Callable[[str], None]
 
 
 def run(say: Say = print) -> Report:
-    """Takes about five minutes, two of them to bring the cluster up. `say` hears of the progress."""
+    """Takes about five minutes, two of them to start the cluster."""
     return asyncio.run(_run(say))
 
 
@@ -49,7 +46,7 @@ async def _run(say: Say) -> Report:
 
 
 @asynccontextmanager
-async def loaded(cluster: KubeletCluster, say: Say) -> AsyncIterator[Bench]:
+async def loaded(cluster: KubeletCluster, say: Say) -> AsyncIterator[ClusterBench]:
     """With the Pods and the Service of the load, which is off."""
     client = (await parts.make_pod(cluster, "client", NEAR)).container("main")
     server = (await parts.make_pod(cluster, "web", FAR)).container("main")
@@ -57,7 +54,7 @@ async def loaded(cluster: KubeletCluster, say: Say) -> AsyncIterator[Bench]:
     try:
         async with loading(await _plan(cluster, client, server), cluster.lab.folder) as load:
             await parts.prefer_switches(cluster)
-            bench = Bench(cluster, load, say)
+            bench = ClusterBench(cluster, LoadedRun(load, TARGETS, say))
             await bench.warm_up()
             yield bench
     finally:
@@ -65,47 +62,32 @@ async def loaded(cluster: KubeletCluster, say: Say) -> AsyncIterator[Bench]:
 
 
 @dataclass(slots=True)
-class Bench:
+class ClusterBench:
     cluster: KubeletCluster
-    load: LoadProcess
-    say: Say
-    _events: list[tuple[float, str]] = field(default_factory=list)
+    run: LoadedRun
 
     async def figures(self) -> list[Figure]:
-        """Each part in turn; last those that take connections with them."""
-        quiet = await self.under_load("nothing happens", asyncio.sleep(SECONDS_OF_QUIET))
+        """Each part in turn; last the switch, whose end breaks connections."""
+        quiet = await self.run.phase("nothing happens", asyncio.sleep(SECONDS_OF_QUIET))
         figures: list[Figure] = []
-        for name, doing in {
+        for name, work in {
             "apiserver": self.kill_api_server,
             "agent": self.kill_agents,
             "rollout": self.roll_out_agents,
             "containerd": self.kill_containerd,
             "vswitchd": self.kill_switch,
         }.items():
-            stretch = await self.under_load(name, doing())
-            figures += [*figures_of(stretch, quiet), Figure(f"{name}-outage", round(outage(stretch.tally), 3), "s")]
+            phase = await self.run.phase(name, work())
+            figures += [*figures_of(phase, quiet), figure(f"{name}-outage", outage(phase.tally), "s")]
         return figures
 
-    async def under_load(self, name: str, doing: Awaitable[None]) -> Stretch:
-        self._events.clear()
-        began = time.monotonic()
-        await self.load.on(FRONTENDS)
-        try:
-            await doing
-        finally:
-            tally = await self.load.off()
-        stretch = Stretch(name, time.monotonic() - began, tally, tuple(self._events))
-        for sentence in sentences(stretch):
-            self.say(sentence)
-        return stretch
-
     async def warm_up(self) -> None:
-        """Until both frontends answer: flows follow a Service that was just made, and tunnels ask for neighbours."""
+        """Until both targets answer: the flows of a new Service, and neighbour entries of tunnels, take a moment."""
         async with asyncio.timeout(parts.SECONDS_TO_RETURN):
             while True:
-                await self.load.on(FRONTENDS)
+                await self.run.load.on(TARGETS)
                 await asyncio.sleep(0.5)
-                tally = await self.load.off()
+                tally = await self.run.load.off()
                 if tally.attempted and not tally.failures and not tally.broken:
                     return
 
@@ -126,35 +108,35 @@ class Bench:
             await self._noted(f"containerd of {node}", parts.restart_containerd(self.cluster, node))
 
     async def kill_switch(self) -> None:
-        """The server's: all that there is to carry on that Node goes through it."""
+        """The server's: it forwards every packet of that Node."""
         switch = await parts.part_on(self.cluster, FAR, SWITCH, "ovs-vswitchd")
         await self._noted(f"ovs-vswitchd of {FAR}", parts.kill_container(self.cluster, switch))
         await parts.prefer_switches(self.cluster)
 
-    async def _noted(self, what: str, doing: Awaitable[None]) -> None:
-        self._events.append((time.monotonic(), f"killing {what}"))
-        await doing
-        self._events.append((time.monotonic(), f"the return of {what}"))
+    async def _noted(self, what: str, work: Awaitable[None]) -> None:
+        self.run.note(f"killing {what}")
+        await work
+        self.run.note(f"the return of {what}")
         await asyncio.sleep(SECONDS_AFTER)
 
 
 def outage(tally: Tally) -> float:
-    """Seconds in which a frontend answered no new connection, from the first lost one to the last, of the worst one."""
-    by_frontend: dict[str, list[Failure]] = {}
+    """Seconds from the first failed connection to the last one, of the target with the longest such time."""
+    by_target: dict[str, list[Failure]] = {}
     for failure in tally.failures:
-        by_frontend.setdefault(failure.frontend, []).append(failure)
-    spans = ([failure.began for failure in failures] for failures in by_frontend.values())
+        by_target.setdefault(failure.target, []).append(failure)
+    spans = ([failure.began for failure in failures] for failures in by_target.values())
     return max((max(times) - min(times) + 1 / PER_SECOND for times in spans), default=0.0)
 
 
-async def _plan(cluster: KubeletCluster, client: Container, server: Container) -> Plan:
+async def _plan(cluster: KubeletCluster, client: ContainerInstance, server: ContainerInstance) -> LoadPlan:
     client_network, server_network = [await parts.network_of(cluster, one) for one in (client, server)]
     node_network = cluster.machines[NEAR].namespace
-    return Plan(
-        servers=(Server("web", server_network, TARGET_PORT),),
-        frontends=(
-            Frontend("cluster-ip", client_network, CLUSTER_IP, PORT),
-            Frontend("node-port", node_network, str(cluster.shape.address(FAR)), NODE_PORT),
+    return LoadPlan(
+        servers=(LoadServer("web", server_network, TARGET_PORT),),
+        targets=(
+            LoadTarget("cluster-ip", client_network, CLUSTER_IP, PORT),
+            LoadTarget("node-port", node_network, str(cluster.shape.address(FAR)), NODE_PORT),
         ),
         per_second=PER_SECOND,
         held=HELD,

@@ -1,6 +1,6 @@
-"""The parts of a lab's kubelet cluster that can be killed, each with its way back; and where its Pods' sockets are.
+"""Kills and restarts parts of a lab's kubelet cluster, and finds the network namespaces of its Pods.
 
-Nothing is waited for by looking again and again where the API server can be asked to tell. It measures nothing.
+It waits for events of the API server where there are any, instead of polling. It measures nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from windlass.lab.kubelets.machines import runtime_folder
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.time_limits import seconds
 
-SECONDS_TO_RETURN = seconds(300.0)  # of a part that was killed: nobody waits that long, but on a starved machine
+SECONDS_TO_RETURN = seconds(300.0)  # of a part that was killed; a busy machine may need so long
 AGENT, SWITCH = "windlass-agent", "windlass-switch"  # the DaemonSets
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
+class ContainerInstance:
     node: str
     namespace: str
     pod: str
@@ -32,7 +32,7 @@ class Container:
     restarts: int
 
 
-class _Named(Struct):
+class _PodMetadata(Struct):
     name: str
     namespace: str = ""
     deletion_timestamp: str = msgspec.field(default="", name="deletionTimestamp")
@@ -54,18 +54,18 @@ class _Status(Struct, rename="camel"):
 
 
 class PodObject(Struct):
-    """As much of a Pod as is asked for here."""
+    """The fields of a Pod that are used here."""
 
-    metadata: _Named
+    metadata: _PodMetadata
     spec: _Spec
     status: _Status
 
-    def container(self, name: str) -> Container:
+    def container(self, name: str) -> ContainerInstance:
         for one in self.status.container_statuses:
             if one.name == name:
                 _, _, container_id = one.container_id.partition("://")
                 place = (self.spec.node_name, self.metadata.namespace, self.metadata.name)
-                return Container(*place, name, container_id, one.restart_count)
+                return ContainerInstance(*place, name, container_id, one.restart_count)
         raise LabError(f"Pod {self.metadata.namespace}/{self.metadata.name} has no container {name}")
 
 
@@ -73,27 +73,27 @@ class _Pods(Struct):
     items: list[PodObject]
 
 
-# Looking ------------------------------------------------------------------------------------------------------------
+# Queries ------------------------------------------------------------------------------------------------------------
 
 
 async def pods(cluster: KubeletCluster, *selection: str) -> list[PodObject]:
-    """`selection` as for `kubectl get pods`. Those that are being deleted are not among them."""
+    """`selection` as for `kubectl get pods`. Without those that are being deleted."""
     found = msgspec.json.decode(await cluster.kubectl("get", "pods", *selection, "-o", "json"), type=_Pods)
     return [pod for pod in found.items if not pod.metadata.deletion_timestamp]
 
 
-async def part_on(cluster: KubeletCluster, node: str, daemon_set: str, container: str) -> Container:
+async def part_on(cluster: KubeletCluster, node: str, daemon_set: str, container: str) -> ContainerInstance:
     """A container of Windlass itself on a Node."""
     component = f"app.kubernetes.io/component={daemon_set.removeprefix('windlass-')}"
     selection = ("-n", NAMESPACE, "-l", component, f"--field-selector=spec.nodeName={node}")
     found = await pods(cluster, *selection)
     if len(found) != 1:
-        raise LabError(f"Node {node} has {len(found)} Pods of {daemon_set}, and not one")
+        raise LabError(f"Node {node} has {len(found)} Pods of {daemon_set} instead of one")
     return found[0].container(container)
 
 
-async def process_of(cluster: KubeletCluster, container: Container) -> int:
-    """As the machine numbers it."""
+async def process_of(cluster: KubeletCluster, container: ContainerInstance) -> int:
+    """The process id in the machine of its Node."""
     listed = await cluster.machines[container.node].run(*_CTR, "task", "ls")
     for line in listed.splitlines():
         container_id, pid, *_ = line.split()
@@ -102,17 +102,17 @@ async def process_of(cluster: KubeletCluster, container: Container) -> int:
     raise LabError(f"{container.name} of Pod {container.namespace}/{container.pod} does not run on {container.node}")
 
 
-async def network_of(cluster: KubeletCluster, container: Container) -> str:
-    """A path by which this process, on no machine of the lab, enters the Pod's network."""
+async def network_of(cluster: KubeletCluster, container: ContainerInstance) -> str:
+    """The path of the Pod's network namespace for this process, which runs outside of the lab's machines."""
     pid = await process_of(cluster, container)
     return f"/proc/{cluster.machines[container.node].pid}/root/proc/{pid}/ns/net"
 
 
-# Killing ------------------------------------------------------------------------------------------------------------
+# Restarts ------------------------------------------------------------------------------------------------------------
 
 
-async def kill_container(cluster: KubeletCluster, container: Container) -> None:
-    """As a crash does; its Pod's kubelet starts it again. Returns when it is ready again."""
+async def kill_container(cluster: KubeletCluster, container: ContainerInstance) -> None:
+    """As in a crash; the kubelet starts it again. Returns when it is ready again."""
     await cluster.machines[container.node].run(*_CTR, "task", "kill", "-s", "SIGKILL", container.id)
     status = f'{{.status.containerStatuses[?(@.name=="{container.name}")]'
     pod = ("-n", container.namespace, f"pod/{container.pod}", _LIMIT)
@@ -121,7 +121,7 @@ async def kill_container(cluster: KubeletCluster, container: Container) -> None:
 
 
 async def roll_out(cluster: KubeletCluster, daemon_set: str) -> None:
-    """All its Pods are replaced, one after the other, as for a new version."""
+    """Replace all its Pods one after the other, as for a new version."""
     await cluster.kubectl("-n", NAMESPACE, "rollout", "restart", f"daemonset/{daemon_set}")
     await cluster.kubectl("-n", NAMESPACE, "rollout", "status", f"daemonset/{daemon_set}", _LIMIT)
 
@@ -137,21 +137,21 @@ async def restart_containerd(cluster: KubeletCluster, node: str) -> None:
 
 
 async def prefer_switches(cluster: KubeletCluster) -> None:
-    """They go before all else that runs here: a datapath in a kernel would not wait for its turn either.
+    """Schedule the switches before all else: a datapath in the kernel would not wait for a processor either.
 
-    In a container's own share of the processors nothing can be preferred, so they leave that.
+    Real-time scheduling does not work inside the container's CPU cgroup, so the processes are moved out of it.
     """
     for node, machine in cluster.machines.items():
         pid = await process_of(cluster, await part_on(cluster, node, SWITCH, "ovs-vswitchd"))
-        shares = "/sys/fs/cgroup/cpu/cgroup.procs"
-        with suppress(LabError):  # then the floor tells how busy it was
-            await machine.run("sh", "-ec", f"echo {pid} >{shares}; chrt --rr --all-tasks --pid 1 {pid}")
+        root_group = "/sys/fs/cgroup/cpu/cgroup.procs"
+        with suppress(LabError):  # then the floor shows how busy the machine was
+            await machine.run("sh", "-ec", f"echo {pid} >{root_group}; chrt --rr --all-tasks --pid 1 {pid}")
 
 
 # Pods ---------------------------------------------------------------------------------------------------------------
 
 
-ASLEEP = ("pause",)  # who answers in its network is the load
+ASLEEP = ("pause",)  # the load's own process answers in its network namespace
 
 
 def pod_manifest(name: str, node: str, does: Sequence[str] = ASLEEP) -> dict[str, object]:

@@ -1,7 +1,7 @@
-"""`windlass bench cni`: how long a container runtime waits for ADD and DEL, and where that time goes.
+"""`windlass bench cni`: how long a container runtime waits for ADD and DEL, and how long the plugin takes to start.
 
-The floor is the reference `bridge` plugin with the same `host-local` behind it, on the same Node in the same run: what
-attaching a Pod costs without a switch that guards and routes.
+The floor is the reference `bridge` plugin with the same `host-local`, on the same Node in the same run: what attaching
+a Pod costs without Open vSwitch.
 """
 
 from __future__ import annotations
@@ -12,24 +12,18 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from windlass.bench.reports import Figure, Report, figure, this_machine
+from windlass.bench import lab_clusters
+from windlass.bench.reports import Figure, Report, Say, figure, percentiles, this_machine
 from windlass.host.linux import namespaces
-from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.orchestration.agents import Programs
 from windlass.lab.orchestration.clusters import RunningCluster
-from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
-from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.directives import ProbeSource
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROUNDS = 100
 PLUGINS = Path("/usr/lib/cni")
@@ -42,19 +36,15 @@ status: {addresses: [{type: InternalIP, address: 10.176.25.11}]}
 """
 
 
-def run(say: Callable[[str], None] = print) -> Report:
+def run(say: Say = print) -> Report:
+    """Takes about half a minute."""
     return asyncio.run(_run(say))
 
 
-async def _run(say: Callable[[str], None]) -> Report:
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "node.yaml").write_text(NODE)
-        scenario = scenario_files.find_one(Path(folder)).read()
-    async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, desired in scenario.states():
-            await cluster.reach(desired, step.actions)
-        say(f"attaching and detaching a Pod {ROUNDS} times by each plugin")
-        # In a thread: the lab's own event loop must not wait while its Node is measured.
+async def _run(say: Say) -> Report:
+    async with lab_clusters.standing(lab_clusters.scenario_of("cni", NODE)) as cluster:
+        say(f"attaching and detaching {ROUNDS} Pods with each plugin")
+        # In a thread: the lab's own event loop must not block meanwhile.
         figures = await asyncio.to_thread(_measure, cluster)
     return Report("cni", this_machine(), tuple(figures))
 
@@ -75,14 +65,11 @@ def _measure(cluster: RunningCluster) -> list[Figure]:
     interpreter = _timed([[sys.executable, "-I", "-S", "-c", "pass"]] * ROUNDS, {})
     add = statistics.median(windlass["ADD"])
     return [
-        *(
-            figure(f"{verb.lower()}-{name}", value(windlass[verb]), "ms", value(bridge[verb]))
-            for verb in ("ADD", "DEL")
-            for name, value in (("p50", statistics.median), ("p99", _p99))
-        ),
+        *percentiles("add", windlass["ADD"], "ms", bridge["ADD"]),
+        *percentiles("del", windlass["DEL"], "ms", bridge["DEL"]),
         figure("plugin-start-up-p50", statistics.median(starts), "ms"),
         figure("plugin-start-up-share-of-add", 100 * statistics.median(starts) / add, "%"),
-        # The plugin is a C program, so no interpreter starts. What one would have cost, had it been written in Python:
+        # For comparison: the plugin is a C program, and this is what starting a Python interpreter would cost.
         figure("python-start-up-p50", statistics.median(interpreter), "ms"),
         figure("python-start-up-share-of-add", 100 * statistics.median(interpreter) / add, "%"),
     ]
@@ -127,7 +114,3 @@ def _pod_namespace() -> Iterator[Path]:
         yield path
     finally:
         namespaces.delete(name)
-
-
-def _p99(values: list[float]) -> float:
-    return statistics.quantiles(values, n=100)[98]

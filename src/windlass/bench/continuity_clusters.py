@@ -1,30 +1,28 @@
-"""The cluster of `windlass bench continuity`, and each of its objects in all the forms that it takes. Does nothing."""
+"""The cluster of `windlass bench continuity`, and its objects in all forms that they take. Values only."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import msgspec
 
-from windlass.bench import service_states
+from windlass.bench import lab_clusters, service_states
 from windlass.files import write
-from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.directives import ProbeSource
 from windlass.lab.scenarios.objects import KUBERNETES_KINDS, KubernetesObject
 from windlass.lab.scenarios.scenario_files import Scenario
 
-NODE, NODE_IP = "node-1", "10.176.25.11"  # whose agent is killed, and whose NodePort is asked
+NODE, NODE_IP = "node-1", "10.176.25.11"  # its agent is killed, and its NodePort is loaded
 INSIDE, OUTSIDE = ProbeSource(pod="default/client"), ProbeSource(external_host="client")
 CLUSTER_IP, PORT, NODE_PORT, TARGET_PORT = "10.111.0.10", 80, 30080, 8080
 SERVERS = ("web-1", "web-2")  # on the client's Node, and on another
-FILLERS_ENDPOINTS = 10  # of each Service that only is there
+ENDPOINTS = 10  # of each Service that is not loaded
 
 _ADDRESSES = {"web-1": "172.16.1.30", "web-2": "172.16.2.30"}
 _NODES = {"web-1": NODE, "web-2": "node-2"}
-# No container has a port: who answers is the load itself, in a process of its own.
+# No container has a port: the load's own process answers.
 _CLUSTER = f"""
 apiVersion: v1
 kind: Node
@@ -81,8 +79,8 @@ spec:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """What the Service is for a while."""
+class ServiceForm:
+    """The type and the policy of the Service for a while."""
 
     type: str
     policy: str = ""
@@ -95,41 +93,38 @@ class Turn:
         return f"type {self.type}" + (f", externalTrafficPolicy {self.policy}" if self.policy else "")
 
 
-AT_FIRST = Turn("NodePort", "Cluster")
-TURNS = (
-    Turn("NodePort", "Local"),
-    AT_FIRST,
-    Turn("ClusterIP"),
-    AT_FIRST,
-    Turn("LoadBalancer", "Cluster"),
-    Turn("LoadBalancer", "Local"),
-    AT_FIRST,
+FIRST_FORM = ServiceForm("NodePort", "Cluster")
+FORMS = (
+    ServiceForm("NodePort", "Local"),
+    FIRST_FORM,
+    ServiceForm("ClusterIP"),
+    FIRST_FORM,
+    ServiceForm("LoadBalancer", "Cluster"),
+    ServiceForm("LoadBalancer", "Local"),
+    FIRST_FORM,
 )
 
 
 def scenario() -> Scenario:
     """One step: the cluster with its Service and both endpoints."""
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "cluster.yaml"
-        file.write_text(_CLUSTER)
-        read = scenario_files.ScenarioFiles("continuity", (file,)).read()
+    read = lab_clusters.scenario_of("continuity", _CLUSTER)
     (step,) = read.steps
-    return replace(read, steps=(replace(step, objects=(*step.objects, service(AT_FIRST), endpoint_slice(SERVERS))),))
+    return replace(read, steps=(replace(step, objects=(*step.objects, service(FIRST_FORM), endpoint_slice(SERVERS))),))
 
 
-def service(turn: Turn) -> KubernetesObject:
+def service(form: ServiceForm) -> KubernetesObject:
     port: dict[str, object] = {"name": "http", "protocol": "TCP", "port": PORT, "targetPort": TARGET_PORT}
-    if turn.has_node_port:
+    if form.has_node_port:
         port["nodePort"] = NODE_PORT
     spec: dict[str, object] = {
-        "type": turn.type,
+        "type": form.type,
         "clusterIP": CLUSTER_IP,
         "clusterIPs": [CLUSTER_IP],
         "ipFamilies": ["IPv4"],
         "ports": [port],
     }
-    if turn.policy:
-        spec["externalTrafficPolicy"] = turn.policy
+    if form.policy:
+        spec["externalTrafficPolicy"] = form.policy
     return _object("v1", "Service", {"name": "web", "namespace": "default"}, {"spec": spec})
 
 
@@ -148,16 +143,16 @@ def endpoint_slice(servers: Sequence[str]) -> KubernetesObject:
     return _object("discovery.k8s.io/v1", "EndpointSlice", metadata, fields)
 
 
-def add_fillers(folder: Path, services: int) -> None:
-    """So many Services that nobody asks, in one file beside the lab's own manifests, which the lab leaves alone."""
-    state = service_states.cluster(services, FILLERS_ENDPOINTS)
+def add_services(folder: Path, services: int) -> None:
+    """Add that many Services that are not loaded, in a file beside the lab's own manifests; the lab leaves it alone."""
+    state = service_states.cluster(services, ENDPOINTS)
     items = [
         {"apiVersion": version, **msgspec.to_builtins(one)}
         for version, kind in (("v1", state.services), ("discovery.k8s.io/v1", state.slices))
         for one in kind.values()
     ]
     content = msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": items})
-    write(folder / "fillers.json", content, durable=False)
+    write(folder / "more-services.json", content, durable=False)
 
 
 def _object(version: str, kind: str, metadata: Mapping[str, object], fields: Mapping[str, object]) -> KubernetesObject:

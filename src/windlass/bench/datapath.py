@@ -1,30 +1,27 @@
 """`windlass bench datapath`: what a packet costs in the switch: datapath passes, ct actions and megaflows.
 
-Counted, not timed, so that no busy machine spoils it: one real connection of each kind is followed through a running
-lab (`lab.journeys`), then a thousand are made, and the megaflows counted that the switch holds for them.
+Counted, not timed, so that it is independent of the machine's load: one real connection of each case is followed
+through a running lab, then a thousand are made, and the megaflows that the switch holds for them are counted.
 
-`first` is a connection's first packet and `established` its next, on the Node where they enter; `round-trip` is an
-established packet and its answer on all Nodes. The floor of a Service's figure is the same without the Service: Pod to
-Pod, or Node to Pod, in the same run. That of the megaflows is their number after half of the connections.
+`first` is a connection's first packet and `established` a later one, on the Node where they enter; `round-trip` is an
+established packet and its reply on all Nodes. The floor of a Service's figure is the same without the Service, in the
+same run: Pod to Pod, or Node to Pod. The floor of the megaflows is their number after half of the connections.
 """
 
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from windlass.bench.reports import Figure, Report, figure, this_machine
-from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.bench import lab_clusters
+from windlass.bench.reports import Figure, Report, Say, figure, this_machine
 from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.probing.dialers import SocketAddress
 from windlass.lab.probing.packets import TCP
 from windlass.lab.probing.traffic import ProbeTraffic, Traffic
-from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
-from windlass.lab.scenarios import scenario_files, targets
+from windlass.lab.scenarios import targets
 from windlass.lab.scenarios.directives import Probe
 from windlass.lab.scenarios.objects import ProbeOutcome
 from windlass.lab.scenarios.scenario_files import Scenario
@@ -106,7 +103,7 @@ CASES = (
         f"nodePort: default/near-kept, port: 80, node: {NODE}",
         "pod-to-pod-local",
     ),
-    # No endpoint of a Service with policy Local is here: it is dropped.
+    # Policy Local, and no endpoint on this Node: the packet is dropped.
     Case(
         "outside-to-nodeport-local-remote",
         OUTSIDE,
@@ -117,7 +114,7 @@ CASES = (
     Case("pod-to-nodeport-remote", POD, f"nodePort: default/far, port: 80, node: {NODE}", "pod-to-pod-remote"),
 )
 
-# The most that a case may cost. From outside: as much as Antrea's Pod to ClusterIP, measured on the same switch.
+# The most that a case may cost: from outside, as much as Antrea's Pod to ClusterIP, measured on the same switch.
 _TO_CLUSTER_IP = {"first-passes": 4, "first-ct": 2, "established-passes": 2, "established-ct": 1}
 _TO_NODE_PORT = {"first-passes": 5, "first-ct": 3}
 BARS: Mapping[str, Mapping[str, int]] = {
@@ -127,8 +124,8 @@ BARS: Mapping[str, Mapping[str, int]] = {
 }
 
 
-def run(say: Callable[[str], None] = print) -> Report:
-    """Takes about a minute. `say` hears of the progress, and whether each bar is met."""
+def run(say: Say = print) -> Report:
+    """Takes about a minute. Says also whether each bar is met."""
     figures = asyncio.run(_run(say))
     for sentence in judged(figures):
         say(sentence)
@@ -140,23 +137,21 @@ def judged(figures: list[Figure]) -> Iterator[str]:
     values = {each.name: each.value for each in figures}
     for case, most in BARS.items():
         met = all(values[f"{case}-{name}"] <= limit for name, limit in most.items())
-        told = ", ".join(f"{name} {values[f'{case}-{name}']:.0f} of {limit}" for name, limit in most.items())
-        yield f"bar {'met' if met else 'MISSED'}: {case}: {told} at most"
+        text = ", ".join(f"{name} {values[f'{case}-{name}']:.0f} of {limit}" for name, limit in most.items())
+        yield f"bar {'met' if met else 'MISSED'}: {case}: {text} at most"
     grown = [each.name for each in figures if each.unit == "megaflows" and each.value > (each.floor or 0)]
-    told = ", ".join(grown) or "in no case do they grow"
-    yield f"bar {'MISSED' if grown else 'met'}: megaflows when connections double from {CONNECTIONS // 2}: {told}"
+    text = ", ".join(grown) or "they grow in no case"
+    yield f"bar {'MISSED' if grown else 'met'}: megaflows when connections double from {CONNECTIONS // 2}: {text}"
 
 
-async def _run(say: Callable[[str], None]) -> list[Figure]:
+async def _run(say: Say) -> list[Figure]:
     scenario = _scenario()
     probes = {probe.name: probe for step in scenario.steps for probe in step.probes}
     followed: dict[str, Journey] = {}
     figures: list[Figure] = []
-    async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, desired in scenario.states():
-            await cluster.reach(desired, step.actions)
+    async with lab_clusters.standing(scenario) as cluster:
         for case in CASES:
-            say(f"{case.name}: one connection followed, {CONNECTIONS} made")
+            say(f"{case.name}: following one connection, making {CONNECTIONS}")
             followed[case.name] = await journeys.follow(cluster, probes[case.name])
             figures += _figures(case, followed)
             if case.answered:
@@ -165,12 +160,10 @@ async def _run(say: Callable[[str], None]) -> list[Figure]:
 
 
 def _scenario() -> Scenario:
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "datapath.yaml").write_text("---\n".join((CLUSTER, *(case.manifest for case in CASES))))
-        return scenario_files.find_one(Path(folder)).read()
+    return lab_clusters.scenario_of("datapath", "---\n".join((CLUSTER, *(case.manifest for case in CASES))))
 
 
-# ---- what one packet costs
+# ---- one packet
 
 
 def _figures(case: Case, followed: Mapping[str, Journey]) -> Iterator[Figure]:
@@ -194,16 +187,16 @@ def _costs(journey: Journey) -> dict[str, int]:
     return costs
 
 
-# ---- what many connections cost
+# ---- many connections
 
 
 async def _megaflows(case: Case, cluster: RunningCluster, probe: Probe) -> Figure:
-    """Those that this case alone makes, on the Node where its packets enter."""
+    """Megaflows of this case alone, on the Node where its packets enter."""
     await journeys.flush_megaflows(cluster, NODE)
     counts = []
     for _ in range(2):
         await _connect(case, cluster, probe, CONNECTIONS // 2)
-        # Only those of connections: Pods and hosts talk to their neighbours at any time, through tunnels as well.
+        # Only those of TCP: Pods and hosts send ARP and neighbour discovery at any time, through tunnels as well.
         counts.append(sum(flow.protocol == TCP for flow in await journeys.cached_megaflows(cluster, NODE)))
     return figure(f"{case.name}-megaflows-per-{CONNECTIONS}-connections", counts[1], "megaflows", counts[0])
 
@@ -218,5 +211,5 @@ async def _connect(case: Case, cluster: RunningCluster, probe: Probe, connection
     if failed:
         raise LabError(
             f"{case.name}: {len(failed)} of {connections} connections failed, so there is nothing to count; "
-            "`windlass lab run scenarios/services` tells what is wrong"
+            "`windlass lab run scenarios/services` shows what is wrong"
         )

@@ -1,4 +1,4 @@
-"""loads.py at work in a process of its own: started, told which frontends to load, asked what came of it, ended."""
+"""Runs the load generator as a separate process, and commands it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from windlass.bench.loads import Plan
+from windlass.bench.load_plans import LoadPlan
 from windlass.bench.tallies import Tally, merged
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.processes import Child
@@ -19,37 +19,37 @@ LONGEST_TALLY = 1 << 24  # bytes: thousands of failures
 
 
 class LoadProcess:
-    """Keeps what it said since it was last switched off."""
+    """Collects the tallies since the load was last off."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._tallies: list[Tally] = []
 
-    async def on(self, frontends: Sequence[str]) -> None:
-        """These and no others. Returns when whatever was under way at those that stop has been answered, or not."""
-        self._writer.write(msgspec.json.encode(frontends) + b"\n")
-        said = await self._reader.readline()
-        if not said:
-            raise LabError("ended by itself")
-        self._tallies.append(msgspec.json.decode(said, type=Tally))
+    async def on(self, targets: Sequence[str]) -> None:
+        """Load these targets and no others. Returns when no connection to the others is pending."""
+        self._writer.write(msgspec.json.encode(targets) + b"\n")
+        reply = await self._reader.readline()
+        if not reply:
+            raise LabError("it ended by itself")
+        self._tallies.append(msgspec.json.decode(reply, type=Tally))
 
     async def off(self) -> Tally:
-        """What came of all the time since it was off before."""
+        """Stop the load. Returns the tally since it was last off."""
         await self.on(())
         tallies, self._tallies = self._tallies, []
         return merged(tallies)
 
 
 @asynccontextmanager
-async def loading(plan: Plan, folder: Path) -> AsyncIterator[LoadProcess]:
-    """The folder is a lab's: should we crash, the process is known as the lab's by it, and ended."""
+async def loading(plan: LoadPlan, folder: Path) -> AsyncIterator[LoadProcess]:
+    """The folder is a lab's: after a crash, `lab down` finds the process by it."""
     plan_file, socket = folder / "load.json", folder / "load.sock"
-    socket.unlink(missing_ok=True)  # of one before, which is killed rather than stopped
+    socket.unlink(missing_ok=True)  # of a former load, which was killed
     plan_file.write_bytes(msgspec.json.encode(plan))
     process = Child(
         "the load",
-        [sys.executable, "-m", "windlass.bench.loads", str(plan_file), str(socket)],
+        [sys.executable, "-m", "windlass.bench.load_generators", str(plan_file), str(socket)],
         namespace=plan.servers[0].namespace,
         folder=folder,
         log=folder / "load.log",

@@ -1,4 +1,4 @@
-"""A program that writes the time, every so often, to its output: what comes from outside at its own pace.
+"""A program that writes the time to its output at regular intervals, independent of the agent's event loop.
 
 python metronomes.py COUNT SECONDS
 """
@@ -11,16 +11,16 @@ import sys
 import time
 
 _TICK = struct.Struct("d")
-_MOST = 512  # to be read at once
+_MOST = 512  # that are read at once
 
 
 def command(count: int, gap: float) -> list[str]:
-    """To be started with the writing end of a pipe as its output."""
+    """The command to start with the writing end of a pipe as its output."""
     return [sys.executable, __file__, str(count), str(gap)]
 
 
 def read(ticks: int) -> list[float]:
-    """Those that have come by this pipe: on the clock of time.perf_counter, which all processes of a machine share."""
+    """The ticks that have arrived by this pipe, by the clock of time.perf_counter, which all processes share."""
     return [when for (when,) in _TICK.iter_unpack(os.read(ticks, _MOST * _TICK.size))]
 
 

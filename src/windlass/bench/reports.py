@@ -1,21 +1,28 @@
-"""What a benchmark says: figures, with their floor where there is one; as JSON and as a table. It measures nothing."""
+"""What a benchmark reports: figures, beside their floor where there is one, as JSON and as a table."""
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
+import statistics
 import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
+import structlog
 from msgspec import Struct
 from rich.table import Table
 
 from windlass.lab.network import ovs
 from windlass.lab.sandbox.processes import program
 
+Say: TypeAlias = Callable[[str], None]  # is called with sentences about the progress of a benchmark
 
-class Machine(Struct, frozen=True):
+
+class MachineInfo(Struct, frozen=True):
     cpu: str
     cores: int
     kernel: str
@@ -25,7 +32,7 @@ class Machine(Struct, frozen=True):
 
 
 class Figure(Struct, frozen=True):
-    """`floor` is what the quickest other way takes for the same, in the same run; `ratio` is value / floor."""
+    """`floor` is the quickest other way to do the same, measured in the same run; `ratio` is value / floor."""
 
     name: str
     value: float
@@ -36,17 +43,30 @@ class Figure(Struct, frozen=True):
 
 class Report(Struct, frozen=True):
     benchmark: str
-    machine: Machine
+    machine: MachineInfo
     figures: tuple[Figure, ...]
 
 
 def figure(name: str, value: float, unit: str, floor: float | None = None) -> Figure:
-    ratio = None if floor is None else round(value / floor, 3)
+    ratio = round(value / floor, 3) if floor else None
     return Figure(name, round(value, 4), unit, None if floor is None else round(floor, 4), ratio)
 
 
-def this_machine() -> Machine:
-    return Machine(
+def percentiles(name: str, values: Sequence[float], unit: str, floor: Sequence[float] | None = None) -> list[Figure]:
+    """The median and the 99th percentile."""
+    return [
+        figure(f"{name}-p{n}", _percentile(values, n), unit, None if floor is None else _percentile(floor, n))
+        for n in (50, 99)
+    ]
+
+
+def log_warnings_only() -> None:
+    """For the agent's code in this process: its progress is not the benchmark's."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+
+
+def this_machine() -> MachineInfo:
+    return MachineInfo(
         cpu=_cpu(),
         cores=os.cpu_count() or 1,
         kernel=platform.release(),
@@ -69,12 +89,16 @@ def to_table(report: Report) -> Table:
             f"Python {machine.python}, Linux {machine.kernel}"
         ),
     )
-    table.add_column("figure", overflow="fold")  # a name that is cut off names nothing
+    table.add_column("figure", overflow="fold")  # never cut a name off
     for column in ("value", "floor", "ratio"):
         table.add_column(column, justify="right")
     for each in report.figures:
         table.add_row(each.name, _amount(each.value, each.unit), _amount(each.floor, each.unit), _amount(each.ratio))
     return table
+
+
+def _percentile(values: Sequence[float], n: int) -> float:
+    return statistics.quantiles(values, n=100)[n - 1]
 
 
 def _amount(value: float | None, unit: str = "") -> str:
@@ -91,5 +115,5 @@ def _cpu() -> str:
 
 
 def _version_of_ovs() -> str:
-    said = subprocess.run([program("ovs-vswitchd"), "--version"], check=True, capture_output=True, text=True)
-    return said.stdout.split()[3]
+    version = subprocess.run([program("ovs-vswitchd"), "--version"], check=True, capture_output=True, text=True)
+    return version.stdout.split()[3]

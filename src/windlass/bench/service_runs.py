@@ -1,14 +1,12 @@
-"""What `windlass bench services` measures in a process of its own, so that nothing else is in its memory.
+"""The measurements of `windlass bench services`. Each runs in a new process, so that nothing else is in its memory.
 
-Each function here runs in a fresh process. What is called an event is an object that the source of the cluster's state
-has decoded.
+An event is an object that the source of the cluster's state has decoded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import os
 import resource
 import time
@@ -17,7 +15,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import structlog
 from msgspec import Struct
 
 from windlass.agent.agents import Agent
@@ -26,6 +23,7 @@ from windlass.agent.serving import Serving, unhurried
 from windlass.agent.switching import Switch
 from windlass.bench import bare_changes, metronomes
 from windlass.bench import service_states as states
+from windlass.bench.reports import log_warnings_only
 from windlass.cluster.changes import ChangeSet
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.objects import EndpointSlice
@@ -41,14 +39,14 @@ from windlass.openflow.wire import groups as group_wire
 from windlass.program import program
 from windlass.switch.ovsdb import open_database
 
-PATIENCE = 60.0  # seconds
-_PRIME = 7919  # so that changes that follow one another are of Services that do not
+TIMEOUT = 60.0  # seconds
+_PRIME = 7919  # so that consecutive changes concern Services that are far apart
 
 
 class ColdSync(Struct, frozen=True):
-    """Seconds. The parts are measured by themselves; within the whole they go on while the switch works."""
+    """Seconds. The parts are measured separately; in the whole they overlap with the work of the switch."""
 
-    flows: int  # that the switch then holds
+    flows: int  # that the switch holds afterwards
     whole: float
     serving: float  # from Kubernetes' objects to Services
     working_out: float  # from Services to flows and groups
@@ -56,41 +54,42 @@ class ColdSync(Struct, frozen=True):
 
 
 class Course(Struct, frozen=True):
-    """How changes come."""
+    """The timing of changes."""
 
-    settling: float  # seconds after the start, in which the agent looks through everything once more, and saves it
+    settling: float  # seconds after the start in which the agent checks everything again, and saves its state
     count: int
-    gap: float  # seconds between those that do not wait for one another
+    gap: float  # seconds between changes that do not wait for one another
 
 
 class Changes(Struct, frozen=True):
-    """Milliseconds from each event to the switch's word that packets meet what came of it."""
+    """Milliseconds from each event until the switch has confirmed the result."""
 
-    start: float  # seconds until all was in the switch, and the Node ready
+    start: float  # seconds until everything was in the switch and the Node was ready
     alone: list[float]  # one after the other
     alone_floor: list[float]
-    apart: list[float]  # each when it is its time
+    apart: list[float]  # each at its time, also if the one before is not done
     apart_floor: list[float]
-    rss: float  # MB, with all of it in memory
-    peak: float  # the most it ever was
+    rss: float  # MB, with all Services
+    peak: float  # MB, the maximum
 
 
 def cold_sync(socket: Path, services: int, endpoints: int) -> ColdSync:
-    """From parsed objects to the switch's answer that it has all that comes of them."""
-    _as_an_agent()
+    """From decoded objects until the switch has confirmed all flows and groups."""
+    _configure_process()
     return asyncio.run(_cold_sync(socket, services, endpoints))
 
 
 def changes(config: Config, namespace: str, services: int, endpoints: int, course: Course) -> Changes:
-    """A whole agent in the Node's namespace, with a source that tells of one changed EndpointSlice at a time."""
-    _as_an_agent()
+    """A whole agent in the Node's namespace, with a source that reports one changed EndpointSlice at a time."""
+    _configure_process()
     with namespaces.entered(namespaces.path_of(namespace)):
         return asyncio.run(_changes(config, services, endpoints, course))
 
 
-def _as_an_agent() -> None:
+def _configure_process() -> None:
+    """As the agent configures itself, but without its log of progress."""
     relax()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    log_warnings_only()
 
 
 # ---- a cold sync
@@ -113,7 +112,7 @@ async def _cold_sync(socket: Path, services: int, endpoints: int) -> ColdSync:
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
     if problems:
-        raise LabError(f"the figures are worthless, for the switch has problems: {problems[0]}")
+        raise LabError(f"the figures are invalid, because the switch has problems: {problems[0]}")
     return ColdSync(switch.flow_count, ended - began, served - began, *_parts(state))
 
 
@@ -133,7 +132,7 @@ def _parts(state: NodeState) -> tuple[float, float]:
 
 
 class _Events:
-    """A source of the cluster's state that is told by hand."""
+    """A source of the cluster's state that reports what the benchmark changes."""
 
     watches: tuple[WatchHealth, ...] = ()
 
@@ -147,8 +146,8 @@ class _Events:
         while True:
             yield await self._changes.get()
 
-    def tell(self, changed: EndpointSlice) -> int:
-        """The number of the state that the cluster is in by that."""
+    def publish(self, changed: EndpointSlice) -> int:
+        """Returns the revision of the cluster with this change."""
         number = int(self.cluster.revision) + 1
         self._slices = self._slices.patched({changed.key: changed})
         self.cluster = replace(self.cluster, revision=str(number), slices=self._slices)
@@ -165,57 +164,57 @@ async def _changes(config: Config, services: int, endpoints: int, course: Course
         alone = [await _change(agent, events, one, time.perf_counter()) for one in changed[:count]]
         apart = await _changes_apart(agent, events, changed[count:], course.gap)
         if agent.problems:
-            raise LabError(f"the figures are worthless, for the agent has problems: {agent.problems}")
+            raise LabError(f"the figures are invalid, because the agent has problems: {agent.problems}")
         rss, peak = _rss(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
         messages = bare_changes.messages((group for part in agent.program.values() for group in part.groups), count)
-    # Without the agent: it would look after what others do to its groups.
+    # After the agent has ended: it would revert changes to its groups.
     alone_floor = bare_changes.alone(str(config.openflow_socket), messages)
     apart_floor = bare_changes.apart(str(config.openflow_socket), messages, course.gap)
     return Changes(start, alone, alone_floor, apart, apart_floor, rss, peak)
 
 
 async def _change(agent: Agent, events: _Events, changed: EndpointSlice, began: float) -> float:
-    number = events.tell(changed)
-    if not await agent.status.wait_until(lambda: int(agent.status.revision) >= number, PATIENCE):
-        raise LabError(f"a changed EndpointSlice is not in the switch after {PATIENCE:.0f} s: {agent.problems}")
+    number = events.publish(changed)
+    if not await agent.status.wait_until(lambda: int(agent.status.revision) >= number, TIMEOUT):
+        raise LabError(f"a changed EndpointSlice is not in the switch after {TIMEOUT:.0f} s: {agent.problems}")
     return 1000 * (time.perf_counter() - began)
 
 
 async def _changes_apart(agent: Agent, events: _Events, changed: list[EndpointSlice], gap: float) -> list[float]:
-    """They come when it is their time, whether the one before is through or not: also what had to wait is counted.
+    """Each starts at its time, also if the one before is not done, so that the time in the queue counts.
 
-    From another process, as from an API server: an event loop's own timers are late by up to a millisecond.
+    The times come from another process, as from an API server: timers of this event loop are up to a millisecond late.
     """
     loop = asyncio.get_running_loop()
-    told: list[tuple[float, int]] = []  # when, and the number of the state that the cluster is in by that
+    published: list[tuple[float, int]] = []  # the time, and the revision of the cluster
     async with _metronome(len(changed), gap) as ticks:
 
-        def hear() -> None:
-            came = metronomes.read(ticks)
-            for when in came:
-                told.append((when, events.tell(changed[len(told)])))
-            if not came:  # it has ended
+        def on_ticks() -> None:
+            times = metronomes.read(ticks)
+            for when in times:
+                published.append((when, events.publish(changed[len(published)])))
+            if not times:  # it has ended
                 loop.remove_reader(ticks)
 
-        loop.add_reader(ticks, hear)
+        loop.add_reader(ticks, on_ticks)
         try:
-            return [await _through(agent, told, number) for number in range(len(changed))]
+            return [await _confirmed(agent, published, number) for number in range(len(changed))]
         finally:
             loop.remove_reader(ticks)
 
 
-async def _through(agent: Agent, told: list[tuple[float, int]], number: int) -> float:
-    def is_so() -> bool:
-        return len(told) > number and int(agent.status.revision) >= told[number][1]
+async def _confirmed(agent: Agent, published: list[tuple[float, int]], number: int) -> float:
+    def is_confirmed() -> bool:
+        return len(published) > number and int(agent.status.revision) >= published[number][1]
 
-    if not await agent.status.wait_until(is_so, PATIENCE):
-        raise LabError(f"a changed EndpointSlice is not in the switch after {PATIENCE:.0f} s: {agent.problems}")
-    return 1000 * (time.perf_counter() - told[number][0])
+    if not await agent.status.wait_until(is_confirmed, TIMEOUT):
+        raise LabError(f"a changed EndpointSlice is not in the switch after {TIMEOUT:.0f} s: {agent.problems}")
+    return 1000 * (time.perf_counter() - published[number][0])
 
 
 @asynccontextmanager
 async def _metronome(count: int, gap: float) -> AsyncIterator[int]:
-    """The file descriptor that its ticks can be read from."""
+    """Yields the file descriptor of its ticks."""
     ticks, theirs = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(*metronomes.command(count, gap), stdout=theirs)
@@ -232,13 +231,13 @@ async def _metronome(count: int, gap: float) -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def _agent(config: Config, events: _Events) -> AsyncIterator[tuple[Agent, float]]:
-    """An agent whose Node is ready, and after how many seconds it was."""
+    """An agent whose Node is ready, and the seconds that it took."""
     host = LinuxHost(Path(config.state_directory))
     agent = Agent(config, host, events)
     began = time.perf_counter()
-    async with open_database(str(config.ovsdb_socket), patience=PATIENCE) as database:
+    async with open_database(str(config.ovsdb_socket), patience=TIMEOUT) as database:
         work = asyncio.create_task(agent.serve(database))
-        ready = asyncio.create_task(agent.status.wait_until(lambda: agent.status.ready, PATIENCE))
+        ready = asyncio.create_task(agent.status.wait_until(lambda: agent.status.ready, TIMEOUT))
         try:
             await asyncio.wait([work, ready], return_when=asyncio.FIRST_COMPLETED)
             if not agent.status.ready:

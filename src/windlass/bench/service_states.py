@@ -1,4 +1,4 @@
-"""The cluster of `windlass bench services`: one Node, and Services with endpoints on many. It measures nothing."""
+"""The cluster of `windlass bench services`: one Node, and Services with endpoints on many Nodes. Values only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOCAL_NODE = LocalNode(
 
 _CLUSTER_IPS, _PODS = IPv4Address("10.96.0.1"), IPv4Address("10.128.0.0")
 _UNUSED_POD = 1 << 20  # and all after it
-_NODES = 100  # over which the endpoints are spread
+_NODES = 100  # that the endpoints are spread over
 _Kind = TypeVar("_Kind", Node, Service, EndpointSlice, ServiceCIDR)
 
 
@@ -64,7 +64,7 @@ def service(number: int) -> Service:
 
 
 def changed_slice(number: int, endpoints: int, times: int) -> EndpointSlice:
-    """The slice of Service `number`, with another Pod in place of the last one; another one at each of the times."""
+    """The slice of Service `number` with a new Pod in place of the last one, a different one for each of `times`."""
     first = number * endpoints
     return endpoint_slice(number, [*range(first, first + endpoints - 1), _UNUSED_POD + times])
 
@@ -95,7 +95,7 @@ _NODE = {
 
 
 def _object(kind: type[_Kind], metadata: object, **fields: object) -> _Kind:
-    """By way of its JSON: as from an API server, no two objects share a part."""
+    """Decoded from JSON, so that no two objects share a part, as from an API server."""
     return msgspec.json.decode(msgspec.json.encode({"kind": kind.__name__, "metadata": metadata, **fields}), type=kind)
 
 

@@ -1,8 +1,8 @@
-"""`windlass bench services`: 10,000 Services into a switch, and one endpoint of them changed.
+"""`windlass bench services`: install 10,000 Services in a switch, then change one endpoint at a time.
 
-The floor of the first is `ovs-ofctl` loading the same flows and groups from text files, which somebody must have made
-before. The second is measured with a whole agent on a Node of its own; each change is one EndpointSlice. Its floor is
-the message that comes of it, encoded beforehand, over a bare socket: what the switch and the machine take themselves.
+The floor of the first is `ovs-ofctl` loading the same flows and groups from text files. The second is measured with a
+whole agent on a Node of its own; each change is one EndpointSlice. Its floor is the resulting message, encoded
+beforehand, over a plain socket: what the switch and the machine take themselves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import ParamSpec, TypeVar
 from windlass.agent.serving import Serving
 from windlass.bench import bridges, service_runs
 from windlass.bench import service_states as states
-from windlass.bench.reports import Figure, Report, figure, this_machine
+from windlass.bench.reports import Figure, Report, Say, figure, percentiles, this_machine
 from windlass.bench.service_runs import Changes, ColdSync, Course
 from windlass.cluster.sources import ClusterChange
 from windlass.lab.network import ovs
@@ -38,12 +38,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def run(say: Callable[[str], None] = print) -> Report:
-    """Takes about two minutes. `say` hears of the progress."""
+def run(say: Say = print) -> Report:
+    """Takes about two minutes."""
     return asyncio.run(_run(say))
 
 
-async def _run(say: Callable[[str], None]) -> Report:
+async def _run(say: Say) -> Report:
     many = await _changes(say, MANY)
     few = await _changes(say, FEW)
     return Report(
@@ -52,10 +52,10 @@ async def _run(say: Callable[[str], None]) -> Report:
         (
             *await _cold_sync(say),
             figure(f"agent-start-{MANY}x{ENDPOINTS}", many.start, "s"),
-            *_percentiles(f"one-change-{MANY}", many.alone, many.alone_floor),
-            *_percentiles(f"one-change-{MANY}-5ms-apart", many.apart, many.apart_floor),
-            *_percentiles(f"one-change-{FEW}", few.alone, few.alone_floor),
-            *_percentiles(f"one-change-{FEW}-5ms-apart", few.apart, few.apart_floor),
+            *percentiles(f"one-change-{MANY}", many.alone, "ms", many.alone_floor),
+            *percentiles(f"one-change-{MANY}-5ms-apart", many.apart, "ms", many.apart_floor),
+            *percentiles(f"one-change-{FEW}", few.alone, "ms", few.alone_floor),
+            *percentiles(f"one-change-{FEW}-5ms-apart", few.apart, "ms", few.apart_floor),
             figure("rss", many.rss, "MB"),
             figure("rss-peak", many.peak, "MB"),
         ),
@@ -65,33 +65,31 @@ async def _run(say: Callable[[str], None]) -> Report:
 # ---- a cold sync
 
 
-async def _cold_sync(say: Callable[[str], None]) -> list[Figure]:
-    """Ours and the floor take turns, so that what disturbs the machine disturbs both."""
+async def _cold_sync(say: Say) -> list[Figure]:
+    """Windlass and the floor alternate, so that other work on the machine affects both."""
     desired = _program(MANY)
     flows = sum(len(part.flows) for part in desired.values())
     ours: list[ColdSync] = []
     with labs.opened() as lab:
-        floor = bridges.floor(desired, lab.folder)
+        floor = bridges.ofctl_floor(desired, lab.folder)
         async with bridges.empty_bridge(lab) as socket:
             for turn in range(1, ROUNDS + 1):
                 theirs = await floor.measure(socket)
                 await bridges.empty(socket)
-                ours.append(await _in_a_process(service_runs.cold_sync, socket, MANY, ENDPOINTS))
+                ours.append(await _in_new_process(service_runs.cold_sync, socket, MANY, ENDPOINTS))
                 if ours[-1].flows != flows:
-                    raise labs.LabError(
-                        f"the figures are worthless: the switch holds {ours[-1].flows} flows of {flows}"
-                    )
+                    raise labs.LabError(f"the figures are invalid: the switch holds {ours[-1].flows} flows of {flows}")
                 say(f"{MANY} Services, round {turn} of {ROUNDS}: {ours[-1].whole:.2f} s; {theirs}")
     return [
         figure(
             f"cold-sync-{MANY}x{ENDPOINTS}",
-            statistics.median(one.whole for one in ours),
+            statistics.median(sync.whole for sync in ours),
             "s",
             statistics.median(floor.seconds),
         ),
-        figure("cold-sync-serving", statistics.median(one.serving for one in ours), "s"),
-        figure("cold-sync-working-out", statistics.median(one.working_out for one in ours), "s"),
-        figure("cold-sync-encoding", statistics.median(one.encoding for one in ours), "s"),
+        figure("cold-sync-serving", statistics.median(sync.serving for sync in ours), "s"),
+        figure("cold-sync-working-out", statistics.median(sync.working_out for sync in ours), "s"),
+        figure("cold-sync-encoding", statistics.median(sync.encoding for sync in ours), "s"),
         figure("flows", flows, "flows"),
         figure("groups", sum(len(part.groups) for part in desired.values()), "groups"),
     ]
@@ -108,7 +106,7 @@ def _program(services: int) -> Program:
 # ---- one change
 
 
-async def _changes(say: Callable[[str], None], services: int) -> Changes:
+async def _changes(say: Say, services: int) -> Changes:
     machine = Machine("node", states.NODE, (Nic(UPLINK, (ip_interface(f"{states.NODE_IP}/24"),)),))
     with labs.opened() as lab:
         underlay = Underlay(lab, segments([machine]))
@@ -123,21 +121,16 @@ async def _changes(say: Callable[[str], None], services: int) -> Changes:
             state_directory=str(folder / "state"),
             ovs_run_directory=str(switch.folder),
         )
-        say(f"an agent with {services} Services, and {2 * COURSE.count} changes of one endpoint")
+        say(f"an agent with {services} Services: {2 * COURSE.count} changes of one endpoint")
         try:
             await switch.start()
-            return await _in_a_process(service_runs.changes, config, namespace, services, ENDPOINTS, COURSE)
+            return await _in_new_process(service_runs.changes, config, namespace, services, ENDPOINTS, COURSE)
         finally:
             await switch.end()
 
 
-def _percentiles(name: str, milliseconds: list[float], floor: list[float]) -> list[Figure]:
-    ours, theirs = statistics.quantiles(milliseconds, n=100), statistics.quantiles(floor, n=100)
-    return [figure(f"{name}-p{n}", ours[n - 1], "ms", theirs[n - 1]) for n in (50, 99)]
-
-
-async def _in_a_process(work: Callable[P, R], *arguments: P.args, **_: P.kwargs) -> R:
-    """In a fresh one, which is gone afterwards."""
+async def _in_new_process(work: Callable[P, R], *arguments: P.args, **_: P.kwargs) -> R:
+    """Run `work` in a new process, which ends afterwards."""
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=fresh) as processes:
         return await asyncio.get_running_loop().run_in_executor(processes, work, *arguments)

@@ -1,4 +1,4 @@
-"""What came of a load in a stretch of time: counted by loads.py, told by continuity.py. It sends and judges nothing."""
+"""Counts of what became of a load's connections during a period. It sends and judges nothing."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from msgspec import Struct
 
 
 class Failure(Struct, frozen=True):
-    """A connection that was not made, or a held one that broke."""
+    """A new connection that was not established, or a held one that broke."""
 
-    frontend: str
-    what: str  # refused, reset, closed, no answer, or the system's own words
+    target: str
+    what: str  # refused, reset, closed, no answer, or the system's error message
     began: float  # when its first packet was sent; the monotonic clock is the same for all processes
     ended: float
     port: int  # the client's
 
 
 class Tally(Struct, frozen=True):
-    """What happened in a stretch of time."""
+    """What happened during a period."""
 
     attempted: int
     failures: tuple[Failure, ...]
     broken: tuple[Failure, ...]  # held connections
-    answered: dict[str, int]  # new connections, by frontend and server: `node-port by web-1`
+    answered: dict[str, int]  # new connections, by target and server: `node-port by web-1`
     longest_gap: float  # seconds between two answers on a held connection
     longest_wait: float  # for the answer to a new connection
-    longest_lag: float  # that this process was late itself: a starved machine, not a failing network
+    longest_lag: float  # of this process itself: a busy machine, not a failing network
 
 
 @dataclass(slots=True)
-class Notes:
-    """The tally as it grows."""
+class RunningTally:
+    """A tally that is being counted."""
 
     attempted: int = 0
     failures: list[Failure] = field(default_factory=list)
@@ -56,14 +56,14 @@ class Notes:
 
 
 def merged(tallies: Iterable[Tally]) -> Tally:
-    """Of stretches of time that follow each other."""
-    notes = Notes()
+    """The tally of consecutive periods."""
+    total = RunningTally()
     for tally in tallies:
-        notes.attempted += tally.attempted
-        notes.failures += tally.failures
-        notes.broken += tally.broken
-        notes.answered.update(tally.answered)
-        notes.longest_gap = max(notes.longest_gap, tally.longest_gap)
-        notes.longest_wait = max(notes.longest_wait, tally.longest_wait)
-        notes.longest_lag = max(notes.longest_lag, tally.longest_lag)
-    return notes.tally()
+        total.attempted += tally.attempted
+        total.failures += tally.failures
+        total.broken += tally.broken
+        total.answered.update(tally.answered)
+        total.longest_gap = max(total.longest_gap, tally.longest_gap)
+        total.longest_wait = max(total.longest_wait, tally.longest_wait)
+        total.longest_lag = max(total.longest_lag, tally.longest_lag)
+    return total.tally()

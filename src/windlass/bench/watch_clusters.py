@@ -1,6 +1,6 @@
-"""What `windlass bench watch` measures on: a real control plane, and a Node with a switch and an agent that follows it.
+"""The cluster of `windlass bench watch`: a real control plane, and a Node with a switch and an agent that watches it.
 
-The agent is a process of its own, as on a Node. It measures nothing.
+The agent is a separate process, as on a Node. Nothing is measured here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from windlass.lab.sandbox.labs import Lab, LabError
 from windlass.lab.sandbox.processes import Child
 from windlass.lab.scenarios.segments import UPLINK, Machine, Nic, segments
 
-PATIENCE = 120.0  # seconds for whatever takes long
+TIMEOUT = 120.0  # seconds
 CONTROL_PLANE = Machine("control", "plane", (Nic(UPLINK, ADDRESSES),))
 NODE = Machine("node", states.NODE, (Nic(UPLINK, (ip_interface(f"{states.NODE_IP}/24"),)),))
 
@@ -40,28 +40,28 @@ class _State(msgspec.Struct, rename="camel"):
     service_count: int = 0
 
 
-class Agent:
-    """By its local API."""
+class AgentClient:
+    """A client of the agent's local API."""
 
     def __init__(self, session: aiohttp.ClientSession, process: Child) -> None:
         self._session = session
         self._process = process
 
     async def holds(self, revision: str) -> None:
-        """Returns when the Node holds this state of the cluster: the switch has answered that it does."""
-        parameters = {"revision": revision, "timeout": str(PATIENCE)}
+        """Returns when the switch has confirmed this revision of the cluster."""
+        parameters = {"revision": revision, "timeout": str(TIMEOUT)}
         status, content = await self._get("/v1/convergence", parameters)
         if status != HTTPStatus.OK:
-            what = f"does not hold what was written after {PATIENCE:.0f} s: {content.decode()}"
+            what = f"does not have a write in the switch after {TIMEOUT:.0f} s: {content.decode()}"
             raise LabError(self._process.complaint(what))
 
     async def serves(self, services: int) -> None:
-        """An error if it does not serve that many, or if anything is wrong."""
+        """Raises LabError if it does not serve that many Services, or has problems."""
         _, content = await self._get("/v1/state", {})
         state = msgspec.json.decode(content, type=_State)
         if state.problems or state.service_count != services:
             raise LabError(
-                f"the figures are worthless: the agent serves {state.service_count} Services of {services}, "
+                f"the figures are invalid: the agent serves {state.service_count} Services of {services}, "
                 f"with the problems {state.problems}"
             )
 
@@ -73,8 +73,8 @@ class Agent:
             raise LabError(self._process.complaint(f"does not answer: {error}")) from None
 
 
-class Server:
-    """The API server, as somebody who may do everything."""
+class APIServerClient:
+    """A client of the API server with all permissions."""
 
     def __init__(self, plane: ControlPlane, connection: APIConnection) -> None:
         self.connection = connection
@@ -87,7 +87,7 @@ class Server:
             raise LabError(f"{method} {path}: {error}") from None
 
     async def cluster(self) -> Cluster:
-        """As an agent reads it; all that was written before is in it."""
+        """As an agent reads it; it includes all earlier writes."""
         access = self._plane.access(ADMINISTRATOR)
         source = APIServer(lambda: access, states.NODE, self._plane.socket_factory)
         try:
@@ -98,8 +98,8 @@ class Server:
 
 
 @asynccontextmanager
-async def standing(lab: Lab) -> AsyncIterator[tuple[Server, Agent]]:
-    """With the Node's object and nothing else in the cluster; the Node is about to become ready."""
+async def standing(lab: Lab) -> AsyncIterator[tuple[APIServerClient, AgentClient]]:
+    """Only the Node's object is in the cluster; its agent has started."""
     underlay = Underlay(lab, segments([CONTROL_PLANE, NODE]))
     await asyncio.to_thread(underlay.create)
     plane_namespace = await asyncio.to_thread(underlay.plug, CONTROL_PLANE)
@@ -109,9 +109,9 @@ async def standing(lab: Lab) -> AsyncIterator[tuple[Server, Agent]]:
     try:
         await plane.start()
         await switch.start()
-        access = plane.access(ADMINISTRATOR)  # read once: there will be many requests
+        access = plane.access(ADMINISTRATOR)  # read once, for many requests
         async with APIConnection(lambda: access, plane.socket_factory) as connection:
-            server = Server(plane, connection)
+            server = APIServerClient(plane, connection)
             await _make_node(server)
             async with _agent(lab, plane, node_namespace, switch) as agent:
                 yield server, agent
@@ -120,7 +120,7 @@ async def standing(lab: Lab) -> AsyncIterator[tuple[Server, Agent]]:
         await plane.end()
 
 
-async def _make_node(server: Server) -> None:
+async def _make_node(server: APIServerClient) -> None:
     node = msgspec.to_builtins(states.cluster(0, 0).nodes[states.NODE]) | {"apiVersion": "v1"}
     await server.write("POST", "/api/v1/nodes", node)
     await server.write(
@@ -129,7 +129,9 @@ async def _make_node(server: Server) -> None:
 
 
 @asynccontextmanager
-async def _agent(lab: Lab, plane: ControlPlane, namespace: str, switch: ovs.SwitchProcesses) -> AsyncIterator[Agent]:
+async def _agent(
+    lab: Lab, plane: ControlPlane, namespace: str, switch: ovs.SwitchProcesses
+) -> AsyncIterator[AgentClient]:
     folder = lab.node_folder(states.NODE)
     config = {
         "nodeName": states.NODE,
@@ -154,8 +156,8 @@ async def _agent(lab: Lab, plane: ControlPlane, namespace: str, switch: ovs.Swit
     socket = folder / "run" / "agent.sock"
     try:
         await process.listening(socket)
-        patience = aiohttp.ClientTimeout(total=PATIENCE + 10)
+        patience = aiohttp.ClientTimeout(total=TIMEOUT + 10)
         async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(socket)), timeout=patience) as session:
-            yield Agent(session, process)
+            yield AgentClient(session, process)
     finally:
         await process.kill()

@@ -14,21 +14,22 @@ from windlass.cli import outputs
 from windlass.lab.sandbox.labs import LabError
 
 BENCHMARKS = {
-    "sync": "100,000 flows and 10,000 groups into the switch; one changed flow; a restart",
-    "services": "10,000 Services with ten endpoints each into the switch; one changed endpoint",
-    "cni": "attaching and detaching a Pod",
-    "continuity": "new and held connections while the agent is killed and endpoints and Services change",
-    "datapath": "passes, ct actions and megaflows that a packet costs in the switch",
+    "sync": "install 100,000 flows and 10,000 groups in a switch; change one flow; restart",
+    "services": "install 10,000 Services with ten endpoints each; change one endpoint",
+    "cni": "attach and detach a Pod",
+    "continuity": "new and held connections while the agent is killed, and endpoints and Services change",
+    "datapath": "datapath passes, ct actions and megaflows of a packet; counted, not timed",
     "cluster": "new and held connections while parts of a real cluster are killed",
-    "watch": "one endpoint changed, from a write to a real API server to the switch's answer, with many Services",
+    "watch": "change one endpoint: from a write to a real API server until the switch has it",
 }
+_WIDTH = max(map(len, BENCHMARKS))
 
 
-@click.command(epilog="\b\n" + "\n".join(f"{name}  {what}" for name, what in BENCHMARKS.items()))
+@click.command(epilog="\b\n" + "\n".join(f"{name:{_WIDTH}}  {what}" for name, what in BENCHMARKS.items()))
 @click.argument("name", type=click.Choice(list(BENCHMARKS)))
-@click.option("--json", "json_file", type=outputs.FILE, help="Write the figures for machines to this file.")
+@click.option("--json", "json_file", type=outputs.FILE, help="Also write the figures to this file, as JSON.")
 def bench(name: str, json_file: Path | None) -> None:
-    """Run the benchmark NAME. Each figure stands beside its floor, the quickest other way, measured in the same run."""
+    """Run a benchmark. Each figure is printed beside its floor: the quickest other way, measured in the same run."""
     module = importlib.import_module(f"windlass.bench.{name}")
     try:
         report = module.run(lambda sentence: click.echo(sentence, err=True))

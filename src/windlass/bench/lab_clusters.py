@@ -1,0 +1,30 @@
+"""A lab's cluster with real agents for a benchmark, from manifests in a string."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.orchestration.clusters import RunningCluster
+from windlass.lab.runner import runs
+from windlass.lab.scenarios.scenario_files import Scenario, ScenarioFiles
+
+
+def scenario_of(name: str, manifests: str) -> Scenario:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / f"{name}.yaml"
+        file.write_text(manifests)
+        return ScenarioFiles(name, (file,)).read()
+
+
+@asynccontextmanager
+async def standing(scenario: Scenario) -> AsyncIterator[RunningCluster]:
+    """The cluster after all steps of the scenario."""
+    runs.check_machine(Programs())
+    async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
+        for step, desired in scenario.states():
+            await cluster.reach(desired, step.actions)
+        yield cluster
