@@ -80,7 +80,7 @@ async def test_a_manifest_that_breaks_keeps_what_it_held(running: AgentNode) -> 
     running.write("peers.yaml", peer("node-2", "10.176.25.12", "172.16.2.0/24"))
     await _until(lambda: "172.16.2.0/24" in running.flows())
     (running.manifests / "peers.yaml").write_text("kind: [Node\n")
-    await running.complains("peers.yaml", "the 1 objects it held before stay")
+    await running.complains("peers.yaml", "the 1 objects that it held before stay")
     assert "172.16.2.0/24" in running.flows()
 
 

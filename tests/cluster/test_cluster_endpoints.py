@@ -324,10 +324,10 @@ def test_a_thousand_bad_addresses_are_one_sentence():
         ({"ports": [{"name": "http", "port": -1}]}, "ports[0].port: -1 is outside 1-65535; its other ports are used"),
         (
             {"ports": [{"name": "http", "port": 80, "protocol": "ICMP"}]},
-            "ports[0].protocol: 'ICMP' is none of TCP, UDP, SCTP; its other ports are used",
+            "ports[0].protocol: 'ICMP' is not one of TCP, UDP, SCTP; its other ports are used",
         ),
-        ({"family": "IPX"}, "addressType: 'IPX' is none of IPv4, IPv6, FQDN; it is left out"),
-        ({"family": None}, "addressType: '' is none of IPv4, IPv6, FQDN; it is left out"),
+        ({"family": "IPX"}, "addressType: 'IPX' is not one of IPv4, IPv6, FQDN; it is left out"),
+        ({"family": None}, "addressType: '' is not one of IPv4, IPv6, FQDN; it is left out"),
     ],
 )
 def test_a_slice_that_cannot_be(bad, sentence):

@@ -206,7 +206,7 @@ def test_a_malformed_range_lets_nobody_in(text):
     one = service(**BALANCED, loadBalancerSourceRanges=[text], ingress=[{"ip": "192.0.2.1"}])
     found, sentences = told(one)
     assert frontends(found)[2].sources == ()
-    assert sentences == [f"spec.loadBalancerSourceRanges[0]: {text!r} is not a CIDR; it lets nobody in"]
+    assert sentences == [f"spec.loadBalancerSourceRanges[0]: {text!r} is not a CIDR; it admits no client"]
     assert sources(text, "198.51.100.0/24")["192.0.2.1"] == (ip_network("198.51.100.0/24"),)
 
 
@@ -329,17 +329,17 @@ REST = "the rest of the Service is served"
         ),
         (
             {"ports": [HTTP, {"name": "b", "port": 80}]},
-            "spec.ports[1].port: 80/TCP is there twice, the first is used",
+            "spec.ports[1].port: 80/TCP is listed twice, the first is used",
             ["10.96.0.10:80"],
         ),
         (
             {"ports": [HTTP, {"name": "http", "port": 81}]},
-            "spec.ports[1].name: 'http' is there twice for TCP, the first is used",
+            "spec.ports[1].name: 'http' is listed twice for TCP, the first is used",
             ["10.96.0.10:80"],
         ),
         (
             {"ports": [HTTP, {"name": "b", "port": 81, "protocol": "QUIC"}]},
-            "spec.ports[1].protocol: 'QUIC' is none of TCP, UDP, SCTP",
+            "spec.ports[1].protocol: 'QUIC' is not one of TCP, UDP, SCTP",
             ["10.96.0.10:80"],
         ),
         (
@@ -349,7 +349,7 @@ REST = "the rest of the Service is served"
         ),
         (
             {"type": "NodePort", "ports": [NODE_PORT, {"name": "b", "port": 81, "nodePort": 30080}]},
-            "spec.ports[1].nodePort: 30080/TCP is there twice, the first is used",
+            "spec.ports[1].nodePort: 30080/TCP is listed twice, the first is used",
             ["10.96.0.10:80", "node:30080", "10.96.0.10:81"],
         ),
         (
@@ -364,7 +364,7 @@ REST = "the rest of the Service is served"
         ),
         (
             {"clusterIPs": ["fd00:96::10"], "ipFamilies": ["IPv4"], "externalIPs": ["192.0.2.7"]},
-            "spec.clusterIPs[0]: fd00:96::10 is not IPv4, as spec.ipFamilies[0] has it",
+            "spec.clusterIPs[0]: fd00:96::10 is not IPv4, but spec.ipFamilies[0] is",
             ["192.0.2.7:80"],
         ),
         (
@@ -402,7 +402,9 @@ def test_a_load_balancer_address_in_the_pod_cidr():
 def test_an_unknown_type_is_served_as_cluster_ip():
     found, sentences = told(service(type="Magic", ports=[NODE_PORT]))
     assert doors(found) == ["10.96.0.10:80"]
-    assert sentences == ["spec.type: 'Magic' is none of ClusterIP, NodePort, LoadBalancer; it is served as ClusterIP"]
+    assert sentences == [
+        "spec.type: 'Magic' is not one of ClusterIP, NodePort, LoadBalancer; it is served as ClusterIP"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -412,7 +414,7 @@ def test_an_unknown_type_is_served_as_cluster_ip():
 def test_a_health_check_port_that_cannot_be(port, sentence):
     found, sentences = told(service(**BALANCED, externalTrafficPolicy="Local", healthCheckNodePort=port))
     assert found.health_check_port == 0
-    assert sentences == [f"spec.healthCheckNodePort: {sentence}; its health is not answered"]
+    assert sentences == [f"spec.healthCheckNodePort: {sentence}; health checks of it get no answer"]
 
 
 def test_the_range_of_node_ports_is_the_nodes():

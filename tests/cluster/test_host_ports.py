@@ -72,8 +72,8 @@ def test_one_port_at_several_addresses_and_protocols():
 @pytest.mark.parametrize(
     ("port", "complaint"),
     [
-        ({**WEB, "hostIP": "8.8.8.8"}, "8.8.8.8 is none of this Node's addresses"),
-        ({**WEB, "hostIP": "example"}, "example is none of this Node's addresses"),
+        ({**WEB, "hostIP": "8.8.8.8"}, "8.8.8.8 is not an address of this Node"),
+        ({**WEB, "hostIP": "example"}, "example is not an address of this Node"),
         ({**WEB, "hostPort": 70000}, "hostPort 70000/TCP is not served"),
         ({**WEB, "protocol": "IPX"}, "hostPort 80/IPX is not served"),
     ],

@@ -90,8 +90,8 @@ def test_the_configuration_has_the_last_word_on_the_server(tmp_path):
         ({"user": {"exec": {"command": "aws"}}}, "user u has neither a token nor a client certificate"),
         ({"user": {"tokenFile": "gone"}}, "gone: cannot be read: No such file or directory"),
         ({"user": {"client-certificate-data": "!"}}, "client-certificate-data is not PEM in base64"),
-        ({"cluster": {"server": "ftp://server"}}, "'ftp://server' is no address of an API server"),
-        ({"cluster": {"server": "https://server:port"}}, "'https://server:port' is no address of an API server"),
+        ({"cluster": {"server": "ftp://server"}}, "'ftp://server' is not an address such as"),
+        ({"cluster": {"server": "https://server:port"}}, "'https://server:port' is not an address such as"),
         ({"cluster": {"server": "https://s", "proxy-url": "http://p"}}, "`proxy-url` is not supported"),
     ],
 )
@@ -178,7 +178,7 @@ async def test_a_client_certificate(tmp_path, authority):
     async with secure(own, clients_of=authority) as server:
         certificate = {"certificate": client.certificate.read_text(), "key": client.key.read_text()}
         assert b"NodeList" in await ask(server, authority, **certificate)
-        with pytest.raises(NoAccess, match="are not PEM, or do not belong together"):
+        with pytest.raises(NoAccess, match="are not PEM, or do not match"):
             await ask(server, authority, certificate=certificate["certificate"], key=own.key.read_text())
 
 
@@ -186,7 +186,7 @@ async def test_a_client_certificate(tmp_path, authority):
     ("alternative", "days", "sentence"),
     [
         ("IP:127.0.0.1", -1, "its certificate is not accepted: certificate has expired; renew it"),
-        ("IP:192.0.2.1", 30, "it must name that address; a test names it"),
+        ("IP:192.0.2.1", 30, "the certificate must name that address; a test names it"),
     ],
 )
 async def test_a_certificate_that_is_not_good(tmp_path, authority, alternative, days, sentence):
@@ -202,7 +202,7 @@ async def test_another_authority(tmp_path, authority):
     own = certificates.issue(authority, tmp_path, "server", alternatives=["IP:127.0.0.1"])
     (tmp_path / "other").mkdir()
     async with secure(own) as server:
-        with pytest.raises(Unreachable, match="the authority that signed it is not the one beside a token"):
+        with pytest.raises(Unreachable, match="it is not signed by the certificate authority that belongs to a token"):
             await ask(server, certificates.authority(tmp_path / "other", "other"))
 
 
@@ -210,6 +210,6 @@ async def test_a_server_without_tls(authority):
     server = StandIn()
     await server.start()
     server.address = server.address.replace("http:", "https:")
-    with pytest.raises(Unreachable, match=r"no TLS connection: .*does an API server listen there"):
+    with pytest.raises(Unreachable, match=r"the TLS handshake failed: .*is an API server there"):
         await ask(server, authority)
     await server.stop()

@@ -313,7 +313,7 @@ async def refusal(server: StandIn, **access: str) -> str:
 async def test_a_refused_token(server):
     server.token = RIGHT
     assert await refusal(server, token=WRONG) == (
-        f"{server.address} does not accept the token in /t (401); is it of this cluster, and not expired?"
+        f"{server.address} does not accept the token in /t (401); is it expired, or of another cluster?"
     )
 
 
@@ -327,7 +327,7 @@ async def test_a_role_that_is_missing(server):
 async def test_a_server_that_is_another_one(server):
     for path in (NODES, PODS, NAMESPACES, SERVICES, SLICES, CIDRS):
         server.refusals[path] = 200, b"<html>It works!</html>"
-    assert "answers, but not as an API server does" in await refusal(server)
+    assert "does not answer like an API server" in await refusal(server)
 
 
 async def test_no_server_at_all(server):

@@ -221,7 +221,7 @@ async def test_a_journal_that_cannot_be_written_to_is_told_and_the_whole_is_save
         full.setattr(journals.os, "write", lambda _, data: len(data) // 2)
         told.saver.keep(*second[:2])
     assert told.problems == [
-        f"{tmp_path}: the state of the cluster cannot be saved: No space left on device; the next one is tried again"
+        f"{tmp_path}: the state of the cluster cannot be saved: No space left on device; the next change is tried again"
     ]
     told.told.clear()
     await told.once()

@@ -186,7 +186,7 @@ def test_a_file_that_is_no_yaml(tmp_path, content, sentence):
     assert set(cluster.nodes) == {"node-1"}
     [problem] = problems(cluster)
     assert problem.startswith(f"broken.yaml: {sentence}")
-    assert problem.endswith("; nothing of it is used")
+    assert problem.endswith("; none of it is used")
 
 
 @pytest.mark.parametrize(
@@ -246,8 +246,8 @@ def test_a_node_that_is_there_twice(tmp_path):
     assert cluster.nodes["node-1"].pod_cidrs == ("172.16.1.0/24",)
     assert cluster.nodes["node-2"].pod_cidrs == ("172.16.3.0/24",)
     assert problems(cluster) == [
-        "b.yaml: Node node-1: is there twice; the first one is used",
-        "b.yaml: Node node-2: is there twice; the first one is used",
+        "b.yaml: Node node-1: is defined twice; the first one is used",
+        "b.yaml: Node node-2: is defined twice; the first one is used",
     ]
 
 
@@ -257,7 +257,7 @@ def test_a_service_that_is_there_twice(tmp_path):
     for _ in range(2):
         cluster = manifests.read()
         assert set(cluster.services) == {"shop/web"}
-        assert problems(cluster) == ["a.yaml: Service shop/web: is there twice; the first one is used"]
+        assert problems(cluster) == ["a.yaml: Service shop/web: is defined twice; the first one is used"]
         write(tmp_path, "a.yaml", *[service("web", clusterIPs=["10.96.0.1"])] * 2, node("node-1"))
 
 
@@ -272,7 +272,7 @@ def test_a_file_that_breaks_keeps_what_it_held(tmp_path):
         (tmp_path / "a.yaml").write_text(content)
         cluster = manifests.read()
         assert set(cluster.nodes) == {"node-1", "node-2"}
-        assert problems(cluster)[0].endswith("; the 2 objects it held before stay")
+        assert problems(cluster)[0].endswith("; the 2 objects that it held before stay in use")
     write(tmp_path, "a.yaml", node("node-2"))
     cluster = manifests.read()
     assert (set(cluster.nodes), cluster.problems) == ({"node-2"}, ())

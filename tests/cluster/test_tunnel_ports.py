@@ -41,7 +41,7 @@ def test_an_external_address_that_is_a_nodes_keeps_its_other_ports():
     web = service("web", externalIPs=["10.176.25.12", "192.0.2.7"], ports=[UDP, DNS])
     assert followed(Cluster(services={web.key: web}, nodes=NODES)) == (
         ["10.96.0.10:6081", "192.0.2.7:6081", "10.96.0.10:53", "10.176.25.12:53", "192.0.2.7:53"],
-        ["Service default/web: address 10.176.25.12 port 6081/UDP is the tunnel's of Node b; the rest of it is served"],
+        ["Service default/web: address 10.176.25.12 port 6081/UDP is the tunnel port of Node b; the rest is served"],
     )
 
 
@@ -49,7 +49,7 @@ def test_a_load_balancer_whose_address_is_a_nodes():
     web = service("web", type="LoadBalancer", ports=[UDP], ingress=[{"ip": "10.176.25.11"}])
     assert followed(Cluster(services={web.key: web}, nodes=NODES)) == (
         ["10.96.0.10:6081"],
-        ["Service default/web: address 10.176.25.11 port 6081/UDP is the tunnel's of Node a; the rest of it is served"],
+        ["Service default/web: address 10.176.25.11 port 6081/UDP is the tunnel port of Node a; the rest is served"],
     )
 
 
@@ -57,7 +57,7 @@ def test_a_node_port():
     web = service("web", type="NodePort", ports=[DNS | {"nodePort": PORT}])
     assert followed(Cluster(services={web.key: web}, nodes=NODES)) == (
         ["10.96.0.10:53"],
-        ["Service default/web: port 6081/UDP of the Node is the tunnel's of every Node; the rest of it is served"],
+        ["Service default/web: port 6081/UDP of the Node is the tunnel port of every Node; the rest is served"],
     )
 
 
@@ -84,7 +84,7 @@ def test_an_endpoint_that_is_a_nodes_port():
     assert [str(found.address) for found in port.endpoints] == ["172.16.2.9"]
     assert port.anywhere
     assert [str(problem) for problem in made.problems] == [
-        "Service default/web: endpoint 10.176.25.12 port 6081/UDP is the tunnel's of Node b; the rest of it is served"
+        "Service default/web: endpoint 10.176.25.12 port 6081/UDP is the tunnel port of Node b; the rest is served"
     ]
 
 
@@ -97,7 +97,7 @@ def test_a_host_port():
     pod = msgspec.convert(content, Pod)
     assert followed(Cluster(pods={pod.key: pod}, nodes=NODES)) == (
         [],
-        ["Pod default/web: port 6081/UDP of the Node is the tunnel's of every Node; the rest of it is served"],
+        ["Pod default/web: port 6081/UDP of the Node is the tunnel port of every Node; the rest is served"],
     )
 
 

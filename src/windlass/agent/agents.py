@@ -20,7 +20,7 @@ from windlass.agent import api, limits, preflights, scraping
 from windlass.agent.answers import Rejects
 from windlass.agent.areas import Area
 from windlass.agent.bridge_specs import bridge_spec
-from windlass.agent.citizens import Citizen
+from windlass.agent.cluster_writers import ClusterWriter
 from windlass.agent.collector import relax
 from windlass.agent.expositions import Exposition
 from windlass.agent.fallbacks import Fallback
@@ -72,17 +72,19 @@ _log = structlog.get_logger(__name__)
 _IN_THE_WAY = (HostError, SwitchRefusedError, SwitchUnreachableError, NotUsable)
 
 
-async def run(config: Config, logs: Logs, host: Host, source: ClusterSource, citizen: Citizen | None = None) -> None:
+async def run(
+    config: Config, logs: Logs, host: Host, source: ClusterSource, writer: ClusterWriter | None = None
+) -> None:
     """Until cancelled. Nothing is undone then: the Node goes on forwarding with what it holds.
 
-    A citizen where the source can be written to.
+    `writer`: if the source can be written to.
     """
     relax()
     agent = Agent(config, host, source)
     figures = scraping.exposed(config.metrics, agent.exposition.text, lambda told: agent.report(Area.METRICS, told))
     async with api.serving(config.api_socket, agent, logs), figures, asyncio.TaskGroup() as tasks:
-        if citizen:
-            tasks.create_task(citizen.live(agent), name="citizen")
+        if writer:
+            tasks.create_task(writer.run(agent), name="cluster writer")
         while True:
             try:
                 async with open_database(str(config.ovsdb_socket), patience=1.0) as database:
@@ -116,7 +118,7 @@ class Agent:
         self._checks = HealthChecks(config.healthz, self._health, lambda told: self.report(Area.HEALTH_CHECKS, told))
         self._tunnels = Tunnelling(config, self.report, self._look_again)
 
-    # --- what others tell of it: the local API, the metrics, the citizen ----------------------------------------------
+    # --- what others tell of it: the local API, the metrics, the writer -----------------------------------------------
 
     @property
     def state(self) -> NodeState | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from windlass.agent.agents import run
-from windlass.agent.citizens import Citizen
+from windlass.agent.cluster_writers import ClusterWriter
 from windlass.agent.logs import Logs
 from windlass.cluster.kubernetes.credentials import reader
 from windlass.cluster.kubernetes.servers import APIServer
@@ -59,8 +59,8 @@ async def _until_told(config: Config, logs: Logs) -> None:
     await host.close()
 
 
-def _source(config: Config) -> tuple[ClusterSource, Citizen | None]:
+def _source(config: Config) -> tuple[ClusterSource, ClusterWriter | None]:
     if config.manifests:
         return Manifests(Path(config.manifests)), None
     access = reader(config.kubeconfig, config.api_server)
-    return APIServer(access, config.node_name), Citizen(access, config.node_name)
+    return APIServer(access, config.node_name), ClusterWriter(access, config.node_name)

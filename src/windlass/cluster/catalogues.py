@@ -1,7 +1,7 @@
-"""All Services as one Node serves them, from one Cluster to the next with the work of what changed. Pure.
+"""All Services as one Node serves them, updated from one Cluster to the next with work for the changes only. Pure.
 
-What a Service comes to is decided in `services`, and in `claims` where another one wants the same. Ports of the Node
-that lead to one of its Pods are served as a Service with that one endpoint: see `host_ports`.
+What a Service amounts to is decided in `services`, and in `claims` if another one claims the same frontend. A host port
+of a Pod is served as a Service with that Pod as its one endpoint: see `host_ports`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping
 
 from windlass.cluster import host_ports, objects, tunnel_ports
 from windlass.cluster.changes import EVERYTHING, ChangeSet
-from windlass.cluster.claims import Claims
+from windlass.cluster.claims import FrontendClaims
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.objects import EndpointSlice, Pod, Problem
@@ -18,26 +18,26 @@ from windlass.cluster.services import serve
 from windlass.model.services import Service
 
 SERVICE_LABEL = "kubernetes.io/service-name"
-_STEP = 20  # Services to judge before somebody else may have a turn: about a millisecond
+_SLICE = 20  # Services to work on before other tasks run: about a millisecond
 
 
 class Catalogue:
-    """What is served now; `follow` brings it up to a Cluster."""
+    """The Services as they are served; `follow` updates them to a Cluster."""
 
     def __init__(self) -> None:
         self.services: dict[str, Service] = {}  # by namespace/name
         self._problems: dict[str, list[Problem]] = {}
-        self._listed: tuple[Problem, ...] | None = ()  # all of them in order; None: to be listed anew
+        self._listed: tuple[Problem, ...] | None = ()  # all problems, sorted; None: must be rebuilt
         self._cluster = Cluster()
         self._node: ServingNode | None = None
         self._slices = SlicesByService()
-        self._claims = Claims()
-        self._node_addresses: dict[bytes, str] = {}  # of all Nodes, each with its name
-        self._at_tunnel_port: set[str] = set()  # those that depend on them
+        self._claims = FrontendClaims()
+        self._node_addresses: dict[bytes, str] = {}  # the Node of each address
+        self._at_tunnel_port: set[str] = set()  # the Services that depend on them
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The very same object as long as none has come, gone or changed."""
+        """The same object as long as no problem has come, gone or changed."""
         if self._listed is None:
             self._listed = tuple(problem for key in sorted(self._problems) for problem in self._problems[key])
         return self._listed
@@ -72,22 +72,22 @@ class Catalogue:
             changed |= cluster.services.keys()
             pods = cluster.pods.keys()
         changed |= set(map(host_ports.key_of, pods))
-        judged: dict[str, tuple[Service | None, list[Problem]]] = {}
-        for key in sorted(changed):  # as they were listed, most likely: one after the other in memory
-            judged[key] = self._judge(key, node)
-            if not len(judged) % _STEP:
+        decided: dict[str, tuple[Service | None, list[Problem]]] = {}
+        for key in sorted(changed):  # likely the order in which they lie in memory
+            decided[key] = self._decide(key, node)
+            if not len(decided) % _SLICE:
                 yield
-        others = self._claims.settle({key: service for key, (service, _) in judged.items()}, self._order)
-        judged |= {key: self._judge(key, node) for key in others}
+        others = self._claims.settle({key: service for key, (service, _) in decided.items()}, self._order)
+        decided |= {key: self._decide(key, node) for key in others}
         entered: set[str] = set()
-        for number, (key, (service, problems)) in enumerate(judged.items(), start=1):
+        for number, (key, (service, problems)) in enumerate(decided.items(), start=1):
             if self._enter(key, service, problems):
                 entered.add(key)
-            if not number % _STEP:
+            if not number % _SLICE:
                 yield
         return entered
 
-    def _judge(self, key: str, node: ServingNode) -> tuple[Service | None, list[Problem]]:
+    def _decide(self, key: str, node: ServingNode) -> tuple[Service | None, list[Problem]]:
         service, problems = self._serve(key, node)
         self._at_tunnel_port.discard(key)
         if service and node.tunnel_port and tunnel_ports.uses(service, node.tunnel_port):
@@ -111,21 +111,21 @@ class Catalogue:
         return self._cluster.pods.get(pod) if pod else self._cluster.services.get(key)
 
     def _order(self, key: str) -> tuple[float, str]:
-        """The earlier by its time of creation; by name where there is none, as in manifests."""
+        """By time of creation; by name if there is none, as in manifests."""
         one = self._object(key)
         created = one.metadata.creation_timestamp if one else None
         return created.timestamp() if created else float("inf"), key
 
     def _enter(self, key: str, service: Service | None, problems: list[Problem]) -> bool:
         before = self.services.pop(key, None)
-        told_before = self._problems.pop(key, [])
+        problems_before = self._problems.pop(key, [])
         if service and (one := self._object(key)):
             service, conflicts = self._claims.granted(service)
             problems = problems + [Problem.of(one, sentence) for sentence in conflicts]
             self.services[key] = service
         if problems:
             self._problems[key] = problems
-        if problems != told_before:
+        if problems != problems_before:
             self._listed = None
         return service != before
 
@@ -153,7 +153,7 @@ class SlicesByService:
         changed = gone.keys() | come.keys()
         for service in changed:
             kept = [one for one in self._by_service.pop(service, ()) if id(one) not in gone.get(service, ())]
-            # In order of name: what comes of them must not depend on the order in which they came.
+            # Sorted by name: the result must not depend on the order in which slices came.
             if now := sorted((*kept, *come.get(service, ())), key=lambda one: one.metadata.name):
                 self._by_service[service] = tuple(now)
         self._slices = slices

@@ -1,8 +1,8 @@
-"""What only one Service can have (a ClusterIP, an external address with a port, a NodePort), and who has it. Pure.
+"""Settles conflicts between Services: a ClusterIP, an external address with a port and a NodePort have one owner. Pure.
 
-Who has it keeps it while it asks for it, so that a mistake in one Service never takes traffic from another. Where
-nobody has it yet, the Service that was made first gets it. An external address never takes from a ClusterIP: anybody
-who may write a Service can write any address there.
+The owner keeps a frontend as long as it claims it, so that a mistake in one Service never takes traffic from another. A
+frontend without an owner goes to the Service that was created first. An external address never takes traffic from a
+ClusterIP: everyone who may write a Service can write any external address.
 """
 
 from __future__ import annotations
@@ -15,65 +15,65 @@ from msgspec.structs import replace
 from windlass.model.families import Family, IPAddress
 from windlass.model.services import Frontend, Protocol, Reach, Service, ServicePort
 
-# An address and a port (0: all ports, it is a ClusterIP); of a NodePort, the family instead. And the protocol.
+# An address (the family, for a NodePort), a port (0 for all ports of a ClusterIP) and a protocol.
 Claim = tuple[bytes | int, int, int]
-Order = Callable[[str], tuple[float, str]]  # of two Services, named by their keys: which is the earlier?
+Order = Callable[[str], tuple[float, str]]  # sort key of a Service: the earlier one wins
 
 
-class Claims:
-    """Who has what. The work of a change is that of its Services, and of those that want what it gives or takes."""
+class FrontendClaims:
+    """The owner of each claim. A change takes the work of its Services and of those that claim the same."""
 
     def __init__(self) -> None:
-        self._claims: dict[str, tuple[Claim, ...]] = {}  # of each Service
-        self._holders: dict[Claim, str] = {}
-        self._waiting: dict[Claim, set[str]] = {}  # the Services that want what another one has
-        self._outside: dict[Claim, set[str]] = {}  # those with an external address, by the ClusterIP that it might be
+        self._claims: dict[str, tuple[Claim, ...]] = {}  # by Service
+        self._owners: dict[Claim, str] = {}
+        self._waiting: dict[Claim, set[str]] = {}  # the Services that claim what another one owns
+        self._external: dict[Claim, set[str]] = {}  # Services with an external IP, by the claim of an equal ClusterIP
 
     def settle(self, changed: Mapping[str, Service | None], order: Order) -> set[str]:
-        """Takes note of these Services (None: gone), and names all others for which something is decided anew."""
+        """Update the claims of these Services (None: deleted). The keys of other Services that may be affected."""
         before = {key: self._claims.pop(key, ()) for key in changed}
         self._claims |= {key: tuple(_claims(service)) for key, service in changed.items() if service}
         given_up: set[Claim] = set()
         for key, claims in before.items():
             for claim in set(claims).difference(self._claims.get(key, ())):
-                if self._holders.get(claim) == key:
-                    del self._holders[claim]
+                if self._owners.get(claim) == key:
+                    del self._owners[claim]
                     given_up.add(claim)
                 else:
                     _remove(self._waiting, claim, key)
-            for address in _outside(claims):
-                _remove(self._outside, address, key)
+            for address in _external_addresses(claims):
+                _remove(self._external, address, key)
         decided = set(given_up)
         for key in sorted(changed, key=order):
             for claim in self._claims.get(key, ()):
-                if claim in given_up or self._holders.get(claim, key) != key:
+                if claim in given_up or self._owners.get(claim, key) != key:
                     self._waiting.setdefault(claim, set()).add(key)
-                elif claim not in self._holders:
-                    self._holders[claim] = key
+                elif claim not in self._owners:
+                    self._owners[claim] = key
                     decided.add(claim)
-            for address in _outside(self._claims.get(key, ())):
-                self._outside.setdefault(address, set()).add(key)
-        told = {key for claim in decided & self._outside.keys() for key in self._outside[claim]}
+            for address in _external_addresses(self._claims.get(key, ())):
+                self._external.setdefault(address, set()).add(key)
+        affected = {key for claim in decided & self._external.keys() for key in self._external[claim]}
         for claim in given_up & self._waiting.keys():
-            told |= self._waiting[claim]
-            self._holders[claim] = heir = min(self._waiting[claim], key=order)
+            affected |= self._waiting[claim]
+            self._owners[claim] = heir = min(self._waiting[claim], key=order)
             _remove(self._waiting, claim, heir)
-        return told - changed.keys()
+        return affected - changed.keys()
 
     def granted(self, service: Service) -> tuple[Service, list[str]]:
-        """The Service without what another one has, and a sentence for each such thing."""
+        """The Service without the frontends that another one owns, and a sentence about each of them."""
         key = service.key
-        lost = {claim: holder for claim in self._claims[key] if (holder := self._holder(claim)) != key}
+        lost = {claim: owner for claim in self._claims[key] if (owner := self._owner(claim)) != key}
         if not lost:
             return service, []
         sentences = dict.fromkeys(  # one for both families of a NodePort
-            f"{_words(claim)} belongs to Service {holder}; the rest of the Service is served"
-            for claim, holder in lost.items()
+            f"{_words(claim)} belongs to Service {owner}; the rest of the Service is served"
+            for claim, owner in lost.items()
         )
         return _without(service, lost), list(sentences)
 
-    def _holder(self, claim: Claim) -> str:
-        return self._holders.get(_whole(claim)) or self._holders[claim]
+    def _owner(self, claim: Claim) -> str:
+        return self._owners.get(_as_cluster_ip(claim)) or self._owners[claim]
 
 
 def _remove(keys: dict[Claim, set[str]], claim: Claim, key: str) -> None:
@@ -93,7 +93,7 @@ def _claims(service: Service) -> Iterator[Claim]:
 
 
 def _of_cluster_ip(address: IPAddress) -> Claim:
-    """With all its ports: the unused ones are refused in the name of its Service."""
+    """Covers all ports: connections to unused ports are refused on behalf of the Service."""
     return address.packed, 0, 0
 
 
@@ -107,17 +107,17 @@ def _of_health_check(service: Service) -> Iterator[Claim]:
             yield family.value, service.health_check_port, Protocol.TCP.value
 
 
-def _whole(claim: Claim) -> Claim:
-    """The address of this claim as a ClusterIP."""
+def _as_cluster_ip(claim: Claim) -> Claim:
+    """The claim that a ClusterIP of the same address makes."""
     return claim[0], 0, 0
 
 
-def _outside(claims: Iterable[Claim]) -> set[Claim]:
-    return {_whole(claim) for claim in claims if isinstance(claim[0], bytes) and claim[1]}
+def _external_addresses(claims: Iterable[Claim]) -> set[Claim]:
+    return {_as_cluster_ip(claim) for claim in claims if isinstance(claim[0], bytes) and claim[1]}
 
 
 def _without(service: Service, lost: Mapping[Claim, str]) -> Service:
-    def has(frontend: Frontend, port: ServicePort) -> bool:
+    def keeps(frontend: Frontend, port: ServicePort) -> bool:
         if frontend.address and frontend.reach is Reach.CLUSTER_IP:
             return _of_cluster_ip(frontend.address) not in lost
         return _of_frontend(frontend, port) not in lost
@@ -125,7 +125,7 @@ def _without(service: Service, lost: Mapping[Claim, str]) -> Service:
     return replace(
         service,
         ports=tuple(
-            replace(port, frontends=tuple(frontend for frontend in port.frontends if has(frontend, port)))
+            replace(port, frontends=tuple(frontend for frontend in port.frontends if keeps(frontend, port)))
             for port in service.ports
         ),
         cluster_ips=tuple(address for address in service.cluster_ips if _of_cluster_ip(address) not in lost),

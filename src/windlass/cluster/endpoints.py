@@ -1,6 +1,6 @@
-"""From EndpointSlices to the endpoints that one Node uses: merged, judged by their conditions, nearest by their hints.
+"""Selects the endpoints that one Node uses from EndpointSlices, by their conditions and topology hints. Pure.
 
-trafficDistribution needs no code here: the EndpointSlice controller turns it into hints, and those are kept. Pure.
+trafficDistribution needs no code here: the EndpointSlice controller turns it into hints.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ NODE_PORTS = range(30000, 32768)  # as the API server's --service-node-port-rang
 FAMILIES: Mapping[str, Family] = {str(family): family for family in Family}
 PROTOCOLS: Mapping[str, Protocol] = {protocol.name: protocol for protocol in Protocol}
 
-# How usable an endpoint is. Where it stands in two slices, the greater number counts: a local one before all.
-UNUSABLE, SERVING, DRAINING, READY = range(4)  # draining: terminating, but it serves
-LOCAL = 4  # added to it
+# How usable an endpoint is. Of an endpoint in two slices the greater number counts, so that local wins.
+UNUSABLE, SERVING, DRAINING, READY = range(4)  # draining: terminating, but still serving
+LOCAL = 4  # is added for an endpoint on this Node
 _NOT_SERVING = (UNUSABLE, UNUSABLE | LOCAL)
 
 
 @dataclass(frozen=True, slots=True)
 class ServingNode:
-    """What the Services of a Node depend on beside the Services themselves. A change recomputes all of them."""
+    """What the Services of a Node depend on besides the Services themselves. A change recomputes all of them."""
 
     name: str
-    zone: str  # "" where the Node has none
+    zone: str  # empty if the Node has none
     families: tuple[Family, ...]
     os: OperatingSystem = OperatingSystem.LINUX
     pod_cidrs: Mapping[Family, IPNetwork] = field(default_factory=dict)
     node_ports: range = NODE_PORTS
-    addresses: tuple[IPAddress, ...] = ()  # its own, by which the cluster knows it
-    tunnel_port: int = 0  # the UDP port of all Nodes that is the tunnel's; 0: there is no tunnel
+    addresses: tuple[IPAddress, ...] = ()  # of the Node object
+    tunnel_port: int = 0  # the UDP port of the tunnel on every Node; 0: there is no tunnel
 
 
 def zone_of(node: Node) -> str:
@@ -49,16 +49,16 @@ def zone_of(node: Node) -> str:
 
 PortKey = tuple[str, str, str]  # addressType, port name, protocol
 Row = tuple[bytes, int, int, EndpointHints | None]  # address, port, how usable, hints
-_place = itemgetter(0, 1, 2)
+_address_port_rank = itemgetter(0, 1, 2)
 
 
 class Usable(Struct, frozen=True, gc=False):
-    """The endpoints of one port in one family, in order of address and port: the order says nothing of their slices."""
+    """The endpoints of one port in one family, sorted by address and port: the order does not depend on slices."""
 
-    cluster: tuple[Endpoint, ...] = ()  # by policy Cluster, after hints; empty: no endpoint anywhere is usable
-    serving: tuple[Endpoint, ...] = ()  # connections with these may stay
-    local: tuple[Endpoint, ...] = ()  # by policy Local
-    ready_local: tuple[Endpoint, ...] = ()  # what a health check counts
+    cluster: tuple[Endpoint, ...] = ()  # for policy Cluster, after hints; empty: no endpoint anywhere is usable
+    serving: tuple[Endpoint, ...] = ()  # existing connections to these may stay
+    local: tuple[Endpoint, ...] = ()  # for policy Local
+    ready_local: tuple[Endpoint, ...] = ()  # what the health check port reports
 
 
 _NOTHING = Usable()
@@ -67,7 +67,7 @@ _NOTHING = Usable()
 def rows_by_port(
     slices: Iterable[EndpointSlice], families: Container[str], node: ServingNode
 ) -> tuple[dict[PortKey, list[Row]], list[Problem]]:
-    """The endpoints of a Service, whatever slice they stand in, by the port that they serve."""
+    """The endpoints in all slices of a Service, by the port that they serve."""
     found: dict[PortKey, list[Row]] = {}
     problems: list[Problem] = []
     for one in slices:
@@ -76,7 +76,7 @@ def rows_by_port(
         kind = one.address_type or ""
         if kind not in families:
             if kind not in FAMILIES and kind != "FQDN":
-                problems.append(_problem(one, f"addressType: {kind!r} is none of IPv4, IPv6, FQDN; it is left out"))
+                problems.append(_problem(one, f"addressType: {kind!r} is not one of IPv4, IPv6, FQDN; it is left out"))
             continue
         read: list[Row] | None = None
         for name, protocol, number in _ports(one, problems):
@@ -93,7 +93,7 @@ def rows_by_port(
 
 
 def usable(rows: list[Row], node: ServingNode, *, local: bool = True) -> Usable:
-    """Ready ones; where there are none, those that end but still serve. The Local set is judged by itself."""
+    """The ready endpoints, or if there is none the draining ones. The local set is selected by itself."""
     if not rows:
         return _NOTHING
     every = _each_once(rows)
@@ -108,14 +108,14 @@ def usable(rows: list[Row], node: ServingNode, *, local: bool = True) -> Usable:
 
 
 def _each_once(rows: list[Row]) -> list[Row]:
-    """In order of address and port; of one that stands there several times, the most usable."""
-    if len({row[0] for row in rows}) == len(rows):  # most of the time; and then only the addresses are compared
+    """Sorted by address and port. Of an endpoint with several rows, the most usable one."""
+    if len({row[0] for row in rows}) == len(rows):  # the usual case: sorting compares addresses only
         return sorted(rows)
-    return list({(row[0], row[1]): row for row in sorted(rows, key=_place)}.values())
+    return list({(row[0], row[1]): row for row in sorted(rows, key=_address_port_rank)}.values())
 
 
 def _nearest(ready: list[Row], node: ServingNode) -> list[Row]:
-    """Those that are hinted for this Node, else for its zone; but only where all of them have such hints."""
+    """The endpoints hinted for this Node, else for its zone; all of them unless every endpoint has such hints."""
     hints = [hints for *_, hints in ready if hints] if ready[0][3] else []
     if len(hints) < len(ready):
         return ready
@@ -137,16 +137,16 @@ def _endpoints(rows: Iterable[Row]) -> tuple[Endpoint, ...]:
 
 
 def _read(one: EndpointSlice, number: int, node: str, problems: list[Problem]) -> list[Row]:
-    """Its endpoints with the first of their addresses: the others are, by definition, the same endpoint."""
+    """The first address of each endpoint: by definition, the others are the same endpoint."""
     entries = one.endpoints or ()
     texts = [entry.addresses[0] if entry.addresses else "" for entry in entries]
     packed, bad = read_addresses(texts, FAMILIES[one.address_type or ""])
-    if bad:  # one sentence for all of them: there may be thousands
+    if bad:  # one problem for all of them: there may be thousands
         what = complaint(texts[bad[0]], one.address_type) if texts[bad[0]] else "is empty"
         more = f" (and {len(bad) - 1} more like it)" if len(bad) > 1 else ""
         problems.append(_problem(one, f"endpoints[{bad[0]}].addresses: {what}{more}; the other endpoints are used"))
         without = set(bad)
-        entries = tuple(entry for place, entry in enumerate(entries) if place not in without)
+        entries = tuple(entry for index, entry in enumerate(entries) if index not in without)
     return [
         (address, number, _rank(entry.conditions) | (LOCAL if entry.node_name == node else 0), entry.hints)
         for address, entry in zip(packed, entries, strict=True)
@@ -154,7 +154,7 @@ def _read(one: EndpointSlice, number: int, node: str, problems: list[Problem]) -
 
 
 def _rank(conditions: EndpointConditions | None) -> int:
-    """Unknown counts as ready, as serving, and as not terminating."""
+    """An unknown condition counts as ready, as serving, and as not terminating."""
     if conditions is None or conditions.ready is not False:
         return READY
     if conditions.serving is False:
@@ -166,11 +166,11 @@ def _ports(one: EndpointSlice, problems: list[Problem]) -> Iterator[tuple[str, s
     for index, port in enumerate(one.ports or ()):
         protocol = port.protocol or "TCP"
         if not port.port:
-            continue  # "all ports": for consumers other than Services
+            continue  # means all ports, for consumers other than Services
         if port.port not in ANY_PORT:
             sentence = f"ports[{index}].port: {port.port} is outside 1-65535"
         elif protocol not in PROTOCOLS:
-            sentence = f"ports[{index}].protocol: {protocol!r} is none of {', '.join(PROTOCOLS)}"
+            sentence = f"ports[{index}].protocol: {protocol!r} is not one of {', '.join(PROTOCOLS)}"
         else:
             yield port.name or "", protocol, port.port
             continue

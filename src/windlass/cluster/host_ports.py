@@ -1,6 +1,7 @@
-"""Ports of the Node that lead to one of its Pods (`hostPort`), as the Service that they amount to. Pure.
+"""Turns the host ports of a Pod (`hostPort`) into a Service. Pure.
 
-A Service with one endpoint, on this Node, that sees its clients' addresses: so nothing else has to know of host ports.
+The Service has one endpoint, which is on this Node and sees the addresses of its clients. No other module has to know
+about host ports.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ from windlass.cluster.objects import ContainerPort, Pod, Problem
 from windlass.model.families import IPAddress, family_of
 from windlass.model.services import Endpoint, Frontend, Reach, Service, ServicePort
 
-_SUFFIX = " (host ports)"  # no Service has a name like that
+_SUFFIX = " (host ports)"  # no Service can have such a name
 _ENDED = ("Succeeded", "Failed")
 _PORTS = range(1, 65536)
 
 
 def key_of(pod: str) -> str:
-    """Of its host ports among the Services."""
+    """The key, among Services, of the host ports of a Pod."""
     return pod + _SUFFIX
 
 
 def pod_of(key: str) -> str:
-    """Whose host ports have that key; empty if it is that of a Service."""
+    """The Pod whose host ports have this key; empty for the key of a Service."""
     return key.removesuffix(_SUFFIX) if key.endswith(_SUFFIX) else ""
 
 
 def serve(pod: Pod, node: ServingNode) -> tuple[Service | None, list[Problem]]:
-    """None: it has no host ports, or no address yet."""
+    """None if the Pod has no host ports, or no address yet."""
     problems: list[Problem] = []
     ports = {(port.name, port.protocol, port.family): port for port in _ports(pod, node, problems)}
     if not ports:
@@ -50,16 +51,16 @@ def _ports(pod: Pod, node: ServingNode, problems: list[Problem]) -> Iterator[Ser
 
 
 def _served(
-    port: ContainerPort, addresses: list[IPAddress], node: ServingNode, tell: Callable[[str], None]
+    port: ContainerPort, addresses: list[IPAddress], node: ServingNode, report: Callable[[str], None]
 ) -> Iterator[ServicePort]:
     protocol = PROTOCOLS.get(port.protocol or "TCP")
     host_port, container_port = port.host_port or 0, port.container_port or 0
     if protocol is None or host_port not in _PORTS or container_port not in _PORTS:
-        tell(f"hostPort {host_port}/{port.protocol or 'TCP'} is not served: there is no such port or protocol")
+        report(f"hostPort {host_port}/{port.protocol or 'TCP'} is not served: there is no such port or protocol")
         return
     at = _read(port.host_ip)
     if port.host_ip and not _is_ours(at, node):
-        tell(f"hostPort {host_port} is not served: its hostIP {port.host_ip} is none of this Node's addresses")
+        report(f"hostPort {host_port} is not served: its hostIP {port.host_ip} is not an address of this Node")
         return
     everywhere = at is None or at.is_unspecified
     for address in addresses:
@@ -80,7 +81,7 @@ def _served(
 
 
 def _is_ours(address: IPAddress | None, node: ServingNode) -> bool:
-    """Others would be taken away from whoever has them: who may make Pods shall not be able to do that."""
+    """A Pod must not take over addresses of others: whoever may create Pods could intercept their traffic."""
     return address is not None and (address.is_unspecified or address == _LOOPBACK or address in node.addresses)
 
 
@@ -91,7 +92,7 @@ def _read(text: str | None) -> IPAddress | None:
         return None
 
 
-_LOOPBACK = ip_address("127.0.0.1")  # of IPv6 none: no packet with that source leaves a Linux host
+_LOOPBACK = ip_address("127.0.0.1")  # not ::1: Linux sends no packet with that source out of the host
 
 
 def _addresses(pod: Pod, node: ServingNode) -> Iterator[IPAddress]:

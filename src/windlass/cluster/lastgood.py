@@ -1,6 +1,6 @@
-"""The last known good state on disk: an agent that starts without its source still programs its Node.
+"""The last known good state on disk, with which an agent programs its Node if it starts without its source.
 
-It is saved whole now and then, and each change after that is a line in a journal.
+The whole state is saved now and then. Each change after that is a line in a journal.
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ from windlass.cluster.clusters import Cluster
 from windlass.cluster.journals import Journal, line, lines_in, replayed
 
 FILE = "last-known-good.json"
-LEAST_PAUSE = 0.5  # seconds between two savings of the whole
-LONGEST_JOURNAL = 1 << 20  # bytes, or a quarter of the whole if that is longer: then the whole is saved anew
-_BATCH = 8  # objects to encode before other threads have a turn: some 30 microseconds
-_BREATH = (
-    0.002  # seconds, between batches: a change needs the interpreter ten times or more, and shall not wait each time
-)
+LEAST_PAUSE = 0.5  # seconds between two saves of the whole state
+LONGEST_JOURNAL = 1 << 20  # bytes, or a quarter of the whole state if that is more: then the whole is saved again
+_BATCH = 8  # objects to encode before other threads can run: about 30 microseconds
+_PAUSE = 0.002  # seconds between batches: a change takes the interpreter lock ten times or more, and must rarely wait
 
 
-def save(directory: Path, cluster: Cluster, breath: float = 0.0) -> None:
-    """Save the whole state. In a thread, give `breath`: seconds to leave to other threads after each batch."""
-    files.write(directory / FILE, _with_pauses(_batches(cluster), breath))
+def save(directory: Path, cluster: Cluster, pause: float = 0.0) -> None:
+    """Save the whole state. In a thread, give `pause`: the seconds that other threads get after each batch."""
+    files.write(directory / FILE, _with_pauses(_batches(cluster), pause))
 
 
 def load(directory: Path, cluster: type[Cluster] = Cluster) -> Cluster | None:
@@ -40,28 +38,28 @@ def load(directory: Path, cluster: type[Cluster] = Cluster) -> Cluster | None:
         saved = msgspec.json.decode((directory / FILE).read_bytes(), type=cluster)
     except (OSError, msgspec.MsgspecError):
         return None
-    return replayed(saved, lines_in(directory)) if saved.revision else None  # else it is a file of something else
+    return replayed(saved, lines_in(directory)) if saved.revision else None  # without one it is some other file
 
 
 class Saver:
-    """Keeps the newest state: changes at once, the whole off the event loop and not too often."""
+    """Saves each change at once, and the whole state in a thread and not too often."""
 
     def __init__(self, directory: Path, report: Callable[[Iterable[str]], object]) -> None:
-        """`report` is told what is in the way; nothing else fails for it."""
+        """`report` gets the reason why the state cannot be saved, or nothing; a failure has no other effect."""
         self._directory = directory
         self._report = report
         self._journal = Journal(directory)
-        self._revision = ""  # up to which all is kept, or about to be; none: the next is to be saved whole
-        self._whole: Cluster | None = None  # to be saved
-        self._following: list[bytes] | None = None  # the lines behind the newest whole, as long as that is being saved
-        self._length = 0  # of the journal
+        self._revision = ""  # the last one that is saved or about to be; empty: save the next state whole
+        self._whole: Cluster | None = None  # still to be saved
+        self._following: list[bytes] | None = None  # lines that follow the whole state while it is being saved
+        self._length = 0  # of the journal, in bytes
         self._longest = LONGEST_JOURNAL
         self._fresh = asyncio.Event()
 
     def keep(self, cluster: Cluster, changes: ChangeSet = EVERYTHING) -> None:
         """`changes`: since the last state that was kept."""
-        can_note = self._revision and not changes.is_everything
-        if not can_note or not self._noted(line(self._revision, cluster, changes)):
+        can_append = self._revision and not changes.is_everything
+        if not can_append or not self._append(line(self._revision, cluster, changes)):
             self._whole = cluster
             self._following, self._length = [], 0
             self._fresh.set()
@@ -75,34 +73,34 @@ class Saver:
                 await self._save_in_thread()
                 await asyncio.sleep(max(LEAST_PAUSE, time.monotonic() - began))
         finally:
-            if (whole := self._taken()) is not None:
+            if (whole := self._take()) is not None:
                 self._saved_whole(_saved(self._directory, whole))
             self._journal.close()
 
-    def _noted(self, change: bytes) -> bool:
-        """In the journal; not if that has become too long, or cannot be written to."""
+    def _append(self, change: bytes) -> bool:
+        """Append to the journal. False if it has become too long or cannot be written."""
         if self._following is not None:
             self._following.append(change)
         self._length += len(change)
         try:
             self._journal.add(change)
         except OSError as error:
-            self._tell(_trouble(self._directory, error))
+            self._report_problem(_trouble(self._directory, error))
             return False
         return self._length <= self._longest
 
     async def _save_in_thread(self) -> None:
-        if (whole := self._taken()) is None:
+        if (whole := self._take()) is None:
             return
-        saving = asyncio.ensure_future(asyncio.to_thread(_saved, self._directory, whole, _BREATH))
+        saving = asyncio.ensure_future(asyncio.to_thread(_saved, self._directory, whole, _PAUSE))
         try:
             self._saved_whole(await asyncio.shield(saving))
         except asyncio.CancelledError:
-            self._saved_whole(await saving)  # two at once would write over each other
+            self._saved_whole(await saving)  # a second save must not run beside it
             raise
 
     def _saved_whole(self, problem: str) -> None:
-        """Its journal begins; but not if a newer whole is to be saved, to which the lines belong."""
+        """Begin the journal of the saved state, unless a newer state is waiting, to which the lines belong."""
         if not problem and self._whole is None:
             try:
                 self._journal.begin(self._following or ())
@@ -112,28 +110,28 @@ class Saver:
                 problem = _trouble(self._directory, error)
         if problem:
             self._revision = ""
-        self._tell(problem)
+        self._report_problem(problem)
 
-    def _taken(self) -> Cluster | None:
+    def _take(self) -> Cluster | None:
         self._fresh.clear()
         whole, self._whole = self._whole, None
         return whole
 
-    def _tell(self, problem: str) -> None:
+    def _report_problem(self, problem: str) -> None:
         self._report([problem] if problem else [])
 
 
-def _saved(directory: Path, cluster: Cluster, breath: float = 0.0) -> str:
-    """What was in the way; nothing if it is saved."""
+def _saved(directory: Path, cluster: Cluster, pause: float = 0.0) -> str:
+    """The problem, or an empty string if the state is saved."""
     try:
-        save(directory, cluster, breath)
+        save(directory, cluster, pause)
     except OSError as error:
         return _trouble(directory, error)
     return ""
 
 
 def _trouble(directory: Path, error: OSError) -> str:
-    return f"{directory}: the state of the cluster cannot be saved: {error.strerror}; the next one is tried again"
+    return f"{directory}: the state of the cluster cannot be saved: {error.strerror}; the next change is tried again"
 
 
 def _with_pauses(batches: Iterator[bytes], pause: float) -> Iterator[bytes]:
@@ -144,11 +142,11 @@ def _with_pauses(batches: Iterator[bytes], pause: float) -> Iterator[bytes]:
 
 
 def _batches(cluster: Cluster) -> Iterator[bytes]:
-    """As JSON; by and by, because one encoding of all would keep every other thread waiting."""
+    """The JSON in pieces: encoding it at once would block all other threads."""
     separator = b"{"
     for field in fields(cluster):
         value = getattr(cluster, field.name)
-        if field.name == "problems":  # they are about files that may be mended by then
+        if field.name == "problems":  # they may be corrected when the state is loaded
             continue
         yield separator + msgspec.json.encode(field.name) + b":"
         separator = b","

@@ -1,6 +1,6 @@
-"""The cluster from a folder (or one file) of Kubernetes manifests, watched for changes.
+"""The cluster from a folder or one file of Kubernetes manifests, watched for changes.
 
-What cannot be read is reported and costs nothing else: a file that no longer parses keeps what it held before.
+A malformed file or object is reported as a problem, and its earlier version stays in use.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ Name = tuple[str, str]  # kind and key: ("Service", "default/web")
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class ManifestFile:
     digest: str
     objects: tuple[tuple[Name, APIObject], ...]
     problems: tuple[Problem, ...]
 
 
 class ManifestsMissing(SourceAway):
-    """The folder is not there."""
+    """The folder does not exist."""
 
 
 def revision_of(path: Path) -> str:
-    """Names the present content of the folder."""
+    """Identifies the present content of the folder."""
     return _revision({name: _digest(content) for name, content in _contents(path)})
 
 
@@ -50,14 +50,14 @@ class Manifests:
         """The Cluster class declares the kinds that are read."""
         self.path = path
         self._cluster = cluster
-        self._files: dict[str, File] = {}
+        self._files: dict[str, ManifestFile] = {}
 
     @property
     def watches(self) -> tuple[WatchHealth, ...]:
         return ()
 
     def read(self) -> Cluster:
-        files: dict[str, File] = {}
+        files: dict[str, ManifestFile] = {}
         digests: dict[str, str] = {}
         for name, content in _contents(self.path):
             digests[name] = digest = _digest(content)
@@ -73,10 +73,10 @@ class Manifests:
         )
         changed = asyncio.ensure_future(anext(watcher))
         try:
-            await asyncio.sleep(0)  # the watch begins: what changes from here on is not missed
+            await asyncio.sleep(0)  # lets the watch begin, so that no later change is missed
             before: Cluster | None = None
             while True:
-                cluster = await asyncio.to_thread(self.read)  # ten thousand Services in YAML take a while
+                cluster = await asyncio.to_thread(self.read)  # in a thread: ten thousand Services in YAML take seconds
                 yield ClusterChange(cluster, changes_between(before, cluster) if before else EVERYTHING)
                 before = cluster
                 await changed
@@ -85,21 +85,21 @@ class Manifests:
             changed.cancel()
             await asyncio.gather(changed, return_exceptions=True)
 
-    def _parse(self, name: str, content: bytes, digest: str, before: File | None) -> File:
+    def _parse(self, name: str, content: bytes, digest: str, before: ManifestFile | None) -> ManifestFile:
         try:
-            documents = [opened for document in _documents(name, content) for opened in _opened(document)]
+            documents = [unpacked for document in _documents(name, content) for unpacked in _unpacked(document)]
         except (yaml.YAMLError, ValueError) as error:  # PyYAML raises ValueError for a date such as 2024-13-01
             mark = getattr(error, "problem_mark", None)
             line = f" in line {mark.line + 1}" if mark else ""
             what = getattr(error, "problem", None) or str(error).partition("\n")[0]
             kept = before.objects if before else ()
             sentence = f"not valid YAML{line}: {what}; " + (
-                f"the {len(kept)} objects it held before stay" if before else "nothing of it is used"
+                f"the {len(kept)} objects that it held before stay in use" if before else "none of it is used"
             )
-            return File(digest, kept, (Problem(name, sentence),))
+            return ManifestFile(digest, kept, (Problem(name, sentence),))
         return self._decode_all(name, documents, digest, before)
 
-    def _decode_all(self, name: str, documents: list[object], digest: str, before: File | None) -> File:
+    def _decode_all(self, name: str, documents: list[object], digest: str, before: ManifestFile | None) -> ManifestFile:
         known = dict(before.objects) if before else {}
         objects: list[tuple[Name, APIObject]] = []
         problems: list[Problem] = []
@@ -119,7 +119,7 @@ class Manifests:
                     named = type(decoded).__name__, decoded.key
                     same = known.get(named)  # an unchanged object stays the same object: readers compare by identity
                     objects.append((named, same if same == decoded else decoded))
-        return File(digest, tuple(objects), tuple(problems))
+        return ManifestFile(digest, tuple(objects), tuple(problems))
 
     def _name(self, document: object) -> Name | None:
         """Of a document that cannot be decoded."""
@@ -129,14 +129,15 @@ class Manifests:
             return kind, f"{metadata.get('namespace') or 'default'}/{name}" if kind in namespaced else name
         return None
 
-    def _assemble(self, revision: str, files: dict[str, File]) -> Cluster:
+    def _assemble(self, revision: str, files: dict[str, ManifestFile]) -> Cluster:
         found: dict[Name, APIObject] = {}
         problems: list[Problem] = []
         for file_name, file in files.items():
             problems += file.problems
             for name, one in file.objects:
                 if name in found:
-                    problems.append(Problem(f"{file_name}: {' '.join(name)}", "is there twice; the first one is used"))
+                    where = f"{file_name}: {' '.join(name)}"
+                    problems.append(Problem(where, "is defined twice; the first one is used"))
                 else:
                     found[name] = one
         members: dict[type[APIObject], dict[str, APIObject]] = {}
@@ -152,9 +153,9 @@ def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
     candidates = sorted(path.rglob("*")) if path.is_dir() else [path]
     for file in candidates:
         name = file.relative_to(path) if path.is_dir() else Path(file.name)
-        # Hidden: unfinished files, and the folders in which the kubelet keeps the versions of a mounted ConfigMap.
+        # Hidden names are temporary files, and the folders in which the kubelet keeps versions of a mounted ConfigMap.
         if file.suffix in SUFFIXES and not any(part.startswith(".") for part in name.parts) and file.is_file():
-            with suppress(FileNotFoundError):  # gone since it was listed
+            with suppress(FileNotFoundError):  # it was deleted after it was listed
                 yield str(name), file.read_bytes()
 
 
@@ -168,13 +169,13 @@ def _revision(digests: dict[str, str]) -> str:
 
 def _documents(name: str, content: bytes) -> list[object]:
     if name.endswith(".json"):
-        with suppress(msgspec.DecodeError):  # JSON is YAML, but read fifty times as quickly
+        with suppress(msgspec.DecodeError):  # JSON is YAML, too, but this decoder is fifty times as fast
             return [msgspec.json.decode(content)]
     return list(yaml.load_all(content, yaml.CSafeLoader))
 
 
-def _opened(document: object) -> Iterator[object]:
-    """A `kind: List` is its items; an empty document is nothing."""
+def _unpacked(document: object) -> Iterator[object]:
+    """The items of a `kind: List`; none for an empty document."""
     if document is None:
         return
     if isinstance(document, dict) and str(document.get("kind", "")).endswith("List") and "items" in document:

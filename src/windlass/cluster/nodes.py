@@ -14,7 +14,7 @@ OS_LABEL = "kubernetes.io/os"
 
 
 class NotUsable(Exception):
-    """A Node object that lacks what forwarding needs; the message says what."""
+    """A Node object that lacks something that forwarding needs; the message says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def identity(node: Node) -> Identity:
 
 
 def is_leaving(node: Node) -> bool:
-    """It is being deleted, or will be: load balancers shall bring it no new connections."""
+    """Whether the Node is being deleted or about to be: load balancers must send it no new connections."""
     return node.metadata.deletion_timestamp is not None or any(
         taint.key == LEAVING_TAINT for taint in node.spec.taints or ()
     )

@@ -59,7 +59,7 @@ class Taint(Struct, frozen=True, omit_defaults=True):
 
 
 class NodeSpec(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    # `podCIDR` repeats the first of these; an object that carries only the old field is understood as well.
+    # `podCIDR` repeats the first of `podCIDRs`; objects with only the old field are accepted, too.
     pod_cidr: str = msgspec.field(default="", name="podCIDR")
     pod_cidrs: tuple[str, ...] = msgspec.field(default=(), name="podCIDRs")
     taints: tuple[Taint, ...] | None = None
@@ -108,7 +108,7 @@ class SessionAffinityConfig(Struct, frozen=True, omit_defaults=True, gc=False):
 
 class ServiceSpec(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
     type: str | None = None
-    # `clusterIP` repeats the first of `clusterIPs`; an object that carries only the old field is understood as well.
+    # `clusterIP` repeats the first of `clusterIPs`; objects with only the old field are accepted, too.
     cluster_ip: str | None = msgspec.field(default=None, name="clusterIP")
     cluster_ips: tuple[str, ...] | None = msgspec.field(default=None, name="clusterIPs")
     ip_families: tuple[str, ...] | None = None
@@ -253,24 +253,24 @@ class Reference(NamedTuple):
         return cls(kind_name(type(one)), metadata.name, namespace, metadata.uid or "")
 
 
-class Verdict(NamedTuple):
-    """What the agent does with an object that it cannot use as it is; the words of an Event."""
+class EventReason(NamedTuple):
+    """What the agent does with an object that it cannot use, as fields of an Event."""
 
     reason: str
     action: str
 
 
-NOT_USABLE = Verdict("NotUsable", "Refuse")
+NOT_USABLE = EventReason("NotUsable", "Refuse")
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something of the input that cannot be used: what, where and what now. The rest is used all the same."""
+    """A part of the input that cannot be used: what, where, and what happens now. The rest is used."""
 
-    where: str  # a file, or an object
+    where: str  # a file or an object
     sentence: str
-    regarding: Reference | None = None  # the object, where it is one
-    verdict: Verdict = NOT_USABLE
+    regarding: Reference | None = None  # the object, unless it is a file
+    reason: EventReason = NOT_USABLE
 
     @classmethod
     def of(cls, one: APIObject, sentence: str) -> Self:
@@ -282,11 +282,11 @@ class Problem:
 
 
 class Malformed(ValueError):
-    """An object that does not have the shape its kind asks for."""
+    """An object does not have the shape of its kind."""
 
 
 def field_sentence(error: str) -> str:
-    """msgspec says "Expected `str`, got `int` - at `$.spec.podCIDRs[0]`"; people start with the field."""
+    """msgspec says "Expected `str`, got `int` - at `$.spec.podCIDRs[0]`"; a sentence starts with the field."""
     what, _, where = error.replace(" | null", "").partition(" - at `$")
     path = where.rstrip("`").lstrip(".")
     return f"{path}: {what[:1].lower()}{what[1:]}" if path else what[:1].lower() + what[1:]

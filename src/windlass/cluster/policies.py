@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from windlass.cluster.clusters import KINDS, Cluster, decode, objects_of
 from windlass.cluster.kinds import Concern, kinds_of
-from windlass.cluster.objects import Malformed, Problem, Reference, Verdict
+from windlass.cluster.objects import EventReason, Malformed, Problem, Reference
 
-NOT_ENFORCED = Verdict("NotEnforced", "Ignore")
+NOT_ENFORCED = EventReason("NotEnforced", "Ignore")
 POLICY_KINDS = tuple(kind for kind in KINDS if kind.concern is Concern.POLICIES)
 
 _NAMED = 3  # policies that the summary names

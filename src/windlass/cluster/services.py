@@ -1,6 +1,7 @@
-"""From a Service and its EndpointSlices to what one Node serves, by the rules that kube-proxy keeps. Pure.
+"""Decides what one Node serves of a Service and its EndpointSlices, by the rules of kube-proxy. Pure.
 
-What cannot be served is told and costs nothing else. Who has what two Services want is decided in `claims`.
+A part that cannot be served is reported as a problem, and the rest is served. Conflicts between Services are settled in
+`claims`.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ AFFINITY_SECONDS = 10800
 AFFINITY_RANGE = range(1, 86401)
 REST = "the rest of the Service is served"
 
-Sources = tuple[IPNetwork, ...] | None  # None: everybody
+Sources = tuple[IPNetwork, ...] | None  # None: all clients
 
 
 def serve(
     service: objects.Service, slices: Iterable[EndpointSlice], node: ServingNode
 ) -> tuple[Service | None, list[Problem]]:
-    """What this Node serves of it; None: nothing, because it is not for a proxy or cannot be served at all."""
+    """The Service as this Node serves it; None if it is not for a proxy, or cannot be served at all."""
     spec = service.spec or ServiceSpec()
     if _is_for_others(service, spec):
         return None, []
-    told = _Told(service)
-    terms = _terms(service, spec, node, told)
+    report = _ServiceProblems(service)
+    terms = _terms(service, spec, node, report)
     if not terms.families:
-        return None, told.problems
-    listed = _listed(spec, terms.type, node, told)
+        return None, report.problems
+    listed = _listed(spec, terms.type, node, report)
     endpoints, slice_problems = rows_by_port(slices, terms.families, node)
     ports: list[ServicePort] = []
     ready_local = 0
@@ -68,7 +69,7 @@ def serve(
             )
             if terms.health_check_port:
                 ready.update(endpoint.packed for endpoint in choice.ready_local)
-        ready_local = max(ready_local, len(ready))  # not the sum: a Pod of two families is one
+        ready_local = max(ready_local, len(ready))  # not the sum: a Pod with two families counts once
     return Service(
         service.metadata.namespace or "default",
         service.metadata.name,
@@ -76,11 +77,11 @@ def serve(
         tuple([address for address in terms.families.values() if address]),
         terms.health_check_port,
         ready_local,
-    ), told.problems + slice_problems
+    ), report.problems + slice_problems
 
 
 def service_networks(cidrs: Mapping[str, ServiceCIDR]) -> tuple[tuple[IPNetwork, ...], list[Problem]]:
-    """Where ClusterIPs come from, as far as the cluster says so."""
+    """The networks of ClusterIPs, as far as ServiceCIDRs name them."""
     networks: dict[IPNetwork, None] = {}
     problems = []
     for cidr in cidrs.values():
@@ -94,8 +95,8 @@ def service_networks(cidrs: Mapping[str, ServiceCIDR]) -> tuple[tuple[IPNetwork,
     return tuple(networks), problems
 
 
-class _Told:
-    """The problems of one Service, as they are met."""
+class _ServiceProblems:
+    """Collects the problems of one Service."""
 
     def __init__(self, service: objects.Service) -> None:
         self._service = service
@@ -116,54 +117,54 @@ def _is_for_others(service: objects.Service, spec: ServiceSpec) -> bool:
 
 
 class _Terms(Struct, frozen=True, gc=False):
-    """What holds for all ports of a Service."""
+    """What all ports of a Service have in common."""
 
-    families: Mapping[str, IPAddress | None]  # those that this Node has, too, each with its ClusterIP
+    families: Mapping[str, IPAddress | None]  # the families that this Node has as well, each with the ClusterIP
     type: str
-    external: Mapping[str, Mapping[IPAddress, Sources]]  # load balancers' and external IPs, and who may use them
+    external: Mapping[str, Mapping[IPAddress, Sources]]  # load balancer IPs and external IPs, with allowed clients
     internal_local: bool
     external_local: bool
     affinity_seconds: int
     health_check_port: int
 
 
-def _terms(service: objects.Service, spec: ServiceSpec, node: ServingNode, told: _Told) -> _Terms:
+def _terms(service: objects.Service, spec: ServiceSpec, node: ServingNode, report: _ServiceProblems) -> _Terms:
     kind = spec.type or TYPES[0]
     if kind not in TYPES:
-        told(f"spec.type: {kind!r} is none of {', '.join(TYPES)}", f"it is served as {TYPES[0]}")
+        report(f"spec.type: {kind!r} is not one of {', '.join(TYPES)}", f"it is served as {TYPES[0]}")
         kind = TYPES[0]
-    families = _families(spec, node, told)
-    external_local = _is_local(spec.external_traffic_policy, "externalTrafficPolicy", told)
+    families = _families(spec, node, report)
+    external_local = _is_local(spec.external_traffic_policy, "externalTrafficPolicy", report)
     return _Terms(
         families,
         kind,
-        _external(service, spec, families, node, told) if spec.external_ips or kind == "LoadBalancer" else {},
-        _is_local(spec.internal_traffic_policy, "internalTrafficPolicy", told),
+        _external(service, spec, families, node, report) if spec.external_ips or kind == "LoadBalancer" else {},
+        _is_local(spec.internal_traffic_policy, "internalTrafficPolicy", report),
         external_local,
-        _affinity_seconds(spec, told),
-        _health_check_port(spec, node, told) if kind == "LoadBalancer" and external_local else 0,
+        _affinity_seconds(spec, report),
+        _health_check_port(spec, node, report) if kind == "LoadBalancer" and external_local else 0,
     )
 
 
-def _families(spec: ServiceSpec, node: ServingNode, told: _Told) -> dict[str, IPAddress | None]:
-    """None for a ClusterIP that cannot be: the Service has the family all the same, and maybe other frontends in it."""
+def _families(spec: ServiceSpec, node: ServingNode, report: _ServiceProblems) -> dict[str, IPAddress | None]:
+    """None for an unusable ClusterIP: the Service still has the family, and may have other frontends in it."""
     texts = spec.cluster_ips or ((spec.cluster_ip,) if spec.cluster_ip else ())
     stated = spec.ip_families or ()
     found: dict[str, IPAddress | None] = {}
     for index, text in enumerate(texts):
         family = stated[index] if index < len(stated) and stated[index] in FAMILIES else _family_name(text)
         if family in found:
-            told(f"spec.clusterIPs[{index}]: {text} is the second {family} address, one is used")
+            report(f"spec.clusterIPs[{index}]: {text} is the second {family} address, one is used")
         elif FAMILIES[family] in node.families:
-            found[family] = _address(text, "spec.clusterIPs[{}]", index, node, told)
+            found[family] = _address(text, "spec.clusterIPs[{}]", index, node, report)
             if found[family] and family != _family_name(text):
-                told(f"spec.clusterIPs[{index}]: {text} is not {family}, as spec.ipFamilies[{index}] has it")
+                report(f"spec.clusterIPs[{index}]: {text} is not {family}, but spec.ipFamilies[{index}] is")
                 found[family] = None
     if not texts:
-        told("spec.clusterIPs is empty: the API server gives each Service one", "it is not served until then")
+        report("spec.clusterIPs is empty: the API server gives each Service one", "it is not served until then")
     elif not found:
         own = " and ".join(map(str, node.families))
-        told(f"spec.clusterIPs: {', '.join(texts)}: this Node has {own} only", "it is not served here")
+        report(f"spec.clusterIPs: {', '.join(texts)}: this Node has {own} only", "it is not served here")
     return found
 
 
@@ -171,78 +172,78 @@ def _family_name(text: str) -> str:
     return "IPv6" if ":" in text else "IPv4"
 
 
-def _address(text: str, field: str, index: int, node: ServingNode, told: _Told) -> IPAddress | None:
+def _address(text: str, field: str, index: int, node: ServingNode, report: _ServiceProblems) -> IPAddress | None:
     read = read_address(text)
     if read is None:
-        told(f"{field.format(index)}: {complaint(text)}")
+        report(f"{field.format(index)}: {complaint(text)}")
         return None
     for cidr in node.pod_cidrs.values():
         if read[1] in cidr:
-            told(f"{field.format(index)}: {text} is inside {cidr}, the PodCIDR of this Node")
+            report(f"{field.format(index)}: {text} is inside {cidr}, the PodCIDR of this Node")
             return None
     return read[1]
 
 
 def _external(
-    service: objects.Service, spec: ServiceSpec, families: Iterable[str], node: ServingNode, told: _Told
+    service: objects.Service, spec: ServiceSpec, families: Iterable[str], node: ServingNode, report: _ServiceProblems
 ) -> dict[str, dict[IPAddress, Sources]]:
-    """An address that is both keeps the load balancer's source ranges: better closed than open by mistake."""
+    """An address that is both external and a load balancer's keeps the source ranges: it must not open by mistake."""
     found: dict[str, dict[IPAddress, Sources]] = {family: {} for family in families}
     if spec.type == "LoadBalancer":
-        ranges = _ranges(spec, told)
+        ranges = _ranges(spec, report)
         for index, text in _ingress(service):
-            address = _address(text, "status.loadBalancer.ingress[{}].ip", index, node, told)
-            if address and _family_name(text) in found:  # of another family: its load balancer translates
+            address = _address(text, "status.loadBalancer.ingress[{}].ip", index, node, report)
+            if address and _family_name(text) in found:  # else the load balancer translates to another family
                 found[_family_name(text)][address] = _of_family(ranges, address)
     for index, text in enumerate(spec.external_ips or ()):
-        address = _address(text, "spec.externalIPs[{}]", index, node, told)
+        address = _address(text, "spec.externalIPs[{}]", index, node, report)
         if address and _family_name(text) in found:
             found[_family_name(text)].setdefault(address, None)
         elif address and FAMILIES[_family_name(text)] in node.families:
-            told(f"spec.externalIPs[{index}]: {text} is not of a family of the Service")
+            report(f"spec.externalIPs[{index}]: {text} is not of a family of the Service")
     return found
 
 
 def _ingress(service: objects.Service) -> Iterator[tuple[int, str]]:
-    """The addresses of load balancers that leave them in the packet."""
+    """The addresses that load balancers leave in the packet as its destination."""
     balancer = service.status and service.status.load_balancer
     for index, ingress in enumerate((balancer and balancer.ingress) or ()):
         if ingress.ip and ingress.ip_mode in {None, "VIP"}:
             yield index, ingress.ip
 
 
-def _ranges(spec: ServiceSpec, told: _Told) -> Sources:
-    """None where none are given. One that cannot be read lets nobody in, and does not open the others."""
+def _ranges(spec: ServiceSpec, report: _ServiceProblems) -> Sources:
+    """None if the Service has none. A malformed range admits no client, and leaves the other ranges in force."""
     if not spec.load_balancer_source_ranges:
         return None
     found: dict[IPNetwork, None] = {}
     for index, text in enumerate(spec.load_balancer_source_ranges):
         network = read_network(text)
         if network is None:
-            told(f"spec.loadBalancerSourceRanges[{index}]: {text!r} is not a CIDR", "it lets nobody in")
+            report(f"spec.loadBalancerSourceRanges[{index}]: {text!r} is not a CIDR", "it admits no client")
         else:
             found[network] = None
     return tuple(found)
 
 
 def _of_family(ranges: Sources, address: IPAddress) -> Sources:
-    """As kube-proxy has it, ranges that are all of the other family say nothing about this one: everybody."""
+    """As in kube-proxy: if all ranges are of the other family, every client of this family is allowed."""
     if not ranges:
         return ranges
     return tuple(network for network in ranges if network.version == address.version) or None
 
 
-def _is_local(policy: str | None, field: str, told: _Told) -> bool:
+def _is_local(policy: str | None, field: str, report: _ServiceProblems) -> bool:
     if policy not in {None, "", "Cluster", "Local"}:
-        told(f"spec.{field}: {policy!r} is neither Cluster nor Local", "it counts as Cluster")
+        report(f"spec.{field}: {policy!r} is neither Cluster nor Local", "it counts as Cluster")
     return policy == "Local"
 
 
-def _affinity_seconds(spec: ServiceSpec, told: _Told) -> int:
+def _affinity_seconds(spec: ServiceSpec, report: _ServiceProblems) -> int:
     if spec.session_affinity in {None, "", "None"}:
         return 0
     if spec.session_affinity != "ClientIP":
-        told(f"spec.sessionAffinity: {spec.session_affinity!r} is neither ClientIP nor None", "it counts as None")
+        report(f"spec.sessionAffinity: {spec.session_affinity!r} is neither ClientIP nor None", "it counts as None")
         return 0
     config = spec.session_affinity_config.client_ip if spec.session_affinity_config else None
     if config is None or config.timeout_seconds is None:
@@ -250,16 +251,17 @@ def _affinity_seconds(spec: ServiceSpec, told: _Told) -> int:
     seconds = min(max(config.timeout_seconds, AFFINITY_RANGE[0]), AFFINITY_RANGE[-1])
     if seconds != config.timeout_seconds:
         what = _outside(config.timeout_seconds, AFFINITY_RANGE)
-        told(f"spec.sessionAffinityConfig.clientIP.timeoutSeconds: {what}", f"it counts as {seconds}")
+        report(f"spec.sessionAffinityConfig.clientIP.timeoutSeconds: {what}", f"it counts as {seconds}")
     return seconds
 
 
-def _health_check_port(spec: ServiceSpec, node: ServingNode, told: _Told) -> int:
+def _health_check_port(spec: ServiceSpec, node: ServingNode, report: _ServiceProblems) -> int:
     port = spec.health_check_node_port or 0
+    unanswered = "health checks of it get no answer"
     if port and port not in node.node_ports:
-        told(f"spec.healthCheckNodePort: {_outside(port, node.node_ports)}", "its health is not answered")
+        report(f"spec.healthCheckNodePort: {_outside(port, node.node_ports)}", unanswered)
     elif port and any(port == one.node_port and one.protocol in {None, "TCP"} for one in spec.ports or ()):
-        told(f"spec.healthCheckNodePort: {port} is a NodePort of the Service itself", "its health is not answered")
+        report(f"spec.healthCheckNodePort: {port} is a NodePort of the Service itself", unanswered)
     else:
         return port
     return 0
@@ -270,9 +272,9 @@ def _outside(number: int, allowed: range) -> str:
 
 
 def _listed(
-    spec: ServiceSpec, kind: str, node: ServingNode, told: _Told
+    spec: ServiceSpec, kind: str, node: ServingNode, report: _ServiceProblems
 ) -> list[tuple[objects.ServicePort, Protocol, int]]:
-    """The ports that can be served, each with its protocol and its NodePort (0: none)."""
+    """The ports that can be served, each with its protocol and its NodePort, which is 0 if it has none."""
     found: list[tuple[objects.ServicePort, Protocol, int]] = []
     names: set[tuple[str, str]] = set()
     numbers: set[tuple[int, str]] = set()
@@ -281,32 +283,37 @@ def _listed(
         transport = port.protocol or "TCP"
         name, number = (port.name or "", transport), (port.port, transport)
         if transport not in PROTOCOLS:
-            told(f"spec.ports[{index}].protocol: {transport!r} is none of {', '.join(PROTOCOLS)}")
+            report(f"spec.ports[{index}].protocol: {transport!r} is not one of {', '.join(PROTOCOLS)}")
         elif transport == "SCTP" and node.os is OperatingSystem.WINDOWS:
-            told(f"spec.ports[{index}].protocol: the datapath of a Windows Node drops SCTP")
+            report(f"spec.ports[{index}].protocol: the datapath of a Windows Node drops SCTP")
         elif port.port not in ANY_PORT:
-            told(f"spec.ports[{index}].port: {_outside(port.port, ANY_PORT)}")
+            report(f"spec.ports[{index}].port: {_outside(port.port, ANY_PORT)}")
         elif number in numbers:
-            told(f"spec.ports[{index}].port: {port.port}/{transport} is there twice, the first is used")
+            report(f"spec.ports[{index}].port: {port.port}/{transport} is listed twice, the first is used")
         elif name in names:
-            told(f"spec.ports[{index}].name: {port.name or ''!r} is there twice for {transport}, the first is used")
+            report(f"spec.ports[{index}].name: {port.name or ''!r} is listed twice for {transport}, the first is used")
         else:
             names.add(name)
             numbers.add(number)
-            found.append((port, PROTOCOLS[transport], _node_port(index, port, kind, node, node_ports, told)))
+            found.append((port, PROTOCOLS[transport], _node_port(index, port, kind, node, node_ports, report)))
     return found
 
 
 def _node_port(
-    index: int, port: objects.ServicePort, kind: str, node: ServingNode, taken: set[tuple[int, str]], told: _Told
+    index: int,
+    port: objects.ServicePort,
+    kind: str,
+    node: ServingNode,
+    taken: set[tuple[int, str]],
+    report: _ServiceProblems,
 ) -> int:
     if not port.node_port or kind == TYPES[0]:
         return 0
     claim = port.node_port, port.protocol or "TCP"
     if port.node_port not in node.node_ports:
-        told(f"spec.ports[{index}].nodePort: {_outside(port.node_port, node.node_ports)}")
+        report(f"spec.ports[{index}].nodePort: {_outside(port.node_port, node.node_ports)}")
     elif claim in taken:
-        told(f"spec.ports[{index}].nodePort: {claim[0]}/{claim[1]} is there twice, the first is used")
+        report(f"spec.ports[{index}].nodePort: {claim[0]}/{claim[1]} is listed twice, the first is used")
     else:
         taken.add(claim)
         return port.node_port

@@ -1,7 +1,7 @@
-"""Keeps the tunnel's UDP port of Nodes from Services and host ports. Pure.
+"""Removes the UDP port of the tunnel from Services and host ports. Pure.
 
-Nodes receive tunnelled packets there. A Service that took it would cut the Node off from the Pods of others; one that
-led to it would send packets of its clients into the tunnel.
+Nodes receive tunnelled packets at that port. A Service with that NodePort would cut the Node off from Pods on other
+Nodes; a Service with an endpoint there would send packets of its clients into the tunnel.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from windlass.cluster.objects import Node
 from windlass.model.services import Endpoint, Frontend, Protocol, Reach, Service, ServicePort
 
-_REST = "the rest of it is served"
+_REST = "the rest is served"
 
 
 def addresses_of(nodes: Mapping[str, Node]) -> dict[bytes, str]:
@@ -26,17 +26,17 @@ def addresses_of(nodes: Mapping[str, Node]) -> dict[bytes, str]:
                 try:
                     found[ip_address(entry.address).packed] = name
                 except ValueError:
-                    continue  # reported where the Node is read
+                    continue  # `nodes` reports it
     return found
 
 
 def uses(service: Service, port: int) -> bool:
-    """Does it name this UDP port at all? Then it depends on the addresses of Nodes."""
+    """Whether the Service has this UDP port anywhere, and so depends on the addresses of Nodes."""
     return any(True for _ in _at(service, port))
 
 
 def without(service: Service, port: int, nodes: Mapping[bytes, str]) -> tuple[Service, list[str]]:
-    """The Service without what is the tunnel's, and a sentence for each such thing."""
+    """The Service without the frontends and endpoints of the tunnel, and a sentence about each of them."""
     sentences: dict[str, None] = {}
 
     def taken(one: Frontend | Endpoint) -> bool:
@@ -51,7 +51,7 @@ def without(service: Service, port: int, nodes: Mapping[bytes, str]) -> tuple[Se
             node = "" if one.reach is Reach.CLUSTER_IP else node
         if node:
             owner = node if node == "every Node" else f"Node {node}"
-            sentences[f"{what} is the tunnel's of {owner}; {_REST}"] = None
+            sentences[f"{what} is the tunnel port of {owner}; {_REST}"] = None
         return bool(node)
 
     ports = tuple(_kept(one, taken) if one.protocol is Protocol.UDP else one for one in service.ports)

@@ -1,6 +1,6 @@
-"""Requests to the API server over aiohttp: TLS, credentials, and every failure as a sentence.
+"""Requests to the API server over aiohttp: TLS, credentials, and a sentence for every failure.
 
-Not responsible for what is asked, nor for trying again: that is `feeds`.
+What is requested, and when it is tried again, is up to the callers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from windlass.cluster.kubernetes.credentials import Access, NoAccess, Reader
 from windlass.cluster.kubernetes.decoding import status
 
 CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 30.0
-SILENT_SECONDS = 150.0  # of a watch: a server that is there says every minute how far it is
+SILENT_SECONDS = 150.0  # without data from a watch: a working server sends a bookmark every minute
 JSON = "application/json"
-_CHUNK = 2**18  # bytes that may wait to be read: what is decoded of them takes the event loop a few milliseconds
+_CHUNK = 2**18  # bytes to buffer: decoding them blocks the event loop for a few milliseconds
 
-# A server that is gone without a word, with its machine or its network, is noticed within half a minute.
+# Detects within half a minute that the machine or the network of the server has failed.
 _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 
@@ -36,16 +36,16 @@ SocketFactory = Callable[[AddressInfo], socket.socket]
 
 
 class Unreachable(Exception):
-    """There is no answer, or none that can be used. The message says what, where and what to look at."""
+    """There is no usable answer. The message says what failed, where, and what to check."""
 
 
 class RequestRefused(Exception):
-    """The server answered, and it was no. The message says what, and what to look at."""
+    """The server refused the request. The message says why, and what to check."""
 
     def __init__(self, sentence: str, code: int, retry_after: float = 0.0) -> None:
         super().__init__(sentence)
         self.code = code
-        self.retry_after = retry_after  # seconds; the server asks for it
+        self.retry_after = retry_after  # seconds that the server asks to wait
 
 
 def watched_socket(address: AddressInfo) -> socket.socket:
@@ -59,10 +59,10 @@ def watched_socket(address: AddressInfo) -> socket.socket:
 
 
 class APIConnection:
-    """A context manager. Credentials are read for each request."""
+    """A context manager. Credentials are read again for each request."""
 
     def __init__(self, access: Reader, socket_factory: SocketFactory = watched_socket) -> None:
-        """A socket factory of one's own decides from where the server is reached: from which network namespace."""
+        """The socket factory decides from which network namespace the server is reached."""
         self._access = access
         self._socket_factory = socket_factory
         self._session: aiohttp.ClientSession | None = None
@@ -92,7 +92,7 @@ class APIConnection:
         content_type: str = JSON,
         accept: str = JSON,
     ) -> bytes:
-        """The whole answer. RequestRefused and Unreachable as they say."""
+        """The whole answer. Raises RequestRefused or Unreachable."""
         async with self._answer(method, path, parameters or {}, body, content_type, accept) as (answer, access):
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
@@ -104,11 +104,11 @@ class APIConnection:
     async def stream(
         self, path: str, parameters: Mapping[str, str], accept: str = JSON
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The answer as it comes, until the server ends it; Unreachable if something else does."""
+        """The answer in chunks until the server ends it. Raises Unreachable if the connection breaks."""
         async with self._answer("GET", path, parameters, None, "", accept) as (answer, access):
             if not answer.content_type.startswith(JSON):
                 raise Unreachable(
-                    f"{access.server} answers, but not as an API server does ({answer.content_type}); "
+                    f"{access.server} does not answer like an API server ({answer.content_type}); "
                     f"{access.named_by} names it"
                 )
             yield _chunks(answer, access)
@@ -124,7 +124,7 @@ class APIConnection:
         if body is not None:
             headers["Content-Type"] = content_type
         if self._session is None:
-            raise RuntimeError("a APIConnection is used inside its `async with`")
+            raise RuntimeError("an APIConnection is used inside its `async with`")
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 answer = await self._session.request(
@@ -145,7 +145,7 @@ class APIConnection:
             yield answer, access
 
     def _context(self, access: Access) -> ssl.SSLContext:
-        """The same as before while the certificates are: connections can then be used again."""
+        """The same object until the certificates change, so that connections can be reused."""
         if self._tls and _same_certificates(self._tls[0], access):
             return self._tls[1]
         self._tls = access, _tls_context(access)
@@ -176,15 +176,15 @@ def _tls_context(access: Access) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_NONE
     elif not access.authority:
         context.load_default_certs()
-    else:  # this authority, and not the system's as well
+    else:  # trust this authority only, not those of the system
         try:
             context.load_verify_locations(cadata=access.authority)
         except (ssl.SSLError, ValueError):
             raise NoAccess(
-                f"the certificate authority for {access.server} is not PEM; look at {access.identity}"
+                f"the certificate authority for {access.server} is not PEM; check {access.identity}"
             ) from None
     if access.certificate:
-        with tempfile.TemporaryDirectory() as folder:  # OpenSSL takes a client certificate from files only
+        with tempfile.TemporaryDirectory() as folder:  # OpenSSL reads client certificates from files only
             files = [Path(folder, name) for name in ("certificate", "key")]
             for file, content in zip(files, (access.certificate, access.key), strict=True):
                 file.touch(mode=0o600)
@@ -192,9 +192,7 @@ def _tls_context(access: Access) -> ssl.SSLContext:
             try:
                 context.load_cert_chain(str(files[0]), str(files[1]))
             except (ssl.SSLError, OSError):
-                raise NoAccess(
-                    f"{access.identity}: certificate and key are not PEM, or do not belong together"
-                ) from None
+                raise NoAccess(f"{access.identity}: certificate and key are not PEM, or do not match") from None
     return context
 
 
@@ -204,33 +202,33 @@ def _unreachable(error: Exception, access: Access) -> str:
         reason = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
         return f"{server}: its certificate is not accepted: {reason}; {_certificate_hint(reason, access)}"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return f"{server}: there is no host of that name; {named_by} names it"
+        return f"{server}: there is no host with that name; {named_by} names it"
     if isinstance(error, aiohttp.ClientSSLError):
-        return f"{server}: no TLS connection: {_reason(error)}; does an API server listen there? {named_by} names it"
+        return f"{server}: the TLS handshake failed: {_reason(error)}; is an API server there? {named_by} names it"
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"{server}: {_reason(error)}; does the API server run there? {named_by} names it"
     if isinstance(error, TimeoutError):
-        return f"{server}: no answer; does the API server run there, and is there a way to it? {named_by} names it"
+        return f"{server}: no answer; does the API server run there, and can this machine reach it? {named_by} names it"
     if isinstance(error, aiohttp.ClientResponseError):
-        return f"{server}: what answers there does not speak HTTP; {named_by} names it"
-    return f"{server}: the connection broke off: {_reason(error)}"
+        return f"{server}: the answer is not HTTP; {named_by} names it"
+    return f"{server}: the connection broke: {_reason(error)}"
 
 
 def _certificate_hint(reason: str, access: Access) -> str:
     if "expired" in reason or "not yet valid" in reason:
-        return "renew it, or look at this machine's clock"
+        return "renew it, or correct the clock of this machine"
     if "mismatch" in reason or "not valid for" in reason:
-        return f"it must name that address; {access.named_by} names it"
-    return f"the authority that signed it is not the one beside {access.identity}"
+        return f"the certificate must name that address; {access.named_by} names it"
+    return f"it is not signed by the certificate authority that belongs to {access.identity}"
 
 
 def _reason(error: Exception) -> str:
     cause = getattr(error, "os_error", error)
     if isinstance(cause, ssl.SSLError):
         return (cause.reason or str(cause)).replace("_", " ").lower()
-    if isinstance(cause, ConnectionResetError):  # in a handshake, asyncio says no more than that
+    if isinstance(cause, ConnectionResetError):  # in a handshake, asyncio gives no more detail
         return os.strerror(errno.ECONNRESET)
-    if isinstance(cause, OSError) and cause.errno and cause.errno > 0:  # else it has words of its own, and worse ones
+    if isinstance(cause, OSError) and cause.errno and cause.errno > 0:  # other errors have only a text
         return os.strerror(cause.errno)
     return (str(cause) or type(cause).__name__).partition("\n")[0]
 
@@ -238,18 +236,16 @@ def _reason(error: Exception) -> str:
 async def _refusal(answer: aiohttp.ClientResponse, access: Access, what: str) -> RequestRefused:
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
-            told = status(await answer.read())
+            refusal = status(await answer.read())
     except (aiohttp.ClientError, OSError):
-        told = status(b"")
-    message = told.message or answer.reason or "without a reason"
+        refusal = status(b"")
+    message = refusal.message or answer.reason or "without a reason"
     retry_after = answer.headers.get("Retry-After", "")
     match answer.status:
         case 401:
-            sentence = (
-                f"{access.server} does not accept {access.identity} (401); is it of this cluster, and not expired?"
-            )
+            sentence = f"{access.server} does not accept {access.identity} (401); is it expired, or of another cluster?"
         case 403:
-            sentence = f"{access.server} forbids it (403): {message}; the ClusterRole of Windlass allows it"
+            sentence = f"{access.server} forbids it (403): {message}; the ClusterRole of Windlass must allow it"
         case _:
             sentence = f"{access.server}: {what}: {message} ({answer.status})"
     return RequestRefused(sentence, answer.status, float(retry_after) if retry_after.isdecimal() else 0.0)

@@ -1,7 +1,6 @@
-"""Where the API server is and who we are to it: from a kubeconfig, or from what Kubernetes gives each Pod.
+"""The address of the API server and the credentials for it, from a kubeconfig or from the service account of a Pod.
 
-Read anew for each request: tokens and certificates are replaced on disk while the agent runs. Not responsible for using
-them: that is `connections`.
+They are read for each request, because tokens and certificates are replaced on disk while the agent runs.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ HOST_VARIABLE, PORT_VARIABLE = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PO
 
 
 class NoAccess(SourceAway):
-    """There is nothing to reach an API server with. The message says what is missing, and what names it."""
+    """Address or credentials are missing. The message says which, and which setting names them."""
 
 
 class Access(Struct, frozen=True):
     server: str  # https://10.0.0.1:6443
-    named_by: str  # where to correct it if it is wrong
-    identity: str  # whom the server knows us as, in words
-    authority: str = ""  # who signs the server's certificate, as PEM; empty: those that this system trusts
+    named_by: str  # the setting that names the server
+    identity: str  # the credentials, in words
+    authority: str = ""  # certificate authorities of the server, as PEM; empty: those that this system trusts
     certificate: str = ""
     key: str = ""
     token: str = ""
-    server_name: str = ""  # in its certificate, where that is not its address
+    server_name: str = ""  # in the certificate of the server, if it is not the address
     is_unverified: bool = False
 
     @property
@@ -49,9 +48,9 @@ Reader = Callable[[], Access]
 
 
 def reader(kubeconfig: str = "", api_server: str = "") -> Reader:
-    """`api_server` is the agent's own word for where the server is, and overrides any other.
+    """`api_server` overrides the address in the kubeconfig or in the environment of the Pod.
 
-    It has to be said in a cluster whose Services this very agent provides: a Pod is given the address of a Service.
+    An agent that provides the Services of the cluster needs it: the address in its environment is that of a Service.
     """
     if kubeconfig:
         return lambda: from_kubeconfig(Path(kubeconfig), api_server)
@@ -93,7 +92,7 @@ class _User(Struct, rename="kebab"):
     client_certificate_data: str | None = None
     client_key: str | None = None
     client_key_data: str | None = None
-    # Only to say that we cannot use them.
+    # Not supported: read for the error message only.
     exec: object = None
     auth_provider: object = None
     username: str | None = None
@@ -130,7 +129,7 @@ Named = TypeVar("Named", _NamedCluster, _NamedUser, _NamedContext)
 
 
 def from_kubeconfig(file: Path, api_server: str = "") -> Access:
-    """Of its current context. Paths in it are relative to it."""
+    """The server and the user of the current context. Paths in a kubeconfig are relative to its folder."""
     content = _read(file, "`kubeconfig` in the configuration")
     try:
         config = msgspec.convert(yaml.load(content, yaml.CSafeLoader), _Kubeconfig)
@@ -148,13 +147,13 @@ def from_kubeconfig(file: Path, api_server: str = "") -> Access:
         )
     if cluster.proxy_url:
         raise NoAccess(f"{file}: cluster {context.cluster}: `proxy-url` is not supported; name the server itself")
-    place = f"user {context.user} in {file}"
+    owner = f"user {context.user} in {file}"
     certificate = _either(file, user.client_certificate_data, user.client_certificate, "client-certificate")
     token = user.token or (_read(file.parent / user.token_file, str(file)).strip() if user.token_file else "")
     return Access(
         _server(api_server, "`apiServer` in the configuration") if api_server else _server(cluster.server, str(file)),
         "`apiServer` in the configuration" if api_server else str(file),
-        f"the {'client certificate' if certificate else 'token'} of {place}" if certificate or token else place,
+        f"the {'client certificate' if certificate else 'token'} of {owner}" if certificate or token else owner,
         authority=_either(
             file, cluster.certificate_authority_data, cluster.certificate_authority, "certificate-authority"
         ),
@@ -166,11 +165,11 @@ def from_kubeconfig(file: Path, api_server: str = "") -> Access:
     )
 
 
-def _named(all_of_them: tuple[Named, ...] | None, name: str, what: str, by: str, file: Path) -> Named:
-    for one in all_of_them or ():
+def _named(candidates: tuple[Named, ...] | None, name: str, what: str, by: str, file: Path) -> Named:
+    for one in candidates or ():
         if one.name == name:
             return one
-    there = ", ".join(one.name for one in all_of_them or ()) or "none"
+    there = ", ".join(one.name for one in candidates or ()) or "none"
     raise NoAccess(f"{file}: {by} names {name!r}, which is not among its {what} (there: {there})")
 
 
@@ -195,16 +194,16 @@ def _read(file: Path, named_by: str) -> str:
 
 
 def _server(text: str, named_by: str) -> str:
-    """As it is used: with a scheme, and without a slash at the end."""
+    """With a scheme, and without a slash at the end."""
     server = text.strip().rstrip("/")
     server = server if "://" in server else f"https://{server}"
     try:
         parts = urlsplit(server)
         is_good = parts.scheme in {"https", "http"} and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:  # a port that is no number, a bracket without its pair
+    except ValueError:  # a port that is not a number, or an unmatched bracket
         is_good = False
     if not is_good:
-        raise NoAccess(f"{text!r} is no address of an API server, such as https://10.0.0.1:6443; {named_by} names it")
+        raise NoAccess(f"{text!r} is not an address such as https://10.0.0.1:6443; {named_by} names it")
     return server
 
 

@@ -1,6 +1,6 @@
-"""What is written to the API server: annotations and one taint of a Node, and Events about objects that are refused.
+"""Writes annotations and one taint of a Node, and Events about objects that cannot be used, to the API server.
 
-Not responsible for when: that is the agent's. Nothing is written that is there already.
+Nothing is written that the server has already. When to write is up to the agent.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from msgspec import Struct
 from windlass.cluster.clusters import KINDS
 from windlass.cluster.kubernetes.connections import APIConnection, RequestRefused
 from windlass.cluster.kubernetes.decoding import Garbled
-from windlass.cluster.objects import NOT_USABLE, Problem, Reference, Verdict
+from windlass.cluster.objects import NOT_USABLE, EventReason, Problem, Reference
 
 UPLINK_MAC, GATEWAY_ADDRESSES = "node.windlass.dev/uplink-mac", "node.windlass.dev/gateway-addresses"
-NOT_READY = {"key": "node.windlass.dev/not-ready", "effect": "NoSchedule"}  # a taint: no Pods without a network
+NOT_READY = {"key": "node.windlass.dev/not-ready", "effect": "NoSchedule"}  # keeps Pods off a Node without a network
 CONTROLLER = "windlass.dev/agent"
 
 _NODES = "/api/v1/nodes"
-_NOTE_BYTES, _INSTANCE_BYTES = 1024, 128  # the API allows no more
-_ATTEMPTS = 5  # others write to the same Node
-_NOT_FOUND, _CONFLICT = 404, 409  # of a new object, a conflict is that there is one of that name
-_BEING_TERMINATED = "because it is being terminated"  # a namespace, in which nothing may be made any more
+_NOTE_BYTES, _INSTANCE_BYTES = 1024, 128  # limits of the API
+_ATTEMPTS = 5  # a write conflicts if another client writes to the same Node
+_NOT_FOUND, _CONFLICT = 404, 409  # a new object conflicts with one of the same name
+_BEING_TERMINATED = "because it is being terminated"  # the namespace: no object can be created in it
 _API_VERSIONS = {kind.name: kind.api_version for kind in KINDS}
 
 
@@ -35,11 +35,11 @@ class MarkedMetadata(Struct, frozen=True, rename="camel"):
 
 
 class MarkedSpec(Struct, frozen=True):
-    taints: tuple[dict[str, object], ...] | None = None  # whole: those of others must stay as they are
+    taints: tuple[dict[str, object], ...] | None = None  # complete, so that the taints of others stay as they are
 
 
 class MarkedNode(Struct, frozen=True):
-    """Of a Node what is to be written, and what must not get lost by it."""
+    """The fields of a Node that are written, and those that a write must not lose."""
 
     metadata: MarkedMetadata = MarkedMetadata()
     spec: MarkedSpec = MarkedSpec()
@@ -50,10 +50,10 @@ class _Nodes(Struct, frozen=True):
 
 
 async def mark_node(connection: APIConnection, name: str, annotations: Mapping[str, str], *, is_ready: bool) -> None:
-    """The Node has these annotations (and others) then, and the taint only if it is not ready. Nothing if it is gone.
+    """Set these annotations, and set the taint unless the Node is ready. Does nothing if the Node does not exist.
 
-    `spec.taints` is one value to the API, whatever kind of patch: without the version that it was read at, a taint
-    that somebody else adds meanwhile would be lost.
+    Every kind of patch replaces `spec.taints` as a whole. The patch names the version that was read, so that a taint
+    that another client adds meanwhile is not lost.
     """
     for left in reversed(range(_ATTEMPTS)):
         node = await _read(connection, name)
@@ -73,9 +73,9 @@ async def mark_node(connection: APIConnection, name: str, annotations: Mapping[s
 
 
 def node_patch(node: MarkedNode, annotations: Mapping[str, str], *, is_ready: bool) -> dict[str, object]:
-    """A merge patch; empty where all is so already."""
-    there = node.metadata.annotations or {}
-    changed = {key: value for key, value in annotations.items() if there.get(key) != value}
+    """The merge patch; empty if the Node has all of it already."""
+    present = node.metadata.annotations or {}
+    changed = {key: value for key, value in annotations.items() if present.get(key) != value}
     taints = node.spec.taints or ()
     others = [taint for taint in taints if not _is_ours(taint)]
     if is_ready is (len(others) == len(taints)):
@@ -90,7 +90,7 @@ def _is_ours(taint: Mapping[str, object]) -> bool:
 
 
 async def _read(connection: APIConnection, name: str) -> MarkedNode | None:
-    """As a list: to get a Node by its name would take another permission."""
+    """By a list request: to get a Node by its name would take another permission."""
     content = await connection.request("GET", _NODES, {"fieldSelector": f"metadata.name={name}"})
     try:
         found = msgspec.json.decode(content, type=_Nodes).items
@@ -99,24 +99,24 @@ async def _read(connection: APIConnection, name: str) -> MarkedNode | None:
     return found[0] if found else None
 
 
-async def tell(connection: APIConnection, problem: Problem, instance: str) -> None:
-    """An Event about an object; one for the whole cluster, however many agents tell it."""
+async def write_event(connection: APIConnection, problem: Problem, instance: str) -> None:
+    """Write an Event about the object of the problem; all agents of a cluster write the same one."""
     if problem.regarding is None:
         return
-    body = event(problem.sentence, problem.regarding, instance, datetime.now(UTC), problem.verdict)
+    body = event(problem.sentence, problem.regarding, instance, datetime.now(UTC), problem.reason)
     path = f"/apis/events.k8s.io/v1/namespaces/{_namespace(problem.regarding)}/events"
     try:
         await connection.request("POST", path, body=msgspec.json.encode(body))
     except RequestRefused as error:
-        # Somebody has told it, or the object's namespace goes: then there is nothing to tell.
+        # Another agent has written it, or the namespace of the object is being deleted.
         if error.code not in {_CONFLICT, _NOT_FOUND} and _BEING_TERMINATED not in str(error):
             raise
 
 
 def event(
-    sentence: str, regarding: Reference, instance: str, now: datetime, verdict: Verdict = NOT_USABLE
+    sentence: str, regarding: Reference, instance: str, now: datetime, kind: EventReason = NOT_USABLE
 ) -> dict[str, object]:
-    """`instance`: the Node whose agent writes it."""
+    """The body of an Event. `instance`: the Node whose agent writes it."""
     words = msgspec.json.encode((*regarding, sentence))
     version = _API_VERSIONS.get(regarding.kind, "v1")
     named = {"apiVersion": version, **{field: value for field, value in regarding._asdict().items() if value}}
@@ -131,15 +131,15 @@ def event(
         "reportingController": CONTROLLER,
         "reportingInstance": _shortened(instance, _INSTANCE_BYTES),
         "type": "Warning",
-        "reason": verdict.reason,
-        "action": verdict.action,
+        "reason": kind.reason,
+        "action": kind.action,
         "regarding": named,
         "note": _shortened(sentence, _NOTE_BYTES),
     }
 
 
 def _namespace(regarding: Reference) -> str:
-    return regarding.namespace or "default"  # of objects that have none: the API asks for it
+    return regarding.namespace or "default"  # Events about objects without a namespace must have one
 
 
 def _shortened(text: str, most: int) -> str:

@@ -14,9 +14,9 @@ import pytest_asyncio
 from fed_agents import NODE_IP, FedAgent, fed_node
 
 from control_planes import ADDRESS, needs, running_control_plane
-from windlass.agent import citizens, refusals
+from windlass.agent import cluster_writers, pending_events
 from windlass.agent.agents import Agent
-from windlass.agent.citizens import Citizen
+from windlass.agent.cluster_writers import ClusterWriter
 from windlass.cluster.kubernetes import feeds
 from windlass.cluster.kubernetes.connections import APIConnection, RequestRefused, Unreachable
 from windlass.cluster.kubernetes.credentials import Access, Reader
@@ -147,8 +147,8 @@ async def town(control_plane) -> AsyncIterator[Town]:
 @pytest.fixture
 def hasty(monkeypatch) -> None:
     """What takes patience in a cluster takes none here."""
-    monkeypatch.setattr(citizens, "GRACE", 0.5)
-    monkeypatch.setattr(refusals, "SETTLED", 0.2)
+    monkeypatch.setattr(cluster_writers, "GRACE", 0.5)
+    monkeypatch.setattr(pending_events, "SETTLED", 0.2)
 
 
 # The agent --------------------------------------------------------------------------------------------------------
@@ -189,9 +189,9 @@ async def living(fed: FedAgent, plane: ControlPlane, access: Reader | None = Non
         one.requests += 1
         return access()
 
-    citizen = Citizen(counted, "node-1", plane.socket_factory)
+    writer = ClusterWriter(counted, "node-1", plane.socket_factory)
     async with open_database(str(fed._config.ovsdb_socket), patience=5) as database:
-        tasks = [asyncio.create_task(agent.serve(database)), asyncio.create_task(citizen.live(agent))]
+        tasks = [asyncio.create_task(agent.serve(database)), asyncio.create_task(writer.run(agent))]
         try:
             yield one
         finally:
@@ -221,7 +221,7 @@ async def until(found: Callable[[], Awaitable[object]], *, is_so: Callable[[obje
 
 async def test_a_node_whose_network_is_ready(town, monkeypatch):
     """Annotations come, the taint goes, what others wrote stays; and a restart of the agent writes nothing."""
-    monkeypatch.setattr(citizens, "LOOK_AGAIN", 0.1)
+    monkeypatch.setattr(cluster_writers, "LOOK_AGAIN", 0.1)
     await town.put_node()
     await town.patch(
         NODE, {"metadata": {"annotations": {"example.com/a": "b"}}, "spec": {"taints": [OTHER, NOT_READY]}}
@@ -386,7 +386,7 @@ async def test_many_malformed_objects_do_not_hammer_the_server(town):
         await one.is_ready()
         began, asked = time.monotonic(), one.requests
         await until(lambda: town.events("Service"), is_so=lambda found: len(found) == 40)
-        assert 40 / (time.monotonic() - began) < 2 * citizens.EVENTS_PER_SECOND
+        assert 40 / (time.monotonic() - began) < 2 * cluster_writers.EVENTS_PER_SECOND
         assert one.requests - asked <= 42, "an attempt for each, and a look at the Node"
 
 
@@ -490,7 +490,7 @@ async def test_writes_that_are_forbidden(town):
             'User "windlass" cannot create resource "events"',
             area="cluster writes",
         )
-        assert "the ClusterRole of Windlass allows it" in told
+        assert "the ClusterRole of Windlass must allow it" in told
         assert one.agent.status.ready
         await town.allow(rules())
         await until(lambda: town.events("Service", "web"))
@@ -558,7 +558,7 @@ async def test_a_client_certificate_that_is_expired(town, tmp_path):
     certificate, key = (file.read_text() for file in made)
     access = _with(town.plane, token="", certificate=certificate, key=key, identity="the client certificate of x")
     async with inhabitant(town.plane, access) as one:
-        await one.says("does not accept the client certificate of x (401)", "not expired?", area="cluster source")
+        await one.says("does not accept the client certificate of x (401)", "is it expired", area="cluster source")
 
 
 async def test_a_server_whose_certificate_is_expired(town):
@@ -574,7 +574,7 @@ async def test_a_server_whose_certificate_is_expired(town):
         async with inhabitant(town.plane) as one:
             await one.says(
                 "https://10.99.0.1:6443: its certificate is not accepted: certificate has expired",
-                "renew it, or look at this machine's clock",
+                "renew it, or correct the clock of this machine",
                 area="cluster source",
             )
             for file, content in kept.items():

@@ -1,0 +1,161 @@
+"""Writes about this Node and about objects that the agent cannot use to the cluster.
+
+What is written is decided in `cluster.kubernetes.writing`. No other part of the agent waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, NoReturn, Protocol
+
+from windlass.agent.areas import Area
+from windlass.agent.pending_events import PendingEvents
+from windlass.agent.status import Status
+from windlass.cluster.clusters import Cluster
+from windlass.cluster.kubernetes.connections import (
+    APIConnection,
+    RequestRefused,
+    SocketFactory,
+    Unreachable,
+    watched_socket,
+)
+from windlass.cluster.kubernetes.credentials import NoAccess, Reader
+from windlass.cluster.kubernetes.decoding import Garbled
+from windlass.cluster.kubernetes.pauses import pause_after
+from windlass.cluster.kubernetes.writing import GATEWAY_ADDRESSES, UPLINK_MAC, mark_node, write_event
+from windlass.cluster.objects import Problem
+from windlass.model.nodes import LocalNode, NodeState
+
+GRACE = 10.0  # seconds without a network before the Node gets the taint: a restart of the agent takes less
+LOOK_AGAIN = 300.0  # seconds between checks whether another client has changed what the agent wrote
+EVENTS_PER_SECOND = 20.0  # of all agents together: they find the same problems at the same moment
+
+_INVALID = 422
+_MARKS_FAIL, _EVENTS_FAIL = "annotations and taint of this Node cannot be written", "Events cannot be written"
+_FAILURES = (RequestRefused, Unreachable, NoAccess, Garbled)
+
+
+class WritingAgent(Protocol):
+    """The part of an agent that is written about."""
+
+    status: Status
+
+    @property
+    def state(self) -> NodeState | None: ...
+    @property
+    def cluster(self) -> Cluster | None: ...
+    def report(self, area: Area, problems: Iterable[str]) -> None: ...
+
+
+class NodeMarks(NamedTuple):
+    """The annotations and the taint that the Node object should have."""
+
+    uid: str  # of the Node object: a new one of the same name has no marks yet
+    annotations: Mapping[str, str]
+    is_ready: bool
+
+
+class ClusterWriter:
+    def __init__(self, access: Reader, node_name: str, socket_factory: SocketFactory = watched_socket) -> None:
+        self._access = access
+        self._node_name = node_name
+        self._socket_factory = socket_factory
+        self._troubles: dict[str, str] = {}
+
+    async def run(self, agent: WritingAgent) -> None:
+        """Until cancelled."""
+        async with APIConnection(self._access, self._socket_factory) as connection, asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._mark_node(connection, agent), name="annotations and taint")
+            tasks.create_task(self._write_events(connection, agent), name="Events")
+
+    async def _mark_node(self, connection: APIConnection, agent: WritingAgent) -> NoReturn:
+        status, failures = agent.status, 0
+        while True:
+            wanted = self._wanted(agent)
+            try:
+                if wanted:
+                    await mark_node(connection, self._node_name, wanted.annotations, is_ready=wanted.is_ready)
+            except _FAILURES as error:
+                failures += 1
+                self._fails(agent, _MARKS_FAIL, error)
+                await asyncio.sleep(_pause(error, failures))
+                continue
+            failures = 0
+            self._works(agent, _MARKS_FAIL)
+            in_grace = not status.ready and status.unready_seconds < GRACE
+            await status.wait_until(
+                lambda: self._wanted(agent) != wanted,  # noqa: B023 - it is awaited here
+                GRACE - status.unready_seconds if in_grace else LOOK_AGAIN * random.uniform(0.7, 1.0),  # noqa: S311
+            )
+
+    def _wanted(self, agent: WritingAgent) -> NodeMarks | None:
+        """None if there is no Node object, or if the Node has become unready just now."""
+        status, state, cluster = agent.status, agent.state, agent.cluster
+        node = cluster.nodes.get(self._node_name) if cluster else None
+        if node is None:
+            return None
+        uid = node.metadata.uid or ""
+        if status.ready and state:
+            return NodeMarks(uid, annotations_of(state.node), is_ready=True)
+        return NodeMarks(uid, {}, is_ready=False) if status.unready_seconds >= GRACE else None
+
+    async def _write_events(self, connection: APIConnection, agent: WritingAgent) -> NoReturn:
+        status, failures = agent.status, 0
+        pending = PendingEvents(self._node_name)
+        known: tuple[Problem, ...] | None = None
+        while True:
+            await status.wait_until(
+                lambda: status.refusals is not known,  # noqa: B023 - it is awaited here
+                pending.seconds_until_due(time.monotonic(), LOOK_AGAIN),
+            )
+            await asyncio.sleep(_stagger(agent.cluster))
+            if status.refusals is not known:
+                known = status.refusals
+                pending.update(known, time.monotonic())
+            problem = pending.due(time.monotonic())
+            if problem is None:
+                continue
+            try:
+                await write_event(connection, problem, self._node_name)
+            except _FAILURES as error:
+                failures += 1
+                self._fails(agent, _EVENTS_FAIL, error)
+                if isinstance(error, RequestRefused) and error.code == _INVALID:  # it would fail again
+                    pending.written(problem, time.monotonic())
+                await asyncio.sleep(_pause(error, failures))
+            else:
+                failures = 0
+                pending.written(problem, time.monotonic())
+                self._works(agent, _EVENTS_FAIL)
+
+    def _fails(self, agent: WritingAgent, what: str, error: Exception) -> None:
+        self._troubles[what] = str(error)
+        self._report(agent)
+
+    def _works(self, agent: WritingAgent, what: str) -> None:
+        if self._troubles.pop(what, None):
+            self._report(agent)
+
+    def _report(self, agent: WritingAgent) -> None:
+        agent.report(
+            Area.CLUSTER_WRITES, [f"{what}: {why}; the agent tries again" for what, why in self._troubles.items()]
+        )
+
+
+def annotations_of(node: LocalNode) -> dict[str, str]:
+    gateways = ",".join(str(node.gateway(family)) for family in node.families)
+    return {UPLINK_MAC: node.uplink_mac, GATEWAY_ADDRESSES: gateways}
+
+
+def _stagger(cluster: Cluster | None) -> float:
+    """A random delay in seconds, in proportion to the Nodes: the first agent writes the Event for all of them."""
+    nodes = len(cluster.nodes) if cluster else 1
+    return random.uniform(0.0, 2 * nodes / EVENTS_PER_SECOND)  # noqa: S311
+
+
+def _pause(error: Exception, failures: int) -> float:
+    asked = error.retry_after if isinstance(error, RequestRefused) else 0.0
+    return max(asked, pause_after(failures))
