@@ -1,4 +1,4 @@
-"""The agent as a citizen of a real cluster: what it writes to a kube-apiserver, and what it says when it cannot."""
+"""What the agent writes to a real kube-apiserver, and what it reports when it cannot."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def hasty(monkeypatch) -> None:
 class Inhabitant:
     agent: Agent
     fed: FedAgent
-    requests: int = 0  # of the citizen
+    requests: int = 0  # of the ClusterWriter
 
     @property
     def told(self) -> str:
@@ -180,7 +180,7 @@ class Inhabitant:
 
 @asynccontextmanager
 async def living(fed: FedAgent, plane: ControlPlane, access: Reader | None = None) -> AsyncIterator[Inhabitant]:
-    """An agent on this Node that follows the real server, and a citizen that speaks for it."""
+    """An agent on this Node that follows the real server, and its ClusterWriter."""
     access = access or (lambda: plane.access(AGENT))
     agent = Agent(fed._config, fed.host, APIServer(access, "node-1", plane.socket_factory))
     one = Inhabitant(agent, fed)

@@ -1,4 +1,4 @@
-"""What is written of a Node, and what an Event says. That a real server takes it: test_citizen_apiserver."""
+"""What is written of a Node, and what an Event says. That a real server takes it: test_cluster_writer_apiserver."""
 
 from __future__ import annotations
 
