@@ -15,9 +15,7 @@ from windlass.openflow.actions import (
     Action,
     Actions,
     Clone,
-    Conjunction,
     Ct,
-    DecTtl,
     Goto,
     Learn,
     LearnLoad,
@@ -131,7 +129,7 @@ _FRAGMENTS = st.sampled_from(
         *(fields.IP_FRAG(1, 1), fields.IP_FRAG(0, 2)),
     ]
 )
-_ANYWHERE = (fields.CONJ_ID, fields.IN_PORT, *_METADATA, fields.CT_STATE, fields.CT_ZONE, *_TRACKED)
+_ANYWHERE = (fields.IN_PORT, *_METADATA, fields.CT_STATE, fields.CT_ZONE, *_TRACKED)
 
 
 def _some(of: tuple[T, ...], most: int) -> SearchStrategy[list[T]]:
@@ -220,15 +218,12 @@ def _learning(draw: DrawFn, packets: Packets) -> Learn:
     return Learn(
         *(draw(_tables), draw(_u16), draw(_u64), tuple(specs)),
         idle_timeout=draw(_u16),
-        hard_timeout=draw(_u16),
         delete_learned=draw(st.booleans()),
     )
 
 
-_SENT = st.builds(ToController, st.binary(max_size=24), _u16, st.sampled_from((0, *METERS)))
-_OUTPUTS = st.one_of(
-    _real_ports, st.sampled_from([fields.LOCAL_PORT, fields.IN_PORT_PORT, fields.CONTROLLER_PORT])
-).map(Output)
+_SENT = st.builds(ToController, st.binary(min_size=1, max_size=24), st.sampled_from((0, *METERS)))
+_OUTPUTS = st.one_of(_real_ports, st.sampled_from([fields.LOCAL_PORT, fields.IN_PORT_PORT])).map(Output)
 
 
 def _actions(packets: Packets) -> SearchStrategy[Action]:
@@ -243,26 +238,17 @@ def _actions(packets: Packets) -> SearchStrategy[Action]:
         _learning(packets),
     ]
     if packets.family:
-        kinds += [_tracking(packets.family), _copies(packets.family), st.just(DecTtl())]
+        kinds += [_tracking(packets.family), _copies(packets.family)]
     return st.one_of(kinds)
-
-
-_CONJUNCTIONS = st.tuples(_u32, st.integers(2, 64), st.integers(0, 63)).map(
-    lambda drawn: Conjunction(drawn[0], drawn[2] % drawn[1], drawn[1])
-)
 
 
 @st.composite
 def flows(draw: DrawFn) -> Flow:
     packets = draw(st.sampled_from(KINDS))
     table = draw(_tables)
-    does: Actions
-    if draw(st.integers(0, 9)) == 0:
-        does = tuple(draw(st.lists(_CONJUNCTIONS, min_size=1, max_size=3)))
-    else:
-        does = tuple(draw(st.lists(_actions(packets), max_size=4)))
-        if draw(st.booleans()):
-            does += (Goto(draw(st.integers(table + 1, 254))),)
+    does: Actions = tuple(draw(st.lists(_actions(packets), max_size=4)))
+    if draw(st.booleans()):
+        does += (Goto(draw(st.integers(table + 1, 254))),)
     return Flow(table, draw(_u16), draw(_matches(packets)), does, "a property holds for it")
 
 

@@ -9,13 +9,9 @@ import pytest
 from windlass.model.families import Family
 from windlass.openflow.actions import (
     BACK,
-    CONTROLLER,
-    DROP,
     Action,
     Clone,
-    Conjunction,
     Ct,
-    DecTtl,
     Goto,
     Learn,
     LearnLoad,
@@ -34,7 +30,6 @@ from windlass.openflow.fields import (
     ARP_OP,
     ARP_SHA,
     ARP_THA,
-    CONJ_ID,
     CT_LABEL,
     CT_MARK,
     CT_STATE,
@@ -88,15 +83,15 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "eth_dst=01:00:00:00:00:00/01:00:00:00:00:00": (ETH_DST(1 << 40, 1 << 40),),
     "eth_type=0x88cc": (ETH_TYPE(0x88CC),),
     "tun_dst=172.16.0.2,ct_state=-trk": (tunnel_destination(IPv4Address("172.16.0.2")), CT_STATE(0, 0x20)),
-    "conj_id=7,ct_mark=0x40/0x40,ct_label=0x1": (CONJ_ID(7), CT_MARK(0x40, 0x40), CT_LABEL(1)),
+    "ct_mark=0x40/0x40,ct_label=0x1": (CT_MARK(0x40, 0x40), CT_LABEL(1)),
 }
 
 ACTIONS: dict[str, tuple[Action, ...]] = {
-    "drop": DROP,
-    "output:3,output:LOCAL,IN_PORT,CONTROLLER:65535": (Output(3), Output(LOCAL_PORT), BACK, CONTROLLER),
+    "drop": (),
+    "output:3,output:LOCAL,IN_PORT": (Output(3), Output(LOCAL_PORT), BACK),
     "output:reg1[],output:reg1[0..15]": (OutputTo(reg(1).whole), OutputTo(reg(1)[0:16])),
     "set_field:0x7->reg4,set_field:0x10000/0x10000->reg0": (Set(reg(4)(7)), Set(reg(0)[16](1))),
-    "set_field:aa:bb:cc:dd:ee:ff->eth_dst,dec_ttl,goto_table:110": (Set(ETH_DST(VIRTUAL_MAC)), DecTtl(), Goto(110)),
+    "set_field:aa:bb:cc:dd:ee:ff->eth_dst,goto_table:110": (Set(ETH_DST(VIRTUAL_MAC)), Goto(110)),
     "move:arp_sha[]->arp_tha[]": (move(ARP_SHA, ARP_THA),),
     "ct(table=31,zone=65520,nat)": (Ct(65520, 31, nat=Nat()),),
     "ct(commit,table=106,zone=1,nat(dst=172.16.2.5:8080),exec(set_field:0x10/0x10->ct_mark))": (
@@ -113,9 +108,8 @@ ACTIONS: dict[str, tuple[Action, ...]] = {
     "clone(ct(commit,zone=1))": (Clone((Ct(1, commit=True),)),),
     "ct(table=31,zone=reg7[16..31])": (Ct(reg(7)[16:32], 31),),
     "resubmit(,30),group:9": (Resubmit(30), ToGroup(9)),
-    "conjunction(7,1/2)": (Conjunction(7, 0, 2),),
-    "controller(max_len=128,userdata=01.ff)": (ToController(b"\1\xff", 128),),
-    "learn(table=40,priority=200,cookie=0xa,hard_timeout=300,delete_learned,"
+    "controller(max_len=65535,userdata=01.ff,meter_id=3)": (ToController(b"\1\xff", 3),),
+    "learn(table=40,priority=200,cookie=0xa,idle_timeout=300,delete_learned,"
     "eth_type=0x800,ip_proto=6,ip_src[]=ip_src[],tcp_dst=80,load:0x1->reg4[16],load:reg3[]->reg3[])": (
         Learn(
             *(40, 200, 10),
@@ -127,7 +121,7 @@ ACTIONS: dict[str, tuple[Action, ...]] = {
                 LearnLoad(reg(4)[16], 1),
                 LearnLoad(reg(3).whole, reg(3).whole),
             ),
-            hard_timeout=300,
+            idle_timeout=300,
             delete_learned=True,
         ),
     ),

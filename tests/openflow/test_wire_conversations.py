@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
@@ -9,10 +10,11 @@ from channels import Bridge, Channel
 
 from switches import requires_ovs
 from windlass.model.families import Family
-from windlass.openflow.actions import Ct, DecTtl, Goto, Nat, Output, Set, ToController, ToGroup
+from windlass.openflow.actions import Ct, Goto, Nat, Output, Set, ToController, ToGroup
 from windlass.openflow.fields import (
     CT_MARK,
     IN_PORT,
+    IPV4_DST,
     LOCAL_PORT,
     TCP_DST,
     Bits,
@@ -24,12 +26,13 @@ from windlass.openflow.fields import (
 from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.openflow.matches import match
 from windlass.openflow.wire import bundles, errors, flows, groups, messages, monitors, packets, ports
-from windlass.openflow.wire.bundles import Kind
-from windlass.openflow.wire.messages import MalformedMessage, Part, Type
-from windlass.openflow.wire.monitors import Event, FlowUpdate
+from windlass.openflow.wire.messages import MalformedMessage, MultipartType, Type
+from windlass.openflow.wire.monitors import FlowEvent, FlowUpdate
 from windlass.openflow.wire.ports import Port, PortChange
 
 pytestmark = requires_ovs
+
+OPEN_REPLY, DISCARD_REPLY = 1, 7  # of bundles
 
 
 def a_flow(priority: int, *actions: Output | Goto | ToGroup) -> flows.EncodedFlow:
@@ -37,7 +40,7 @@ def a_flow(priority: int, *actions: Output | Goto | ToGroup) -> flows.EncodedFlo
 
 
 REFUSED = {
-    "ACTION_MATCH_INCONSISTENT": Flow(0, 1, (), (DecTtl(),), ""),
+    "ACTION_MATCH_INCONSISTENT": Flow(0, 1, (), (Set(IPV4_DST(1)),), ""),
     "ACTION_BAD_GROUP": Flow(0, 1, (), (ToGroup(0xFFFFFFFC),), ""),
     "ACTION_BAD_OUT_PORT": Flow(0, 1, (), (Output(0x10000),), ""),
     "ACTION_BAD_ARGUMENT": Flow(0, 1, match(ip(Family.IPV4)), (Ct(1, sets=(Set(CT_MARK(1)),)),), ""),
@@ -121,7 +124,7 @@ class TestFlows:
         channel.send(flows.dump_request(99, table=3))
         _, body = channel.await_type(Type.MULTIPART_REPLY)
         part = messages.parse_multipart(body)
-        assert (part.part, part.more) == (Part.FLOWS, False)
+        assert (part.part, part.more) == (MultipartType.FLOWS, False)
         assert list(flows.dumped(part.body)) == [here]
 
     def test_adding_a_flow_with_a_known_key_replaces_it(self, channel: Channel) -> None:
@@ -161,10 +164,10 @@ class TestBundles:
     def test_its_replies(self, channel: Channel) -> None:
         channel.send(bundles.open_(6, 41))
         header, body = channel.await_type(Type.BUNDLE_CONTROL)
-        assert (header.xid, bundles.parse_reply(body)) == (41, bundles.BundleReply(6, Kind.OPEN_REPLY))
+        assert (header.xid, struct.unpack_from("!IH", body)) == (41, (6, OPEN_REPLY))
         channel.send(bundles.discard(6, 42))
         header, body = channel.await_type(Type.BUNDLE_CONTROL)
-        assert (header.xid, bundles.parse_reply(body)) == (42, bundles.BundleReply(6, Kind.DISCARD_REPLY))
+        assert (header.xid, struct.unpack_from("!IH", body)) == (42, (6, DISCARD_REPLY))
 
 
 class TestPackets:
@@ -229,13 +232,13 @@ class TestMonitors:
         first, second = a_flow(1, Output(1), Goto(9)), a_flow(1, Output(2))
 
         stranger.accepts(flows.add(first, 50))
-        assert self.updates(channel) == [FlowUpdate(Event.ADDED, first)]
+        assert self.updates(channel) == [FlowUpdate(FlowEvent.ADDED, first)]
         stranger.accepts(flows.add(second, 51))  # in place of the first, and yet told as an addition
-        assert self.updates(channel) == [FlowUpdate(Event.ADDED, second)]
+        assert self.updates(channel) == [FlowUpdate(FlowEvent.ADDED, second)]
         stranger.accepts(flows.delete(second, 52))
-        assert self.updates(channel) == [FlowUpdate(Event.REMOVED, second)]
+        assert self.updates(channel) == [FlowUpdate(FlowEvent.REMOVED, second)]
         channel.send(flows.add(first, 53))
-        assert self.updates(channel) == [FlowUpdate(Event.OURS, xid=53)]
+        assert self.updates(channel) == [FlowUpdate(FlowEvent.OURS, xid=53)]
 
     def test_one_can_be_cancelled(self, channel: Channel, stranger: Channel) -> None:
         channel.send(monitors.monitor_request(1, channel.xid()))
@@ -253,11 +256,6 @@ class TestMonitors:
 
 
 class TestFrames:
-    def test_features(self, channel: Channel) -> None:
-        channel.send(messages.features_request(channel.xid()))
-        _, body = channel.await_type(Type.FEATURES_REPLY)
-        assert messages.parse_features(body).tables == 254
-
     def test_an_echo(self, channel: Channel) -> None:
         channel.send(messages.echo_request(7, b"alive?"))
         header, body = channel.await_type(Type.ECHO_REPLY)
@@ -269,12 +267,12 @@ class TestFrames:
         assert messages.versions(hello, bytes.fromhex("0001 0008 00000012")) == {1, 4}
 
     def test_a_message_shorter_than_its_header(self) -> None:
-        with pytest.raises(MalformedMessage, match="claims 4 bytes"):
+        with pytest.raises(MalformedMessage, match="has a length of 4 bytes, less than its header"):
             messages.parse_header(bytes.fromhex("06000004 00000001"))
 
 
 def test_a_flow_whose_goto_is_not_its_end() -> None:
-    with pytest.raises(ValueError, match="goto table 9 stands before other actions"):
+    with pytest.raises(ValueError, match="goto table 9 is not the last action"):
         flows.encode(Flow(0, 1, (), (Goto(9), Output(1)), ""))
 
 

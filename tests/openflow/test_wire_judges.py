@@ -189,9 +189,6 @@ CASES = {
         messages.echo_reply(XID, b"alive?"), ("OFPT_ECHO_REPLY", "6 bytes"), lambda: _echo_reply(b"alive?")
     ),
     "barrier": Case(messages.barrier_request(XID), ("OFPT_BARRIER_REQUEST",), lambda: ken.OFPBarrierRequest(Datapath)),
-    "features": Case(
-        messages.features_request(XID), ("OFPT_FEATURES_REQUEST",), lambda: ken.OFPFeaturesRequest(Datapath)
-    ),
     "events, please": Case(
         messages.ask_for_events(XID),
         ("OFPT_SET_CONFIG", "miss_send_len=65535"),
@@ -401,13 +398,13 @@ def test_a_copied_field() -> None:
 
 @requires_ovs
 def test_a_packet_to_us_with_userdata() -> None:
-    flow = Flow(0, 1, match(ip(Family.IPV6)), (ToController(b"\1\2\3", 128),), "")
+    flow = Flow(0, 1, match(ip(Family.IPV6)), (ToController(b"\1\2\3"),), "")
     ours = flows.add(flows.encode(flow), XID)
     (instruction,) = taken_apart(ours).instructions
     (action,) = instruction.actions
     assert isinstance(action, ken.NXActionController2)
-    assert (action.max_len, action.userdata) == (128, [1, 2, 3])
-    assert "controller(max_len=128,userdata=01.02.03)" in printed(ours)
+    assert action.userdata == [1, 2, 3]
+    assert "controller(userdata=01.02.03)" in printed(ours)
 
 
 @requires_ovs

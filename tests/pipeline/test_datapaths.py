@@ -14,7 +14,7 @@ from program_flows import flows_of
 from windlass.model.families import Family
 from windlass.model.nodes import NodeState, OperatingSystem, TrafficMode
 from windlass.model.services import Protocol
-from windlass.openflow.actions import Action, Ct, DecTtl, Goto, Move, Nat, Output, Resubmit, Set, ToController, ToGroup
+from windlass.openflow.actions import Action, Ct, Goto, Move, Nat, Output, Resubmit, Set, ToController, ToGroup
 from windlass.openflow.fields import (
     ICMP,
     ICMP_TYPE,
@@ -110,7 +110,7 @@ def test_each_kind_of_violation_is_named():
         flow(Set(PKT_MARK(1)), table=1),
         flow(Move(IPV6_SRC.whole, IPV6_DST.whole), table=2),
         flow(Ct(0, table=4), table=3),
-        flow(Ct(5, commit=True, sets=(Set(PKT_MARK(1)),)), DecTtl(), table=4),
+        flow(Ct(5, commit=True, sets=(Set(PKT_MARK(1)),)), table=4),
         flow(ToController(b"", meter=1), table=5),
     ]
     assert list(violations(WINDOWS, wrong)) == [

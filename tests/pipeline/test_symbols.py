@@ -8,10 +8,7 @@ import pytest
 
 from windlass.openflow.actions import (
     BACK,
-    CONTROLLER,
-    Conjunction,
     Ct,
-    DecTtl,
     Goto,
     Learn,
     LearnLoad,
@@ -76,7 +73,7 @@ def test_conditions(conditions, words):
     ("actions", "words"),
     [
         ((), "drop"),
-        ((Output(3), BACK, CONTROLLER), "output 3, output IN_PORT, output CONTROLLER"),
+        ((Output(3), BACK), "output 3, output IN_PORT"),
         ((OutputTo(OUT_PORT.bits),), "output out"),
         ((SNAT.set(), OUT_PORT.load(2)), "set snat, set out=2"),
         (
@@ -99,8 +96,8 @@ def test_conditions(conditions, words):
             "ct(zone 5, commit, set ct_label=0x300000000/0x700000000)",
         ),
         ((Ct(CLIENT_ZONE.bits, nat=Nat()),), "ct(zone client-zone, nat)"),
-        ((ToGroup(7), Conjunction(4, 0, 2), DecTtl()), "group 7, conjunction 4 1/2, dec_ttl"),
-        ((ToController(b"\x01\xff"),), "controller(01ff)"),
+        ((ToGroup(7),), "group 7"),
+        ((ToController(b"reject", meter=3),), "controller(reject, meter 3)"),
         (
             (Learn(70, 200, 1, (LearnMatch(IPV4_SRC.whole, IPV4_DST.whole), LearnLoad(OUT_PORT.bits, 3))),),
             "learn(L3Forwarding 200 ip_src=ip_dst -> set out=3)",

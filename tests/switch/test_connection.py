@@ -20,8 +20,7 @@ from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.openflow.matches import match
 from windlass.openflow.wire import flows, groups, messages
 from windlass.openflow.wire.messages import Type
-from windlass.openflow.wire.monitors import Event as FlowEvent
-from windlass.openflow.wire.monitors import FlowUpdate
+from windlass.openflow.wire.monitors import FlowEvent, FlowUpdate
 from windlass.openflow.wire.packets import PacketIn
 from windlass.openflow.wire.ports import PortChange, PortStatus
 from windlass.switch import connection as connections

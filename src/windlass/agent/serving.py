@@ -21,7 +21,7 @@ from windlass.cluster.sources import ClusterChange, concerns
 from windlass.host.plans import HostChange, HostNames, HostPlan, Item
 from windlass.host.services import ItemClaims, plan_service, plan_services
 from windlass.model.families import IPNetwork
-from windlass.model.mappings import Patched
+from windlass.model.mappings import PersistentMap
 from windlass.model.nodes import LocalNode
 from windlass.model.services import Protocol, Service
 from windlass.nodes.group_numbers import GroupNumbers
@@ -57,7 +57,7 @@ class Serving:
         self._saved: Cluster | None = None
 
     @property
-    def services(self) -> Patched[Service]:
+    def services(self) -> PersistentMap[Service]:
         """By namespace/name."""
         return self._served.services
 

@@ -31,7 +31,7 @@ from windlass.cluster.sources import ClusterChange, WatchHealth
 from windlass.host.linux import namespaces
 from windlass.host.linux.hosts import LinuxHost
 from windlass.lab.sandbox.labs import LabError
-from windlass.model.mappings import Patched
+from windlass.model.mappings import PersistentMap
 from windlass.model.nodes import NodeState
 from windlass.nodes.config import Config
 from windlass.openflow.wire import flows as flow_wire
@@ -138,7 +138,7 @@ class _Events:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._slices = Patched(cluster.slices)
+        self._slices = PersistentMap(cluster.slices)
         self._changes: asyncio.Queue[ClusterChange] = asyncio.Queue()
 
     async def changes(self) -> AsyncGenerator[ClusterChange, None]:
@@ -149,7 +149,7 @@ class _Events:
     def publish(self, changed: EndpointSlice) -> int:
         """Returns the revision of the cluster with this change."""
         number = int(self.cluster.revision) + 1
-        self._slices = self._slices.patched({changed.key: changed})
+        self._slices = self._slices.updated({changed.key: changed})
         self.cluster = replace(self.cluster, revision=str(number), slices=self._slices)
         self._changes.put_nowait(ClusterChange(self.cluster, ChangeSet.of({EndpointSlice: {changed.key}})))
         return number

@@ -1,4 +1,4 @@
-"""A mapping that changes by making another one: the work is that of the change, and who holds the former keeps it."""
+"""An immutable mapping whose updates copy only a small part of it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from zlib import crc32
 
 V = TypeVar("V")
 
-_SHARDS = 128  # a change copies one of them: of ten thousand keys, eighty
+_SHARDS = 128  # an update of one key copies one shard: of ten thousand keys, eighty
 
 
-class Patched(Mapping[str, V], Generic[V]):
-    """Ten thousand Services of which one changes every few milliseconds: a copy of all would cost more than the one.
+class PersistentMap(Mapping[str, V], Generic[V]):
+    """For ten thousand Services of which one changes every few milliseconds: a copy of all would cost too much.
 
-    Its order is that of no one; but the same keys have the same in every process.
+    Iteration order is arbitrary, but the same keys have the same order in every process.
     """
 
     __slots__ = ("_shards", "_size")
@@ -26,9 +26,9 @@ class Patched(Mapping[str, V], Generic[V]):
             self._shards[_shard_of(key)][key] = value
         self._size = len(content or ())
 
-    def patched(self, changes: Mapping[str, V | None]) -> Patched[V]:
-        """With these values instead; without the keys that have None."""
-        after: Patched[V] = Patched.__new__(Patched)
+    def updated(self, changes: Mapping[str, V | None]) -> PersistentMap[V]:
+        """A copy with these values; keys with the value None are removed."""
+        after: PersistentMap[V] = PersistentMap.__new__(PersistentMap)
         after._shards, after._size = self._shards.copy(), self._size
         copied: set[int] = set()
         for key, value in changes.items():
@@ -55,5 +55,5 @@ class Patched(Mapping[str, V], Generic[V]):
 
 
 def _shard_of(key: str) -> int:
-    """Not by `hash`, which is another one in each process."""
+    """Not by `hash`, which differs between processes."""
     return crc32(key.encode()) % _SHARDS

@@ -14,7 +14,7 @@ from windlass.cluster.changes import EVERYTHING, ChangeSet
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.objects import Node, Problem
-from windlass.model.mappings import Patched
+from windlass.model.mappings import PersistentMap
 from windlass.model.services import Service, ServicePort
 from windlass.nodes.group_numbers import GroupNumbers
 
@@ -25,7 +25,7 @@ class NodeServices:
     """The Services of one Node, from one state of the cluster to the next."""
 
     def __init__(self, numbers: GroupNumbers) -> None:
-        self.services: Patched[Service] = Patched()  # by namespace/name
+        self.services: PersistentMap[Service] = PersistentMap()  # by namespace/name
         self._catalogue = Catalogue()
         self._numbers = numbers
 
@@ -50,7 +50,7 @@ class NodeServices:
                 yield
         before = {key: self.services.get(key) for key in now}
         if now:
-            self.services = self.services.patched(now)
+            self.services = self.services.updated(now)
         self._numbers.keep()
         if changes.concerns(Node):  # seldom enough to go through all Services
             self._numbers.forget_all_but({_number_name(s, port) for s in self.services.values() for port in s.ports})

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from windlass.model.families import IPAddress
-from windlass.openflow.fields import CONTROLLER_PORT, IN_PORT_PORT, Bits, Field, Term
+from windlass.openflow.fields import IN_PORT_PORT, Bits, Field, Term
 
 
 class Output(Struct, frozen=True, gc=False):
@@ -32,7 +32,7 @@ class Move(Struct, frozen=True, gc=False):
 
 
 class Goto(Struct, frozen=True, gc=False):
-    """The packet goes on in a later table. Always the last action of a flow."""
+    """The packet goes on in a later table. It is always the last action of a flow."""
 
     table: int
 
@@ -44,7 +44,7 @@ class Resubmit(Struct, frozen=True, gc=False):
 
 
 class Nat(Struct, frozen=True, gc=False):
-    """`Nat()` translates as the connection was committed; with an address it decides how to."""
+    """`Nat()` translates as the connection was committed; with an address it decides the translation, on commit."""
 
     source: IPAddress | None = None
     to: IPAddress | None = None
@@ -62,21 +62,13 @@ class Ct(Struct, frozen=True, gc=False):
 
 
 class Clone(Struct, frozen=True, gc=False):
-    """What is done to a copy of the packet, which goes no further."""
+    """Actions on a copy of the packet, which goes no further."""
 
     actions: tuple[Ct, ...]
 
 
 class ToGroup(Struct, frozen=True, gc=False):
     group: int
-
-
-class Conjunction(Struct, frozen=True, gc=False):
-    """This flow meets dimension `clause` (from 0) of `clauses` of the conjunctive match `identity`."""
-
-    identity: int
-    clause: int
-    clauses: int
 
 
 class LearnMatch(Struct, frozen=True, gc=False):
@@ -101,42 +93,20 @@ class Learn(Struct, frozen=True, gc=False):
     cookie: int
     specs: tuple[LearnMatch | LearnLoad, ...]
     idle_timeout: int = 0
-    hard_timeout: int = 0
     delete_learned: bool = False
 
 
-class DecTtl(Struct, frozen=True, gc=False):
-    pass
-
-
 class ToController(Struct, frozen=True, gc=False):
-    """Hand the packet to the agent, with `userdata` that tells it why; no more of them than a meter allows."""
+    """Hand the packet to the agent, with `userdata` that says why; a meter limits how many."""
 
     userdata: bytes
-    max_length: int = 0xFFFF
-    meter: int = 0  # 0: none. One that is not there allows everything
+    meter: int = 0  # 0: none. A meter that does not exist allows everything
 
 
-Action: TypeAlias = (
-    Output
-    | OutputTo
-    | Set
-    | Move
-    | Goto
-    | Resubmit
-    | Ct
-    | Clone
-    | ToGroup
-    | Conjunction
-    | Learn
-    | DecTtl
-    | ToController
-)
+Action: TypeAlias = Output | OutputTo | Set | Move | Goto | Resubmit | Ct | Clone | ToGroup | Learn | ToController
 Actions: TypeAlias = tuple[Action, ...]
 
-DROP: Actions = ()
-BACK: Action = Output(IN_PORT_PORT)  # out of the port it came in by, which a plain output would ignore
-CONTROLLER: Action = Output(CONTROLLER_PORT)
+BACK: Action = Output(IN_PORT_PORT)  # out of the ingress port, which a plain output ignores
 
 
 def move(source: Field, to: Field) -> Move:

@@ -114,7 +114,6 @@ def _field(
     return field
 
 
-CONJ_ID = _field("conj_id", 32, 37, oxm_class=_NICIRA, maskable=False)
 IN_PORT = _field("in_port", 32, 0, maskable=False)
 ETH_SRC = _field("eth_src", 48, 4, Notation.MAC)
 ETH_DST = _field("eth_dst", 48, 3, Notation.MAC)
@@ -182,7 +181,9 @@ TUNNEL_DESTINATION = FieldSet("tunnel destination", (TUN_IPV4_DST, TUN_IPV6_DST)
 
 LOCAL_PORT = 0xFFFFFFFE
 IN_PORT_PORT = 0xFFFFFFF8
-CONTROLLER_PORT = 0xFFFFFFFD
+_PORT_NAMES = {LOCAL_PORT: "LOCAL", IN_PORT_PORT: "IN_PORT"}
+ETH_TYPE_NAMES = {0x0800: "ip", 0x0806: "arp", 0x86DD: "ipv6"}
+_CT_STATES = ("new", "est", "rel", "rpl", "inv", "trk", "snat", "dnat")  # from the lowest bit up
 
 TCP, UDP, SCTP, ICMP, ICMPV6 = 6, 17, 132, 1, 58
 IPV6_FRAGMENT = 44  # the protocol that Open vSwitch sees of all fragments of an IPv6 packet but the first
@@ -201,8 +202,31 @@ def mac_text(value: int) -> str:
     return ":".join(digits[i : i + 2] for i in range(0, 12, 2))
 
 
-def address_text(value: int, notation: Notation) -> str:
-    return str(IPv4Address(value) if notation is Notation.IPV4 else IPv6Address(value))
+def port_text(number: int) -> str:
+    return _PORT_NAMES.get(number, str(number))
+
+
+def value_text(field: Field, value: int) -> str:
+    match field.notation:
+        case Notation.MAC:
+            return mac_text(value)
+        case Notation.IPV4:
+            return str(IPv4Address(value))
+        case Notation.IPV6:
+            return str(IPv6Address(value))
+        case Notation.HEX:
+            return f"{value:#x}"
+        case Notation.DECIMAL:
+            return str(value)
+
+
+def ct_state_text(value: int, mask: int) -> str:
+    return flags_text(_CT_STATES, value, mask)
+
+
+def flags_text(names: tuple[str, ...], value: int, mask: int) -> str:
+    """`+new-inv`, for the bits of the mask."""
+    return "".join(("+" if value >> bit & 1 else "-") + name for bit, name in enumerate(names) if mask >> bit & 1)
 
 
 # Conditions that differ between the families only in the field and its number.

@@ -28,31 +28,31 @@ class Bucket(Struct, frozen=True, gc=False):
     weight: int = 100
 
 
-class Place(Protocol):
-    """Where a connection can be translated to."""
+class NatTarget(Protocol):
+    """An address and port to which connections can be translated."""
 
     @property
-    def packed(self) -> bytes: ...  # its address
+    def packed(self) -> bytes: ...  # the address
     @property
     def port(self) -> int: ...
 
 
 class Translations(Struct, frozen=True, gc=False):
-    """Buckets that do all the same, but that each translates to another place.
+    """Buckets that differ only in the address and port to which they translate.
 
-    A large cluster has a hundred thousand of them: what they share is there once, and a bucket is made when one is
-    looked at.
+    A large cluster has a hundred thousand of them: what they share is stored once, and a bucket is built when it is
+    read.
     """
 
-    does: Ct  # without a translation of its own
-    to: tuple[Place, ...]
+    does: Ct  # without a translation
+    to: tuple[NatTarget, ...]
 
     def __len__(self) -> int:
         return len(self.to)
 
     def __getitem__(self, index: int) -> Bucket:
-        place = self.to[index]
-        nat = Nat(to=unpacked(place.packed), ports=(place.port, place.port))
+        target = self.to[index]
+        nat = Nat(to=unpacked(target.packed), ports=(target.port, target.port))
         return Bucket(range(len(self.to))[index], (replace(self.does, nat=nat),))
 
     def __iter__(self) -> Iterator[Bucket]:
@@ -60,10 +60,10 @@ class Translations(Struct, frozen=True, gc=False):
 
 
 class Group(Struct, frozen=True, gc=False):
-    """A select group: one bucket is chosen per connection by the datapath's hash.
+    """A select group: the datapath's hash chooses one bucket per connection.
 
-    With `by` it is chosen by that field of the packet alone: equal values meet the same bucket, and a bucket that comes
-    or goes changes the choice only of those that it takes or leaves.
+    With `by`, that field of the packet alone chooses: equal values get the same bucket, and when a bucket is added or
+    removed, only the values that it takes over or gives up change their bucket.
     """
 
     identity: int
@@ -73,7 +73,7 @@ class Group(Struct, frozen=True, gc=False):
 
 
 class Meter(Struct, frozen=True, gc=False):
-    """A limit on packets: those beyond it are dropped."""
+    """A limit on packets: the switch drops those beyond it."""
 
     identity: int
     per_second: int

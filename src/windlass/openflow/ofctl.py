@@ -8,53 +8,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import IPv6Address
 
-from windlass.openflow.actions import (
-    Action,
-    Actions,
-    Clone,
-    Conjunction,
-    Ct,
-    DecTtl,
-    Goto,
-    Learn,
-    LearnLoad,
-    LearnMatch,
-    Move,
-    Nat,
-    Output,
-    OutputTo,
-    Resubmit,
-    Set,
-    ToController,
-    ToGroup,
-)
+from windlass.openflow import actions
+from windlass.openflow.actions import Action, Actions
 from windlass.openflow.fields import (
-    CONTROLLER_PORT,
     CT_STATE,
     ETH_TYPE,
+    ETH_TYPE_NAMES,
     ICMP,
     ICMPV6,
     IN_PORT,
     IN_PORT_PORT,
     IP_FRAG,
     IP_PROTO,
-    LOCAL_PORT,
     SCTP,
     TCP,
     TCP_FLAGS,
     UDP,
     Bits,
-    Field,
     Notation,
     Term,
-    address_text,
+    ct_state_text,
+    flags_text,
     mac_text,
+    port_text,
+    value_text,
 )
 from windlass.openflow.flows import Bucket, Flow, Group, Meter
 from windlass.openflow.matches import Match
 
-_IPV4, _ARP, _IPV6 = 0x0800, 0x0806, 0x86DD
-_ETH_TYPES = {_IPV4: "ip", _ARP: "arp", _IPV6: "ipv6"}
+_IPV4, _IPV6 = 0x0800, 0x86DD
 _PROTOCOLS = {
     (_IPV4, TCP): "tcp",
     (_IPV4, UDP): "udp",
@@ -65,11 +47,7 @@ _PROTOCOLS = {
     (_IPV6, SCTP): "sctp6",
     (_IPV6, ICMPV6): "icmp6",
 }
-_PORTS = {LOCAL_PORT: "LOCAL", IN_PORT_PORT: "IN_PORT", CONTROLLER_PORT: "CONTROLLER"}
-
-# From the lowest bit up.
-_CT_STATES = ("new", "est", "rel", "rpl", "inv", "trk", "snat", "dnat")
-_TCP_FLAGS = ("fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns")
+_TCP_FLAGS = ("fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns")  # from the lowest bit up
 _FRAGMENTS = {(0, None): "no", (1, 1): "yes", (1, None): "first", (3, None): "later", (0, 2): "not_later"}
 
 
@@ -90,8 +68,8 @@ def meter_text(meter: Meter) -> str:
     return f"meter={meter.identity},pktps,burst,stats,{band}"
 
 
-def actions_text(actions: Actions) -> str:
-    return ",".join(map(_action, actions)) or "drop"
+def actions_text(does: Actions) -> str:
+    return ",".join(map(_action, does)) or "drop"
 
 
 def _bucket(bucket: Bucket) -> str:
@@ -101,11 +79,11 @@ def _bucket(bucket: Bucket) -> str:
 def _conditions(match: Match) -> Iterator[str]:
     whole = {term.field: term.value for term in match if term.field in {ETH_TYPE, IP_PROTO}}
     eth_type, protocol = whole.get(ETH_TYPE, -1), whole.get(IP_PROTO, -1)
-    # One word for both says more, but then neither may be said again.
+    # ovs-ofctl refuses a field that a word such as `tcp` already implies.
     if word := _PROTOCOLS.get((eth_type, protocol)):
         yield word
         said = {ETH_TYPE, IP_PROTO}
-    elif word := _ETH_TYPES.get(eth_type):
+    elif word := ETH_TYPE_NAMES.get(eth_type):
         yield word
         said = {ETH_TYPE}
     else:
@@ -118,47 +96,27 @@ def _conditions(match: Match) -> Iterator[str]:
 def _value(term: Term) -> str:
     field, value, mask = term.field, term.value, term.mask
     if field is IN_PORT:
-        return _port(value)
+        return port_text(value)
     if field is IP_FRAG and (value, mask) in _FRAGMENTS:
         return _FRAGMENTS[value, mask]
     if mask is None:
-        return _number(field, value)
-    if field is CT_STATE and not mask >> len(_CT_STATES):
-        return _flags(_CT_STATES, value, mask)
+        return value_text(field, value)
+    if field is CT_STATE:
+        return ct_state_text(value, mask)
     if field is TCP_FLAGS and not mask >> len(_TCP_FLAGS):
-        return _flags(_TCP_FLAGS, value, mask)
+        return flags_text(_TCP_FLAGS, value, mask)
     if field.notation in {Notation.IPV4, Notation.IPV6}:
         hosts = ~mask & ((1 << field.bits) - 1)
         if not hosts & (hosts + 1):
-            return f"{_number(field, value)}/{field.bits - hosts.bit_length()}"
-        return f"{_number(field, value)}/{_number(field, mask)}"
+            return f"{value_text(field, value)}/{field.bits - hosts.bit_length()}"
+        return f"{value_text(field, value)}/{value_text(field, mask)}"
     if field.notation is Notation.MAC:
         return f"{mac_text(value)}/{mac_text(mask)}"
     return f"{value:#x}/{mask:#x}"
 
 
-def _number(field: Field, value: int) -> str:
-    match field.notation:
-        case Notation.MAC:
-            return mac_text(value)
-        case Notation.IPV4 | Notation.IPV6:
-            return address_text(value, field.notation)
-        case Notation.HEX:
-            return f"{value:#x}"
-        case Notation.DECIMAL:
-            return str(value)
-
-
-def _flags(names: tuple[str, ...], value: int, mask: int) -> str:
-    return "".join(("+" if value >> bit & 1 else "-") + name for bit, name in enumerate(names) if mask >> bit & 1)
-
-
-def _port(number: int) -> str:
-    return _PORTS.get(number, str(number))
-
-
 def _bits(bits: Bits) -> str:
-    # What ovs-ofctl calls in_port outside a match is another field, of 16 bits.
+    # Outside a match, ovs-ofctl means another field of 16 bits by in_port.
     name = "in_port_oxm" if bits.field is IN_PORT else bits.field.name
     if bits == bits.field.whole:
         return f"{name}[]"
@@ -169,56 +127,40 @@ def _bits(bits: Bits) -> str:
 
 def _action(action: Action) -> str:
     match action:
-        case Output(port) if port == CONTROLLER_PORT:
-            return "CONTROLLER:65535"
-        case Output(port) if port == IN_PORT_PORT:
+        case actions.Output(port) if port == IN_PORT_PORT:
             return "IN_PORT"
-        case Output(port):
-            return f"output:{_port(port)}"
-        case OutputTo(bits):
+        case actions.Output(port):
+            return f"output:{port_text(port)}"
+        case actions.OutputTo(bits):
             return f"output:{_bits(bits)}"
-        case Set(term):
+        case actions.Set(term):
             return f"set_field:{_written(term)}->{term.field.name}"
-        case Move(source, to):
+        case actions.Move(source, to):
             return f"move:{_bits(source)}->{_bits(to)}"
-        case Goto(table):
+        case actions.Goto(table):
             return f"goto_table:{table}"
-        case Resubmit(table):
+        case actions.Resubmit(table):
             return f"resubmit(,{table})"
-        case ToGroup(group):
+        case actions.ToGroup(group):
             return f"group:{group}"
-        case Conjunction(identity, clause, clauses):
-            return f"conjunction({identity},{clause + 1}/{clauses})"
-        case DecTtl():
-            return "dec_ttl"
-        case ToController():
-            return _controller(action)
-        case Ct():
+        case actions.ToController(userdata, meter):
+            limit = f",meter_id={meter}" if meter else ""
+            return f"controller(max_len=65535,userdata={userdata.hex('.')}{limit})"
+        case actions.Ct():
             return _ct(action)
-        case Clone(actions):
-            return f"clone({','.join(map(_action, actions))})"
-        case Learn():
+        case actions.Clone(copied):
+            return f"clone({','.join(map(_action, copied))})"
+        case actions.Learn():
             return _learn(action)
 
 
 def _written(term: Term) -> str:
-    """A value to write. Unlike a condition it has no flags and no prefix lengths."""
-    value = _number(term.field, term.value)
-    return value if term.mask is None else f"{value}/{_number(term.field, term.mask)}"
+    """A value to write. Unlike a condition, it has no flags and no prefix length."""
+    value = value_text(term.field, term.value)
+    return value if term.mask is None else f"{value}/{value_text(term.field, term.mask)}"
 
 
-def _controller(action: ToController) -> str:
-    if not action.userdata and not action.meter:
-        return f"CONTROLLER:{action.max_length}"
-    arguments = [f"max_len={action.max_length}"]
-    if action.userdata:
-        arguments.append(f"userdata={action.userdata.hex('.')}")
-    if action.meter:
-        arguments.append(f"meter_id={action.meter}")
-    return f"controller({','.join(arguments)})"
-
-
-def _ct(action: Ct) -> str:
+def _ct(action: actions.Ct) -> str:
     arguments = ["commit"] if action.commit else []
     if action.table is not None:
         arguments.append(f"table={action.table}")
@@ -230,7 +172,7 @@ def _ct(action: Ct) -> str:
     return f"ct({','.join(arguments)})"
 
 
-def _nat(nat: Nat) -> str:
+def _nat(nat: actions.Nat) -> str:
     side, address = ("src", nat.source) if nat.source is not None else ("dst", nat.to)
     if address is None:
         return "nat"
@@ -241,22 +183,20 @@ def _nat(nat: Nat) -> str:
     return f"nat({side}={host}:{first})" if first == last else f"nat({side}={host}:{first}-{last})"
 
 
-def _learn(action: Learn) -> str:
+def _learn(action: actions.Learn) -> str:
     arguments = [f"table={action.table}", f"priority={action.priority}", f"cookie={action.cookie:#x}"]
     if action.idle_timeout:
         arguments.append(f"idle_timeout={action.idle_timeout}")
-    if action.hard_timeout:
-        arguments.append(f"hard_timeout={action.hard_timeout}")
     if action.delete_learned:
         arguments.append("delete_learned")
     return f"learn({','.join([*arguments, *map(_spec, action.specs)])})"
 
 
-def _spec(spec: LearnMatch | LearnLoad) -> str:
+def _spec(spec: actions.LearnMatch | actions.LearnLoad) -> str:
     to, source = spec.to, spec.source
-    if isinstance(spec, LearnLoad):
+    if isinstance(spec, actions.LearnLoad):
         return f"load:{f'{source:#x}' if isinstance(source, int) else _bits(source)}->{_bits(to)}"
     if isinstance(source, int):
         whole = to == to.field.whole
-        return f"{to.field.name}={_number(to.field, source)}" if whole else f"{_bits(to)}={source:#x}"
+        return f"{to.field.name}={value_text(to.field, source)}" if whole else f"{_bits(to)}={source:#x}"
     return f"{_bits(to)}={_bits(source)}"

@@ -16,9 +16,7 @@ from windlass.openflow.actions import (
     Actions,
     Clone,
     Ct,
-    DecTtl,
     Goto,
-    Learn,
     Move,
     Resubmit,
     Set,
@@ -193,5 +191,3 @@ def _written(actions: Iterable[Action]) -> Iterator[Field]:
                 yield from _written(sets)
             case Clone(copied):
                 yield from _written(copied)
-            case Learn() | DecTtl():
-                pass

@@ -4,52 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from windlass.openflow.actions import (
-    Action,
-    Clone,
-    Conjunction,
-    Ct,
-    DecTtl,
-    Goto,
-    Learn,
-    LearnMatch,
-    Move,
-    Nat,
-    Output,
-    OutputTo,
-    Resubmit,
-    Set,
-    ToController,
-    ToGroup,
-)
+from windlass.openflow import actions
+from windlass.openflow.actions import Action, Actions
 from windlass.openflow.fields import (
-    CONTROLLER_PORT,
     CT_STATE,
     ETH_TYPE,
+    ETH_TYPE_NAMES,
     ICMP,
     ICMPV6,
     IN_PORT,
-    IN_PORT_PORT,
     IP_PROTO,
-    LOCAL_PORT,
     SCTP,
     TCP,
     UDP,
     Bits,
     Notation,
     Term,
-    address_text,
+    ct_state_text,
     mac_text,
+    port_text,
+    value_text,
 )
 from windlass.openflow.flows import Flow, Group, Meter
 from windlass.openflow.matches import Match
 from windlass.pipeline.declarations import Layout
 from windlass.pipeline.layout import LAYOUT
 
-_ETH_TYPES = {0x0800: "ip", 0x86DD: "ipv6", 0x0806: "arp"}
 _PROTOCOLS = {TCP: "tcp", UDP: "udp", SCTP: "sctp", ICMP: "icmp", ICMPV6: "icmp6"}
-_STATES = ("new", "est", "rel", "rpl", "inv", "trk", "snat", "dnat")
-_PORTS = {LOCAL_PORT: "LOCAL", IN_PORT_PORT: "IN_PORT", CONTROLLER_PORT: "CONTROLLER"}
 
 
 def flow_symbols(flow: Flow, layout: Layout = LAYOUT) -> str:
@@ -72,29 +53,26 @@ def match_symbols(match: Match, layout: Layout = LAYOUT) -> Iterator[str]:
         yield from _term(term, layout)
 
 
-def actions_symbols(actions: tuple[Action, ...], layout: Layout = LAYOUT) -> str:
-    return ", ".join(_action(action, layout) for action in actions) or "drop"
+def actions_symbols(does: Actions, layout: Layout = LAYOUT) -> str:
+    return ", ".join(_action(action, layout) for action in does) or "drop"
 
 
 def _term(term: Term, layout: Layout) -> Iterator[str]:
-    if term.field is ETH_TYPE and term.value in _ETH_TYPES:
-        yield _ETH_TYPES[term.value]
+    if term.field is ETH_TYPE and term.value in ETH_TYPE_NAMES:
+        yield ETH_TYPE_NAMES[term.value]
     elif term.field is IP_PROTO and term.value in _PROTOCOLS:
         yield _PROTOCOLS[term.value]
     elif term.field is CT_STATE:
-        mask = term.mask or 0
-        yield "ct=" + "".join(
-            f"{'+' if term.value >> bit & 1 else '-'}{name}" for bit, name in enumerate(_STATES) if mask >> bit & 1
-        )
+        yield f"ct={ct_state_text(term.value, term.mask or 0)}"
     elif term.field is IN_PORT:
-        yield f"in_port={_port(term.value)}"
+        yield f"in_port={port_text(term.value)}"
     else:
         declared = list(_declared(term, layout))
         yield from declared or [f"{term.field.name}={_value(term)}"]
 
 
 def _declared(term: Term, layout: Layout) -> Iterator[str]:
-    """The declared fields that a term on a register or on ct_mark speaks of."""
+    """The declared fields that a term on a register, ct_mark or ct_label names."""
     mask = (1 << term.field.bits) - 1 if term.mask is None else term.mask
     for field in layout.fields:
         if field.bits.field is term.field and field.bits.mask & mask:
@@ -107,40 +85,36 @@ def _declared(term: Term, layout: Layout) -> Iterator[str]:
 
 def _action(action: Action, layout: Layout) -> str:
     match action:
-        case Output(port):
-            return f"output {_port(port)}"
-        case OutputTo(bits):
+        case actions.Output(port):
+            return f"output {port_text(port)}"
+        case actions.OutputTo(bits):
             return f"output {_bits(bits, layout)}"
-        case Set(term):
+        case actions.Set(term):
             return "set " + " ".join(_term(term, layout))
-        case Move(source, to):
+        case actions.Move(source, to):
             return f"move {_bits(source, layout)} to {_bits(to, layout)}"
-        case Goto(table):
+        case actions.Goto(table):
             return f"goto {layout.tables[table].name}"
-        case Resubmit(table):
+        case actions.Resubmit(table):
             return f"resubmit {layout.tables[table].name}"
-        case Ct():
+        case actions.Ct():
             return _ct(action, layout)
-        case Clone(actions):
-            return f"clone({actions_symbols(actions, layout)})"
-        case ToGroup(group):
+        case actions.Clone(copied):
+            return f"clone({actions_symbols(copied, layout)})"
+        case actions.ToGroup(group):
             return f"group {group}"
-        case Conjunction(identity, clause, clauses):
-            return f"conjunction {identity} {clause + 1}/{clauses}"
-        case Learn():
+        case actions.Learn():
             return _learn(action, layout)
-        case DecTtl():
-            return "dec_ttl"
-        case ToController(userdata, meter=meter):
-            return f"controller({userdata.hex()}{f', meter {meter}' if meter else ''})"
+        case actions.ToController(userdata, meter):
+            return f"controller({userdata.decode(errors='replace')}{f', meter {meter}' if meter else ''})"
 
 
-def _learn(action: Learn, layout: Layout) -> str:
-    """As the flow that it writes, where `same` stands for what this packet has."""
+def _learn(action: actions.Learn, layout: Layout) -> str:
+    """As the flow that it installs, where `same` stands for the value of this packet."""
     conditions: list[str] = []
     loads: list[str] = []
     for spec in action.specs:
-        words = conditions if isinstance(spec, LearnMatch) else loads
+        words = conditions if isinstance(spec, actions.LearnMatch) else loads
         if isinstance(spec.source, int):
             words += _term(spec.to(spec.source), layout)
         elif spec.source == spec.to:
@@ -152,7 +126,7 @@ def _learn(action: Learn, layout: Layout) -> str:
     return f"learn({where} {' '.join(conditions)} -> set {' '.join(loads)}{until})"
 
 
-def _ct(action: Ct, layout: Layout) -> str:
+def _ct(action: actions.Ct, layout: Layout) -> str:
     words = [f"zone {action.zone if isinstance(action.zone, int) else _bits(action.zone, layout)}"]
     if action.commit:
         words.append("commit")
@@ -164,7 +138,7 @@ def _ct(action: Ct, layout: Layout) -> str:
     return f"ct({', '.join(words)})"
 
 
-def _nat(nat: Nat) -> str:
+def _nat(nat: actions.Nat) -> str:
     address = nat.source or nat.to
     if address is None:
         return "nat"
@@ -181,27 +155,23 @@ def _nat(nat: Nat) -> str:
 
 def _bits(bits: Bits, layout: Layout) -> str:
     within = [field for field in layout.fields if field.bits.field is bits.field and field.bits.mask & bits.mask]
-    if sum(field.bits.mask for field in within) == bits.mask:  # it is one of them, or several side by side
+    if sum(field.bits.mask for field in within) == bits.mask:  # one of them, or several that are adjacent
         return "+".join(field.name for field in within)
     whole = bits.low == 0 and bits.width == bits.field.bits
     return bits.field.name if whole else f"{bits.field.name}[{bits.low}:{bits.low + bits.width}]"
 
 
-def _port(number: int) -> str:
-    return _PORTS.get(number, str(number))
-
-
 def _value(term: Term) -> str:
+    value = value_text(term.field, term.value)
     match term.field.notation:
+        case _ if term.mask is None:
+            return value
         case Notation.MAC:
-            return mac_text(term.value) + ("" if term.mask is None else f"/{mac_text(term.mask)}")
+            return f"{value}/{mac_text(term.mask)}"
         case Notation.IPV4 | Notation.IPV6:
-            text = address_text(term.value, term.field.notation)
-            return text if term.mask is None else f"{text}/{_prefix(term.mask, term.field.bits)}"
-        case Notation.HEX:
-            return f"{term.value:#x}" + ("" if term.mask is None else f"/{term.mask:#x}")
-        case Notation.DECIMAL:
-            return str(term.value) if term.mask is None else f"{term.value:#x}/{term.mask:#x}"
+            return f"{value}/{_prefix(term.mask, term.field.bits)}"
+        case _:
+            return f"{term.value:#x}/{term.mask:#x}"
 
 
 def _prefix(mask: int, bits: int) -> str:

@@ -218,13 +218,13 @@ class OpenFlowConnection:
             self._greeted.set()
 
     def _handle_multipart(self, xid: int, part: Multipart) -> None:
-        if part.part == wire.Part.FLOW_MONITOR and xid == NO_REPLY:
+        if part.part == wire.MultipartType.FLOW_MONITOR and xid == NO_REPLY:
             for update in monitors.updates(part.body):
                 if update.flow is not None:
                     self._events.put(update)
         elif xid in self._dumps:
             self._dumps[xid].put_nowait(part)
-            if part.part == wire.Part.FLOWS and not part.more:
+            if part.part == wire.MultipartType.FLOWS and not part.more:
                 self._events.drop_flow_updates()
 
     def _handle_error(self, xid: int, error: OpenFlowError) -> None:

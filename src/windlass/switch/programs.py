@@ -18,8 +18,7 @@ from windlass.openflow.wire import groups as group_wire
 from windlass.openflow.wire.errors import OpenFlowError
 from windlass.openflow.wire.flows import EncodedFlow, Key
 from windlass.openflow.wire.messages import MalformedMessage
-from windlass.openflow.wire.monitors import Event as FlowEvent
-from windlass.openflow.wire.monitors import FlowUpdate
+from windlass.openflow.wire.monitors import FlowEvent, FlowUpdate
 from windlass.openflow.wire.packets import PacketIn
 from windlass.openflow.wire.ports import PortStatus
 from windlass.program import Program

@@ -16,7 +16,7 @@ from msgspec import Raw
 from windlass.cluster.kinds import WatchedKind
 from windlass.cluster.kubernetes import decoding
 from windlass.cluster.objects import APIObject, Malformed, Problem, Reference
-from windlass.model.mappings import Patched
+from windlass.model.mappings import PersistentMap
 
 _encode = msgspec.json.Encoder().encode
 
@@ -28,7 +28,7 @@ class ObjectStore:
         self.problems: dict[str, Problem] = {}
         self.changed: set[str] = set()  # keys, since the last `snapshot`
         self.digest = 0  # identifies all objects together, whatever the order in which they came
-        self._snapshot: Patched[APIObject] = Patched()
+        self._snapshot: PersistentMap[APIObject] = PersistentMap()
         self._kind = kind
         self._decoder = decoding.Decoder(kind)
         self._earlier = earlier if earlier is not None else self.objects
@@ -71,9 +71,9 @@ class ObjectStore:
         """All objects as an immutable mapping, and the keys of those that changed since the last snapshot."""
         keys, self.changed = frozenset(self.changed), set()
         if len(keys) > len(self.objects) // 2:
-            self._snapshot = Patched(dict(self.objects))
+            self._snapshot = PersistentMap(dict(self.objects))
         else:
-            self._snapshot = self._snapshot.patched({key: self.objects.get(key) for key in keys})
+            self._snapshot = self._snapshot.updated({key: self.objects.get(key) for key in keys})
         return self._snapshot, keys
 
     def _keep_earlier(self, meta: decoding.ObjectMeta, complaint: str) -> None:

@@ -4,37 +4,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from functools import cache
 from ipaddress import IPv4Address
 from typing import Any
 
-from windlass.openflow.actions import (
-    Action,
-    Actions,
-    Clone,
-    Conjunction,
-    Ct,
-    DecTtl,
-    Goto,
-    Learn,
-    LearnLoad,
-    LearnMatch,
-    Move,
-    Nat,
-    Output,
-    OutputTo,
-    Resubmit,
-    Set,
-    ToController,
-    ToGroup,
-)
-from windlass.openflow.fields import CONTROLLER_PORT, IN_PORT_PORT
-from windlass.openflow.wire.oxm import LAYOUTS, Layout, layout, older_header
+from windlass.openflow import actions
+from windlass.openflow.actions import Action, Actions, Ct, Goto, Nat, Set
+from windlass.openflow.fields import IN_PORT_PORT
+from windlass.openflow.wire.oxm import OXM_FIELDS, OxmField, older_header, oxm_field
 
-_OUTPUT, _GROUP, _DEC_TTL, _SET_FIELD, _COPY_FIELD = 0, 22, 24, 25, 28
+_OUTPUT, _GROUP, _SET_FIELD, _COPY_FIELD = 0, 22, 25, 28
 _EXPERIMENTER = 0xFFFF
 _NICIRA = 0x2320
-_RESUBMIT_TABLE, _OUTPUT_REG, _LEARN, _CONJUNCTION, _CT, _NAT, _CONTROLLER2, _CLONE = 14, 15, 16, 34, 35, 36, 37, 42
+_RESUBMIT_TABLE, _OUTPUT_REG, _LEARN, _CT, _NAT, _CONTROLLER2, _CLONE = 14, 15, 16, 35, 36, 37, 42
 
 _GOTO_TABLE, _APPLY_ACTIONS = 1, 4
 _INSTRUCTION = struct.Struct("!HH4x")
@@ -43,25 +24,25 @@ _GOTOS = tuple(struct.pack("!HHB3x", _GOTO_TABLE, 8, table) for table in range(2
 _WHOLE_PACKET = 0xFFFF
 
 
-def instructions(actions: Actions) -> bytes:
-    """The actions of a flow: applied at once, and a goto at their end as the instruction that it is."""
-    if not actions:
+def instructions(does: Actions) -> bytes:
+    """The actions of a flow, to be applied at once; a goto at their end is an instruction of its own."""
+    if not does:
         return b""
-    last = actions[-1]
+    last = does[-1]
     if type(last) is not Goto:
-        applied = encode(actions)
+        applied = encode(does)
         return _INSTRUCTION.pack(_APPLY_ACTIONS, len(applied) + 8) + applied
     goto = _GOTOS[last.table]
-    if len(actions) == 1:
+    if len(does) == 1:
         return goto
-    applied = encode(actions[:-1])
+    applied = encode(does[:-1])
     return _INSTRUCTION.pack(_APPLY_ACTIONS, len(applied) + 8) + applied + goto
 
 
-def encode(actions: Iterable[Action]) -> bytes:
+def encode(does: Iterable[Action]) -> bytes:
     """The list of actions alone, as it stands in a bucket or a packet-out."""
     encoded = b""
-    for action in actions:  # they are few: quicker than a join
+    for action in does:  # they are few, so this is faster than a join
         encoded += _ENCODERS[type(action)](action)
     return encoded
 
@@ -70,49 +51,40 @@ _PORT = struct.Struct("!HHIH6x")
 _GROUP_NUMBER = struct.Struct("!HHI")
 _OUTPUT_BITS = struct.Struct("!HHIHH4sH6x")
 _RESUBMIT = struct.Struct("!HHIHHB3x")
-_CONJUNCTIVE = struct.Struct("!HHIHBBI")
 _COPY = struct.Struct("!HHHHH2x4s4s4x")
 
 
-def _output(action: Output) -> bytes:
-    return _PORT.pack(_OUTPUT, 16, action.port, _WHOLE_PACKET if action.port == CONTROLLER_PORT else 0)
+def _output(action: actions.Output) -> bytes:
+    return _PORT.pack(_OUTPUT, 16, action.port, 0)
 
 
-def _output_to(action: OutputTo) -> bytes:
+def _output_to(action: actions.OutputTo) -> bytes:
     bits = action.port
     span = bits.low << 6 | (bits.width - 1)
     return _OUTPUT_BITS.pack(_EXPERIMENTER, 24, _NICIRA, _OUTPUT_REG, span, older_header(bits.field), _WHOLE_PACKET)
 
 
-def _to_group(action: ToGroup) -> bytes:
+def _to_group(action: actions.ToGroup) -> bytes:
     return _GROUP_NUMBER.pack(_GROUP, 8, action.group)
 
 
-def _resubmit(action: Resubmit) -> bytes:
+def _resubmit(action: actions.Resubmit) -> bytes:
     same_port = IN_PORT_PORT & 0xFFFF
     return _RESUBMIT.pack(_EXPERIMENTER, 16, _NICIRA, _RESUBMIT_TABLE, same_port, action.table)
 
 
-def _conjunction(action: Conjunction) -> bytes:
-    return _CONJUNCTIVE.pack(_EXPERIMENTER, 16, _NICIRA, _CONJUNCTION, action.clause, action.clauses, action.identity)
-
-
-def _dec_ttl(_: DecTtl) -> bytes:
-    return _INSTRUCTION.pack(_DEC_TTL, 8)
-
-
 def _goto(action: Goto) -> bytes:
-    raise ValueError(f"goto table {action.table} stands before other actions or in a bucket; a flow ends with it")
+    raise ValueError(f"goto table {action.table} is not the last action of a flow")
 
 
-def _move(action: Move) -> bytes:
+def _move(action: actions.Move) -> bytes:
     source, to = action.source, action.to
     return _COPY.pack(
-        _COPY_FIELD, 24, to.width, source.low, to.low, layout(source.field).header, layout(to.field).header
+        _COPY_FIELD, 24, to.width, source.low, to.low, oxm_field(source.field).header, oxm_field(to.field).header
     )
 
 
-def _set_templates(field: Layout) -> tuple[bytes, bytes, int, bytes, bytes]:
+def _set_templates(field: OxmField) -> tuple[bytes, bytes, int, bytes, bytes]:
     exact, masked = 8 + field.size, 8 + 2 * field.size
     return (
         struct.pack("!HH", _SET_FIELD, exact + -exact % 8) + field.header,
@@ -123,7 +95,7 @@ def _set_templates(field: Layout) -> tuple[bytes, bytes, int, bytes, bytes]:
     )
 
 
-_SETS = tuple(map(_set_templates, LAYOUTS))
+_SETS = tuple(map(_set_templates, OXM_FIELDS))
 
 
 def _set(action: Set) -> bytes:
@@ -158,7 +130,7 @@ def _ct(action: Ct) -> bytes:
 _COPIED = struct.Struct("!HHIH6x")
 
 
-def _clone(action: Clone) -> bytes:
+def _clone(action: actions.Clone) -> bytes:
     nested = encode(action.actions)
     return _COPIED.pack(_EXPERIMENTER, 16 + len(nested), _NICIRA, _CLONE) + nested
 
@@ -166,7 +138,7 @@ def _clone(action: Clone) -> bytes:
 _TRANSLATE = struct.Struct("!HHIH2xHH")
 _SOURCE, _DESTINATION = 1, 2
 _IPV4, _IPV6, _FIRST_PORT, _LAST_PORT = 1, 4, 16, 32
-PLACE_OF_NAT = _TRACK.size + _TRANSLATE.size  # within an encoded Ct: where the address and the port stand
+NAT_TARGET_OFFSET = _TRACK.size + _TRANSLATE.size  # the offset of the address and the port within an encoded Ct
 _AS_COMMITTED = _TRANSLATE.pack(_EXPERIMENTER, 16, _NICIRA, _NAT, 0, 0)
 
 
@@ -199,7 +171,7 @@ _CONSTANT, _LOAD = 1 << 13, 1 << 11
 _DELETE_LEARNED = 2
 
 
-def _learn(action: Learn) -> bytes:
+def _learn(action: actions.Learn) -> bytes:
     specs = b"".join(map(_spec, action.specs))
     length = 32 + len(specs)
     pad = -length % 8
@@ -207,14 +179,14 @@ def _learn(action: Learn) -> bytes:
     # fmt: off
     return _TEACH.pack(
         _EXPERIMENTER, length + pad, _NICIRA, _LEARN,
-        action.idle_timeout, action.hard_timeout, action.priority, action.cookie, flags, action.table, 0, 0,
+        action.idle_timeout, 0, action.priority, action.cookie, flags, action.table, 0, 0,
     ) + specs + bytes(pad)
     # fmt: on
 
 
-def _spec(spec: LearnMatch | LearnLoad) -> bytes:
+def _spec(spec: actions.LearnMatch | actions.LearnLoad) -> bytes:
     to, source = spec.to, spec.source
-    kind = to.width | (_LOAD if isinstance(spec, LearnLoad) else 0)
+    kind = to.width | (_LOAD if isinstance(spec, actions.LearnLoad) else 0)
     into = _BITS.pack(older_header(to.field), to.low)
     if isinstance(source, int):
         return _SPEC.pack(kind | _CONSTANT) + source.to_bytes((to.width + 15) // 16 * 2) + into
@@ -223,37 +195,27 @@ def _spec(spec: LearnMatch | LearnLoad) -> bytes:
 
 _SEND_WITH = struct.Struct("!HHIH6x")
 _PROPERTY = struct.Struct("!HH")
-_MAX_LENGTH, _USERDATA, _METER = 0, 3, 5
+_USERDATA, _METER = 3, 5
 
 
-@cache
-def _to_controller(action: ToController) -> bytes:
-    """Kept: there are few, and each Service has one of them."""
-    if not action.userdata and not action.meter:
-        return _PORT.pack(_OUTPUT, 16, CONTROLLER_PORT, action.max_length)
-    properties = b""
-    if action.max_length != _WHOLE_PACKET:
-        properties = _PROPERTY.pack(_MAX_LENGTH, 8) + action.max_length.to_bytes(2) + bytes(2)
-    if action.userdata:
-        length = 4 + len(action.userdata)
-        properties += _PROPERTY.pack(_USERDATA, length) + action.userdata + bytes(-length % 8)
+def _to_controller(action: actions.ToController) -> bytes:
+    length = 4 + len(action.userdata)
+    properties = _PROPERTY.pack(_USERDATA, length) + action.userdata + bytes(-length % 8)
     if action.meter:
         properties += _PROPERTY.pack(_METER, 8) + action.meter.to_bytes(4)
     return _SEND_WITH.pack(_EXPERIMENTER, 16 + len(properties), _NICIRA, _CONTROLLER2) + properties
 
 
 _ENCODERS: dict[type[Action], Callable[[Any], bytes]] = {
-    Output: _output,
-    OutputTo: _output_to,
+    actions.Output: _output,
+    actions.OutputTo: _output_to,
     Set: _set,
-    Move: _move,
+    actions.Move: _move,
     Goto: _goto,
-    Resubmit: _resubmit,
+    actions.Resubmit: _resubmit,
     Ct: _ct,
-    Clone: _clone,
-    ToGroup: _to_group,
-    Conjunction: _conjunction,
-    Learn: _learn,
-    DecTtl: _dec_ttl,
-    ToController: _to_controller,
+    actions.Clone: _clone,
+    actions.ToGroup: _to_group,
+    actions.Learn: _learn,
+    actions.ToController: _to_controller,
 }

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from windlass.openflow.flows import Flow
 from windlass.openflow.wire import actions, matches
-from windlass.openflow.wire.messages import VERSION, MalformedMessage, Part, Type, multipart_request
+from windlass.openflow.wire.messages import VERSION, MalformedMessage, MultipartType, Type, multipart_request
 
 ALL_TABLES = 0xFF
 
@@ -95,7 +95,7 @@ def dump_request(xid: int, table: int = ALL_TABLES, cookie: int | None = None) -
     any_cookie = (0, 0)
     wanted = any_cookie if cookie is None else (cookie, _ALL_BITS)
     body = struct.pack("!B3xII4xQQ", table, _ANY, _ANY, *wanted) + matches.structure(b"")
-    return multipart_request(Part.FLOWS, xid, body)
+    return multipart_request(MultipartType.FLOWS, xid, body)
 
 
 # length, table, priority, timeouts and flags (not ours), cookie; length of the match

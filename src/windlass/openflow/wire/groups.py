@@ -15,8 +15,8 @@ from windlass.openflow.actions import Ct, Nat
 from windlass.openflow.fields import Field
 from windlass.openflow.flows import Bucket, Group, Translations
 from windlass.openflow.wire import actions
-from windlass.openflow.wire.messages import VERSION, MalformedMessage, Part, Type, multipart_request
-from windlass.openflow.wire.oxm import layout
+from windlass.openflow.wire.messages import VERSION, MalformedMessage, MultipartType, Type, multipart_request
+from windlass.openflow.wire.oxm import oxm_field
 
 ALL_GROUPS = 0xFFFFFFFC
 
@@ -48,8 +48,8 @@ _BY_CONNECTION = _SELECTION.pack(0xFFFF, _SELECTION.size, _NETRONOME, 1, b"dp_ha
 def _selection(by: Field | None) -> bytes:
     if by is None:
         return _BY_CONNECTION
-    every_bit = ((1 << by.bits) - 1).to_bytes(layout(by).size)
-    chosen = layout(by).header + every_bit
+    every_bit = ((1 << by.bits) - 1).to_bytes(oxm_field(by).size)
+    chosen = oxm_field(by).header + every_bit
     length = _SELECTION.size + len(chosen)
     return _SELECTION.pack(0xFFFF, length, _NETRONOME, 1, b"hash", 0) + chosen + bytes(-length % 8)
 
@@ -107,7 +107,7 @@ def _templates(does: Ct) -> Mapping[int, _Template]:
 def _template(does: Ct, nowhere: IPAddress) -> _Template:
     """The bucket that translates to nowhere, cut at the places of its identity, the address and the port."""
     bucket = _bucket(Bucket(0, (replace(does, nat=Nat(to=nowhere, ports=(0, 0))),)))
-    address = _BUCKET.size + actions.PLACE_OF_NAT
+    address = _BUCKET.size + actions.NAT_TARGET_OFFSET
     port = address + len(nowhere.packed)
     start, middle, end = bucket[:4], bucket[_BUCKET.size : address], bucket[port + 2 :]
     return struct.Struct(f"!4sI{len(middle)}s{port - address}sH{len(end)}s"), start, middle, end
@@ -146,7 +146,7 @@ def _group_mod(command: int, identity: int, buckets: bytes, xid: int, properties
 
 
 def dump_request(xid: int) -> bytes:
-    return multipart_request(Part.GROUPS, xid, struct.pack("!I4x", ALL_GROUPS))
+    return multipart_request(MultipartType.GROUPS, xid, struct.pack("!I4x", ALL_GROUPS))
 
 
 _DUMPED = struct.Struct("!HBxIH6x")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from windlass.openflow.fields import FIELDS, REGISTERS, Field, Term
 from windlass.openflow.matches import Match
-from windlass.openflow.wire.oxm import LAYOUTS, header
+from windlass.openflow.wire.oxm import OXM_FIELDS, header
 
 # OpenFlow 1.5 has registers of 64 bits, each a pair of Open vSwitch's: a match is always reported in those.
 _PACKET_REGISTERS = 0x8001
@@ -24,14 +24,14 @@ _PADDING = tuple(bytes(-(length + 4) % 8) for length in range(8))
 
 
 def _template(field: Field) -> tuple[int, int, int, int, int]:
-    """A condition is made as one number: its header, then the value, then the mask, each in its place."""
+    """A condition is built as one number: its header, then the value, then the mask, each shifted into place."""
     if field in REGISTERS:
         pair, low = divmod(field.number, 2)
         return 0, 0, 0, pair, 0 if low else 32
-    layout = LAYOUTS[field.order]
-    bits = 8 * layout.size
-    exact, masked = int.from_bytes(layout.header) << bits, int.from_bytes(layout.masked_header) << 2 * bits
-    return exact, 4 + layout.size, masked, bits, 4 + 2 * layout.size
+    oxm = OXM_FIELDS[field.order]
+    bits = 8 * oxm.size
+    exact, masked = int.from_bytes(oxm.header) << bits, int.from_bytes(oxm.masked_header) << 2 * bits
+    return exact, 4 + oxm.size, masked, bits, 4 + 2 * oxm.size
 
 
 _TEMPLATES = tuple(map(_template, FIELDS))
@@ -81,7 +81,7 @@ def decode(oxm: bytes) -> Match:
     return tuple(terms)
 
 
-_FIELDS: dict[bytes, Field] = {LAYOUTS[field.order].header[:2] + bytes([field.number]): field for field in FIELDS}
+_FIELDS: dict[bytes, Field] = {OXM_FIELDS[field.order].header[:2] + bytes([field.number]): field for field in FIELDS}
 
 
 def _terms(oxm: bytes) -> Iterator[Term]:

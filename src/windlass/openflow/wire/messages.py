@@ -19,11 +19,7 @@ class Type(IntEnum):
     ECHO_REQUEST = 2
     ECHO_REPLY = 3
     EXPERIMENTER = 4
-    FEATURES_REQUEST = 5
-    FEATURES_REPLY = 6
     SET_CONFIG = 9
-    PACKET_IN = 10
-    FLOW_REMOVED = 11
     PORT_STATUS = 12
     PACKET_OUT = 13
     FLOW_MOD = 14
@@ -37,7 +33,7 @@ class Type(IntEnum):
     BUNDLE_ADD_MESSAGE = 34
 
 
-class Part(IntEnum):
+class MultipartType(IntEnum):
     """What a multipart request asks for."""
 
     FLOWS = 1
@@ -49,7 +45,7 @@ class Part(IntEnum):
 
 
 class MalformedMessage(ValueError):
-    """The peer sent what OpenFlow 1.5 does not allow; the connection cannot go on."""
+    """The peer sent what OpenFlow 1.5 does not allow: the connection must be closed."""
 
 
 class Header(Struct, frozen=True, gc=False):
@@ -60,16 +56,11 @@ class Header(Struct, frozen=True, gc=False):
 
 
 class Multipart(Struct, frozen=True, gc=False):
-    """One part of an answer; `more` parts with the same xid follow."""
+    """One part of a reply; if `more`, others with the same xid follow."""
 
     part: int
     more: bool
     body: bytes
-
-
-class Features(Struct, frozen=True, gc=False):
-    datapath_id: int
-    tables: int
 
 
 _HEADER = struct.Struct("!BBHI")
@@ -89,12 +80,12 @@ def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Heade
     """The header of the message that starts there; at least 8 bytes must follow."""
     version, kind, length, xid = _HEADER.unpack_from(data, offset)
     if length < HEADER_SIZE:
-        raise MalformedMessage(f"a message of type {kind} claims {length} bytes, less than its header has")
+        raise MalformedMessage(f"a message of type {kind} has a length of {length} bytes, less than its header")
     return Header(version, kind, length, xid)
 
 
 def hello(xid: int) -> bytes:
-    """The first message of either side. It names the one version that we speak."""
+    """The first message of either side. It offers the only version that we support."""
     return message(Type.HELLO, xid, struct.pack("!HHI", 1, 8, 1 << VERSION))
 
 
@@ -115,7 +106,7 @@ def echo_request(xid: int, data: bytes = b"") -> bytes:
 
 
 def echo_reply(xid: int, data: bytes = b"") -> bytes:
-    """The answer to an echo request: its xid and its data."""
+    """The reply to an echo request, with its xid and its data."""
     return message(Type.ECHO_REPLY, xid, data)
 
 
@@ -123,16 +114,7 @@ def barrier_request(xid: int) -> bytes:
     return message(Type.BARRIER_REQUEST, xid)
 
 
-def features_request(xid: int) -> bytes:
-    return message(Type.FEATURES_REQUEST, xid)
-
-
-def parse_features(body: bytes) -> Features:
-    datapath_id, tables = struct.unpack_from("!Q4xB", body)
-    return Features(datapath_id, tables)
-
-
-def multipart_request(part: Part, xid: int, body: bytes = b"") -> bytes:
+def multipart_request(part: MultipartType, xid: int, body: bytes = b"") -> bytes:
     return message(Type.MULTIPART_REQUEST, xid, _MULTIPART.pack(part, 0) + body)
 
 
@@ -142,9 +124,9 @@ def parse_multipart(body: bytes) -> Multipart:
 
 
 def ask_for_events(xid: int) -> bytes:
-    """Have the switch send port changes and packets: on its management socket it does so only when asked.
+    """Have the switch send port changes and packets: on its management socket it does so only on request.
 
-    The wish is hidden in the switch configuration: how many bytes of a packet that missed are wanted.
+    The request is implied by the switch configuration, by the number of bytes wanted of a packet that misses a table.
     """
     return message(Type.SET_CONFIG, xid, struct.pack("!HH", 0, 0xFFFF))
 

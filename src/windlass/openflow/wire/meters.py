@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from windlass.openflow.flows import Meter
-from windlass.openflow.wire.messages import MalformedMessage, Part, Type, message, multipart_request
+from windlass.openflow.wire.messages import MalformedMessage, MultipartType, Type, message, multipart_request
 
 ALL_METERS = 0xFFFFFFFF
 
@@ -53,7 +53,7 @@ def _meter_mod(command: int, meter: EncodedMeter, xid: int) -> bytes:
 
 
 def dump_request(xid: int) -> bytes:
-    return multipart_request(Part.METERS, xid, struct.pack("!I4x", ALL_METERS))
+    return multipart_request(MultipartType.METERS, xid, struct.pack("!I4x", ALL_METERS))
 
 
 _DUMPED = struct.Struct("!HHI")  # length, flags, meter
@@ -71,7 +71,7 @@ def dumped(body: bytes) -> Iterator[EncodedMeter]:
 
 
 def statistics_request(xid: int) -> bytes:
-    return multipart_request(Part.METER_STATISTICS, xid, struct.pack("!I4x", ALL_METERS))
+    return multipart_request(MultipartType.METER_STATISTICS, xid, struct.pack("!I4x", ALL_METERS))
 
 
 _COUNTED = struct.Struct("!IH6xIQQII")  # meter, length, flows, packets, bytes, seconds, nanoseconds

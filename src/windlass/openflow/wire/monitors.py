@@ -1,4 +1,4 @@
-"""Flow monitors: the switch tells of each change of its flows, and so of those that somebody else made."""
+"""Flow monitors: the switch reports each change of its flows, also those that another controller made."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from msgspec import Struct
 
 from windlass.openflow.wire import matches
 from windlass.openflow.wire.flows import ALL_TABLES, EncodedFlow
-from windlass.openflow.wire.messages import MalformedMessage, Part, multipart_request
+from windlass.openflow.wire.messages import MalformedMessage, MultipartType, multipart_request
 
 
-class Event(IntEnum):
+class FlowEvent(IntEnum):
     INITIAL = 0
     ADDED = 1
     REMOVED = 2
     MODIFIED = 3
-    OURS = 4  # done by a message of this connection: its xid is all that is told
+    OURS = 4  # by a message of this connection: the switch reports only its xid
     PAUSED = 5
     RESUMED = 6
 
 
 class FlowUpdate(Struct, frozen=True, gc=False):
-    """A change of the switch's flows. One that was added may have replaced another with its key."""
+    """A change of the switch's flows. An added flow may have replaced another with the same key."""
 
-    event: Event
+    event: FlowEvent
     flow: EncodedFlow | None = None
     xid: int | None = None
-    timed_out: bool = False  # it is removed for having been idle for as long as it may
+    timed_out: bool = False  # removed by its idle timeout
 
 
 _ANY = 0xFFFFFFFF
@@ -39,7 +39,7 @@ _REQUEST = struct.Struct("!IIIHBB")
 
 
 def monitor_request(monitor: int, xid: int, table: int = ALL_TABLES) -> bytes:
-    """From now on tell of flows that are added, changed and removed."""
+    """Have the switch report flows that are added, changed and removed from now on."""
     events = _ADDED | _REMOVED | _MODIFIED | _WITH_INSTRUCTIONS
     return _request(monitor, xid, events, table, _ADD)
 
@@ -50,7 +50,7 @@ def cancel_request(monitor: int, xid: int) -> bytes:
 
 def _request(monitor: int, xid: int, events: int, table: int, command: int) -> bytes:
     body = _REQUEST.pack(monitor, _ANY, _ANY, events, table, command) + matches.structure(b"")
-    return multipart_request(Part.FLOW_MONITOR, xid, body)
+    return multipart_request(MultipartType.FLOW_MONITOR, xid, body)
 
 
 # length, event; then table, reason, timeouts (not ours), priority, cookie; length of the match
@@ -66,15 +66,15 @@ def updates(body: bytes) -> Iterator[FlowUpdate]:
     while offset < len(body):
         length, kind = _UPDATE.unpack_from(body, offset)
         if not 8 <= length <= len(body) - offset:
-            raise MalformedMessage(f"a flow update claims {length} bytes of {len(body) - offset}")
-        event = Event(kind)
-        if event is Event.OURS:
+            raise MalformedMessage(f"a flow update has a length of {length} bytes, but {len(body) - offset} are left")
+        event = FlowEvent(kind)
+        if event is FlowEvent.OURS:
             yield FlowUpdate(event, xid=_XID.unpack_from(body, offset)[0])
-        elif event in {Event.PAUSED, Event.RESUMED}:
+        elif event in {FlowEvent.PAUSED, FlowEvent.RESUMED}:
             yield FlowUpdate(event)
         else:
             flow, reason = _flow(body, offset, length)
-            yield FlowUpdate(event, flow, timed_out=event is Event.REMOVED and reason == _IDLE)
+            yield FlowUpdate(event, flow, timed_out=event is FlowEvent.REMOVED and reason == _IDLE)
         offset += length
 
 

@@ -1,4 +1,4 @@
-"""The headers by which a message names a field (OXM, and the older NXM). Values and masks are their users' work."""
+"""The headers by which a message names a field: OXM, and the older NXM. They do not include values and masks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from windlass.openflow import fields
 from windlass.openflow.fields import FIELDS, Field
 
 
-class Layout(Struct, frozen=True, gc=False):
-    """How one field stands in a message."""
+class OxmField(Struct, frozen=True, gc=False):
+    """How a message encodes one field."""
 
     header: bytes  # of a value
     masked_header: bytes  # of a value and its mask
@@ -22,25 +22,25 @@ def header(oxm_class: int, number: int, size: int, *, masked: bool = False) -> b
     return struct.pack("!HBB", oxm_class, number << 1 | masked, size << masked)
 
 
-def _layout(field: Field) -> Layout:
+def _oxm_field(field: Field) -> OxmField:
     size = (field.bits + 7) // 8
-    return Layout(
+    return OxmField(
         header(field.oxm_class, field.number, size),
         header(field.oxm_class, field.number, size, masked=True),
         size,
     )
 
 
-# By `Field.order`: an index into a tuple is the quickest look-up there is, and each term of each match needs one.
-LAYOUTS: tuple[Layout, ...] = tuple(map(_layout, FIELDS))
+# By `Field.order`: each term of each match needs a look-up, and an index into a tuple is the fastest.
+OXM_FIELDS: tuple[OxmField, ...] = tuple(map(_oxm_field, FIELDS))
 
 
-def layout(field: Field) -> Layout:
-    return LAYOUTS[field.order]
+def oxm_field(field: Field) -> OxmField:
+    return OXM_FIELDS[field.order]
 
 
-# `learn` and `output` to a register are older than OXM, and Open vSwitch reports them with the NXM name of a field
-# where it has one: class and number.
+# `learn` and `output` to a register are older than OXM: Open vSwitch reports them with the NXM class and number of a
+# field, if the field has those.
 _OLDER_NAMES: dict[Field, tuple[int, int]] = {
     fields.ETH_SRC: (0, 2),
     fields.ETH_DST: (0, 1),
@@ -72,4 +72,4 @@ _OLDER_NAMES: dict[Field, tuple[int, int]] = {
 
 def older_header(field: Field) -> bytes:
     oxm_class, number = _OLDER_NAMES.get(field, (field.oxm_class, field.number))
-    return header(oxm_class, number, layout(field).size)
+    return header(oxm_class, number, oxm_field(field).size)

@@ -8,7 +8,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from windlass.openflow.wire.messages import MalformedMessage, Part, multipart_request
+from windlass.openflow.wire.messages import MalformedMessage, MultipartType, multipart_request
 
 
 class Port(Struct, frozen=True, gc=False):
@@ -37,7 +37,7 @@ _NO_LINK = 1
 
 
 def dump_request(xid: int) -> bytes:
-    return multipart_request(Part.PORTS, xid, struct.pack("!I4x", _ANY_PORT))
+    return multipart_request(MultipartType.PORTS, xid, struct.pack("!I4x", _ANY_PORT))
 
 
 def dumped(body: bytes) -> Iterator[Port]:
