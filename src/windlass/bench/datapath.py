@@ -74,6 +74,10 @@ class Case:
         )
 
 
+def node_port(service: str) -> str:
+    return f"nodePort: default/{service}, port: 80, node: {NODE}"
+
+
 POD, HOST, OUTSIDE = "pod: default/client", f"node: {NODE}", "externalHost: outside"
 CASES = (
     Case("pod-to-pod-local", POD, "pod: default/near, port: 8080"),
@@ -85,33 +89,13 @@ CASES = (
     Case("pod-to-clusterip-remote", POD, "service: default/far, port: 80", "pod-to-pod-remote"),
     Case("node-to-clusterip-local", HOST, "service: default/near, port: 80", "node-to-pod-local"),
     Case("node-to-clusterip-remote", HOST, "service: default/far, port: 80", "node-to-pod-remote"),
-    Case(
-        "outside-to-nodeport-cluster-local",
-        OUTSIDE,
-        f"nodePort: default/near, port: 80, node: {NODE}",
-        "pod-to-pod-local",
-    ),
-    Case(
-        "outside-to-nodeport-cluster-remote",
-        OUTSIDE,
-        f"nodePort: default/far, port: 80, node: {NODE}",
-        "pod-to-pod-remote",
-    ),
-    Case(
-        "outside-to-nodeport-local-local",
-        OUTSIDE,
-        f"nodePort: default/near-kept, port: 80, node: {NODE}",
-        "pod-to-pod-local",
-    ),
+    Case("outside-to-nodeport-cluster-local", OUTSIDE, node_port("near"), "pod-to-pod-local"),
+    Case("outside-to-nodeport-cluster-remote", OUTSIDE, node_port("far"), "pod-to-pod-remote"),
+    Case("outside-to-nodeport-local-local", OUTSIDE, node_port("near-kept"), "pod-to-pod-local"),
     # Policy Local, and no endpoint on this Node: the packet is dropped.
-    Case(
-        "outside-to-nodeport-local-remote",
-        OUTSIDE,
-        f"nodePort: default/far-kept, port: 80, node: {NODE}",
-        answered=False,
-    ),
-    Case("pod-to-nodeport-local", POD, f"nodePort: default/near, port: 80, node: {NODE}", "pod-to-pod-local"),
-    Case("pod-to-nodeport-remote", POD, f"nodePort: default/far, port: 80, node: {NODE}", "pod-to-pod-remote"),
+    Case("outside-to-nodeport-local-remote", OUTSIDE, node_port("far-kept"), answered=False),
+    Case("pod-to-nodeport-local", POD, node_port("near"), "pod-to-pod-local"),
+    Case("pod-to-nodeport-remote", POD, node_port("far"), "pod-to-pod-remote"),
 )
 
 # The most that a case may cost: from outside, as much as Antrea's Pod to ClusterIP, measured on the same switch.

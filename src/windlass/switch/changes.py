@@ -68,14 +68,27 @@ class SwitchContents:
 # A step has the message to send for it and its effect on the contents. A first sync takes a hundred thousand of them.
 
 
-class AddFlow(Struct, frozen=True, gc=False):
-    """Overwrites a flow of the same identity, without a moment in which there is none."""
-
+class _FlowStep(Struct, frozen=True, gc=False):
     flow: EncodedFlow
 
     @property
     def identity(self) -> Identity:
         return self.flow.key
+
+
+class _GroupStep(Struct, frozen=True, gc=False):
+    group: EncodedGroup
+
+    @property
+    def identity(self) -> Identity:
+        return self.group.identity
+
+    def take(self, contents: SwitchContents) -> None:
+        contents.groups[self.group.identity] = self.group
+
+
+class AddFlow(_FlowStep, frozen=True, gc=False):
+    """Overwrites a flow of the same identity, without a moment in which there is none."""
 
     def message(self, xid: int) -> bytes:
         return flow_wire.add(self.flow, xid)
@@ -84,13 +97,7 @@ class AddFlow(Struct, frozen=True, gc=False):
         contents.flows[self.flow.key] = self.flow
 
 
-class DeleteFlow(Struct, frozen=True, gc=False):
-    flow: EncodedFlow
-
-    @property
-    def identity(self) -> Identity:
-        return self.flow.key
-
+class DeleteFlow(_FlowStep, frozen=True, gc=False):
     def message(self, xid: int) -> bytes:
         return flow_wire.delete(self.flow, xid)
 
@@ -98,41 +105,17 @@ class DeleteFlow(Struct, frozen=True, gc=False):
         contents.flows.pop(self.flow.key, None)
 
 
-class AddGroup(Struct, frozen=True, gc=False):
-    group: EncodedGroup
-
-    @property
-    def identity(self) -> Identity:
-        return self.group.identity
-
+class AddGroup(_GroupStep, frozen=True, gc=False):
     def message(self, xid: int) -> bytes:
         return group_wire.add(self.group, xid)
 
-    def take(self, contents: SwitchContents) -> None:
-        contents.groups[self.group.identity] = self.group
 
-
-class ModifyGroup(Struct, frozen=True, gc=False):
-    group: EncodedGroup
-
-    @property
-    def identity(self) -> Identity:
-        return self.group.identity
-
+class ModifyGroup(_GroupStep, frozen=True, gc=False):
     def message(self, xid: int) -> bytes:
         return group_wire.modify(self.group, xid)
 
-    def take(self, contents: SwitchContents) -> None:
-        contents.groups[self.group.identity] = self.group
 
-
-class DeleteGroup(Struct, frozen=True, gc=False):
-    group: EncodedGroup
-
-    @property
-    def identity(self) -> Identity:
-        return self.group.identity
-
+class DeleteGroup(_GroupStep, frozen=True, gc=False):
     def message(self, xid: int) -> bytes:
         return group_wire.delete(self.group.identity, xid)
 

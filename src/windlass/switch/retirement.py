@@ -43,7 +43,7 @@ class GroupRetirement:
             self._start(self._delete(deletions), "delete groups")
 
     def rotate(self, group: int) -> None:
-        """Have a client whose affinity entry has expired choose anew: see `learned`."""
+        """Have a client whose affinity entry has expired select an endpoint again: see `learned`."""
         if not self._to_rotate:
             self._start(self._rotate(), "rotate groups")
         self._to_rotate.add(group)
