@@ -44,7 +44,7 @@ pytestmark = [
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster():
-    async with clusters.standing(Shape(nodes=2), print) as standing:
+    async with clusters.running(Shape(nodes=2), print) as standing:
         yield standing
 
 

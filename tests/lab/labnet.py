@@ -1,9 +1,11 @@
-"""Machines for the lab's tests, and Nodes without Windlass: plain Linux bridges, so that the lab is tested alone."""
+"""Clusters and machines for tests of the lab, and a fabric of Linux bridges to test the lab without Windlass."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_interface
 from itertools import count
@@ -13,8 +15,12 @@ from typing import TYPE_CHECKING
 import pytest
 from pyroute2 import IPRoute
 
+from windlass.bench.lab_clusters import scenario_of
 from windlass.host.linux import namespaces
 from windlass.lab.control.publishers import ManifestFolder
+from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.orchestration.clusters import RunningCluster
+from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.scenarios.segments import Machine, Nic
 from windlass.model.families import family_of
@@ -23,16 +29,27 @@ if TYPE_CHECKING:
     from windlass.lab.sandbox.labs import Lab
     from windlass.lab.scenarios.objects import LabNode
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces are made")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to create network namespaces")
 
 CLIENT = Machine("host", "client", (Nic("eth0", (ip_interface("10.7.0.10/24"), ip_interface("fd07::10/64"))),))
 SERVER = Machine("host", "server", (Nic("eth0", (ip_interface("10.7.0.20/24"), ip_interface("fd07::20/64"))),))
 FARAWAY = Machine("host", "faraway", (Nic("eth0", (ip_interface("10.8.0.30/24"), ip_interface("fd08::30/64"))),))
 
 
+@asynccontextmanager
+async def running_cluster(text: str) -> AsyncIterator[RunningCluster]:
+    """A cluster of Windlass Nodes with the objects of this scenario text. Skips where it cannot run."""
+    try:
+        runs.check_machine(Programs())
+    except LabError as error:
+        pytest.skip(str(error))
+    async with runs.at_last_step(scenario_of("cluster", text), lambda lab: Agents(lab, Programs())) as cluster:
+        yield cluster
+
+
 @dataclass
 class PlainFabric:
-    """Pods on a Linux bridge, forwarded by the Node's kernel: what noEncap needs of a Node, and no more."""
+    """Connects Pods by a Linux bridge and the forwarding of the Node's kernel: enough for noEncap."""
 
     lab: Lab
     dataplane: str = "linux"

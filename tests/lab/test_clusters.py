@@ -149,7 +149,7 @@ async def test_a_scenario_from_nothing_to_clean(read, run):
     }
     assert len(verdicts) == 16
     assert list(verdicts)[-2:] == ["held", "rated"]
-    assert told[0].startswith("  test: 1.yaml stands after")
+    assert told[0].startswith("  test: 1.yaml is up after")
 
 
 async def test_later_steps_change_the_cluster_and_act_on_it(read, run, fabrics):
@@ -313,9 +313,9 @@ async def test_the_underlay_routes_a_load_balancers_address_to_one_node_at_a_tim
             await cluster.start()
             await cluster.reach(desired, ())
             await asyncio.to_thread(give_address, lab.namespace("node", "n2"), "10.1.1.99")
-            rounds = ProbeRunner(cluster)
-            assert len(batches(rounds._aimed(probe, step.name) for probe in step.probes)) == 2
-            assert [verdict.reasons for verdict in await rounds.send(step)] == [(), ()]
+            runner = ProbeRunner(cluster)
+            assert len(batches(runner._resolve(probe, step.name) for probe in step.probes)) == 2
+            assert [verdict.reasons for verdict in await runner.send(step)] == [(), ()]
         finally:
             await cluster.end()
 

@@ -77,6 +77,20 @@ class TestTables:
             "web-ipv6": {"to": {"loadBalancer": "default/web-6", "port": 80}},
         }
 
+    def test_a_node_port_without_address_is_asked_at_the_node_ip_of_each_family(self):
+        row = "{to: {nodePort: default/web, port: 80, node: n1}, families: [IPv4, IPv6]}"
+        to = {"nodePort": "default/web", "port": 80, "node": "n1"}
+        assert specs(f"kind: Probes\nspec: {{each: {{web: {row}}}}}") == {
+            "web": {"to": to},
+            "web-ipv6": {"to": {**to, "family": "IPv6"}},
+        }
+
+    def test_a_node_port_with_an_address_for_each_family_needs_no_family(self):
+        row = "{to: {nodePort: default/web, port: 80, node: n1, address: {IPv4: 10.0.0.2, IPv6: fd00::2}},"
+        found = specs(f"kind: Probes\nspec: {{each: {{web: {row} families: [IPv4, IPv6]}}}}}}")
+        assert [spec["to"].get("address") for spec in found.values()] == ["10.0.0.2", "fd00::2"]
+        assert all("family" not in spec["to"] for spec in found.values())
+
     def test_a_choice_without_a_value_leaves_the_field_out(self):
         row = "{to: {pod: default/web, port: {TCP: 80}}, protocols: [TCP, ICMP]}"
         assert specs(f"kind: Probes\nspec: {{each: {{web: {row}}}}}") == {
@@ -196,7 +210,7 @@ class TestFolders:
         with pytest.raises(scenario_files.ScenarioError, match="no such file or folder"):
             scenario_files.find(folder / "hybrid")
         with pytest.raises(
-            scenario_files.ScenarioError, match="holds 2 scenarios; name one of web/encap, web/no-encap"
+            scenario_files.ScenarioError, match="contains 2 scenarios; name one of web/encap, web/no-encap"
         ):
             scenario_files.find_one(folder)
 

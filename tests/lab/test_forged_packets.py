@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
@@ -41,23 +40,18 @@ from forged_frames import (
     udp,
     udp_bytes,
 )
-from labnet import needs_root
+from labnet import needs_root, running_cluster
 
 from windlass.lab.network import ovs
-from windlass.lab.orchestration.agents import Agents, Programs
 from windlass.lab.probing import sockets
 from windlass.lab.probing.packets import UDP
-from windlass.lab.runner import runs
-from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.time_limits import seconds
-from windlass.lab.scenarios import scenario_files
 from windlass.model.families import family_of
 from windlass.model.nodes import mac_for
 from windlass.pipeline.layout import NODE_PORT_ADDRESS, NODE_STAND_IN, VIRTUAL_CLIENT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
 
     from windlass.lab.orchestration.clusters import RunningCluster
 
@@ -151,25 +145,10 @@ class Scene:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=MODES)
-async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
+async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
     kind, port = MODES[request.param]
-    folder = tmp_path_factory.mktemp("forged")
-    (folder / "cluster.yaml").write_text(CLUSTER.format(mode=request.param, type=kind, port=port))
-    async with standing(folder) as cluster:
+    async with running_cluster(CLUSTER.format(mode=request.param, type=kind, port=port)) as cluster:
         yield Scene(cluster, port)
-
-
-@asynccontextmanager
-async def standing(folder: Path) -> AsyncIterator[RunningCluster]:
-    try:
-        runs.check_machine(Programs())
-    except LabError as error:
-        pytest.skip(str(error))
-    scenario = scenario_files.find_one(folder).read()
-    async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, desired in scenario.states():
-            await cluster.reach(desired, step.actions)
-        yield cluster
 
 
 pytestmark = [needs_root, pytest.mark.asyncio(loop_scope="module")]

@@ -344,7 +344,7 @@ def test_it_agrees_with_the_scenarios_of_the_repository(name):
 
 
 def _agrees(probe, desired, found):
-    to = targets.resolve(probe, desired, desired_states.imagined_addresses(desired))
+    to = targets.resolve(probe, desired, desired_states.placeholder_addresses(desired))
     source, expect = probe.spec.source, probe.spec.expect
     client = Client(source.node, source.pod, source.external_host)
     answer = ask(found, client, str(to.address), to.port, probe.spec.protocol.value, to.via or "")

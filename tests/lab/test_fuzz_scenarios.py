@@ -60,7 +60,10 @@ def test_the_lab_reads_what_is_written_and_the_oracle_says_the_same_of_it(tmp_pa
         standing = cluster_views.applied(standing, yaml.load_all(file.read_bytes(), yaml.CSafeLoader))
         found = cluster_views.read(standing)
         for probe in step.probes:
-            to, source = targets.resolve(probe, desired, desired_states.imagined_addresses(desired)), probe.spec.source
+            to, source = (
+                targets.resolve(probe, desired, desired_states.placeholder_addresses(desired)),
+                probe.spec.source,
+            )
             client = Client(source.node, source.pod, source.external_host)
             question = Query(client, to.address, to.port, probe.spec.protocol.value, to.via or "")
             answer = oracle.predict(found, question)
@@ -84,7 +87,10 @@ def test_who_is_asked_all_the_time_can_answer_in_every_step(tmp_path_factory, se
     for part, (_, desired) in zip(made.parts, read.states(), strict=True):
         standing = cluster_views.applied(standing, part.documents)
         for probe in rated:
-            to, source = targets.resolve(probe, desired, desired_states.imagined_addresses(desired)), probe.spec.source
+            to, source = (
+                targets.resolve(probe, desired, desired_states.placeholder_addresses(desired)),
+                probe.spec.source,
+            )
             client = Client(source.node, source.pod, source.external_host)
             answer = oracle.predict(cluster_views.read(standing), Query(client, to.address, to.port))
             assert answer.outcome is ProbeOutcome.CONNECTED, probe.name

@@ -9,30 +9,22 @@ import asyncio
 import errno
 import socket
 import struct
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-import pytest
-from labnet import needs_root
+from labnet import needs_root, running_cluster
 
 from windlass.host.linux import namespaces
 from windlass.host.linux.nftables import Nftables
-from windlass.lab.orchestration.agents import Agents, Programs
 from windlass.lab.probing import sockets
 from windlass.lab.probing.dialers import SocketAddress
 from windlass.lab.probing.traffic import ProbeTraffic, Traffic
-from windlass.lab.runner import runs
-from windlass.lab.sandbox.labs import LabError
-from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.directives import ProbeSource
 from windlass.lab.scenarios.objects import ProbeOutcome, ProbeProtocol
 from windlass.model.families import Family, family_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
     from windlass.lab.orchestration.clusters import RunningCluster
 
 POD, NODE = ProbeSource(pod="default/client"), ProbeSource(node="node-1")
@@ -58,23 +50,9 @@ items:
 """
 
 
-@asynccontextmanager
-async def standing(folder: Path) -> AsyncIterator[RunningCluster]:
-    try:
-        runs.check_machine(Programs())
-    except LabError as error:
-        pytest.skip(str(error))
-    (folder / "cluster.yaml").write_text(CLUSTER)
-    scenario = scenario_files.find_one(folder).read()
-    async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, desired in scenario.states():
-            await cluster.reach(desired, step.actions)
-        yield cluster
-
-
 @needs_root
-async def test_what_the_host_says_reaches_who_sent_the_packet(tmp_path):
-    async with standing(tmp_path) as cluster:
+async def test_what_the_host_says_reaches_who_sent_the_packet():
+    async with running_cluster(CLUSTER) as cluster:
         node = cluster.namespace_of(NODE)
         for address in WORLD:
             assert await connected(cluster, POD, address) == 0
@@ -88,8 +66,8 @@ async def test_what_the_host_says_reaches_who_sent_the_packet(tmp_path):
 
 
 @needs_root
-async def test_a_route_of_smaller_mtu_by_a_second_nic(tmp_path):
-    async with standing(tmp_path) as cluster:
+async def test_a_route_of_smaller_mtu_by_a_second_nic():
+    async with running_cluster(CLUSTER) as cluster:
         for address in map(ip_address, BEYOND):
             with namespaces.entered(namespaces.path_of(cluster.namespace_of(NODE))):
                 route = ("ip", "route", "add", str(address), "dev", "eth1", "mtu", "1280")

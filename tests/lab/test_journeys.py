@@ -5,13 +5,9 @@ from __future__ import annotations
 import struct
 from ipaddress import ip_address
 
-import pytest
-from labnet import needs_root
+from labnet import needs_root, running_cluster
 
-from windlass.lab.orchestration.agents import Agents, Programs
-from windlass.lab.runner import runs
-from windlass.lab.sandbox.labs import LabError
-from windlass.lab.scenarios import scenario_files
+from windlass.bench.lab_clusters import scenario_of
 from windlass.lab.tracing import captures, journeys
 from windlass.lab.tracing.journeys import PacketPath, PathPoint
 from windlass.lab.tracing.megaflows import Ends, Phase
@@ -41,13 +37,6 @@ items:
 """
 
 
-@pytest.fixture(scope="module")
-def scenario(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("journeys")
-    (folder / "cluster.yaml").write_text(CLUSTER)
-    return scenario_files.find_one(folder).read()
-
-
 def places(way: PacketPath) -> list[str]:
     return [str_of(way.hops[0].sender), *(str_of(hop.receiver) for hop in way.hops)]
 
@@ -61,15 +50,9 @@ def tables(way: PacketPath, visit: int) -> list[list[str]]:
 
 
 @needs_root
-async def test_its_packets_are_followed_there_and_back(scenario):
-    try:
-        runs.check_machine(Programs())
-    except LabError as error:
-        pytest.skip(str(error))
-    probes = {probe.name: probe for step in scenario.steps for probe in step.probes}
-    async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, desired in scenario.states():
-            await cluster.reach(desired, step.actions)
+async def test_a_connection_is_traced_hop_by_hop_in_both_directions():
+    probes = {probe.name: probe for step in scenario_of("cluster", CLUSTER).steps for probe in step.probes}
+    async with running_cluster(CLUSTER) as cluster:
         service = await journeys.follow(cluster, probes["service"])
         node_port = await journeys.follow(cluster, probes["node-port"])
         nobody = await journeys.follow(cluster, probes["nobody"])

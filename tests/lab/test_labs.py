@@ -73,12 +73,12 @@ def test_a_running_lab_tells_about_itself_and_can_be_chosen(lab):
         lab.id, os.getpid(), "mine", "ovs", {"node/n1": Location(lab.namespace("node", "n1"), "/x")}
     )
     labs.describe(lab, description)
-    assert description in persistent_labs.status()
+    assert description in labs.running()
     assert persistent_labs._chosen(lab.id) == description
-    assert persistent_labs._place(description, "n1").ovs_run_directory == "/x"
-    with pytest.raises(LabError, match=r"n9 is none of the places of lab \w+: node/n1"):
-        persistent_labs._place(description, "n9")
-    with pytest.raises(LabError, match="no lab runs as zzzz"):
+    assert persistent_labs._location(description, "n1").ovs_run_directory == "/x"
+    with pytest.raises(LabError, match=r"lab \w+ has no n9; it has node/n1"):
+        persistent_labs._location(description, "n9")
+    with pytest.raises(LabError, match="there is no lab zzzz"):
         persistent_labs._chosen("zzzz")
 
 

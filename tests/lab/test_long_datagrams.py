@@ -7,28 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import pytest
-from labnet import needs_root
+from labnet import needs_root, running_cluster
 
 from windlass.lab.network.ovs import datapath_type
-from windlass.lab.orchestration.agents import Agents, Programs
 from windlass.lab.probing import sockets
 from windlass.lab.probing.servers import IAM, WHO, parse_identity
-from windlass.lab.runner import runs
-from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.time_limits import seconds
-from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.directives import ProbeSource
 from windlass.model.families import family_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
     from windlass.lab.orchestration.clusters import RunningCluster
 
 SIZES = (2000, 5000, 20000, 2000)  # one connection each
@@ -70,12 +62,7 @@ SERVICES = {
 STICKY = 86
 
 
-@asynccontextmanager
-async def standing(folder: Path, mode: str) -> AsyncIterator[RunningCluster]:
-    try:
-        runs.check_machine(Programs())
-    except LabError as error:
-        pytest.skip(str(error))
+def cluster_with(mode: str) -> str:
     parts = [
         POD.format(name=key.removeprefix("default/"), app=app, node=node, on_host=on_host)
         for key, (app, node, on_host) in (PODS | HOSTS).items()
@@ -83,18 +70,13 @@ async def standing(folder: Path, mode: str) -> AsyncIterator[RunningCluster]:
     for number, (selector, _) in (SERVICES | {STICKY: SERVICES[81]}).items():
         affinity = "ClientIP" if number == STICKY else "None"
         parts.append(SERVICE.format(number=number, selector=selector, affinity=affinity))
-    (folder / "cluster.yaml").write_text(CLUSTER.format(mode=mode) + "".join(part.lstrip("\n") for part in parts))
-    scenario = scenario_files.find_one(folder).read()
-    async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, desired in scenario.states():
-            await cluster.reach(desired, step.actions)
-        yield cluster
+    return CLUSTER.format(mode=mode) + "".join(part.lstrip("\n") for part in parts)
 
 
 @needs_root
 @pytest.mark.parametrize("mode", ["encap", "noEncap"])
-async def test_long_datagrams(tmp_path, mode):
-    async with standing(tmp_path, mode) as cluster:
+async def test_long_datagrams(mode):
+    async with running_cluster(cluster_with(mode)) as cluster:
         for address in cluster.addresses["default/web-here-2"] + cluster.addresses["default/web-there-2"]:
             assert len(await answering(cluster, ProbeSource(pod="default/web-here-1"), str(address), 5353)) == 1
         # A Pod that is its own endpoint, too.

@@ -6,28 +6,21 @@ import asyncio
 import itertools
 import re
 import socket
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
-from labnet import needs_root
+from labnet import needs_root, running_cluster
 
 from windlass.lab.network import ovs
-from windlass.lab.orchestration.agents import Agents, Programs
 from windlass.lab.probing import sockets
-from windlass.lab.runner import runs
-from windlass.lab.sandbox.labs import LabError
-from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.directives import ProbeSource
 from windlass.model.families import family_of
 from windlass.pipeline.layout import SNAT_PORTS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
     from windlass.lab.orchestration.clusters import RunningCluster
 
 POD, WORLD = ProbeSource(pod="default/client"), ProbeSource(external_host="world")
@@ -53,25 +46,11 @@ items:
 """
 
 
-@asynccontextmanager
-async def standing(folder: Path) -> AsyncIterator[RunningCluster]:
-    try:
-        runs.check_machine(Programs())
-    except LabError as error:
-        pytest.skip(str(error))
-    (folder / "cluster.yaml").write_text(CLUSTER)
-    scenario = scenario_files.find_one(folder).read()
-    async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, desired in scenario.states():
-            await cluster.reach(desired, step.actions)
-        yield cluster
-
-
 @needs_root
 @pytest.mark.parametrize("protocol", [GRE, ESP, EXPERIMENT])
-async def test_a_pod_speaks_other_protocols_as_its_node(tmp_path, protocol):
+async def test_a_pod_speaks_other_protocols_as_its_node(protocol):
     loop = asyncio.get_running_loop()
-    async with standing(tmp_path) as cluster:
+    async with running_cluster(CLUSTER) as cluster:
         for address, node_ip in ADDRESSES.items():
             family = family_of(ip_address(address))
             with (
@@ -89,14 +68,14 @@ async def test_a_pod_speaks_other_protocols_as_its_node(tmp_path, protocol):
 
 
 @needs_root
-async def test_a_connection_that_finds_no_port_is_dropped(tmp_path):
+async def test_a_connection_that_finds_no_port_is_dropped():
     """Datagrams from more ports than a destination has for this Node: none comes with the Pod's own address.
 
     In user space the agent says so; the kernel counts it among others' failures, which are not this Node's alone.
     """
     beyond = 500
     loop = asyncio.get_running_loop()
-    async with standing(tmp_path) as cluster:
+    async with running_cluster(CLUSTER) as cluster:
         address, node_ip = next(iter(ADDRESSES.items()))
         family = family_of(ip_address(address))
         ports = itertools.count(20_000)

@@ -17,15 +17,11 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
-from labnet import needs_root
+from labnet import needs_root, running_cluster
 
 from windlass.host.linux import namespaces
-from windlass.lab.orchestration.agents import Agents, Programs
 from windlass.lab.probing import packets
 from windlass.lab.probing.sockets import FAMILY
-from windlass.lab.runner import runs
-from windlass.lab.sandbox.labs import LabError
-from windlass.lab.scenarios import scenario_files
 from windlass.model.families import family_of
 
 if TYPE_CHECKING:
@@ -56,17 +52,9 @@ ASKED_EVERY, IN_TIME = 0.05, 0.9  # seconds; the latter less than until a SYN is
 
 @needs_root
 @pytest.mark.parametrize("family", FLOODS)
-async def test_a_flood_takes_neither_the_agent_nor_the_refusals_of_others(tmp_path, family):
+async def test_a_flood_takes_neither_the_agent_nor_the_refusals_of_others(family):
     flooder, service = FLOODS[family]
-    (tmp_path / "cluster.yaml").write_text(CLUSTER)
-    scenario = scenario_files.find_one(tmp_path).read()
-    try:
-        runs.check_machine(Programs())
-    except LabError as error:
-        pytest.skip(str(error))
-    async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, desired in scenario.states():
-            await cluster.reach(desired, step.actions)
+    async with running_cluster(CLUSTER) as cluster:
         flooding = asyncio.create_task(asyncio.to_thread(flood, cluster, flooder, service))
         answers: Counter[str] = Counter()
         while not flooding.done():

@@ -14,6 +14,7 @@ from labnet import needs_root
 
 from windlass.lab.orchestration.agents import Programs
 from windlass.lab.runner import persistent_labs, runs
+from windlass.lab.sandbox import labs
 from windlass.lab.sandbox.labs import Lab, LabError
 
 pytestmark = needs_root
@@ -82,8 +83,8 @@ def test_what_cannot_be_read_is_status_2_and_the_others_run(folder, tmp_path, ca
     status = runs.run([folder(a=HOSTS + GOOD, b="- 1"), tmp_path / "nowhere"], json_file=tmp_path / "out.json")
     report = json.loads((tmp_path / "out.json").read_text())
     assert (status, report["passed"]) == (2, 1)
-    assert "1.yaml: holds a list" in report["scenarios"][1]["error"]
-    assert "there is no such file or folder" in report["scenarios"][2]["error"]
+    assert "1.yaml: has a list" in report["scenarios"][1]["error"]
+    assert "no such file or folder" in report["scenarios"][2]["error"]
     assert "2 scenarios could not run" in capsys.readouterr().out
 
 
@@ -93,8 +94,8 @@ def test_a_lab_that_is_kept_in_the_background(folder):
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     lab = Lab(told.split()[1])
     try:
-        assert told.strip() == f"lab {lab.id} stands: externalHost/left, externalHost/right"
-        assert lab.id in [description.id for description in persistent_labs.status()]
+        assert told.strip() == f"lab {lab.id} is up: externalHost/left, externalHost/right"
+        assert lab.id in [description.id for description in labs.running()]
         inside = f"enter('right', ['ip', '-br', 'addr'], {lab.id!r})"
         inside = f"from windlass.lab.runner.persistent_labs import enter; {inside}"
         shown = subprocess.run([sys.executable, "-c", inside], check=True, capture_output=True, text=True).stdout
@@ -121,12 +122,12 @@ def test_a_lab_that_cannot_come_up_is_told_by_whoever_asked_for_it(folder):
     stop_api = "{kind: Action, metadata: {name: x}, spec: {stopAPIServer: true}}"
     with pytest.raises(LabError, match="there is no API server in this lab"):
         persistent_labs.up(folder(a=HOSTS + stop_api) / "a", detach=True)
-    with pytest.raises(LabError, match="holds 2 scenarios; name the one to bring up"):
+    with pytest.raises(LabError, match="contains 2 scenarios"):
         persistent_labs.up(folder(b=HOSTS))
 
 
 def test_what_a_machine_lacks_is_said(monkeypatch):
-    with pytest.raises(LabError, match="nowhere: the CNI plugin is not there; `make setup` builds it"):
+    with pytest.raises(LabError, match="nowhere: the CNI plugin does not exist; `make setup` builds it"):
         runs.check_machine(Programs(cni=Path("nowhere")))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(LabError, match="needs root"):

@@ -148,7 +148,7 @@ def read(tmp_path):
 
 
 @pytest.fixture
-def complaint(read):
+def failure(read):
     def one(*steps):
         with pytest.raises(ScenarioError) as error:
             read(*steps)
@@ -198,7 +198,7 @@ def test_a_pod_that_is_over_or_not_scheduled_does_not_run(read):
 
 def test_an_unknown_kind_is_a_warning(read):
     scenario = read(NODE + "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n")
-    assert scenario.warnings == ("1.yaml: Deployment web (apps/v1) is ignored: the lab does not know this kind",)
+    assert scenario.warnings == ("1.yaml: Deployment web (apps/v1) is ignored: the lab does not read this kind",)
 
 
 class TestFolders:
@@ -219,7 +219,7 @@ class TestFolders:
         assert [found.name for found in scenario_files.find(tmp_path)] == ["a/deep", "b"]
 
     def test_nothing_there_is_an_error(self, tmp_path):
-        with pytest.raises(ScenarioError, match="holds no YAML files"):
+        with pytest.raises(ScenarioError, match="there is no YAML file"):
             scenario_files.find(tmp_path)
         with pytest.raises(ScenarioError, match="no such file or folder"):
             scenario_files.find(tmp_path / "nowhere")
@@ -237,7 +237,7 @@ TO = "to: {address: 1.2.3.4, port: 80}"
     ("text", "sentence"),
     [
         ("a: b: c", "1.yaml: line 1, column 5: is not YAML: mapping values are not allowed in this context"),
-        ("- 1", "1.yaml: holds a list where an object with apiVersion and kind belongs"),
+        ("- 1", "1.yaml: has a list instead of an object with apiVersion and kind"),
         ("metadata: {name: x}", "1.yaml: an object x, kind: is missing"),
         ("apiVersion: v1\nkind: Pod", "1.yaml: Pod without a name, metadata: is missing"),
         (
@@ -250,10 +250,10 @@ TO = "to: {address: 1.2.3.4, port: 80}"
             NODE.replace("10.176.25.10", "10.176.25"),
             "Node win-1, status.addresses[0].address: '10.176.25' is not an IP address",
         ),
-        (NODE.replace("10.176.25.10", "10.176.25.1"), "1.yaml: Node win-1: 10.176.25.1 is the router's"),
+        (NODE.replace("10.176.25.10", "10.176.25.1"), "1.yaml: Node win-1: 10.176.25.1 belongs to the router"),
         (
             NODE + NODE.replace("win-1", "win-2"),
-            "1.yaml: Node win-2: 10.176.25.10 is the address of Node win-1 already",
+            "1.yaml: Node win-2: 10.176.25.10 is already the address of Node win-1",
         ),
         (POD, "1.yaml: Pod default/web-0, spec.nodeName: there is no Node win-1"),
         (
@@ -272,7 +272,7 @@ TO = "to: {address: 1.2.3.4, port: 80}"
         ),
         (
             CONFIG.replace("MODE", "magic"),
-            "ConfigMap kube-system/windlass-config, data[windlass.yaml]: trafficMode: 'magic' is none of",
+            "ConfigMap kube-system/windlass-config, data[windlass.yaml]: trafficMode: 'magic' is not one of",
         ),
         ("kind: ExternalHost\nmetadata: {name: h}\nspec: {addresses: []}", "ExternalHost h, spec.addresses: is empty"),
         (
@@ -281,7 +281,7 @@ TO = "to: {address: 1.2.3.4, port: 80}"
         ),
         (
             NODE + "---\nkind: ExternalHost\nmetadata: {name: h}\nspec: {addresses: [10.176.25.5], mtu: 1280}",
-            "ExternalHost h: with spec.mtu it is behind its own router; no other machine may be in 10.176.25.0/24",
+            "ExternalHost h: a host with spec.mtu has its own router, so no other machine may be in 10.176.25.0/24",
         ),
         (probe(FROM), "1.yaml: Probe p, spec.to: is missing"),
         (probe(f"{FROM}, {TO}, prot: TCP"), "1.yaml: Probe p, spec.prot: there is no such field"),
@@ -300,31 +300,31 @@ TO = "to: {address: 1.2.3.4, port: 80}"
         ),
         (
             probe(f"{FROM}, to: {{nodePort: a/b, port: 80}}"),
-            "spec.to.node: is missing; a NodePort is asked of one Node",
+            "spec.to.node: is missing; a NodePort probe names the Node to connect to",
         ),
         (
             probe(f"{FROM}, to: {{pod: a/b, port: 80, node: win-1}}"),
-            "spec.to.node: only service, nodePort, loadBalancer and externalIP",
+            "spec.to.node: applies only to service, nodePort, loadBalancer and externalIP",
         ),
         (
             probe(f"{FROM}, to: {{address: 1.2.3.4, port: 80, family: IPv4}}"),
-            "spec.to.family: only service, loadBalancer, externalIP and pod",
+            "spec.to.family: does not apply to an address, which has its own family",
         ),
         (probe(f"{FROM}, {TO}, connections: 0"), "spec.connections: 0 is too few"),
         (probe(f"{FROM}, {TO}, bytes: -1"), "spec.bytes: must not be negative"),
         (
             probe(f"{FROM}, {TO}, hold: true, rate: 5"),
-            "spec.rate: a probe either holds one connection or makes new ones",
+            "spec.rate: a probe either holds one connection or opens new ones",
         ),
         (
             probe(f"{FROM}, {TO}, hold: true, sourceAddress: 1.2.3.4"),
-            "spec.sourceAddress: a spoofed packet has no answer",
+            "spec.sourceAddress: a spoofed packet gets no answer",
         ),
         (
             probe(f"{FROM}, {TO}, expect: {{maxGapMilliseconds: 5}}"),
-            "spec.expect.maxGapMilliseconds: is measured only with hold",
+            "spec.expect.maxGapMilliseconds: needs hold: true",
         ),
-        (probe(f"{FROM}, {TO}, expect: {{failures: 5}}"), "spec.expect.failures: are counted only with a rate"),
+        (probe(f"{FROM}, {TO}, expect: {{failures: 5}}"), "spec.expect.failures: needs a rate"),
         (
             probe(f"{FROM}, {TO}, expect: {{clientAddress: me}}"),
             "spec.expect.clientAddress: 'me' is neither an IP address nor one of",
@@ -332,10 +332,16 @@ TO = "to: {address: 1.2.3.4, port: 80}"
         (probe(f"{FROM}, {TO}, expect: {{outcome: Maybe}}"), "spec.expect.outcome: Invalid enum value 'Maybe'"),
         (probe("from: {node: win-9}, " + TO), "1.yaml: Probe p, spec.from.node: there is no Node win-9"),
         (probe("from: {externalHost: x}, " + TO), "spec.from.externalHost: there is no ExternalHost x"),
-        (probe(f"{FROM}, {TO}, sourceAddress: 'fd00::1'"), "spec.sourceAddress: fd00::1 is not IPv4, as the target is"),
-        (probe(f"{FROM}, to: {{pod: default/x, port: 1}}"), "spec.to.pod: there is no Pod default/x that runs"),
+        (
+            probe(f"{FROM}, {TO}, sourceAddress: 'fd00::1'"),
+            "spec.sourceAddress: fd00::1 is not IPv4, but the target is",
+        ),
+        (probe(f"{FROM}, to: {{pod: default/x, port: 1}}"), "spec.to.pod: there is no running Pod default/x"),
         (probe(f"{FROM}, to: {{service: default/x, port: 1}}"), "spec.to.service: there is no Service default/x"),
-        (probe(f"{FROM}, {TO}") + "---" + probe(f"{FROM}, {TO}"), "1.yaml: Probe p: this step has 2 of this name"),
+        (
+            probe(f"{FROM}, {TO}") + "---" + probe(f"{FROM}, {TO}"),
+            "1.yaml: Probe p: this step has 2 probes of this name",
+        ),
         ("kind: Action\nmetadata: {name: a}\nspec: {}", "Action a, spec.nothing: an Action does exactly one thing"),
         (
             "kind: Action\nmetadata: {name: a}\nspec: {stopAgent: x}",
@@ -343,14 +349,14 @@ TO = "to: {address: 1.2.3.4, port: 80}"
         ),
         (
             "kind: Delete\nmetadata: {name: d}\nspec: {kind: Service, name: web}",
-            "1.yaml: Delete d, spec.name: no earlier step made a Service web",
+            "1.yaml: Delete d, spec.name: no earlier step has a Service web",
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_a_sentence_with_file_object_and_field(complaint, text, sentence):
-    assert sentence in complaint(text)
+def test_what_is_wrong_is_said_in_a_sentence_with_file_object_and_field(failure, text, sentence):
+    assert sentence in failure(text)
 
 
-def test_all_problems_of_a_scenario_are_told_at_once(complaint):
-    lines = complaint(probe(FROM), "- 1").splitlines()
+def test_all_problems_of_a_scenario_are_told_at_once(failure):
+    lines = failure(probe(FROM), "- 1").splitlines()
     assert [line.partition(":")[0] for line in lines] == ["1.yaml", "2.yaml"]

@@ -14,21 +14,15 @@ from contextlib import asynccontextmanager, contextmanager
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-import pytest
-from labnet import needs_root
+from labnet import needs_root, running_cluster
 
 from windlass.host.linux import namespaces
-from windlass.lab.orchestration.agents import Agents, Programs
-from windlass.lab.runner import runs
-from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.time_limits import seconds
-from windlass.lab.scenarios import scenario_files
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from windlass.lab.orchestration.clusters import RunningCluster
-    from windlass.lab.scenarios.scenario_files import Scenario
 
 IP_RECVERR, IP_MTU = 11, 14  # of Linux; the socket module does not have them
 NODE, PORT, MTU = "10.176.25.11", 9999, 1300
@@ -77,9 +71,7 @@ SERVICE = """
 """
 
 
-@pytest.fixture(scope="module")
-def scenario(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("icmp-errors")
+def cluster_with_services() -> str:
     services = (
         SERVICE.format(
             name=name,
@@ -91,19 +83,13 @@ def scenario(tmp_path_factory):
         ).lstrip("\n")
         for name, node_port in SERVICES.items()
     )
-    (folder / "cluster.yaml").write_text(CLUSTER + "".join(services))
-    return scenario_files.find_one(folder).read()
+    return CLUSTER + "".join(services)
 
 
 @asynccontextmanager
-async def standing(scenario: Scenario) -> AsyncIterator[RunningCluster]:
-    try:
-        runs.check_machine(Programs())
-    except LabError as error:
-        pytest.skip(str(error))
-    async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, desired in scenario.states():
-            await cluster.reach(desired, step.actions)
+async def routed_cluster() -> AsyncIterator[RunningCluster]:
+    """The router sends the addresses of load balancers to Node `here`."""
+    async with running_cluster(cluster_with_services()) as cluster:
         await cluster.route({ip_address(external_address(name)): "here" for name in SERVICES})
         yield cluster
 
@@ -120,8 +106,8 @@ def entries() -> Iterator[tuple[str, tuple[str, int]]]:
 
 
 @needs_root
-async def test_who_sent_too_much_hears_of_it(scenario):
-    async with standing(scenario) as cluster:
+async def test_who_sent_too_much_hears_of_it():
+    async with routed_cluster() as cluster:
         router = cluster.lab.namespace("underlay")
         for name, entry in entries():
             endpoint, node, place = ENDPOINTS[name]
@@ -142,12 +128,12 @@ async def test_who_sent_too_much_hears_of_it(scenario):
 
 
 @needs_root
-async def test_long_datagrams(scenario):
+async def test_long_datagrams():
     """They come in fragments, of which none has a port for the switch: connection tracking knows whose they are.
 
     But for the first datagram of a connection, which nobody knows yet: see `test_long_datagrams`.
     """
-    async with standing(scenario) as cluster:
+    async with routed_cluster() as cluster:
         for name, entry in entries():
             endpoint, _, place = ENDPOINTS[name]
             with (

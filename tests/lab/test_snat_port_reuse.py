@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from labnet import needs_root
+from labnet import needs_root, running_cluster
 
-from windlass.lab.orchestration.agents import Agents, Programs
 from windlass.lab.probing import sockets
-from windlass.lab.runner import runs
-from windlass.lab.sandbox.labs import LabError
-from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.directives import ProbeSource
 from windlass.model.families import Family
 from windlass.pipeline.layout import SERVICE_SNAT_PORTS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
-    from pathlib import Path
+    from collections.abc import Coroutine
 
     from windlass.lab.orchestration.clusters import RunningCluster
 
@@ -49,26 +43,12 @@ items:
 """
 
 
-@asynccontextmanager
-async def standing(folder: Path) -> AsyncIterator[RunningCluster]:
-    try:
-        runs.check_machine(Programs())
-    except LabError as error:
-        pytest.skip(str(error))
-    (folder / "cluster.yaml").write_text(CLUSTER)
-    scenario = scenario_files.find_one(folder).read()
-    async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, desired in scenario.states():
-            await cluster.reach(desired, step.actions)
-        yield cluster
-
-
 @needs_root
 @pytest.mark.timeout(120)
-async def test_ports_of_ended_connections_come_back(tmp_path):
+async def test_ports_of_ended_connections_come_back():
     """On a machine that needs longer than SOON for the first ones, it shows only that none is lost."""
     left = SERVICE_SNAT_PORTS[1] - SERVICE_SNAT_PORTS[0] + 1
-    async with standing(tmp_path) as cluster:
+    async with running_cluster(CLUSTER) as cluster:
         with sockets.opened(cluster.namespace_of(WORLD), Family.IPV4, socket.SOCK_STREAM) as listener:
             listener.bind(ENDPOINT)
             listener.listen(1000)

@@ -20,16 +20,16 @@ def test_the_core_that_was_taken_for_longest_counts(tmp_path):
         counts.write_text(COUNTS.format(sum=first + second, first=first, second=second))
 
     taken(100, 200)
-    standstills = StolenTime(counts)
-    assert standstills.look(1.0) == 0.0
+    stolen = StolenTime(counts)
+    assert stolen.until(1.0) == 0.0
     taken(103, 214)  # hundredths of a second
-    assert standstills.look(1.1) == pytest.approx(0.14)
+    assert stolen.until(1.1) == pytest.approx(0.14)
     taken(110, 214)
-    assert standstills.look(1.2) == pytest.approx(0.21)
+    assert stolen.until(1.2) == pytest.approx(0.21)
     taken(120, 214)
-    assert standstills.look(1.2005) == pytest.approx(0.21), "somebody has just looked"
-    assert standstills.look(1.3) == pytest.approx(0.31)
+    assert stolen.until(1.2005) == pytest.approx(0.21), "somebody has just looked"
+    assert stolen.until(1.3) == pytest.approx(0.31)
 
 
 def test_this_machine_has_such_counts():
-    assert StolenTime().look(1.0) >= 0.0
+    assert StolenTime().until(1.0) >= 0.0

@@ -60,6 +60,8 @@ def resolve(desired):
         ("service: default/web, port: http, family: IPv6", ("fd96::1", 80, "n1", None)),
         ("nodePort: default/web, port: http, node: n2", ("10.0.0.12", 30080, "n1", None)),
         ("nodePort: default/web, port: 30080, node: n2", ("10.0.0.12", 30080, "n1", None)),
+        ("nodePort: default/web, port: http, node: n1, family: IPv4", ("10.0.0.11", 30080, "n1", None)),
+        ("nodePort: default/web, port: http, node: n1, family: IPv6", ("fd00::11", 30080, "n1", None)),
         ("nodePort: default/web, port: 80, node: n1, address: 127.0.0.1", ("127.0.0.1", 30080, "n1", None)),
         ("loadBalancer: default/web, port: http", ("192.0.2.1", 80, "n1", None)),
         ("externalIP: default/web, port: http, node: n2", ("198.51.100.1", 80, "n1", None)),
@@ -101,8 +103,9 @@ def test_ports_are_of_the_probes_protocol(resolve):
         ("service: default/web, port: https", "spec.to.port: Service default/web has no TCP port named 'https'"),
         ("nodePort: default/web, port: dns, node: n1", "has no TCP port named 'dns'"),
         ("pod: default/host, port: 1, family: IPv6", "spec.to.pod: default/host has no IPv6 address of this kind"),
+        ("nodePort: default/web, port: http, node: n2, family: IPv6", "spec.to.family: Node n2 has no IPv6 Node IP"),
         ("pod: default/a, port: ssh", "spec.to.port: Pod default/a has no TCP port named 'ssh'"),
-        ("address: 1.1.1.1, port: ssh", "spec.to.port: 'ssh' is a name; an address has only numbers"),
+        ("address: 1.1.1.1, port: ssh", "spec.to.port: 'ssh' is a name; an address needs a port number"),
     ],
 )
 def test_what_is_not_there_is_said(resolve, to, sentence):

@@ -64,7 +64,7 @@ def test_client_addresses():
         "the backend saw the client as 10.1.0.1, expected 9.9.9.9"
     ]
     assert reasons({"clientAddress": "Preserved"}, Attempt(ProbeOutcome.CONNECTED)) == [
-        "the backend could not be asked which client address it saw"
+        "the backend did not report which client address it saw"
     ]
 
 

@@ -45,9 +45,7 @@ async def _travel(folder: Path, cases: Iterable[Case]) -> dict[Case, Travelled]:
     scenario = pinned(scenario_files.find_one(folder).read())
     probes = {(step.name, probe.name): probe for step in scenario.steps for probe in step.probes}
     found: dict[Case, Travelled] = {}
-    async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, desired in scenario.states():
-            await cluster.reach(desired, step.actions)
+    async with runs.at_last_step(scenario, lambda lab: Agents(lab, Programs())) as cluster:
         addresses = {key: str(own[0]) for key, own in cluster.addresses.items()}
         for case in cases:
             journey = await journeys.follow(cluster, probes[case.step, case.probe])

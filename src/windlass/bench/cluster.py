@@ -40,7 +40,7 @@ def run(say: Say = print) -> Report:
 
 
 async def _run(say: Say) -> Report:
-    async with clusters.standing(Shape(nodes=2), say) as cluster, loaded(cluster, say) as bench:
+    async with clusters.running(Shape(nodes=2), say) as cluster, loaded(cluster, say) as bench:
         figures = await bench.figures()
     return Report("cluster", this_machine(), (*figures, *summary(figures)))
 

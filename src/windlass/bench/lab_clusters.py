@@ -24,7 +24,5 @@ def scenario_of(name: str, manifests: str) -> Scenario:
 async def standing(scenario: Scenario) -> AsyncIterator[RunningCluster]:
     """The cluster after all steps of the scenario."""
     runs.check_machine(Programs())
-    async with runs.standing(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        for step, desired in scenario.states():
-            await cluster.reach(desired, step.actions)
+    async with runs.at_last_step(scenario, lambda lab: Agents(lab, Programs())) as cluster:
         yield cluster

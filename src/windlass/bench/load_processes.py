@@ -64,6 +64,6 @@ async def loading(plan: LoadPlan, folder: Path) -> AsyncIterator[LoadProcess]:
             writer.close()
             await writer.wait_closed()
     except LabError as error:
-        raise LabError(str(error) if process.alive else process.complaint(str(error))) from None
+        raise LabError(str(error) if process.alive else process.failure(str(error))) from None
     finally:
         await process.kill()

@@ -53,7 +53,7 @@ class AgentClient:
         status, content = await self._get("/v1/convergence", parameters)
         if status != HTTPStatus.OK:
             what = f"does not have a write in the switch after {TIMEOUT:.0f} s: {content.decode()}"
-            raise LabError(self._process.complaint(what))
+            raise LabError(self._process.failure(what))
 
     async def serves(self, services: int) -> None:
         """Raises LabError if it does not serve that many Services, or has problems."""
@@ -70,7 +70,7 @@ class AgentClient:
             async with self._session.get(f"http://agent{path}", params=parameters) as response:
                 return response.status, await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise LabError(self._process.complaint(f"does not answer: {error}")) from None
+            raise LabError(self._process.failure(f"does not answer: {error}")) from None
 
 
 class APIServerClient:

@@ -19,6 +19,7 @@ from windlass.lab.fuzz import runs as fuzz_runs
 from windlass.lab.fuzz.random_scenarios import random_scenario
 from windlass.lab.kubelets.clusters import Shape
 from windlass.lab.runner import persistent_labs, runs
+from windlass.lab.sandbox import labs
 from windlass.lab.sandbox.labs import LabError
 from windlass.model.nodes import TrafficMode
 
@@ -178,7 +179,7 @@ def down(lab_id: str | None) -> None:
 def status() -> None:
     """The labs that run on this machine, and where to look around in them."""
     with _told():
-        running = persistent_labs.status()
+        running = labs.running()
         if not running:
             click.echo("no lab runs; start one: windlass lab up scenarios/tour")
             return

@@ -1,1 +1,1 @@
-"""Clusters on one machine: scenarios are read, brought up on real Open vSwitch, probed with real packets and judged."""
+"""Clusters on one machine: reads scenarios, brings them up on real Open vSwitch, probes with packets and judges."""

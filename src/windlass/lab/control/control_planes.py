@@ -242,8 +242,8 @@ class ControlPlane:
                         return
         except TimeoutError:
             what = f"does not answer after {SECONDS_TO_START:.0f} s: {last}"
-            raise LabError(server.complaint(what)) from None
-        raise LabError(server.complaint(f"ended with status {server.exited.result()}"))
+            raise LabError(server.failure(what)) from None
+        raise LabError(server.failure(f"ended with status {server.exited.result()}"))
 
 
 _KUBECONFIG_OPTIONS = ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")

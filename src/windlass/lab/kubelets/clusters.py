@@ -75,7 +75,7 @@ class Shape:
 
 
 @asynccontextmanager
-async def standing(shape: Shape, say: Say) -> AsyncIterator[KubeletCluster]:
+async def running(shape: Shape, say: Say) -> AsyncIterator[KubeletCluster]:
     """All of it is ready within the block, and gone after it."""
     if absent := missing(*PROGRAMS):
         raise LabError(f"{absent} (tools/build-kubernetes --whole)")

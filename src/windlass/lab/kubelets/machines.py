@@ -180,8 +180,8 @@ class KubeletMachine:
                         return
                     await asyncio.wait([child.exited], timeout=SECONDS_BETWEEN_LOOKS)
         except TimeoutError:
-            raise LabError(child.complaint(f"is not up after {SECONDS_TO_START:.0f} s")) from None
-        raise LabError(child.complaint(f"ended with status {child.exited.result()}"))
+            raise LabError(child.failure(f"is not up after {SECONDS_TO_START:.0f} s")) from None
+        raise LabError(child.failure(f"ended with status {child.exited.result()}"))
 
     def _runtime_answers(self) -> bool:
         done = subprocess.run(self.command(str(_binary("ctr")), "version"), capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""The Open vSwitch of each Node: both daemons as children of the lab, in the Node's namespace. Agents program it."""
+"""The Open vSwitch of each Node: both daemons run as children of the lab in the Node's namespace."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 SECONDS_FOR_A_CHANGE = seconds(20)
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
-START = str(files("windlass.switch") / "start-ovs-vswitchd.sh")  # as on a Node
+START = str(files("windlass.switch") / "start-ovs-vswitchd.sh")  # the script that Nodes use
 _KERNEL_MODULE = Path("/sys/module/openvswitch")
-# A cluster shares this machine's cores: one thread of each kind a switch is enough. Its revalidator looks around more
-# often than twice a second, so that `settled` takes little time.
+# A cluster shares the cores of this machine: one thread of each kind per switch is enough. The revalidator runs more
+# often than its default of twice a second, so that `settled` returns soon.
 _FIRST_ROW = (
     '["Open_vSwitch",{"op":"insert","table":"Open_vSwitch","row":{"other_config":["map",'
     '[["n-handler-threads","1"],["n-revalidator-threads","1"],["max-revalidator","100"]]]}}]'
@@ -35,7 +35,7 @@ _FIRST_ROW = (
 def datapath_type() -> str:
     """`system` where the kernel has openvswitch, else `netdev`, the userspace datapath."""
     if not _KERNEL_MODULE.exists():
-        with suppress(LabError):  # no modprobe, no modules
+        with suppress(LabError):  # no modprobe on this machine
             subprocess.run([program("modprobe"), "--quiet", "openvswitch"], check=False, capture_output=True)
     return "system" if _KERNEL_MODULE.exists() else "netdev"
 
@@ -47,11 +47,11 @@ def datapath_in_words() -> str:
 
 
 class SwitchProcesses:
-    """ovsdb-server and ovs-vswitchd of one Node. All their files are in one folder."""
+    """ovsdb-server and ovs-vswitchd of one Node, with all their files in one folder."""
 
     def __init__(self, node: str, namespace: str, folder: Path) -> None:
         self.folder = folder
-        self.before: list[str] = []  # of every command
+        self.prefix: list[str] = []  # goes before every command
         self._node = node
         self._namespace = namespace
         self._database: Child | None = None
@@ -59,7 +59,7 @@ class SwitchProcesses:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """With this, `ovs-ofctl` and its kin talk to this switch."""
+        """The environment in which `ovs-ofctl` and the other tools talk to this switch."""
         names = ("OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR")
         return dict.fromkeys(names, str(self.folder))
 
@@ -68,7 +68,10 @@ class SwitchProcesses:
         await self._start_with_empty_database()
 
     async def restart(self) -> None:
-        """As an upgrade does: the database stays. In userspace, the bridge's interfaces go and come with the daemon."""
+        """Restarts ovs-vswitchd as an upgrade does; the database stays.
+
+        In userspace, the bridge's interfaces disappear and come back with the daemon.
+        """
         if self._switch:
             await self._switch.stop()
         await self._start_switch()
@@ -78,12 +81,12 @@ class SwitchProcesses:
         await self._start_with_empty_database()
 
     async def boot(self) -> None:
-        """Both daemons, with the database that there is."""
+        """Starts both daemons with the existing database."""
         await self._start_database()
         await self._start_switch()
 
     async def delete_bridge(self, bridge: str) -> None:
-        """Returns when ovs-vswitchd has removed it. An agent may have made it again by then."""
+        """Returns when ovs-vswitchd has removed it. An agent may have created it again by then."""
         await self._run("ovs-vsctl", "del-br", bridge)
 
     async def has_bridge(self, bridge: str) -> None:
@@ -91,12 +94,12 @@ class SwitchProcesses:
         await self._run("ovs-vsctl", "wait-until", "Bridge", bridge)
 
     async def settled(self) -> None:
-        """Returns when no packet is handled by former flows any more: the datapath has them for a moment longer."""
-        for _ in range(2):  # the first look around may have begun before the last change
+        """Returns when the datapath no longer handles packets by flows that were replaced."""
+        for _ in range(2):  # the first revalidation may have begun before the last change
             process = await asyncio.create_subprocess_exec(
                 *(program("ovs-appctl"), "-T", "10", "-t", f"{self.folder}/ovs-vswitchd.ctl", "revalidator/wait"),
                 stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,  # one without a bridge has nothing to look at
+                stderr=asyncio.subprocess.DEVNULL,  # a switch without a bridge has no revalidator
             )
             await process.wait()
 
@@ -124,7 +127,7 @@ class SwitchProcesses:
             raise LabError(f"Node {self._node}: {tool} {' '.join(words)} failed: {said}")
 
     async def _start_switch(self) -> None:
-        # In user space it would lose a few packets of tunnels with every Pod; the agent tells it the routes.
+        # In userspace it would drop packets of tunnels at every link change; the agent gives it the routes instead.
         own_routes = ["--disable-system-route"] if datapath_type() == "netdev" else []
         self._switch = self._daemon("ovs-vswitchd", f"unix:{self.folder}/db.sock", *own_routes, by=START)
         await self._switch.listening(self.folder / "ovs-vswitchd.ctl")
@@ -133,7 +136,7 @@ class SwitchProcesses:
         own_files = (f"--unixctl={self.folder}/{name}.ctl", f"--pidfile={self.folder}/{name}.pid")
         return Child(
             f"{name} of Node {self._node}",
-            [*self.before, by or program(name), *arguments, *own_files, "--no-chdir"],
+            [*self.prefix, by or program(name), *arguments, *own_files, "--no-chdir"],
             namespace=self._namespace,
             log=self.folder / f"{name}.log",
             environment=self.environment,

@@ -1,6 +1,6 @@
-"""The network under the cluster, made of a router namespace, bridges and veth pairs. Where things go says segments.py.
+"""Builds the network under the cluster from a router namespace, bridges and veth pairs, as planned in segments.py.
 
-Blocking: netlink by pyroute2, a few milliseconds a machine. The event loop calls it in a thread.
+It blocks (netlink by pyroute2, a few milliseconds per machine), so the event loop calls it in a thread.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _ADDRESS_FAMILY = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
 _FIRST_END, _SECOND_END = "fe80::1", "fe80::2"  # of a link between two routers
 _NO_DAD = 0x02  # IFA_F_NODAD: usable at once
 
-# Of every namespace of a lab: addresses are usable at once, nothing is learned from the wire, and nothing is limited
-# that a probe measures.
+# Settings of every namespace: addresses are usable at once, nothing is learned from router advertisements, and no rate
+# limit disturbs a probe.
 _EVERYWHERE = {
     "ipv4/conf/all/rp_filter": "0",
     "ipv4/conf/default/rp_filter": "0",
@@ -49,7 +49,7 @@ _EVERYWHERE = {
 _ROUTER = {
     "ipv4/ip_forward": "1",
     "ipv6/conf/all/forwarding": "1",
-    # It forwards between subnets on one wire, too, and must not talk the hosts out of asking it.
+    # It also forwards between subnets on one segment, and must not redirect the hosts past itself.
     "ipv4/conf/all/send_redirects": "0",
     "ipv4/conf/default/send_redirects": "0",
 }
@@ -61,25 +61,25 @@ class Underlay:
         self._segments = segments
         self._router = lab.namespace("underlay")
         self._routes: dict[IPNetwork, IPAddress] = {}
-        self._wires: dict[str, list[str]] = {}  # the router's ends, by machine
-        self._ports = count()  # the router's ends of the wires: names of Nodes are too long for interfaces
+        self._wires: dict[str, list[str]] = {}  # the router's ends of the veth pairs, by namespace
+        self._ports = count()  # numbers for the router's ends: names of Nodes are too long for interfaces
 
     def create(self) -> None:
         """The router with a bridge for each segment."""
         make_namespace(self._router, _ROUTER)
         with _netlink(self._router) as ip:
             for number, segment in enumerate(self._segments, start=1):
-                # A MAC of its own: else the bridge takes that of a port, and changes it when a Node joins or leaves.
+                # A fixed MAC: otherwise the bridge takes that of a port, and it changes when a Node joins or leaves.
                 mac = f"02:00:00:00:00:{number:02x}"
                 ip.link("add", ifname=segment.bridge, kind="bridge", br_mcast_snooping=0, address=mac)
                 index = _index(ip, segment.bridge)
                 for subnet in segment.subnets:
                     _add_address(ip, index, router_of(subnet), subnet.prefixlen)
                 ip.link("set", index=index, state="up")
-        ask_neighbours_patiently(self._router)
+        retry_neighbours_longer(self._router)
 
     def plug(self, machine: Machine) -> str:
-        """Makes the machine's namespace with its NICs, addresses and default routes; returns the namespace's name."""
+        """Creates the machine's namespace with NICs, addresses and default routes. Returns its name."""
         namespace = self._lab.namespace(machine.kind, machine.name)
         make_namespace(namespace)
         if machine.link_mtu is None:
@@ -99,13 +99,14 @@ class Underlay:
         with namespaces.entered(namespaces.path_of(namespace)):
             for nic in machine.nics:
                 _leave_checksums_to_software(nic.name)
-        ask_neighbours_patiently(namespace)
+        retry_neighbours_longer(namespace)
         return namespace
 
     def unplug(self, machine: Machine) -> None:
-        """The veth pairs go with the namespaces, and the routes with them.
+        """Removes the machine's namespaces, and with them its veth pairs and routes.
 
-        Those of a plain machine go at once: it may come back, and must not be met at its former wire.
+        The veth pairs of a machine without its own router are deleted first: the kernel removes a namespace later, and
+        a machine that comes back must not be reachable by its old link.
         """
         namespace = self._lab.namespace(machine.kind, machine.name)
         with _netlink(self._router) as ip:
@@ -116,7 +117,7 @@ class Underlay:
             namespaces.delete(self._lab.namespace("router", machine.name))
 
     def route(self, routes: Mapping[IPNetwork, IPAddress]) -> None:
-        """Makes these, and no others, the networks that the router knows beyond its own subnets."""
+        """Makes these the only routes of the router beside those to its own subnets."""
         wanted = dict(routes)
         if wanted == self._routes:
             return
@@ -129,15 +130,15 @@ class Underlay:
         self._routes = wanted
 
     def add_host_route(self, machine: Machine, route: HostRoute) -> None:
-        """On the machine itself; replaces a route to the same network."""
+        """Adds a route on the machine itself, or replaces the one to the same network."""
         family = family_of(route.network)
-        way: dict[str, object] = {"type": route.type}
+        options: dict[str, object] = {"type": route.type}
         if route.type == "unicast":
-            way["gateway"] = str(machine.default_routers[family])
+            options["gateway"] = str(machine.default_routers[family])
         if route.mtu is not None:
-            way["metrics"] = {"mtu": route.mtu}
+            options["metrics"] = {"mtu": route.mtu}
         with _netlink(self._lab.namespace(machine.kind, machine.name)) as ip:
-            ip.route("replace", dst=route.to, family=_ADDRESS_FAMILY[family], **way)
+            ip.route("replace", dst=route.to, family=_ADDRESS_FAMILY[family], **options)
 
     def _connect(self, ip: IPRoute, nic: Nic, namespace: str) -> None:
         bridge = next(segment.bridge for segment in self._segments if nic.subnets <= segment.subnets)
@@ -150,7 +151,7 @@ class Underlay:
         self._wires.setdefault(namespace, []).append(port)
 
     def _connect_by_router(self, machine: Machine, mtu: int, namespace: str) -> None:
-        """The machine's link has the usual MTU, so that only routers find out what does not fit."""
+        """The machine's own link has the usual MTU: only the routers notice packets that are too big."""
         own_router = self._lab.namespace("router", machine.name)
         make_namespace(own_router, _ROUTER)
         (nic,) = machine.nics
@@ -169,12 +170,12 @@ class Underlay:
         with _netlink(self._router) as ip:
             for subnet in nic.subnets:
                 _route_by_link(ip, link, str(subnet), family_of(subnet), _SECOND_END)
-        ask_neighbours_patiently(self._router)
-        ask_neighbours_patiently(own_router)
+        retry_neighbours_longer(self._router)
+        retry_neighbours_longer(own_router)
 
 
 def make_namespace(name: str, settings: Mapping[str, str] | None = None) -> None:
-    """A namespace as every one in a lab is: settled, with its loopback up."""
+    """Creates a namespace with the lab's settings and its loopback up."""
     path = namespaces.create(name)
     with namespaces.entered(path):
         for key, value in (_EVERYWHERE | dict(settings or {})).items():
@@ -183,16 +184,16 @@ def make_namespace(name: str, settings: Mapping[str, str] | None = None) -> None
             fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 
 
-def ask_neighbours_patiently(namespace: str) -> None:
-    """A neighbour that never answers is silence, not a refusal: the kernel asks often, and a probe gives up first.
+def retry_neighbours_longer(namespace: str) -> None:
+    """Makes the kernel look for a neighbour for longer than a probe waits: an absent one is a timeout, not a refusal.
 
-    These settings belong to an interface, so this is done again when there are new ones.
+    The settings belong to interfaces, so call this again when there are new interfaces.
     """
     with namespaces.entered(namespaces.path_of(namespace)):
         for family in ("ipv4", "ipv6"):
             for interface in Path("/proc/sys/net", family, "neigh").iterdir():
-                with suppress(FileNotFoundError):  # an interface may go while we look
-                    _settle(interface / "retrans_time_ms", "240")  # whole ticks at any usual HZ: it reads back the same
+                with suppress(FileNotFoundError):  # an interface may be removed meanwhile
+                    _settle(interface / "retrans_time_ms", "240")  # whole ticks at any HZ, so it reads back the same
                     _settle(interface / "mcast_solicit", "40")
 
 
@@ -200,7 +201,7 @@ def ask_neighbours_patiently(namespace: str) -> None:
 
 
 def _settle(setting: Path, value: str) -> None:
-    """Only where it is not so: the kernel tells of it as a change of the link, and a switch looks at all its ports."""
+    """Writes only a different value: the kernel reports a write as a link change, and switches check all ports."""
     if setting.read_text().strip() != value:
         setting.write_text(value)
 
@@ -225,7 +226,7 @@ def _index(ip: IPRoute, name: str) -> int:
 
 
 def _mac(namespace: str, nic: Nic) -> str:
-    """Burnt in: it has the same after a reboot."""
+    """Derived from the names, so that it is the same after a reboot."""
     digest = crc32(f"{namespace} {nic.name}".encode()).to_bytes(4)
     return f"02:01:{digest.hex(':')}"
 
@@ -242,14 +243,14 @@ def _bring_up(ip: IPRoute, name: str, address: str, mtu: int) -> None:
 
 
 def _route_by_link(ip: IPRoute, link: str, destination: str, family: Family, next_hop: str) -> None:
-    """The link needs no addresses but its link-local ones: an IPv4 route may have an IPv6 next hop."""
-    way = {"gateway": next_hop} if family is Family.IPV6 else {"via": {"family": socket.AF_INET6, "addr": next_hop}}
-    ip.route("add", dst=destination, oif=_index(ip, link), family=_ADDRESS_FAMILY[family], **way)
+    """The link needs only link-local addresses: an IPv4 route may have an IPv6 next hop."""
+    via = {"gateway": next_hop} if family is Family.IPV6 else {"via": {"family": socket.AF_INET6, "addr": next_hop}}
+    ip.route("add", dst=destination, oif=_index(ip, link), family=_ADDRESS_FAMILY[family], **via)
 
 
 def _leave_checksums_to_software(interface: str) -> None:
-    """A wire carries whole packets. Between veths the kernel would leave out the checksum, and Open vSwitch's userspace
-    datapath would see that.
+    """Turns checksum offload off: between veths the kernel would leave out the checksum, and the userspace datapath of
+    Open vSwitch would see incomplete packets.
     """
     request = array("B", struct.pack("II", _SET_TX_CHECKSUM, 0))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:

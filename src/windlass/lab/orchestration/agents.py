@@ -1,4 +1,4 @@
-"""Nodes as in production: Open vSwitch, agent and CNI plugin on each; only the container runtime is played here."""
+"""Nodes as in production, with Open vSwitch, agent and CNI plugin; the lab only plays the container runtime."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 SECONDS_TO_BE_READY = seconds(20)
 SECONDS_TO_CONVERGE = seconds(20)
-SECONDS_BETWEEN_LOOKS = 0.02
+SECONDS_BETWEEN_POLLS = 0.02
 BRIDGE = "br-int"  # unless the scenario's configuration names another
 CNI_VERSION = "1.1.0"
 PLUGIN_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))  # Debian's, and the CNI project's
@@ -43,7 +43,7 @@ PLUGIN_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))  # Debian's, and t
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """The two executables that a Node needs, beside Open vSwitch."""
+    """The two executables that a Node needs beside Open vSwitch."""
 
     agent: tuple[str, ...] = (str(Path(sys.executable).with_name("windlass")), "agent")
     cni: Path = Path(__file__).parents[4] / "build" / "cni" / "windlass-cni"  # where `make setup` puts it
@@ -51,16 +51,16 @@ class Programs:
 
 @dataclass(slots=True)
 class _Stack:
-    """What runs on one Node."""
+    """The software of one Node."""
 
     node: str
     namespace: str
     folder: Path
-    options: Mapping[str, object]  # of the agent, whatever the scenario says
+    options: Mapping[str, object]  # of the agent; they override the scenario's configuration
     switch: ovs.SwitchProcesses
     agent: Child | None = None
-    boots: int = 0  # after the first
-    containers: dict[str, str] = field(default_factory=dict)  # the id of each Pod's container
+    reboots: int = 0
+    containers: dict[str, str] = field(default_factory=dict)  # container ids, by Pod
 
     @property
     def run_directory(self) -> Path:
@@ -68,7 +68,7 @@ class _Stack:
 
 
 class Agents:
-    """The Fabric (fabrics.py) of real Nodes."""
+    """The Fabric (fabrics.py) of Nodes that run the agent."""
 
     dataplane = "ovs"
 
@@ -89,7 +89,7 @@ class Agents:
     async def remove_node(self, node: str) -> None:
         stack = self._stacks.pop(node)
         await self._end(stack)
-        shutil.rmtree(stack.folder)  # one of that name that comes later is another machine
+        shutil.rmtree(stack.folder)  # a later Node of this name is a new machine
 
     def serves(self, node: str) -> bool:
         return node in self._stacks and self._stacks[node].agent is not None
@@ -115,7 +115,7 @@ class Agents:
                 await stack.switch.restart()
                 return
             case "deleteBridge" | "loseDatabase":
-                await _take_away(stack, action.verb, str(configuration.get("bridge", BRIDGE)))
+                await _remove_bridge(stack, action.verb, str(configuration.get("bridge", BRIDGE)))
                 return
             case "killAgent" if stack.agent:
                 await stack.agent.kill()
@@ -131,10 +131,10 @@ class Agents:
 
     async def power_on(self, node: str) -> None:
         stack = self._stacks[node]
-        stack.boots += 1
+        stack.reboots += 1
         boot = stack.folder / "boot_id"
-        boot.write_text(f"{uuid5(NAMESPACE_DNS, node)}-{stack.boots}\n")
-        stack.switch.before = in_another_boot(boot)
+        boot.write_text(f"{uuid5(NAMESPACE_DNS, node)}-{stack.reboots}\n")
+        stack.switch.prefix = in_another_boot(boot)
         await stack.switch.boot()
 
     async def converge(self) -> None:
@@ -162,8 +162,8 @@ class Agents:
         file.write_text(yaml.safe_dump({"logFormat": "text", **configuration, **own}))
         stack.agent = Child(
             f"the agent of Node {stack.node}",
-            # On a machine of two cores, Nodes would starve each other's packets while their agents start.
-            [*stack.switch.before, program("nice"), "-n", "10", *self._programs.agent, "--config", str(file)],
+            # Without `nice`, starting agents would delay packets of other Nodes on a machine with two cores.
+            [*stack.switch.prefix, program("nice"), "-n", "10", *self._programs.agent, "--config", str(file)],
             namespace=stack.namespace,
             folder=stack.folder,
             log=stack.folder / "agent.log",
@@ -180,11 +180,11 @@ class Agents:
                     status, answer = await _get(stack, "/healthz")
                     if status == HTTPStatus.OK:
                         return
-                    await asyncio.wait([agent.exited], timeout=SECONDS_BETWEEN_LOOKS)
+                    await asyncio.wait([agent.exited], timeout=SECONDS_BETWEEN_POLLS)
         except TimeoutError:
-            what = f"is not ready after {SECONDS_TO_BE_READY} s and says {answer.decode(errors='replace')}"
-            raise LabError(agent.complaint(what)) from None
-        raise LabError(agent.complaint(f"ended with status {agent.exited.result()}"))
+            what = f"is not ready after {SECONDS_TO_BE_READY} s: {answer.decode(errors='replace')}"
+            raise LabError(agent.failure(what)) from None
+        raise LabError(agent.failure(f"ended with status {agent.exited.result()}"))
 
     async def _converged(self, stack: _Stack) -> None:
         revision = await self.publisher.revision(stack.node)
@@ -193,12 +193,12 @@ class Agents:
         status, answer = await _get(stack, f"/v1/convergence?revision={revision}&timeout={SECONDS_TO_CONVERGE}")
         if status != HTTPStatus.OK:
             what = f"has not applied the objects after {SECONDS_TO_CONVERGE} s: {answer.decode(errors='replace')}"
-            raise LabError(stack.agent.complaint(what) if stack.agent else what)
+            raise LabError(stack.agent.failure(what) if stack.agent else what)
 
     async def _end(self, stack: _Stack) -> None:
         await asyncio.gather(stack.switch.end(), *([stack.agent.kill()] if stack.agent else []))
 
-    # The container runtime's part ---------------------------------------------------------------------------------
+    # The container runtime ----------------------------------------------------------------------------------------
 
     async def _cni(self, command: str, stack: _Stack, pod: LabPod, namespace: str) -> bytes:
         """Runs the plugin on the Node, as a container runtime would."""
@@ -251,8 +251,8 @@ def _network_configuration(stack: _Stack, pod: LabPod) -> dict[str, object]:
     }
 
 
-async def _take_away(stack: _Stack, verb: str, bridge: str) -> None:
-    """The bridge, or the whole database. A running agent has begun to repair it when this returns."""
+async def _remove_bridge(stack: _Stack, verb: str, bridge: str) -> None:
+    """Removes the bridge or the whole database. When this returns, a running agent has created the bridge again."""
     if verb == "deleteBridge":
         await stack.switch.delete_bridge(bridge)
     else:

@@ -1,4 +1,4 @@
-"""What a cluster needs of the software that makes its Pods reach each other. agents.py has the real one."""
+"""The interface between a running cluster and the software that connects its Pods. agents.py implements it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Fabric(Protocol):
-    """Nodes are added with their underlay NICs in place and the objects published; Pods with an empty namespace."""
+    """A Node is added when its NICs exist and the objects are published; a Pod when its namespace exists."""
 
     @property
     def dataplane(self) -> str: ...
@@ -29,11 +29,11 @@ class Fabric(Protocol):
     async def remove_node(self, node: str) -> None: ...
 
     def serves(self, node: str) -> bool:
-        """Whether Pods can be attached there now, and detached."""
+        """Whether Pods can be attached and detached there now."""
         ...
 
     async def attach(self, pod: LabPod, namespace: str) -> tuple[IPAddress, ...]:
-        """Returns the addresses that the Pod has now."""
+        """Returns the addresses of the Pod."""
         ...
 
     async def detach(self, pod: LabPod, namespace: str) -> None: ...
@@ -41,17 +41,17 @@ class Fabric(Protocol):
     async def act(self, action: ActionSpec, configuration: Mapping[str, object]) -> None: ...
 
     async def power_off(self, node: str) -> None:
-        """All its processes end at once; its files stay."""
+        """Kills all its processes; its files stay."""
         ...
 
     async def power_on(self, node: str) -> None:
-        """In a fresh namespace of the same name: as after a reboot, but for the agent, which `startAgent` starts."""
+        """Boots it in a new namespace of the same name, without the agent: a `startAgent` action starts that."""
         ...
 
     async def converge(self) -> None:
-        """Until every Node forwards by the objects as they are now."""
+        """Waits until every Node forwards according to the published objects."""
         ...
 
     async def end(self) -> None:
-        """Ends all processes at once; nobody will need what they hold."""
+        """Kills all processes."""
         ...

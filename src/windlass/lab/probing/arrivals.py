@@ -1,6 +1,6 @@
-"""What reached which machine, noted by watching its packets: for those that no server answers with its name.
+"""Detects packets that arrive at a machine and get no answer from a server with its name.
 
-An echo request is answered by the kernel, a forged packet by nobody; both carry a token that is recognised here.
+The kernel answers echo requests, and a spoofed packet gets no answer at all; both carry a token that is detected here.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Arrival:
 class Arrivals:
     def __init__(self) -> None:
         self._expected: dict[int, asyncio.Future[Arrival]] = {}
-        self._tokens = count(0x4C414221)  # any start will do: a token counts only while it is expected
+        self._tokens = count(0x4C414221)  # an arbitrary start: a token matters only while it is expected
 
     @contextmanager
     def expected(self) -> Iterator[tuple[int, asyncio.Future[Arrival]]]:
-        """A token of 32 bits to put into a packet, and what will be known once a machine gets it."""
+        """A token of 32 bits to put into a packet, and a future that is set when a machine receives it."""
         token = self.token()
         future: asyncio.Future[Arrival] = asyncio.get_running_loop().create_future()
         self._expected[token] = future
@@ -45,7 +45,7 @@ class Arrivals:
             future.cancel()
 
     def token(self) -> int:
-        """32 bits that no other packet of the lab has; never 0."""
+        """32 bits that no other packet of the lab carries; never 0."""
         return next(self._tokens) & 0xFFFFFFFF or self.token()
 
     def note(self, token: int, backend: str, client: str) -> None:
@@ -54,7 +54,7 @@ class Arrivals:
             future.set_result(Arrival(backend, client))
 
     def watch_echoes(self, namespace: str, backend: str) -> Callable[[], None]:
-        """Notes the echo requests that arrive there, until the returned function is called."""
+        """Detects the echo requests that arrive there, until the returned function is called."""
 
         def on_packet(packet: Packet) -> None:
             found = packets.echo_payload(packet.payload)
@@ -70,7 +70,7 @@ class Arrivals:
 
     @contextmanager
     def watching_syns(self, places: Iterable[tuple[str, str]]) -> Iterator[None]:
-        """While the block lasts, notes the first packets of TCP connections in each (namespace, its backend)."""
+        """Within the block, detects first packets of TCP connections in each (namespace, backend)."""
         with ExitStack() as closing:
             for namespace, backend in places:
 
@@ -86,13 +86,13 @@ class Arrivals:
 
 _ACCEPT_IF_SYN = [(0x54, 0, 0, 0x12), (0x15, 0, 1, 0x02), (0x06, 0, 0, 0xFFFF), (0x06, 0, 0, 0)]
 _SYN_WITHOUT_ACK = {
-    Family.IPV4: [(0xB1, 0, 0, 0), (0x50, 0, 0, 13), *_ACCEPT_IF_SYN],  # the flags are byte 13 behind the IP header
-    Family.IPV6: [(0x30, 0, 0, 13), *_ACCEPT_IF_SYN],  # a filter sees no IP header here
+    Family.IPV4: [(0xB1, 0, 0, 0), (0x50, 0, 0, 13), *_ACCEPT_IF_SYN],  # the flags are byte 13 after the IP header
+    Family.IPV6: [(0x30, 0, 0, 13), *_ACCEPT_IF_SYN],  # for IPv6, a filter does not see the IP header
 }
 
 
 def _only_echo_requests(family: Family) -> tuple[int, int, bytes]:
-    """ICMP_FILTER and ICMPV6_FILTER: a set bit blocks the type. Neighbour discovery would wake us all the time."""
+    """ICMP_FILTER and ICMPV6_FILTER: a set bit blocks the type, for example frequent neighbour discovery."""
     wanted = packets.ECHO_REQUEST[family]
     if family is Family.IPV4:
         return 255, 1, struct.pack("=I", 0xFFFFFFFF & ~(1 << wanted))

@@ -1,6 +1,6 @@
-"""New connections from any machine of the lab to any address: TCP, UDP, SCTP and ICMP echo, and forged first packets.
+"""Opens connections from any machine of the lab to any address: TCP, UDP, SCTP, ICMP echo, and spoofed first packets.
 
-A connection counts as made when the other side has answered and said who it is. Nothing is judged here.
+A connection is open when the other side has answered with its name.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from windlass.lab.probing.arrivals import Arrival, Arrivals
     from windlass.model.families import IPAddress
 
-PATIENCE = seconds(3.0)  # seconds: a first SYN may be lost and sent again after one
-RETRY = seconds(0.4)  # seconds until a datagram is taken for lost: the first of a tunnel may be, while ARP resolves
+TIME_LIMIT = seconds(3.0)  # for an answer: a first SYN may be lost, and is sent again after one second
+RETRY = seconds(0.4)  # until a datagram is sent again: the first one of a tunnel may be lost while ARP resolves
 LARGEST_DATAGRAM = 1200  # bytes of payload: fits any tunnel
-DATA = b"="  # the first byte of a UDP datagram that is to be sent back
+DATA = b"="  # the first byte of a UDP datagram that the server sends back
 
 
 @dataclass(frozen=True, slots=True)
 class SocketAddress:
-    """Where to: port 0 for ICMP."""
+    """The destination of a connection; port 0 for ICMP."""
 
     ip: IPAddress
     port: int
@@ -43,7 +43,7 @@ class SocketAddress:
 
 
 class Conversation:
-    """A connection that was answered. `send` and `receive` carry bytes that come back as they are."""
+    """An open connection to a server that sends back all bytes that it receives."""
 
     def __init__(self, sock: socket.socket, seen: Arrival) -> None:
         self.seen = seen
@@ -57,12 +57,12 @@ class Conversation:
         return await _stream(self._socket)
 
     async def echo(self, payload: bytes) -> bytes:
-        """What comes back for the payload. Each 64 KiB must come within the usual patience."""
+        """What comes back for the payload. Each 64 KiB must arrive within the time limit."""
         sending = asyncio.ensure_future(self.send(payload))
         back = bytearray()
         try:
             while len(back) < len(payload):
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TIME_LIMIT):
                     back += await self.receive()
             await sending
         finally:
@@ -74,7 +74,7 @@ class Conversation:
 
 
 class DatagramConversation(Conversation):
-    """The same over packets of which each may be lost; `wrap` and `unwrap` put bytes into a packet and get them out."""
+    """The same over packets that may be lost; `wrap` and `unwrap` put bytes into a packet and take them out."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class DatagramConversation(Conversation):
         return await _received(self._socket, self._unwrap, self._start)
 
     async def echo(self, payload: bytes) -> bytes:
-        """Chunk by chunk, each numbered, and sent again when it does not come back in time."""
+        """Sends the payload in numbered chunks, and repeats a chunk that does not come back in time."""
         back = bytearray()
         for number, start in enumerate(range(0, len(payload), LARGEST_DATAGRAM)):
             label = number.to_bytes(4)
@@ -112,7 +112,7 @@ class DatagramConversation(Conversation):
 
 
 async def dial(namespace: str, protocol: ProbeProtocol, to: SocketAddress, arrivals: Arrivals) -> Conversation:
-    """Raises TimeoutError for silence and OSError for a refusal; `outcome_of` puts either into a probe's word."""
+    """Raises TimeoutError if there is no answer, and OSError for a refusal; `outcome_of` maps both to an outcome."""
     match protocol:
         case ProbeProtocol.TCP:
             return await _dial_tcp(namespace, to)
@@ -127,12 +127,12 @@ async def dial(namespace: str, protocol: ProbeProtocol, to: SocketAddress, arriv
 async def forge(
     namespace: str, protocol: ProbeProtocol, to: SocketAddress, source: IPAddress, arrivals: Arrivals
 ) -> Arrival:
-    """Sends first packets from an address that the machine does not have, until one is seen to arrive."""
+    """Sends first packets with a spoofed source address until one arrives."""
     with arrivals.expected() as (token, arrived):
         payload, number = _forged(protocol, to, source, token)
         packet = packets.with_ip_header(source, to.ip, number, payload)
         with _opened(namespace, to, socket.SOCK_RAW, socket.IPPROTO_RAW) as sock:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIME_LIMIT):
                 while not arrived.done():
                     sock.sendto(packet, (str(to.ip), 0))
                     await asyncio.wait([arrived], timeout=RETRY)
@@ -140,11 +140,11 @@ async def forge(
 
 
 class NoRouteError(Exception):
-    """The machine itself does not know where to send the packet: none was sent."""
+    """The client has no route to the destination, so no packet was sent."""
 
 
 def outcome_of(error: BaseException) -> ProbeOutcome | None:
-    """None for an error that says nothing about the network between."""
+    """None for an error that says nothing about the network."""
     if isinstance(error, TimeoutError):
         return ProbeOutcome.TIMEOUT
     if isinstance(error, OSError) and error.errno in _REFUSALS:
@@ -170,12 +170,12 @@ _REFUSALS = frozenset(
 
 async def _dial_tcp(namespace: str, to: SocketAddress) -> Conversation:
     sock = _opened(namespace, to, socket.SOCK_STREAM)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each beat of a held connection is a packet of its own
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each beat of a held connection is its own packet
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIME_LIMIT):
             await asyncio.get_running_loop().sock_connect(sock, (str(to.ip), to.port))
             line = b""
-            while not line.endswith(b"\n"):  # nothing follows it before we send
+            while not line.endswith(b"\n"):  # the server sends no more before it receives data
                 line += await _stream(sock)
         return Conversation(sock, parse_identity(line.rstrip(b"\n")))
     except BaseException:
@@ -248,7 +248,7 @@ async def _dial_icmp(namespace: str, to: SocketAddress, arrivals: Arrivals) -> C
     try:
         with arrivals.expected() as (token, arrived):
             await _answered(sock, wrap(token.to_bytes(4)), unwrap)
-            # the request arrived before its reply, but maybe this process has not been told yet
+            # The request has arrived before its reply came, but this process may not have read it yet.
             await asyncio.wait([arrived], timeout=RETRY)
             seen = arrived.result() if arrived.done() else parse_identity(b"")
         return DatagramConversation(sock, seen, wrap, unwrap)
@@ -275,12 +275,12 @@ def _forged(protocol: ProbeProtocol, to: SocketAddress, source: IPAddress, token
 
 
 def _source_port(token: int) -> int:
-    """Of a packet that we build ourselves: below the range from which the kernel takes its own."""
+    """For packets that the lab builds itself: below the kernel's range of ephemeral ports."""
     return 20000 + token % 10000
 
 
 def _opened(namespace: str, to: SocketAddress, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:
-    """Checks first that there is a route at all; that is no property of the network between."""
+    """Checks first that the client has a route: the lack of one is not a property of the network."""
     with sockets.opened(namespace, to.family, socket.SOCK_DGRAM) as trial:
         try:
             trial.connect((str(to.ip), 9))
@@ -292,7 +292,7 @@ def _opened(namespace: str, to: SocketAddress, kind: socket.SocketKind, protocol
 
 
 def _connected(namespace: str, to: SocketAddress, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:
-    """Connected also where the protocol has no connections: then the kernel reports ICMP errors to the socket."""
+    """Connects also datagram and raw sockets, so that the kernel reports ICMP errors to them."""
     sock = _opened(namespace, to, kind, protocol)
     sock.connect((str(to.ip), to.port))
     _report_every_error(sock, to.family, on=True)
@@ -300,7 +300,7 @@ def _connected(namespace: str, to: SocketAddress, kind: socket.SocketKind, proto
 
 
 def _report_every_error(sock: socket.socket, family: Family, *, on: bool) -> None:
-    """Unreachable hosts and networks, too: a refusal while a connection opens, a mishap when it is open."""
+    """Whether to report unreachable hosts and networks, too: they are a refusal only while a connection opens."""
     level, option = (socket.IPPROTO_IP, 11) if family is Family.IPV4 else (socket.IPPROTO_IPV6, 25)
     sock.setsockopt(level, option, int(on))
 
@@ -308,15 +308,15 @@ def _report_every_error(sock: socket.socket, family: Family, *, on: bool) -> Non
 async def _stream(sock: socket.socket) -> bytes:
     data = await asyncio.get_running_loop().sock_recv(sock, sockets.LARGEST_PACKET)
     if not data:
-        raise ConnectionResetError(errno.ECONNRESET, "the other side ended the connection")
+        raise ConnectionResetError(errno.ECONNRESET, "the other side closed the connection")
     return data
 
 
 async def _answered(
     sock: socket.socket, packet: bytes, answer: Callable[[bytes], bytes | None], start: bytes | None = None
 ) -> bytes:
-    """Sends the packet, again and again, until an answer to it comes."""
-    async with asyncio.timeout(PATIENCE):
+    """Sends the packet repeatedly until an answer to it comes."""
+    async with asyncio.timeout(TIME_LIMIT):
         while True:
             await _sent(sock, packet, start)
             try:
@@ -348,5 +348,5 @@ async def _received(sock: socket.socket, wanted: Callable[[bytes], bytes | None]
 
 
 def _is_ours(sock: socket.socket, start: bytes | None) -> bool:
-    """A raw socket hears of errors about all that its machine sends there: ours quote a packet with our start."""
+    """A raw socket receives errors about all packets of its machine; errors about ours quote our first bytes."""
     return start is None or any(quoted.startswith(start) for quoted in sockets.quoted(sock))

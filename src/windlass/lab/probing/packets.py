@@ -1,4 +1,4 @@
-"""Packets that the lab builds and reads itself: SCTP where the kernel has none, ICMP echo, and forged ones. Pure."""
+"""Builds and reads packets: SCTP where the kernel has none, ICMP echo, and spoofed packets. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def with_ip_header(source: IPAddress, destination: IPAddress, protocol: int, pay
     if family_of(source) is Family.IPV6:
         fixed = struct.pack("!IHBB", 6 << 28, len(payload), protocol, 64)
         return fixed + source.packed + destination.packed + payload
-    # identification and checksum 0: the kernel fills them in for a raw socket
+    # Identification and checksum are 0: the kernel fills them in for a raw socket.
     fixed = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(payload), 0, 0, 64, protocol, 0)
     return fixed + source.packed + destination.packed + payload
 
@@ -39,7 +39,7 @@ def _with_pseudo_header(source: IPAddress, destination: IPAddress, protocol: int
     return internet_checksum(addresses + struct.pack("!IHH", len(segment), 0, protocol) + segment)
 
 
-# TCP and UDP, only as much as a forged packet needs -------------------------------------------------------------
+# TCP and UDP: only what a spoofed packet needs ------------------------------------------------------------------
 
 
 def tcp_syn(source: IPAddress, destination: IPAddress, ports: tuple[int, int], sequence: int) -> bytes:
@@ -99,7 +99,7 @@ class Chunk(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SctpPacket:
-    """One chunk in a packet; all that the lab speaks."""
+    """A packet with one chunk, which is all that the lab needs."""
 
     source_port: int
     destination_port: int
@@ -115,7 +115,7 @@ class SctpPacket:
 
 
 def decode_sctp(packet: bytes) -> SctpPacket | None:
-    """None for what is no packet of ours: too short, another chunk, a wrong checksum."""
+    """None if it is too short, has another chunk or a wrong checksum."""
     if len(packet) < 16 or packet[12] not in list(Chunk):
         return None
     if struct.unpack_from("<I", packet, 8)[0] != crc32c(packet[:8] + b"\0\0\0\0" + packet[12:]):
@@ -126,7 +126,7 @@ def decode_sctp(packet: bytes) -> SctpPacket | None:
 
 
 def init_value(tag: int, cookie: bytes = b"") -> bytes:
-    """Of an INIT; with a state cookie, of an INIT-ACK. The cookie is opaque to the protocol: ours says who answered."""
+    """The value of an INIT or, with a state cookie, of an INIT-ACK. The cookie holds the name of the server."""
     fixed = struct.pack("!IIHHI", tag, 65536, 1, 1, tag)
     if not cookie:
         return fixed
@@ -145,7 +145,7 @@ def init_cookie(value: bytes) -> bytes:
 
 
 def heartbeat_value(payload: bytes) -> bytes:
-    """A peer sends it back as it is: SCTP's own echo."""
+    """A peer sends it back unchanged: the echo of SCTP."""
     return struct.pack("!HH", 1, 4 + len(payload)) + payload
 
 

@@ -1,8 +1,8 @@
-"""What answers in the lab: on each port of each Pod and host, from this one process. Each answer says who gave it.
+"""The servers of all Pods and hosts, in this one process. Each answer names the backend that gave it.
 
-A TCP server sends the line `<backend> <client address that it saw>` and then sends back what it gets. A UDP server
-answers `?<token>` with `!<backend> <client>` and sends back everything else. SCTP is spoken over raw sockets, with the
-same words in the state cookie.
+A TCP server sends the line `<backend> <client address that it saw>` and then echoes what it receives. A UDP server
+answers `?<token>` with `!<backend> <client>` and echoes everything else. SCTP uses raw sockets, with the same text in
+the state cookie.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from windlass.lab.probing.sockets import Packet
 
-WHO = b"?"  # the first byte of a UDP question for the server's name
-IAM = b"!"  # and of the answer
+WHO = b"?"  # the first byte of a UDP request for the server's name
+IAM = b"!"  # the first byte of the reply
 BACKLOG = 512
 
 
@@ -39,7 +39,7 @@ class Servers:
         self._sctp: dict[str, _Sctp] = {}  # by namespace: raw sockets have no ports of their own
 
     async def listen(self, namespace: str, backend: str, ports: Iterable[tuple[ProbeProtocol, int]]) -> None:
-        """Answers as `backend` in that namespace, on all of its addresses."""
+        """Serves as `backend` on these ports of all addresses of the namespace."""
         for protocol, port in ports:
             try:
                 match protocol:
@@ -54,11 +54,11 @@ class Servers:
                 raise LabError(f"{where}: {os.strerror(error.errno or 0)}") from error
 
     def watch(self, namespace: str, backend: str) -> None:
-        """Echo requests that arrive there are noted as answered by `backend`; the kernel answers them."""
+        """Attributes the echo requests that arrive there to `backend`; the kernel answers them."""
         self._open[backend].callback(self._arrivals.watch_echoes(namespace, backend))
 
     def close(self, backend: str) -> None:
-        """Its ports are closed and its connections are cut, as when a process ends."""
+        """Closes its ports and resets its connections, as when a process ends."""
         self._open.pop(backend, ExitStack()).close()
 
     def close_all(self) -> None:
@@ -93,7 +93,7 @@ class Servers:
                 if data.startswith(WHO):
                     self._arrivals.note(int.from_bytes(data[1:5]), backend, client)
                     answer = IAM + identity(backend, client)
-                with suppress(OSError):  # as a datagram may be lost
+                with suppress(OSError):  # datagrams may be lost
                     sock.sendmsg([answer], sockets.sent_from(sockets.asked_address(ancillary)), 0, peer)
 
     def _listen_sctp(self, namespace: str, backend: str, port: int) -> None:
@@ -145,7 +145,7 @@ class _Echo(asyncio.Protocol):
 
 
 class _Sctp:
-    """The SCTP of one namespace, as far as the lab speaks it: INIT, heartbeats, and ABORT for a closed port."""
+    """The SCTP server of one namespace: INIT, heartbeats, and ABORT for a closed port."""
 
     def __init__(self, namespace: str, arrivals: Arrivals) -> None:
         self._namespace = namespace
@@ -172,7 +172,7 @@ class _Sctp:
         answer = self._answer(asked, str(packet.source)) if asked else None
         if answer:
             sock = self._sockets[Family(packet.source.version)]
-            with suppress(OSError):  # as a packet may be lost
+            with suppress(OSError):  # packets may be lost
                 sock.sendmsg([answer.encode()], sockets.sent_from(packet.destination), 0, (str(packet.source), 0))
 
     def _answer(self, asked: SctpPacket, client: str) -> SctpPacket | None:
@@ -186,17 +186,17 @@ class _Sctp:
         if backend is None:
             return SctpPacket(*ports, tag, Chunk.ABORT)
         self._arrivals.note(tag, backend, client)
-        # the server's tag is the client's, so that it need not remember either
+        # The server uses the client's tag, so that it need not store any.
         return SctpPacket(*ports, tag, Chunk.INIT_ACK, packets.init_value(tag, identity(backend, client)))
 
 
 def _bound(namespace: str, kind: socket.SocketKind, port: int) -> socket.socket:
-    """One socket for both families; an IPv4 client shows as a mapped address."""
+    """One socket for both families; an IPv4 client has a mapped address."""
     sock = sockets.opened(namespace, Family.IPV6, kind)
     try:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         if kind is socket.SOCK_STREAM:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # despite old connections in TIME_WAIT
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections may be in TIME_WAIT
         sock.bind(("::", port))
     except OSError:
         sock.close()

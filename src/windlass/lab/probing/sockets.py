@@ -1,4 +1,4 @@
-"""Sockets in other network namespaces, as the lab's servers and clients need them; not what is said over them."""
+"""Sockets in other network namespaces, for the servers and clients of the lab."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Ancillary = list[tuple[int, int, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """What a raw socket received: the payload of the IP packet and between whom it went."""
+    """A packet that a raw socket received: addresses and payload of the IP packet."""
 
     source: IPAddress
     destination: IPAddress
@@ -36,7 +36,7 @@ class Packet:
 
 
 def opened(namespace: str, family: Family, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:
-    """A socket stays in the namespace it was made in, whatever this thread does next."""
+    """Opens a socket in the namespace. It stays there when this thread leaves the namespace."""
     with namespaces.entered(namespaces.path_of(namespace)):
         sock = socket.socket(FAMILY[family], kind, protocol)
     sock.setblocking(False)
@@ -44,9 +44,9 @@ def opened(namespace: str, family: Family, kind: socket.SocketKind, protocol: in
 
 
 def raw(namespace: str, family: Family, protocol: int, on_packet: Callable[[Packet], None]) -> socket.socket:
-    """A raw socket that hands over each packet it gets until `closed`."""
+    """A raw socket that calls `on_packet` for each packet until `closed`."""
     sock = opened(namespace, family, socket.SOCK_RAW, protocol)
-    if family is Family.IPV6:  # IPv4 has the header in the packet
+    if family is Family.IPV6:  # IPv4 delivers the header with the packet
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
 
     def read() -> None:
@@ -65,14 +65,14 @@ def closed(sock: socket.socket) -> None:
 
 
 def sent_from(address: IPAddress) -> Ancillary:
-    """For sendmsg: the answer leaves from the address that was asked; a Node has several."""
+    """For sendmsg: sets the source address of the answer, since a Node has several."""
     if isinstance(address, IPv6Address):
         return [(socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, address.packed + bytes(4))]
     return [(socket.IPPROTO_IP, _IP_PKTINFO, bytes(4) + address.packed + bytes(4))]
 
 
 def asked_address(ancillary: Ancillary) -> IPAddress:
-    """Of a packet from an IPv6 socket with RECVPKTINFO: the address that it was sent to."""
+    """The destination address of a packet from an IPv6 socket with RECVPKTINFO."""
     return next(
         IPv6Address(info[:16])
         for level, kind, info in ancillary
@@ -81,7 +81,7 @@ def asked_address(ancillary: Ancillary) -> IPAddress:
 
 
 def plain(address: str) -> IPAddress:
-    """Without the scope of a link-local address, and an IPv4 client of a dual-stack socket as IPv4."""
+    """Removes the scope of a link-local address, and unmaps the IPv4 client of a dual-stack socket."""
     parsed = ip_address(address.partition("%")[0])
     return (parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None) or parsed
 
@@ -91,14 +91,14 @@ def local_address(sock: socket.socket) -> IPAddress:
 
 
 def quoted(sock: socket.socket) -> Iterator[bytes]:
-    """The payloads of IP packets about which errors came, as far as the socket has not told of them yet."""
+    """The payloads of the IP packets in the socket's queue of ICMP errors."""
     with suppress(BlockingIOError):
         while True:
             yield sock.recvmsg(LARGEST_PACKET, 512, socket.MSG_ERRQUEUE)[0]
 
 
 def payload_of(packet: bytes, family: Family) -> bytes:
-    """A raw socket gets the IP header in IPv4, and not in IPv6."""
+    """A raw socket receives the IP header for IPv4, and not for IPv6."""
     return packet[(packet[0] & 0xF) * 4 :] if family is Family.IPV4 else packet
 
 
@@ -110,7 +110,7 @@ def _packet(data: bytes, ancillary: Ancillary, peer: str) -> Packet:
 
 
 def attach_filter(sock: socket.socket, program: list[tuple[int, int, int, int]]) -> None:
-    """A classic BPF program: the kernel wakes us for what it accepts only."""
+    """Attaches a classic BPF program: the socket receives only what it accepts."""
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *instruction) for instruction in program))
     sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(program), ctypes.addressof(code)))
 

@@ -1,6 +1,6 @@
-"""For how long this machine stood still: what its hypervisor gave of its cores to others. Linux keeps count of that.
+"""How long the hypervisor took cores from this machine (steal time in /proc/stat).
 
-A connection is silent meanwhile, and no switch could help it.
+A connection is silent meanwhile, and that is no fault of a switch.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from pathlib import Path
 COUNTS = Path("/proc/stat")
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _STOLEN = 8  # the column of "cpu0 4705 356 584 3699 23 23 0 0 0"
-_OLD_ENOUGH = 0.01  # seconds: the kernel counts no finer
+_RESOLUTION = 0.01  # seconds: the kernel counts no finer
 
 
 class StolenTime:
     def __init__(self, counts: Path = COUNTS) -> None:
-        self.seconds = 0.0  # so far; of several cores that of the one that was taken for longest, look by look
+        self.seconds = 0.0  # so far: in each interval between two reads, the time of the core that lost most
         self._counts = counts
-        self._looked_at = 0.0
+        self._read_at = 0.0
         self._stolen = self._read()
 
-    def look(self, now: float) -> float:
-        """`seconds`, up to now; cheap if somebody has just looked."""
-        if now - self._looked_at >= _OLD_ENOUGH:
+    def until(self, now: float) -> float:
+        """`seconds` up to now. Reads the counters only if the last read is older than their resolution."""
+        if now - self._read_at >= _RESOLUTION:
             before, self._stolen = self._stolen, self._read()
-            self._looked_at = now
+            self._read_at = now
             self.seconds += (
                 max(after - then for after, then in zip(self._stolen, before, strict=True)) / _TICKS_A_SECOND
             )

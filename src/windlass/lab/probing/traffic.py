@@ -1,4 +1,4 @@
-"""Sends a probe's packets: connections side by side, held ones, a rate of new ones. verdicts.py judges the outcome."""
+"""Sends the packets of a probe: parallel connections, a held connection, or a rate of new ones."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from windlass.lab.probing.arrivals import Arrivals
     from windlass.lab.probing.dialers import Conversation, SocketAddress
 
-AT_ONCE = 48  # connections in their first moment: more would make each other late on a small machine
-FIRST_MOMENT = 0.25  # seconds; who has no answer by then only waits, and waiting costs nothing
-BULK = 64 * 1024  # bytes from which a connection is a transfer that keeps the machine busy
+AT_ONCE = 48  # connections that may be starting: more would delay each other on a small machine
+START = 0.25  # seconds; a connection without an answer by then only waits, which costs nothing
+BULK = 64 * 1024  # bytes from which a connection is a bulk transfer that keeps the machine busy
 TRANSFERS_AT_ONCE = 4
 BEAT = 0.02  # seconds between two uses of a held connection
 SECONDS_TO_ANSWER = seconds(1.0)  # for each connection of a rate
@@ -31,14 +31,14 @@ SECONDS_TO_ANSWER = seconds(1.0)  # for each connection of a rate
 
 @dataclass(frozen=True, slots=True)
 class ProbeTraffic:
-    """What to send from where to where, all names resolved."""
+    """What to send from where to where, with all names resolved."""
 
     namespace: str
     protocol: ProbeProtocol
     to: SocketAddress
     connections: int = 1
     bytes: int = 0
-    source: IPv4Address | IPv6Address | None = None  # forged
+    source: IPv4Address | IPv6Address | None = None  # spoofed
 
 
 class Traffic:
@@ -46,30 +46,30 @@ class Traffic:
         self._arrivals = arrivals
         self._starting = asyncio.Semaphore(AT_ONCE)
         self._transferring = asyncio.Semaphore(TRANSFERS_AT_ONCE)
-        self._standstills = StolenTime()
+        self._stolen_time = StolenTime()
 
     async def observe(self, flow: ProbeTraffic) -> Observation:
-        """All connections of the flow, side by side."""
+        """Opens all connections of the probe in parallel."""
         attempts = await asyncio.gather(*(self._attempt(flow) for _ in range(flow.connections)))
         return Observation(tuple(attempts))
 
     async def hold(self, flow: ProbeTraffic) -> HeldConnection:
-        """Opens the connection that is then used until `Held.end`."""
+        """Opens a connection that is used until `HeldConnection.end`."""
         try:
             conversation = await dialers.dial(flow.namespace, flow.protocol, flow.to, self._arrivals)
         except (OSError, dialers.NoRouteError) as error:
-            return HeldConnection(None, _failed(error), self._standstills)
-        return HeldConnection(conversation, _connected(conversation), self._standstills)
+            return HeldConnection(None, _failed(error), self._stolen_time)
+        return HeldConnection(conversation, _connected(conversation), self._stolen_time)
 
     def rate(self, flow: ProbeTraffic, per_second: int) -> ConnectionRate:
         return ConnectionRate(flow, per_second, self._arrivals)
 
     async def _attempt(self, flow: ProbeTraffic) -> Attempt:
         if flow.source is not None:
-            async with self._place():
+            async with self._start_slot():
                 return await self._forge(flow, flow.source)
         if flow.bytes < BULK:
-            async with self._place():
+            async with self._start_slot():
                 return await attempt(flow, self._arrivals)
         async with self._transferring:
             return await attempt(flow, self._arrivals)
@@ -82,11 +82,11 @@ class Traffic:
         return Attempt(ProbeOutcome.CONNECTED, arrival.backend, arrival.client, str(source))
 
     @asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
-        """One of the connections that may be in their first moment; its place is free again when that has passed."""
+    async def _start_slot(self) -> AsyncIterator[None]:
+        """Limits the number of connections that are starting. The slot is free again after START seconds."""
         await self._starting.acquire()
         waiting = [self._starting]
-        later = asyncio.get_running_loop().call_later(FIRST_MOMENT, lambda: waiting.pop().release())
+        later = asyncio.get_running_loop().call_later(START, lambda: waiting.pop().release())
         try:
             yield
         finally:
@@ -96,7 +96,7 @@ class Traffic:
 
 
 async def attempt(flow: ProbeTraffic, arrivals: Arrivals) -> Attempt:
-    """One connection: opened, used for the flow's bytes, closed."""
+    """One connection: opens it, transfers the bytes of the probe, closes it."""
     try:
         conversation = await dialers.dial(flow.namespace, flow.protocol, flow.to, arrivals)
     except (OSError, dialers.NoRouteError) as error:
@@ -105,7 +105,7 @@ async def attempt(flow: ProbeTraffic, arrivals: Arrivals) -> Attempt:
         made = _connected(conversation)
         payload = os.urandom(flow.bytes)
         if payload and await conversation.echo(payload) != payload:
-            return replace(made, fault=f"{flow.bytes} bytes were sent, and others came back")
+            return replace(made, fault=f"{flow.bytes} bytes were sent, but other bytes came back")
     except OSError as error:
         return replace(_failed(error), backend=made.backend, client=made.client)
     else:
@@ -115,22 +115,22 @@ async def attempt(flow: ProbeTraffic, arrivals: Arrivals) -> Attempt:
 
 
 class HeldConnection:
-    """One connection, used every 20 ms; the longest silence is measured, but for what this machine slept through."""
+    """One connection that is used every 20 ms. Measures the longest gap, without time when this machine did not run."""
 
-    def __init__(self, conversation: Conversation | None, opening: Attempt, standstills: StolenTime) -> None:
+    def __init__(self, conversation: Conversation | None, opening: Attempt, stolen_time: StolenTime) -> None:
         self._opening = opening
         self._conversation = conversation
-        self._standstills = standstills
+        self._stolen_time = stolen_time
         self._longest = 0.0
         self._broken = ""
         self._last = self._awake = asyncio.get_running_loop().time()
-        self._stood_still = standstills.look(self._last)  # at the last answer
-        self._slept = 0.0  # since the last answer: how long this process itself did not run
+        self._stolen = stolen_time.until(self._last)  # up to the last answer
+        self._slept = 0.0  # how long this process did not run since the last answer
         jobs = (self._use(conversation), self._listen(conversation), self._tick()) if conversation else ()
         self._tasks = [asyncio.ensure_future(job) for job in jobs]
 
     async def end(self) -> Observation:
-        """Silence up to now counts, too."""
+        """Ends it; the time since the last answer counts as a gap, too."""
         self._heard()
         await _cancelled(self._tasks)
         if not self._conversation:
@@ -161,14 +161,14 @@ class HeldConnection:
 
     def _heard(self) -> None:
         now = self._now()
-        stood_still = self._standstills.look(now)
-        excused = max(self._slept, stood_still - self._stood_still)  # one may be the other's reason
+        stolen = self._stolen_time.until(now)
+        excused = max(self._slept, stolen - self._stolen)  # one may be the cause of the other
         self._longest = max(self._longest, now - self._last - excused)
-        self._last, self._stood_still = now, stood_still
+        self._last, self._stolen = now, stolen
         self._slept = 0.0
 
     def _now(self) -> float:
-        """Called at every beat: a beat that comes late says that this machine was busy, not that the network failed."""
+        """Called at every beat: a late beat means that this machine was busy, not that the network failed."""
         now = asyncio.get_running_loop().time()
         self._slept += max(0.0, now - self._awake - 2 * BEAT)
         self._awake = now
@@ -176,7 +176,7 @@ class HeldConnection:
 
 
 class ConnectionRate:
-    """So many new connections a second."""
+    """Opens new connections at a fixed rate."""
 
     def __init__(self, flow: ProbeTraffic, per_second: int, arrivals: Arrivals) -> None:
         self._flow = flow
@@ -187,7 +187,7 @@ class ConnectionRate:
         self._starting = asyncio.ensure_future(self._start())
 
     async def end(self) -> Observation:
-        """No new ones; those under way get their second."""
+        """Opens no more connections, and waits for the pending ones up to their time limit."""
         await _cancelled([self._starting])
         await asyncio.gather(*self._under_way)
         failures = sum(attempt.outcome is not ProbeOutcome.CONNECTED for attempt in self._attempts)

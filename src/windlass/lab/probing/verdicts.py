@@ -1,4 +1,4 @@
-"""Judges what a probe observed against what it expects. Pure: the packets are sent by traffic.py."""
+"""Judges what a probe observed by what it expects. Pure; traffic.py sends the packets."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class Attempt:
     """One connection."""
 
     outcome: ProbeOutcome
-    backend: str = ""  # who answered
-    client: str = ""  # the address that it saw
-    local: str = ""  # the address that the client had
-    fault: str = ""  # what else went wrong; the probe fails for it, whatever it expects
+    backend: str = ""  # that answered
+    client: str = ""  # the client address that it saw
+    local: str = ""  # the client's own address
+    fault: str = ""  # another error; the probe fails with it, whatever it expects
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
     attempts: tuple[Attempt, ...]
-    failures: int = 0  # of a rate: how many were not answered in time
-    max_gap: float | None = None  # seconds; of a held connection
-    broken: str = ""  # why a held connection ended before the scenario did
+    failures: int = 0  # connections of a rate that got no answer in time
+    max_gap: float | None = None  # of a held connection, in seconds
+    broken: str = ""  # why a held connection ended before the scenario
 
     @property
     def outcome(self) -> ProbeOutcome:
-        """The worst: `Connected` means that all were."""
+        """The worst outcome: `Connected` means that all connections were."""
         seen = {attempt.outcome for attempt in self.attempts}
         return next(
             (o for o in (ProbeOutcome.TIMEOUT, ProbeOutcome.REFUSED, ProbeOutcome.CONNECTED) if o in seen),
@@ -44,7 +44,7 @@ class Observation:
 
     @property
     def backends(self) -> dict[str, int]:
-        """How many connections each answered, by name."""
+        """How many connections each backend answered."""
         counted = Counter(attempt.backend for attempt in self.attempts if attempt.backend)
         return dict(sorted(counted.items()))
 
@@ -58,7 +58,7 @@ class ProbeVerdict:
     probe: str
     step: str
     observation: Observation
-    reasons: tuple[str, ...] = field(default=())  # why it failed
+    reasons: tuple[str, ...] = field(default=())  # why it failed; empty if it passed
 
     @property
     def passed(self) -> bool:
@@ -66,7 +66,7 @@ class ProbeVerdict:
 
 
 def judge(probe: Probe, step: str, observation: Observation, seen_as: IPAddress | None) -> ProbeVerdict:
-    """`seen_as` is the client address to expect, where the probe expects a certain one that is not the client's own."""
+    """`seen_as` is the client address that the backends must see, unless it is the client's own or any."""
     return ProbeVerdict(probe.name, step, observation, tuple(_reasons(probe, observation, seen_as)))
 
 
@@ -113,7 +113,7 @@ def _address_reasons(expect: Expectation, observation: Observation, seen_as: IPA
         return
     connected = [attempt for attempt in observation.attempts if attempt.outcome is ProbeOutcome.CONNECTED]
     if any(not attempt.client for attempt in connected):
-        yield "the backend could not be asked which client address it saw"
+        yield "the backend did not report which client address it saw"
     seen = {(attempt.client, str(seen_as or attempt.local)) for attempt in connected if attempt.client}
     for saw, expected in sorted(seen):
         if saw != expected:

@@ -1,4 +1,4 @@
-"""Keeps one cluster running to look around in, and finds those that run: `windlass lab up | down | status | exec`."""
+"""Clusters that stay up to look around in: `windlass lab up | down | status | exec`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from windlass.lab.runner import runs
 from windlass.lab.sandbox import labs
 from windlass.lab.sandbox.labs import Lab, LabDescription, LabError
 from windlass.lab.sandbox.processes import program
-from windlass.lab.scenarios.scenario_files import Scenario
+from windlass.lab.scenarios import scenario_files
+from windlass.lab.scenarios.scenario_files import Scenario, ScenarioError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -41,20 +42,24 @@ def up(
 ) -> None:
     """Brings the scenario at `path` to its last step without sending its probes, and keeps it until Ctrl-C or `down`.
 
-    Detached, a process of its own keeps it; this one returns when the cluster stands.
+    With `detach`, a background process keeps it, and this call returns when the cluster is up.
     """
     nodes = programs or Programs()
     runs.check_machine(nodes)
-    _stand(partial(_keep, _the_one(path), nodes, publisher_of), say, detach=detach)
+    try:
+        scenario = scenario_files.find_one(path).read()
+    except ScenarioError as error:
+        raise LabError(str(error)) from None
+    _run(partial(_keep, scenario, nodes, publisher_of), say, detach=detach)
 
 
 def up_kubelets(shape: Shape, *, detach: bool = False, say: runs.Say = print) -> None:
-    """The same with a whole Kubernetes, of this shape."""
+    """The same with a whole Kubernetes of this shape."""
     runs.check_machine(Programs())
-    _stand(partial(_keep_kubelets, shape), say, detach=detach)
+    _run(partial(_keep_kubelets, shape), say, detach=detach)
 
 
-def _stand(keep: Callable[[runs.Say, runs.Say], Coroutine[None, None, None]], say: runs.Say, *, detach: bool) -> None:
+def _run(keep: Callable[[runs.Say, runs.Say], Coroutine[None, None, None]], say: runs.Say, *, detach: bool) -> None:
     if detach:
         _in_the_background(lambda tell: asyncio.run(_until_ended(keep(tell, lambda _: None))), say)
     else:
@@ -63,50 +68,50 @@ def _stand(keep: Callable[[runs.Say, runs.Say], Coroutine[None, None, None]], sa
 
 
 def down(lab_id: str | None = None) -> str:
-    """Ends a running lab and waits until nothing of it is left; returns its id."""
+    """Ends a running lab, waits until it has removed everything, and returns its id."""
     found = _chosen(lab_id)
     lab = Lab(found.id)
     lock = os.open(lab.folder / "lock", os.O_RDWR | os.O_CLOEXEC)
     try:
         os.kill(found.pid, signal.SIGTERM)
-        fcntl.flock(lock, fcntl.LOCK_SH)  # the keeper holds it until it is done
+        fcntl.flock(lock, fcntl.LOCK_SH)  # the lab's process holds it until the cleanup is done
     finally:
         os.close(lock)
     return found.id
 
 
-def status() -> list[LabDescription]:
-    return labs.running()
-
-
 def enter(name: str, command: Sequence[str], lab_id: str | None = None) -> None:
-    """Becomes the command, in the network of a Node, a Pod or a host. Tools of Open vSwitch find the Node's switch."""
-    place = _place(_chosen(lab_id), name)
-    environment = {**os.environ, **_environment(place)}
-    if place.pid:  # a machine of its own: its files, processes and name, too
+    """Replaces this process by the command, in the network of a Node, a Pod or a host.
+
+    On a Node, the tools of Open vSwitch find its switch.
+    """
+    location = _location(_chosen(lab_id), name)
+    environment = {**os.environ, **_environment(location)}
+    if location.pid:  # a machine with its own files, processes and host name
         environment["PATH"] = search_path()
-        inside = ("-t", str(place.pid), "--mount", "--uts", "--pid", "--net", f"--wd={os.sep}")
+        inside = ("-t", str(location.pid), "--mount", "--uts", "--pid", "--net", f"--wd={os.sep}")
         os.execve(program("nsenter"), ["nsenter", *inside, "--", *command], environment)  # noqa: S606
-    with namespaces.entered(namespaces.path_of(place.namespace)):
+    with namespaces.entered(namespaces.path_of(location.namespace)):
         os.execvpe(command[0], list(command), environment)  # noqa: S606 (this is what `exec` is for)
 
 
 async def _keep(
     scenario: Scenario, programs: Programs, publisher_of: runs.PublisherOf, say: runs.Say, _progress: runs.Say
 ) -> None:
-    async with runs.standing(scenario, lambda lab: Agents(lab, programs, publisher_of(lab))) as cluster:
-        for step, desired in scenario.states():
-            await cluster.reach(desired, step.actions)
-        cluster.describe(scenario.name)
-        say(f"lab {cluster.lab.id} stands: {', '.join(cluster.places())}")
-        await asyncio.get_running_loop().create_future()  # until somebody ends us
+    async with runs.at_last_step(scenario, lambda lab: Agents(lab, programs, publisher_of(lab))) as cluster:
+        places = cluster.places()
+        labs.describe(
+            cluster.lab, LabDescription(cluster.lab.id, os.getpid(), scenario.name, cluster.dataplane, places)
+        )
+        say(f"lab {cluster.lab.id} is up: {', '.join(places)}")
+        await asyncio.get_running_loop().create_future()  # until it is cancelled
 
 
 async def _keep_kubelets(shape: Shape, say: runs.Say, progress: runs.Say) -> None:
-    async with kubelets.standing(shape, progress) as cluster, reachable(cluster.plane) as kubeconfig:
+    async with kubelets.running(shape, progress) as cluster, reachable(cluster.plane) as kubeconfig:
         cluster.describe()
         say(
-            f"lab {cluster.lab.id} stands: {', '.join(cluster.shape.names)}\n"
+            f"lab {cluster.lab.id} is up: {', '.join(cluster.shape.names)}\n"
             f"  export KUBECONFIG={kubeconfig}  # kubectl is {path_of('kubectl')}"
         )
         await asyncio.get_running_loop().create_future()
@@ -119,52 +124,44 @@ async def _until_ended(keeping: Coroutine[None, None, None]) -> None:
         await task
 
 
-def _the_one(path: Path) -> Scenario:
-    found = list(runs.read([path]))
-    if len(found) != 1:
-        raise LabError(f"{path}: holds {len(found)} scenarios; name the one to bring up")
-    if not isinstance(found[0], Scenario):
-        raise LabError(found[0].error)
-    return found[0]
-
-
 def _chosen(lab_id: str | None) -> LabDescription:
-    standing = labs.running()
-    if lab_id is None and len(standing) == 1:
-        return standing[0]
-    for description in standing:
+    running = labs.running()
+    if lab_id is None and len(running) == 1:
+        return running[0]
+    for description in running:
         if description.id == lab_id:
             return description
-    known = ", ".join(f"{d.id} ({d.scenario})" for d in standing) or "none"
-    raise LabError(f"which lab? {'no lab runs as ' + lab_id if lab_id else 'give its id'}; running: {known}")
+    known = ", ".join(f"{d.id} ({d.scenario})" for d in running) or "none"
+    problem = f"there is no lab {lab_id}" if lab_id else "name one lab by its id"
+    raise LabError(f"{problem}; running labs: {known}")
 
 
-def _place(lab: LabDescription, name: str) -> Location:
+def _location(lab: LabDescription, name: str) -> Location:
     for kind in ("", "node/", "pod/", "pod/default/", "externalHost/"):
         if kind + name in lab.places:
             return lab.places[kind + name]
-    raise LabError(f"{name} is none of the places of lab {lab.id}: {', '.join(lab.places)}")
+    raise LabError(f"lab {lab.id} has no {name}; it has {', '.join(lab.places)}")
 
 
-def _environment(place: Location) -> Mapping[str, str]:
-    return {"OVS_RUNDIR": place.ovs_run_directory} if place.ovs_run_directory else {}
+def _environment(location: Location) -> Mapping[str, str]:
+    return {"OVS_RUNDIR": location.ovs_run_directory} if location.ovs_run_directory else {}
 
 
 def _in_the_background(job: Callable[[runs.Say], None], say: runs.Say) -> None:
-    """Forks; returns when the job has told its first sentence, raises when it ends without one."""
+    """Forks. Returns when the job has reported its first message; raises if it ends without one."""
     reading, writing = os.pipe()
     if os.fork() == 0:
-        _as_keeper(job, reading, writing)
+        _run_daemon(job, reading, writing)
     os.close(writing)
-    with os.fdopen(reading) as told:
-        text = told.read().strip()
+    with os.fdopen(reading) as pipe:
+        text = pipe.read().strip()
     if not text or text.startswith("error: "):
-        raise LabError(text.removeprefix("error: ") or "the process that was to keep the lab ended without a word")
+        raise LabError(text.removeprefix("error: ") or "the background process of the lab ended without a message")
     say(text)
 
 
-def _as_keeper(job: Callable[[runs.Say], None], reading: int, writing: int) -> None:
-    """The keeper's whole life: a session of its own, no terminal, the pipe only until it has something to tell."""
+def _run_daemon(job: Callable[[runs.Say], None], reading: int, writing: int) -> None:
+    """Runs the job in its own session without a terminal; the pipe stays open until the first message."""
     os.close(reading)
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)

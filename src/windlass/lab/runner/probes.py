@@ -1,4 +1,4 @@
-"""Sends the probes of a step through a running cluster and has them judged; keeps the long ones going until the end."""
+"""Sends the probes of a step through a running cluster and judges them; held and rated probes run until the end."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedProbe:
-    """A probe whose names are resolved."""
+    """A probe with its names resolved to addresses."""
 
     probe: Probe
     step: str
-    flow: ProbeTraffic
+    traffic: ProbeTraffic
     destination: Destination
     seen_as: IPAddress | None
 
@@ -44,31 +44,31 @@ class ProbeRunner:
     def __init__(self, cluster: RunningCluster) -> None:
         self._cluster = cluster
         self._traffic = Traffic(cluster.arrivals)
-        self._going_on: list[tuple[ResolvedProbe, HeldConnection | ConnectionRate]] = []
+        self._long_running: list[tuple[ResolvedProbe, HeldConnection | ConnectionRate]] = []
 
     async def send(self, step: Step) -> list[ProbeVerdict]:
-        """The verdicts of all probes of the step but those that go on until `end`."""
-        verdicts: list[ProbeVerdict] = []
-        for wave in batches(self._aimed(probe, step.name) for probe in step.probes):
-            await self._cluster.route({a.destination.address: a.destination.via for a in wave if a.destination.via})
-            verdicts += await self._send(wave)
-        return verdicts
+        """The verdicts of the step's probes, without those that run until `end`."""
+        found: list[ProbeVerdict] = []
+        for batch in batches(self._resolve(probe, step.name) for probe in step.probes):
+            await self._cluster.route({p.destination.address: p.destination.via for p in batch if p.destination.via})
+            found += await self._send(batch)
+        return found
 
     async def end(self) -> list[ProbeVerdict]:
-        """The scenario is over: the verdicts of the probes that went on."""
-        observations = await asyncio.gather(*(going.end() for _, going in self._going_on))
-        aimed = [aimed for aimed, _ in self._going_on]
-        self._going_on.clear()
-        return [a.judged(observation) for a, observation in zip(aimed, observations, strict=True)]
+        """Ends the probes that run until the end of the scenario, and returns their verdicts."""
+        observations = await asyncio.gather(*(running.end() for _, running in self._long_running))
+        resolved = [one for one, _ in self._long_running]
+        self._long_running.clear()
+        return [one.judged(observation) for one, observation in zip(resolved, observations, strict=True)]
 
-    def _aimed(self, probe: Probe, step: str) -> ResolvedProbe:
+    def _resolve(self, probe: Probe, step: str) -> ResolvedProbe:
         desired, spec = self._cluster.desired, probe.spec
         try:
             destination = targets.resolve(probe, desired, self._cluster.addresses)
             seen_as = targets.seen_address(probe, destination, desired)
         except targets.UnresolvedError as error:
             raise LabError(f"{step}: Probe {probe.name}, {error}") from error
-        flow = ProbeTraffic(
+        traffic = ProbeTraffic(
             self._cluster.namespace_of(spec.source),
             spec.protocol,
             SocketAddress(destination.address, destination.port),
@@ -76,30 +76,31 @@ class ProbeRunner:
             spec.bytes,
             ip_address(spec.source_address) if spec.source_address else None,
         )
-        return ResolvedProbe(probe, step, flow, destination, seen_as)
+        return ResolvedProbe(probe, step, traffic, destination, seen_as)
 
-    async def _send(self, wave: list[ResolvedProbe]) -> list[ProbeVerdict]:
-        holding = [a for a in wave if a.probe.spec.hold]
-        held = await asyncio.gather(*(self._traffic.hold(a.flow) for a in holding))
-        self._going_on += zip(holding, held, strict=True)
-        self._going_on += [(a, self._traffic.rate(a.flow, a.probe.spec.rate)) for a in wave if a.probe.spec.rate]
-        passing = [a for a in wave if not (a.probe.spec.hold or a.probe.spec.rate)]
+    async def _send(self, batch: list[ResolvedProbe]) -> list[ProbeVerdict]:
+        holding = [p for p in batch if p.probe.spec.hold]
+        held = await asyncio.gather(*(self._traffic.hold(p.traffic) for p in holding))
+        self._long_running += zip(holding, held, strict=True)
+        rated = [p for p in batch if p.probe.spec.rate]
+        self._long_running += [(p, self._traffic.rate(p.traffic, p.probe.spec.rate)) for p in rated]
+        short = [p for p in batch if not (p.probe.spec.hold or p.probe.spec.rate)]
         with ExitStack() as watching:
-            if any(a.flow.source and a.flow.protocol is ProbeProtocol.TCP for a in passing):
+            if any(p.traffic.source and p.traffic.protocol is ProbeProtocol.TCP for p in short):
                 watching.enter_context(self._cluster.arrivals.watching_syns(self._cluster.machines()))
-            observations = await asyncio.gather(*(self._traffic.observe(a.flow) for a in passing))
-        return [a.judged(observation) for a, observation in zip(passing, observations, strict=True)]
+            observations = await asyncio.gather(*(self._traffic.observe(p.traffic) for p in short))
+        return [p.judged(observation) for p, observation in zip(short, observations, strict=True)]
 
 
-def batches(aimed: Iterable[ResolvedProbe]) -> list[list[ResolvedProbe]]:
-    """All at once, but that the underlay can route an address to only one Node at a time."""
+def batches(probes: Iterable[ResolvedProbe]) -> list[list[ResolvedProbe]]:
+    """Probes that can be sent together: the underlay can route an address to only one Node at a time."""
     result: list[list[ResolvedProbe]] = [[]]
-    for one in aimed:
+    for one in probes:
         address, via = one.destination.address, one.destination.via
-        for wave in result:
-            routed = {a.destination.via for a in wave if a.destination.address == address and a.destination.via}
+        for batch in result:
+            routed = {p.destination.via for p in batch if p.destination.address == address and p.destination.via}
             if not via or routed <= {via}:
-                wave.append(one)
+                batch.append(one)
                 break
         else:
             result.append([one])

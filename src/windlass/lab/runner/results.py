@@ -1,4 +1,4 @@
-"""What a run has shown: the table for people, the JSON for programs, the exit status. Nothing is measured here."""
+"""Reports the verdicts of a run: the table for people, the JSON for programs, the exit status."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def status(results: Iterable[ScenarioResult]) -> int:
 
 
 def to_json(results: Sequence[ScenarioResult]) -> bytes:
-    """The form that SCENARIOS in the documentation fixes; a scenario that could not run has an `error` besides."""
+    """The report that docs/scenarios.md describes. A scenario that could not run has an additional `error`."""
     verdicts = [verdict for result in results for verdict in result.verdicts]
     report = {
         "passed": sum(verdict.passed for verdict in verdicts),
@@ -71,14 +71,14 @@ def table(results: Sequence[ScenarioResult]) -> Table:
                 ", ".join(observation.client_addresses),
                 _result(verdict),
             )
-            name = ""  # once is enough
+            name = ""  # only in the first row of the scenario
         if result.error:
             shown.add_row(name, "", "", "", "", Text(f"error: {result.error}", style="bold red"))
     return shown
 
 
 def failed(results: Sequence[ScenarioResult]) -> list[Text]:
-    """What did not pass, a line each: at the end of a long run nobody should have to search the table for it."""
+    """One line for each failure, to be printed below the table of a long run."""
     lines = []
     for result in results:
         lines += [f"{result.name}, {v.step}, {v.probe}: {'; '.join(v.reasons)}" for v in result.verdicts if v.reasons]

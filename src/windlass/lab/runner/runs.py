@@ -1,4 +1,4 @@
-"""Runs scenarios from nothing to clean: reads them, brings each cluster up, sends its probes, reports the verdicts."""
+"""Runs scenarios from start to cleanup: reads them, brings each cluster up, sends its probes, reports the verdicts."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
     from windlass.lab.probing.verdicts import ProbeVerdict
 
-Say = Callable[[str], None]  # tells a person what is going on
+Say = Callable[[str], None]  # reports progress to a person
 FabricOf = Callable[[Lab], Fabric]
 PublisherOf = Callable[[Lab], Publisher]
 INTERRUPTED = 130  # as shells have it
 WIDTH_OF_A_FILE = 160
 
 
-# What can forward the packets, by the name that `windlass lab run --dataplane` knows it by.
+# The implementations of the dataplane, by their names in `windlass lab run --dataplane`.
 FABRICS: dict[str, type[Agents]] = {"auto": Agents, "ovs": Agents}
 
 
@@ -53,7 +53,7 @@ def run(
     fabric: type[Agents] = Agents,
     publisher_of: PublisherOf = ManifestFolder,
 ) -> int:
-    """The whole of `windlass lab run`; returns the exit status. Prints as it goes, in colour only on a terminal."""
+    """Implements `windlass lab run`: prints progress and results, and returns the exit status."""
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
     nodes = programs or Programs()
     started = time.monotonic()
@@ -66,7 +66,7 @@ def run(
         console.print(str(error), style="bold red")
         return results.TROUBLE
     except (KeyboardInterrupt, asyncio.CancelledError):
-        console.print("interrupted; nothing is left behind")
+        console.print("interrupted; everything was cleaned up")
         return INTERRUPTED
     console.print(results.table(outcome))
     for line in results.failed(outcome):
@@ -78,18 +78,18 @@ def run(
 
 
 async def run_scenario(scenario: Scenario, fabric_of: FabricOf, say: Say) -> ScenarioResult:
-    """One scenario in a lab of its own."""
+    """Runs one scenario in its own lab."""
     started = time.monotonic()
     verdicts: list[ProbeVerdict] = []
     error = dataplane = ""
     try:
-        async with standing(scenario, fabric_of) as cluster:
+        async with empty_cluster(scenario, fabric_of) as cluster:
             dataplane = cluster.dataplane
             rounds = ProbeRunner(cluster)
             try:
                 for step, desired in scenario.states():
                     await cluster.reach(desired, step.actions)
-                    say(f"  {scenario.name}: {step.name} stands after {time.monotonic() - started:.1f} s")
+                    say(f"  {scenario.name}: {step.name} is up after {time.monotonic() - started:.1f} s")
                     verdicts += await rounds.send(step)
             finally:
                 verdicts += await rounds.end()
@@ -101,8 +101,8 @@ async def run_scenario(scenario: Scenario, fabric_of: FabricOf, say: Say) -> Sce
 
 
 @asynccontextmanager
-async def standing(scenario: Scenario, fabric_of: FabricOf) -> AsyncIterator[RunningCluster]:
-    """A cluster in a lab of its own, empty still, with wires for all machines that the scenario will have."""
+async def empty_cluster(scenario: Scenario, fabric_of: FabricOf) -> AsyncIterator[RunningCluster]:
+    """An empty cluster in its own lab, with network segments for all machines of all steps of the scenario."""
     machines = dict.fromkeys(machine for _, desired in scenario.states() for machine in segments.machines(desired))
     with labs.opened() as lab:
         cluster = RunningCluster(lab, fabric_of(lab), machines)
@@ -113,8 +113,17 @@ async def standing(scenario: Scenario, fabric_of: FabricOf) -> AsyncIterator[Run
             await cluster.end()
 
 
+@asynccontextmanager
+async def at_last_step(scenario: Scenario, fabric_of: FabricOf) -> AsyncIterator[RunningCluster]:
+    """A cluster that went through all steps of the scenario, without sending its probes."""
+    async with empty_cluster(scenario, fabric_of) as cluster:
+        for step, desired in scenario.states():
+            await cluster.reach(desired, step.actions)
+        yield cluster
+
+
 def read(paths: Sequence[Path]) -> Iterator[Scenario | ScenarioResult]:
-    """Every scenario below the paths; of one that cannot be read, the result that says why."""
+    """Every scenario below the paths, or a result with the error if it cannot be read."""
     for path in paths:
         try:
             found = scenario_files.find(path)
@@ -129,31 +138,31 @@ def read(paths: Sequence[Path]) -> Iterator[Scenario | ScenarioResult]:
 
 
 def check_machine(programs: Programs) -> None:
-    """Whether this machine can have a lab at all."""
+    """Raises LabError if this machine cannot run a lab."""
     if os.geteuid() != 0:
-        raise LabError("the lab makes network namespaces and so needs root: run it with sudo")
+        raise LabError("the lab creates network namespaces, which needs root: run it with sudo")
     if not Path("/proc/sys/net/ipv6").exists():
-        raise LabError("this kernel has IPv6 switched off, and the lab needs it: boot without ipv6.disable=1")
+        raise LabError("IPv6 is disabled in this kernel, and the lab needs it: boot without ipv6.disable=1")
     for name in ("ovsdb-server", "ovs-vswitchd", "ovsdb-tool", "nsenter", "setpriv"):
         program(name)
     if not programs.cni.exists():
-        raise LabError(f"{programs.cni}: the CNI plugin is not there; `make setup` builds it")
+        raise LabError(f"{programs.cni}: the CNI plugin does not exist; `make setup` builds it")
 
 
 async def interruptible(job: Coroutine[None, None, Sequence[ScenarioResult]]) -> Sequence[ScenarioResult]:
-    """SIGTERM ends it in order, as Ctrl-C does."""
+    """Makes SIGTERM cancel the job, as Ctrl-C does."""
     task = asyncio.ensure_future(job)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await task
 
 
 async def _run(paths: Sequence[Path], fabric_of: FabricOf, say: Say, jobs: int) -> Sequence[ScenarioResult]:
-    places = asyncio.Semaphore(jobs)
+    slots = asyncio.Semaphore(jobs)
 
     async def one(scenario: Scenario | ScenarioResult) -> ScenarioResult:
         if isinstance(scenario, ScenarioResult):
             return scenario
-        async with places:
+        async with slots:
             say(scenario.name)
             for warning in scenario.warnings:
                 say(f"  {scenario.name}: warning: {warning}")

@@ -1,7 +1,8 @@
-"""A lab's identity on this machine: what it may make, under which names, and how all of it is found and removed.
+"""The identity of a lab on this machine: the names of everything it creates, and how to find and remove all of it.
 
-Everything that a lab makes is named after its id: network namespaces `wl<id>-...`, the folder `/run/windlass-lab/<id>`.
-The lab's process holds a lock in that folder for as long as it lives, so a lab whose lock is free was left by a crash.
+Everything that a lab creates is named after its id: network namespaces `wl<id>-...`, the folder
+`/run/windlass-lab/<id>`. The lab's process holds a lock in that folder while it lives, so a lab whose lock is free was
+left behind by a crash.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path("/run/windlass-lab")
-DISKS = Path("/var/tmp/windlass-lab")  # for what is too big for /run, which may be in memory
+DISKS = Path("/var/tmp/windlass-lab")  # for files that are too big for /run, which may be in memory
 CGROUPS = Path("/sys/fs/cgroup")
-LONGEST_FOLDER = 32  # so that the sockets in it stay below the 108 bytes that a unix socket's path may have
+LONGEST_FOLDER = 32  # keeps the paths of unix sockets in it below their limit of 108 bytes
 SECONDS_TO_DIE = seconds(2.0)
 
 
 class LabError(RuntimeError):
-    """Something could not be brought up; the sentence says what, where and what to do. The run ends with status 2."""
+    """The lab could not be brought up. The message says what, where and what to do. The run ends with status 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,12 @@ class Lab:
 
     @property
     def manifests(self) -> Path:
-        """What the agents read instead of an API server."""
+        """The folder of manifests that the agents watch instead of an API server."""
         return self.folder / "manifests"
 
     @property
     def disk(self) -> Path:
-        """For what is big: the disks of machines. Whoever uses it makes it."""
+        """For large files: the disks of machines. Its users create it."""
         return DISKS / self.id
 
     @property
@@ -65,7 +66,7 @@ class Lab:
         return self.folder / _short(node)
 
     def namespace(self, kind: str, name: str = "") -> str:
-        """Unique: of `namespace/name` only the name may hold a dot."""
+        """Unique for each object: in `namespace/name`, only the name may contain a dot."""
         return f"wl{self.id}-{kind}" + (f"-{name.replace('/', '.')}" if name else "")
 
     @property
@@ -74,15 +75,15 @@ class Lab:
 
 
 class Location(msgspec.Struct, frozen=True, rename="camel"):
-    """Somewhere to look around in: the namespace of a Node, a Pod or a host."""
+    """Where `lab exec` can run a command: the namespace of a Node, a Pod or a host."""
 
     namespace: str
     ovs_run_directory: str = ""  # of a Node
-    pid: int = 0  # of a machine: a process whose files one sees there; 0: they are this machine's
+    pid: int = 0  # a process in the mount namespace of the machine; 0: it shares the files of this machine
 
 
 class LabDescription(msgspec.Struct, frozen=True, rename="camel"):
-    """What a running lab says about itself, for `lab status` and `lab exec`."""
+    """What a running lab publishes about itself, for `lab status` and `lab exec`."""
 
     id: str
     pid: int
@@ -93,8 +94,8 @@ class LabDescription(msgspec.Struct, frozen=True, rename="camel"):
 
 @contextmanager
 def opened() -> Iterator[Lab]:
-    """A lab of one's own; whatever it made is gone when the block ends. Removes what crashed labs have left, too."""
-    with _nobody_else():
+    """A new lab. Everything that it created is removed when the block ends. First removes what crashed labs left."""
+    with _exclusive():
         clean()
         lab = Lab(_unused_id())
         lab.folder.mkdir()
@@ -105,12 +106,12 @@ def opened() -> Iterator[Lab]:
     finally:
         remove(lab)
         os.close(held)
-        with _nobody_else(), suppress(OSError):
-            ROOT.rmdir()  # the last one out
+        with _exclusive(), suppress(OSError):
+            ROOT.rmdir()  # fails while other labs exist
 
 
 def clean() -> list[Lab]:
-    """Removes every lab whose process is gone; says which."""
+    """Removes every lab whose process is gone, and returns these labs."""
     abandoned = [lab for lab in _all() if not is_alive(lab)]
     for lab in abandoned:
         remove(lab)
@@ -120,7 +121,7 @@ def clean() -> list[Lab]:
 def is_alive(lab: Lab) -> bool:
     try:
         lock = os.open(lab.folder / "lock", os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:  # died before it had a lock, or is being removed
+    except FileNotFoundError:  # it crashed before it had a lock, or is being removed
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -137,10 +138,10 @@ def describe(lab: Lab, description: LabDescription) -> None:
 
 
 def running() -> list[LabDescription]:
-    """The labs on this machine that are up."""
+    """The labs that are up on this machine."""
     described: list[LabDescription] = []
     for lab in _all():
-        with suppress(FileNotFoundError):  # not described yet, or going just now
+        with suppress(FileNotFoundError):  # it is starting or being removed
             if is_alive(lab):
                 content = (lab.folder / "lab.json").read_bytes()
                 described.append(msgspec.json.decode(content, type=LabDescription))
@@ -148,7 +149,7 @@ def running() -> list[LabDescription]:
 
 
 def remove(lab: Lab) -> None:
-    """Ends the lab's processes, then removes its namespaces and its folder. Gone is fine; last goes the folder."""
+    """Kills the lab's processes, then removes its namespaces, and its folder last. Safe to repeat."""
     _end(_processes(lab))
     for name in lab.namespaces:
         namespaces.delete(name)
@@ -156,7 +157,7 @@ def remove(lab: Lab) -> None:
     if lab.disk.exists():
         shutil.rmtree(lab.disk, ignore_errors=True)
         with suppress(OSError):
-            DISKS.rmdir()  # the last one out
+            DISKS.rmdir()  # fails while other labs use it
     shutil.rmtree(lab.folder, ignore_errors=True)
 
 
@@ -164,8 +165,8 @@ def remove(lab: Lab) -> None:
 
 
 @contextmanager
-def _nobody_else() -> Iterator[None]:
-    """While labs are made or cleaned, so that nobody takes one for abandoned that is just being made."""
+def _exclusive() -> Iterator[None]:
+    """Serializes creation and cleaning: a lab that is being created must not look abandoned."""
     lock = _locked_root()
     try:
         yield
@@ -176,7 +177,7 @@ def _nobody_else() -> Iterator[None]:
 def _locked_root() -> int:
     while True:
         ROOT.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # the last one out may have removed it, now or while we wait
+        with suppress(FileNotFoundError):  # another process may remove the folder before or while this one waits
             lock = os.open(ROOT, os.O_RDONLY | os.O_CLOEXEC)
             fcntl.flock(lock, fcntl.LOCK_EX)
             if ROOT.exists() and ROOT.samefile(f"/proc/self/fd/{lock}"):
@@ -203,19 +204,19 @@ def _short(name: str) -> str:
 
 
 def _processes(lab: Lab) -> list[int]:
-    """Ours is what runs in a namespace of ours and names our folder in its command line; a person's shell is not."""
+    """Processes in the lab's namespaces whose command line names its folder: not the shells of `lab exec`."""
     inodes = {namespaces.path_of(name).stat().st_ino for name in lab.namespaces}
     folder = f"{lab.folder}/".encode()
     found: list[int] = []
     for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it may end while we look
+        with suppress(OSError):  # the process may end during the check
             if (process / "ns/net").stat().st_ino in inodes and folder in (process / "cmdline").read_bytes():
                 found.append(int(process.name))
     return found
 
 
 def _remove_cgroups(lab: Lab) -> None:
-    """Those of machines, with all that a kubelet made below. One goes when its last process has."""
+    """The cgroups of machines, with those that a kubelet created inside. A cgroup with processes cannot be removed."""
     for top in (*CGROUPS.glob(f"{lab.cgroup_prefix}*"), *CGROUPS.glob(f"*/{lab.cgroup_prefix}*")):
         for folder, _, _ in os.walk(top, topdown=False):
             with suppress(OSError):

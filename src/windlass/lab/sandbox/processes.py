@@ -1,4 +1,4 @@
-"""The lab's child processes: each in a network namespace, with a log, ending with the lab. Not what they are for."""
+"""Child processes of the lab: each runs in a network namespace, writes a log, and ends with the lab."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS_BETWEEN_LOOKS = 0.005
 
 
 def program(name: str) -> str:
-    """The path of an installed program; those of administrators are not on everybody's PATH."""
+    """The path of an installed program, also in /usr/sbin and /sbin, which are not on every PATH."""
     found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if found is None:
         raise LabError(f"{name} is not installed; `make setup` installs what the lab needs")
@@ -32,13 +32,13 @@ def program(name: str) -> str:
 
 
 def in_another_boot(boot: Path) -> list[str]:
-    """What to put before a command so that it takes the content of this file for the kernel's boot id."""
+    """A command prefix under which a program reads this file as the kernel's boot id."""
     script = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
     return [program("unshare"), "--mount", "--propagation=slave", program("sh"), "-c", script, str(boot)]
 
 
 class Child:
-    """A running process. Started in the event loop's thread, because it dies with the thread that started it."""
+    """A running process. Start it in the event loop's thread: the kernel kills it when the starting thread ends."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Child:
         self.log = log
         with log.open("ab") as output, namespaces.entered(namespaces.path_of(namespace)):
             self._process = subprocess.Popen(
-                # the kernel ends it should the lab be killed; a session of its own keeps Ctrl-C for the lab alone
+                # The kernel kills it when the lab is killed. In its own session it does not receive the lab's Ctrl-C.
                 [program("setpriv"), "--pdeathsig", "KILL", "--", *command],
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
@@ -76,7 +76,7 @@ class Child:
         return not self.exited.done()
 
     async def listening(self, socket: Path) -> None:
-        """Until it listens on the unix socket. That it ends, or takes too long, is an error with the end of its log."""
+        """Waits until it listens on the unix socket. If it ends or takes too long, the error quotes its log."""
         try:
             async with asyncio.timeout(SECONDS_TO_START):
                 while self.alive:
@@ -87,11 +87,11 @@ class Child:
                         return
                     await asyncio.wait([self.exited], timeout=SECONDS_BETWEEN_LOOKS)
         except TimeoutError:
-            raise LabError(self.complaint(f"does not listen on {socket} after {SECONDS_TO_START:.0f} s")) from None
-        raise LabError(self.complaint(f"ended with status {self.exited.result()}"))
+            raise LabError(self.failure(f"does not listen on {socket} after {SECONDS_TO_START:.0f} s")) from None
+        raise LabError(self.failure(f"ended with status {self.exited.result()}"))
 
     async def stop(self) -> None:
-        """Asks it to end, then makes it."""
+        """Sends SIGTERM, and SIGKILL if it does not end in time."""
         self._signal(signal.SIGTERM)
         await asyncio.wait([self.exited], timeout=SECONDS_TO_STOP)
         await self.kill()
@@ -109,6 +109,7 @@ class Child:
         os.close(self._handle)
         self.exited.set_result(self._process.wait())
 
-    def complaint(self, what: str) -> str:
+    def failure(self, what: str) -> str:
+        """An error message: the name of the process, what went wrong, and the end of its log."""
         last = self.log.read_text(errors="replace").splitlines()[-5:] if self.log.exists() else []
         return f"{self.name} {what}; its log ends:\n  " + "\n  ".join(last)

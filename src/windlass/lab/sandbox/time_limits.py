@@ -1,4 +1,4 @@
-"""How long the lab waits, on a machine as fast as most; an emulated one is given more time by the environment."""
+"""Time limits of the lab. WINDLASS_LAB_TIME_SCALE lengthens them on a slow (emulated) machine."""
 
 from __future__ import annotations
 

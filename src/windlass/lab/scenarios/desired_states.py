@@ -1,4 +1,4 @@
-"""The cluster that a scenario asks for at one of its steps: all objects applied so far. clusters.py makes it real."""
+"""The cluster that a scenario asks for at one of its steps: all objects applied so far. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DesiredState:
     def after(
         self, objects: Iterable[KubernetesObject], hosts: Iterable[ExternalHost], deletes: Iterable[Deletion]
     ) -> DesiredState:
-        """This desired with a step's objects applied and its deletions done."""
+        """The state with the objects and deletions of a step applied."""
         gone = {(delete.spec.kind, _key(delete)) for delete in deletes}
         kept = {k: v for k, v in self.objects.items() if k not in gone}
         remaining = {name: host for name, host in self.hosts.items() if ("ExternalHost", name) not in gone}
@@ -46,7 +46,7 @@ class DesiredState:
 
     @property
     def pods(self) -> dict[str, LabPod]:
-        """Those that run; a Pod that is not scheduled or is over has no network."""
+        """Those that run: a Pod that is not scheduled, or has ended, has no network."""
         return {o.view.key: o.view for o in self.objects.values() if isinstance(o.view, LabPod) and o.view.runs}
 
     @property
@@ -66,16 +66,16 @@ class DesiredState:
         return TrafficMode(self.configuration.get("trafficMode", TrafficMode.ENCAP.value))
 
     def problems(self, earlier: DesiredState, deletes: Iterable[Deletion]) -> Iterator[str]:
-        """What this desired names that is not there."""
+        """References to objects that do not exist, and changes that the lab cannot make."""
         for delete in deletes:
             kind = delete.spec.kind
             known = earlier.hosts if kind == "ExternalHost" else {key for k, key in earlier.objects if k == kind}
             if _key(delete) not in known:
                 name = delete.metadata.name
-                yield f"Delete {name}, spec.name: no earlier step made a {kind} {delete.spec.name}"
+                yield f"Delete {name}, spec.name: no earlier step has a {kind} {delete.spec.name}"
         for name, node in self.nodes.items():
             if name in earlier.nodes and node.status.addresses != earlier.nodes[name].status.addresses:
-                yield f"Node {name}, status.addresses: cannot change while it runs; delete the Node in a step before"
+                yield f"Node {name}, status.addresses: cannot change; delete the Node in an earlier step"
         for pod in self.pods.values():
             if pod.spec.node_name not in self.nodes:
                 yield f"Pod {pod.key}, spec.nodeName: there is no Node {pod.spec.node_name}"
@@ -93,11 +93,11 @@ class DesiredState:
             yield f"{where}: is not YAML: {' '.join(str(error).split())}"
         except ValueError:
             modes = ", ".join(mode.value for mode in TrafficMode)
-            yield f"{where}: trafficMode: {written['trafficMode']!r} is none of {modes}"
+            yield f"{where}: trafficMode: {written['trafficMode']!r} is not one of {modes}"
 
 
 def pod_addresses(desired: DesiredState, attached: Addresses) -> Addresses:
-    """Of every Pod that has an address: a hostNetwork Pod has its Node's, others what they were attached with."""
+    """The addresses of every Pod that has some: those of its Node for hostNetwork, else those from the CNI plugin."""
     nodes = desired.nodes
     return {
         key: tuple(nodes[pod.spec.node_name].addresses.values()) if pod.spec.host_network else attached[key]
@@ -106,8 +106,8 @@ def pod_addresses(desired: DesiredState, attached: Addresses) -> Addresses:
     }
 
 
-def imagined_addresses(desired: DesiredState) -> Addresses:
-    """Addresses before any Pod has one, so that whatever only needs *an* address can be checked early."""
+def placeholder_addresses(desired: DesiredState) -> Addresses:
+    """An address for each Pod before the Pods have their own, to check references early."""
     nodes = desired.nodes
     return {
         key: pod.fixed_addresses or tuple(c.network_address + 2 for c in nodes[pod.spec.node_name].pod_cidrs.values())

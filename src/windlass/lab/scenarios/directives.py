@@ -1,4 +1,4 @@
-"""The lab's own objects: hosts outside the cluster, probes, actions, deletions. What they ask for is done elsewhere."""
+"""The lab's own objects: hosts outside the cluster, probes, actions, deletions. An unknown field is an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 API_VERSION = "windlass.dev/v1alpha1"
 
-MINIMUM_MTU, MAXIMUM_MTU = 1280, 1500  # what IPv6 needs at least; what every other link of a lab has
+MINIMUM_MTU, MAXIMUM_MTU = 1280, 1500  # the smallest that IPv6 allows; that of every other link of a lab
 
 # Hosts --------------------------------------------------------------------------------------------------------
 
@@ -43,7 +43,7 @@ class ExternalHostSpec(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if not self.addresses:
-            raise ValueError("addresses: is empty; a host outside the cluster needs one")
+            raise ValueError("addresses: is empty; a host outside the cluster needs at least one address")
         for i, address in enumerate(self.addresses):
             check_address(f"addresses[{i}]", address)
         if self.mtu is not None and not MINIMUM_MTU <= self.mtu <= MAXIMUM_MTU:
@@ -51,7 +51,7 @@ class ExternalHostSpec(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ExternalHost(Struct, frozen=True):
-    """A machine outside the cluster; answers on its ports as backend `externalHost/<name>`."""
+    """A machine outside the cluster. It answers on its ports as backend `externalHost/<name>`."""
 
     metadata: LabMetadata
     spec: ExternalHostSpec
@@ -88,14 +88,14 @@ class ProbeSource(Struct, frozen=True, forbid_unknown_fields=True, rename="camel
 
 
 class ProbeTarget(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """`to`: one of service, nodePort, loadBalancer, externalIP, pod or address; the rest says which of it."""
+    """`to`: one of service, nodePort, loadBalancer, externalIP, pod or address; the other fields narrow it down."""
 
     service: str = ""
     node_port: str = ""
     load_balancer: str = ""
     external_ip: str = field(name="externalIP", default="")
     pod: str = ""
-    address: str = ""  # a target of its own, or with nodePort: which address of the Node
+    address: str = ""  # a target of its own; with nodePort: which address of the Node
     port: int | str | None = None
     node: str = ""
     family: IPFamily | None = None
@@ -110,11 +110,11 @@ class ProbeTarget(Struct, frozen=True, forbid_unknown_fields=True, rename="camel
         if isinstance(self.port, int):
             check_port("port", self.port)
         if self.node_port and not self.node:
-            raise ValueError("node: is missing; a NodePort is asked of one Node")
+            raise ValueError("node: is missing; a NodePort probe names the Node to connect to")
         if self.node and (self.pod or self.address) and not self.node_port:
-            raise ValueError("node: only service, nodePort, loadBalancer and externalIP are asked of a Node")
-        if self.family and (self.node_port or self.address):
-            raise ValueError("family: only service, loadBalancer, externalIP and pod have a family to choose")
+            raise ValueError("node: applies only to service, nodePort, loadBalancer and externalIP")
+        if self.family and self.address:
+            raise ValueError("family: does not apply to an address, which has its own family")
 
 
 class Expectation(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -149,21 +149,21 @@ class ProbeSpec(Struct, frozen=True, forbid_unknown_fields=True, rename="camel")
 
     def __post_init__(self) -> None:
         if self.connections < 1:
-            raise ValueError(f"connections: {self.connections} is too few; at least 1")
+            raise ValueError(f"connections: {self.connections} is too few; the minimum is 1")
         if self.bytes < 0 or self.rate < 0:
             raise ValueError(f"{'bytes' if self.bytes < 0 else 'rate'}: must not be negative")
         if self.target.port is None and self.protocol is not ProbeProtocol.ICMP:
             raise ValueError(f"to.port: is missing; only ICMP has no ports, this is {self.protocol.value}")
         if self.hold and self.rate:
-            raise ValueError("rate: a probe either holds one connection or makes new ones, not both")
+            raise ValueError("rate: a probe either holds one connection or opens new ones, not both")
         if self.source_address is not None:
             check_address("sourceAddress", self.source_address)
             if self.hold or self.rate:
-                raise ValueError("sourceAddress: a spoofed packet has no answer to hold or to count")
+                raise ValueError("sourceAddress: a spoofed packet gets no answer, so it cannot use hold or rate")
         if self.expect.max_gap_milliseconds is not None and not self.hold:
-            raise ValueError("expect.maxGapMilliseconds: is measured only with hold: true")
+            raise ValueError("expect.maxGapMilliseconds: needs hold: true")
         if self.expect.failures and not self.rate:
-            raise ValueError("expect.failures: are counted only with a rate")
+            raise ValueError("expect.failures: needs a rate")
 
 
 class Probe(Struct, frozen=True):
@@ -179,11 +179,11 @@ class Probe(Struct, frozen=True):
 
 
 class HostRoute(Struct, frozen=True, forbid_unknown_fields=True):
-    """A route on a Node's host, as its administrator would add it."""
+    """A route on a Node's host, as an administrator would add it."""
 
     node: str
     to: str
-    mtu: int | None = None  # the longest packet that this route takes
+    mtu: int | None = None  # of the route
     type: Literal["unicast", "unreachable", "prohibit"] = "unicast"  # unicast: by the Node's default router
 
     def __post_init__(self) -> None:
@@ -204,8 +204,8 @@ class ActionSpec(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
     start_agent: str | UnsetType = UNSET
     restart_switch: str | UnsetType = UNSET
     delete_bridge: str | UnsetType = UNSET  # ovs-vsctl del-br
-    reboot_node: str | UnsetType = UNSET  # with what is on disk; the agent does not start by itself
-    lose_database: str | UnsetType = UNSET  # both daemons end, and start with an empty database
+    reboot_node: str | UnsetType = UNSET  # keeps its files; a startAgent starts the agent again
+    lose_database: str | UnsetType = UNSET  # both daemons restart with an empty database
     stop_api_server: str | bool | UnsetType | None = field(name="stopAPIServer", default=UNSET)
     start_api_server: str | bool | UnsetType | None = field(name="startAPIServer", default=UNSET)
     add_route: HostRoute | UnsetType = UNSET
@@ -220,7 +220,7 @@ class ActionSpec(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
 
     @property
     def node(self) -> str:
-        """The Node it is done to; empty for the API server, which belongs to none."""
+        """The Node that it acts on; empty for the API server, which belongs to none."""
         if isinstance(self.add_route, HostRoute):
             return self.add_route.node
         value = _named(self, self.verb)
@@ -232,7 +232,7 @@ class ActionSpec(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
 
 
 class Action(Struct, frozen=True):
-    """Done before the step's probes."""
+    """Performed before the probes of its step."""
 
     metadata: LabMetadata
     spec: ActionSpec
@@ -244,7 +244,7 @@ class DeletionSpec(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Deletion(Struct, frozen=True):
-    """Takes away an object of an earlier step."""
+    """Deletes an object of an earlier step."""
 
     metadata: LabMetadata
     spec: DeletionSpec
@@ -264,14 +264,14 @@ DIRECTIVE_KINDS: dict[str, type[Directive]] = {
 
 
 def _named(struct: Struct, name: str) -> object:
-    """The value of the field that the file calls `name`."""
+    """The value of the field that is called `name` in YAML."""
     return getattr(struct, struct.__struct_fields__[struct.__struct_encode_fields__.index(name)])
 
 
 def _check_one(struct: Struct, names: tuple[str, ...]) -> None:
     given = [name for name in names if _named(struct, name)]
     if len(given) != 1:
-        raise ValueError(f"has {' and '.join(given) or 'none'} of {', '.join(names)}; it must have exactly one")
+        raise ValueError(f"has {' and '.join(given) or 'none'} of {', '.join(names)}; exactly one is required")
 
 
 def _check_key(where: str, value: object) -> None:

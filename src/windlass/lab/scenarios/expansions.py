@@ -1,8 +1,7 @@
-"""The shorthands of the scenario format: a Matrix of variants, and tables of Probes. Documents in, plain documents out.
+"""Expands the shorthands of the scenario format into plain documents: a Matrix of variants, and tables of Probes.
 
 A Matrix runs one scenario several times: each variant changes the traffic mode, the address families or the operating
-systems of Nodes. A table of Probes states once what its rows share. Both expand to documents of the plain format, so
-that everything after this module knows only the plain format.
+systems of Nodes. A table of Probes states once what its rows share. All other modules see only plain documents.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class Variant(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
 
     traffic_mode: str = ""
     families: tuple[IPFamily, ...] = tuple(IPFamily)
-    windows: tuple[str, ...] | None = None  # these Nodes run Windows, all others Linux
-    config: dict[str, object] = {}  # further settings of the agents
+    windows: tuple[str, ...] | None = None  # the Nodes that run Windows; all others run Linux
+    config: dict[str, object] = {}  # further settings for the agents
     name: str = ""
 
     @property
@@ -69,7 +68,7 @@ def variants(documents: Iterable[Document]) -> tuple[Variant, ...]:
     """The variants that these documents ask for; none without a Matrix."""
     found = [document for document in documents if document.get("kind") == MATRIX]
     if len(found) > 1:
-        raise ExpansionError("Matrix: a scenario has one at most")
+        raise ExpansionError("Matrix: a scenario may have only one")
     if not found:
         return ()
     spec = _converted(found[0], MatrixSpec)
@@ -84,7 +83,7 @@ def expand(documents: Iterable[Document], variant: Variant, names: frozenset[str
     for document in documents:
         match document.get("kind"):
             case "Matrix":
-                variants([document])  # only checked: it was followed when the scenario was found
+                variants([document])  # only validates it: the variant was chosen when the scenario was found
                 if not any(map(_is_configuration, documents)):
                     yield _configured(_NO_CONFIGURATION, variant)
             case "Probes":
@@ -106,10 +105,10 @@ def _rows(document: Document, variant: Variant, names: frozenset[str]) -> Iterat
 
 
 def _one_probe(document: Document, variant: Variant, names: frozenset[str]) -> Iterator[Document]:
-    """A Probe may use the shorthands of a row as well."""
+    """A single Probe may use the shorthands of a row as well."""
     metadata, spec = document.get("metadata"), document.get("spec")
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
-        yield document  # malformed: whoever reads plain documents says how
+        yield document  # malformed: the reader of plain documents reports it
         return
     for probe in _probes(str(metadata.get("name", "")), metadata, spec, variant, names):
         yield {**document, **probe}
@@ -143,12 +142,13 @@ def _probes(
 
 
 def _names_one_target(to: Document) -> bool:
-    """One object for both families, and not one for each: then the probe says which of its addresses it asks."""
-    return any(isinstance(to.get(kind), str) for kind in ("service", "loadBalancer", "externalIP", "pod"))
+    """Whether one target stands for both families, so that the probe must name the family of the address."""
+    kinds = ("service", "loadBalancer", "externalIP", "pod", *(() if "address" in to else ("nodePort",)))
+    return any(isinstance(to.get(kind), str) for kind in kinds)
 
 
 def _name(name: str, protocol: str, protocols: list[str], family: str, *, second: bool) -> str:
-    """`{protocol}` and `{family}` stand for them; else what is not the first of its list is named at the end."""
+    """Replaces `{protocol}` and `{family}`. Without them, each but the first protocol and family is appended."""
     suffixes = []
     if protocol != protocols[0] and "{protocol}" not in name:
         suffixes.append(protocol)
@@ -159,7 +159,7 @@ def _name(name: str, protocol: str, protocols: list[str], family: str, *, second
 
 
 def _is_within(spec: Document, variant: Variant) -> bool:
-    """Whether a probe that names a family, or an address, is of a family that this variant has."""
+    """Whether this variant has the family of the probe's target, if the probe names one."""
     to = _mapping(spec.get("to"))
     family = to.get("family")
     if family is None and (addressed := _family(to.get("address") or spec.get("sourceAddress"))):
@@ -168,7 +168,7 @@ def _is_within(spec: Document, variant: Variant) -> bool:
 
 
 def _chosen(value: Document, context: set[str], names: frozenset[str]) -> dict[str, object]:
-    """A mapping by protocol, family or variant is a choice: what is for none of these is left out."""
+    """Resolves mappings whose keys are protocols, families or variants to the value for this context, if any."""
     chosen = {key: _choice(item, context, names) for key, item in value.items()}
     return {key: item for key, item in chosen.items() if item is not _ABSENT}
 
@@ -194,7 +194,7 @@ def _merged(shared: Document, row: Document) -> dict[str, object]:
 
 
 def _varied(document: Document, variant: Variant) -> Iterator[Document]:
-    """The object as this variant has it; none if all of it is of a family that the variant has not."""
+    """The object as it is in this variant; nothing if the variant has none of its families."""
     kind = document.get("kind")
     if _is_configuration(document):
         document = _configured(document, variant)
@@ -207,7 +207,7 @@ def _varied(document: Document, variant: Variant) -> Iterator[Document]:
 
 
 def _own_families(document: Document) -> set[str]:
-    """The families that the object is for; both unless it says so."""
+    """The families that the object declares; both if it declares none."""
     spec = _mapping(document.get("spec"))
     match document.get("kind"):
         case "EndpointSlice":
@@ -251,7 +251,7 @@ def _in_families(document: Document, families: tuple[str, ...]) -> Document:
     spec = _mapping(kept.get("spec"))
     if document.get("kind") != "Service" or "clusterIPs" not in spec:
         return kept
-    # Of a dual-stack Service one family remains: it is single-stack, at the address of that family.
+    # One family of a dual-stack Service remains: it becomes single-stack, with the address of that family.
     single = {key: value for key, value in spec.items() if key != "ipFamilyPolicy"}
     addresses = _list(single["clusterIPs"], "Service, spec.clusterIPs")
     return {**kept, "spec": {**single, "clusterIP": addresses[0] if addresses else "", "ipFamilies": [*families]}}
@@ -262,7 +262,7 @@ def _without(value: Document, families: tuple[str, ...]) -> dict[str, object]:
 
 
 def _filtered(value: object, families: tuple[str, ...]) -> object:
-    """Lists without what is an address, a network, or has an address of another family."""
+    """Removes from all lists the addresses and networks of other families, and objects that have such an address."""
     if isinstance(value, list):
         return [_filtered(item, families) for item in value if _item_family(item) in {None, *families}]
     return _without(value, families) if isinstance(value, dict) else value

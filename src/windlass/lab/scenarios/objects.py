@@ -1,7 +1,6 @@
-"""The objects a scenario is made of, typed as far as the lab itself uses them; nothing is read or done here.
+"""Kubernetes objects as a scenario writes them: the fields that the lab itself uses, checked, with errors for people.
 
-Kubernetes objects are views: fields that the lab does not use are let through (the agents get the object as it was
-written). Objects of the lab are complete: a field that does not exist is an error.
+Other fields are ignored: the agents get each object as it was written. The lab's own objects are in directives.py.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct, field
 
 from windlass.cluster.clusters import KINDS
+from windlass.cluster.objects import LoadBalancerStatus, NodeStatus, PodIP, ServiceStatus
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class LabMetadata(Struct, frozen=True, rename="camel"):
     namespace: str = ""
     labels: dict[str, str] = {}
     annotations: dict[str, str] | None = None
-    deletion_timestamp: object = None  # YAML gives a time, JSON a string; that it is there is what counts
+    deletion_timestamp: object = None  # a time in YAML, a string in JSON; only its presence matters
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -62,21 +62,11 @@ class LabMetadata(Struct, frozen=True, rename="camel"):
 # Nodes -------------------------------------------------------------------------------------------------------
 
 
-class NodeAddress(Struct, frozen=True):
-    type: str
-    address: str
-
-    def __post_init__(self) -> None:
-        if self.is_ip:
-            check_address("address", self.address)
-
-    @property
-    def is_ip(self) -> bool:
-        return self.type in {"InternalIP", "ExternalIP"}
+IP_TYPES = frozenset({"InternalIP", "ExternalIP"})
 
 
 class LabNodeSpec(Struct, frozen=True):
-    pod_cidr: str = field(name="podCIDR", default="")  # the older field, which repeats the first of podCIDRs
+    pod_cidr: str = field(name="podCIDR", default="")  # the older field: repeats the first of podCIDRs
     pod_cidrs: list[str] = field(name="podCIDRs", default_factory=list)
 
     def __post_init__(self) -> None:
@@ -86,11 +76,7 @@ class LabNodeSpec(Struct, frozen=True):
             check_network(f"podCIDRs[{i}]", cidr)
 
 
-class NodeStatus(Struct, frozen=True):
-    addresses: list[NodeAddress] = []
-
-
-TRANSLATED_ADDRESSES = "lab.windlass.dev/translated-addresses"  # an annotation: addresses, with commas between them
+TRANSLATED_ADDRESSES = "lab.windlass.dev/translated-addresses"  # an annotation: addresses separated by commas
 
 
 class LabNode(Struct, frozen=True):
@@ -102,6 +88,9 @@ class LabNode(Struct, frozen=True):
         for address in (self.metadata.annotations or {}).get(TRANSLATED_ADDRESSES, "").split(","):
             if address.strip():
                 check_address(f"metadata.annotations[{TRANSLATED_ADDRESSES}]", address.strip())
+        for i, written in enumerate(self.status.addresses):
+            if written.type in IP_TYPES:
+                check_address(f"status.addresses[{i}].address", written.address)
         if not self.addresses:
             raise ValueError("status.addresses: has no InternalIP; the first one is the Node IP on the bridge")
         if not self.pod_cidrs:
@@ -124,14 +113,14 @@ class LabNode(Struct, frozen=True):
 
     @property
     def other_addresses(self) -> tuple[IPAddress, ...]:
-        """What sits on the second NIC, which is not on the bridge."""
+        """The addresses of the second NIC, which is not on the bridge."""
         main = {*self.addresses.values(), *self.translated_addresses}
-        everything = dict.fromkeys(ip_address(a.address) for a in self.status.addresses if a.is_ip)
+        everything = dict.fromkeys(ip_address(a.address) for a in self.status.addresses if a.type in IP_TYPES)
         return tuple(address for address in everything if address not in main)
 
     @property
     def translated_addresses(self) -> tuple[IPAddress, ...]:
-        """What no NIC has: the cloud translates them to the Node IP."""
+        """Addresses that no NIC has: the cloud translates them to the Node IP."""
         written = (self.metadata.annotations or {}).get(TRANSLATED_ADDRESSES, "")
         return tuple(ip_address(text.strip()) for text in written.split(",") if text.strip())
 
@@ -163,13 +152,6 @@ class LabPodSpec(Struct, frozen=True, rename="camel"):
     containers: list[LabContainer] = []
 
 
-class PodIP(Struct, frozen=True):
-    ip: str
-
-    def __post_init__(self) -> None:
-        check_address("ip", self.ip)
-
-
 class PodCondition(Struct, frozen=True):
     type: str
     status: str
@@ -179,6 +161,10 @@ class LabPodStatus(Struct, frozen=True, rename="camel"):
     pod_ips: list[PodIP] = field(name="podIPs", default_factory=list)
     conditions: list[PodCondition] = []
     phase: str = ""
+
+    def __post_init__(self) -> None:
+        for i, pod_ip in enumerate(self.pod_ips):
+            check_address(f"podIPs[{i}].ip", pod_ip.ip or "")
 
 
 class LabPod(Struct, frozen=True):
@@ -196,8 +182,8 @@ class LabPod(Struct, frozen=True):
 
     @property
     def fixed_addresses(self) -> tuple[IPAddress, ...]:
-        """Those that the manifest asks for; a hostNetwork Pod has its Node's instead."""
-        return () if self.spec.host_network else tuple(ip_address(ip.ip) for ip in self.status.pod_ips)
+        """The addresses that the manifest requests. A hostNetwork Pod has those of its Node instead."""
+        return () if self.spec.host_network else tuple(ip_address(one.ip) for one in self.status.pod_ips if one.ip)
 
     @property
     def ready(self) -> bool:
@@ -209,7 +195,7 @@ class LabPod(Struct, frozen=True):
 
     @property
     def runs(self) -> bool:
-        """A Pod that is not scheduled yet, or is over, has no network."""
+        """Whether it has a network: it is scheduled to a Node and has not ended."""
         return bool(self.spec.node_name) and self.status.phase not in {"Succeeded", "Failed"}
 
 
@@ -225,7 +211,7 @@ class LabServicePort(Struct, frozen=True, rename="camel"):
     app_protocol: str | None = None
 
     def __post_init__(self) -> None:
-        # That its numbers can be ports is for the agents to judge: a scenario may try them with others.
+        # Port numbers are not checked: a scenario may test how the agents handle invalid ones.
         check_transport("protocol", self.protocol)
 
 
@@ -249,26 +235,15 @@ class LabServiceSpec(Struct, frozen=True, rename="camel"):
             check_address(f"externalIPs[{i}]", ip)
 
 
-class LoadBalancerIngress(Struct, frozen=True):
-    ip: str = ""  # some clouds give a host name instead; no packet can be sent to that here
-
-    def __post_init__(self) -> None:
-        if self.ip:
-            check_address("ip", self.ip)
-
-
-class LoadBalancerStatus(Struct, frozen=True):
-    ingress: list[LoadBalancerIngress] = []
-
-
-class ServiceStatus(Struct, frozen=True, rename="camel"):
-    load_balancer: LoadBalancerStatus = LoadBalancerStatus()
-
-
 class LabService(Struct, frozen=True):
     metadata: LabMetadata
     spec: LabServiceSpec = LabServiceSpec()
     status: ServiceStatus = ServiceStatus()
+
+    def __post_init__(self) -> None:
+        for i, ingress in enumerate(self._load_balancer.ingress or ()):
+            if ingress.ip:
+                check_address(f"status.loadBalancer.ingress[{i}].ip", ingress.ip)
 
     @property
     def key(self) -> str:
@@ -285,7 +260,8 @@ class LabService(Struct, frozen=True):
 
     @property
     def load_balancer_ips(self) -> tuple[IPAddress, ...]:
-        return tuple(ip_address(i.ip) for i in self.status.load_balancer.ingress if i.ip)
+        """Without host names, which some clouds give instead of addresses: no packet can be sent to those here."""
+        return tuple(ip_address(i.ip) for i in self._load_balancer.ingress or () if i.ip)
 
     @property
     def external_ips(self) -> tuple[IPAddress, ...]:
@@ -293,16 +269,20 @@ class LabService(Struct, frozen=True):
 
     @property
     def families(self) -> tuple[Family, ...]:
-        """As the API server would default them: the ClusterIPs' families, else IPv4."""
+        """As the API server defaults them: the families of the ClusterIPs, else IPv4."""
         declared = tuple(f.family for f in self.spec.ip_families)
         return declared or tuple(family_of(ip) for ip in self.cluster_ips) or (Family.IPV4,)
+
+    @property
+    def _load_balancer(self) -> LoadBalancerStatus:
+        return self.status.load_balancer or LoadBalancerStatus()
 
     @property
     def _written_cluster_ips(self) -> list[str]:
         return self.spec.cluster_ips or [self.spec.cluster_ip]
 
 
-# What the lab only hands on ----------------------------------------------------------------------------------
+# Objects that the lab only passes on -------------------------------------------------------------------------
 
 
 class ConfigMap(Struct, frozen=True):
@@ -311,7 +291,7 @@ class ConfigMap(Struct, frozen=True):
 
 
 class OpaqueObject(Struct, frozen=True):
-    """An object that the agents understand and the lab does not need to."""
+    """An object that the agents read, and of which the lab needs only the name."""
 
     metadata: LabMetadata
 
@@ -341,7 +321,7 @@ class KubernetesObject:
         return metadata.name if self.kind in CLUSTER_SCOPED else metadata.key
 
 
-# Checks that name the field; shared with the objects of the lab ----------------------------------------------
+# Checks whose errors name the field --------------------------------------------------------------------------
 
 
 def check_address(where: str, value: str) -> None:

@@ -1,4 +1,4 @@
-"""Reads scenarios: a path becomes steps of typed objects, or sentences that say what is wrong where. Runs nothing."""
+"""Reads scenarios: a path becomes steps of typed objects, or errors that name file, object and field."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SUFFIXES = frozenset({".yaml", ".yml"})
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One file: objects are applied, actions done, convergence awaited, then the probes are sent."""
+    """One file: the lab applies objects, performs actions, waits for convergence, then sends the probes."""
 
     name: str
     objects: tuple[KubernetesObject, ...] = ()
@@ -46,7 +46,7 @@ class Scenario:
     warnings: tuple[str, ...] = ()
 
     def states(self) -> Iterator[tuple[Step, desired_states.DesiredState]]:
-        """Each step with the cluster as it should be when its probes are sent."""
+        """Each step with the cluster that it asks for."""
         desired = desired_states.DesiredState()
         for step in self.steps:
             desired = desired.after(step.objects, step.hosts, step.deletes)
@@ -54,12 +54,12 @@ class Scenario:
 
 
 class ScenarioError(ValueError):
-    """The scenario cannot be read: one sentence a line, each naming file, object and field."""
+    """The scenario cannot be read: one problem per line, each with file, object and field."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioFiles:
-    """The files of a scenario, in order; with a Matrix, one variant of it."""
+    """The files of one scenario in order, and the variant if it has a Matrix."""
 
     name: str
     files: tuple[Path, ...]
@@ -72,13 +72,13 @@ class ScenarioFiles:
         steps = tuple(self._step(file, problems, warnings) for file in self.files)
         scenario = Scenario(self.name, steps, tuple(warnings))
         if not problems:
-            problems.extend(_dangling(scenario))
+            problems.extend(_broken_references(scenario))
         if problems:
             raise ScenarioError("\n".join(problems))
         return scenario
 
     def documents(self, file: Path, problems: list[str]) -> list[Mapping[str, object]]:
-        """The documents of a file in the plain format: shorthands are expanded."""
+        """The documents of a file in the plain format, with shorthands expanded."""
         written = _documents(file, problems)
         try:
             return [*expansions.expand(written, self.variant, self.variant_names)]
@@ -99,7 +99,7 @@ def find(path: Path) -> tuple[ScenarioFiles, ...]:
         if chosen:
             return tuple(chosen)
     if not path.is_dir():
-        raise ScenarioError(f"{path}: there is no such file or folder")
+        raise ScenarioError(f"{path}: no such file or folder")
     found = tuple(
         variant
         for folder in (path, *sorted(p for p in path.rglob("*") if p.is_dir()))
@@ -107,7 +107,7 @@ def find(path: Path) -> tuple[ScenarioFiles, ...]:
         for variant in _variants(_name_of(folder, path), files)
     )
     if not found:
-        raise ScenarioError(f"{path}: holds no YAML files, and no folder in it does")
+        raise ScenarioError(f"{path}: there is no YAML file in it or in its folders")
     return found
 
 
@@ -116,7 +116,7 @@ def find_one(path: Path) -> ScenarioFiles:
     found = find(path)
     if len(found) != 1:
         names = ", ".join(one.name for one in found)
-        raise ScenarioError(f"{path}: holds {len(found)} scenarios; name one of {names}")
+        raise ScenarioError(f"{path}: contains {len(found)} scenarios; name one of {names}")
     return found[0]
 
 
@@ -125,9 +125,9 @@ def find_one(path: Path) -> ScenarioFiles:
 
 def _variants(name: str, files: Sequence[Path]) -> Iterator[ScenarioFiles]:
     asked: tuple[Variant, ...] = ()
-    # A Matrix stands in the first file. Other files are not read here: finding scenarios is cheap.
+    # A Matrix is in the first file, so that finding scenarios does not read all files.
     if b"kind: Matrix" in files[0].read_bytes():
-        with suppress(ExpansionError):  # reading the scenario reports it
+        with suppress(ExpansionError):  # read() reports it
             asked = expansions.variants(_documents(files[0], []))
     if not asked:
         yield ScenarioFiles(name, tuple(files))
@@ -158,7 +158,7 @@ def _typed(file: Path, documents: Sequence[Mapping[str, object]], problems: list
                 directives.append(msgspec.convert(raw, DIRECTIVE_KINDS[kind]))
             elif isinstance(kind, str) and kind:
                 version = raw.get("apiVersion", "no apiVersion")
-                warnings.append(f"{file.name}: {_title(raw)} ({version}) is ignored: the lab does not know this kind")
+                warnings.append(f"{file.name}: {_title(raw)} ({version}) is ignored: the lab does not read this kind")
             else:
                 problems.append(f"{file.name}: {_title(raw)}, kind: is missing")
         except msgspec.ValidationError as error:
@@ -186,13 +186,11 @@ def _documents(file: Path, problems: list[str]) -> Iterator[Mapping[str, object]
 
 
 def _opened(document: object, file: Path, problems: list[str]) -> Iterator[Mapping[str, object]]:
-    """The objects of a document: none of an empty one, the items of a List, else itself."""
+    """The objects of a document: none if it is empty, the items of a List, else the document itself."""
     if document is None:
         return
     if not isinstance(document, dict):
-        problems.append(
-            f"{file.name}: holds a {type(document).__name__} where an object with apiVersion and kind belongs"
-        )
+        problems.append(f"{file.name}: has a {type(document).__name__} instead of an object with apiVersion and kind")
     elif document.get("kind") == "List":
         for item in document.get("items") or ():
             yield from _opened(item, file, problems)
@@ -204,7 +202,7 @@ def _opened(document: object, file: Path, problems: list[str]) -> Iterator[Mappi
 
 
 def _title(raw: Mapping[str, object]) -> str:
-    """`Pod default/web-0`, as far as it can be told of an object that may be malformed."""
+    """`Pod default/web-0`, or the best title for a malformed object."""
     kind, metadata = raw.get("kind", "an object"), raw.get("metadata")
     if not isinstance(metadata, dict) or not metadata.get("name"):
         return f"{kind} without a name"
@@ -217,7 +215,7 @@ def _title(raw: Mapping[str, object]) -> str:
 
 
 def _sentence(error: msgspec.ValidationError) -> str:
-    """`spec.ports[0].port: 0 is not a port`: our own checks begin with the field, msgspec's end with its place."""
+    """`spec.ports[0].port: 0 is not a port`: our own messages begin with the field, those of msgspec end with it."""
     text, _, place = str(error).partition(" - at `$")
     field = place.rstrip("`").lstrip(".")
     if isinstance(error.__cause__, ValueError) and re.match(r"[\w.\[\]]+: ", text):
@@ -229,11 +227,15 @@ def _sentence(error: msgspec.ValidationError) -> str:
     return f"{field}: {text.replace('`', '')}" if field else text
 
 
-def _dangling(scenario: Scenario) -> Iterator[str]:
-    """What names something that is not there, found before anything is brought up."""
+def _broken_references(scenario: Scenario) -> Iterator[str]:
+    """References to something that does not exist, found before anything is started."""
     earlier = desired_states.DesiredState()
     for step, desired in scenario.states():
-        for sentence in (*desired.problems(earlier, step.deletes), *segments.problems(desired), *_twice(step.probes)):
+        for sentence in (
+            *desired.problems(earlier, step.deletes),
+            *segments.problems(desired),
+            *_duplicates(step.probes),
+        ):
             yield f"{step.name}: {sentence}"
         for action in step.actions:
             if action.spec.node and action.spec.node not in desired.nodes:
@@ -241,13 +243,15 @@ def _dangling(scenario: Scenario) -> Iterator[str]:
                 yield f"{where}: there is no Node {action.spec.node}"
         for probe in step.probes:
             try:
-                destination = targets.resolve(probe, desired, desired_states.imagined_addresses(desired))
+                destination = targets.resolve(probe, desired, desired_states.placeholder_addresses(desired))
                 targets.seen_address(probe, destination, desired)
             except targets.UnresolvedError as error:
                 yield f"{step.name}: Probe {probe.name}, {error}"
         earlier = desired
 
 
-def _twice(probes: tuple[Probe, ...]) -> Iterator[str]:
+def _duplicates(probes: tuple[Probe, ...]) -> Iterator[str]:
     counted = Counter(probe.name for probe in probes)
-    yield from (f"Probe {name}: this step has {count} of this name" for name, count in counted.items() if count > 1)
+    yield from (
+        f"Probe {name}: this step has {count} probes of this name" for name, count in counted.items() if count > 1
+    )

@@ -1,7 +1,7 @@
-"""The plan of the network under the cluster: which machine has which NIC on which wire. Pure; underlays.py builds it.
+"""The plan of the underlay: which machine has which NIC on which network segment. Pure; network/underlays.py builds it.
 
-Addresses of one /24 (IPv6: /64) share a wire, and so do all addresses of one NIC. The router has the first address of
-each of those subnets.
+Addresses in one /24 (IPv6: /64) share a segment, and so do all addresses of one NIC. The router has the first address
+of each of those subnets.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Machine:
     kind: str
     name: str
     nics: tuple[Nic, ...]
-    link_mtu: int | None = None  # it is behind a router of its own, which a link of this MTU connects to the others
+    link_mtu: int | None = None  # the machine has its own router; a link of this MTU connects that to the others
 
     @property
     def default_routers(self) -> dict[Family, IPAddress]:
-        """By the first NIC that has the family."""
+        """The router on the first NIC that has the family."""
         routers: dict[Family, IPAddress] = {}
         for nic in self.nics:
             for address in nic.addresses:
@@ -56,7 +56,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A wire, and what the router has on it."""
+    """An Ethernet segment, and the subnets that the router has on it."""
 
     bridge: str
     subnets: frozenset[IPNetwork]
@@ -92,16 +92,16 @@ def router_of(subnet: IPNetwork) -> IPAddress:
 
 
 def problems(desired: DesiredState) -> Iterator[str]:
-    """Addresses that two machines, or a machine and the router, would both have; subnets that cannot be shared."""
+    """Addresses that two machines or the router would share, and subnets that cannot be shared."""
     owners: dict[IPAddress, str] = {}
     for machine in machines(desired):
         title = f"{'Node' if machine.kind == 'node' else 'ExternalHost'} {machine.name}"
         for nic in machine.nics:
             for address in nic.addresses:
                 if address.ip == router_of(address.network):
-                    yield f"{title}: {address.ip} is the router's, which has the first address of each subnet"
+                    yield f"{title}: {address.ip} belongs to the router, which has the first address of each subnet"
                 elif address.ip in owners:
-                    yield f"{title}: {address.ip} is the address of {owners[address.ip]} already"
+                    yield f"{title}: {address.ip} is already the address of {owners[address.ip]}"
                 owners[address.ip] = title
     yield from _shared_subnets(desired)
 
@@ -113,7 +113,7 @@ def _shared_subnets(desired: DesiredState) -> Iterator[str]:
             continue
         taken = {subnet for other in machines(desired) if other != own for nic in other.nics for subnet in nic.subnets}
         for subnet in sorted(own.nics[0].subnets & taken, key=str):
-            alone = "with spec.mtu it is behind its own router; no other machine may be in"
+            alone = "a host with spec.mtu has its own router, so no other machine may be in"
             yield f"ExternalHost {host.name}: {alone} {subnet}"
 
 

@@ -1,4 +1,4 @@
-"""Where a probe's packets go and by which Node they come in: names become addresses and ports. Pure."""
+"""Resolves the target of a probe: names become an address, a port, and the Node where the packet enters. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Destination:
     address: IPAddress
     port: int  # 0 for ICMP
-    entry: str | None  # the Node where the packet enters the cluster's network, where that can be told
+    entry: str | None  # the Node where the packet enters the cluster's network; None if unknown
     via: str | None = None  # the Node to which the underlay must route the address for this probe
 
     @property
@@ -37,19 +37,19 @@ class Destination:
 
 
 class UnresolvedError(ValueError):
-    """The probe names something that is not there; the sentence begins with the field."""
+    """The probe names something that does not exist. The message begins with the field."""
 
 
 def resolve(probe: Probe, desired: DesiredState, addresses: Addresses) -> Destination:
     destination = _destination(probe, desired, addresses)
     forged = probe.spec.source_address
     if forged and family_of(ip_address(forged)) is not destination.family:
-        raise UnresolvedError(f"spec.sourceAddress: {forged} is not {destination.family}, as the target is")
+        raise UnresolvedError(f"spec.sourceAddress: {forged} is not {destination.family}, but the target is")
     return destination
 
 
 def node_at(address: IPAddress, desired: DesiredState) -> str | None:
-    """The Node that has this address, or whose Pods do."""
+    """The Node that has this address or whose PodCIDR contains it."""
     for node in desired.nodes.values():
         if address in (*node.addresses.values(), *node.other_addresses):
             return node.name
@@ -59,14 +59,14 @@ def node_at(address: IPAddress, desired: DesiredState) -> str | None:
 
 
 def seen_address(probe: Probe, destination: Destination, desired: DesiredState) -> IPAddress | None:
-    """The client address that the backends should see; None where any will do, or where it is the client's own."""
+    """The client address that the backends must see; None if any is accepted, or if it is the client's own."""
     expected = probe.spec.expect.client_address
     if expected is None or expected == "Preserved":
         return None
     if expected not in {"Gateway", "Node"}:
         return ip_address(expected)
     if destination.entry is None:
-        raise UnresolvedError(f"spec.expect.clientAddress: {expected}: this packet enters the cluster by no Node")
+        raise UnresolvedError(f"spec.expect.clientAddress: {expected}: the packet does not enter the cluster by a Node")
     node = desired.nodes[destination.entry]
     address = node.gateway(destination.family) if expected == "Gateway" else node.addresses.get(destination.family)
     if address is None:
@@ -90,7 +90,7 @@ def _destination(probe: Probe, desired: DesiredState, addresses: Addresses) -> D
         return Destination(address, port, entry.name, via=entry.name)
     if to.node_port:
         service, node = _service("to.nodePort", to.node_port, desired), _node("to.node", to.node, desired)
-        address = ip_address(to.address) if to.address else next(iter(node.addresses.values()))
+        address = ip_address(to.address) if to.address else _node_ip(node, family)
         return Destination(address, _node_port(to.port, service, protocol), client_node or node.name)
     if to.load_balancer or to.external_ip:
         kind, key = ("loadBalancer", to.load_balancer) if to.load_balancer else ("externalIP", to.external_ip)
@@ -98,7 +98,7 @@ def _destination(probe: Probe, desired: DesiredState, addresses: Addresses) -> D
         ips = service.load_balancer_ips if to.load_balancer else service.external_ips
         address = _of_family(f"to.{kind}", ips, family, service.key)
         port = _service_port(to.port, service, protocol).port
-        if client_node:  # the client's own Node takes it; the underlay has no say
+        if client_node:  # the client's own Node handles it: the packet does not reach the underlay
             return Destination(address, port, client_node)
         entry = _node("to.node", to.node, desired) if to.node else _first_node(desired)
         return Destination(address, port, entry.name, via=entry.name)
@@ -108,11 +108,11 @@ def _destination(probe: Probe, desired: DesiredState, addresses: Addresses) -> D
         return Destination(address, _pod_port(to.port, pod, protocol), client_node or pod.spec.node_name)
     address = ip_address(to.address)
     if isinstance(to.port, str):
-        raise UnresolvedError(f"spec.to.port: {to.port!r} is a name; an address has only numbers")
+        raise UnresolvedError(f"spec.to.port: {to.port!r} is a name; an address needs a port number")
     return Destination(address, to.port or 0, client_node or node_at(address, desired))
 
 
-# What the names stand for ---------------------------------------------------------------------------------------
+# Lookups by name ------------------------------------------------------------------------------------------------
 
 
 def _node_of_source(source: ProbeSource, desired: DesiredState) -> str | None:
@@ -131,6 +131,15 @@ def _node(field: str, name: str, desired: DesiredState) -> LabNode:
     return desired.nodes[name]
 
 
+def _node_ip(node: LabNode, family: Family | None) -> IPAddress:
+    """The Node IP of this family; without one, the first Node IP."""
+    if family is None:
+        return next(iter(node.addresses.values()))
+    if family not in node.addresses:
+        raise UnresolvedError(f"spec.to.family: Node {node.name} has no {family} Node IP")
+    return node.addresses[family]
+
+
 def _first_node(desired: DesiredState) -> LabNode:
     if not desired.nodes:
         raise UnresolvedError("spec.to.node: there is no Node to which the underlay could route the address")
@@ -139,7 +148,7 @@ def _first_node(desired: DesiredState) -> LabNode:
 
 def _pod(field: str, key: str, desired: DesiredState) -> LabPod:
     if key not in desired.pods:
-        raise UnresolvedError(f"spec.{field}: there is no Pod {key} that runs")
+        raise UnresolvedError(f"spec.{field}: there is no running Pod {key}")
     return desired.pods[key]
 
 
@@ -157,7 +166,7 @@ def _of_family(field: str, addresses: Iterable[IPAddress], family: Family | None
 
 
 def _service_port(wanted: int | str | None, service: LabService, protocol: ProbeProtocol) -> LabServicePort:
-    """A number that the Service does not have is legal: what happens to it is worth a probe."""
+    """A port number that the Service does not have is allowed: probes test what happens to it."""
     if protocol is ProbeProtocol.ICMP:
         return LabServicePort(port=1)
     for port in service.spec.ports:
@@ -169,7 +178,7 @@ def _service_port(wanted: int | str | None, service: LabService, protocol: Probe
 
 
 def _node_port(wanted: int | str | None, service: LabService, protocol: ProbeProtocol) -> int:
-    """Of a port of the Service, its nodePort; a number that is none of its ports is taken as the nodePort itself."""
+    """The nodePort of the Service's port; a number that is none of its ports is used as the nodePort itself."""
     port = _service_port(wanted, service, protocol)
     if port in service.spec.ports and not port.node_port:
         raise UnresolvedError(f"spec.to.port: port {wanted!r} of Service {service.key} has no nodePort")
