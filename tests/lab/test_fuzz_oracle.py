@@ -62,6 +62,27 @@ def ask(found, client, address, port=80, protocol="TCP", via=""):
     return oracle.predict(found, Query(client, ip_address(address), port, protocol, via))
 
 
+def slice_of(name, address, port):
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": f"{name}-1", "labels": {"kubernetes.io/service-name": name}},
+        "addressType": "IPv4",
+        "ports": [{"name": "http", "port": port}],
+        "endpoints": [{"addresses": [address]}],
+    }
+
+
+@pytest.mark.parametrize(("address", "seen"), [("10.9.0.5", "10.9.0.1"), ("10.3.0.3", "10.0.0.1")])
+@pytest.mark.parametrize("client", [POD, NODE, OUT])
+def test_an_endpoint_outside_sees_the_nic_that_leads_to_it(client, address, seen):
+    """Node a has 10.9.0.1 on its second NIC, in the network of one of the hosts."""
+    near = {"kind": "ExternalHost", "metadata": {"name": "near"}, "spec": {"addresses": ["10.9.0.5"]}}
+    near["spec"]["ports"] = [{"port": 8443}]
+    found = cluster(near, service(), slice_of("web", address, 8443))
+    assert ask(found, client, "10.0.0.1", 30080).seen == {seen}
+
+
 # Who serves -----------------------------------------------------------------------------------------------------
 
 LOCAL = {"externalTrafficPolicy": "Local"}

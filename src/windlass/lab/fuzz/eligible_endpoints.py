@@ -35,6 +35,7 @@ class OracleEndpoint:
     place: EndpointLocation
     node: str  # the Node that it counts as local to; empty: none
     host: str = ""  # the Node whose own address it has
+    address: IPAddress | None = None  # None: a Pod's, where nothing fixes it
     ready: bool = True
     serving: bool = True
     terminating: bool = False
@@ -149,6 +150,7 @@ def _endpoint(
         place,
         written.node_name,
         host,
+        address,
         ready=conditions.ready is not False,
         serving=conditions.serving is not False,
         terminating=conditions.terminating is True,
@@ -195,6 +197,7 @@ def _of_pods(
             EndpointLocation.NODE if pod.spec.host_network else EndpointLocation.POD,
             pod.node,
             pod.node if pod.spec.host_network else "",
+            node.main(family) if pod.spec.host_network else None,
             ready=service.spec.publish_not_ready_addresses or (pod.ready and not pod.terminating),
             serving=pod.ready,
             terminating=pod.terminating,

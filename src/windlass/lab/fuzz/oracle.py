@@ -201,7 +201,8 @@ def _seen(
         endpoint.place is EndpointLocation.NODE and endpoint.host != entry.name
     )
     if elsewhere and (inside or masquerade):
-        return node_ip  # what leaves the Pod network leaves as the Node
+        # what leaves the Pod network leaves with the address of the NIC that leads there
+        return str(_address_towards(entry, endpoint.address)) if endpoint.address else node_ip
     if not inside and not masquerade:
         return _from_outside(cluster, question)
     pod = _pod(cluster, client)
@@ -310,8 +311,12 @@ def _source_of_node(node: NodeView, question: Query) -> IPAddress | None:
     """To itself as whom it asks, to a neighbour by the NIC on that wire, else by the default route."""
     if question.address in node.addresses or question.address in LOOPBACK:
         return question.address
-    near = (own for own in node.addresses if on_one_wire([own], question.address))
-    return next(near, node.main(question.family))
+    return _address_towards(node, question.address)
+
+
+def _address_towards(node: NodeView, other: IPAddress) -> IPAddress | None:
+    near = (own for own in node.addresses if on_one_wire([own], other))
+    return next(near, node.main(family_of(other)))
 
 
 def on_one_wire(addresses: Iterable[IPAddress], other: IPAddress) -> bool:
