@@ -29,7 +29,7 @@ WITH_A_LAB = (
     "windlass preflight",
     "windlass lab down",
 )
-# Run by tests/kubelets/test_commands_on_a_cluster.py, in this order, on a whole cluster. NODE and POD stand for names.
+# Run by tests/kubelets/test_commands_on_a_cluster.py, in this order, on a whole cluster. NODE and SWITCH are names.
 ON_A_CLUSTER = (
     "windlass lab up --cluster kubelet --nodes 3 --mode noEncap --detach",
     "windlass lab exec node-2 ctr -n k8s.io containers ls",
@@ -39,7 +39,7 @@ ON_A_CLUSTER = (
     "kubectl get events -A --field-selector reason=NotUsable",
     "kubectl -n windlass logs daemonset/windlass-agent",
     (
-        "kubectl -n windlass exec POD -- ovs-appctl ofproto/trace br-int "
+        "kubectl -n windlass exec SWITCH -c ovs-vswitchd -- ovs-appctl ofproto/trace br-int "
         "'in_port=4,tcp,nw_src=172.16.1.5,nw_dst=10.96.0.10,tp_dst=80,dl_src=0a:58:ac:10:01:05,dl_dst=aa:bb:cc:dd:ee:ff'"
     ),
     "kubectl windlass flows NODE --cookie 0x1f2e3d4c5b6a7988",

@@ -103,7 +103,7 @@ async def test_what_it_waits_for_is_told() -> None:
         await node.complains("is not in the cluster")
         told = await windlass("status", *at(node))
         assert told.returncode == 1
-        assert told.stdout.startswith("this Node is not ready\n  it waits for: Node node-1 is not in the cluster")
+        assert told.stdout.startswith("this Node is not ready\n  waiting for: Node node-1 is not in the cluster")
         assert (await windlass("flows", *at(node))).stdout == ""
 
 
@@ -134,7 +134,7 @@ async def test_flows_of_one_object_or_table(node: AgentNode) -> None:
         assert (await windlass("flows", *at(node), "--owner", owner)).stdout == of_service
     none = await windlass("flows", *at(node), "--owner", "service/default/nobody")
     assert (none.returncode, none.stdout) == (0, "")
-    assert "nothing in the switch is of owner service/default/nobody" in none.stderr
+    assert "no flow or group matches owner service/default/nobody" in none.stderr
 
     of_table = (await windlass("flows", *at(node), "--table", "classifier", "--no-why")).stdout.splitlines()
     assert of_table == [line for line in whole if line.startswith("Classifier ")]
@@ -186,7 +186,7 @@ async def test_another_log_level_ends_by_itself(node: AgentNode) -> None:
     ("asked", "said"),
     [
         (("loud",), "'loud' is not one of"),
-        (("debug", "--for", "soon"), "soon is no duration; write one such as 30s, 10m"),
+        (("debug", "--for", "soon"), "soon is not a duration; examples: 30s, 10m"),
         (("--for", "10m"), "--for needs a level"),
         (("debug", "--for", "8d"), "at most 604,800 are possible"),
     ],
@@ -202,14 +202,14 @@ async def test_a_log_level_that_is_none_is_refused(node: AgentNode, asked: tuple
 async def test_where_no_agent_is_a_sentence_says_what_to_do(command: str, tmp_path: Path) -> None:
     told = await windlass(command, "--socket", str(tmp_path / "agent.sock"))
     assert told.returncode == 2
-    assert "no agent listens there; start it" in told.stderr
+    assert "no agent listens here; start it" in told.stderr
     assert told.stdout == ""
 
     with closing(socket.socket(socket.AF_UNIX)) as left_over:  # by one that was killed
         left_over.bind(str(tmp_path / "agent.sock"))
     told = await windlass(command, "--socket", str(tmp_path / "agent.sock"))
     assert told.returncode == 2
-    assert "no agent listens there any more" in told.stderr
+    assert "no agent listens here any more" in told.stderr
 
     told = await windlass(command, "--config", str(tmp_path / "windlass.yaml"))
     assert told.returncode == 2

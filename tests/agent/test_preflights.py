@@ -65,7 +65,7 @@ async def test_a_nic_of_another_bridge_is_not_taken(node: AgentNode) -> None:
     told = await windlass(node, "preflight", *at(node))
     assert told.returncode == 1, told
     assert "error    uplink  eth0 is a member of lan0 (bridge)" in told.stdout
-    assert told.stdout.splitlines()[-1] == "1 error. With these the agent does not take eth0."
+    assert told.stdout.splitlines()[-1] == "1 error. The agent will not take eth0."
     on(node, "ip", "link", "set", "eth0", "nomaster")
     await node.ready()
 
@@ -76,7 +76,7 @@ async def test_what_would_hurt_is_in_the_status_of_a_node_that_is_ready(node: Ag
     await node.ready()
     status = await windlass(node, "status", *at(node))
     assert status.returncode == 0, "it is ready, and nothing is wrong with what the agent does"
-    assert "1 warning of the preflight checks" in status.stdout
+    assert "1 warning from the preflight checks" in status.stdout
     assert "chain FORWARD of nftables table ip filter drops forwarded packets" in status.stdout
     preflight = await windlass(node, "preflight", *at(node), "--json")
     assert preflight.returncode == 1
@@ -89,7 +89,7 @@ async def test_what_would_hurt_is_in_the_status_of_a_node_that_is_ready(node: Ag
             await asyncio.sleep(0.05)
     clear = await windlass(node, "preflight", *at(node))
     assert clear.returncode == 0
-    assert "Nothing would hurt" in clear.stdout
+    assert "Ready for Windlass" in clear.stdout
 
 
 async def test_preflight_says_why_it_cannot_check(node: AgentNode) -> None:

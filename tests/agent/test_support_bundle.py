@@ -114,7 +114,7 @@ async def test_a_machine_without_agent_or_switch(tmp_path):
     readme = bundle["README.txt"]
     assert "host/routes.txt" in bundle
     assert "status.json" not in bundle
-    assert f"{tmp_path}/run/agent.sock: no agent listens there" in readme
+    assert f"{tmp_path}/run/agent.sock: no agent listens here" in readme
     assert f"{tmp_path}/state holds no state of the cluster" in readme
     assert f"{tmp_path}/ovs/ovs-vswitchd.pid: No such file or directory" in readme
     assert b"The bundle is in standard output" in done.stderr
@@ -151,7 +151,7 @@ async def test_an_agent_that_hangs_costs_only_its_own_parts(tmp_path, monkeypatc
     assert done.returncode == 0
     bundle = contents(done.stdout)
     assert "host/routes.txt" in bundle
-    assert "the agent there does not answer within 8 s" in bundle["README.txt"]
+    assert "the agent does not answer within 8 s" in bundle["README.txt"]
 
 
 async def test_each_part_is_bounded_in_time_and_size(monkeypatch):

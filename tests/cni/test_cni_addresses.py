@@ -64,7 +64,9 @@ async def test_two_interfaces_of_a_container_are_two_holders(addresses):
 async def test_a_full_range_is_named(addresses):
     for number in range(5):
         await addresses.allocate(Attachment(f"c{number}", "eth0"), SMALL, ())
-    with pytest.raises(RequestError, match=r"no address is free in 10\.1\.0\.0/29.*: 5 are held; .*maxPods") as caught:
+    with pytest.raises(
+        RequestError, match=r"no address is free in 10\.1\.0\.0/29.*: 5 are in use; .*maxPods"
+    ) as caught:
         await addresses.allocate(Attachment("late", "eth0"), SMALL, ())
     assert caught.value.code == 100
 
@@ -113,7 +115,7 @@ async def test_many_at_once_get_different_addresses(addresses):
 
 async def test_a_missing_plugin_is_named(tmp_path):
     missing = HostLocal(Path("/nowhere/host-local"), tmp_path)
-    assert "/nowhere/host-local is not there" in missing.unavailable()
+    assert "/nowhere/host-local is missing" in missing.unavailable()
     with pytest.raises(RequestError, match="install the package containernetworking-plugins"):
         await missing.allocate(ONE, BOTH, ())
     with pytest.raises(RequestError, match="could not release"):

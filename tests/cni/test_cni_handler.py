@@ -124,9 +124,7 @@ async def test_steps_back_that_fail_are_told_and_do_not_stop_the_others(node):
     failed = await node.call("ADD")
     assert failed.json["code"] == 105
     details = failed.json["details"]
-    assert details.startswith(
-        "the switch is away. Not all that was begun could be removed: the Pod's flows: still away"
-    )
+    assert details.startswith("the switch is away. Not everything could be removed again: the Pod's flows: still away")
     assert details.endswith(": busy.")
     assert not node.switch.ports
     assert not node.held()
@@ -197,7 +195,7 @@ async def test_a_second_interface_is_refused(node):
     await node.call("ADD")
     failed = await node.call("ADD", CNI_IFNAME="net1")
     assert failed.json["code"] == 106
-    assert "default/web-0 is on this network already" in failed.json["msg"]
+    assert "default/web-0 is already on this network" in failed.json["msg"]
     assert len(node.host.links) == 1
 
 
@@ -225,7 +223,7 @@ async def test_status_of_a_node_that_cannot_give_addresses(node, tmp_path):
     node.restart()
     failed = await node.call("STATUS")
     assert failed.json["code"] == 50
-    assert "host-local is not there" in failed.json["details"]
+    assert "host-local is missing" in failed.json["details"]
 
 
 async def test_check_of_a_pod_that_is_well(node):
@@ -242,7 +240,7 @@ async def test_check_of_a_pod_that_is_well(node):
     ("damage", "words"),
     [
         (lambda node: node.host.links.clear(), "is gone"),
-        (lambda node: node.switch.ports.clear(), "the bridge has no port for it"),
+        (lambda node: node.switch.ports.clear(), "the bridge has no port for the Pod"),
         (
             lambda node: (node.folder / "addresses/pods/10.1.0.2").unlink(),
             "10.1.0.2 is not reserved for the Pod but free",
@@ -266,7 +264,7 @@ async def test_check_compares_with_the_previous_result(node):
     failed = await node.call("CHECK", config={"prevResult": result})
     assert failed.json["code"] == 108
     assert failed.json["details"] == (
-        "prevResult has 10.1.0.99, the port has not; the port has 10.1.0.2, prevResult has not"
+        "10.1.0.99 is in prevResult but not on the port; 10.1.0.2 is on the port but not in prevResult"
     )
 
 

@@ -62,7 +62,7 @@ async def test_without_an_agent_the_error_names_the_socket_and_what_to_look_at(
     assert outcome.json["cniVersion"] == "1.0.0"
     assert outcome.json["code"] == code
     assert outcome.json["msg"] == f"the Windlass agent cannot be reached at {socket}: No such file or directory"
-    assert "Look whether the agent runs" in outcome.json["details"]
+    assert "Check that the agent runs" in outcome.json["details"]
 
 
 async def test_a_socket_without_an_agent_is_refused_at_once(plugin, run_plugin, tmp_path):
@@ -152,9 +152,9 @@ async def test_an_answer_may_come_in_pieces(plugin, run_plugin, tmp_path):
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (b"", "closed the connection"),
-        (b"WINDLASS-CNI 1 0", "closed the connection"),
-        (b"WINDLASS-CNI 1 0 10\nshort", "closed the connection"),
+        (b"", "the connection was closed"),
+        (b"WINDLASS-CNI 1 0", "the connection was closed"),
+        (b"WINDLASS-CNI 1 0 10\nshort", "the connection was closed"),
         (b"HTTP/1.1 400 Bad Request\r\n", "does not speak"),
         (b"WINDLASS-CNI 2 0 0\n", "does not speak"),
         (b"WINDLASS-CNI 1 0 99999999999999999999\n", "does not speak"),
@@ -187,7 +187,7 @@ async def test_nothing_lasts_longer_than_the_deadline(compile_plugin, run_plugin
     async with agent(tmp_path / "a.sock", converse) as socket:
         outcome = await run_plugin(impatient, {"CNI_COMMAND": "ADD"}, config(agentSocket=socket))
     assert (outcome.exit_code, outcome.json["code"]) == (1, 11)
-    assert outcome.json["msg"] == f"no answer in time from the Windlass agent at {socket}"
+    assert outcome.json["msg"] == f"timed out waiting for the Windlass agent at {socket}"
 
 
 async def test_a_runtime_that_closes_its_end_is_no_crash(plugin):

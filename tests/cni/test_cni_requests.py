@@ -135,7 +135,7 @@ def test_what_is_empty_is_not_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("config", "arguments", "wished"),
+    ("config", "arguments", "requested"),
     [
         ({}, "", []),
         ({}, "IP=10.1.0.9/24", ["10.1.0.9"]),
@@ -143,9 +143,9 @@ def test_what_is_empty_is_not_asked_for():
         ({"args": {"cni": {"ips": ["10.1.0.7"]}}, "runtimeConfig": {"ips": ["10.1.0.6/24"]}}, "", ["10.1.0.6"]),
     ],
 )
-def test_wished_addresses_in_order_of_precedence(config, arguments, wished):
+def test_requested_addresses_in_order_of_precedence(config, arguments, requested):
     add = ask(config, CNI_ARGS=f"{ENVIRONMENT['CNI_ARGS']};{arguments}")
-    assert [str(address) for address in add.wished] == wished
+    assert [str(address) for address in add.requested] == requested
 
 
 def test_dns_of_the_runtime_wins_over_that_of_the_configuration():

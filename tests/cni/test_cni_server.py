@@ -72,7 +72,7 @@ async def test_a_stale_socket_is_replaced(tmp_path):
 async def test_a_live_agent_is_not_pushed_aside(tmp_path):
     path = tmp_path / "cni.sock"
     async with serving(path, says_yes):
-        with pytest.raises(SocketError, match=r"cni\.sock: another agent answers there; stop it"):
+        with pytest.raises(SocketError, match=r"cni\.sock: another agent uses this socket; stop it"):
             async with serving(path, says_yes):
                 pass
         assert await talk(path, PROTOCOL + b"0 0\n") == PROTOCOL + b"0 3\nyes"
@@ -98,11 +98,11 @@ async def test_a_place_where_nobody_can_listen_is_named(tmp_path, place):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "ended after 0 bytes"),
+        (b"", "closed after 0 bytes"),
         (b"\0\xff\n" * 40, "not with 'WINDLASS-CNI 1 '"),
         (b"x" * 100, "no line end"),
-        (PROTOCOL + b"10 0\nCNI_", "ended after 24 bytes, within the request"),
-        (PROTOCOL + b"0 999999999\n", "at most 65536 and 1048576"),
+        (PROTOCOL + b"10 0\nCNI_", "closed after 24 bytes, before the end of the request"),
+        (PROTOCOL + b"0 999999999\n", "the maximum is 65536 and 1048576"),
     ],
 )
 async def test_nonsense_gets_an_error_and_costs_nothing_else(served, data, words):
@@ -117,7 +117,7 @@ async def test_a_request_that_does_not_come_is_not_waited_for(tmp_path, monkeypa
     async with serving(tmp_path / "cni.sock", says_yes):
         failed = error_in(await talk(tmp_path / "cni.sock", PROTOCOL, finish=False))
     assert failed["code"] == 5
-    assert "did not arrive whole" in failed["msg"]
+    assert "was incomplete after" in failed["msg"]
 
 
 async def test_too_many_connections_are_told_to_come_later(tmp_path, monkeypatch):
@@ -182,5 +182,5 @@ async def test_a_stop_breaks_off_what_hangs_and_it_leaves_nothing_behind(node, p
         await node.faults.reached["programmed"].wait()
     outcome = await adding
     assert (outcome.exit_code, outcome.json["code"]) == (1, 11)
-    assert "closed the connection before it had answered" in outcome.json["msg"]
+    assert "the connection was closed before the reply" in outcome.json["msg"]
     assert node.is_empty()

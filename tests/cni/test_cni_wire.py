@@ -71,10 +71,10 @@ def test_what_follows_a_request_is_ignored(request_):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"GET / HTTP/1.1\n", "may be of different releases"),
-        (b"WINDLASS-CNI 2 0 0\n", "may be of different releases"),
+        (b"GET / HTTP/1.1\n", "may have different versions"),
+        (b"WINDLASS-CNI 2 0 0\n", "may have different versions"),
         (PROTOCOL + b"-1 0\n", "two sizes"),
-        (PROTOCOL + b"0 %d\n" % (MAX_CONFIG + 1), "at most 65536 and 1048576 are taken"),
+        (PROTOCOL + b"0 %d\n" % (MAX_CONFIG + 1), "the maximum is 65536 and 1048576"),
         (b"x" * MAX_HEADER, "no line end"),
         (PROTOCOL + b"5 0\nCNI_A", "not terminated"),
         (PROTOCOL + b"7 0\nPATH=1\0", "not a CNI_ variable"),
@@ -88,7 +88,7 @@ def test_what_is_wrong_is_said(data, words):
 def test_a_request_that_ends_early_is_said_to():
     reader = RequestReader()
     reader.feed(PROTOCOL + b"10 0\nCNI_")
-    assert "ended after 24 bytes" in str(reader.cut_off())
+    assert "closed after 24 bytes" in str(reader.cut_off())
 
 
 def test_an_answer_carries_exit_code_and_output():

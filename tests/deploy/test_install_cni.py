@@ -54,7 +54,7 @@ def test_the_configuration_is_one_that_the_plugin_serves():
 def test_once_more_it_has_nothing_to_do(node):
     put(node)
     before = {path: path.stat().st_ino for path in node.rglob("*") if path.is_file()}
-    assert all(sentence.endswith(("is up to date", "is there, and stays")) for sentence in put(node))
+    assert all(sentence.endswith(("is up to date", "exists, not replaced")) for sentence in put(node))
     assert {path: path.stat().st_ino for path in node.rglob("*") if path.is_file()} == before
 
 
@@ -76,7 +76,7 @@ def test_a_newer_plugin_takes_the_place_of_one_that_runs(node):
 def test_what_the_node_has_of_its_own_stays(node):
     (node / "bin").mkdir()
     (node / "bin" / "loopback").write_bytes(b"\x7fELF theirs")
-    assert f"{node}/bin/loopback: is there, and stays" in put(node)
+    assert f"{node}/bin/loopback: exists, not replaced" in put(node)
     assert (node / "bin" / "loopback").read_bytes() == b"\x7fELF theirs"
 
 
@@ -91,9 +91,9 @@ def test_a_network_that_comes_first_is_told_of(node):
     (node / "net.d").mkdir()
     for name in ("05-bridge.conflist", "00-note.txt", "99-other.conf"):
         (node / "net.d" / name).write_text("{}")
-    (told,) = [sentence for sentence in put(node) if "comes before" in sentence]
+    (told,) = [sentence for sentence in put(node) if "sorts before" in sentence]
     assert told == (
-        f"{node}/net.d/05-bridge.conflist: comes before {CONFIGURATION_NAME}, so the runtime attaches Pods to that "
+        f"{node}/net.d/05-bridge.conflist: sorts before {CONFIGURATION_NAME}, so the runtime attaches Pods to that "
         "network and not to Windlass; remove it when no Pod of this Node needs it any more"
     )
 

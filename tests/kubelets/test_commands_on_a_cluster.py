@@ -49,8 +49,8 @@ def test_a_command_in_a_node_works(lab):
 @pytest.mark.parametrize("command", KUBECTL)
 def test_a_kubectl_command_works(lab, command):
     _, environment = lab
-    if " POD " in command:
-        label = "app.kubernetes.io/component=agent"
+    if " SWITCH " in command:
+        label = "app.kubernetes.io/component=switch"
         names = run(f"kubectl -n windlass get pods -l {label} -o name", environment=environment).split()
-        command = command.replace(" POD ", f" {names[0]} ")
+        command = command.replace(" SWITCH ", f" {names[0]} ")
     run(re.sub(r"\bNODE\b", "node-3", command), environment=environment)

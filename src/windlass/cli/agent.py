@@ -1,10 +1,9 @@
-"""`windlass agent`: the process on a Node, from its configuration to an orderly stop."""
+"""`windlass agent`: runs the agent, from its configuration to an orderly stop."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,50 +12,42 @@ import click
 from windlass.agent.agents import run
 from windlass.agent.cluster_writers import ClusterWriter
 from windlass.agent.logs import Logs
+from windlass.cli.node_commands import CONFIG, opened_host
+from windlass.cli.outputs import fail
 from windlass.cluster.kubernetes.credentials import reader
 from windlass.cluster.kubernetes.servers import APIServer
 from windlass.cluster.manifests import Manifests
 from windlass.cluster.sources import ClusterSource
-from windlass.host.linux.hosts import LinuxHost
 from windlass.nodes.config import Config, ConfigError, load
 
 
 @click.command()
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    default=Path("/etc/windlass/windlass.yaml"),
-    show_default=True,
-    help="The configuration, a YAML file; docs/configuration.md lists every option.",
-)
+@CONFIG
 def agent(file: Path) -> None:
-    """Run on a Node, in the foreground, until SIGTERM or SIGINT.
+    """Run the agent of a Node in the foreground, until SIGTERM or SIGINT.
 
-    Stopping it changes nothing: the Node goes on forwarding with the flows it holds, and the next start sends only what
-    has changed meanwhile.
+    The Node keeps forwarding when the agent stops. The next start changes only flows that differ.
+
+    Exit status: 0 stopped by a signal, 1 a socket or file cannot be used, 2 the configuration cannot be used.
     """
     try:
         config = load(file)
     except ConfigError as error:
-        click.echo(f"windlass agent: {error}", err=True)
-        sys.exit(2)
+        fail("agent", error)
     logs = Logs(config.log_format, config.log_level)
     try:
-        asyncio.run(_until_told(config, logs))
+        asyncio.run(_run_until_signal(config, logs))
     except OSError as error:
-        click.echo(f"windlass agent: {error}", err=True)
-        sys.exit(1)
+        fail("agent", error, status=1)
 
 
-async def _until_told(config: Config, logs: Logs) -> None:
-    host = LinuxHost(Path(config.state_directory))
-    work = asyncio.create_task(run(config, logs, host, *_source(config)))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, work.cancel)
-    with suppress(asyncio.CancelledError):
-        await work
-    await host.close()
+async def _run_until_signal(config: Config, logs: Logs) -> None:
+    async with opened_host(config) as host:
+        work = asyncio.create_task(run(config, logs, host, *_source(config)))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+        with suppress(asyncio.CancelledError):
+            await work
 
 
 def _source(config: Config) -> tuple[ClusterSource, ClusterWriter | None]:

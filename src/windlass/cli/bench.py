@@ -1,9 +1,8 @@
-"""`windlass bench`: the benchmarks, thin over `windlass.bench`."""
+"""`windlass bench`: runs one of the benchmarks of `windlass.bench`."""
 
 from __future__ import annotations
 
 import importlib
-import sys
 from pathlib import Path
 
 import click
@@ -34,8 +33,7 @@ def bench(name: str, json_file: Path | None) -> None:
     try:
         report = module.run(lambda sentence: click.echo(sentence, err=True))
     except LabError as error:
-        click.echo(f"windlass bench: {error}", err=True)
-        sys.exit(2)
+        outputs.fail("bench", error)
     Console(highlight=False).print(reports.to_table(report))
     if json_file:
         json_file.write_bytes(reports.to_json(report))

@@ -1,6 +1,6 @@
-"""`windlass flows`: the flows and groups that the agent of this Node wants in the switch, with owner and reason.
+"""`windlass flows`: the flows and groups that the agent of this Node has programmed, with owner and reason.
 
-As `windlass render` shows those that a Node would get from manifests.
+`windlass render` shows the same for manifests, without an agent.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from windlass.cli import answers
+from windlass.cli import agent_client
+from windlass.cli.outputs import FLOW_FORMAT, colour, fail
 
 
-class Entry(msgspec.Struct, omit_defaults=True):
-    """A flow, or a group: which of them says what it has."""
+class ListedEntry(msgspec.Struct, omit_defaults=True):
+    """A flow, or a group if it has a group number."""
 
     owner: str
     why: str
@@ -28,25 +29,18 @@ class Entry(msgspec.Struct, omit_defaults=True):
 
     @property
     def place(self) -> tuple[int, ...]:
-        """In the order that a packet meets them in."""
+        """Sorts entries in the order in which a packet passes them."""
         return self.group or 0, self.table or 0, -(self.priority or 0)
 
 
 @click.command()
-@answers.options
-@click.option("--owner", help="Of this object only: 'Service default/web', or a kind or a name alone.")
-@click.option("--table", help="Of this table only, by name or number; groups are of no table.")
-@click.option("--cookie", help="Of this cookie only, as `ovs-ofctl dump-flows` shows it: 0x1f...")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["symbolic", "ofctl", "json"]),
-    default="symbolic",
-    show_default=True,
-    help="symbolic: names instead of numbers; ofctl: as ovs-ofctl reads it; json: both, with owner and why.",
-)
-@click.option("--json", "as_json", is_flag=True, help="For machines: the same as --format json.")
-@click.option("--why/--no-why", default=True, help="With symbolic: who asked for it, and why, above each.")
+@agent_client.options
+@click.option("--owner", help="Only of this object: 'Service default/web', or a kind or name alone.")
+@click.option("--table", help="Only of this table, by name or number. Groups are not listed then.")
+@click.option("--cookie", help="Only with this cookie, as `ovs-ofctl dump-flows` shows it: 0x1f...")
+@FLOW_FORMAT
+@click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
+@click.option("--why/--no-why", default=True, help="With symbolic: owner and reason above each flow.  [default: why]")
 def flows(
     socket: Path | None,
     config: Path | None,
@@ -57,41 +51,37 @@ def flows(
     as_json: bool,
     why: bool,
 ) -> None:
-    """Print the flows and groups that the agent wants in the switch of this Node. Asks the agent that runs here.
+    """Print the flows and groups that the running agent has programmed on this Node, with owner and reason.
 
     \b
     windlass flows --owner default/web
     windlass flows --owner Node --table L3Forwarding
     windlass flows --format ofctl --no-why
 
-    Exit status: 0 they are printed (there may be none), 2 there is no agent to ask, or no such table.
+    Exit status: 0 printed (also if none match), 2 no agent answers, or the table does not exist.
     """
     filters = {"owner": owner, "table": table, "cookie": cookie}
     asked = {name: value for name, value in filters.items() if value is not None}
     try:
-        where = answers.socket_of(socket, config)
+        where = agent_client.socket_of(socket, config)
         listed = _entries(where, "flows", asked)
         groups = _entries(where, "groups", asked) if table is None and cookie is None else []
-    except answers.NoAnswer as error:
-        answers.fail("flows", error)
-        return
+    except agent_client.NoAnswer as error:
+        fail("flows", error)
     if asked and not listed and not groups:
         what = " and ".join(f"{name} {value}" for name, value in asked.items())
-        click.echo(
-            f"windlass flows: nothing in the switch is of {what}; without options all flows are printed", err=True
-        )
-    colour = None if answers.coloured() else False
+        click.echo(f"windlass flows: no flow or group matches {what}; without options all flows are printed", err=True)
     for line in _lines("json" if as_json else form, listed, groups, why=why):
-        click.echo(line, color=colour)
+        click.echo(line, color=colour())
 
 
-def _entries(socket: Path, member: str, asked: Mapping[str, str]) -> list[Entry]:
-    content = answers.ask(socket, f"/v1/{member}", asked)
-    entries = msgspec.json.decode(content, type=dict[str, list[Entry]])[member]
+def _entries(socket: Path, member: str, asked: Mapping[str, str]) -> list[ListedEntry]:
+    content = agent_client.ask(socket, f"/v1/{member}", asked)
+    entries = msgspec.json.decode(content, type=dict[str, list[ListedEntry]])[member]
     return sorted(entries, key=lambda entry: (entry.place, entry.symbolic))
 
 
-def _lines(form: str, flows: Sequence[Entry], groups: Sequence[Entry], *, why: bool) -> Iterator[str]:
+def _lines(form: str, flows: Sequence[ListedEntry], groups: Sequence[ListedEntry], *, why: bool) -> Iterator[str]:
     match form:
         case "symbolic":
             for one in (*flows, *groups):
@@ -99,6 +89,6 @@ def _lines(form: str, flows: Sequence[Entry], groups: Sequence[Entry], *, why: b
                     yield click.style(f"# {one.owner}: {one.why}" if one.why else f"# {one.owner}", dim=True)
                 yield one.symbolic
         case "ofctl":
-            yield from (one.ofctl for one in (*groups, *flows))  # a flow may name a group, which must be there
+            yield from (one.ofctl for one in (*groups, *flows))  # groups first: flows refer to them
         case _:
             yield msgspec.json.format(msgspec.json.encode([*flows, *groups])).decode()

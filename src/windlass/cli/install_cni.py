@@ -1,26 +1,26 @@
-"""`windlass install-cni`: puts the CNI plugin and its network configuration where the Node's container runtime looks.
+"""`windlass install-cni`: installs the CNI plugin and its network configuration for the container runtime.
 
-Each file is there whole or not at all, whenever this is interrupted, and a plugin that is running is not disturbed. The
-configuration comes last: with it the runtime says that the Node has a network.
+Files are replaced whole, so that an interruption or a running plugin does no harm. The configuration comes last: once
+it exists, the runtime reports the network of the Node as ready.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from windlass import files
+from windlass.cli.outputs import fail
 
-# The runtime takes the first file of its folder by name.
+# The runtime uses the first file of its directory, by name.
 CONFIGURATION_NAME = "10-windlass.conflist"
 PLUGIN_NAME = "windlass-cni"
-_FORMS = (".conf", ".conflist", ".json")  # what a runtime takes for a configuration
+_FORMS = (".conf", ".conflist", ".json")  # file types that a runtime reads
 
-# A runtime that knows `cniVersions` takes the newest that it can; one that does not would stumble over 1.1.0.
+# A runtime that knows `cniVersions` selects the newest that it supports; one that does not would reject 1.1.0.
 CONFIGURATION = {
     "cniVersion": "1.0.0",
     "cniVersions": ["1.0.0", "1.1.0"],
@@ -36,19 +36,19 @@ BINARIES = click.option(
     type=_FOLDER,
     default=Path("/opt/cni/bin"),
     show_default=True,
-    help="Where the runtime has its plugins.",
+    help="The runtime's directory of plugins.",
 )
 CONFIGURATIONS = click.option(
     "--configurations",
     type=_FOLDER,
     default=Path("/etc/cni/net.d"),
     show_default=True,
-    help="Where the runtime has its network configurations.",
+    help="The runtime's directory of network configurations.",
 )
 
 
 class NotInstalled(Exception):
-    """Something is not where it shall be. The message says what, and why."""
+    """A file could not be installed or removed. The message says which one, and why."""
 
 
 @click.command("install-cni")
@@ -61,47 +61,49 @@ class NotInstalled(Exception):
     multiple=True,
     default=(Path("/opt/windlass/cni/windlass-cni"),),
     show_default=True,
-    help="A program to install in place of any of that name; may be given several times.",
+    help="A program to install; it replaces one of the same name. Can be repeated.",
 )
 @click.option(
     "--plugin-if-absent",
     "spare",
     type=_FILE,
     multiple=True,
-    help="A program to install where there is none of that name; may be given several times.",
+    help="A program to install unless one of the same name exists. Can be repeated.",
 )
 def install_cni(binaries: Path, configurations: Path, plugins: tuple[Path, ...], spare: tuple[Path, ...]) -> None:
-    """Install the CNI plugin and its network configuration on this Node. Run again, it does what is missing."""
+    """Install the CNI plugin and its network configuration on this Node. Running it again changes only what differs.
+
+    Exit status: 0 installed, 1 a file could not be read or written (it says which one).
+    """
     try:
         for sentence in install(binaries, configurations, plugins, spare):
             click.echo(sentence)
     except NotInstalled as error:
-        click.echo(f"windlass install-cni: {error}", err=True)
-        sys.exit(1)
+        fail("install-cni", error, status=1)
 
 
 def install(
     binaries: Path, configurations: Path, plugins: tuple[Path, ...], spare: tuple[Path, ...] = ()
 ) -> Iterator[str]:
-    """Does it, and says what it did."""
+    """Install, and yield a sentence for each step."""
     for plugin in plugins:
         yield _put(binaries / plugin.name, _content(plugin), 0o755)
     for plugin in spare:
         target = binaries / plugin.name
-        yield f"{target}: is there, and stays" if target.exists() else _put(target, _content(plugin), 0o755)
+        yield f"{target}: exists, not replaced" if target.exists() else _put(target, _content(plugin), 0o755)
     target = configurations / CONFIGURATION_NAME
     yield _put(target, json.dumps(CONFIGURATION, indent=2).encode() + b"\n", 0o644)
     for other in _before_ours(configurations):
         yield (
-            f"{other}: comes before {CONFIGURATION_NAME}, so the runtime attaches Pods to that network and not to "
+            f"{other}: sorts before {CONFIGURATION_NAME}, so the runtime attaches Pods to that network and not to "
             "Windlass; remove it when no Pod of this Node needs it any more"
         )
 
 
 def uninstall(binaries: Path, configurations: Path) -> Iterator[str]:
-    """Removes what `install` put there, the configuration first: the runtime then attaches no more Pods.
+    """Remove what `install` installed, the configuration first: without it the runtime attaches no more Pods.
 
-    A plugin that was installed only because there was none of its name stays: somebody else may use it by now.
+    Plugins of `--plugin-if-absent` stay: other networks may use them by now.
     """
     for target in (configurations / CONFIGURATION_NAME, binaries / PLUGIN_NAME):
         try:
@@ -127,7 +129,7 @@ def _put(target: Path, content: bytes, mode: int) -> str:
         files.write(target, content, mode=mode)
     except OSError as error:
         raise NotInstalled(
-            f"{target}: cannot be written: {error.strerror}; is the Node's folder mounted there, and not read-only?"
+            f"{target}: cannot be written: {error.strerror}; is the directory of the Node mounted there, and writable?"
         ) from None
     return f"{target}: written, {len(content):,} bytes"
 

@@ -1,4 +1,4 @@
-"""`windlass lab`: clusters on this machine, from scenarios; thin over `windlass.lab`."""
+"""`windlass lab`: the commands of `windlass.lab`, clusters on this machine."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from windlass.model.nodes import TrafficMode
 
 @click.group()
 def lab() -> None:
-    """Try a cluster's network on this machine, with real Open vSwitch and real packets.
+    """Run clusters on this machine, with real Open vSwitch and real packets.
 
-    A scenario is a folder (or file) of Kubernetes manifests and probes; docs/scenarios.md tells the format.
+    A scenario is a directory or file of Kubernetes manifests and probes; docs/scenarios.md describes the format.
     """
 
 
-@lab.command()
+@lab.command(short_help="Run scenarios and judge their probes.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--json", "json_file", type=outputs.FILE, help="Write the result for machines to this file.")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Scenarios to run side by side.")
+@click.option("--json", "json_file", type=outputs.FILE, help="Write the result as JSON to this file.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Scenarios to run in parallel.")
 @click.option(
     "--dataplane",
     type=click.Choice([*runs.FABRICS]),
     default="auto",
     show_default=True,
-    help="What forwards: real Open vSwitch, by the kernel's datapath where there is one, else in user space.",
+    help="auto and ovs: real Open vSwitch, with the kernel datapath if there is one, else in user space.",
 )
 @click.option(
     "--cluster",
     type=click.Choice(["manifests", "apiserver"]),
     default="manifests",
     show_default=True,
-    help="Where the agents take the objects from: a folder, or a real API server (see tools/build-kubernetes).",
+    help="The source of the agents' objects: a directory, or a real API server (tools/build-kubernetes).",
 )
 def run(
     paths: tuple[Path, ...],
@@ -57,11 +57,15 @@ def run(
     dataplane: str,
     cluster: str,
 ) -> None:
-    """Run scenarios: bring each cluster up, send its probes, judge them, tear down.
+    """Run scenarios: for each, start the cluster, send the probes, judge the results and remove everything.
 
-    PATHS are YAML files, folders of them (one scenario each), or folders of such folders.
+    PATHS are YAML files, directories of them (one scenario each), or directories of such directories.
 
-    Exit status: 0 all probes passed, 1 a probe failed, 2 a scenario could not be read or brought up.
+    \b
+    windlass lab run scenarios/tour
+    windlass lab run scenarios/ --jobs 2 --json results.json
+
+    Exit status: 0 all probes passed, 1 a probe failed, 2 a scenario could not be read or started.
     """
     sys.exit(
         runs.run(
@@ -78,7 +82,10 @@ def _names(_context: click.Context, _parameter: click.Parameter, value: str) -> 
     return [name.strip() for name in value.split(",") if name.strip()]
 
 
-@lab.command(epilog="Features: " + "; ".join(f"{name}: {words}" for name, words in features.FEATURES.items()) + ".")
+@lab.command(
+    short_help="Try random clusters against an independent oracle.",
+    epilog="\b\nFeatures:\n" + "\n".join(f"  {name:<20}{words}" for name, words in features.FEATURES.items()),
+)
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The first seed.")
 @click.option("--count", type=click.IntRange(1), default=10, show_default=True, help="How many clusters to try.")
 @click.option("--without", default="", callback=_names, metavar="NAMES", help="Features to leave out: a,b,c.")
@@ -87,11 +94,11 @@ def _names(_context: click.Context, _parameter: click.Parameter, value: str) -> 
     type=outputs.FOLDER,
     default=fuzz_runs.KEEP,
     show_default=True,
-    help="Where clusters that failed are written, each as a scenario in a folder seed-N.",
+    help="Directory for clusters that failed: each is written as a scenario to seed-N.",
 )
-@click.option("--write", type=outputs.FOLDER, help="Only write the scenarios to this folder; run nothing.")
-@click.option("--json", "json_file", type=outputs.FILE, help="Write the result for machines to this file.")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Clusters to run side by side.")
+@click.option("--write", type=outputs.FOLDER, help="Only write the scenarios to this directory; run nothing.")
+@click.option("--json", "json_file", type=outputs.FILE, help="Write the result as JSON to this file.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Clusters to run in parallel.")
 def fuzz(
     seed: int,
     count: int,
@@ -101,18 +108,18 @@ def fuzz(
     json_file: Path | None,
     jobs: int,
 ) -> None:
-    """Try random clusters: Nodes, Pods and Services by chance, probed, changed and probed again.
+    """Try random clusters: random Nodes, Pods and Services are probed, changed and probed again.
 
-    Each seed is one cluster, always the same. What must come of each probe says an oracle that was written from
-    Kubernetes' rules and shares no code with the agent. A cluster that fails is written as a scenario, for
-    `windlass lab run` and to be added to the others as it is.
+    A seed always gives the same cluster. An oracle that follows the rules of Kubernetes and shares no code with the
+    agent decides the expected result of each probe. A cluster that fails is written as a scenario for
+    `windlass lab run`.
 
     \b
     windlass lab fuzz --seed 100 --count 20
     windlass lab fuzz --seed 117 --count 1 --write scenarios/found/117
     windlass lab fuzz --count 50 --without ipv6,agents
 
-    Exit status: 0 all probes passed, 1 a probe failed, 2 a cluster could not be brought up.
+    Exit status: 0 all probes passed, 1 a probe failed, 2 a cluster could not be started.
     """
     try:
         chosen = features.without(without)
@@ -127,19 +134,19 @@ def fuzz(
         click.echo(f"{folder}: {one.title}, {one.probes} probes")
 
 
-@lab.command()
+@lab.command(short_help="Start a cluster and keep it.")
 @click.argument("path", type=click.Path(path_type=Path), required=False)
-@click.option("--detach", is_flag=True, help="Return when the cluster stands; `windlass lab down` ends it.")
+@click.option("--detach", is_flag=True, help="Return when the cluster is ready; `windlass lab down` removes it.")
 @click.option(
     "--cluster",
     type=click.Choice(["manifests", "apiserver", "kubelet"]),
     default="manifests",
     show_default=True,
-    help="A scenario's objects from a folder or from a real API server; or a whole Kubernetes, with no scenario.",
+    help="manifests, apiserver: the source of a scenario's objects. kubelet: a whole Kubernetes, without a scenario.",
 )
-@click.option("--nodes", type=click.IntRange(1, 9), default=2, show_default=True, help="With kubelet: how many Nodes.")
+@click.option("--nodes", type=click.IntRange(1, 9), default=2, show_default=True, help="With kubelet: number of Nodes.")
 @click.option(
-    "--zones", type=click.IntRange(0, 9), default=0, show_default=True, help="With kubelet: in so many zones."
+    "--zones", type=click.IntRange(0, 9), default=0, show_default=True, help="With kubelet: the number of zones."
 )
 @click.option(
     "--mode",
@@ -149,39 +156,39 @@ def fuzz(
     help="With kubelet: the traffic mode.",
 )
 def up(path: Path | None, detach: bool, cluster: str, nodes: int, zones: int, mode: str) -> None:
-    """Bring a cluster up and keep it until Ctrl-C or `windlass lab down`.
+    """Start a cluster and keep it until Ctrl-C or `windlass lab down`.
 
-    With PATH, that of a scenario, without sending its probes. With --cluster kubelet a whole Kubernetes: a kubelet and
-    containerd for each Node, Windlass from its chart, CoreDNS, and a kubeconfig for you (see tools/build-kubernetes).
+    With PATH: the cluster of a scenario; its probes are not sent. With --cluster kubelet: a whole Kubernetes with a
+    kubelet and containerd for each Node, Windlass from its chart, CoreDNS, and a kubeconfig (tools/build-kubernetes).
 
     \b
     windlass lab up scenarios/tour
     windlass lab up --cluster kubelet --nodes 3 --mode noEncap --detach
     """
     if (path is None) is not (cluster == "kubelet"):
-        raise click.UsageError("give a scenario's PATH, or --cluster kubelet; not both")
-    with _told():
+        raise click.UsageError("give either the PATH of a scenario or --cluster kubelet")
+    with _failing():
         if path is None:
             persistent_labs.up_kubelets(Shape(nodes, TrafficMode(mode), zones), detach=detach, say=click.echo)
         else:
             persistent_labs.up(path, publisher_of=_publisher(cluster), detach=detach, say=click.echo)
 
 
-@lab.command()
+@lab.command(short_help="Remove a running lab.")
 @click.argument("lab_id", required=False)
 def down(lab_id: str | None) -> None:
-    """End a running lab (LAB_ID where there are several) and remove all that it made."""
-    with _told():
+    """Stop a running lab and remove everything that it created. LAB_ID is needed if several labs run."""
+    with _failing():
         click.echo(f"lab {persistent_labs.down(lab_id)} is gone")
 
 
-@lab.command()
+@lab.command(short_help="List running labs.")
 def status() -> None:
-    """The labs that run on this machine, and where to look around in them."""
-    with _told():
+    """List the labs that run on this machine, and the places in them where commands can run."""
+    with _failing():
         running = labs.running()
         if not running:
-            click.echo("no lab runs; start one: windlass lab up scenarios/tour")
+            click.echo("no lab is running; start one with: windlass lab up scenarios/tour")
             return
         table = Table("lab", "scenario", "dataplane", "process", "places")
         for found in running:
@@ -189,29 +196,31 @@ def status() -> None:
         Console(highlight=False).print(table)
 
 
-@lab.command("exec", context_settings={"ignore_unknown_options": True})
-@click.option("--lab", "lab_id", help="Which lab, where several run.")
+@lab.command(
+    "exec",
+    short_help="Run a command in a Node, Pod or external host.",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.option("--lab", "lab_id", help="The ID of the lab, if several run.")
 @click.argument("place")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def enter(lab_id: str | None, place: str, command: tuple[str, ...]) -> None:
-    """Run a command in the network of a Node, a Pod or an external host of a running lab.
+    """Run a command in the network namespace of a Node, a Pod or an external host of a running lab.
 
     \b
     windlass lab exec node-1 ovs-ofctl -O OpenFlow15 dump-flows br-int
     windlass lab exec default/shop-1 ip address
     """
-    with _told():
+    with _failing():
         try:
             persistent_labs.enter(place, command, lab_id)
         except FileNotFoundError:
-            raise LabError(f"{command[0]}: there is no such command on this machine") from None
+            raise LabError(f"{command[0]}: this machine has no such command") from None
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Errors are sentences, and exit status 2."""
+def _failing() -> Iterator[None]:
     try:
         yield
     except LabError as error:
-        click.echo(f"windlass lab: {error}", err=True)
-        sys.exit(2)
+        outputs.fail("lab", error)

@@ -1,4 +1,4 @@
-"""The root of the command. Subcommands are imported when called, so that each starts as quickly as it can."""
+"""The root command. A subcommand is imported when it is called, so that each starts quickly."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import windlass
 
 _COMMANDS = {
     "agent": "run the agent on a Node",
-    "install-cni": "put the CNI plugin and its configuration where the container runtime looks",
-    "probe": "for kubelet: does the agent of this Node answer, is it ready?",
-    "preflight": "what would hurt if Windlass took this Node's NIC?",
-    "release": "give this Node's NIC back, and leave nothing of Windlass",
-    "status": "is this Node's network in place, and what is wrong?",
-    "flows": "the flows that the agent of this Node wants in the switch, with reasons",
-    "log-level": "show or change how much the agent of this Node logs, while it runs",
-    "support-bundle": "write one file about this Node, without secrets, for those who help you",
-    "lab": "try a cluster's network on this machine, with real packets",
-    "render": "print the flows a Node would get, from manifests alone",
-    "bench": "measure, each figure beside its floor in the same run",
+    "install-cni": "install the CNI plugin and its configuration on a Node",
+    "probe": "liveness and readiness of the agent, for kubelet",
+    "preflight": "check whether this Node is ready for Windlass",
+    "release": "remove Windlass from this Node and give its NIC back",
+    "status": "show whether this Node is ready, and every problem",
+    "flows": "print the flows that the agent has programmed, with reasons",
+    "log-level": "show or change the log level of the running agent",
+    "support-bundle": "write the state of this Node into one file, without secrets",
+    "lab": "run clusters on this machine, with real packets",
+    "render": "print the flows of a Node from manifests, without a cluster",
+    "bench": "run a benchmark, with a floor measured in the same run",
 }
 
 
@@ -42,13 +42,14 @@ class _Lazy(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(windlass.__version__, message="windlass %(version)s")
 def main() -> None:
     """The network of a Kubernetes Node on Open vSwitch.
 
     \b
-    Try a cluster on this machine:   windlass lab run scenarios/tour
-    See the flows of a Node:         windlass render scenarios/tour --node node-1 --why
-    Run the agent on a Node:         windlass agent --config /etc/windlass/windlass.yaml
+    Try a cluster on this machine:    windlass lab run scenarios/tour
+    See the flows of a Node:          windlass render scenarios/tour --node node-1 --why
+    Check a Node before installing:   windlass preflight
+    Run the agent on a Node:          windlass agent --config /etc/windlass/windlass.yaml
     """

@@ -1,19 +1,44 @@
-"""Where a command writes to: found wrong before minutes of work, not after them."""
+"""What commands print and write: errors, colours, the form of flows, and files that are checked before the work."""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
+
+UNUSABLE = 2  # exit status: nothing was done
+
+FLOW_FORMAT = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["symbolic", "ofctl", "json"]),
+    default="symbolic",
+    show_default=True,
+    help="symbolic: names instead of numbers; ofctl: the input format of ovs-ofctl; json: both, with owner and why.",
+)
 
 
 class _File(click.Path):
     def convert(self, value: object, parameter: click.Parameter | None, context: click.Context | None) -> Path:
         path = Path(str(super().convert(value, parameter, context)))  # type: ignore[arg-type]  # click's own is Any
         if not path.parent.is_dir():
-            self.fail(f"{path.parent} is no folder: make it first, or choose another.", parameter, context)
+            self.fail(f"the directory {path.parent} does not exist; create it first.", parameter, context)
         return path
 
 
 FILE = _File(dir_okay=False, writable=True)
 FOLDER = click.Path(file_okay=False, writable=True, path_type=Path)
+
+
+def fail(command: str, error: object, status: int = UNUSABLE) -> NoReturn:
+    """Print the error as a sentence of this command, and end the process."""
+    click.echo(f"windlass {command}: {error}", err=True)
+    sys.exit(status)
+
+
+def colour() -> bool | None:
+    """For `click.echo`: False disables colours, None leaves them on. See no-color.org."""
+    return None if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else False

@@ -1,4 +1,4 @@
-"""`windlass preflight`: what would hurt if the agent took this Node's NIC, as a table. Reads only."""
+"""`windlass preflight`: checks whether this Node is ready for Windlass. Reads only."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ import msgspec
 
 from windlass.agent.logs import Logs
 from windlass.agent.preflights import intent, switch_connections, with_switch
-from windlass.cli.answers import coloured
-from windlass.host.linux.hosts import LinuxHost
+from windlass.cli.node_commands import DEFAULT_CONFIG, opened_host
+from windlass.cli.outputs import colour, fail
 from windlass.host.preflight import CHECKS, Facts, Finding, Severity, findings
 from windlass.host.protocol import HostError
 from windlass.nodes.config import Config, ConfigError, LogFormat, LogLevel, load, parse
 from windlass.switch.ovsdb import open_database
 from windlass.switch.streams import SwitchUnreachableError
 
-DEFAULT_CONFIG = Path("/etc/windlass/windlass.yaml")
-UNUSABLE = 2  # exit status: bad usage, bad configuration, no NIC
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
 
 
@@ -36,46 +34,45 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
     "--config",
     "file",
     type=click.Path(path_type=Path),
-    help=f"The agent's configuration.  [default: {DEFAULT_CONFIG} if it is there, else the defaults of every option]",
+    help=f"The agent's configuration.  [default: {DEFAULT_CONFIG} if it exists, else the default of every option]",
 )
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def preflight(file: Path | None, as_json: bool) -> None:
-    """What would hurt if Windlass took this Node's NIC? Run it on a Node before you install, and whenever you doubt.
+    """Check whether this Node is ready for Windlass. Run it before you install, and when you look for a fault.
 
     It changes nothing, and needs neither a cluster nor Open vSwitch. The agent makes the same checks before it takes
-    the NIC, and afterwards with every audit (each minute); `windlass status` shows what it found.
+    the NIC, and then once a minute; `windlass status` shows its findings.
 
     \b
-    uplink         is the NIC an Ethernet interface with a carrier, and of no bond or bridge? NetworkManager?
-    MTU            does a Pod's packet fit into the tunnel?
-    local ports    does ip_local_port_range overlap the ports that SNAT uses?
-    forwarding     does a firewall chain drop forwarded packets by its policy?
-    conntrack      are the tables of connections large enough?
-    kernel         are openvswitch, the tunnel and nftables there?
-    other network  are there interfaces or a bridge of Antrea, Cilium, Calico, flannel, ...?
-    CNI            is there another network configuration that the runtime prefers?
-    kube-proxy     does it run, or has it left its rules?
+    uplink         the NIC is Ethernet, has a carrier, is in no bond or bridge
+    MTU            a packet of a Pod fits into the tunnel
+    local ports    ip_local_port_range does not overlap the ports for SNAT
+    forwarding     no firewall chain drops forwarded packets by its policy
+    conntrack      the conntrack tables are large enough
+    kernel         the modules for Open vSwitch, the tunnel and nftables exist
+    other network  no interfaces or bridge of Antrea, Cilium, Calico, flannel, ...
+    CNI            the container runtime prefers no other network configuration
+    kube-proxy     kube-proxy does not run, and has left no rules
 
     \b
-    error    taking the NIC would break this Node's network: the agent refuses to.
-    warning  something will not work; the agent goes on.
+    error    taking the NIC would break the network of this Node: the agent will not
+    warning  something else will not work; the agent takes the NIC all the same
 
-    Exit status: 0 nothing would hurt, 1 something would, 2 it could not be checked.
+    Exit status: 0 no findings, 1 findings, 2 the Node could not be checked.
     """
     Logs(LogFormat.TEXT, LogLevel.ERROR)
     try:
         config = _config(file)
         facts = asyncio.run(_gathered(config))
     except (ConfigError, HostError) as error:
-        click.echo(f"windlass preflight: {error}", err=True)
-        sys.exit(UNUSABLE)
+        fail("preflight", error)
     found = findings(facts, intent(config))
     if as_json:
         answer = {"uplink": facts.uplink, "adopted": facts.adopted, "findings": found}
         click.echo(msgspec.json.format(msgspec.json.encode(answer)))
     else:
         for line in lines(facts, config, found):
-            click.echo(line, color=None if coloured() else False)
+            click.echo(line, color=colour())
     sys.exit(1 if found else 0)
 
 
@@ -85,7 +82,7 @@ def lines(facts: Facts, config: Config, found: Sequence[Finding]) -> Iterator[st
     yield f"{click.style(facts.uplink, bold=True)} ({addresses}, MTU {facts.mtu}) {what} the uplink of {config.bridge}."
     yield ""
     if not found:
-        yield f"{click.style('Nothing would hurt', fg='green')}: all {len(CHECKS)} checks passed."
+        yield f"{click.style('Ready for Windlass', fg='green')}: all {len(CHECKS)} checks passed."
         return
     margin = max(len(finding.check) for finding in found) + 11
     width = max(shutil.get_terminal_size((120, 24)).columns, margin + 40)
@@ -106,9 +103,9 @@ def _summary(facts: Facts, found: Sequence[Finding]) -> str:
         if counts[severity]
     )
     if facts.adopted:
-        return f"{counted}. The agent has taken {facts.uplink} already, and keeps it."
-    does = "does not take" if counts[Severity.ERROR] else "takes"
-    return f"{counted}. With these the agent {does} {facts.uplink}."
+        return f"{counted}. The agent has already taken {facts.uplink} and keeps it."
+    does = "will not take" if counts[Severity.ERROR] else "will still take"
+    return f"{counted}. The agent {does} {facts.uplink}."
 
 
 def _config(file: Path | None) -> Config:
@@ -119,13 +116,10 @@ def _config(file: Path | None) -> Config:
 
 async def _gathered(config: Config) -> Facts:
     if os.geteuid() != 0:
-        raise HostError("only root may see firewall chains; try again as root")
-    host = LinuxHost(Path(config.state_directory))
-    try:
+        raise HostError("only root can read firewall chains; run it again as root")
+    async with opened_host(config) as host:
         facts = await host.facts(config.bridge, config.uplink or None)
-    finally:
-        await host.close()
-    # Open vSwitch may come with the installation: without it there is nothing to add.
+    # Open vSwitch is perhaps not installed yet.
     with suppress(SwitchUnreachableError):
         async with open_database(str(config.ovsdb_socket)) as database:
             facts = with_switch(facts, config, database.view)

@@ -1,7 +1,7 @@
-"""`windlass probe`: what kubelet asks in the agent's container. Not for people: they have `windlass status`.
+"""`windlass probe`: the probe that kubelet runs in the agent's container. People use `windlass status`.
 
-It speaks HTTP by hand, so that asking every few seconds costs little: a client's import would take most of the time.
-And on the unix socket: whoever else has the Node's ports, it is this agent that answers.
+It runs every few seconds: it writes HTTP itself, because importing a client would take most of its time. It asks the
+Unix socket, because another process may listen on the ports of the Node.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ _OK = "200"
     help="The agent's local API.",
 )
 def probe(question: str, path: Path) -> None:
-    """Ask the agent of this Node whether it is LIVE or READY; exit status 0: it is.
+    """Ask the running agent whether it is live or ready. For kubelet's probes.
 
-    LIVE: it answers, whatever it says. A Node that waits for its switch or its API server is not helped by another
-    agent. READY: its network is in place.
+    live: the agent answers, even if it waits for the switch or the API server; a restart would not help then.
+    ready: the network of the Node is in place.
+
+    Exit status: 0 it is, 1 it is not.
     """
     try:
         status, body = _asked(path)
     except OSError as error:
-        click.echo(f"windlass probe: {path}: the agent does not answer: {error.strerror or 'time is up'}", err=True)
+        click.echo(f"windlass probe: {path}: the agent does not answer: {error.strerror or 'timed out'}", err=True)
         sys.exit(1)
     if question == "ready" and status != _OK:
         click.echo(f"windlass probe: not ready: {body}", err=True)
@@ -44,7 +46,7 @@ def probe(question: str, path: Path) -> None:
 
 
 def _asked(path: Path) -> tuple[str, str]:
-    """The status and the text of its answer."""
+    """The HTTP status and the body of the answer."""
     answer = b""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
         agent.settimeout(SECONDS)
@@ -55,5 +57,5 @@ def _asked(path: Path) -> tuple[str, str]:
     head, _, body = answer.decode(errors="replace").partition("\r\n\r\n")
     protocol, _, status = head.partition(" ")
     if not protocol.startswith("HTTP/"):
-        raise OSError(errno.EPROTO, "it is no agent, or it broke off")
+        raise OSError(errno.EPROTO, "the answer is not HTTP, or incomplete")
     return status[:3], body.strip()

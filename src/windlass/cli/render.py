@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ import click
 import msgspec
 from msgspec import structs
 
+from windlass.cli.outputs import FLOW_FORMAT, fail
 from windlass.cluster import objects, policies
 from windlass.cluster.clusters import Cluster, decode
 from windlass.cluster.nodes import OS_LABEL, NotUsable
@@ -44,14 +44,7 @@ PodAddresses = Mapping[str, tuple[IPAddress, ...]]  # by namespace/name
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--node", required=True, help="The Node whose flows to print.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["symbolic", "ofctl", "json"]),
-    default="symbolic",
-    show_default=True,
-    help="symbolic: names instead of numbers; ofctl: as ovs-ofctl reads it; json: both, with owner and why.",
-)
+@FLOW_FORMAT
 @click.option("--why", is_flag=True, help="With symbolic: the reason above each flow.")
 def render(path: Path, node: str, form: str, why: bool) -> None:
     """Print the flows that a Node would get from the manifests in PATH (a file or a folder; a scenario is fine).
@@ -64,8 +57,7 @@ def render(path: Path, node: str, form: str, why: bool) -> None:
         world = world_of(path)
         rendered = program(state_of(world, node))
     except (scenario_files.ScenarioError, NotUsable, ConfigError) as error:
-        click.echo(f"windlass render: {error}", err=True)
-        sys.exit(2)
+        fail("render", error)
     for sentence in policies.summary(filter(None, (policy_in(one.raw) for one in world.objects.values()))):
         click.echo(f"windlass render: {sentence}", err=True)
     match form:

@@ -1,4 +1,4 @@
-"""`windlass status`: how the agent of this Node is, what it has done so far and what is wrong, in words."""
+"""`windlass status`: the state of the agent of this Node, and its problems, in words."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import click
 import msgspec
 from msgspec import Struct
 
-from windlass.cli import answers
+from windlass.cli import agent_client
+from windlass.cli.outputs import colour, fail
 
-_FEW = 3  # names beside a number; --details has all of them
+_FEW = 3  # names beside a count; --details shows all
 
 
-class Node(Struct, rename="camel"):
+class ShownNode(Struct, rename="camel"):
     name: str
     os: str
     traffic_mode: str
@@ -24,19 +25,19 @@ class Node(Struct, rename="camel"):
     pod_cidrs: list[str] = msgspec.field(name="podCIDRs")
 
 
-class Peer(Struct, rename="camel"):
+class ShownPeer(Struct, rename="camel"):
     addresses: list[str]
     pod_cidrs: list[str] = msgspec.field(name="podCIDRs")
 
 
-class Pod(Struct, rename="camel"):
+class ShownPod(Struct, rename="camel"):
     interface: str
     ofport: int
     addresses: list[str]
 
 
-class Finding(Struct, rename="camel"):
-    """Of the preflight checks."""
+class ShownFinding(Struct, rename="camel"):
+    """A finding of the preflight checks."""
 
     severity: str
     check: str
@@ -44,8 +45,8 @@ class Finding(Struct, rename="camel"):
     remedy: str
 
 
-class State(Struct, rename="camel"):
-    """The answer to /v1/state, as far as it is shown."""
+class ShownState(Struct, rename="camel"):
+    """The part of /v1/state that is shown."""
 
     ready: bool
     waiting_for: str
@@ -55,10 +56,10 @@ class State(Struct, rename="camel"):
     behind_seconds: float
     flow_count: int
     problems: dict[str, list[str]]
-    findings: list[Finding] = []
-    node: Node | None = None  # it and all below are not known before the first pass
-    peers: dict[str, Peer] = {}
-    pods: dict[str, Pod] = {}
+    findings: list[ShownFinding] = []
+    node: ShownNode | None = None  # this and the following are unknown before the first pass
+    peers: dict[str, ShownPeer] = {}
+    pods: dict[str, ShownPod] = {}
     service_count: int = 0
 
     @property
@@ -67,35 +68,34 @@ class State(Struct, rename="camel"):
 
 
 @click.command()
-@answers.options
-@click.option("--details", is_flag=True, help="Name every Node and every Pod, with addresses.")
-@click.option("--json", "as_json", is_flag=True, help="For machines: the agent's answer as it is.")
+@agent_client.options
+@click.option("--details", is_flag=True, help="List every Node and Pod with its addresses.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer of the agent, as JSON.")
 def status(socket: Path | None, config: Path | None, details: bool, as_json: bool) -> None:
-    """Is this Node's network in place, and what is wrong? Asks the agent that runs here.
+    """Show whether the network of this Node is ready, and every problem. Asks the running agent.
 
-    Exit status: 0 ready and without problems, 1 not ready or with problems, 2 there is no agent to ask.
+    Exit status: 0 ready and without problems, 1 not ready or with problems, 2 no agent answers.
     """
     try:
-        content = answers.ask(answers.socket_of(socket, config), "/v1/state")
-    except answers.NoAnswer as error:
-        answers.fail("status", error)
-        return
-    state = msgspec.json.decode(content, type=State)
+        content = agent_client.ask(agent_client.socket_of(socket, config), "/v1/state")
+    except agent_client.NoAnswer as error:
+        fail("status", error)
+    state = msgspec.json.decode(content, type=ShownState)
     if as_json:
         click.echo(msgspec.json.format(content))
     else:
         for line in lines(state, details=details, now=datetime.now(UTC)):
-            click.echo(line, color=None if answers.coloured() else False)
+            click.echo(line, color=colour())
     sys.exit(0 if state.is_well else 1)
 
 
-def lines(state: State, *, details: bool, now: datetime) -> Iterator[str]:
+def lines(state: ShownState, *, details: bool, now: datetime) -> Iterator[str]:
     name = f"Node {state.node.name}" if state.node else "this Node"
     if state.ready:
         yield f"{click.style(name, bold=True)} is {click.style('ready', fg='green')}"
     else:
         yield f"{click.style(name, bold=True)} is {click.style('not ready', fg='red')}"
-        yield f"  it waits for: {state.waiting_for}"
+        yield f"  waiting for: {state.waiting_for}"
     yield ""
     yield from _columns(_facts(state, now), indent="  ")
     if details:
@@ -106,16 +106,16 @@ def lines(state: State, *, details: bool, now: datetime) -> Iterator[str]:
         yield from _findings(state.findings)
 
 
-def _facts(state: State, now: datetime) -> Iterator[tuple[str, str]]:
+def _facts(state: ShownState, now: datetime) -> Iterator[tuple[str, str]]:
     if state.node:
         yield "addresses", ", ".join(state.node.addresses)
         yield "PodCIDRs", ", ".join(state.node.pod_cidrs)
         yield "traffic mode", f"{state.node.traffic_mode} ({state.node.os})"
     if state.generation:
         age = (now - state.updated).total_seconds()
-        yield "holds", f"revision {state.revision} of the cluster, applied {_ago(age)}"
+        yield "applied", f"revision {state.revision} of the cluster, {_ago(age)}"
     else:
-        yield "holds", "no state of the cluster yet"
+        yield "applied", "no state of the cluster yet"
     yield "lag", f"behind for {_seconds(state.behind_seconds)}" if state.behind_seconds else "none"
     if state.node:
         yield "other Nodes", _counted(state.peers)
@@ -124,7 +124,7 @@ def _facts(state: State, now: datetime) -> Iterator[tuple[str, str]]:
     yield "flows", f"{state.flow_count:,}"
 
 
-def _details(state: State) -> Iterator[str]:
+def _details(state: ShownState) -> Iterator[str]:
     if state.peers:
         yield ""
         rows = [(name, ", ".join(one.addresses), ", ".join(one.pod_cidrs)) for name, one in sorted(state.peers.items())]
@@ -148,9 +148,9 @@ def _problems(problems: Mapping[str, Sequence[str]]) -> Iterator[str]:
             yield f"    - {sentence}"
 
 
-def _findings(findings: Sequence[Finding]) -> Iterator[str]:
+def _findings(findings: Sequence[ShownFinding]) -> Iterator[str]:
     count = "1 warning" if len(findings) == 1 else f"{len(findings)} warnings"
-    yield f"{click.style(count, fg='yellow', bold=True)} of the preflight checks"
+    yield f"{click.style(count, fg='yellow', bold=True)} from the preflight checks"
     for finding in findings:
         yield f"  {click.style(finding.check, bold=True)}"
         yield f"    - {finding.what}. {finding.remedy}"
@@ -176,7 +176,7 @@ def _ago(seconds: float) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    """In the largest unit that says it well."""
+    """In the largest unit of which there are at least two."""
     for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

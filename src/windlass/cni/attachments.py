@@ -1,4 +1,4 @@
-"""What a Pod's attachment is, and the narrow interfaces behind which others do the work. No I/O here.
+"""The attachment of a Pod, and the interfaces to those who carry it out. No I/O.
 
 The agent implements `PodPorts` and `PodFlows`; links are created through `HostPods` of the host. Removing is idempotent
 everywhere: it succeeds if there is nothing to remove.
@@ -30,9 +30,9 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class PodNetwork:
-    """What this Node's Pods have in common."""
+    """What all Pods of this Node have in common."""
 
-    pod_cidrs: Mapping[Family, IPNetwork]  # in the Node's order: its first family is a Pod's first
+    pod_cidrs: Mapping[Family, IPNetwork]  # in the Node's order: the first family is also the first of a Pod
     mtu: int
     userspace: bool  # the switch runs its userspace datapath
 
@@ -45,19 +45,19 @@ class PodNetwork:
 
 class PodPorts(Protocol):
     async def add_pod_port(self, port: PodPort) -> int:
-        """Make the interface a port of the bridge; its OpenFlow number. For a port that is there, nothing changes."""
+        """Make the interface a port of the bridge, unless it is one. Returns its OpenFlow number."""
 
     async def delete_pod_port(self, interface: str) -> None: ...
 
     async def list_pod_ports(self) -> Sequence[PodPort]:
-        """All that the switch remembers, also of earlier agents; also a port without a number, whose link has gone."""
+        """All Pod ports in the database, including those of earlier agents and those whose interface is gone."""
 
 
 class Addresses(Protocol):
     async def allocate(
-        self, attachment: Attachment, pod_cidrs: Mapping[Family, IPNetwork], wished: Sequence[IPAddress]
+        self, attachment: Attachment, pod_cidrs: Mapping[Family, IPNetwork], requested: Sequence[IPAddress]
     ) -> tuple[IPInterface, ...]:
-        """One address of each range, in their order; those that it holds already if it holds some."""
+        """One address of each range, in this order. An attachment that holds addresses keeps them."""
 
     async def release(self, attachment: Attachment) -> None: ...
 
@@ -65,29 +65,29 @@ class Addresses(Protocol):
         """A sentence for each of these addresses that is not reserved for the attachment."""
 
     async def holders(self) -> frozenset[Attachment]:
-        """Everyone who holds an address: what garbage collection starts from."""
+        """All attachments that hold an address, for garbage collection."""
 
     def unavailable(self) -> str:
-        """Why no address can be given at all; empty if there is no reason."""
+        """Why no address can be allocated at all; empty if addresses can be allocated."""
 
 
 class NotReadyError(Exception):
-    """The agent cannot attach Pods yet; the sentence says what it waits for."""
+    """The agent cannot attach Pods yet. The message says what it waits for."""
 
 
 class PodFlows(Protocol):
     def pod_network(self) -> PodNetwork:
-        """Raises `NotReadyError` until the agent can serve ADD."""
+        """Raises NotReadyError until the agent can attach Pods."""
 
     async def programmed(self, pod: AttachedPod) -> None:
-        """Returns when the flows of this Pod are in the switch. For a Pod that it knows, nothing changes."""
+        """Returns when the switch has the flows of this Pod. Changes nothing for a Pod that it knows."""
 
     async def forget(self, container_id: str) -> None:
-        """Returns when the flows of this Pod are out of the switch."""
+        """Returns when the switch no longer has the flows of this Pod."""
 
 
 def interface_name(pod_name: str, attachment: Attachment) -> str:
-    """The Node's end of a link: the Pod's name for people, a digest (30 bits) to be unique, 15 characters at most."""
+    """The name of the host interface: the start of the Pod's name, and a digest (30 bits) to make it unique."""
     identity = hashlib.sha256(f"{attachment.container_id}/{attachment.ifname}".encode()).digest()
     digest = base64.b32encode(identity).decode().lower()[:6]
     readable = re.sub("[^a-z0-9]", "-", pod_name.lower())[:8].rstrip("-")
@@ -95,7 +95,7 @@ def interface_name(pod_name: str, attachment: Attachment) -> str:
 
 
 def belongs_to(port: PodPort, attachments: Iterable[Attachment]) -> bool:
-    """Whether it is the port of one of these. The switch does not remember CNI_IFNAME, but the name depends on it."""
+    """The port belongs to one of these. The switch does not store CNI_IFNAME, but the port's name depends on it."""
     return any(
         attachment.container_id == port.container_id and interface_name(port.name, attachment) == port.interface
         for attachment in attachments
@@ -103,12 +103,12 @@ def belongs_to(port: PodPort, attachments: Iterable[Attachment]) -> bool:
 
 
 def pod_mac(addresses: Iterable[IPAddress]) -> str:
-    """A pure function of the address (the IPv4 one if there is one), so that nobody need ever be told it."""
+    """Derived from the IPv4 address, or else the IPv6 address, so that every Node can compute it."""
     return mac_for(min(addresses, key=lambda address: address.version))
 
 
 def pod_link(network: PodNetwork, port: PodPort, attachment: Attachment, netns: str) -> PodLink:
-    """The link that this Pod should have. Its addresses must lie in the PodCIDRs."""
+    """The link that this Pod should have. Its addresses must be in the PodCIDRs."""
     families = [family_of(address) for address in port.addresses]
     return PodLink(
         namespace=netns,

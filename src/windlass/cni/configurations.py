@@ -1,4 +1,4 @@
-"""The network configuration that a runtime passes on standard input: its versions, its keys, what we refuse; no I/O."""
+"""The network configuration that a runtime passes on standard input: versions, keys, what is refused. No I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Form = TypeVar("_Form")
 _UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _NETWORK_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
 
-# Part of a result as JSON; the plugins before us in a chain may have said things of which we know nothing.
+# Part of a result as JSON: earlier plugins of a chain may use fields that are unknown here.
 Fields = dict[str, str | int | None]
 
 
@@ -31,7 +31,7 @@ class Dns(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PreviousResult(msgspec.Struct, frozen=True):
-    """What earlier plugins of the chain gave (ADD), or what ADD gave in the end (CHECK)."""
+    """The result of earlier plugins of the chain (ADD), or the final result of ADD (CHECK)."""
 
     interfaces: tuple[Fields, ...] = ()
     ips: tuple[Fields, ...] = ()
@@ -40,7 +40,7 @@ class PreviousResult(msgspec.Struct, frozen=True):
 
 
 class _RuntimeDns(msgspec.Struct, frozen=True):
-    """The capability `dns` has other names for its lists than the rest of CNI."""
+    """The capability `dns` names its lists differently from the rest of CNI."""
 
     servers: tuple[str, ...] | None = None
     searches: tuple[str, ...] | None = None
@@ -50,7 +50,7 @@ class _RuntimeDns(msgspec.Struct, frozen=True):
 class _RuntimeConfig(msgspec.Struct, frozen=True, rename="camel"):
     dns: _RuntimeDns | None = None
     ips: tuple[str, ...] | None = None
-    # A runtime passes these only where the configuration claims the capability: not honouring them would be a lie.
+    # A runtime passes these only if the configuration claims the capability; ignoring them would be wrong.
     port_mappings: msgspec.Raw = msgspec.Raw(b"null")
     bandwidth: msgspec.Raw = msgspec.Raw(b"null")
     ip_ranges: msgspec.Raw = msgspec.Raw(b"null")
@@ -91,7 +91,7 @@ def decode(config: bytes, command: str, since: str = SUPPORTED_VERSIONS[0]) -> C
         raise RequestError(
             Code.INCOMPATIBLE_VERSION,
             f"the network configuration has cniVersion {version!r}",
-            f"{command} can be done for {', '.join(able)}; set one of them in the network configuration.",
+            f"{command} is supported for {', '.join(able)}; set one of them in the network configuration.",
         )
     decoded = _decoded(config, Configuration)
     _check_name(decoded.name)
@@ -99,7 +99,7 @@ def decode(config: bytes, command: str, since: str = SUPPORTED_VERSIONS[0]) -> C
 
 
 def version_asked(config: bytes) -> str:
-    """The version in which to answer, also where the rest of the configuration is unreadable."""
+    """The version of the reply, also if the rest of the configuration is unreadable."""
     try:
         asked = msgspec.json.decode(config, type=_VersionOnly).cni_version
     except _UNDECODABLE:
@@ -108,12 +108,12 @@ def version_asked(config: bytes) -> str:
 
 
 def require_name(config: bytes) -> None:
-    """All that DEL needs: a Pod must be removable with a configuration that has since been broken."""
+    """The only requirement of DEL: a Pod must be removable even if its configuration is broken by now."""
     _check_name(_decoded(config, _NameOnly).name)
 
 
 def refuse_unsupported(config: Configuration) -> None:
-    """What would silently not be done is refused, with key and value as the specification asks."""
+    """Refuse what would silently be ignored, naming key and value as the specification requires."""
     runtime = config.runtime_config or _RuntimeConfig()
     asked = {
         "runtimeConfig.portMappings": runtime.port_mappings,
@@ -126,20 +126,20 @@ def refuse_unsupported(config: Configuration) -> None:
             raise RequestError(
                 Code.UNSUPPORTED_FIELD,
                 f"{key} is {_shown(value)}",
-                "Windlass does not do this: remove the capability from its part of the network configuration.",
+                "Windlass does not support this: remove the capability from its entry in the network configuration.",
             )
     for key, value in (config.ipam or {}).items():
         if (key, bytes(value)) != ("type", b'"host-local"'):
             raise RequestError(
                 Code.UNSUPPORTED_FIELD,
                 f"ipam.{key} is {_shown(value)}",
-                "Windlass takes addresses from the podCIDRs of the Node by itself: remove ipam from the network "
+                "Windlass allocates addresses from the podCIDRs of the Node: remove ipam from the network "
                 "configuration.",
             )
 
 
-def wished(config: Configuration, argument: str) -> tuple[IPAddress, ...]:
-    """The capability first, then `args`, then CNI_ARGS, which counts only where neither is given."""
+def requested(config: Configuration, argument: str) -> tuple[IPAddress, ...]:
+    """The requested addresses: of the capability `ips`, else of `args`, else of CNI_ARGS."""
     runtime, args = config.runtime_config, config.args
     if runtime is not None and runtime.ips:
         return _one_of_a_family(runtime.ips, "runtimeConfig.ips")
@@ -151,7 +151,7 @@ def wished(config: Configuration, argument: str) -> tuple[IPAddress, ...]:
 
 
 def dns(config: Configuration) -> Dns:
-    """The runtime knows the Pod's own settings (on Windows there is no resolv.conf to write them to): they win."""
+    """The settings of the runtime take precedence: they are the Pod's own (Windows has no resolv.conf for them)."""
     static = config.dns or Dns()
     given = (config.runtime_config and config.runtime_config.dns) or _RuntimeDns()
     return Dns(
@@ -196,7 +196,7 @@ def _check_name(name: str) -> None:
         raise RequestError(
             Code.INVALID_CONFIG,
             f"the network configuration has the name {name!r}",
-            "It must start with a letter or digit and go on with letters, digits, '_', '.' or '-'.",
+            "It must start with a letter or digit, followed by letters, digits, '_', '.' or '-'.",
         )
 
 
@@ -205,7 +205,7 @@ def _one_of_a_family(texts: Sequence[str], where: str) -> tuple[IPAddress, ...]:
     if len({family_of(address) for address in addresses}) != len(addresses):
         raise RequestError(
             Code.INVALID_CONFIG,
-            f"{where} wishes for {', '.join(texts)}",
+            f"{where} requests {', '.join(texts)}",
             "A Pod has one address of each family.",
         )
     return addresses

@@ -1,4 +1,4 @@
-"""What can go wrong in a CNI request, by the specification's codes and our own; the words are sentences."""
+"""The errors of CNI requests, with their codes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
-    """Up to 99 from the CNI specification; from 100 on what only Windlass can say."""
+    """Codes up to 99 are those of the CNI specification; codes from 100 on are those of Windlass."""
 
     INCOMPATIBLE_VERSION = 1
     UNSUPPORTED_FIELD = 2
@@ -27,11 +27,11 @@ class Code(IntEnum):
     NAME_TAKEN = 107
     ATTACHMENT_WRONG = 108
     NOT_ALL_REMOVED = 109
-    INTERNAL = 999  # as the reference implementation numbers it
+    INTERNAL = 999  # as in the reference implementation
 
 
 class RequestError(Exception):
-    """Becomes the CNI error of the answer. `details` says what to do, or what else is known."""
+    """Becomes the CNI error of the reply. `details` says what to do, or what else is known."""
 
     def __init__(self, code: Code, msg: str, details: str = "") -> None:
         super().__init__(f"{msg}; {details}" if details else msg)
@@ -40,6 +40,6 @@ class RequestError(Exception):
         self.details = details
 
     def besides(self, sentence: str) -> RequestError:
-        """The same error with one more thing to know."""
+        """The same error with one more sentence in its details."""
         before = f"{self.details.removesuffix('.')}. " if self.details else ""
         return RequestError(self.code, self.msg, before + sentence)

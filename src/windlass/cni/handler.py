@@ -1,5 +1,6 @@
-"""What happens for each CNI request: addresses, link, port and flows of a Pod, set up in this order and removed in
-the reverse one. How each of them is done is behind the interfaces in `attachments`; sockets are in `server`.
+"""Handles CNI requests: sets up addresses, link, port and flows of a Pod in this order, and removes them in reverse.
+
+The interfaces in `attachments` carry out each step; `server` has the sockets.
 """
 
 from __future__ import annotations
@@ -52,18 +53,18 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """In seconds. `work` and four times `removal` stay below the 60 after which the plugin gives up."""
+    """In seconds. `work` plus four times `removal` is less than the 60 s after which the plugin gives up."""
 
-    work: float = 20  # waiting for its turn, then setting up or checking
-    removal: float = 9  # each of flows, port, link and address: deletion of an endpoint has been seen to hang
-    at_once: int = 16  # requests; further ones wait
+    work: float = 20  # waiting in the queue, then setting up or checking
+    removal: float = 9  # for each of flows, port, link and address: each may hang
+    at_once: int = 16  # requests in parallel
 
 
 Observer = Callable[[str, float, str], object]
 
 
 class Handler:
-    """Requests of one container come one after the other, those of different ones side by side."""
+    """Handles requests of one container one at a time, and of different containers in parallel."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Handler:
         limits: Limits = Limits(),  # noqa: B008 - frozen
         observe: Observer = lambda _command, _seconds, _error: None,
     ) -> None:
-        """`observe` is told of every request: its command, how long it took, and the kind of its error, if any."""
+        """`observe` is called for every request with its command, duration in seconds, and error name (or empty)."""
         self._addresses = addresses
         self._pods = pods
         self._ports = ports
@@ -85,29 +86,29 @@ class Handler:
         self._queue = RequestQueue(limits.at_once)
 
     async def answer(self, asked: wire.PluginRequest) -> wire.PluginReply:
-        """Every request gets an answer, and its failure is nobody else's."""
+        """Always returns an answer: a failure becomes a CNI error."""
         started = time.monotonic()
         command = asked.environment.get("CNI_COMMAND", "")
-        told = log.bind(command=command, container=asked.environment.get("CNI_CONTAINERID"))
+        bound = log.bind(command=command, container=asked.environment.get("CNI_CONTAINERID"))
         error_name = ""
         try:
             output = await self._handle(parse(asked.environment, asked.config))
         except RequestError as error:
             error_name = error.code.name.lower()
-            told.warning("cni request failed", code=int(error.code), error=str(error))
-            told.debug("the cause of that", exc_info=error.__cause__)
-            return _refusal(asked, error)
-        except Exception as error:  # noqa: BLE001 - a bug met by one Pod must not take the others' server down
+            bound.warning("cni request failed", code=int(error.code), error=str(error))
+            bound.debug("cause of the failure", exc_info=error.__cause__)
+            return _error_reply(asked, error)
+        except Exception as error:  # noqa: BLE001 - a bug that one Pod triggers must not stop the server
             error_name = Code.INTERNAL.name.lower()
-            told.exception("cni request failed in a way nobody thought of")
-            unforeseen = RequestError(
-                Code.INTERNAL, f"the agent failed: {error!r}", "This is a bug in Windlass; its log says more."
+            bound.exception("cni request failed unexpectedly")
+            unexpected = RequestError(
+                Code.INTERNAL, f"the agent failed: {error!r}", "This is a bug in Windlass; see the log of the agent."
             )
-            return _refusal(asked, unforeseen)
+            return _error_reply(asked, unexpected)
         finally:
-            # What a stranger writes there could be anything, and each would be a time series.
+            # Unknown commands share one name: each name becomes a time series.
             self._observe(command if command in COMMANDS else UNKNOWN, time.monotonic() - started, error_name)
-        told.info("cni request done", milliseconds=round((time.monotonic() - started) * 1000, 1))
+        bound.info("cni request done", milliseconds=round((time.monotonic() - started) * 1000, 1))
         return wire.PluginReply(0, output)
 
     async def _handle(self, request: Request) -> bytes:
@@ -137,26 +138,26 @@ class Handler:
             try:
                 async with asyncio.timeout_at(deadline):
                     link = await self._existing(add, network) or await self._attach(add, network, begun)
-            except BaseException as error:  # also when the agent stops: a failed ADD leaves nothing behind
+            except BaseException as error:  # also when the agent stops: a failed ADD must not leave anything behind
                 failures = await remove(begun, self._limits.removal)
-                told = self._too_slow(begun) if isinstance(error, TimeoutError) else error
-                if failures and isinstance(told, RequestError):
-                    told = told.besides(f"Not all that was begun could be removed: {'; '.join(failures)}.")
-                if told is error:
+                reported = self._too_slow(begun) if isinstance(error, TimeoutError) else error
+                if failures and isinstance(reported, RequestError):
+                    reported = reported.besides(f"Not everything could be removed again: {'; '.join(failures)}.")
+                if reported is error:
                     raise
-                raise told from error
+                raise reported from error
         return results.attached(add, link)
 
     async def _attach(self, add: AddRequest, network: PodNetwork, begun: list[Removal]) -> PodLink:
-        """Appends to `begun` before each step, since a step that fails may have done half of its work."""
+        """Appends the removal of each step to `begun` before the step: a step that fails may be half done."""
         attachment = add.attachment
         interface = interface_name(add.name, attachment)
         removals = iter(self._removals(attachment.container_id, [attachment], [interface], forget=True))
 
         begun.append(next(removals))
-        with _failing(Code.ADDRESSES_FAILED, "no address could be given to the Pod"):
-            given = await self._addresses.allocate(attachment, network.pod_cidrs, add.wished)
-        addresses = tuple(address.ip for address in given)
+        with _failing(Code.ADDRESSES_FAILED, "no address could be allocated for the Pod"):
+            allocated = await self._addresses.allocate(attachment, network.pod_cidrs, add.requested)
+        addresses = tuple(address.ip for address in allocated)
         port = PodPort(
             interface=interface,
             container_id=attachment.container_id,
@@ -169,7 +170,7 @@ class Handler:
         link = pod_link(network, port, attachment, add.netns)
 
         begun.append(next(removals))
-        with _failing(Code.LINK_FAILED, f"the Pod could not be linked to the Node by {interface}"):
+        with _failing(Code.LINK_FAILED, f"the link {interface} of the Pod could not be created"):
             await self._pods.attach(link)
 
         begun.append(next(removals))
@@ -179,7 +180,7 @@ class Handler:
         return link
 
     async def _existing(self, add: AddRequest, network: PodNetwork) -> PodLink | None:
-        """The link of an ADD that was done before (the runtime repeats it), if it is still as it should be."""
+        """The link of an earlier ADD that the runtime repeats, if the link is still correct."""
         attachment = add.attachment
         ports = await self._list_ports(self._deadline())
         _refuse_second(add, ports)
@@ -190,17 +191,17 @@ class Handler:
         if not problems:
             await self._program(port, await self._add_port(port))
             return pod_link(network, port, attachment, add.netns)
-        log.warning("a repeated ADD finds the Pod damaged, and attaches it anew", port=port, problems=problems)
+        log.warning("repeated ADD: the existing attachment is damaged and is replaced", port=port, problems=problems)
         removals = self._removals(port.container_id, [attachment], [port.interface], forget=True)
         require_removed(await remove(removals, self._limits.removal))
         return None
 
     def _too_slow(self, begun: Sequence[Removal]) -> RequestError:
-        reached = f"setting up {begun[-1].what}" if begun else "looking whether the Pod is attached already"
+        reached = f"setting up {begun[-1].what}" if begun else "checking whether the Pod is already attached"
         return RequestError(
             Code.TRY_AGAIN_LATER,
             f"the Pod could not be attached within {self._limits.work:g} s",
-            f"What took too long was {reached}; look at the agent's log.",
+            f"The slow step was {reached}; see the log of the agent.",
         )
 
     # ---- DEL and GC ----
@@ -211,16 +212,16 @@ class Handler:
         async with self._queue.slot(attachment.container_id, deadline):
             ports = await self._list_ports(deadline)
             names = {port.interface for port in ports if belongs_to(port, [attachment])}
-            if delete.name is not None:  # an agent that was killed within ADD left a link that is not a port yet
+            if delete.name is not None:  # an agent that was killed during ADD may have left a link that is not a port
                 names.add(interface_name(delete.name, attachment))
             others = {port.interface: port.container_id for port in ports if not belongs_to(port, [attachment])}
-            names -= others.keys()  # never by a name that happens to be equal
+            names -= others.keys()  # a digest may collide
             only = attachment.container_id not in others.values()
             removals = self._removals(attachment.container_id, [attachment], sorted(names), forget=only)
             require_removed(await remove(removals, self._limits.removal))
 
     async def _collect_garbage(self, garbage: GarbageRequest) -> None:
-        """Containers with a request under way are left alone: they are newer than the runtime's list."""
+        """Containers with a request in progress are skipped: they are newer than the list of the runtime."""
         busy = self._queue.busy_containers()
         with _failing(Code.ADDRESSES_FAILED, "the addresses in use could not be listed"):
             stale_addresses = await self._addresses.holders() - garbage.valid
@@ -243,7 +244,7 @@ class Handler:
     def _removals(
         self, container_id: str, attachments: Sequence[Attachment], interfaces: Sequence[str], *, forget: bool
     ) -> list[Removal]:
-        """In the order of setting up."""
+        """In the order of setting up: `remove` runs them in reverse."""
         return [
             *(Removal(f"the address of {a.ifname}", partial(self._addresses.release, a)) for a in attachments),
             *(Removal(f"link {name}", partial(self._pods.detach, name)) for name in interfaces),
@@ -277,24 +278,32 @@ class Handler:
         ports = await self._list_ports(self._deadline())
         port = next((port for port in ports if belongs_to(port, [check.attachment])), None)
         if port is None:
-            return ["the bridge has no port for it"]
-        # Addresses outside the podCIDRs are those of other plugins of the chain.
+            return ["the bridge has no port for the Pod"]
+        # Addresses outside the podCIDRs belong to other plugins of the chain.
         expected = [address for address in check.expected if network.holds(address)]
         problems = [
-            *(f"prevResult has {address}, the port has not" for address in expected if address not in port.addresses),
-            *(f"the port has {address}, prevResult has not" for address in port.addresses if address not in expected),
+            *(
+                f"{address} is in prevResult but not on the port"
+                for address in expected
+                if address not in port.addresses
+            ),
+            *(
+                f"{address} is on the port but not in prevResult"
+                for address in port.addresses
+                if address not in expected
+            ),
             *await self._problems(check.attachment, check.netns, port, network),
         ]
-        if not problems:  # neither changes anything if all is well, and both say what is not
+        if not problems:  # both change nothing if the port and its flows are complete
             await self._program(port, await self._add_port(port))
         return problems
 
     def _status(self) -> None:
-        # A Node without a free address is still available: were it not, the runtime would report the whole Node as
-        # not ready, and its Pods, which are well, would be evicted.
+        # A Node without a free address is still available: otherwise the runtime would report the Node as not ready,
+        # and its healthy Pods would be evicted.
         self._network(Code.NOT_AVAILABLE)
         if reason := self._addresses.unavailable():
-            raise RequestError(Code.NOT_AVAILABLE, "no address can be given to a Pod", reason)
+            raise RequestError(Code.NOT_AVAILABLE, "no address can be allocated for a Pod", reason)
 
     # ---- shared ----
 
@@ -309,7 +318,7 @@ class Handler:
         return problems
 
     async def _add_port(self, port: PodPort) -> int:
-        with _failing(Code.PORT_FAILED, f"{port.interface} could not be made a port of the bridge"):
+        with _failing(Code.PORT_FAILED, f"{port.interface} could not be added to the bridge"):
             return await self._ports.add_pod_port(port)
 
     async def _program(self, port: PodPort, ofport: int) -> None:
@@ -331,29 +340,29 @@ class Handler:
         return asyncio.get_running_loop().time() + self._limits.work
 
 
-def _refusal(asked: wire.PluginRequest, error: RequestError) -> wire.PluginReply:
+def _error_reply(asked: wire.PluginRequest, error: RequestError) -> wire.PluginReply:
     return wire.PluginReply(1, results.failed(version_asked(asked.config), error))
 
 
 @contextmanager
 def _failing(code: Code, msg: str) -> Iterator[None]:
-    """Whatever goes wrong within is told as this; only the words of a `RequestError` are better."""
+    """Turn any error within the block into this RequestError; a RequestError passes unchanged."""
     try:
         yield
     except RequestError:
         raise
     except TimeoutError as error:
-        raise RequestError(code, msg, str(error) or "It took too long.") from error
+        raise RequestError(code, msg, str(error) or "It timed out.") from error
     except Exception as error:
         raise RequestError(code, msg, str(error) or repr(error)) from error
 
 
 def _require_namespace(netns: str) -> None:
-    if netns.startswith("/") and not Path(netns).exists():  # on Windows it is not a path
+    if netns.startswith("/") and not Path(netns).exists():  # on Windows it is an ID
         raise RequestError(
             Code.UNKNOWN_CONTAINER,
             f"the network namespace {netns} does not exist",
-            "The container has gone, or the agent does not see the runtime's files: it must share their mount.",
+            "The container is gone, or the agent does not see the directory of the runtime: it must share that mount.",
         )
 
 
@@ -365,11 +374,11 @@ def _refuse_second(add: AddRequest, ports: Sequence[PodPort]) -> None:
             raise RequestError(
                 Code.NAME_TAKEN,
                 f"the interface name {interface} is taken by {owner}, container {port.container_id}",
-                "Their digests happen to be equal; the Pod's next sandbox will have another.",
+                "The digests of both containers are equal; the next sandbox of the Pod will have a different one.",
             )
         if port.container_id == add.attachment.container_id and port.interface != interface:
             raise RequestError(
                 Code.SECOND_INTERFACE,
-                f"{owner} is on this network already, by {port.interface}",
-                f"Windlass gives a Pod one interface, and {add.attachment.ifname} would be another.",
+                f"{owner} is already on this network, with {port.interface}",
+                f"Windlass supports one interface for each Pod; {add.attachment.ifname} would be the second one.",
             )

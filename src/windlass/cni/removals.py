@@ -1,4 +1,4 @@
-"""Steps back: every one is tried, the last first, whatever becomes of the others."""
+"""Rollback of an attachment: every step is tried, the last one first, even if others fail."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """One step back. What it removes may be gone or never have been there."""
+    """One step of a rollback. It succeeds if there is nothing to remove."""
 
     what: str
     remove: Callable[[], Awaitable[None]]
 
 
 async def remove(removals: Sequence[Removal], seconds_each: float) -> list[str]:
-    """`removals` in the order of setting up. The sentences say what could not be removed."""
+    """Run `removals`, which are in the order of setting up, in reverse. Returns a sentence for each failure."""
     failures: list[str] = []
     for removal in reversed(removals):
         try:
@@ -30,7 +30,7 @@ async def remove(removals: Sequence[Removal], seconds_each: float) -> list[str]:
                 await removal.remove()
         except TimeoutError:
             failures.append(f"{removal.what} was not removed within {seconds_each:g} s")
-        except Exception as error:  # noqa: BLE001 - whatever it was, the other steps must be tried
+        except Exception as error:  # noqa: BLE001 - the other steps must be tried
             failures.append(f"{removal.what}: {str(error) or repr(error)}")
     if failures:
         log.warning("not all of a Pod's network could be removed", failures=failures)
@@ -42,5 +42,5 @@ def require_removed(failures: Sequence[str]) -> None:
         raise RequestError(
             Code.NOT_ALL_REMOVED,
             "not all of the Pod's network could be removed",
-            f"{'; '.join(failures)}. Everything else was; the request may be repeated.",
+            f"{'; '.join(failures)}. Everything else was removed; the request can be repeated.",
         )

@@ -1,4 +1,4 @@
-"""What a container runtime asks for, parsed and validated (CNI 1.1 and the older forms in use); no I/O."""
+"""The requests of a container runtime, parsed and validated (CNI 0.3.1 to 1.1.0). No I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AddRequest:
     netns: str
     namespace: str
     name: str
-    wished: tuple[IPAddress, ...]  # addresses that the Pod should get, at most one of a family
+    requested: tuple[IPAddress, ...]  # addresses for the Pod, at most one of each family
     dns: Dns
     previous: PreviousResult
 
@@ -30,7 +30,7 @@ class AddRequest:
 @dataclass(frozen=True, slots=True)
 class DeleteRequest:
     attachment: Attachment
-    name: str | None  # of the Pod, if the runtime still says it
+    name: str | None  # of the Pod, if the runtime passes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class VersionRequest:
 
 Request = AddRequest | DeleteRequest | CheckRequest | GarbageRequest | StatusRequest | VersionRequest
 COMMANDS = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION")
-UNKNOWN = "unknown"  # stands for any other command
+UNKNOWN = "unknown"  # any other command
 
 
 def parse(environment: Mapping[str, str], config: bytes) -> Request:
-    """Raises `RequestError` with the specification's code."""
+    """Raises RequestError with the code of the CNI specification."""
     command = environment.get("CNI_COMMAND", "")
     match command:
         case "ADD":
@@ -103,7 +103,7 @@ def _add(environment: Mapping[str, str], config: Configuration) -> AddRequest:
         netns=_netns(environment),
         namespace=namespace,
         name=name,
-        wished=configurations.wished(config, arguments.get("IP", "")),
+        requested=configurations.requested(config, arguments.get("IP", "")),
         dns=configurations.dns(config),
         previous=config.previous_result or PreviousResult(),
     )
@@ -135,11 +135,11 @@ def _check(environment: Mapping[str, str], config: Configuration) -> CheckReques
 def _collect_garbage(config: Configuration) -> GarbageRequest:
     valid = config.valid_attachments
     if valid is msgspec.UNSET:
-        # Read as "none is valid" it would remove the network of every Pod on the Node.
+        # Treating it as an empty list would remove the network of every Pod on the Node.
         raise RequestError(
             Code.INVALID_CONFIG,
             "the network configuration has no cni.dev/valid-attachments",
-            "GC removes what is not listed there; without the list nothing is removed.",
+            "GC removes every attachment that is not listed there; without the list nothing is removed.",
         )
     return GarbageRequest(frozenset(Attachment(a.container_id, a.ifname) for a in valid or ()))
 
@@ -158,13 +158,13 @@ def _attachment(environment: Mapping[str, str]) -> Attachment:
         raise RequestError(
             Code.INVALID_ENVIRONMENT,
             f"CNI_CONTAINERID is {container_id!r}",
-            "It must start with a letter or digit and go on with letters, digits, '_', '.' or '-', 255 at most.",
+            "It must start with a letter or digit, followed by at most 254 letters, digits, '_', '.' or '-'.",
         )
     if not _IFNAME.fullmatch(ifname) or ifname in {".", ".."}:
         raise RequestError(
             Code.INVALID_ENVIRONMENT,
             f"CNI_IFNAME is {ifname!r}",
-            "It must be the name of an interface: 1 to 15 characters without space, '/' and ':'.",
+            "It must be an interface name: 1 to 15 characters without space, '/' and ':'.",
         )
     return Attachment(container_id, ifname)
 
@@ -175,13 +175,13 @@ def _netns(environment: Mapping[str, str]) -> str:
         raise RequestError(
             Code.INVALID_ENVIRONMENT,
             "CNI_NETNS is empty",
-            "It must name the network namespace of the Pod; only DEL goes without.",
+            "It must name the network namespace of the Pod; only DEL works without it.",
         )
     return netns
 
 
 def _arguments(environment: Mapping[str, str]) -> dict[str, str]:
-    """CNI_ARGS. Keys that we do not know are the business of others, with or without IgnoreUnknown."""
+    """The pairs of CNI_ARGS. Unknown keys are ignored, with or without IgnoreUnknown."""
     found: dict[str, str] = {}
     for pair in filter(None, environment.get("CNI_ARGS", "").split(";")):
         key, equals, value = pair.partition("=")

@@ -1,4 +1,4 @@
-"""What is printed for the runtime, in the version of the specification that it asked for; no I/O."""
+"""The output for the runtime, in the requested version of the CNI specification. No I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EVERYWHERE = {Family.IPV4: "0.0.0.0/0", Family.IPV6: "::/0"}
 
 
 def attached(add: AddRequest, link: PodLink) -> bytes:
-    """The result of ADD. What earlier plugins of a chain said stays, ours comes after it."""
+    """The result of ADD, appended to the results of earlier plugins of a chain."""
     before = len(add.previous.interfaces)
     interfaces: list[Fields] = [
         {"name": link.host_interface, **_mtu(add.version, link)},
@@ -53,12 +53,12 @@ def failed(version: str, error: RequestError) -> bytes:
 
 
 def _mtu(version: str, link: PodLink) -> dict[str, int]:
-    """Part of an interface since 1.1.0."""
+    """An interface has an MTU since 1.1.0."""
     return {"mtu": link.mtu} if version == "1.1.0" else {}
 
 
 def _ip_version(version: str, family: Family) -> dict[str, str]:
-    """Part of an address until 0.4.0."""
+    """An address has a version until 0.4.0."""
     return {"version": str(family.value)} if version in {"0.3.1", "0.4.0"} else {}
 
 

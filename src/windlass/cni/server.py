@@ -1,4 +1,4 @@
-"""The agent's end of the plugin's socket: connections, time-outs, an orderly stop; not what a request means."""
+"""The agent's server for the CNI plugin: socket, connections, timeouts and an orderly stop."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from windlass.cni.errors import Code, RequestError
 
 log = structlog.get_logger(__name__)
 
-_REQUEST_SECONDS = 10  # the plugin sends all of a request at once
+_REQUEST_SECONDS = 10  # the plugin sends a request in one piece
 _ANSWER_SECONDS = 10
-_STOP_SECONDS = 10  # what is under way may end; after that it is broken off and takes back what it had begun
-_CONNECTIONS = 256  # each may cost a megabyte; kubelet asks for a few at a time
+_STOP_SECONDS = 10  # for requests in progress; afterwards they are cancelled, and roll back
+_CONNECTIONS = 256  # each may take a megabyte; kubelet uses a few at a time
 _PIECE = 64 * 1024
 
 Answering = Callable[[wire.PluginRequest], Awaitable[wire.PluginReply]]
@@ -28,14 +28,14 @@ Refusing = Callable[[Code], object]
 
 
 class SocketError(Exception):
-    """The socket cannot be served; the sentence says why and what to do."""
+    """The socket cannot be served. The message says why, and what to do."""
 
 
 @asynccontextmanager
 async def serving(path: Path, answering: Answering, on_refusal: Refusing = lambda _: None) -> AsyncIterator[None]:
-    """Serves the plugin at `path` within the block. A stale socket is replaced, a live one is not.
+    """Serve the plugin at `path` within the block. Replaces a stale socket, but not one that an agent serves.
 
-    `on_refusal` is told of requests that are refused before anybody could read them.
+    `on_refusal` is called for requests that are refused before they reach `answering`.
     """
     connections: set[asyncio.Task[None]] = set()
 
@@ -50,7 +50,7 @@ async def serving(path: Path, answering: Answering, on_refusal: Refusing = lambd
         task.add_done_callback(connections.discard)
 
     listener = _listening(path)
-    inode = os.stat(path).st_ino  # noqa: PTH116 - of a file that we just made
+    inode = os.stat(path).st_ino  # noqa: PTH116 - the file was just created
     server = await asyncio.start_unix_server(connected, sock=listener)
     try:
         yield
@@ -62,12 +62,12 @@ async def serving(path: Path, answering: Answering, on_refusal: Refusing = lambd
 
 
 def _listening(path: Path) -> socket.socket:
-    """Only root may talk to it, from the first moment on; and a plugin never finds the path without a socket."""
+    """A listening socket that only root can connect to. It replaces the old one atomically."""
     _refuse_served(path)
     new = path.with_name(f".{path.name}.{os.getpid()}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        os.fchmod(listener.fileno(), 0o600)  # on Linux the file that bind makes has the mode of the socket
+        os.fchmod(listener.fileno(), 0o600)  # on Linux, the file that bind creates has the mode of the socket
         new.unlink(missing_ok=True)
         listener.bind(str(new))
         listener.listen(_CONNECTIONS)
@@ -87,14 +87,14 @@ def _refuse_served(path: Path) -> None:
         except (FileNotFoundError, ConnectionRefusedError):
             return
         except BlockingIOError:
-            pass  # so busy that its queue is full
+            pass  # a busy agent with a full backlog
         except OSError as error:
             raise SocketError(f"{path}: the agent cannot listen there: {error}; see runDirectory") from error
-    raise SocketError(f"{path}: another agent answers there; stop it, or set another runDirectory")
+    raise SocketError(f"{path}: another agent uses this socket; stop it, or set a different runDirectory")
 
 
 def _remove_own(path: Path, inode: int) -> None:
-    """Not that of a successor, which has put its own in our socket's place."""
+    """Unless a successor has replaced the socket with its own."""
     with suppress(FileNotFoundError):
         if path.stat().st_ino == inode:
             path.unlink()
@@ -120,8 +120,8 @@ async def _converse(
             writer.close()
             await writer.wait_closed()
     except (OSError, TimeoutError) as error:
-        # What was done stays: the runtime will ask for ADD again or for DEL.
-        log.warning("the CNI plugin went away", error=repr(error))
+        # Nothing is rolled back: the runtime will repeat ADD or send DEL.
+        log.warning("the CNI plugin closed the connection early", error=repr(error))
     finally:
         writer.transport.abort()
 
@@ -135,7 +135,7 @@ async def _answer(reader: asyncio.StreamReader, answering: Answering, on_refusal
         return _refused(Code.UNDECODABLE, "the agent cannot read the plugin's request", f"{error}.")
     except TimeoutError:
         on_refusal(Code.IO_FAILURE)
-        return _refused(Code.IO_FAILURE, f"the plugin's request did not arrive whole within {_REQUEST_SECONDS} s")
+        return _refused(Code.IO_FAILURE, f"the request of the plugin was incomplete after {_REQUEST_SECONDS} s")
     return await answering(request)
 
 

@@ -1,9 +1,9 @@
-"""The bytes between the plugin and the agent. `plugin/windlass-cni.c` is the other end; no sockets here.
+"""The protocol between the CNI plugin (`plugin/windlass-cni.c`) and the agent, as bytes. No sockets.
 
 A request is `WINDLASS-CNI 1 <environment bytes> <stdin bytes>` and a newline, then the environment as
-NUL-terminated KEY=VALUE entries, then standard input as it was. An answer is
-`WINDLASS-CNI 1 <exit code> <stdout bytes>` and a newline, then what to print. One of each per connection.
-A program in C writes this without a JSON library, and a person with `socat` reads it.
+NUL-terminated KEY=VALUE entries, then standard input unchanged. A reply is
+`WINDLASS-CNI 1 <exit code> <stdout bytes>` and a newline, then the output. A connection carries one of each.
+A C program needs no JSON library for it, and a person can read it with `socat`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HEADER = re.compile(re.escape(PROTOCOL) + rb"([0-9]{1,9}) ([0-9]{1,9})")
 
 
 class WireError(ValueError):
-    """These bytes are no request; the sentence says why."""
+    """The bytes are not a request. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class PluginReply:
 
 
 class RequestReader:
-    """Takes a request's bytes in pieces of any size and says when it is whole. What follows it is ignored."""
+    """Collects the bytes of a request in pieces of any size. Ignores bytes after the request."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -60,8 +60,8 @@ class RequestReader:
         )
 
     def cut_off(self) -> WireError:
-        """What to say when the other end has closed, and `feed` has not given a request."""
-        return WireError(f"the connection ended after {len(self._buffer)} bytes, within the request")
+        """The error if the connection is closed before `feed` has returned a request."""
+        return WireError(f"the connection was closed after {len(self._buffer)} bytes, before the end of the request")
 
 
 def encode(answer: PluginReply) -> bytes:
@@ -73,13 +73,13 @@ def _sizes(header: bytes) -> tuple[int, int]:
     if found is None:
         raise WireError(
             f"the request starts with {header!r}, not with {PROTOCOL.decode()!r} and two sizes: plugin and agent "
-            f"may be of different releases"
+            f"may have different versions"
         )
     environment_size, config_size = int(found[1]), int(found[2])
     if environment_size > MAX_ENVIRONMENT or config_size > MAX_CONFIG:
         raise WireError(
             f"the request announces {environment_size} bytes of environment and {config_size} of configuration; "
-            f"at most {MAX_ENVIRONMENT} and {MAX_CONFIG} are taken"
+            f"the maximum is {MAX_ENVIRONMENT} and {MAX_CONFIG}"
         )
     return environment_size, config_size
 
@@ -95,5 +95,5 @@ def _environment(block: bytes) -> dict[str, str]:
             raise WireError(f"the variable {entry[:32]!r} of the environment is not UTF-8") from None
         if not equals or not key.startswith("CNI_"):
             raise WireError(f"{entry[:32]!r} is not a CNI_ variable with a value")
-        found.setdefault(key, value)  # the first wins, as in getenv
+        found.setdefault(key, value)  # the first one wins, as in getenv
     return found

@@ -1,1 +1,1 @@
-"""The support bundle: what somebody far away needs to find out what is wrong with a Node, without its secrets."""
+"""The support bundle: the state of a Node in one file, without secrets, for diagnosis elsewhere."""

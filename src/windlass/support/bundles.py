@@ -1,4 +1,4 @@
-"""Collects the parts of a bundle, each bounded in time and size, and packs them into one redacted file."""
+"""Collects the items of a support bundle, each limited in time and size, and packs them into one redacted file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from windlass.support.parts import Part
+from windlass.support.items import BundleItem
 from windlass.support.redactions import redacted
 from windlass.support.sources import LARGEST, Unavailable
 
-SECONDS = 10.0  # for one part
-AT_ONCE = 4  # parts: a Node in trouble has better things to do
+SECONDS = 10.0  # for one item
+AT_ONCE = 4  # items in parallel: a Node in trouble has little capacity left
 
 NEVER = (
     "tokens, passwords, certificates and keys",
@@ -28,50 +28,50 @@ NEVER = (
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    part: Part
+    item: BundleItem
     content: bytes = b""
-    missing: str = ""  # why it could not be collected
+    missing: str = ""  # why the item could not be collected; empty if it was
 
 
-async def collect(parts: Sequence[Part]) -> list[Collected]:
-    """All of them, whatever happens to each."""
-    turn = asyncio.Semaphore(AT_ONCE)
+async def collect(items: Sequence[BundleItem]) -> list[Collected]:
+    """Collect all items, independently of one another."""
+    slots = asyncio.Semaphore(AT_ONCE)
 
-    async def one(part: Part) -> Collected:
-        async with turn:
-            return await _collected(part)
+    async def one(item: BundleItem) -> Collected:
+        async with slots:
+            return await _collected(item)
 
-    return list(await asyncio.gather(*map(one, parts)))
+    return list(await asyncio.gather(*map(one, items)))
 
 
-async def _collected(part: Part) -> Collected:
+async def _collected(item: BundleItem) -> Collected:
     try:
         async with asyncio.timeout(SECONDS):
-            content = await part.collect()
+            content = await item.collect()
     except Unavailable as error:
-        return Collected(part, missing=redacted(str(error)))
+        return Collected(item, missing=redacted(str(error)))
     except TimeoutError:
-        return Collected(part, missing=f"it took more than {SECONDS:g} s")
-    except Exception as error:  # noqa: BLE001 - a bundle is made when things are broken: one part must not cost the rest
-        return Collected(part, missing=redacted(f"unexpected: {error!r}"))
-    return Collected(part, await asyncio.to_thread(_bounded, content))
+        return Collected(item, missing=f"it took more than {SECONDS:g} s")
+    except Exception as error:  # noqa: BLE001 - one broken item must not prevent the others
+        return Collected(item, missing=redacted(f"unexpected: {error!r}"))
+    return Collected(item, await asyncio.to_thread(_bounded, content))
 
 
 def _bounded(content: bytes) -> bytes:
     text = redacted(content[:LARGEST].decode(errors="replace"))
     if len(content) > LARGEST:
-        text += f"\n(cut off here: there is more than {LARGEST >> 20} MiB of it)\n"
+        text += f"\n(truncated: there are more than {LARGEST >> 20} MiB)\n"
     return text.encode()
 
 
 def packed(name: str, collected: Sequence[Collected], now: float) -> bytes:
-    """A tar.gz with one folder of this name."""
+    """A tar.gz with one directory of this name."""
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=int(now)) as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        present = [(one.part.name, one.content) for one in collected if not one.missing]
+        present = [(one.item.name, one.content) for one in collected if not one.missing]
         for path, content in (("README.txt", readme(collected, now).encode()), *present):
             entry = tarfile.TarInfo(f"{name}/{path}")
             entry.size, entry.mode, entry.mtime = len(content), 0o600, int(now)
@@ -85,12 +85,12 @@ def readme(collected: Sequence[Collected], now: float) -> str:
 
 
 def summary(collected: Sequence[Collected]) -> list[str]:
-    """What is in the bundle, what is not and why, and what never is."""
+    """What the bundle contains, what is missing and why, and what is never collected."""
     there = [one for one in collected if not one.missing]
     missing = [one for one in collected if one.missing]
-    width = max(len(one.part.name) for one in collected)
-    lines = ["Collected:", *(f"  {one.part.name:<{width}}  {one.part.what}" for one in there)]
+    width = max(len(one.item.name) for one in collected)
+    lines = ["Collected:", *(f"  {one.item.name:<{width}}  {one.item.what}" for one in there)]
     if missing:
         lines += ["", "Could not be collected:"]
-        lines += [f"  {one.part.name:<{width}}  {one.missing}" for one in missing]
-    return [*lines, "", "Never collected, and taken out where it appears:", *(f"  {what}" for what in NEVER)]
+        lines += [f"  {one.item.name:<{width}}  {one.missing}" for one in missing]
+    return [*lines, "", "Never collected, and removed where it appears:", *(f"  {what}" for what in NEVER)]

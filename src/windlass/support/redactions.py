@@ -1,6 +1,6 @@
-"""Takes secrets out of text: tokens, passwords, keys, credentials in URLs. Pure.
+"""Removes secrets from text: tokens, passwords, keys, credentials in URLs. Pure.
 
-It is the second line of defence: files that exist to hold secrets are never read in the first place.
+It is the second line of defence: files with secrets are not read at all.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 REDACTED = "<redacted>"
 
 _PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.*?(?:-----END \1-----|\Z)", re.DOTALL)
-# Each with a word, in lower case, without which it cannot match: a bundle has megabytes of lines with none of them.
+# Each with a lower-case word that every match contains: most of the lines contain none, and are skipped quickly.
 _SECRETS = tuple(
     (hint, re.compile(pattern, re.VERBOSE | re.IGNORECASE), replacement)
     for hint, pattern, replacement in (
@@ -19,7 +19,7 @@ _SECRETS = tuple(
         ("basic", r"(basic\s+)[\w.~+/=-]{8,}", rf"\1{REDACTED}"),
         ("://", r"(://)[^\s/@\"']+@", rf"\1{REDACTED}@"),  # the user of a URL
         *(
-            # The end of a name, and its value as JSON, YAML and command lines have it.
+            # The end of a name and its value, as in JSON, YAML and command lines.
             (name, rf"""({name}["']?\s*[:=]\s*)(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s,}}\]]+)""", rf"\1{REDACTED}")
             for name in ("password", "passwd", "passphrase", "secret", "token", "credential", "psk", "-data")
         ),

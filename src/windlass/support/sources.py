@@ -1,6 +1,6 @@
-"""Where the parts of a bundle come from: commands, files, ovs-vswitchd. Each is bounded in size by whoever collects it.
+"""The sources of a bundle's items: commands, files and ovs-vswitchd. `bundles` limits their size.
 
-What cannot be had is `Unavailable`, with a sentence.
+A source that cannot be read raises `Unavailable`.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from windlass.switch import controls
 from windlass.switch.ovsdb import SwitchRefusedError
 from windlass.switch.streams import SwitchUnreachableError
 
-LARGEST = 10 << 20  # bytes of one part
+LARGEST = 10 << 20  # bytes of one item
 _CHUNK = 1 << 16
-_PLACES = "/usr/sbin:/usr/bin:/sbin:/bin"  # beside those of the PATH: a shell's may lack sbin
+_PLACES = "/usr/sbin:/usr/bin:/sbin:/bin"  # in addition to PATH, which may lack sbin
 
 
 class Unavailable(Exception):
-    """This part cannot be had; the message says why."""
+    """The item cannot be collected. The message says why."""
 
 
 async def command(*arguments: str, called: str = "") -> bytes:
-    """What it prints, and its complaint at the end if it fails. `called`: how a sentence names it."""
+    """The output of a command, with its error at the end if it fails. `called`: its name in error messages."""
     program = shutil.which(arguments[0], path=f"{os.environ.get('PATH', '')}:{_PLACES}")
     if program is None:
-        raise Unavailable(f"there is no program {arguments[0]} here")
+        raise Unavailable(f"this machine has no program {arguments[0]}")
     process = await asyncio.create_subprocess_exec(
         program,
         *arguments[1:],
@@ -38,23 +38,23 @@ async def command(*arguments: str, called: str = "") -> bytes:
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "LC_ALL": "C"},
     )
-    complaining = asyncio.ensure_future(_read(process.stderr))
+    reading_errors = asyncio.ensure_future(_read(process.stderr))
     try:
         output = await _read(process.stdout)
         if len(output) > LARGEST:
-            process.kill()  # it has more to say than anybody wants to read
-        complaint = await complaining
+            process.kill()  # the rest would be cut off
+        errors = await reading_errors
         status = await process.wait()
     finally:
-        complaining.cancel()
-        await asyncio.wait([complaining])
+        reading_errors.cancel()
+        await asyncio.wait([reading_errors])
         with suppress(ProcessLookupError):
             process.kill()
         await process.communicate()
-    told = complaint.decode(errors="replace").strip().partition("\n")[0]
+    first_error = errors.decode(errors="replace").strip().partition("\n")[0]
     if not output and status:
-        raise Unavailable(f"`{called or ' '.join(arguments)}` failed: {told or f'exit status {status}'}")
-    return output + (f"\n(exit status {status}: {told})\n".encode() if status > 0 else b"")
+        raise Unavailable(f"`{called or ' '.join(arguments)}` failed: {first_error or f'exit status {status}'}")
+    return output + (f"\n(exit status {status}: {first_error})\n".encode() if status > 0 else b"")
 
 
 async def _read(stream: asyncio.StreamReader | None) -> bytes:
@@ -65,7 +65,7 @@ async def _read(stream: asyncio.StreamReader | None) -> bytes:
 
 
 async def commands(*each: Sequence[str]) -> bytes:
-    """All of them in one text, each under its own line. Unavailable only if all are."""
+    """The outputs of all commands in one text, each under its own heading. Unavailable if all of them fail."""
     sections: list[bytes] = []
     failures: list[str] = []
     for arguments in each:
@@ -80,7 +80,7 @@ async def commands(*each: Sequence[str]) -> bytes:
 
 
 async def file(path: Path, last: int = LARGEST) -> bytes:
-    """Its last bytes."""
+    """The last bytes of the file."""
     try:
         return await asyncio.to_thread(_end, path, last)
     except OSError as error:
@@ -89,13 +89,13 @@ async def file(path: Path, last: int = LARGEST) -> bytes:
 
 def _end(path: Path, last: int) -> bytes:
     with path.open("rb") as opened:
-        with suppress(OSError):  # a file of the kernel's may have no end to look for
+        with suppress(OSError):  # files of the kernel may not support it
             opened.seek(max(0, opened.seek(0, os.SEEK_END) - last))
         return opened.read(last)
 
 
 async def files(*paths: Path, last: int = _CHUNK) -> bytes:
-    """The end of each, under its name; those that are not there are left out."""
+    """The end of each file, under its name, without files that do not exist."""
     sections = []
     for path in paths:
         with suppress(Unavailable):
@@ -106,7 +106,7 @@ async def files(*paths: Path, last: int = _CHUNK) -> bytes:
 
 
 async def control(run_directory: str, *each: Sequence[str]) -> bytes:
-    """What ovs-vswitchd answers to these commands of `ovs-appctl`."""
+    """The answers of ovs-vswitchd to these `ovs-appctl` commands."""
     sections = []
     try:
         socket = controls.control_socket(run_directory)

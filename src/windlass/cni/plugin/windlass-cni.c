@@ -1,18 +1,16 @@
 /*
  * windlass-cni: the CNI plugin that a container runtime executes on the Node.
  *
- * It only forwards. The CNI_* environment and standard input go to the agent in one request over a unix socket
- * (a named pipe on Windows); what the agent answers is printed, and its exit code is the exit code. All decisions
- * are the agent's, with two exceptions that must hold without an agent: VERSION, and the error that says that the
- * agent is away.
+ * It forwards the CNI_* environment and standard input to the agent in one request over a Unix socket (a named pipe
+ * on Windows), prints the reply and returns its exit code. The agent makes all decisions, with two exceptions that must
+ * work without an agent: VERSION, and the error that the agent cannot be reached.
  *
  * The wire form (windlass/cni/wire.py is the other end):
  *   request: "WINDLASS-CNI 1 <environment bytes> <stdin bytes>\n", NUL-terminated KEY=VALUE entries, stdin as it is
- *   answer:  "WINDLASS-CNI 1 <exit code> <stdout bytes>\n", stdout as it is
+ *   reply:   "WINDLASS-CNI 1 <exit code> <stdout bytes>\n", stdout as it is
  *
- * Nothing is allocated: all sizes are bounded and the buffers are static (pages that are not touched cost nothing).
- * Nothing lasts longer than WINDLASS_CNI_SECONDS, whoever is slow: a watchdog ends the process, so that every read and
- * write below may simply block.
+ * Nothing is allocated: all sizes are bounded and the buffers are static. A watchdog ends the process after
+ * WINDLASS_CNI_SECONDS, so that every read and write below may block.
  */
 #ifdef _WIN32
 #define WIN32_LEAN_AND_MEAN
@@ -39,7 +37,7 @@ extern char **environ;
 #endif
 
 #ifndef WINDLASS_CNI_SECONDS
-#define WINDLASS_CNI_SECONDS 60 /* the agent's own limits add up to less, so that its words arrive */
+#define WINDLASS_CNI_SECONDS 60 /* the limits of the agent add up to less, so that its error arrives first */
 #endif
 
 #define PROTOCOL "WINDLASS-CNI 1 "
@@ -94,7 +92,7 @@ static void add_number(struct text *text, size_t number)
     add(text, digits + at);
 }
 
-/* As the inside of a JSON string. What is not printable ASCII becomes '?': only messages for people pass here. */
+/* The contents of a JSON string. Characters outside printable ASCII become '?'. */
 static void add_escaped(struct text *text, const char *piece)
 {
     char two[3] = {'\\', '\0', '\0'};
@@ -146,7 +144,7 @@ static ptrdiff_t read_some(stream from, char *into, size_t room)
 
     if (ReadFile(from, into, (DWORD)room, &count, NULL))
         return (ptrdiff_t)count;
-    return GetLastError() == ERROR_BROKEN_PIPE ? 0 : -1; /* the other end was closed: that is how a pipe ends */
+    return GetLastError() == ERROR_BROKEN_PIPE ? 0 : -1; /* the other end is closed */
 }
 
 static ptrdiff_t write_some(stream to, const char *data, size_t size)
@@ -170,7 +168,7 @@ static const char *last_error(void)
 static bool connect_agent(stream *agent)
 {
     for (;;) {
-        /* Identification only: whoever else made a pipe of this name cannot act with our rights. */
+        /* Identification only: a foreign server of a pipe of this name cannot impersonate us. */
         *agent = CreateFileA(socket_path, GENERIC_READ | GENERIC_WRITE, 0, NULL, OPEN_EXISTING,
                              SECURITY_SQOS_PRESENT | SECURITY_IDENTIFICATION, NULL);
         if (*agent != INVALID_HANDLE_VALUE)
@@ -299,7 +297,7 @@ static void disconnect(stream agent)
     close(agent);
 }
 
-/* What the watchdog says is prepared beforehand: in a signal handler only write and _exit are safe. */
+/* The text of the watchdog, prepared beforehand: a signal handler may only call write and _exit. */
 static struct text deadline_text;
 
 static void watchdog(int signal_number)
@@ -319,9 +317,9 @@ static void update_watchdog(void)
     deadline_passed_text(&text);
     sigemptyset(&alarm_only);
     sigaddset(&alarm_only, SIGALRM);
-    sigprocmask(SIG_BLOCK, &alarm_only, NULL); /* so that it never says a half-written text */
+    sigprocmask(SIG_BLOCK, &alarm_only, NULL); /* the handler must not see a half-written text */
     deadline_text = text;
-    sigprocmask(SIG_UNBLOCK, &alarm_only, NULL); /* also when the runtime left it blocked */
+    sigprocmask(SIG_UNBLOCK, &alarm_only, NULL); /* even if the runtime left it blocked */
 }
 
 static void arm_watchdog(void)
@@ -332,7 +330,7 @@ static void arm_watchdog(void)
     sigaction(SIGALRM, &action, NULL);
     update_watchdog();
     alarm(WINDLASS_CNI_SECONDS);
-    /* An agent or a runtime that goes away while we write is an error to report, not a reason to die silently. */
+    /* A write to a closed socket is an error to report; SIGPIPE would end the process silently. */
     action.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &action, NULL);
 }
@@ -367,7 +365,7 @@ static bool write_all(stream to, const char *data, size_t size)
 
 static int print(const char *data, size_t size, int exit_code)
 {
-    silence_watchdog(); /* it still ends us, but a second text would spoil the first */
+    silence_watchdog(); /* it still ends the process, but must not print a second text */
     return write_all(standard_output(), data, size) ? exit_code : 1;
 }
 
@@ -399,10 +397,10 @@ static bool keep_variable(const char *entry)
 
 static void deadline_passed_text(struct text *text)
 {
-    const char *const msg[] = {"no answer in time from the Windlass agent at ", socket_path, NULL};
+    const char *const msg[] = {"timed out waiting for the Windlass agent at ", socket_path, NULL};
 
     add_error(text, strcmp(command, "STATUS") == 0 ? NOT_AVAILABLE : TRY_AGAIN_LATER, msg,
-              "The agent is there but busy or stuck: look at its log on this Node. The request may be repeated.");
+              "The agent is busy or stuck: see its log on this Node. The request can be repeated.");
 }
 
 static int agent_away(const char *reason)
@@ -410,8 +408,8 @@ static int agent_away(const char *reason)
     const char *const msg[] = {"the Windlass agent cannot be reached at ", socket_path, ": ", reason, NULL};
 
     return print_error(strcmp(command, "STATUS") == 0 ? NOT_AVAILABLE : TRY_AGAIN_LATER, msg,
-                       "Look whether the agent runs on this Node and what it logged last. If it listens elsewhere, "
-                       "name its socket as agentSocket in the CNI network configuration.");
+                       "Check that the agent runs on this Node, and see its log. If it uses a different socket, set "
+                       "agentSocket in the CNI network configuration.");
 }
 
 static int print_versions(void)
@@ -424,7 +422,7 @@ static int print_versions(void)
     return print(text.data, text.used, 0);
 }
 
-/* ---- the two keys of the network configuration that matter here ---- */
+/* ---- the two keys of the network configuration that the plugin needs ---- */
 
 static size_t skip_space(const char *json, size_t size, size_t at)
 {
@@ -434,7 +432,7 @@ static size_t skip_space(const char *json, size_t size, size_t at)
 }
 
 /* Copies the JSON string that starts at `at` (after its quote). False if it does not fit, does not end, or has an
- * escape beyond the three that a path needs: guessing at a socket's name would be worse than an error. */
+ * escape beyond the three that a path needs. */
 static bool copy_string(const char *json, size_t size, size_t at, char *into, size_t room)
 {
     size_t used = 0;
@@ -452,8 +450,8 @@ static bool copy_string(const char *json, size_t size, size_t at, char *into, si
 
 enum lookup { ABSENT, FOUND, UNUSABLE };
 
-/* The string value of a key of the outermost object. Not a JSON parser: the agent parses; here only strings and
- * nesting are followed, which is enough never to take a nested key or a value for the key that is meant. */
+/* The string value of a key of the outermost object. Not a JSON parser: it follows strings and nesting only, which is
+ * enough to ignore nested keys and values. */
 static enum lookup find_string(const char *json, size_t size, const char *key, char *into, size_t room)
 {
     size_t depth = 0;
@@ -476,7 +474,7 @@ static enum lookup find_string(const char *json, size_t size, const char *key, c
                 size_t quote = skip_space(json, size, colon + 1);
 
                 if (colon >= size || json[colon] != ':')
-                    continue; /* a value that happens to read like the key */
+                    continue; /* a value that equals the key */
                 if (quote >= size || json[quote] != '"')
                     return UNUSABLE;
                 return copy_string(json, size, quote + 1, into, room) ? FOUND : UNUSABLE;
@@ -486,7 +484,7 @@ static enum lookup find_string(const char *json, size_t size, const char *key, c
     return ABSENT;
 }
 
-/* It is repeated in our own JSON, so it must look like a version; otherwise ours stands. */
+/* The version goes into the output: ignore anything that does not look like a version. */
 static void take_version(size_t config_size)
 {
     char asked[MAX_VERSION];
@@ -523,7 +521,7 @@ static int exchange(stream agent, size_t config_size)
     add(&header, " ");
     add_number(&header, config_size);
     add(&header, "\n");
-    /* A failed write is not the end: an agent that refuses a request early has said why before it closed. */
+    /* Read the reply even if a write fails: an agent that refuses a request early replies before it closes. */
     if (write_all(agent, header.data, header.used) && write_all(agent, environment_entries, environment_used))
         write_all(agent, config, config_size);
 
@@ -537,7 +535,7 @@ static int exchange(stream agent, size_t config_size)
             if (used < strlen(PROTOCOL) || memcmp(answer, PROTOCOL, strlen(PROTOCOL)) != 0 ||
                 !take_number(&at, end, ' ', 255, &exit_code) ||
                 !take_number(&at, end, '\n', MAX_ANSWER - MAX_HEADER, &size))
-                return agent_away("what answers there does not speak this plugin's protocol");
+                return agent_away("the server does not speak the protocol of this plugin");
             if ((size_t)(end - at) >= size)
                 return print(at, size, (int)exit_code);
         }
@@ -545,7 +543,7 @@ static int exchange(stream agent, size_t config_size)
         if (count < 0)
             return agent_away(last_error());
         if (count == 0)
-            return agent_away("it closed the connection before it had answered");
+            return agent_away("the connection was closed before the reply");
         used += (size_t)count;
     }
 }
@@ -564,19 +562,19 @@ int main(void)
 
     arm_watchdog();
     if (!each_variable(keep_variable))
-        return print_error(INVALID_ENVIRONMENT, no_room, "No CNI command has that much to say: look at CNI_ARGS.");
+        return print_error(INVALID_ENVIRONMENT, no_room, "Check CNI_ARGS.");
     if (*command == '\0')
         return print_error(INVALID_ENVIRONMENT, no_command,
-                           "This is a CNI plugin: a container runtime starts it, with a command and a configuration.");
+                           "This is a CNI plugin: container runtimes start it, with a command and a configuration.");
 
     while ((count = read_some(standard_input(), config + config_size, sizeof config - config_size)) > 0)
         config_size += (size_t)count;
     if (config_size == sizeof config)
-        return print_error(INVALID_CONFIG, big_stdin, "Look at the CNI configuration file of this network.");
+        return print_error(INVALID_CONFIG, big_stdin, "Check the CNI configuration file of this network.");
     if (count < 0)
         return print_error(IO_FAILURE, no_stdin, last_error());
     take_version(config_size);
-    /* Never forwarded: a VERSION request carries no agentSocket, and must be answered before there is an agent. */
+    /* Never forwarded: VERSION has no agentSocket, and must work without an agent. */
     if (strcmp(command, "VERSION") == 0)
         return print_versions();
     if (find_string(config, config_size, "agentSocket", socket_path, sizeof socket_path) == UNUSABLE)

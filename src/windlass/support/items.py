@@ -1,6 +1,6 @@
-"""The parts of a support bundle: what each is, and how it is collected. No file that exists to hold secrets is read.
+"""The items of a support bundle: what each contains, and how it is collected. Files with secrets are never read.
 
-They are independent of one another: most of them can be had without an agent, many without Open vSwitch.
+The items are independent: most work without an agent, many without Open vSwitch.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from windlass.host.linux.nftables import Nftables, NftablesError
 from windlass.nodes.config import Config
 from windlass.support.sources import Unavailable, command, commands, control, file, files
 
-# What is asked of the agent: a path of its local API, and what is asked there.
+# Ask the agent: a path of its local API, and the query.
 AskAgent = Callable[[str, Mapping[str, str]], bytes]
 
-# Each is the work of ovs-vswitchd's main thread: nothing here may walk through all connections or all datapath flows.
+# The main thread of ovs-vswitchd answers these: none may list all connections or all datapath flows.
 _CONTROL = (
     ("version",),
     ("dpif/show",),
@@ -57,47 +57,47 @@ _LOG = 1 << 20  # bytes of one log
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    name: str  # of the file in the bundle
+class BundleItem:
+    name: str  # the file in the bundle
     what: str
     collect: Callable[[], Awaitable[bytes]]
 
 
-def parts(config: Config, config_file: Path, ask: AskAgent) -> tuple[Part, ...]:
+def items(config: Config, config_file: Path, ask: AskAgent) -> tuple[BundleItem, ...]:
     return (*_of_agent(config, config_file, ask), *_of_switch(config), *_of_host(config), *_logs(ask))
 
 
-def _of_agent(config: Config, config_file: Path, ask: AskAgent) -> tuple[Part, ...]:
+def _of_agent(config: Config, config_file: Path, ask: AskAgent) -> tuple[BundleItem, ...]:
     def asked(path: str, **query: str) -> Callable[[], Awaitable[bytes]]:
         return lambda: asyncio.to_thread(ask, path, query)
 
     named = ("--config", str(config_file)) if config_file.exists() else ()
 
     async def preflight() -> bytes:
-        """In a process of its own, with the modules of this one: in the image they are at no usual place."""
+        """In a separate process with the module path of this one, which is not the default in the image."""
         program = f"import sys; sys.path[:] = {sys.path!r}; from windlass.cli import main; main()"
         return await command(sys.executable, "-c", program, "preflight", *named, called="windlass preflight")
 
     return (
-        Part("versions.txt", "versions of Windlass, Python, the kernel and Open vSwitch", _versions),
-        Part("status.json", "what `windlass status` says, for machines", asked("/v1/state")),
-        Part("metrics.txt", "the metrics", asked("/metrics")),
-        Part("flows.json", "the flows that the agent wants, with names, owners and reasons", asked("/v1/flows")),
-        Part("groups.json", "the groups that the agent wants", asked("/v1/groups")),
-        Part(
+        BundleItem("versions.txt", "versions of Windlass, Python, the kernel and Open vSwitch", _versions),
+        BundleItem("status.json", "`windlass status --json`", asked("/v1/state")),
+        BundleItem("metrics.txt", "the metrics", asked("/metrics")),
+        BundleItem("flows.json", "the desired flows, with names, owners and reasons", asked("/v1/flows")),
+        BundleItem("groups.json", "the desired groups", asked("/v1/groups")),
+        BundleItem(
             "preflight.txt",
-            "what `windlass preflight` says",
+            "`windlass preflight`",
             preflight,
         ),
-        Part("configuration/windlass.yaml", "the configuration of the agent", lambda: file(config_file)),
-        Part("configuration/cni.txt", "names of the CNI configurations, without their content", _cni),
-        Part(
+        BundleItem("configuration/windlass.yaml", "the configuration of the agent", lambda: file(config_file)),
+        BundleItem("configuration/cni.txt", "names of the CNI configurations, without their content", _cni),
+        BundleItem(
             "cluster.json", "Nodes, Services, endpoints and Pods' addresses, as last applied", lambda: _cluster(config)
         ),
     )
 
 
-def _of_switch(config: Config) -> tuple[Part, ...]:
+def _of_switch(config: Config) -> tuple[BundleItem, ...]:
     bridge = f"unix:{config.openflow_socket}"
     database = f"unix:{config.ovsdb_socket}"
 
@@ -105,19 +105,19 @@ def _of_switch(config: Config) -> tuple[Part, ...]:
         return lambda: command("ovs-ofctl", "-O", "OpenFlow15", "--names", "--timeout=9", arguments[0], bridge)
 
     return (
-        Part("switch/flows.txt", "the flows that the switch holds, with counters", ofctl("dump-flows")),
-        Part("switch/groups.txt", "the groups that the switch holds", ofctl("dump-groups")),
-        Part("switch/group-counters.txt", "counters of the groups", ofctl("dump-group-stats")),
-        Part("switch/meters.txt", "the meters and their counters", ofctl("meter-stats")),
-        Part("switch/ports.txt", "the ports of the bridge", ofctl("dump-ports-desc")),
-        Part("switch/port-counters.txt", "counters of the ports", ofctl("dump-ports")),
-        Part("switch/database.txt", "the database of Open vSwitch", lambda: command("ovsdb-client", "dump", database)),
-        Part(
+        BundleItem("switch/flows.txt", "the installed flows, with counters", ofctl("dump-flows")),
+        BundleItem("switch/groups.txt", "the installed groups", ofctl("dump-groups")),
+        BundleItem("switch/group-counters.txt", "counters of the groups", ofctl("dump-group-stats")),
+        BundleItem("switch/meters.txt", "the meters and their counters", ofctl("meter-stats")),
+        BundleItem("switch/ports.txt", "the ports of the bridge", ofctl("dump-ports-desc")),
+        BundleItem("switch/port-counters.txt", "counters of the ports", ofctl("dump-ports")),
+        BundleItem("switch/database.txt", "the OVS database", lambda: command("ovsdb-client", "dump", database)),
+        BundleItem(
             "switch/vswitchd.txt",
             "state of ovs-vswitchd: datapath, upcalls, memory, tunnels",
             lambda: control(config.ovs_run_directory, *_CONTROL),
         ),
-        Part(
+        BundleItem(
             "switch/connections.txt",
             "how many connections the userspace datapath tracks, without the connections",
             lambda: control(config.ovs_run_directory, *_CONNECTIONS),
@@ -125,36 +125,38 @@ def _of_switch(config: Config) -> tuple[Part, ...]:
     )
 
 
-def _of_host(config: Config) -> tuple[Part, ...]:
+def _of_host(config: Config) -> tuple[BundleItem, ...]:
     record = Path(config.state_directory) / "uplink.json"
     return (
-        Part("host/interfaces.txt", "interfaces and addresses", lambda: _ip("address", "-details", "-statistics")),
-        Part("host/routes.txt", "routes of all tables", lambda: _ip("route", "show", "table", "all")),
-        Part("host/rules.txt", "routing rules", lambda: _ip("rule")),
-        Part("host/neighbours.txt", "neighbours", lambda: _ip("neighbour")),
-        Part(
-            "host/proc-net.txt", "the kernel's own tables", lambda: files(*(Path("/proc/net") / name for name in _PROC))
+        BundleItem("host/interfaces.txt", "interfaces", lambda: _ip("address", "-details", "-statistics")),
+        BundleItem("host/routes.txt", "routes of all tables", lambda: _ip("route", "show", "table", "all")),
+        BundleItem("host/rules.txt", "routing rules", lambda: _ip("rule")),
+        BundleItem("host/neighbours.txt", "neighbours", lambda: _ip("neighbour")),
+        BundleItem(
+            "host/proc-net.txt",
+            "network tables of the kernel",
+            lambda: files(*(Path("/proc/net") / name for name in _PROC)),
         ),
-        Part("host/nftables.txt", "nftables rules, those of iptables-nft included", _nftables),
-        Part(
+        BundleItem("host/nftables.txt", "nftables rules, those of iptables-nft included", _nftables),
+        BundleItem(
             "host/sysctls.txt",
-            "settings of the network",
+            "network settings",
             lambda: files(*(Path("/proc/sys") / name for name in _SYSCTLS)),
         ),
-        Part("host/modules.txt", "kernel modules", lambda: file(Path("/proc/modules"))),
-        Part("host/uplink.json", "what was moved from the NIC to the bridge", lambda: file(record)),
+        BundleItem("host/modules.txt", "kernel modules", lambda: file(Path("/proc/modules"))),
+        BundleItem("host/uplink.json", "what was moved from the NIC to the bridge", lambda: file(record)),
     )
 
 
-def _logs(ask: AskAgent) -> tuple[Part, ...]:
+def _logs(ask: AskAgent) -> tuple[BundleItem, ...]:
     places = (Path("/var/log/openvswitch").glob("*.log"), Path("/var/log/pods").glob("*_windlass-*/*/*.log"))
     found = sorted(path for place in places for path in place)
     return (
-        Part("logs/agent.log", "the last lines of the agent's log", lambda: asyncio.to_thread(ask, "/v1/logs", {})),
-        Part("logs/files.txt", "the ends of log files", lambda: files(*found, last=_LOG)),
-        Part(
+        BundleItem("logs/agent.log", "the end of the agent's log", lambda: asyncio.to_thread(ask, "/v1/logs", {})),
+        BundleItem("logs/files.txt", "the ends of log files", lambda: files(*found, last=_LOG)),
+        BundleItem(
             "logs/journal.txt",
-            "the journal of the services that may be concerned",
+            "the journal of Windlass and Open vSwitch",
             lambda: command(
                 "journalctl", "--no-pager", "--lines=2000", "--unit=windlass*", "--unit=openvswitch*", "--unit=ovs*"
             ),
@@ -179,7 +181,7 @@ async def _versions() -> bytes:
 
 
 async def _cluster(config: Config) -> bytes:
-    """By its typed form: it has no annotations, no environment and nothing else that Windlass does not use."""
+    """In its typed form, which has no annotations, no environment and nothing else that Windlass does not use."""
     saved = await asyncio.to_thread(lastgood.load, Path(config.state_directory))
     if saved is None:
         raise Unavailable(f"{config.state_directory} holds no state of the cluster")

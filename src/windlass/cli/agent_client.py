@@ -1,15 +1,12 @@
-"""What the agent of this Node answers on its local API, for the commands that ask it; and where its socket is.
+"""A client of the agent's local API, for the commands that ask the running agent.
 
-By the standard library: these commands start in a fraction of what an HTTP client's import takes. What comes of an
-answer, on a screen, is of the command that asked.
+It uses the standard library only: importing an HTTP client would take much longer than these commands.
 """
 
 from __future__ import annotations
 
 import http.client
-import os
 import socket
-import sys
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
@@ -22,14 +19,13 @@ import msgspec
 from windlass.nodes.config import ConfigError, load
 
 SOCKET = Path("/run/windlass/agent.sock")
-SECONDS = 20.0  # without a word of an agent that listens
-NO_ANSWER = 2  # exit status
+SECONDS = 20.0  # without an answer
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
 
 class NoAnswer(Exception):
-    """There is no agent, or none that answers this. The message says what to do."""
+    """No agent answers, or it refuses the request. The message says what to do."""
 
 
 class _Refusal(msgspec.Struct):
@@ -37,14 +33,14 @@ class _Refusal(msgspec.Struct):
 
 
 def options(command: _Command) -> _Command:
-    """How every one of these commands finds the agent: `socket` and `config` become its arguments."""
+    """Add the options that say where the agent is: `socket` and `config` become arguments of the command."""
     where = click.option(
         "--socket", "socket", type=click.Path(path_type=Path), help=f"The agent's socket.  [default: {SOCKET}]"
     )
     config = click.option(
         "--config",
         type=click.Path(path_type=Path),
-        help="The agent's configuration, to take the socket from: it is in its runDirectory.",
+        help="The agent's configuration: its runDirectory has the socket.",
     )
     return where(config(command))
 
@@ -67,30 +63,20 @@ def ask(
         answer = connection.getresponse()
         content = answer.read()
     except OSError as error:
-        raise NoAnswer(_nobody(socket, error, seconds)) from None
+        raise NoAnswer(_no_agent(socket, error, seconds)) from None
     except http.client.HTTPException as error:
         raise NoAnswer(
-            f"{socket}: the answer broke off ({type(error).__name__}): the agent ended meanwhile; ask again"
+            f"{socket}: the answer is incomplete ({type(error).__name__}): the agent stopped meanwhile; try again"
         ) from None
     finally:
         connection.close()
     if answer.status == HTTPStatus.BAD_REQUEST:
         raise NoAnswer(msgspec.json.decode(content, type=_Refusal).error)
     if answer.status == HTTPStatus.NOT_FOUND:
-        raise NoAnswer(f"{socket}: the agent there does not know {path}: it is of an older version than this command")
+        raise NoAnswer(f"{socket}: the agent does not know {path}: it is older than this command")
     if answer.status != HTTPStatus.OK:
-        raise NoAnswer(f"{socket}: the agent there cannot answer {path} ({answer.status}); its log says why")
+        raise NoAnswer(f"{socket}: the agent failed to answer {path} ({answer.status}); see its log")
     return content
-
-
-def fail(command: str, error: NoAnswer) -> None:
-    click.echo(f"windlass {command}: {error}", err=True)
-    sys.exit(NO_ANSWER)
-
-
-def coloured() -> bool:
-    """On a terminal, unless somebody wants none (no-color.org)."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 class _Connection(http.client.HTTPConnection):
@@ -104,13 +90,13 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def _nobody(path: Path, error: OSError, seconds: float) -> str:
+def _no_agent(path: Path, error: OSError, seconds: float) -> str:
     if isinstance(error, PermissionError):
-        return f"{path}: only root may ask the agent; try again as root"
+        return f"{path}: only root can ask the agent; run it again as root"
     if isinstance(error, TimeoutError):
-        return f"{path}: the agent there does not answer within {seconds:.0f} s; its log may say why"
-    where = "start it (`windlass agent`, or the Pod of DaemonSet windlass-agent), or name its socket with --socket"
+        return f"{path}: the agent does not answer within {seconds:.0f} s; see its log"
+    where = "start it (`windlass agent`, or the Pod of DaemonSet windlass-agent), or give its socket with --socket"
     if isinstance(error, FileNotFoundError | ConnectionRefusedError | NotADirectoryError):
         was = " any more" if isinstance(error, ConnectionRefusedError) else ""
-        return f"{path}: no agent listens there{was}; {where}"
-    return f"{path}: the agent cannot be asked: {error.strerror or error}; {where}"
+        return f"{path}: no agent listens here{was}; {where}"
+    return f"{path}: the agent cannot be reached: {error.strerror or error}; {where}"
