@@ -22,7 +22,14 @@ from windlass.cluster.kubernetes.connections import APIConnection, RequestRefuse
 from windlass.cluster.kubernetes.credentials import Access, Reader
 from windlass.cluster.kubernetes.roles import rules
 from windlass.cluster.kubernetes.servers import APIServer
-from windlass.cluster.kubernetes.writing import CONTROLLER, GATEWAY_ADDRESSES, NOT_READY, UPLINK_MAC, mark_node, tell
+from windlass.cluster.kubernetes.writing import (
+    CONTROLLER,
+    GATEWAY_ADDRESSES,
+    NOT_READY,
+    UPLINK_MAC,
+    mark_node,
+    write_event,
+)
 from windlass.cluster.objects import Problem, Reference
 from windlass.lab.control import certificates
 from windlass.lab.control.certificates import Certificate
@@ -369,7 +376,7 @@ async def test_objects_that_the_api_accepts_and_the_agent_cannot_serve(town):
         # Another agent says the same: that is one Event. And kubectl shows it.
         regarding = Reference(**{key: value for key, value in events[2]["regarding"].items() if key != "apiVersion"})
         async with town.plane.connection(AGENT) as connection:
-            await tell(connection, Problem("", events[2]["note"], regarding), "node-2")
+            await write_event(connection, Problem("", events[2]["note"], regarding), "node-2")
         assert len(await town.events("EndpointSlice", "odd")) == 1
         # Mended, it is over.
         await town.delete(f"{SLICES}/odd")
@@ -392,18 +399,18 @@ async def test_many_malformed_objects_do_not_hammer_the_server(town):
 
 async def test_a_namespace_that_goes_takes_its_events_with_it(town):
     async with town.plane.connection(AGENT) as connection:
-        await tell(connection, Problem("", "it is wrong", Reference("Service", "web", "nowhere", "1")), "node-1")
+        await write_event(connection, Problem("", "it is wrong", Reference("Service", "web", "nowhere", "1")), "node-1")
         namespaces_path = "/api/v1/namespaces"
         made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "going"}}
         await apply(town.connection, made, f"{namespaces_path}/going")
         await town.delete(f"{namespaces_path}/going")  # nobody completes it: there are no controllers
-        await tell(connection, Problem("", "it is wrong", Reference("Service", "web", "going", "1")), "node-1")
+        await write_event(connection, Problem("", "it is wrong", Reference("Service", "web", "going", "1")), "node-1")
 
 
 async def test_what_is_too_long_is_shortened(town):
     problem = Problem("", "é" * 2000, Reference("Service", "web", "default", "1"))
     async with town.plane.connection(AGENT) as connection:
-        await tell(connection, problem, "node-" * 50)
+        await write_event(connection, problem, "node-" * 50)
     (event,) = await town.events("Service", "web")
     assert event["note"].endswith("é...")
     assert len(event["reportingInstance"]) == 128
