@@ -37,7 +37,7 @@ from windlass.lab.control.control_planes import AGENT, ControlPlane, apply
 from windlass.switch.ovsdb import open_database
 
 pytestmark = needs("etcd", "kube-apiserver")
-PATIENCE = 60.0  # nobody waits that long unless something is broken
+PATIENCE = 60.0  # the timeout of all waits
 NODES, NODE = "/api/v1/nodes", "/api/v1/nodes/node-1"
 SERVICES = "/api/v1/namespaces/default/services"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
@@ -132,14 +132,14 @@ class Town:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def control_plane(tmp_path_factory) -> AsyncIterator[ControlPlane]:
-    """One for all: it takes a while to start."""
+    """One for all tests: it takes a while to start."""
     async with running_control_plane(tmp_path_factory.mktemp("cp")) as plane:
         yield plane
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def town(control_plane) -> AsyncIterator[Town]:
-    """Nothing in it but what the server makes itself; the agents may do what the product's role says."""
+    """An empty cluster; the agents have the role of the product."""
     async with control_plane.connection() as connection:
         town = Town(control_plane, connection)
         await town.allow(rules())
@@ -153,7 +153,7 @@ async def town(control_plane) -> AsyncIterator[Town]:
 
 @pytest.fixture
 def hasty(monkeypatch) -> None:
-    """What takes patience in a cluster takes none here."""
+    """Shorten the delays of production."""
     monkeypatch.setattr(cluster_writers, "GRACE", 0.5)
     monkeypatch.setattr(pending_events, "SETTLED", 0.2)
 
@@ -168,21 +168,23 @@ class Inhabitant:
     requests: int = 0  # of the ClusterWriter
 
     @property
-    def told(self) -> str:
+    def reported(self) -> str:
         return f"{self.agent.status.waiting_for} {self.agent.problems}"
 
     async def is_ready(self) -> None:
-        assert await self.agent.status.wait_until(lambda: self.agent.status.ready, PATIENCE), self.told
+        assert await self.agent.status.wait_until(lambda: self.agent.status.ready, PATIENCE), self.reported
 
     async def says(self, *words: str, area: str = "") -> str:
         def said() -> str:
-            return " | ".join(self.agent.problems.get(area, ()) if area else [self.told])
+            return " | ".join(self.agent.problems.get(area, ()) if area else [self.reported])
 
-        assert await self.agent.status.wait_until(lambda: all(word in said() for word in words), PATIENCE), self.told
+        assert await self.agent.status.wait_until(lambda: all(word in said() for word in words), PATIENCE), (
+            self.reported
+        )
         return said()
 
     async def is_content(self) -> None:
-        assert await self.agent.status.wait_until(lambda: not self.agent.problems, PATIENCE), self.told
+        assert await self.agent.status.wait_until(lambda: not self.agent.problems, PATIENCE), self.reported
 
 
 @asynccontextmanager
@@ -219,7 +221,7 @@ async def inhabitant(plane: ControlPlane, access: Reader | None = None, **option
 async def until(found: Callable[[], Awaitable[object]], *, is_so: Callable[[object], object] = bool) -> object:
     async with asyncio.timeout(PATIENCE):
         while not is_so(answer := await found()):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)  # of the server, which nobody watches here
+            await asyncio.sleep(0.05)  # the server gives no signal
     return answer
 
 
@@ -227,7 +229,7 @@ async def until(found: Callable[[], Awaitable[object]], *, is_so: Callable[[obje
 
 
 async def test_a_node_whose_network_is_ready(town, monkeypatch):
-    """Annotations come, the taint goes, what others wrote stays; and a restart of the agent writes nothing."""
+    """It gets annotations and loses the taint; other fields stay; a restart of the agent writes nothing."""
     monkeypatch.setattr(cluster_writers, "LOOK_AGAIN", 0.1)
     await town.put_node()
     await town.patch(
@@ -248,7 +250,7 @@ async def test_a_node_whose_network_is_ready(town, monkeypatch):
         async with living(fed, town.plane) as one:
             await one.is_ready()
             await until(lambda: _requests(one), is_so=lambda number: number >= 3)
-            # The Node is made anew, and is told all of it again: the first write of this agent.
+            # A new Node object gets all of it again: the first write of this agent.
             assert (await town.get(NODE))["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"]
             await town.delete(NODE)
             await town.put_node()
@@ -260,7 +262,7 @@ async def _requests(one: Inhabitant) -> int:
     return one.requests
 
 
-async def test_nothing_is_written_that_is_there(town):
+async def test_nothing_is_written_that_the_node_has(town):
     await town.put_node()
     async with town.plane.connection(AGENT) as connection:
         for is_ready in (False, True):
@@ -272,7 +274,7 @@ async def test_nothing_is_written_that_is_there(town):
         await mark_node(connection, "node-9", {UPLINK_MAC: "0a:00:00:00:00:01"}, is_ready=True)  # there is none
 
 
-async def test_taints_of_others_survive_every_race(town):
+async def test_taints_of_others_survive_concurrent_writes(town):
     await town.put_node()
     mine = [{**OTHER, "key": f"example.com/{number}"} for number in range(20)]
     await town.patch(NODE, {"spec": {"taints": [OTHER]}})
@@ -312,10 +314,10 @@ async def test_a_node_that_loses_its_network(town):
 async def test_a_node_without_pod_cidr(town):
     await town.put_node(cidr="")
     async with inhabitant(town.plane) as one:
-        told = await one.says("spec.podCIDRs is empty", area="node")
-        assert told == one.agent.status.waiting_for
+        reported = await one.says("spec.podCIDRs is empty", area="node")
+        assert reported == one.agent.status.waiting_for
         (event,) = await until(lambda: town.events("Node", "node-1"))
-        assert told == f"Node node-1: {event['note']}"
+        assert reported == f"Node node-1: {event['note']}"
         uid = (await town.get(NODE))["metadata"]["uid"]
         assert event["regarding"] == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": uid}
         assert (event["type"], event["reason"]) == ("Warning", "NotUsable")
@@ -355,7 +357,7 @@ async def test_objects_that_the_api_accepts_and_the_agent_cannot_serve(town):
             endpoints=[{"addresses": ["240.0.0.1"]}],
             ports=[{"name": "http", "port": 8080}],
         )
-        told = await one.says(
+        reported = await one.says(
             "Service default/second: 192.0.2.1:80/TCP belongs to Service default/first",
             "spec.externalIPs[1]: 172.16.1.77 is inside 172.16.1.0/24, the PodCIDR of this Node",
             "EndpointSlice default/odd: endpoints[0].addresses: 240.0.0.1 is a reserved address",
@@ -371,7 +373,7 @@ async def test_objects_that_the_api_accepts_and_the_agent_cannot_serve(town):
             "name": "odd",
             "uid": found["metadata"]["uid"],
         }
-        assert all(event["note"] in told for event in events)
+        assert all(event["note"] in reported for event in events)
         assert {"default/first", "default/second"} <= set(one.agent.state.services), "the rest keeps working"
         # Another agent says the same: that is one Event. And kubectl shows it.
         regarding = Reference(**{key: value for key, value in events[2]["regarding"].items() if key != "apiVersion"})
@@ -397,7 +399,7 @@ async def test_many_malformed_objects_do_not_hammer_the_server(town):
         assert one.requests - asked <= 42, "an attempt for each, and a look at the Node"
 
 
-async def test_a_namespace_that_goes_takes_its_events_with_it(town):
+async def test_no_event_is_written_into_a_namespace_that_is_being_deleted(town):
     async with town.plane.connection(AGENT) as connection:
         await write_event(connection, Problem("", "it is wrong", Reference("Service", "web", "nowhere", "1")), "node-1")
         namespaces_path = "/api/v1/namespaces"
@@ -407,7 +409,7 @@ async def test_a_namespace_that_goes_takes_its_events_with_it(town):
         await write_event(connection, Problem("", "it is wrong", Reference("Service", "web", "going", "1")), "node-1")
 
 
-async def test_what_is_too_long_is_shortened(town):
+async def test_long_texts_of_events_are_shortened(town):
     problem = Problem("", "é" * 2000, Reference("Service", "web", "default", "1"))
     async with town.plane.connection(AGENT) as connection:
         await write_event(connection, problem, "node-" * 50)
@@ -471,7 +473,7 @@ async def test_a_kind_of_policy_that_is_installed_later(town, monkeypatch):
         await one.is_content()
 
 
-async def test_a_role_from_before_the_policies_costs_no_network(town):
+async def test_a_role_without_policies_does_not_stop_the_network(town):
     allowed = [{**rule, "resources": [r for r in rule["resources"] if "policies" not in r]} for rule in rules()]
     await town.allow([rule for rule in allowed if rule["resources"]])
     await town.put_node()
@@ -484,20 +486,20 @@ async def test_a_role_from_before_the_policies_costs_no_network(town):
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_writes_that_are_forbidden(town):
+async def test_forbidden_writes(town):
     await town.allow([rule for rule in rules() if rule["verbs"] == ["list", "watch"]])
     await town.put_node()
     await town.put_service("web", externalIPs=["172.16.1.77"])
     async with inhabitant(town.plane) as one:
         await one.is_ready()
-        told = await one.says(
+        reported = await one.says(
             "annotations and taint of this Node cannot be written: https://10.99.0.1:6443 forbids it (403)",
             'User "windlass" cannot patch resource "nodes"',
             "Events cannot be written: https://10.99.0.1:6443 forbids it (403)",
             'User "windlass" cannot create resource "events"',
             area="cluster writes",
         )
-        assert "the ClusterRole of Windlass must allow it" in told
+        assert "the ClusterRole of Windlass must allow it" in reported
         assert one.agent.status.ready
         await town.allow(rules())
         await until(lambda: town.events("Service", "web"))
@@ -526,7 +528,7 @@ def _with(plane: ControlPlane, **changes: str) -> Reader:
     return lambda: access
 
 
-async def test_a_server_that_is_not_there_or_another(town):
+async def test_a_server_that_is_away_or_no_api_server(town):
     await town.put_node()
     for server, sentence in (
         ("https://10.99.0.1:6444", "Connection refused; does the API server run there?"),
@@ -546,9 +548,7 @@ async def test_a_refused_token(town):
         return msgspec.structs.replace(town.plane.access(AGENT), **held)
 
     async with inhabitant(town.plane, access) as one:
-        await one.says(
-            "does not accept the token of user windlass", "(401); is it of this cluster", area="cluster source"
-        )
+        await one.says("does not accept the token of user windlass", "(401); is it expired", area="cluster source")
         assert "(401)" in one.agent.status.waiting_for
         held["token"] = AGENT  # it is replaced on disk
         await one.is_ready()
@@ -556,7 +556,7 @@ async def test_a_refused_token(town):
         await until(town.annotations, is_so=lambda found: UPLINK_MAC in found)
 
 
-async def test_a_client_certificate_that_is_expired(town, tmp_path):
+async def test_an_expired_client_certificate(town, tmp_path):
     await town.put_node()
     authority = Certificate(town.plane.folder / "ca.crt", town.plane.folder / "ca.key")
     made = await asyncio.to_thread(
@@ -568,7 +568,7 @@ async def test_a_client_certificate_that_is_expired(town, tmp_path):
         await one.says("does not accept the client certificate of x (401)", "is it expired", area="cluster source")
 
 
-async def test_a_server_whose_certificate_is_expired(town):
+async def test_a_server_with_an_expired_certificate(town):
     await town.put_node()
     folder = town.plane.folder
     kept = {file: file.read_bytes() for file in (folder / "server.crt", folder / "server.key")}
@@ -603,7 +603,7 @@ async def _answer(plane: ControlPlane) -> str:
 
 
 async def test_a_server_that_goes_away_and_comes_back(town):
-    """Nothing on the Node changes; what there is to write is written when it is back."""
+    """Nothing changes on the Node; pending writes are made when the server is back."""
     await town.put_node()
     async with inhabitant(town.plane) as one:
         await one.is_ready()

@@ -1,4 +1,4 @@
-"""Which refused objects are told of in the cluster, when and how often."""
+"""Which Events about unusable objects are written, when and how often."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ def all_written(pending: PendingEvents, now: float) -> list[str]:
     return found
 
 
-def test_each_is_told_once_when_it_comes():
+def test_each_problem_has_one_event_when_it_appears():
     pending = PendingEvents("node-1")
     pending.update([problem("web")], 0.0)
     assert all_written(pending, SETTLED) == ["Service web"]
     pending.update([problem("web"), problem("shop")], 100.0)
     assert all_written(pending, 200.0) == ["Service shop"]
-    # Another sentence is another problem; one that was mended and is back is told again.
+    # A problem with another sentence is a new one. One that was corrected and is back has a new Event.
     pending.update([problem("web", "it is otherwise wrong")], 300.0)
     assert all_written(pending, 400.0) == ["Service web"]
     pending.update([problem("shop"), problem("web", "it is otherwise wrong")], 500.0)
     assert all_written(pending, 600.0) == ["Service shop"]
 
 
-def test_what_stays_is_told_now_and_then_for_events_are_forgotten():
+def test_an_event_is_written_again_while_its_problem_lasts():
     pending = PendingEvents("node-1")
     pending.update([problem("web")], 0.0)
     pending.update([problem("web"), problem("shop")], 100.0)
@@ -43,7 +43,7 @@ def test_what_stays_is_told_now_and_then_for_events_are_forgotten():
     assert all_written(pending, 200.0 + 2 * RENEWED) == ["Service shop"]
 
 
-def test_what_mends_itself_in_a_moment_is_no_news():
+def test_a_problem_of_a_moment_has_no_event():
     pending = PendingEvents("node-1")
     pending.update([problem("web")], 0.0)
     assert pending.due(SETTLED - 0.1) is None
@@ -51,7 +51,7 @@ def test_what_mends_itself_in_a_moment_is_no_news():
     assert pending.due(SETTLED) is None
 
 
-def test_when_to_look_again():
+def test_when_the_next_event_is_due():
     pending = PendingEvents("node-1")
     assert pending.seconds_until_due(0.0, most=300.0) == 300.0
     pending.update([problem("web")], 10.0)
@@ -61,13 +61,13 @@ def test_when_to_look_again():
     assert all_written(pending, 10.0 + SETTLED) == ["Service web"]
 
 
-def test_each_node_speaks_for_itself():
+def test_each_agent_writes_about_its_own_node_only():
     pending = PendingEvents("node-1")
     pending.update([problem("node-1", kind="Node"), problem("node-2", kind="Node"), Problem("a.yaml", "broken")], 0.0)
     assert all_written(pending, SETTLED) == ["Node node-1"]
 
 
-def test_two_agents_do_not_begin_with_the_same():
+def test_agents_write_their_events_in_different_order():
     problems = [problem(f"web-{number}") for number in range(100)]
     first = set()
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""Services and EndpointSlices as the API has them, for the tests of what is read from them."""
+"""Services and EndpointSlices as the API has them, for tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HTTP = {"name": "http", "port": 80}
 
 
 def service(name: str = "web", *, labels: object = None, ingress: object = None, **spec: object) -> Service:
-    """One with a ClusterIP and the port `http`, unless told otherwise."""
+    """One with a ClusterIP and the port `http`, by default."""
     decoded = decode(
         {
             "apiVersion": "v1",
@@ -36,7 +36,7 @@ def service(name: str = "web", *, labels: object = None, ingress: object = None,
 
 
 def endpoint(address: str, node: str | None = "node-2", **fields: object) -> dict[str, object]:
-    """Its conditions and hints as keywords: ready, serving, terminating; zones, nodes."""
+    """Keywords: the conditions ready, serving and terminating; the hints zones and nodes."""
     conditions = {name: fields[name] for name in ("ready", "serving", "terminating") if name in fields}
     hints = {
         field: [{"name": name} for name in fields[given]]

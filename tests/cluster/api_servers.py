@@ -1,4 +1,4 @@
-"""A small HTTP server that speaks Kubernetes' list and watch, with faults on demand; and who listens to a Source."""
+"""A small HTTP server with the list and watch requests of Kubernetes and faults on demand, and a client of sources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"
 POLICIES = "/apis/networking.k8s.io/v1/networkpolicies"
 # A cluster has NetworkPolicies, but usually not the custom resources of the other policies.
 BUILT_IN = tuple(kind for kind in KINDS if kind.group != "policy.networking.k8s.io")
-SECONDS = 20.0  # nobody waits that long unless something is broken
+SECONDS = 20.0  # the timeout of all waits
 _CUT = b""
 
 
@@ -35,9 +35,9 @@ class StandIn:
         self._kinds = {kind.path: kind for kind in kinds}
         self.version = 100
         self.streams_lists = True
-        self.ends_lists = True  # as a server before 1.27 would not
-        self.token = ""  # the one that is accepted; empty: anybody
-        self.refusals: dict[str, tuple[int, object]] = {}  # by path: the status, and the body
+        self.ends_lists = True  # a server before 1.27 does not
+        self.token = ""  # that the server accepts; empty: any
+        self.refusals: dict[str, tuple[int, object]] = {}  # status and body, by path
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.address = ""
         self._objects: dict[str, dict[str, dict[str, object]]] = {path: {} for path in self._kinds}
@@ -53,7 +53,7 @@ class StandIn:
         key = f"{namespace}/{name}"
         happening = "MODIFIED" if key in self._objects[path] else "ADDED"
         self.version += 1
-        metadata = {"name": name, "resourceVersion": str(self.version), "managedFields": [{"manager": "somebody"}]}
+        metadata = {"name": name, "resourceVersion": str(self.version), "managedFields": [{"manager": "kubectl"}]}
         metadata |= {"namespace": namespace} if namespace else {}
         metadata |= fields.pop("metadata", {})  # type: ignore[call-overload]
         self._objects[path][key] = {"metadata": metadata, **fields}
@@ -84,11 +84,11 @@ class StandIn:
             watcher.put_nowait(content)
 
     def cut(self, path: str) -> None:
-        """The connection breaks in the middle of whatever is being said."""
+        """Break the connection."""
         self.say(path, _CUT)
 
     def forget(self) -> None:
-        """As after a compaction: nobody can go on from an earlier version."""
+        """As after a compaction: no watch can continue from an earlier version."""
         self._forgotten = self.version
 
     def is_watched(self, path: str) -> bool:
@@ -100,7 +100,7 @@ class StandIn:
     # The server -------------------------------------------------------------------------------------------------
 
     async def start(self, tls: ssl.SSLContext | None = None) -> None:
-        """Again at the same address, if it had one before."""
+        """A second start uses the same address."""
         app = web.Application()
         app.router.add_get("/{path:.*}", self._answer)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -149,8 +149,8 @@ class StandIn:
             end = {"resourceVersion": str(self.version), "annotations": {"k8s.io/initial-events-end": "true"}}
             lines += [self._line("BOOKMARK", path, {"metadata": end})] if self.ends_lists else []
         elif int(asked["resourceVersion"]) < self._forgotten:
-            told = {"kind": "Status", "status": "Failure", "message": "too old resource version", "code": 410}
-            lines.append(json.dumps({"type": "ERROR", "object": told}).encode() + b"\n")
+            status = {"kind": "Status", "status": "Failure", "message": "too old resource version", "code": 410}
+            lines.append(json.dumps({"type": "ERROR", "object": status}).encode() + b"\n")
         else:
             lines = [line for version, line in self._history[path] if version > int(asked["resourceVersion"])]
         queue: asyncio.Queue[bytes] = asyncio.Queue()
@@ -171,7 +171,7 @@ class StandIn:
 
 
 class Listener:
-    """Takes one ClusterChange after the other from a Source."""
+    """Takes one ClusterChange after the other from a ClusterSource."""
 
     def __init__(self, changes: AsyncIterator[ClusterChange]) -> None:
         self._changes = changes

@@ -1,4 +1,4 @@
-"""Addresses are read quickly, and as strictly as Python's own reading of them."""
+"""The fast parser of addresses is as strict as that of Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ rubbish = st.text("0123456789abcdef.:%/ \0", max_size=12)
 
 
 @given(st.one_of(plain.map(str), padded, rubbish))
-def test_what_is_read_is_what_python_reads(text):
+def test_the_parser_agrees_with_ipaddress(text):
     read = read_address(text)
     if read is None:
         assert text in complaint(text) or repr(text) in complaint(text)
@@ -28,7 +28,7 @@ def test_what_is_read_is_what_python_reads(text):
 
 
 @given(plain)
-def test_what_is_refused_is_peculiar(address):
+def test_only_addresses_of_special_use_are_refused(address):
     allowed = not (
         address.is_loopback
         or address.is_link_local
@@ -41,7 +41,7 @@ def test_what_is_refused_is_peculiar(address):
 
 
 @given(st.lists(st.one_of(st.ip_addresses(v=4).map(str), st.ip_addresses(v=6).map(str), rubbish), max_size=6))
-def test_a_list_is_read_as_each_of_it(texts):
+def test_a_list_is_parsed_like_its_items(texts):
     for family in Family:
         packed, bad = read_addresses(texts, family)
         each = [read_address(text) for text in texts]
@@ -51,7 +51,7 @@ def test_a_list_is_read_as_each_of_it(texts):
 
 
 @pytest.mark.parametrize("text", ["fe80::1%eth0", "fd00::1%eth0", "10.0.0.1/32", "10.0.0", "0x0a000001", "１０.0.0.1"])  # noqa: RUF001
-def test_no_zones_no_shorthands_no_other_digits(text):
+def test_zones_shorthands_and_other_digits_are_refused(text):
     assert read_address(text) is None
 
 
@@ -71,5 +71,5 @@ def test_no_zones_no_shorthands_no_other_digits(text):
         ("", None),
     ],
 )
-def test_a_network_has_a_length(text, network):
+def test_a_network_needs_a_prefix_length(text, network):
     assert read_network(text) == (ip_network(network) if network else None)

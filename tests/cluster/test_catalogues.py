@@ -1,4 +1,4 @@
-"""All Services of a Node: what two of them want, one has; and a change costs what it changes."""
+"""All Services of a Node: conflicts between them, and the work of a change."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def node_port(name: str, number: int, port: int = 30080, *, protocol: str = "TCP
     return named(name, number, type="NodePort", ports=ports, **more)
 
 
-# Two Services want the same ---------------------------------------------------------------------------------------
+# Conflicts between Services --------------------------------------------------------------------------------------
 
 
 def test_a_node_port_belongs_to_one_service():
@@ -71,7 +71,7 @@ def test_both_families_of_a_node_port_are_one_sentence():
     assert len(problems(made)) == 1
 
 
-def test_protocols_and_families_do_not_meet():
+def test_other_protocols_and_families_do_not_conflict():
     made = catalogue(
         node_port("a", 1),
         node_port("b", 2, protocol="UDP"),
@@ -113,7 +113,7 @@ def test_a_health_check_port_is_a_node_port():
     assert "NodePort 30080/TCP belongs to Service default/a" in problems(made)[0]
 
 
-def test_the_one_that_was_made_first_has_it():
+def test_the_service_that_was_created_first_wins():
     made = catalogue(
         node_port("a", 1),
         node_port("b", 2, created="2024-05-05T10:00:01Z"),
@@ -122,19 +122,19 @@ def test_the_one_that_was_made_first_has_it():
     assert [key for key in made.services if "node:30080" in doors(made, key)] == ["default/c"]
 
 
-def test_the_one_that_has_it_keeps_it():
+def test_the_owner_keeps_what_it_has():
     old, new = node_port("z", 1), node_port("a", 2)
     made = catalogue(old)
     assert made.follow(cluster(old, new), NODE) == {"default/a"}
     assert "node:30080" in doors(made, "default/z")
     assert "node:30080" not in doors(made, "default/a")
     changed = altered(old, spec=altered(old.spec, session_affinity="ClientIP"))
-    made.follow(cluster(changed, new), NODE)  # it changed, but not in this
+    made.follow(cluster(changed, new), NODE)  # the claim is unchanged
     assert "node:30080" in doors(made, "default/z")
 
 
 @pytest.mark.parametrize("gives_up", [None, node_port("z", 1, 30081)])
-def test_what_is_given_up_goes_to_the_earliest_that_waits(gives_up):
+def test_a_released_claim_goes_to_the_oldest_service_that_waits(gives_up):
     old = node_port("z", 1)
     waiting = [node_port("c", 3, created="2024-05-05T10:00:00Z"), node_port("b", 2), node_port("d", 4)]
     made = catalogue(old)
@@ -148,7 +148,7 @@ def test_what_is_given_up_goes_to_the_earliest_that_waits(gives_up):
 
 
 def test_an_external_address_never_takes_from_a_cluster_ip():
-    """Whoever came first, and on any port."""
+    """Whichever Service is older, and on any port."""
     outside = named("a", 1, externalIPs=["10.96.0.9"])
     made = catalogue(outside)
     assert doors(made, "default/a") == ["10.96.0.1:80", "10.96.0.9:80"]
@@ -169,7 +169,7 @@ def test_a_swap_is_no_conflict():
     assert problems(made) == []
 
 
-def test_thousands_that_want_the_same_cost_linear_time():
+def test_thousands_of_conflicting_services_take_linear_time():
     services = [
         node_port(f"s{number}", 1, clusterIPs=[f"10.96.{number >> 8}.{number & 255}"]) for number in range(5000)
     ]
@@ -178,7 +178,7 @@ def test_thousands_that_want_the_same_cost_linear_time():
     assert len(made.problems) == 4999
     made.follow(cluster(), NODE)
     assert (made.services, made.problems) == ({}, ())
-    assert time.process_time() - began < 10  # a thirtieth of it is needed; if each looked at all others, much more
+    assert time.process_time() - began < 10  # it takes a thirtieth; quadratic work would take much more
 
 
 # From one Cluster to the next -------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_one_change_recomputes_one_service():
     assert all(made.services[key] is before[key] for key in ("default/a", "default/c"))
 
 
-def test_a_source_that_knows_what_changed_may_say_so():
+def test_only_the_named_changes_are_followed():
     services = [named(name, number) for number, name in enumerate("abc", start=1)]
     made = catalogue(*services)
     services[1] = named("b", 9)
@@ -207,19 +207,19 @@ def test_a_source_that_knows_what_changed_may_say_so():
     assert made.follow(now, NODE) == set()
 
 
-def test_a_change_that_changes_nothing_is_none():
+def test_an_equal_service_is_no_change():
     one, other = named("a", 1), named("a", 1, ports=[HTTP | {"targetPort": "www"}])
     assert catalogue(one).follow(cluster(other), NODE) == set()
 
 
-def test_a_service_that_goes():
+def test_a_deleted_service():
     one = named("a", 1)
     made = catalogue(one)
     assert made.follow(cluster(), NODE) == {"default/a"}
     assert made.services == {}
 
 
-def test_a_service_that_is_for_others_now():
+def test_a_service_that_another_proxy_takes_over():
     made = catalogue(named("a", 1))
     assert made.follow(cluster(named("a", 1, type="ExternalName")), NODE) == {"default/a"}
     assert made.services == {}
@@ -233,14 +233,14 @@ def test_slices_may_come_before_their_service():
     assert len(made.services["default/a"].ports[0].endpoints) == 1
 
 
-def test_a_slice_that_passes_to_another_service_changes_both():
+def test_a_slice_that_moves_to_another_service_changes_both():
     services = [named("a", 1), named("b", 2)]
     made = catalogue(*services, slice_of(endpoint("172.16.2.5"), of="a"))
     assert made.follow(cluster(*services, slice_of(endpoint("172.16.2.5"), of="b")), NODE) == {"default/a", "default/b"}
     assert [len(made.services[f"default/{name}"].ports[0].endpoints) for name in "ab"] == [0, 1]
 
 
-def test_slices_are_those_of_their_own_namespace_with_the_label():
+def test_slices_belong_to_the_labelled_service_of_their_namespace():
     index = SlicesByService()
     mine, nobodys = slice_of(of="web"), slice_of(name="x", of=None)
     elsewhere = altered(mine, metadata=Metadata("web-1", "other", mine.metadata.labels))
@@ -257,7 +257,7 @@ def test_a_change_of_the_node_changes_all():
     assert made.services["default/a"].ports[0].endpoints[0].address == ip_address("172.16.2.6")
 
 
-def test_a_problem_that_is_mended_is_told_no_longer():
+def test_a_corrected_problem_is_reported_no_longer():
     made = catalogue(named("a", 1, externalIPs=["here"]))
     assert len(made.problems) == 1
     assert made.follow(cluster(named("a", 1)), NODE) == set()
@@ -270,7 +270,7 @@ values = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["one", "two
 
 
 @given(values, values)
-def test_differences_are_the_keys_of_other_objects(old, new):
+def test_differences_are_the_keys_of_changed_objects(old, new):
     assert differences(old, new) == {key for key in old.keys() | new.keys() if old.get(key) is not new.get(key)}
 
 
@@ -295,7 +295,7 @@ clusters = st.lists(wishes | backends, max_size=7).map(lambda objects: cluster(*
 
 @given(st.lists(clusters, min_size=1, max_size=5))
 @settings(deadline=None)
-def test_step_by_step_is_as_at_once_but_for_who_had_it_first(steps):
+def test_step_by_step_gives_the_same_as_at_once_except_for_earlier_owners(steps):
     made = Catalogue()
     for step in steps:
         before = dict(made.services)

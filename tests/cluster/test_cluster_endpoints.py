@@ -1,4 +1,4 @@
-"""Which endpoints of a Service a Node uses: the rules of a Service proxy, each by its name."""
+"""Which endpoints of a Service a Node uses: one test for each rule of a Service proxy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GONE = {"ready": False, "serving": False, "terminating": True}
 
 
 def port(*slices: EndpointSlice, **spec: object) -> ServicePort:
-    """The only port of a Service with these slices, of which nothing is to be told."""
+    """The only port of a Service with these slices, which must have no problems."""
     served, problems = serve(service(**spec), slices, NODE)
     assert problems == []
     assert served is not None
@@ -90,13 +90,13 @@ def test_the_same_address_and_port_in_two_slices_counts_once_and_the_local_one_w
     assert port(*unready).endpoints == ()
 
 
-def test_of_equal_ones_on_other_nodes_the_more_usable_counts():
+def test_of_duplicates_on_other_nodes_the_more_usable_counts():
     both = [slice_of(endpoint("172.16.2.5", **GONE)), slice_of(endpoint("172.16.2.5", **READY), name="web-2")]
     for slices in (both, both[::-1]):
         assert used(port(*slices).endpoints) == ["172.16.2.5:8080"]
 
 
-def test_two_spellings_of_an_address_are_one():
+def test_two_spellings_of_an_address_are_one_endpoint():
     slices = slice_of(endpoint("fd00::5"), endpoint("FD00:0:0::05"), family="IPv6")
     assert used(port(slices, clusterIPs=["fd00:96::1"]).endpoints) == ["fd00::5:8080"]
 
@@ -125,9 +125,9 @@ def test_slices_of_fqdns_and_of_headless_services_are_ignored():
 
 def test_families_are_independent():
     slices = [slice_of(endpoint("172.16.2.5")), slice_of(endpoint("fd00::5"), name="web-6", family="IPv6")]
-    served, told = serve(service(clusterIPs=["10.96.0.10", "fd00:96::10"]), slices, NODE)
+    served, reported = serve(service(clusterIPs=["10.96.0.10", "fd00:96::10"]), slices, NODE)
     assert served is not None
-    assert told == []
+    assert reported == []
     assert {one.family: used(one.endpoints) for one in served.ports} == {
         Family.IPV4: ["172.16.2.5:8080"],
         Family.IPV6: ["fd00::5:8080"],
@@ -153,18 +153,18 @@ def test_families_are_independent():
         ({"ready": False, "serving": True, "terminating": None}, False),
     ],
 )
-def test_nil_is_ready_and_serving_and_not_terminating(conditions, usable):
+def test_an_absent_condition_is_ready_and_serving_and_not_terminating(conditions, usable):
     only = port(slice_of(endpoint("172.16.2.5", **conditions)))
     assert (len(only.endpoints) == 1, only.anywhere) == (usable, usable)
 
 
-def test_endpoints_that_end_but_serve_are_used_only_where_none_is_ready():
+def test_draining_endpoints_are_used_only_if_none_is_ready():
     ending, ready = endpoint("172.16.2.5", **DRAINING), endpoint("172.16.2.6", **READY)
     assert used(port(slice_of(ending, ready)).endpoints) == ["172.16.2.6:8080"]
     assert used(port(slice_of(ending)).endpoints) == ["172.16.2.5:8080"]
 
 
-def test_the_cluster_and_the_local_set_are_judged_separately():
+def test_the_cluster_and_the_local_set_are_selected_separately():
     slices = slice_of(endpoint("172.16.1.5", LOCAL, **DRAINING), endpoint("172.16.2.6", REMOTE, **READY))
     only = port(slices, internalTrafficPolicy="Local")
     assert used(only.endpoints) == ["172.16.2.6:8080"]
@@ -173,8 +173,8 @@ def test_the_cluster_and_the_local_set_are_judged_separately():
     assert used(port(slices, internalTrafficPolicy="Local").local_endpoints) == ["172.16.1.5:8080"]
 
 
-def test_where_no_policy_is_local_there_is_no_local_set():
-    """A group that nobody uses must not change with each Pod of this Node."""
+def test_without_a_local_policy_there_is_no_local_set():
+    """An unused group must not change with each Pod of this Node."""
     assert port(slice_of(endpoint("172.16.1.5", LOCAL))).local_endpoints == ()
 
 
@@ -185,7 +185,7 @@ def test_without_a_usable_endpoint_anywhere_connections_are_refused():
     assert (elsewhere.anywhere, elsewhere.local_endpoints) == (True, ())  # these are dropped
 
 
-def test_connections_may_stay_with_what_still_serves():
+def test_connections_to_serving_endpoints_may_stay():
     slices = slice_of(
         endpoint("172.16.2.5", **READY),
         endpoint("172.16.2.6", **DRAINING),
@@ -197,7 +197,7 @@ def test_connections_may_stay_with_what_still_serves():
     assert used(only.serving) == [f"172.16.2.{last}:8080" for last in (5, 6, 7)]
 
 
-def test_what_serves_and_is_used_is_held_once():
+def test_equal_sets_of_endpoints_are_stored_once():
     only = port(slice_of(endpoint("172.16.2.5"), endpoint("172.16.2.6")))
     assert only.serving is only.endpoints
 
@@ -220,30 +220,30 @@ def test_node_hints_come_before_zone_hints():
     ) == ["5", "6"]
 
 
-def test_zone_hints_where_no_node_hint_names_this_node():
+def test_zone_hints_if_no_node_hint_names_this_node():
     assert near(
         endpoint("172.16.2.5", nodes=["node-3"], zones=["zone-b"]),
         endpoint("172.16.2.6", nodes=["node-2"], zones=["zone-b", "zone-a"]),
     ) == ["6"]
 
 
-def test_zone_hints_where_one_node_hint_is_missing():
+def test_zone_hints_if_one_node_hint_is_missing():
     assert near(
         endpoint("172.16.2.5", nodes=["node-1"], zones=["zone-b"]), endpoint("172.16.2.6", zones=["zone-a"])
     ) == ["6"]
 
 
 @pytest.mark.parametrize("missing", [{}, {"zones": []}, {"nodes": ["node-2"]}])
-def test_all_where_a_ready_endpoint_has_no_hint(missing):
+def test_all_endpoints_if_a_ready_one_has_no_hint(missing):
     assert near(endpoint("172.16.2.5", zones=["zone-a"]), endpoint("172.16.2.6", **missing)) == ["5", "6"]
     assert near(endpoint("172.16.2.4", **missing), endpoint("172.16.2.5", zones=["zone-a"])) == ["4", "5"]
 
 
-def test_all_where_no_hint_names_this_zone():
+def test_all_endpoints_if_no_hint_names_this_zone():
     assert near(endpoint("172.16.2.5", zones=["zone-b"]), endpoint("172.16.2.6", zones=["zone-c"])) == ["5", "6"]
 
 
-def test_only_ready_endpoints_are_asked_for_hints():
+def test_only_hints_of_ready_endpoints_count():
     assert near(
         endpoint("172.16.2.5", zones=["zone-a"]),
         endpoint("172.16.2.6", zones=["zone-b"]),
@@ -251,7 +251,7 @@ def test_only_ready_endpoints_are_asked_for_hints():
     ) == ["5"]
 
 
-def test_endpoints_that_end_are_used_whatever_their_hints():
+def test_draining_endpoints_are_used_whatever_their_hints():
     assert near(
         endpoint("172.16.2.5", zones=["zone-a"], **DRAINING), endpoint("172.16.2.6", zones=["zone-b"], **DRAINING)
     ) == ["5", "6"]
@@ -268,7 +268,7 @@ def test_the_zone_is_a_label_of_the_node():
     assert zone_of(Node(Metadata("node-1"))) == ""
 
 
-# What cannot be read ----------------------------------------------------------------------------------------------
+# Malformed input --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -288,17 +288,17 @@ def test_the_zone_is_a_label_of_the_node():
         ("", "is empty"),
     ],
 )
-def test_an_address_that_no_endpoint_can_have_costs_only_that_endpoint(address, sentence):
+def test_an_unusable_address_removes_only_that_endpoint(address, sentence):
     slices = slice_of(endpoint("172.16.2.4"), endpoint(address), endpoint("172.16.2.6"))
-    served, told = serve(service(), [slices], NODE)
+    served, reported = serve(service(), [slices], NODE)
     assert served is not None
     assert used(served.ports[0].endpoints) == ["172.16.2.4:8080", "172.16.2.6:8080"]
-    assert [str(problem) for problem in told] == [
+    assert [str(problem) for problem in reported] == [
         f"EndpointSlice default/web-1: endpoints[1].addresses: {sentence}; the other endpoints are used"
     ]
 
 
-def test_addresses_of_another_range_with_the_first_byte_of_a_peculiar_one_are_fine():
+def test_addresses_of_another_range_with_the_first_byte_of_a_special_one_are_accepted():
     assert near(endpoint("169.253.0.1")) == ["169.253.0.1"]
 
 
@@ -309,7 +309,7 @@ def test_an_endpoint_without_address(addresses):
     ]
 
 
-def test_a_thousand_bad_addresses_are_one_sentence():
+def test_a_thousand_bad_addresses_are_one_problem():
     [problem] = problems(slice_of(*[endpoint(f"no-{number}") for number in range(1000)]))
     assert problem.endswith("'no-0' is not an IP address (and 999 more like it); the other endpoints are used")
 
@@ -330,7 +330,7 @@ def test_a_thousand_bad_addresses_are_one_sentence():
         ({"family": None}, "addressType: '' is not one of IPv4, IPv6, FQDN; it is left out"),
     ],
 )
-def test_a_slice_that_cannot_be(bad, sentence):
+def test_a_malformed_slice(bad, sentence):
     assert problems(slice_of(endpoint("172.16.2.5"), **bad)) == [f"EndpointSlice default/web-1: {sentence}"]
 
 
@@ -359,7 +359,7 @@ slices_of_entries = st.lists(st.lists(entries, max_size=5), max_size=4).map(
 @given(slices_of_entries, st.randoms(use_true_random=False))
 @settings(deadline=None)
 def test_the_outcome_does_not_depend_on_the_order_of_slices(slices, random):
-    """But where two of them disagree on the hints of one endpoint: they come in order of their names, then."""
+    """Except that the name of a slice decides if two disagree on the hints of one endpoint."""
     before = port(*slices, internalTrafficPolicy="Local")
     assert [(int(one.address), one.port) for one in before.serving] == sorted(
         (int(one.address), one.port) for one in before.serving
@@ -374,7 +374,7 @@ def test_the_outcome_does_not_depend_on_the_order_of_slices(slices, random):
 @given(slices_of_entries)
 @settings(deadline=None, max_examples=150)
 def test_the_rules_as_they_are_written(slices):
-    """The same rules once more, one after the other, with no thought of speed."""
+    """The same rules in a slow and simple form."""
     best: dict[str, tuple[tuple[bool, int], dict[str, object]]] = {}
     for one in slices:
         for entry in one.endpoints or ():

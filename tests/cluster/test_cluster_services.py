@@ -1,4 +1,4 @@
-"""What a Node serves of a Service: the rules of a Service proxy, each by its name."""
+"""What a Node serves of a Service: one test for each rule of a Service proxy."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ DUAL = {"clusterIPs": ["10.96.0.10", "fd00:96::10"]}
 
 
 def served(one: objects.Service, *slices: objects.EndpointSlice, node=NODE) -> Service:
-    """As it is served, with nothing to be told."""
+    """The Service as it is served, which must have no problems."""
     found, problems = serve(one, slices, node)
     assert problems == []
     assert found is not None
     return found
 
 
-def told(one: objects.Service, *, node=NODE) -> tuple[Service, list[str]]:
+def served_with_problems(one: objects.Service, *, node=NODE) -> tuple[Service, list[str]]:
     found, problems = serve(one, [], node)
     assert found is not None
     assert {problem.where for problem in problems} <= {"Service default/web"}
@@ -60,7 +60,7 @@ def doors(one: Service) -> list[str]:
         {"clusterIP": "None", "clusterIPs": None},
         {"labels": {"service.kubernetes.io/service-proxy-name": "other"}},
         {"labels": {"service.kubernetes.io/service-proxy-name": ""}},
-        {"labels": {"service.kubernetes.io/headless": ""}},  # with a ClusterIP all the same: kube-proxy leaves it alone
+        {"labels": {"service.kubernetes.io/headless": ""}},  # even with a ClusterIP, as in kube-proxy
     ],
 )
 def test_external_name_headless_and_those_of_another_proxy_are_ignored(other):
@@ -92,7 +92,7 @@ def test_a_family_that_the_node_lacks_is_left_out():
     assert doors(served(service(**DUAL, externalIPs=["2001:db8::1"]), node=IPV4_ONLY)) == ["10.96.0.10:80"]
 
 
-def test_a_service_without_a_family_of_the_node_is_told():
+def test_a_service_without_a_family_of_the_node_is_a_problem():
     found, problems = serve(service(clusterIPs=["fd00:96::10"]), [], IPV4_ONLY)
     assert found is None
     assert [str(problem) for problem in problems] == [
@@ -100,7 +100,7 @@ def test_a_service_without_a_family_of_the_node_is_told():
     ]
 
 
-def test_a_service_without_cluster_ip_is_told():
+def test_a_service_without_cluster_ip_is_a_problem():
     found, problems = serve(service(clusterIPs=None), [], NODE)
     assert found is None
     assert "gives each Service one; it is not served until then" in str(problems[0])
@@ -122,7 +122,7 @@ def test_a_node_port_in_each_family(kind):
     assert [frontends(one, number)[1] for number in (0, 1)] == [Frontend(Reach.NODE_PORT, None, 30080)] * 2
 
 
-def test_a_node_port_of_a_cluster_ip_service_is_left_over():
+def test_a_node_port_of_a_cluster_ip_service_is_ignored():
     assert doors(served(service(ports=[NODE_PORT]))) == ["10.96.0.10:80"]
 
 
@@ -140,14 +140,14 @@ def test_a_load_balancer_may_have_no_node_port(none):
         ({"ip": "192.0.2.1", "ipMode": "VIP"}, ["192.0.2.1:80"]),
         ({"ip": "192.0.2.1", "ipMode": "Proxy"}, []),
         ({"hostname": "lb.example.org"}, []),
-        ({"ip": "2001:db8::1"}, []),  # of another family: its load balancer translates
+        ({"ip": "2001:db8::1"}, []),  # the load balancer translates to another family
     ],
 )
-def test_a_load_balancer_address_only_where_packets_keep_it(ingress, expected):
+def test_a_load_balancer_address_is_served_only_if_packets_keep_it(ingress, expected):
     assert doors(served(service(**BALANCED, ingress=[ingress]))) == ["10.96.0.10:80", "node:30080", *expected]
 
 
-def test_a_load_balancer_address_of_another_type_is_left_over():
+def test_a_load_balancer_address_of_another_type_is_ignored():
     assert doors(served(service(type="NodePort", ingress=[{"ip": "192.0.2.1"}]))) == ["10.96.0.10:80"]
 
 
@@ -170,7 +170,7 @@ def sources(*ranges: str, **spec: object) -> dict[str, object]:
         **BALANCED | {"externalIPs": ["192.0.2.7"], "loadBalancerSourceRanges": list(ranges)} | spec,
         ingress=[{"ip": "192.0.2.1"}, {"ip": "2001:db8::1"}],
     )
-    return {str(door.address): door.sources for port in told(one)[0].ports for door in port.frontends}
+    return {str(door.address): door.sources for port in served_with_problems(one)[0].ports for door in port.frontends}
 
 
 def test_source_ranges_are_for_load_balancer_addresses_only():
@@ -192,25 +192,25 @@ def test_source_ranges_of_the_other_family_are_ignored():
     assert found["2001:db8::1"] == (ip_network("2001:db8:1::/48"),)
 
 
-def test_with_ranges_of_the_other_family_only_everybody_may_pass():
-    """As kube-proxy has it: each family is a Service of its own."""
+def test_ranges_of_only_the_other_family_allow_all_clients():
+    """As in kube-proxy, for which each family is a Service of its own."""
     assert sources("198.51.100.0/24", **DUAL)["2001:db8::1"] is None
 
 
-def test_padding_and_host_bits_are_forgiven():
+def test_spaces_and_host_bits_are_ignored():
     assert sources(" 198.51.100.7/24 ")["192.0.2.1"] == (ip_network("198.51.100.0/24"),)
 
 
 @pytest.mark.parametrize("text", ["198.51.100.0/33", "198.51.100.0", "everybody", "", "198.51.100.0/255.255.255.0"])
-def test_a_malformed_range_lets_nobody_in(text):
+def test_a_malformed_range_admits_no_client(text):
     one = service(**BALANCED, loadBalancerSourceRanges=[text], ingress=[{"ip": "192.0.2.1"}])
-    found, sentences = told(one)
+    found, sentences = served_with_problems(one)
     assert frontends(found)[2].sources == ()
     assert sentences == [f"spec.loadBalancerSourceRanges[0]: {text!r} is not a CIDR; it admits no client"]
     assert sources(text, "198.51.100.0/24")["192.0.2.1"] == (ip_network("198.51.100.0/24"),)
 
 
-def test_no_ranges_let_everybody_in():
+def test_without_ranges_all_clients_are_allowed():
     assert sources()["192.0.2.1"] is None
 
 
@@ -239,7 +239,7 @@ def test_external_traffic_policy_local_of_a_cluster_ip_service_with_external_ips
 
 @pytest.mark.parametrize("field", ["externalTrafficPolicy", "internalTrafficPolicy"])
 def test_an_unknown_policy_counts_as_cluster(field):
-    found, sentences = told(service(**{field: "Nearby"}))
+    found, sentences = served_with_problems(service(**{field: "Nearby"}))
     assert not frontends(found)[0].local_only
     assert sentences == [f"spec.{field}: 'Nearby' is neither Cluster nor Local; it counts as Cluster"]
 
@@ -261,9 +261,9 @@ def test_session_affinity_has_a_timeout(config, seconds):
 
 
 @pytest.mark.parametrize(("given", "counts"), [(0, 1), (-5, 1), (86401, 86400)])
-def test_an_affinity_timeout_out_of_range_counts_as_the_nearest_in_it(given, counts):
+def test_an_affinity_timeout_out_of_range_counts_as_the_nearest_limit(given, counts):
     config = {"clientIP": {"timeoutSeconds": given}}
-    found, [sentence] = told(service(sessionAffinity="ClientIP", sessionAffinityConfig=config))
+    found, [sentence] = served_with_problems(service(sessionAffinity="ClientIP", sessionAffinityConfig=config))
     assert found.ports[0].affinity_seconds == counts
     assert sentence == (
         f"spec.sessionAffinityConfig.clientIP.timeoutSeconds: {given} is outside 1-86400; it counts as {counts}"
@@ -271,7 +271,7 @@ def test_an_affinity_timeout_out_of_range_counts_as_the_nearest_in_it(given, cou
 
 
 def test_an_unknown_affinity_is_none():
-    found, sentences = told(service(sessionAffinity="Cookie"))
+    found, sentences = served_with_problems(service(sessionAffinity="Cookie"))
     assert found.ports[0].affinity_seconds == 0
     assert sentences == ["spec.sessionAffinity: 'Cookie' is neither ClientIP nor None; it counts as None"]
 
@@ -387,20 +387,20 @@ REST = "the rest of the Service is served"
     ],
 )
 def test_what_cannot_be_served_costs_nothing_else(spec, sentence, left):
-    found, sentences = told(service(**spec))
+    found, sentences = served_with_problems(service(**spec))
     assert sentences == [f"{sentence}; {REST}"]
     assert doors(found) == left
     assert found.cluster_ips == tuple({ip_address(door.rpartition(":")[0]) for door in left if door.startswith("10.")})
 
 
 def test_a_load_balancer_address_in_the_pod_cidr():
-    found, sentences = told(service(**BALANCED, ingress=[{"ip": "172.16.1.9"}]))
+    found, sentences = served_with_problems(service(**BALANCED, ingress=[{"ip": "172.16.1.9"}]))
     assert doors(found) == ["10.96.0.10:80", "node:30080"]
     assert sentences[0].startswith("status.loadBalancer.ingress[0].ip: 172.16.1.9 is inside")
 
 
 def test_an_unknown_type_is_served_as_cluster_ip():
-    found, sentences = told(service(type="Magic", ports=[NODE_PORT]))
+    found, sentences = served_with_problems(service(type="Magic", ports=[NODE_PORT]))
     assert doors(found) == ["10.96.0.10:80"]
     assert sentences == [
         "spec.type: 'Magic' is not one of ClusterIP, NodePort, LoadBalancer; it is served as ClusterIP"
@@ -411,27 +411,31 @@ def test_an_unknown_type_is_served_as_cluster_ip():
     ("port", "sentence"),
     [(80, "80 is outside 30000-32767"), (30080, "30080 is a NodePort of the Service itself")],
 )
-def test_a_health_check_port_that_cannot_be(port, sentence):
-    found, sentences = told(service(**BALANCED, externalTrafficPolicy="Local", healthCheckNodePort=port))
+def test_an_unusable_health_check_port(port, sentence):
+    found, sentences = served_with_problems(
+        service(**BALANCED, externalTrafficPolicy="Local", healthCheckNodePort=port)
+    )
     assert found.health_check_port == 0
     assert sentences == [f"spec.healthCheckNodePort: {sentence}; health checks of it get no answer"]
 
 
-def test_the_range_of_node_ports_is_the_nodes():
-    assert doors(told(service(**BALANCED), node=replace(NODE, node_ports=range(40000, 40100)))[0]) == ["10.96.0.10:80"]
+def test_the_range_of_node_ports_is_configured():
+    assert doors(served_with_problems(service(**BALANCED), node=replace(NODE, node_ports=range(40000, 40100)))[0]) == [
+        "10.96.0.10:80"
+    ]
     wide = service(type="NodePort", ports=[HTTP | {"nodePort": 8443}])
     assert "node:8443" in doors(served(wide, node=replace(NODE, node_ports=range(1, 65536))))
 
 
-def test_sctp_on_a_windows_node_is_told_and_the_rest_is_served():
+def test_sctp_on_a_windows_node_is_a_problem_and_the_rest_is_served():
     ports = [HTTP, {"name": "sctp", "port": 80, "protocol": "SCTP"}]
-    found, sentences = told(service(ports=ports), node=WINDOWS)
+    found, sentences = served_with_problems(service(ports=ports), node=WINDOWS)
     assert [port.name for port in found.ports] == ["http"]
     assert sentences == [f"spec.ports[1].protocol: the datapath of a Windows Node drops SCTP; {REST}"]
     assert [port.name for port in served(service(ports=ports)).ports] == ["http", "sctp"]
 
 
-def test_a_service_with_nothing_but_a_cluster_ip_still_refuses_its_ports():
+def test_a_service_without_ports_still_owns_its_cluster_ip():
     one = served(service(ports=None))
     assert (one.ports, one.cluster_ips) == ((), (ip_address("10.96.0.10"),))
 
@@ -490,7 +494,7 @@ specs = st.fixed_dictionaries(
 
 @given(specs, st.lists(st.fixed_dictionaries({"ip": texts, "ipMode": names}), max_size=3))
 @settings(deadline=None, max_examples=200)
-def test_whatever_a_service_says_it_is_served_or_told(spec, ingress):
+def test_any_service_is_served_or_a_problem(spec, ingress):
     try:
         one = service(**spec, ingress=ingress)
     except Malformed:

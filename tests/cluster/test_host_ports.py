@@ -1,4 +1,4 @@
-"""Ports of the Node that lead to a Pod: the Service that they amount to, and what is refused."""
+"""Host ports of Pods, as Services."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_host_port_is_a_node_port_with_one_endpoint_that_sees_its_clients():
 
 
 @pytest.mark.parametrize("host_ip", ["10.176.25.11", "127.0.0.1"])
-def test_at_one_address_of_the_node(host_ip: str):
+def test_a_host_port_at_one_address_of_the_node(host_ip: str):
     service, problems = host_ports.serve(pod({**WEB, "hostIP": host_ip, "protocol": "UDP"}), NODE)
     assert problems == []
     assert service is not None
@@ -78,7 +78,7 @@ def test_one_port_at_several_addresses_and_protocols():
         ({**WEB, "protocol": "IPX"}, "hostPort 80/IPX is not served"),
     ],
 )
-def test_what_cannot_be_served_is_told_and_costs_nothing_else(port: dict[str, object], complaint: str):
+def test_an_unusable_host_port_is_a_problem_and_the_others_are_served(port: dict[str, object], complaint: str):
     service, (problem,) = host_ports.serve(pod(port, {"containerPort": 1, "hostPort": 2}), NODE)
     assert complaint in str(problem)
     assert str(problem).startswith("Pod shop/web: ")
@@ -91,11 +91,11 @@ def test_what_cannot_be_served_is_told_and_costs_nothing_else(port: dict[str, ob
     [pod({"containerPort": 80}), pod(WEB, host_network=True), pod(WEB, phase="Succeeded"), pod(WEB, ip="")],
     ids=["no hostPort", "hostNetwork", "ended", "no address yet"],
 )
-def test_nothing_to_serve(one: Pod):
+def test_pods_without_host_ports_to_serve(one: Pod):
     assert host_ports.serve(one, NODE) == (None, [])
 
 
-def test_they_come_and_go_with_their_pod_beside_services():
+def test_host_ports_come_and_go_with_their_pod():
     catalogue = Catalogue()
     key = host_ports.key_of("shop/web")
     assert catalogue.follow(Cluster(pods={"shop/web": pod(WEB)}), NODE) == {key}

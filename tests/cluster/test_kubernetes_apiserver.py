@@ -1,4 +1,4 @@
-"""The same against a real kube-apiserver with etcd: what it says is understood, whatever becomes of it."""
+"""The source of the cluster against a real kube-apiserver with etcd."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SERVICES, SLICES = "/api/v1/namespaces/default/services", "/apis/discovery.k8s.i
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def control_plane(tmp_path_factory) -> AsyncIterator[ControlPlane]:
-    """One for all: it takes a while to start."""
+    """One for all tests: it takes a while to start."""
     async with running_control_plane(tmp_path_factory.mktemp("cp")) as plane:
         yield plane
 
@@ -79,19 +79,19 @@ def endpoint_slice(name: str, *addresses: str) -> dict[str, object]:
     }
 
 
-async def test_followed_through_everything_that_may_happen(control_plane):
+async def test_changes_heartbeats_and_restarts_of_a_real_server(control_plane):
     async with control_plane.connection() as connection, aclosing(source(control_plane).changes()) as changes:
         listener = Listener(changes)
         first = await listener.hear()
         assert first.changes == EVERYTHING
         assert "default" in first.cluster.namespaces
-        if not first.cluster.services:  # a server that has just started makes its own Service by and by
+        if not first.cluster.services:  # a server that has just started creates its own Service with a delay
             first = await until(listener, lambda change: change.cluster.services)
         assert set(first.cluster.services) == {"default/kubernetes"}
         (cidr,) = first.cluster.service_cidrs.values()
         assert cidr.spec.cidrs == SERVICE_NETWORKS
 
-        # Objects come and change; only this Node's Pods are told of.
+        # Objects come and change; of Pods only those of this Node are reported.
         await put(connection, "/api/v1/nodes", node("node-1", "172.16.1.0/24"))
         await put(connection, "/api/v1/nodes", node("node-2", "172.16.2.0/24"))
         change = await until(listener, lambda change: len(change.cluster.nodes) == 2)
@@ -107,7 +107,7 @@ async def test_followed_through_everything_that_may_happen(control_plane):
         await put(connection, SLICES, endpoint_slice("web-1", "172.16.1.5"))
         before = await until(listener, lambda change: change.cluster.slices.get("default/web-1"))
 
-        # A heartbeat: nothing of it is told. The slice after it is the next thing that is.
+        # A heartbeat is not reported: the next change is that of the slice after it.
         beat = {"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "r", "message": "m"}]}}
         body = msgspec.json.encode(beat)
         await connection.request(
@@ -118,7 +118,7 @@ async def test_followed_through_everything_that_may_happen(control_plane):
         assert change.changes == ChangeSet.of({EndpointSlice: {"default/web-1"}})
         assert change.cluster.nodes is before.cluster.nodes
 
-        # The server dies and comes back: nothing changes but for a problem; then only the difference.
+        # While the server is away only the problems change; when it is back, the difference is reported.
         await control_plane.stop_server()
         away = await until(listener, lambda change: change.cluster.problems)
         assert away.cluster.slices is change.cluster.slices
@@ -133,12 +133,12 @@ async def test_followed_through_everything_that_may_happen(control_plane):
         assert back.cluster.services["default/web"] is change.cluster.services["default/web"]
         assert set(back.cluster.pods) == {"default/here"}
 
-        # Another one that comes to know it only now calls it by the same name.
+        # A new reader of the same state has the same revision.
         async with aclosing(source(control_plane).changes()) as later:
             assert (await Listener(later).hear()).cluster.revision == back.cluster.revision
 
 
-async def test_a_role_with_these_rules_and_no_more(control_plane):
+async def test_the_rules_of_the_role_are_enough_and_allow_no_more(control_plane):
     user = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": AGENT}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "windlass"}
     api = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "windlass"}}
@@ -151,7 +151,7 @@ async def test_a_role_with_these_rules_and_no_more(control_plane):
         binding = {**api, "kind": "ClusterRoleBinding", "subjects": [user], "roleRef": role}
         await put(connection, f"{path}/clusterrolebindings", binding)
     while True:
-        with suppress(SourceAway):  # a role is in force by and by
+        with suppress(SourceAway):  # a new role takes effect with a delay
             async with aclosing(following.changes()) as changes:
                 await until(Listener(changes), lambda change: change.cluster.services)
                 break
@@ -184,7 +184,7 @@ async def test_slices_of_the_real_controller(control_plane):
     assert found.endpoints[0].node_name == "node-1"
 
 
-async def test_a_change_is_there_within_milliseconds(control_plane):
+async def test_a_change_arrives_soon(control_plane):
     """From the write to the ClusterChange, with a thousand slices present."""
     async with control_plane.connection() as connection, aclosing(source(control_plane).changes()) as changes:
         for first in range(0, 1000, 50):

@@ -1,4 +1,4 @@
-"""Where the API server is and who we are to it: kubeconfig, service account, TLS; each mistake is a sentence."""
+"""Credentials for the API server: kubeconfig, service account, TLS, and an error sentence for each mistake."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_token(tmp_path):
     assert access.identity == f"the token of user u in {tmp_path}/kubeconfig"
 
 
-def test_files_are_beside_it_and_read_anew(tmp_path):
+def test_relative_files_are_read_for_each_request(tmp_path):
     (tmp_path / "token").write_text("first\n")
     (tmp_path / "ca.crt").write_text("PEM")
     file = kubeconfig(
@@ -62,7 +62,7 @@ def test_files_are_beside_it_and_read_anew(tmp_path):
     assert from_kubeconfig(file).token == (tmp_path / "token").read_text()
 
 
-def test_data_in_it(tmp_path):
+def test_data_in_the_kubeconfig(tmp_path):
     data = b64encode(b"PEM").decode()
     access = from_kubeconfig(
         kubeconfig(
@@ -75,7 +75,7 @@ def test_data_in_it(tmp_path):
     assert access.identity == f"the client certificate of user u in {tmp_path}/kubeconfig"
 
 
-def test_the_configuration_has_the_last_word_on_the_server(tmp_path):
+def test_the_configuration_overrides_the_address_of_the_server(tmp_path):
     access = from_kubeconfig(kubeconfig(tmp_path), "192.0.2.1:6443")
     assert access.server == "https://192.0.2.1:6443"
     assert "apiServer" in access.named_by
@@ -95,22 +95,22 @@ def test_the_configuration_has_the_last_word_on_the_server(tmp_path):
         ({"cluster": {"server": "https://s", "proxy-url": "http://p"}}, "`proxy-url` is not supported"),
     ],
 )
-def test_what_cannot_be_used(tmp_path, content, sentence):
-    with pytest.raises(NoAccess) as told:
+def test_unusable_entries(tmp_path, content, sentence):
+    with pytest.raises(NoAccess) as error:
         from_kubeconfig(kubeconfig(tmp_path, **content))
-    assert sentence in str(told.value)
-    assert str(tmp_path / "kubeconfig") in str(told.value)
+    assert sentence in str(error.value)
+    assert str(tmp_path / "kubeconfig") in str(error.value)
 
 
 @pytest.mark.parametrize("content", ["{", "- a", "7", ""])
-def test_what_is_no_kubeconfig(tmp_path, content):
+def test_a_file_that_is_not_a_kubeconfig(tmp_path, content):
     file = tmp_path / "kubeconfig"
     file.write_text(content)
     with pytest.raises(NoAccess, match=f"^{file}: "):
         from_kubeconfig(file)
 
 
-def test_none_at_all(tmp_path):
+def test_a_missing_kubeconfig(tmp_path):
     with pytest.raises(NoAccess, match="cannot be read: No such file or directory; `kubeconfig` in the configuration"):
         from_kubeconfig(tmp_path / "kubeconfig")
 
@@ -118,14 +118,14 @@ def test_none_at_all(tmp_path):
 # In a cluster -----------------------------------------------------------------------------------------------------
 
 
-def test_what_a_pod_is_given(tmp_path):
+def test_the_service_account_of_a_pod(tmp_path):
     access = in_cluster("", account(tmp_path), ENVIRONMENT)
     assert (access.server, access.token, access.authority) == ("https://10.96.0.1:443", "projected", "PEM")
     assert access.host == "10.96.0.1"
     assert in_cluster("", tmp_path, {"KUBERNETES_SERVICE_HOST": "fd00::1"}).server == "https://[fd00::1]:443"
 
 
-def test_the_address_does_not_have_to_be_the_service(tmp_path):
+def test_the_configuration_overrides_the_address_in_a_pod(tmp_path):
     access = in_cluster("https://192.0.2.1:6443", account(tmp_path), ENVIRONMENT)
     assert access.server == "https://192.0.2.1:6443"
 
@@ -166,7 +166,7 @@ async def ask(server: StandIn, by: Certificate, **access: str) -> bytes:
         return await connection.request("GET", NODES)
 
 
-async def test_a_server_whose_certificate_is_good(tmp_path, authority):
+async def test_a_server_with_a_good_certificate(tmp_path, authority):
     own = certificates.issue(authority, tmp_path, "server", alternatives=["IP:127.0.0.1"])
     async with secure(own) as server:
         assert b"NodeList" in await ask(server, authority)
@@ -189,13 +189,13 @@ async def test_a_client_certificate(tmp_path, authority):
         ("IP:192.0.2.1", 30, "the certificate must name that address; a test names it"),
     ],
 )
-async def test_a_certificate_that_is_not_good(tmp_path, authority, alternative, days, sentence):
+async def test_a_server_with_a_bad_certificate(tmp_path, authority, alternative, days, sentence):
     own = certificates.issue(authority, tmp_path, "server", alternatives=[alternative], days=days)
     async with secure(own) as server:
-        with pytest.raises(Unreachable) as told:
+        with pytest.raises(Unreachable) as error:
             await ask(server, authority)
-    assert str(told.value).startswith(f"{server.address}: its certificate is not accepted: ")
-    assert sentence in str(told.value)
+    assert str(error.value).startswith(f"{server.address}: its certificate is not accepted: ")
+    assert sentence in str(error.value)
 
 
 async def test_another_authority(tmp_path, authority):

@@ -1,4 +1,4 @@
-"""From the bytes of an API server to typed objects: what is used, nothing else, and quickly."""
+"""Decoding of lists and watch events into typed objects, and the store of one kind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS = 1.5  # of CPU, for all of them
 
 
 def recorded_slice(number: int) -> dict[str, object]:
-    """As kube-apiserver 1.34 sends one that the EndpointSlice controller wrote, with all that nobody here reads."""
+    """As kube-apiserver 1.34 sends one that the EndpointSlice controller wrote, with all its unused fields."""
     name = f"web-{number:05}"
     first = number * OF_EACH
     return {
@@ -98,8 +98,8 @@ def test_a_hundred_thousand_endpoints():
     assert spent < SECONDS
 
 
-def test_items_of_a_list_name_no_kind():
-    """The list does that for them."""
+def test_items_of_a_list_have_no_kind():
+    """Only the list has one."""
     found = store(Service)
     page = decoding.page(
         b'{"kind":"ServiceList","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"}}]}'
@@ -147,13 +147,13 @@ def test_pods_and_namespaces():
         b'{"type":"ADDED"}',
     ],
 )
-def test_what_is_no_event(line):
+def test_a_line_that_is_not_an_event(line):
     with pytest.raises(Garbled):
         decoding.event(line)
 
 
 @given(st.binary())
-def test_whatever_comes_is_an_event_or_garbled(line):
+def test_any_line_is_an_event_or_garbled(line):
     with suppress(Garbled):
         decoding.event(line)
 
@@ -170,13 +170,13 @@ def test_whatever_comes_is_an_event_or_garbled(line):
         ),
     )
 )
-def test_whatever_an_object_looks_like_it_is_held_or_told(document):
+def test_any_object_is_stored_or_a_problem(document):
     found = store(Node)
     found.put(raw(document))
     assert len(found.objects) + len(found.problems) == 1
 
 
-async def test_lines_however_they_are_cut():
+async def test_lines_are_the_same_however_chunks_split_them():
     async def chunks(*parts: bytes):
         for part in parts:
             yield part
@@ -193,15 +193,15 @@ STATES = st.dictionaries(NAMES, st.integers(0, 3), max_size=3)
 
 
 def service(name: str, number: int) -> Raw:
-    """Number 3 is one that cannot be read."""
+    """With number 3 it is malformed."""
     return raw(
         {"metadata": {"name": name, "namespace": "n"}, "spec": {"clusterIP": f"10.0.0.{number}" if number < 3 else 7}}
     )
 
 
 @given(STATES, STATES)
-def test_a_new_list_and_its_events_come_to_the_same(before, after):
-    """The law of a relist: it touches exactly what differs, and names the state alike."""
+def test_a_new_list_gives_the_same_as_the_events(before, after):
+    """A new list changes exactly what differs, and gives the same digest."""
     listed, followed = store(Service), store(Service)
     for found in (listed, followed):
         for name, number in before.items():

@@ -1,4 +1,4 @@
-"""An API server, listed and watched: what changes is told, what goes wrong costs nothing that was known."""
+"""Lists and watches against a stand-in of the API server: changes are reported, and faults lose no objects."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def problems(cluster: Cluster) -> list[str]:
 
 async def until(condition) -> None:
     async with asyncio.timeout(SECONDS):
-        while not condition():  # noqa: ASYNC110 - of the server, which tells nobody
+        while not condition():  # noqa: ASYNC110 - the server gives no signal
             await asyncio.sleep(0.01)
 
 
@@ -68,11 +68,11 @@ def move(server: StandIn, to: str) -> None:
     server.put(SLICES, "web-1", "shop", endpoints=[{"addresses": [to]}])
 
 
-# What is told -----------------------------------------------------------------------------------------------------
+# Changes ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("streams_lists", [True, False])
-async def test_all_kinds_at_first(server, streams_lists):
+async def test_the_first_change_holds_all_kinds(server, streams_lists):
     server.streams_lists = streams_lists
     async with listening(server) as listener:
         cluster, changes, *_ = await listener.hear()
@@ -97,7 +97,7 @@ async def test_a_list_in_pages_is_one_list(server):
     assert len([asked for path, asked in server.requests if path == SERVICES and "limit" in asked]) == 3
 
 
-async def test_only_what_the_node_needs_is_asked_for(server):
+async def test_only_objects_that_the_node_needs_are_requested(server):
     async with listening(server, "node-7") as listener:
         await listener.hear()
     asked = dict(server.requests)
@@ -108,7 +108,7 @@ async def test_only_what_the_node_needs_is_asked_for(server):
     assert "!service.kubernetes.io/headless" in asked[SLICES]["labelSelector"]
 
 
-async def test_a_change_names_what_it_touches_and_keeps_all_else(server):
+async def test_a_change_names_the_changed_objects_and_keeps_all_others(server):
     async with listening(server) as listener:
         before = (await listener.hear()).cluster
         move(server, "172.16.1.6")
@@ -116,7 +116,7 @@ async def test_a_change_names_what_it_touches_and_keeps_all_else(server):
         assert change.changes == ChangeSet.of({EndpointSlice: {"shop/web-1"}})
         assert address(change) == "172.16.1.6"
         assert change.cluster.services is before.services
-        assert before.slices["shop/web-1"] is not change.cluster.slices["shop/web-1"]  # and the former is as it was
+        assert before.slices["shop/web-1"] is not change.cluster.slices["shop/web-1"]  # the earlier one is unchanged
         server.remove(SERVICES, "web", "shop")
         change = await listener.hear()
         assert change.changes == ChangeSet.of({Service: {"shop/web"}})
@@ -127,8 +127,8 @@ async def test_a_change_names_what_it_touches_and_keeps_all_else(server):
         assert (await listener.hear()).changes == ChangeSet.of({Pod: {"shop/web-1"}})
 
 
-async def test_what_nobody_uses_is_no_change(server):
-    """A Node's heartbeat, a field's manager, an annotation: most of what is written in a cluster."""
+async def test_unused_fields_are_no_change(server):
+    """Heartbeats, managed fields and annotations: most writes in a cluster."""
     async with listening(server) as listener:
         first = await listener.hear()
         server.put(NODES, "node-1", spec={"podCIDRs": ["172.16.1.0/24"]}, status={"conditions": [{"type": "Ready"}]})
@@ -138,7 +138,7 @@ async def test_what_nobody_uses_is_no_change(server):
     assert change.cluster.nodes is first.cluster.nodes
 
 
-async def test_changes_that_come_together_are_told_together(server):
+async def test_changes_that_come_together_are_one_change(server):
     async with listening(server) as listener:
         await listener.hear()
         lines = StandIn()
@@ -150,7 +150,7 @@ async def test_changes_that_come_together_are_told_together(server):
     assert len(change.changes.keys(Service)) == 50
 
 
-async def test_the_revision_names_the_content(server):
+async def test_equal_content_has_an_equal_revision(server):
     async with listening(server) as listener, listening(server) as other:
         first = (await listener.hear()).cluster.revision
         assert (await other.hear()).cluster.revision == first
@@ -170,10 +170,10 @@ async def test_a_server_without_service_cidrs(server):
     assert cluster.problems == ()
 
 
-# What goes wrong --------------------------------------------------------------------------------------------------
+# Faults -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_malformed_object_costs_only_itself(server):
+async def test_a_malformed_object_affects_no_other(server):
     server.put(SERVICES, "odd", "shop", spec={"ports": [{"port": "eighty"}]})
     async with listening(server) as listener:
         cluster, *_ = await listener.hear()
@@ -208,13 +208,13 @@ async def test_a_connection_cut_in_the_middle_of_an_object(server):
     assert address(change) == "172.16.1.6"
     assert change.cluster.problems == ()
     assert int(server.watches(SLICES)[-1]["resourceVersion"]) <= version
-    assert "sendInitialEvents" not in server.watches(SLICES)[-1]  # it went on from where it was
+    assert "sendInitialEvents" not in server.watches(SLICES)[-1]  # it continued where it was
 
 
-async def test_a_bookmark_is_where_a_watch_goes_on_from(server):
+async def test_a_watch_continues_from_the_last_bookmark(server):
     async with listening(server) as listener:
         await listener.hear()
-        for number in range(20):  # of other kinds: this one would not learn of them
+        for number in range(20):  # other kinds, of which this watch gets no events
             server.put(NAMESPACES, f"namespace-{number}")
         server.bookmark(SLICES)
         bookmarked = server.version
@@ -223,7 +223,7 @@ async def test_a_bookmark_is_where_a_watch_goes_on_from(server):
     assert server.watches(SLICES)[-1]["resourceVersion"] == str(bookmarked)
 
 
-async def test_a_forgotten_version_leads_to_a_new_list_and_only_differences_are_told(server):
+async def test_an_expired_version_leads_to_a_new_list_and_only_differences_are_reported(server):
     server.put(SLICES, "other-1", "shop", endpoints=[{"addresses": ["172.16.1.9"]}])
     server.put(SLICES, "going-1", "shop")
     async with listening(server) as listener:
@@ -241,7 +241,7 @@ async def test_a_forgotten_version_leads_to_a_new_list_and_only_differences_are_
     assert change.cluster.problems == ()
 
 
-async def test_gone_as_an_answer_is_the_same(server):
+async def test_an_expired_version_may_also_be_refused(server):
     async with listening(server) as listener:
         await listener.hear()
         server.refusals[SLICES] = 410, "Expired"
@@ -253,7 +253,7 @@ async def test_gone_as_an_answer_is_the_same(server):
     assert address(change) == "172.16.1.6"
 
 
-async def test_a_history_that_goes_backwards_is_another_one(server):
+async def test_a_version_that_goes_backwards_leads_to_a_new_list(server):
     """A server that was restored from a backup, or a new one at the same address."""
     async with listening(server) as listener:
         await listener.hear()
@@ -263,7 +263,7 @@ async def test_a_history_that_goes_backwards_is_another_one(server):
     assert change.cluster.slices == {}
 
 
-async def test_garbage_is_told_and_the_watch_begins_again(server):
+async def test_garbage_is_a_problem_and_the_watch_starts_again(server):
     async with listening(server) as listener:
         await listener.hear()
         server.say(SLICES, b"<html>502 Bad Gateway</html>\n")
@@ -278,7 +278,7 @@ async def test_garbage_is_told_and_the_watch_begins_again(server):
     assert change.cluster.problems == ()
 
 
-async def test_a_server_that_is_away_changes_nothing_and_comes_back_with_the_difference(server):
+async def test_after_the_server_was_away_only_the_difference_is_reported(server):
     async with listening(server) as listener:
         before = (await listener.hear()).cluster
         await server.stop()
@@ -300,14 +300,14 @@ async def test_a_server_that_is_away_changes_nothing_and_comes_back_with_the_dif
         assert heard.cluster.services is before.services
 
 
-# Who we are to it -------------------------------------------------------------------------------------------------
+# Credentials ------------------------------------------------------------------------------------------------------
 
 
 async def refusal(server: StandIn, **access: str) -> str:
     source = APIServer(lambda: Access(server.address, "a test", "the token in /t", **access), "node-1")
-    with pytest.raises(SourceAway) as told:
+    with pytest.raises(SourceAway) as error:
         await Listener(source.changes()).hear()
-    return str(told.value)
+    return str(error.value)
 
 
 async def test_a_refused_token(server):
@@ -317,14 +317,14 @@ async def test_a_refused_token(server):
     )
 
 
-async def test_a_role_that_is_missing(server):
+async def test_a_missing_role(server):
     server.refusals[SLICES] = 403, 'endpointslices is forbidden: User "windlass" cannot list resource'
     sentence = await refusal(server)
     assert "forbids it (403): endpointslices is forbidden" in sentence
     assert "ClusterRole" in sentence
 
 
-async def test_a_server_that_is_another_one(server):
+async def test_a_server_that_is_no_api_server(server):
     for path in (NODES, PODS, NAMESPACES, SERVICES, SLICES, CIDRS):
         server.refusals[path] = 200, b"<html>It works!</html>"
     assert "does not answer like an API server" in await refusal(server)
@@ -337,7 +337,7 @@ async def test_no_server_at_all(server):
     assert "a test names it" in sentence
 
 
-async def test_a_token_is_read_anew_for_each_request(server, tmp_path):
+async def test_the_token_is_read_for_each_request(server, tmp_path):
     file = tmp_path / "token"
     file.write_text(WRONG)
     server.token = WRONG
@@ -356,7 +356,7 @@ async def test_a_token_is_read_anew_for_each_request(server, tmp_path):
     assert change.cluster.problems == ()
 
 
-async def test_after_it_was_away_at_the_start_it_is_told_once_and_then_followed(server):
+async def test_a_server_that_is_away_at_the_start_is_reported_once_and_then_followed(server):
     await server.stop()
     source = APIServer(lambda: Access(server.address, "a test", "a token"), "node-1")
     with pytest.raises(SourceAway):
@@ -378,8 +378,8 @@ async def test_a_server_behind_its_own_service_is_a_problem(server):
     assert "apiServer" in problems(cluster)[0]
 
 
-async def test_a_server_that_falls_silent_is_asked_again(server, monkeypatch):
-    """Its machine answers, and itself says nothing more: not even how far it is."""
+async def test_a_watch_without_data_starts_again(server, monkeypatch):
+    """The machine answers, but the server sends nothing, not even bookmarks."""
     monkeypatch.setattr(connections, "SILENT_SECONDS", 0.3)
     async with listening(server) as listener:
         await listener.hear()
@@ -389,8 +389,8 @@ async def test_a_server_that_falls_silent_is_asked_again(server, monkeypatch):
         assert address(await listener.hear()) == "172.16.1.6"
 
 
-async def test_a_server_that_takes_a_list_for_a_watch(server):
-    """As one does that does not know of lists in a watch: the objects come, but never the end of them."""
+async def test_a_server_that_ignores_the_request_for_a_list(server):
+    """A server before 1.27 sends the objects, but never the bookmark that ends the list."""
     server.ends_lists = False
     async with listening(server) as listener:
         first = asyncio.create_task(listener.hear())
@@ -403,7 +403,7 @@ async def test_a_server_that_takes_a_list_for_a_watch(server):
         assert address(await listener.hear()) == "172.16.1.6"
 
 
-# What is told for the metrics ----------------------------------------------------------------------------------------
+# Metrics ------------------------------------------------------------------------------------------------------------
 
 TRIGGER = "endpoints.kubernetes.io/last-change-trigger-time"
 LATER = "2999-01-01T00:00:00.123456789Z"  # than the start of any test
@@ -413,7 +413,7 @@ def triggered(server: StandIn, to: str, when: str) -> None:
     server.put(SLICES, "web-1", "shop", endpoints=[{"addresses": [to]}], metadata={"annotations": {TRIGGER: when}})
 
 
-async def test_a_changed_slice_tells_when_its_change_was_triggered(server):
+async def test_a_changed_slice_has_its_trigger_time(server):
     async with listening(server) as listener:
         assert (await listener.hear()).triggered == ()
         triggered(server, "172.16.1.6", LATER)
@@ -427,7 +427,7 @@ async def test_a_changed_slice_tells_when_its_change_was_triggered(server):
 
 
 @pytest.mark.parametrize("streams_lists", [True, False])
-async def test_what_a_new_list_shows_to_have_changed_tells_so_too(server, streams_lists):
+async def test_a_slice_that_changed_before_a_new_list_has_its_trigger_time(server, streams_lists):
     server.streams_lists = streams_lists
     triggered(server, "172.16.1.6", LATER)
     async with listening(server) as listener:
@@ -442,7 +442,7 @@ async def test_what_a_new_list_shows_to_have_changed_tells_so_too(server, stream
         assert change.triggered == (datetime.fromisoformat(LATER).timestamp(),)
 
 
-async def test_watches_tell_how_they_are(server):
+async def test_the_health_of_watches(server):
     source = APIServer(lambda: Access(server.address, "a test", "a token"), "node-1")
     server.refusals[CIDRS] = (404, "the server could not find the requested resource")
     async with aclosing(source.changes()) as changes:
@@ -457,7 +457,7 @@ async def test_watches_tell_how_they_are(server):
         server.cut(SERVICES)
         await until(lambda: {one.resource: one for one in source.watches}["services"].restarts["failed"] == 1)
         await until(lambda: server.is_watched(SERVICES))
-        server.put(NAMESPACES, "bank")  # so that the version which this watch knows is no longer the last one
+        server.put(NAMESPACES, "bank")  # so that the version of this watch is not the last one
         server.forget()
         server.cut(SERVICES)
         await until(lambda: {one.resource: one for one in source.watches}["services"].restarts["expired"] == 1)

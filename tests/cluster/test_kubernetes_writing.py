@@ -1,4 +1,4 @@
-"""What is written of a Node, and what an Event says. That a real server takes it: test_cluster_writer_apiserver."""
+"""The patch of a Node and the body of an Event. A real server accepts them in test_cluster_writer_apiserver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from windlass.cluster.kubernetes.writing import NOT_READY, MarkedMetadata, Marke
 from windlass.cluster.objects import Reference
 
 OTHER = {"key": "example.com/mine", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
-EVICTING = {**NOT_READY, "effect": "NoExecute"}  # with our key, by somebody else
+EVICTING = {**NOT_READY, "effect": "NoExecute"}  # with our key, but of another client
 NOW = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
 SERVICE = Reference("Service", "web", "shop", "u1")
 
@@ -17,7 +17,7 @@ def node(*taints: dict[str, object], **annotations: str) -> MarkedNode:
     return MarkedNode(MarkedMetadata("7", annotations or None), MarkedSpec(taints or None))
 
 
-def test_what_is_so_already_is_not_written():
+def test_nothing_is_written_that_the_node_has():
     assert node_patch(node(OTHER, a="1"), {"a": "1"}, is_ready=True) == {}
     assert node_patch(node(OTHER, NOT_READY), {}, is_ready=False) == {}
 
@@ -28,7 +28,7 @@ def test_annotations_alone_need_no_version():
     }
 
 
-def test_taints_are_written_whole_and_at_the_version_that_was_read():
+def test_a_write_of_taints_has_all_of_them_and_the_version_that_was_read():
     patch = node_patch(node(OTHER, NOT_READY, EVICTING), {"a": "1"}, is_ready=True)
     assert patch == {
         "metadata": {"resourceVersion": "7", "annotations": {"a": "1"}},
@@ -38,7 +38,7 @@ def test_taints_are_written_whole_and_at_the_version_that_was_read():
     assert node_patch(node(OTHER), {}, is_ready=False)["spec"] == {"taints": [OTHER, NOT_READY]}
 
 
-def test_the_same_problem_has_the_same_event_whoever_tells_it():
+def test_the_same_problem_has_the_same_event_from_every_agent():
     one, same = event("wrong", SERVICE, "node-1", NOW), event("wrong", SERVICE, "node-2", datetime.now(UTC))
     assert one["metadata"] == same["metadata"]
     assert one["eventTime"] == "2026-01-02T03:04:05.000006Z"
@@ -47,9 +47,9 @@ def test_the_same_problem_has_the_same_event_whoever_tells_it():
 
 
 def test_an_object_without_namespace_has_its_events_in_default():
-    told = event("wrong", Reference("ServiceCIDR", "kubernetes", uid="u1"), "node-1", NOW)
-    assert told["metadata"]["namespace"] == "default"
-    assert told["regarding"] == {
+    body = event("wrong", Reference("ServiceCIDR", "kubernetes", uid="u1"), "node-1", NOW)
+    assert body["metadata"]["namespace"] == "default"
+    assert body["regarding"] == {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "ServiceCIDR",
         "name": "kubernetes",

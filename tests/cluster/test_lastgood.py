@@ -1,4 +1,4 @@
-"""The last known good state: whole or not at all, and a help, never a condition."""
+"""The last known good state on disk: complete or not there, and never needed to start."""
 
 from __future__ import annotations
 
@@ -53,27 +53,27 @@ def test_all_kinds_are_saved(tmp_path):
     assert lastgood.load(tmp_path) == cluster
 
 
-def test_a_file_of_before_there_were_services_is_understood(tmp_path):
+def test_a_file_from_before_services_is_loaded(tmp_path):
     (tmp_path / lastgood.FILE).write_bytes(b'{"revision": "r1", "nodes": {}}')
     assert lastgood.load(tmp_path) == Cluster("r1")
 
 
-def test_problems_are_not_remembered(tmp_path):
-    """They are about files that may be mended by now."""
+def test_problems_are_not_saved(tmp_path):
+    """They may be corrected by the time the state is loaded."""
     lastgood.save(tmp_path, Cluster("r1", nodes={"node-1": NODE}, problems=(Problem("a.yaml", "was broken"),)))
     loaded = lastgood.load(tmp_path)
     assert loaded is not None
     assert loaded.problems == ()
 
 
-def test_the_newest_counts_and_nothing_else_stays(tmp_path):
+def test_a_save_replaces_the_former_file(tmp_path):
     lastgood.save(tmp_path, Cluster("r1", nodes={"node-1": NODE}))
     lastgood.save(tmp_path, Cluster("r2"))
     assert lastgood.load(tmp_path) == Cluster("r2")
     assert [file.name for file in tmp_path.iterdir()] == [lastgood.FILE]
 
 
-def test_there_is_none(tmp_path):
+def test_a_missing_file_is_none(tmp_path):
     assert lastgood.load(tmp_path) is None
     assert lastgood.load(tmp_path / "nowhere") is None
 
@@ -89,14 +89,14 @@ def test_a_torn_file_is_none(tmp_path):
 @pytest.mark.parametrize(
     "content", [b"\xff\xfe", b"[]", b'{"revision": 5, "nodes": {}}', b'{"nodes": {"a": {}}}', b"{}"]
 )
-def test_a_file_of_something_else_is_none(tmp_path, content):
+def test_another_file_is_none(tmp_path, content):
     (tmp_path / lastgood.FILE).write_bytes(content)
     assert lastgood.load(tmp_path) is None
 
 
-def test_a_crash_while_saving_leaves_the_former_file(tmp_path):
+def test_a_crash_during_a_save_leaves_the_former_file(tmp_path):
     lastgood.save(tmp_path, Cluster("r1", nodes={"node-1": NODE}))
-    (tmp_path / f".{lastgood.FILE}.new").write_bytes(b'{"revi')  # what such a crash leaves
+    (tmp_path / f".{lastgood.FILE}.new").write_bytes(b'{"revi')  # as after a crash
     loaded = lastgood.load(tmp_path)
     assert loaded is not None
     assert loaded.revision == "r1"
@@ -105,7 +105,7 @@ def test_a_crash_while_saving_leaves_the_former_file(tmp_path):
 
 
 def test_the_file_is_the_json_of_the_cluster(tmp_path):
-    """Written in batches, and read by whoever reads JSON."""
+    """It is written in batches, but is plain JSON."""
     services = {f"default/s{number}": service(f"s{number}") for number in range(3 * lastgood._BATCH + 1)}
     cluster = Cluster("r1", nodes={"node-1": NODE}, services=services)
     lastgood.save(tmp_path, cluster)
@@ -113,81 +113,81 @@ def test_the_file_is_the_json_of_the_cluster(tmp_path):
     assert saved | {"problems": []} == msgspec.json.decode(msgspec.json.encode(cluster))
 
 
-# Saving beside other work -----------------------------------------------------------------------------------------
+# Saving in the background -----------------------------------------------------------------------------------------
 
 
-class Told:
+class Reports:
     """What the saver reports."""
 
     def __init__(self, directory: Path) -> None:
         self.problems: list[str] = []
-        self.told = asyncio.Event()
+        self.reports = asyncio.Event()
         self.saver = lastgood.Saver(directory, self._tell)
 
     def _tell(self, problems: object) -> None:
         self.problems = list(problems)
-        self.told.set()
+        self.reports.set()
 
     async def once(self) -> None:
         async with asyncio.timeout(10):
-            await self.told.wait()
-        self.told.clear()
+            await self.reports.wait()
+        self.reports.clear()
 
 
-async def test_the_newest_of_many_is_saved_and_at_the_end_the_last(tmp_path):
-    told = Told(tmp_path)
-    running = asyncio.create_task(told.saver.run())
+async def test_of_many_states_the_newest_is_saved_and_at_the_end_the_last(tmp_path):
+    reports = Reports(tmp_path)
+    running = asyncio.create_task(reports.saver.run())
     for number in range(100):
-        told.saver.keep(Cluster(f"r{number}"))
-    await told.once()
+        reports.saver.keep(Cluster(f"r{number}"))
+    await reports.once()
     assert lastgood.load(tmp_path) == Cluster("r99")
-    told.saver.keep(Cluster("r100"))  # too early for another one
+    reports.saver.keep(Cluster("r100"))  # too early for another save
     running.cancel()
     await asyncio.wait([running])
     assert lastgood.load(tmp_path) == Cluster("r100")
 
 
-async def test_each_change_is_kept_at_once(tmp_path):
-    """Whatever becomes of the agent: nothing is closed, flushed or ended here."""
-    told = Told(tmp_path)
-    running = asyncio.create_task(told.saver.run())
+async def test_each_change_is_saved_at_once(tmp_path):
+    """As after SIGKILL: nothing is closed or flushed here."""
+    reports = Reports(tmp_path)
+    running = asyncio.create_task(reports.saver.run())
     states = list(_states(40))
-    told.saver.keep(states[0].cluster)
-    await told.once()
+    reports.saver.keep(states[0].cluster)
+    await reports.once()
     for change in states[1:]:
-        told.saver.keep(*change[:2])
+        reports.saver.keep(*change[:2])
         assert lastgood.load(tmp_path) == change.cluster
     running.cancel()
     await asyncio.wait([running])
 
 
-async def test_changes_while_the_whole_is_saved_follow_it(tmp_path):
-    told = Told(tmp_path)
-    running = asyncio.create_task(told.saver.run())
+async def test_changes_during_a_save_of_the_whole_follow_it(tmp_path):
+    reports = Reports(tmp_path)
+    running = asyncio.create_task(reports.saver.run())
     first, *others = _states(20)
-    told.saver.keep(first.cluster)
+    reports.saver.keep(first.cluster)
     await asyncio.sleep(0)  # it is being saved
     for change in others:
-        told.saver.keep(*change[:2])
-    await told.once()
+        reports.saver.keep(*change[:2])
+    await reports.once()
     assert lastgood.load(tmp_path) == others[-1].cluster
     running.cancel()
     await asyncio.wait([running])
 
 
-async def test_a_journal_that_is_too_long_makes_way_for_the_whole(tmp_path, monkeypatch):
+async def test_a_long_journal_leads_to_a_save_of_the_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(lastgood, "LONGEST_JOURNAL", 300)
     monkeypatch.setattr(lastgood, "LEAST_PAUSE", 0.0)
-    told = Told(tmp_path)
-    running = asyncio.create_task(told.saver.run())
+    reports = Reports(tmp_path)
+    running = asyncio.create_task(reports.saver.run())
     first, *others = _states(30)
-    told.saver.keep(first.cluster)
-    await told.once()
+    reports.saver.keep(first.cluster)
+    await reports.once()
     for change in others:
-        told.saver.keep(*change[:2])
+        reports.saver.keep(*change[:2])
         assert lastgood.load(tmp_path) == change.cluster
         await asyncio.sleep(0)
-    await told.once()
+    await reports.once()
     whole = msgspec.json.decode((tmp_path / lastgood.FILE).read_bytes())
     assert whole["revision"] != first.cluster.revision
     running.cancel()
@@ -196,13 +196,13 @@ async def test_a_journal_that_is_too_long_makes_way_for_the_whole(tmp_path, monk
 
 
 async def test_a_torn_line_ends_the_journal(tmp_path):
-    told = Told(tmp_path)
-    running = asyncio.create_task(told.saver.run())
+    reports = Reports(tmp_path)
+    running = asyncio.create_task(reports.saver.run())
     first, second, third = _states(3)
-    told.saver.keep(first.cluster)
-    await told.once()
-    told.saver.keep(*second[:2])
-    told.saver.keep(*third[:2])
+    reports.saver.keep(first.cluster)
+    await reports.once()
+    reports.saver.keep(*second[:2])
+    reports.saver.keep(*third[:2])
     running.cancel()
     await asyncio.wait([running])
     journal = tmp_path / journals.FILE
@@ -210,23 +210,23 @@ async def test_a_torn_line_ends_the_journal(tmp_path):
     assert lastgood.load(tmp_path) == second.cluster
 
 
-async def test_a_journal_that_cannot_be_written_to_is_told_and_the_whole_is_saved(tmp_path, monkeypatch):
+async def test_a_journal_that_cannot_be_written_is_reported_and_the_whole_is_saved(tmp_path, monkeypatch):
     monkeypatch.setattr(lastgood, "LEAST_PAUSE", 0.0)
-    told = Told(tmp_path)
-    running = asyncio.create_task(told.saver.run())
+    reports = Reports(tmp_path)
+    running = asyncio.create_task(reports.saver.run())
     first, second, third = _states(3)
-    told.saver.keep(first.cluster)
-    await told.once()
+    reports.saver.keep(first.cluster)
+    await reports.once()
     with monkeypatch.context() as full:
         full.setattr(journals.os, "write", lambda _, data: len(data) // 2)
-        told.saver.keep(*second[:2])
-    assert told.problems == [
+        reports.saver.keep(*second[:2])
+    assert reports.problems == [
         f"{tmp_path}: the state of the cluster cannot be saved: No space left on device; the next change is tried again"
     ]
-    told.told.clear()
-    await told.once()
-    assert (told.problems, lastgood.load(tmp_path)) == ([], second.cluster)
-    told.saver.keep(*third[:2])
+    reports.reports.clear()
+    await reports.once()
+    assert (reports.problems, lastgood.load(tmp_path)) == ([], second.cluster)
+    reports.saver.keep(*third[:2])
     assert lastgood.load(tmp_path) == third.cluster
     running.cancel()
     await asyncio.wait([running])
@@ -250,20 +250,20 @@ def _states(count: int) -> Iterator[ClusterChange]:
         yield ClusterChange(cluster, ChangeSet.of({Service: {f"default/{name}"}, EndpointSlice: {slices.key}}))
 
 
-async def test_a_state_that_cannot_be_saved_is_told_and_the_next_is_tried(tmp_path, monkeypatch):
+async def test_a_failed_save_is_reported_and_the_next_state_is_tried(tmp_path, monkeypatch):
     monkeypatch.setattr(lastgood, "LEAST_PAUSE", 0.0)
     (tmp_path / "state").write_text("in the way")
-    told = Told(tmp_path / "state")
-    running = asyncio.create_task(told.saver.run())
-    told.saver.keep(Cluster("r1"))
-    await told.once()
-    (problem,) = told.problems
+    reports = Reports(tmp_path / "state")
+    running = asyncio.create_task(reports.saver.run())
+    reports.saver.keep(Cluster("r1"))
+    await reports.once()
+    (problem,) = reports.problems
     assert str(tmp_path / "state") in problem
     assert "cannot be saved: File exists" in problem
     (tmp_path / "state").unlink()
-    told.saver.keep(Cluster("r2"))
-    await told.once()
-    assert told.problems == []
+    reports.saver.keep(Cluster("r2"))
+    await reports.once()
+    assert reports.problems == []
     assert lastgood.load(tmp_path / "state") == Cluster("r2")
     running.cancel()
     await asyncio.wait([running])

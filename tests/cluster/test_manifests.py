@@ -1,4 +1,4 @@
-"""A folder of manifests: what it holds is used, what cannot be read is told and costs nothing else."""
+"""A folder of manifests as a source of the cluster; malformed parts are reported and the rest is used."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def problems(cluster: Cluster) -> list[str]:
     return [str(problem) for problem in cluster.problems]
 
 
-# What is read -----------------------------------------------------------------------------------------------------
+# Reading ----------------------------------------------------------------------------------------------------------
 
 
 def test_every_node_of_every_file(tmp_path):
@@ -79,14 +79,14 @@ def test_kinds_of_the_same_name_in_other_groups_are_not_read(tmp_path):
     assert Manifests(tmp_path).read() == Cluster(revision_of(tmp_path))
 
 
-def test_json_that_only_yaml_reads(tmp_path):
+def test_json_that_only_a_yaml_parser_accepts(tmp_path):
     """A comment, and two documents."""
     first, second = (json.dumps(node(name)) for name in ("node-1", "node-2"))
     (tmp_path / "a.json").write_text(f"# two of them\n{first}\n---\n{second}\n")
     assert set(Manifests(tmp_path).read().nodes) == {"node-1", "node-2"}
 
 
-def test_a_time_that_yaml_has_parsed_and_one_that_it_has_not(tmp_path):
+def test_times_that_yaml_parses_and_quoted_ones(tmp_path):
     (tmp_path / "a.yaml").write_text(
         "apiVersion: v1\nkind: Service\nmetadata: {name: a, creationTimestamp: 2024-05-05T10:00:00Z}\n---\n"
         "apiVersion: v1\nkind: Service\nmetadata: {name: b, creationTimestamp: '2024-05-05T10:00:00Z'}\n"
@@ -114,7 +114,7 @@ def test_a_list_is_its_items(tmp_path):
     assert set(cluster.nodes) == {"node-1", "node-2", "node-3"}
 
 
-def test_what_no_part_of_windlass_reads_is_no_problem(tmp_path):
+def test_unknown_kinds_are_no_problem(tmp_path):
     write(
         tmp_path, "a.yaml", {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}, node("node-1")
     )
@@ -149,16 +149,16 @@ def test_a_mounted_config_map_is_read_once(tmp_path):
     assert (set(cluster.nodes), problems(cluster)) == ({"node-1"}, [])
 
 
-def test_the_old_pod_cidr_field_is_understood(tmp_path):
+def test_the_old_pod_cidr_field_is_accepted(tmp_path):
     old = node("node-1") | {"spec": {"podCIDR": "172.16.9.0/24"}}
     write(tmp_path, "a.yaml", old)
     assert Manifests(tmp_path).read().nodes["node-1"].pod_cidrs == ("172.16.9.0/24",)
 
 
-# What cannot be read ----------------------------------------------------------------------------------------------
+# Malformed input --------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_is_not_there(tmp_path):
+def test_a_missing_folder(tmp_path):
     with pytest.raises(
         ManifestsMissing, match="nowhere: no such file or folder; `manifests` in the configuration names it"
     ):
@@ -179,7 +179,7 @@ def test_a_folder_that_is_not_there(tmp_path):
         (b"a: \xff\xff", "not valid YAML: unacceptable character #x00ff: invalid leading UTF-8 octet"),
     ],
 )
-def test_a_file_that_is_no_yaml(tmp_path, content, sentence):
+def test_a_file_that_is_not_yaml(tmp_path, content, sentence):
     (tmp_path / "broken.yaml").write_bytes(content)
     write(tmp_path, "sound.yaml", node("node-1"))
     cluster = Manifests(tmp_path).read()
@@ -239,7 +239,7 @@ def test_an_object_of_the_wrong_shape(tmp_path, document, problem):
     assert problems(cluster) == [f"a.yaml: {problem}; it is left out, the rest is used"]
 
 
-def test_a_node_that_is_there_twice(tmp_path):
+def test_a_node_that_is_defined_twice(tmp_path):
     write(tmp_path, "a.yaml", node("node-1", "172.16.1.0/24"))
     write(tmp_path, "b.yaml", node("node-1", "172.16.2.0/24"), node("node-2", "172.16.3.0/24"), node("node-2"))
     cluster = Manifests(tmp_path).read()
@@ -251,7 +251,7 @@ def test_a_node_that_is_there_twice(tmp_path):
     ]
 
 
-def test_a_service_that_is_there_twice(tmp_path):
+def test_a_service_that_is_defined_twice(tmp_path):
     write(tmp_path, "a.yaml", service("web", clusterIPs=["10.96.0.1"]), service("web", clusterIPs=["10.96.0.1"]))
     manifests = Manifests(tmp_path)
     for _ in range(2):
@@ -261,14 +261,14 @@ def test_a_service_that_is_there_twice(tmp_path):
         write(tmp_path, "a.yaml", *[service("web", clusterIPs=["10.96.0.1"])] * 2, node("node-1"))
 
 
-# What worked is kept ----------------------------------------------------------------------------------------------
+# Earlier versions -------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_breaks_keeps_what_it_held(tmp_path):
+def test_a_broken_file_keeps_its_earlier_objects(tmp_path):
     manifests = Manifests(tmp_path)
     write(tmp_path, "a.yaml", node("node-1"), node("node-2"))
     manifests.read()
-    for content in ("{", "[", "{"):  # however often it is saved while it is broken
+    for content in ("{", "[", "{"):  # also if it is saved several times while it is broken
         (tmp_path / "a.yaml").write_text(content)
         cluster = manifests.read()
         assert set(cluster.nodes) == {"node-1", "node-2"}
@@ -278,7 +278,7 @@ def test_a_file_that_breaks_keeps_what_it_held(tmp_path):
     assert (set(cluster.nodes), cluster.problems) == ({"node-2"}, ())
 
 
-def test_an_object_that_breaks_keeps_its_earlier_version(tmp_path):
+def test_a_broken_object_keeps_its_earlier_version(tmp_path):
     manifests = Manifests(tmp_path)
     write(tmp_path, "a.yaml", node("node-1", "172.16.1.0/24"), node("node-2", "172.16.2.0/24"))
     manifests.read()
@@ -292,7 +292,7 @@ def test_an_object_that_breaks_keeps_its_earlier_version(tmp_path):
     ]
 
 
-def test_a_service_that_breaks_keeps_its_earlier_version(tmp_path):
+def test_a_broken_service_keeps_its_earlier_version(tmp_path):
     manifests = Manifests(tmp_path)
     write(tmp_path, "a.yaml", service("web", clusterIPs=["10.96.0.1"]), endpoint_slice("web", "172.16.1.5"))
     before = manifests.read()
@@ -302,7 +302,7 @@ def test_a_service_that_breaks_keeps_its_earlier_version(tmp_path):
     assert [problem.rpartition("; ")[2] for problem in problems(after)] == ["its earlier version stays"] * 2
 
 
-def test_a_file_that_is_removed_takes_its_objects_along(tmp_path):
+def test_a_removed_file_removes_its_objects(tmp_path):
     manifests = Manifests(tmp_path)
     write(tmp_path, "a.yaml", node("node-1"))
     write(tmp_path, "b.yaml", node("node-2"))
@@ -314,7 +314,7 @@ def test_a_file_that_is_removed_takes_its_objects_along(tmp_path):
 # Revisions and changes --------------------------------------------------------------------------------------------
 
 
-def test_a_revision_names_the_content(tmp_path):
+def test_equal_content_has_an_equal_revision(tmp_path):
     manifests = Manifests(tmp_path)
     write(tmp_path, "a.yaml", node("node-1"))
     first = manifests.read().revision
@@ -338,7 +338,7 @@ def test_files_that_did_not_change_are_not_decoded_again(tmp_path):
 
 
 def test_objects_that_did_not_change_stay_the_same_objects(tmp_path):
-    """In the same file, too: readers see by identity what changed."""
+    """Also within one file: readers compare by identity."""
     manifests = Manifests(tmp_path)
     write(tmp_path, "a.yaml", service("a", clusterIPs=["10.96.0.1"]), service("b", clusterIPs=["10.96.0.2"]))
     before = manifests.read()
@@ -362,7 +362,7 @@ async def test_a_change_of_the_folder_is_seen(tmp_path):
     await changes.aclose()
 
 
-async def test_a_folder_that_is_not_there_cannot_be_watched(tmp_path):
+async def test_a_missing_folder_cannot_be_watched(tmp_path):
     with pytest.raises(ManifestsMissing, match="no such file or folder"):
         await anext(Manifests(tmp_path / "nowhere").changes())
 

@@ -92,13 +92,13 @@ def test_the_operating_system_is_a_label(labels, os):
         (node(cidrs=("fd00::/64",)), "no family has both an InternalIP and a PodCIDR"),
     ],
 )
-def test_what_forwarding_needs_and_is_not_there(unusable, sentence):
+def test_a_node_that_lacks_something_that_forwarding_needs(unusable, sentence):
     with pytest.raises(NotUsable) as refusal:
         identity(unusable)
     assert str(refusal.value) == sentence
 
 
-def test_taints_of_the_scheduler_make_no_other_node():
+def test_taints_of_the_scheduler_are_no_change_of_a_node():
     assert NodeSpec(taints=(Taint("node.kubernetes.io/unreachable"),)) == NodeSpec()
     leaving = NodeSpec(taints=(Taint("example.com/mine"), Taint(LEAVING_TAINT)))
     assert is_leaving(Node(Metadata("a"), leaving))

@@ -1,4 +1,4 @@
-"""The tunnel's port of Nodes is for the tunnel: no Service, host port or endpoint has it."""
+"""The UDP port of the tunnel is removed from Services, host ports and endpoints."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def doors(made: Catalogue) -> list[str]:
     return [f"{door.address or 'node'}:{door.port}" for door in found]
 
 
-def test_an_external_address_that_is_a_nodes_keeps_its_other_ports():
+def test_an_external_address_of_a_node_keeps_its_other_ports():
     web = service("web", externalIPs=["10.176.25.12", "192.0.2.7"], ports=[UDP, DNS])
     assert followed(Cluster(services={web.key: web}, nodes=NODES)) == (
         ["10.96.0.10:6081", "192.0.2.7:6081", "10.96.0.10:53", "10.176.25.12:53", "192.0.2.7:53"],
@@ -45,7 +45,7 @@ def test_an_external_address_that_is_a_nodes_keeps_its_other_ports():
     )
 
 
-def test_a_load_balancer_whose_address_is_a_nodes():
+def test_a_load_balancer_address_of_a_node():
     web = service("web", type="LoadBalancer", ports=[UDP], ingress=[{"ip": "10.176.25.11"}])
     assert followed(Cluster(services={web.key: web}, nodes=NODES)) == (
         ["10.96.0.10:6081"],
@@ -61,20 +61,20 @@ def test_a_node_port():
     )
 
 
-def test_tcp_is_no_tunnels():
+def test_tcp_is_not_affected():
     web = service("web", type="NodePort", externalIPs=["10.176.25.12"], ports=[{"port": PORT, "nodePort": PORT}])
     found, problems = followed(Cluster(services={web.key: web}, nodes=NODES))
     assert (sorted(found), problems) == (["10.176.25.12:6081", "10.96.0.10:6081", "node:6081"], [])
 
 
-def test_where_there_is_no_tunnel_the_port_is_like_any_other():
+def test_without_a_tunnel_the_port_is_like_any_other():
     web = service("web", externalIPs=["10.176.25.12"], ports=[UDP])
     serving = replace(TUNNELLED, tunnel_port=0)
     found, problems = followed(Cluster(services={web.key: web}, nodes=NODES), serving)
     assert (sorted(found), problems) == (["10.176.25.12:6081", "10.96.0.10:6081"], [])
 
 
-def test_an_endpoint_that_is_a_nodes_port():
+def test_an_endpoint_at_the_tunnel_port_of_a_node():
     web = service("web", ports=[DNS])
     ports = [{"name": "dns", "port": PORT, "protocol": "UDP"}]
     one = slice_of(endpoint("10.176.25.12"), endpoint("172.16.2.9"), ports=ports)
@@ -101,7 +101,7 @@ def test_a_host_port():
     )
 
 
-def test_nodes_that_come_and_go_concern_the_services_at_that_port_only():
+def test_nodes_that_come_and_go_affect_only_services_at_that_port():
     web = service("web", externalIPs=["10.176.25.12"], ports=[UDP])
     other = service("other", clusterIPs=["10.96.0.11"], externalIPs=["10.176.25.12"], ports=[DNS])
     services = {one.key: one for one in (web, other)}

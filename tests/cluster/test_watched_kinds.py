@@ -115,7 +115,7 @@ def test_it_is_saved_and_journalled(tmp_path):
 # The kinds of Windlass itself -------------------------------------------------------------------------------------
 
 
-def test_each_declaration_is_of_another_kind():
+def test_no_kind_is_declared_twice():
     assert len({kind.struct for kind in KINDS}) == len(KINDS)
     assert len({kind.path for kind in KINDS}) == len(KINDS)
 
