@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-import structlog
-
 from windlass.openflow import ofctl
 from windlass.openflow.flows import Flow, Group
 from windlass.openflow.wire import flows as flow_wire
@@ -29,8 +27,6 @@ from windlass.switch.changes import (
     identity_of,
 )
 from windlass.switch.deliveries import DeliveryResult
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +101,24 @@ class FlowOwnership:
             self.installed.put(identities, theirs)  # until the steps are taken
         return steps
 
-    def record(self, result: DeliveryResult[Step]) -> None:
-        """Note what the switch made of the steps."""
+    def record(self, result: DeliveryResult[Step]) -> list[str]:
+        """Apply what the switch accepted. Returns a sentence for each step that it refused."""
         for step in result.accepted:
             step.take(self.installed)
-        if result.refused:
-            contents = {
-                identity: (owner, what) for owner, part in self.program.items() for identity, what in _contents(part)
-            }
-            for refused in result.refused:
-                step, reason = refused.what, str(refused.error)
-                if isinstance(step, DeleteFlow | DeleteGroup) or step.identity not in contents:
-                    _log.error("the switch refused to delete a flow or group", reason=reason)
-                    continue
-                failure = InstallFailure(*contents[step.identity], reason)
-                self.failures[step.identity] = failure
-                _log.error("the switch refused a part of the Program", failure=str(failure))
+        if not result.refused:
+            return []
+        sentences = []
+        contents = {
+            identity: (owner, what) for owner, part in self.program.items() for identity, what in _contents(part)
+        }
+        for refused in result.refused:
+            step, reason = refused.what, str(refused.error)
+            if isinstance(step, DeleteFlow | DeleteGroup) or step.identity not in contents:
+                sentences.append(f"no owner requests it, and it was not deleted: {reason}")
+            else:
+                failure = self.failures[step.identity] = InstallFailure(*contents[step.identity], reason)
+                sentences.append(str(failure))
+        return sentences
 
     def _release(self, owner: Owner) -> Iterator[Identity]:
         """Drop all requests of this owner; yields what they were for."""

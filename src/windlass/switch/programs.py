@@ -258,7 +258,8 @@ class InstalledProgram:
 
     def _record(self, result: DeliveryResult[Step]) -> None:
         self.counters.changes_sent += len(result.accepted) + len(result.refused)
-        self._ownership.record(result)
+        for refusal in self._ownership.record(result):
+            _log.error("the switch refused a flow or group", refusal=refusal)
 
 
 @contextmanager
