@@ -1,4 +1,4 @@
-"""The model's few derived facts: families, gateways, MACs."""
+"""Facts that the model derives: families, gateways, MAC addresses."""
 
 from __future__ import annotations
 

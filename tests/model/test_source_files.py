@@ -1,4 +1,4 @@
-"""What holds for every file of the source, whoever wrote it."""
+"""Rules for every source file."""
 
 from __future__ import annotations
 

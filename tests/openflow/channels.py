@@ -1,4 +1,4 @@
-"""The bridge that the tests of the wire form use, and a blocking connection to it: no more than a pipe for messages."""
+"""The bridge of the tests of the wire form, and a blocking connection to it that only carries messages."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Channel:
         self._socket.sendall(b"".join(data))
 
     def receive(self) -> tuple[Header, bytes]:
-        """The next message that is not about the connection itself."""
+        """The next message other than echoes."""
         while True:
             self._want(messages.HEADER_SIZE)
             header = messages.parse_header(self._unread)
@@ -66,7 +66,7 @@ class Channel:
         return next(message for message in iter(self.receive, None) if message[0].type == kind)
 
     def errors(self, *data: bytes) -> list[OpenFlowError]:
-        """What the switch says against these messages, once it has done all of them."""
+        """The errors of the switch about these messages, after a barrier."""
         self.send(*data, messages.barrier_request(self.xid()))
         found = []
         while True:
@@ -81,7 +81,7 @@ class Channel:
         assert not refused, refused
 
     def commit(self, bundle: int, *parts: bytes) -> list[OpenFlowError]:
-        """What the switch says against the bundle of these messages."""
+        """The errors of the switch about the bundle of these messages."""
         return self.errors(
             bundles.open_(bundle, self.xid()),
             *(bundles.add(bundle, part) for part in parts),

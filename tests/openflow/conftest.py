@@ -1,4 +1,4 @@
-"""One real switch for all tests of the wire form: they differ in what they put into its one bridge."""
+"""One real switch for all tests of the wire form; each test starts with an empty bridge."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def channel(bridge: Bridge) -> Iterator[Channel]:
 
 @pytest.fixture
 def stranger(bridge: Bridge) -> Iterator[Channel]:
-    """Somebody else's connection to the bridge."""
+    """The connection of another controller to the bridge."""
     channel = Channel(bridge.path)
     yield channel
     channel.close()
@@ -48,7 +48,7 @@ def stranger(bridge: Bridge) -> Iterator[Channel]:
 
 @contextmanager
 def _event_loop_in_a_thread() -> Iterator[Callable[[Coroutine[None, None, T]], T]]:
-    """The switch's fixture is a coroutine, property tests are not, and the switch must live through many of them."""
+    """The fixture of the switch is a coroutine, but property tests are not: so the switch runs in a loop of its own."""
     loop = asyncio.new_event_loop()
     thread = Thread(target=loop.run_forever)
     thread.start()

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: every flow and group that our types can say and that Open vSwitch accepts."""
+"""Hypothesis strategies for every flow, group and meter that our types can express and Open vSwitch accepts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _ETHERNET = (fields.ETH_SRC, fields.ETH_DST)
 
 @dataclass(frozen=True)
 class Packets:
-    """A kind of packets: the conditions that say so, and the fields that such packets have."""
+    """A kind of packets: the conditions that select it, and the fields that such packets have."""
 
     conditions: tuple[Term, ...] = ()
     family: Family | None = None

@@ -1,4 +1,4 @@
-"""The law of the wire form: what we encode is byte for byte what Open vSwitch reports, however it came there."""
+"""What we encode is byte for byte what Open vSwitch reports, whether it was sent as bytes or loaded as text."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_dump_reports_the_flows_that_were_sent(channel: Channel, wanted: list[
 
 
 def test_a_dump_reports_tags_and_multicast_as_they_were_sent(channel: Channel) -> None:
-    """Of a tag we ask only whether there is one: not every other condition on it has one form."""
+    """We match only on the presence of a tag: other conditions on it have more than one form."""
     matched = (match(TAGGED), match(IN_PORT(1), TAGGED, ip(Family.IPV6)), match(IN_PORT(1), MULTICAST_MAC))
     encoded = encoded_flows([Flow(0, 1, found, (), "") for found in matched])
     channel.empty()
@@ -125,7 +125,7 @@ def test_a_dump_reports_the_meters_that_were_sent_or_whose_text_was_loaded(
 
 
 def encoded_flows(wanted: Iterable[Flow]) -> set[EncodedFlow]:
-    """A switch holds one flow a key: the last."""
+    """A switch holds one flow for each key: the last."""
     return set({flow.key: flow for flow in map(flows.encode, wanted)}.values())
 
 
@@ -140,7 +140,7 @@ def prepare_groups(channel: Channel) -> None:
 
 
 def assert_same_flows(reported: set[EncodedFlow], sent: set[EncodedFlow]) -> None:
-    """With both sides in hexadecimal: a difference of bytes can be read nowhere else."""
+    """With both sides in hexadecimal, so that a difference is readable."""
     assert sorted(map(_readable, reported)) == sorted(map(_readable, sent))
 
 

@@ -1,4 +1,4 @@
-"""Connections to be forgotten, as ovs-ofctl reads the message."""
+"""The message that deletes conntrack entries, as ovs-ofctl reads it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ANY_V6 = "ct_ipv6_src=::,ct_ipv6_dst=::,ct_tp_src=0,ct_tp_dst=0"
         (Flush(0, 6, ip_address("fd00::1"), 0), "ct_ipv6_src=::,ct_ipv6_dst=fd00::1,ct_tp_src=0,ct_tp_dst=0", ANY_V6),
     ],
 )
-def test_what_is_to_be_forgotten(what: Flush, original: str, reply: str) -> None:
+def test_ovs_ofctl_reads_the_tuples(what: Flush, original: str, reply: str) -> None:
     message = flush(what, xid=7)
     assert len(message) % 8 == 0
     command = ("ovs-ofctl", "-O", "OpenFlow15", "ofp-print", message.hex())

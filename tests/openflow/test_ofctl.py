@@ -1,4 +1,4 @@
-"""The text form, as a person reads it. That ovs-ofctl reads the same in it is proved in test_canonical_bytes."""
+"""The text form for people. test_canonical_bytes shows that ovs-ofctl reads it as we mean it."""
 
 from __future__ import annotations
 

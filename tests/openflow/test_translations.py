@@ -1,4 +1,4 @@
-"""Buckets that differ only in where they translate to: kept as one value, and the same to everybody who looks."""
+"""Buckets that differ only in the address to which they translate are stored as one value and read as separate ones."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ cts = st.builds(Ct, st.integers(0, 65535), st.one_of(st.none(), st.integers(0, 2
 
 
 @given(cts, places)
-def test_they_are_encoded_as_each_bucket_is_by_itself(does, to):
+def test_they_are_encoded_as_separate_buckets(does, to):
     kept = Translations(does, to)
     assert groups.encode(Group(1, kept, "")) == groups.encode(Group(1, tuple(kept), ""))
     assert group_text(Group(1, kept, "")) == group_text(Group(1, tuple(kept), ""))
 
 
 @given(cts, places)
-def test_each_bucket_translates_to_its_place_and_does_the_same_as_the_others(does, to):
+def test_buckets_differ_only_in_their_translation(does, to):
     for index, (bucket, place) in enumerate(zip(Translations(does, to), to, strict=True)):
         nat = Nat(to=place.address, ports=(place.port, place.port))
         assert bucket == Bucket(index, (Ct(does.zone, does.table, does.commit, nat, does.sets),))
@@ -46,7 +46,7 @@ def test_they_are_a_sequence():
         kept[3]
 
 
-def test_too_many_are_refused_as_other_buckets_are():
+def test_too_many_are_refused():
     many = tuple(Endpoint.at(IPv4Address(number), 80) for number in range(2000))
     with pytest.raises(groups.GroupTooLargeError, match="2000 buckets"):
         groups.encode(Group(1, Translations(DOES, many), ""))

@@ -1,4 +1,4 @@
-"""Conversations with a real switch: what it answers and tells, and that we read it."""
+"""Conversations with a real switch: we read its replies and its reports."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ REFUSED = {
 
 
 class TestErrors:
-    """The switch says what is wrong with which message, and we say it in words."""
+    """The switch reports which message it refused, and we describe the error in a sentence."""
 
     @pytest.mark.parametrize("name", REFUSED)
     def test_a_refused_flow(self, channel: Channel, name: str) -> None:
@@ -70,7 +70,7 @@ class TestErrors:
         (error,) = channel.errors(flows.add(conjunction_and_more, 77))
         assert (error.name, error.xid) == ("NX_BAD_CONJUNCTION", 77)
 
-    def test_groups_that_cannot_be(self, channel: Channel) -> None:
+    def test_refused_groups(self, channel: Channel) -> None:
         group = groups.encode(Group(5, (Bucket(1, ()), Bucket(1, ())), ""))
         assert [error.name for error in channel.errors(groups.add(group, 8))] == ["GROUP_BAD_BUCKET"]
         group = groups.encode(Group(5, (Bucket(1, ()),), ""))
@@ -78,19 +78,19 @@ class TestErrors:
         channel.accepts(groups.add(group, 8))
         assert [error.name for error in channel.errors(groups.add(group, 8))] == ["GROUP_EXISTS"]
 
-    def test_an_unknown_error_is_told_as_it_is(self) -> None:
+    def test_an_unknown_error_is_reported_with_its_numbers(self) -> None:
         error = errors.parse_error(bytes([0, 99, 0, 98]))
         assert (error.name, error.xid) == ("error 99, 98", None)
 
 
 class TestGroups:
-    def test_one_too_large_to_be_described_is_not_sent(self) -> None:
-        """Open vSwitch 3.1 would take it in pieces, and die of the next dump."""
+    def test_one_too_large_for_a_dump_is_not_sent(self) -> None:
+        """Open vSwitch 3.1 would accept it in parts, and crash at the next dump."""
         buckets = tuple(Bucket(number, (Ct(1, commit=True, nat=Nat()),)) for number in range(2000))
         with pytest.raises(groups.GroupTooLargeError, match=r"group 7 \(a Service\): its 2000 buckets"):
             groups.encode(Group(7, buckets, "a Service"))
 
-    def test_the_largest_one_is_taken_and_described(self, channel: Channel) -> None:
+    def test_the_largest_one_is_accepted_and_dumped(self, channel: Channel) -> None:
         nat = Nat(to=IPv6Address("fd00::1"), ports=(80, 90))
         largest = groups.LONGEST_BUCKETS // 80
         group = groups.encode(
@@ -148,20 +148,20 @@ class TestFlows:
 
 
 class TestBundles:
-    def test_all_of_it_is_done(self, channel: Channel) -> None:
+    def test_a_bundle_applies_all_its_messages(self, channel: Channel) -> None:
         group = groups.encode(Group(7, (), ""))
         one, two = a_flow(1, ToGroup(7)), a_flow(2, Output(1))
         assert channel.commit(1, groups.add(group, 31), flows.add(one, 32), flows.add(two, 33)) == []
         assert channel.flows() == {one, two}
 
-    def test_or_nothing_and_the_culprit_is_named(self, channel: Channel) -> None:
+    def test_a_bundle_with_an_error_applies_nothing_and_names_the_message(self, channel: Channel) -> None:
         good, bad = a_flow(1, Output(1)), a_flow(2, ToGroup(12345))
         refused = channel.commit(1, flows.add(good, 32), flows.add(bad, 33))
         assert (refused[0].name, refused[0].xid) == ("ACTION_BAD_GROUP", 33)
         assert refused[-1].name == "BUNDLE_MESSAGE_FAILED"
         assert channel.flows() == set()
 
-    def test_its_replies(self, channel: Channel) -> None:
+    def test_bundle_replies(self, channel: Channel) -> None:
         channel.send(bundles.open_(6, 41))
         header, body = channel.await_type(Type.BUNDLE_CONTROL)
         assert (header.xid, struct.unpack_from("!IH", body)) == (41, (6, OPEN_REPLY))
@@ -174,7 +174,7 @@ class TestPackets:
     PACKET = bytes.fromhex("ffffffffffff0a5801020304 0800") + bytes(range(46))
 
     def test_a_packet_comes_with_its_reason(self, channel: Channel) -> None:
-        """A flow sends it to us, with what it knows about the packet."""
+        """The flow that sends it gives its registers and its reason."""
         does = (Set(Bits(reg(5), 4, 8)(0x7F)), ToController(b"rejected"))
         flow = flows.encode(Flow(0, 1, match(IN_PORT(LOCAL_PORT)), does, ""))
         channel.accepts(
@@ -195,7 +195,7 @@ class TestPackets:
 
 
 class TestPorts:
-    def test_they_are_told_on_request(self, bridge: Bridge, channel: Channel) -> None:
+    def test_ports_are_reported_on_request(self, bridge: Bridge, channel: Channel) -> None:
         channel.send(ports.dump_request(channel.xid()))
         _, body = channel.await_type(Type.MULTIPART_REPLY)
         (local,) = ports.dumped(messages.parse_multipart(body).body)
@@ -204,7 +204,7 @@ class TestPorts:
             bridge.switch.vsctl("get", "interface", "br-int", "mac_in_use")
         ).strip().strip('"').replace(":", "")
 
-    def test_they_are_told_when_they_change(self, bridge: Bridge, channel: Channel) -> None:
+    def test_port_changes_are_reported(self, bridge: Bridge, channel: Channel) -> None:
         channel.accepts(messages.ask_for_events(channel.xid()))
         bridge.do(bridge.switch.add_nics("pod-1"))
         request = ("--", "set", "interface", "pod-1", "ofport_request=5")
@@ -224,7 +224,7 @@ class TestPorts:
 
 
 class TestMonitors:
-    """Somebody else's changes are told in full, our own by their xid."""
+    """Changes by other controllers are reported in full, our own by their xid."""
 
     def test_changes_by_others_and_by_us(self, channel: Channel, stranger: Channel) -> None:
         channel.send(monitors.monitor_request(1, channel.xid()))
@@ -271,7 +271,7 @@ class TestFrames:
             messages.parse_header(bytes.fromhex("06000004 00000001"))
 
 
-def test_a_flow_whose_goto_is_not_its_end() -> None:
+def test_a_goto_that_is_not_the_last_action_is_refused() -> None:
     with pytest.raises(ValueError, match="goto table 9 is not the last action"):
         flows.encode(Flow(0, 1, (), (Goto(9), Output(1)), ""))
 

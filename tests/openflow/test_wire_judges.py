@@ -107,7 +107,7 @@ class Case:
 
 
 def ken_match() -> ken.OFPMatch:
-    """In Open vSwitch's order of the fields; left to itself os-ken sorts them by their numbers."""
+    """In the field order of Open vSwitch; os-ken alone sorts them by their numbers."""
     fields = [("eth_type", 0x0800), ("ipv4_dst", str(SERVICE)), ("ip_proto", 6), ("tcp_dst", 80)]
     return ken.OFPMatch(_ordered_fields=[*fields, ("xreg0", (2 << 32, 0xFFFF << 32))])
 
@@ -345,7 +345,7 @@ def test_os_ken_would_send_the_same_bytes(name: str) -> None:
 
 
 @requires_ovs
-def test_hello_names_our_version() -> None:
+def test_hello_offers_our_version() -> None:
     """os-ken cannot build the elements of a hello, but reads them."""
     hello = messages.hello(XID)
     assert [element.versions for element in taken_apart(hello).elements] == [[messages.VERSION]]
@@ -397,7 +397,7 @@ def test_a_copied_field() -> None:
 
 
 @requires_ovs
-def test_a_packet_to_us_with_userdata() -> None:
+def test_a_packet_to_the_controller_with_userdata() -> None:
     flow = Flow(0, 1, match(ip(Family.IPV6)), (ToController(b"\1\2\3"),), "")
     ours = flows.add(flows.encode(flow), XID)
     (instruction,) = taken_apart(ours).instructions
@@ -408,7 +408,7 @@ def test_a_packet_to_us_with_userdata() -> None:
 
 
 @requires_ovs
-def test_packets_to_us_within_a_limit() -> None:
+def test_packets_to_the_controller_with_a_meter() -> None:
     """os-ken knows no meters of packets to a controller."""
     flow = Flow(0, 1, match(ip(Family.IPV6)), (ToController(b"\1\2\3", meter=7),), "")
     assert "controller(userdata=01.02.03,meter_id=7)" in printed(flows.add(flows.encode(flow), XID))

@@ -1,4 +1,4 @@
-"""How hypothesis runs: no deadline, for a shared machine is slow at times and that is no error. And both families."""
+"""Hypothesis without deadlines, because a shared machine is slow at times; and a fixture for both families."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ settings.load_profile("windlass")
 
 @pytest.fixture(params=BOTH, ids=str)
 def at(request: pytest.FixtureRequest) -> Known:
-    """The addresses of one family that the tests of Services speak of; a test is of both families."""
+    """The addresses that the tests of Services use; each test runs for both families."""
     return Known(request.param)

@@ -1,8 +1,8 @@
-"""Whole journeys of packets on one Node: through the switch, by way of the host where it forwards them, and back.
+"""Whole journeys of packets on one Node: through the switch, through the host if it forwards them, and back.
 
-The host is as the agent sets it up: it forwards, answers for its own addresses, and knows which addresses are behind
-the gateway. Whom the switch brings to it by the gateway it answers by the gateway, unless it is a Windows host.
-Everybody else (Pods, peers, the world) takes what is addressed to it, and answers whom it saw.
+The host is as the agent sets it up: it forwards, replies for its own addresses, and knows which addresses are behind
+the gateway. It replies by the gateway to packets that came from the gateway, unless it is a Windows host. All others
+(Pods, peers, machines outside) accept what is addressed to them, and reply to the source that they saw.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from windlass.program import program
 
 TUNNEL_PORT, GATEWAY_PORT, UPLINK_PORT = 1, 2, 3
 ROUTER_MAC = mac("02:00:0a:b0:19:01")
-# By the host's routes to Services, their external addresses and the virtual ones.
+# By the host's routes to Services, their external addresses and the virtual addresses.
 BEHIND_THE_GATEWAY: dict[Family, tuple[IPNetwork, ...]] = {
     Family.IPV4: (
         *map(IPv4Network, ("10.96.0.0/16", "203.0.113.0/24", "169.254.169.0/24")),
@@ -46,7 +46,7 @@ BEHIND_THE_GATEWAY: dict[Family, tuple[IPNetwork, ...]] = {
         STAND_INS[Family.IPV6],
     ),
 }
-LONGEST = 4  # times in the switch: more, and the packet circles
+LONGEST = 4  # trips through the switch; with more the packet loops
 
 
 class Place(NamedTuple):
@@ -68,7 +68,7 @@ def pod(number: int) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Where a packet got to, and whom it named there. Without a place it was dropped, or refused by the agent."""
+    """Where a packet arrived, and with which addresses. Without a place it was dropped, or refused by the agent."""
 
     place: Place | None
     ends: Ends
@@ -92,28 +92,30 @@ class Arrival:
 
 
 class Journeys:
-    """What happens on one Node. Connections are remembered from one journey to the next. `fragments`: of
-    which all consists that is sent and forwarded.
-    """
+    """Packets on one Node. Connections last from one journey to the next. `fragments`: all packets are fragments."""
 
     def __init__(self, state: NodeState, portless: Collection[int] = (), *, fragments: bool = False) -> None:
         self.node, self.peers = state.node, state.peers
         self.switch = Switch(program(state), portless, reassembles=datapath_of(state.node).reassembles)
         self._fragment = {IP_FRAG: FRAGMENT if fragments else 0}
-        self._answers: set[Ends] = set()  # of the host's to those whom the switch has brought
+        self._answers: set[Ends] = set()  # replies of the host to packets from the gateway
         self._macs = {found.ofport: mac(found.mac) for found in state.pods.values()}
 
     def converse(self, client: Place, asked: Ends, bucket: int = 0) -> Arrival:
-        """A connection, as it must go whoever serves it. Returns how its first packet arrived."""
+        """A connection with requests and replies, checked. Returns how its first packet arrived."""
         first = self.send(client, asked, bucket=bucket)
         assert first.place is not None, f"{asked} was {'refused' if first.refused else 'dropped'}: {first.trips}"
         again = self.send(client, asked, bucket=bucket + 1)
-        assert (again.place, again.ends) == (first.place, first.ends), "what is sent again goes where the first went"
+        assert (again.place, again.ends) == (first.place, first.ends), (
+            "a retransmission goes where the first packet went"
+        )
         for flags in (SYN_ACK, ACK):
             answer = self.send(first.place, first.ends.back, flags)
-            assert (answer.place, answer.ends) == (client, asked.back), "the answer is from whom the client asked"
+            assert (answer.place, answer.ends) == (client, asked.back), (
+                "the reply is from the address to which the client connected"
+            )
             on = self.send(client, asked, ACK, bucket=bucket + 1)
-            assert (on.place, on.ends) == (first.place, first.ends), "the connection goes on as it began"
+            assert (on.place, on.ends) == (first.place, first.ends), "later packets go where the first one went"
         return first
 
     def send(self, place: Place, named: Ends, flags: int = SYN, bucket: int = 0) -> Arrival:
@@ -126,7 +128,7 @@ class Journeys:
         return self._carry(packet | frame | outer, bucket)
 
     def _outer(self, pod: IPAddress) -> dict[Field, int]:
-        """By which tunnel a Pod's packet comes."""
+        """The tunnel by which a packet of this Pod arrives."""
         peer = next(one for one in self.peers.values() if any(pod in cidr for cidr in one.pod_cidrs.values()))
         end = tunnel_end(self.node, peer)
         assert end is not None, "the two Nodes have no address family in common"
@@ -145,7 +147,7 @@ class Journeys:
             if port == TUNNEL_PORT:
                 return Arrival(TUNNEL, named, tuple(trips))
             if port in self._macs:
-                assert packet[ETH_DST] == self._macs[port], "a Pod takes what is for its MAC"
+                assert packet[ETH_DST] == self._macs[port], "a Pod accepts only packets to its MAC"
                 return Arrival(pod(port - 10), named, tuple(trips))
             assert packet[ETH_DST] == mac(self.node.gateway_mac if port == GATEWAY_PORT else self.node.uplink_mac)
             if self._is_own(named.destination):
@@ -153,12 +155,12 @@ class Journeys:
                     self._answers.add(named.back)
                 return Arrival(HOST, named, tuple(trips))
             packet = self._from_host(packet)
-        raise AssertionError(f"it circles: {[trip.tables for trip in trips]}")
+        raise AssertionError(f"the packet loops: {[trip.tables for trip in trips]}")
 
     def _from_host(self, packet: Packet) -> Packet:
-        """By the gateway to what is behind it, and to whom it brought; with the bridge interface to all others."""
+        """By the gateway to addresses behind it and in reply to packets from it; otherwise by the bridge interface."""
         destination = ends(packet).destination
-        assert not self._is_own(destination), f"the host sends to itself, past the switch: {ends(packet)}"
+        assert not self._is_own(destination), f"the host sends to itself, bypassing the switch: {ends(packet)}"
         if self._is_behind_the_gateway(destination) or ends(packet) in self._answers:
             frame = {IN_PORT: GATEWAY_PORT, ETH_SRC: mac(self.node.gateway_mac), ETH_DST: VIRTUAL_MAC}
         else:
@@ -171,7 +173,7 @@ class Journeys:
         return address in {self.node.addresses[family].ip, self.node.gateway(family), *self.node.other_addresses}
 
     def _is_behind_the_gateway(self, address: IPAddress) -> bool:
-        """Own Pods, Services, the virtual addresses, and the Pods of peers that a tunnel leads to."""
+        """Local Pods, Services, the virtual addresses, and Pods of peers that are reached by a tunnel."""
         family = family_of(address)
         if address in self.node.pod_cidrs[family] or any(address in network for network in BEHIND_THE_GATEWAY[family]):
             return True

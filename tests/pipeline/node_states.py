@@ -1,4 +1,4 @@
-"""Node states for tests of the core: a small cluster that people know by heart, and arbitrary ones."""
+"""Node states for tests of the core: a small fixed cluster, and generated ones."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ GROUPS_OF_A_PORT = 256
 def service_port(
     number: int, frontends: tuple[Frontend, ...], endpoints: tuple[Endpoint, ...], family: Family, name: str = "http"
 ) -> ServicePort:
-    """As the cluster's side makes it: local endpoints where a policy asks for them, and group numbers of its own."""
+    """As the builder of NodeState makes it: local endpoints if a policy needs them, and its own group numbers."""
     local_only = any(frontend.local_only for frontend in frontends)
     return ServicePort(
         name=name,
@@ -124,7 +124,7 @@ def service_port(
 
 
 def small_services(*families: Family) -> tuple[Service, ...]:
-    """One for each kind: of Pods, of the Nodes themselves, of nothing, and one that clients stay with."""
+    """One of each kind: with Pods, with Nodes, without endpoints, and with session affinity."""
 
     def web(family: Family) -> ServicePort:
         pods = (Endpoint.at(pod_address(1, 1, family), 8080, local=True), Endpoint.at(pod_address(2, 1, family), 8080))
@@ -181,12 +181,12 @@ def over_sctp(state: NodeState) -> NodeState:
 
 
 def in_user_space(state: NodeState, protocol: Protocol) -> NodeState:
-    """The same with a switch in user space, and with all Services over this protocol."""
+    """The same with a userspace datapath, and with all Services over this protocol."""
     return replace(with_ports(state, protocol=protocol), node=replace(state.node, userspace=True))
 
 
 def with_ports(state: NodeState, **changes: int) -> NodeState:
-    """The same with these changes of all ports of its Services."""
+    """The same with these changes to all ports of its Services."""
     services = {
         key: structs.replace(service, ports=tuple(structs.replace(port, **changes) for port in service.ports))
         for key, service in state.services.items()
@@ -194,7 +194,7 @@ def with_ports(state: NodeState, **changes: int) -> NodeState:
     return replace(state, services=services)
 
 
-# Arbitrary ones ------------------------------------------------------------------------------------------------
+# Generated states ---------------------------------------------------------------------------------------------------
 
 families = st.sampled_from([(Family.IPV4,), (Family.IPV6,), BOTH])
 modes = st.sampled_from(TrafficMode)
@@ -202,7 +202,7 @@ modes = st.sampled_from(TrafficMode)
 
 @st.composite
 def local_nodes(draw: st.DrawFn, os: OperatingSystem = OperatingSystem.LINUX) -> LocalNode:
-    # What Windows cannot do in IPv6 is kept from it by whoever makes the LocalNode.
+    # The builder of LocalNode leaves out IPv6 on Windows, which cannot do it.
     own = (Family.IPV4,) if os is OperatingSystem.WINDOWS else draw(families)
     second: list[tuple[IPAddress, ...]] = [(), (IPv4Address("10.176.27.11"),), (IPv6Address("fd00:10:176:27::11"),)]
     others = draw(st.sampled_from(second))
@@ -214,7 +214,7 @@ def local_nodes(draw: st.DrawFn, os: OperatingSystem = OperatingSystem.LINUX) ->
 
 @st.composite
 def peers(draw: st.DrawFn, number: int) -> Peer:
-    """Also one that has PodCIDRs of a family in which its Node has no address."""
+    """Also peers with PodCIDRs of a family in which their Node has no address."""
     addressed = peer(number, draw(st.sampled_from([25, SECOND_SEGMENT])), *draw(families))
     with_pods = dict.fromkeys((*draw(families), *addressed.addresses))
     return Peer(addressed.name, addressed.addresses, {family: pod_cidr(number, family) for family in with_pods})
@@ -222,14 +222,14 @@ def peers(draw: st.DrawFn, number: int) -> Peer:
 
 @st.composite
 def attached_pods(draw: st.DrawFn, number: int) -> AttachedPod:
-    # Several host parts, so that a Pod that comes again under its name may have another address.
+    # Several host parts, so that a Pod that is created again may have another address.
     host = 10 * number + draw(st.integers(0, 9))
     return attached_pod(number, *(pod_cidr(1, family)[host] for family in draw(families)))
 
 
 @st.composite
 def services(draw: st.DrawFn, number: int) -> Service:
-    """Frontends are its own: that two Services never have one in common is decided before (`cluster.claims`)."""
+    """Services never share a frontend here: `cluster.claims` resolves such conflicts before."""
     own = draw(families)
     protocols = draw(st.lists(st.sampled_from(Protocol), min_size=1, max_size=2))
     ports = tuple(
@@ -247,7 +247,7 @@ def service_ports(draw: st.DrawFn, number: int, index: int, protocol: Protocol, 
         (Reach.CLUSTER_IP, cluster_ip(number, family), 80 + index),
         (Reach.NODE_PORT, None, 30000 + own_number),
         (Reach.EXTERNAL, load_balancer(number, family), 1000 + own_number),
-        # The Node's own address may be an external one, too; then the port tells the Services apart.
+        # The Node's own address may be an external address, too; then ports distinguish the Services.
         (Reach.EXTERNAL, node_address(1, 25, family), 1000 + own_number),
     ]
     frontends = tuple(
@@ -262,7 +262,7 @@ def service_ports(draw: st.DrawFn, number: int, index: int, protocol: Protocol, 
 
 
 def source_ranges(family: Family) -> st.SearchStrategy[tuple[IPNetwork, ...] | None]:
-    """Of this family, each once; some lie in each other, and one has the Node itself."""
+    """Ranges of this family; some contain others, and one contains the Node itself."""
     clients: tuple[IPNetwork, ...] = (IPv4Network("198.51.100.0/24"), IPv4Network("0.0.0.0/0"))
     if family is Family.IPV6:
         clients = (IPv6Network("2001:db8:198::/64"), IPv6Network("::/0"))
@@ -271,11 +271,11 @@ def source_ranges(family: Family) -> st.SearchStrategy[tuple[IPNetwork, ...] | N
 
 
 def endpoints(number: int, family: Family) -> list[Endpoint]:
-    """Pods here and elsewhere, this Node and another, and somebody outside."""
+    """Pods here and elsewhere, this Node and another, and a machine outside."""
     return [
         *(Endpoint.at(pod_address(1, host, family), 8080, local=True) for host in (1, 2, 3)),
         *(Endpoint.at(pod_address(node, 1, family), 8080) for node in (2, 3)),
-        # What listens on the Node at a port is here of one Service: two would ask for one flow for its answers.
+        # Each Service has its own port on the Node: two with the same would share the flow for its replies.
         Endpoint.at(node_address(1, 25, family), 9000 + number, local=True),
         Endpoint.at(node_address(2, 25, family), 8080),
         Endpoint.at(outside(80, family), 8080),

@@ -1,8 +1,8 @@
 """A model of the switch: packets through the tables, groups and connections of a Program.
 
-As far as the tests of the core need it, and no further: timeouts and ICMP errors are for real packets to show. Of
-fragments it knows that flows see no port of them, though connection tracking knows whose they are. Where Open vSwitch
-leaves a choice (the bucket of a group, the port of a translation) the model takes it openly.
+It covers what the tests of the core need: timeouts and ICMP errors are tested with real packets. Flows see no port of a
+fragment, but connection tracking knows its connection. Where Open vSwitch has a choice (the bucket of a group, the port
+of a translation), the caller of the model chooses.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from windlass.openflow.matches import match as match_of
 from windlass.pipeline.layout import LAYOUT
 from windlass.program import Program
 
-Packet = Mapping[Field, int]  # the fields that it has; a condition on any other is not met
+Packet = Mapping[Field, int]  # the fields of the packet; a condition on any other field does not match
 
 NEW, ESTABLISHED, REPLY, INVALID, TRACKED, OTHER_SOURCE = 0x01, 0x02, 0x08, 0x10, 0x20, 0x40  # of ct_state
 SYN, ACK, SYN_ACK = 0x02, 0x10, 0x12
@@ -76,14 +76,14 @@ _ADDRESSES: dict[int, tuple[Callable[[int], IPAddress], Field, Field]] = {
 _PORTS = {TCP: (TCP_SRC, TCP_DST), UDP: (UDP_SRC, UDP_DST), SCTP: (SCTP_SRC, SCTP_DST)}
 _PORT_FIELDS = frozenset(field for ports in _PORTS.values() for field in ports)
 _UNSET = {**dict.fromkeys(REGISTERS, 0), CT_STATE: 0, CT_ZONE: 0, CT_MARK: 0, CT_LABEL: 0, IP_FRAG: 0}
-FRAGMENT = 3  # any but the first; of that, too, a flow sees no port
+FRAGMENT = 3  # a later fragment; a flow sees no port of the first one either
 
 
 # One table after the other, up to connection tracking --------------------------------------------------------------
 
 
 def way(flows: Iterable[Flow], packet: Packet, start: int = 0) -> list[str]:
-    """The names of the tables that it meets, up to the one that drops it, sends it out or tracks it."""
+    """The names of the tables that the packet passes, up to the one that drops it, sends it out or tracks it."""
     return [LAYOUT.tables[table].name for table, _ in decisions(flows, packet, start)]
 
 
@@ -128,7 +128,7 @@ def by_table(flows: Iterable[Flow]) -> dict[int, list[Flow]]:
     return tables
 
 
-# Who talks to whom -------------------------------------------------------------------------------------------------
+# The ends of a connection -------------------------------------------------------------------------------------------
 
 
 class Ends(NamedTuple):
@@ -142,7 +142,7 @@ class Ends(NamedTuple):
 
     @property
     def back(self) -> Ends:
-        """As an answer names them."""
+        """As in a reply."""
         return self._replace(
             source=self.destination, source_port=self.port, destination=self.source, port=self.source_port
         )
@@ -175,8 +175,8 @@ def ends(packet: Packet) -> Ends:
 
 @dataclass(slots=True)
 class Connection:
-    original: Ends  # as its first packet named them
-    answer: Ends  # as the packets that answer it name them
+    original: Ends  # of its first packet
+    answer: Ends  # of its replies
     mark: int = 0
     label: int = 0
     answered: bool = False
@@ -184,20 +184,22 @@ class Connection:
 
 @dataclass(slots=True)
 class Trip:
-    """What became of one packet: where it left, or that the agent is to refuse it. Neither: it was dropped."""
+    """What happened to one packet: sent out, or handed to the agent; otherwise it was dropped."""
 
     out: list[tuple[int, Packet]] = field(default_factory=list)
     told: list[bytes] = field(default_factory=list)
     tables: list[str] = field(default_factory=list)
     tracked: int = 0  # ct actions
     passes: int = 1  # through the datapath: each ct that leads to a table, and each group, is a further one
-    buckets: int = 0  # among how many it could choose
-    connection: tuple[int, Connection, bool] | None = None  # what it was last found to be: zone, and if an answer
+    buckets: int = 0  # how many the group had
+    connection: tuple[int, Connection, bool] | None = (
+        None  # what the last look-up found: zone, connection, whether it is a reply
+    )
 
 
 class Switch:
-    """`portless`: protocols whose ports its connection tracking neither knows nor translates. `reassembles`: what it
-    hands on is never a fragment.
+    """`portless`: protocols whose ports its connection tracking does not know. `reassembles`: connection tracking never
+    passes on a fragment.
     """
 
     def __init__(self, program: Program, portless: Collection[int] = (), *, reassembles: bool = True) -> None:
@@ -209,7 +211,7 @@ class Switch:
         self._connections: dict[tuple[int, Ends], Connection] = {}  # by zone, each under both directions
 
     def send(self, packet: Packet, bucket: int = 0) -> Trip:
-        """The packet comes in; of a group it takes this bucket, or begins again where there are not so many."""
+        """Process a packet. Groups choose this bucket, modulo the number of their buckets."""
         trip = Trip()
         self._enter(0, {**_UNSET, **packet}, trip, bucket)
         return trip
@@ -254,7 +256,7 @@ class Switch:
                     raise NotImplementedError(action)
 
     def _learn(self, action: Learn, fields: Packet) -> None:
-        """A flow made from this packet, in place of the one that matches the same."""
+        """Install a flow made from this packet, in place of one with the same match."""
         matches: list[Term] = []
         loads: list[Set] = []
         for spec in action.specs:
@@ -285,7 +287,7 @@ class Switch:
             for change in action.sets:
                 write(change, fields, marks)
             known.mark, known.label = marks[CT_MARK], marks[CT_LABEL]
-        # Until there is an answer, all that the client sends is as good as its first packet.
+        # Until there is a reply, all packets of the client are as the first one.
         after[CT_STATE] = TRACKED | (ESTABLISHED if known.answered else NEW) | (REPLY if is_answer else 0)
         if action.nat is not None and not is_answer and known.original.source != known.answer.destination:
             after[CT_STATE] |= OTHER_SOURCE
@@ -299,10 +301,10 @@ class Switch:
         return translated
 
     def _found(self, action: Ct, fields: Packet, trip: Trip) -> tuple[Connection, bool] | None:
-        """Its connection, and whether it answers there; None for what neither belongs to one nor can begin one."""
+        """Its connection, and whether it is a reply; None if it belongs to none and cannot begin one."""
         zone = action.zone if isinstance(action.zone, int) else read(action.zone, fields)
         if trip.connection and trip.connection[0] == zone:
-            return trip.connection[1:]  # also when it has been translated since
+            return trip.connection[1:]  # also if it has been translated since
         named = self._known_of(ends(fields))
         known = self._connections.get((zone, named))
         if known is None:
@@ -320,11 +322,11 @@ class Switch:
         return known, is_answer
 
     def _known_of(self, named: Ends) -> Ends:
-        """What of a packet connection tracking knows it by."""
+        """The part of a packet by which connection tracking finds its connection."""
         return named._replace(source_port=0, port=0) if named.protocol in self._portless else named
 
     def _commit(self, zone: int, named: Ends, nat: Nat | None) -> Connection | None:
-        """None where it would be answered as another one is."""
+        """None if its replies could not be distinguished from those of another connection."""
         connection = Connection(named, self._known_of(self._answer(zone, named, nat)))
         if (zone, connection.answer) in self._connections:
             return None
@@ -333,7 +335,7 @@ class Switch:
         return connection
 
     def _answer(self, zone: int, named: Ends, nat: Nat | None) -> Ends:
-        """How its answers will name the ends, once it is translated."""
+        """The ends of its replies, once it is translated."""
         match nat:
             case Nat(source=None, to=None) | None:
                 return named.back
@@ -348,7 +350,7 @@ class Switch:
 
 
 def _leave(fields: Packet, port: int, trip: Trip, *, back: bool) -> None:
-    if back or port != fields[IN_PORT]:  # an output to where it came from does nothing, unless it is asked for as such
+    if back or port != fields[IN_PORT]:  # an output to the ingress port does nothing, except by IN_PORT
         trip.out.append((port, dict(fields)))
 
 

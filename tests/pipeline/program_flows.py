@@ -1,4 +1,4 @@
-"""All flows of a Program, each with who asks for it."""
+"""All flows of a Program, each with its owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cases of the Services' specification: everybody's address, one Service with its endpoints, and who asks it."""
+"""Building blocks for the tests of Services: addresses, one Service with its endpoints, and its clients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NODE_PORT = 30080
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Everybody's address, in one family."""
+    """The addresses of all parties, in one family."""
 
     family: Family
 
@@ -48,7 +48,7 @@ class Known:
 
     @property
     def other(self) -> IPAddress:
-        """Of this Node, too, on a NIC that is not on the bridge."""
+        """Another address of this Node, on a NIC that is not on the bridge."""
         return node_address(1, 27, self.family)
 
     @property
@@ -83,12 +83,12 @@ class Known:
 
     @property
     def client(self) -> IPAddress:
-        """On the wire, not of the cluster."""
+        """A client outside of the cluster, on the wire."""
         return IPv4Address("198.51.100.7") if self.family is Family.IPV4 else IPv6Address("2001:db8:198::7")
 
     @property
     def host_node_port(self) -> IPAddress:
-        """What the host makes of its own addresses, when it asks one of its NodePorts."""
+        """The address to which the host translates its own when it connects to one of its NodePorts."""
         return NODE_PORT_ADDRESS[self.family]
 
     @property
@@ -141,13 +141,13 @@ def journeys(
 
 
 def answered_by_each(state: NodeState, client: Place, asked: Ends, *, fragments: bool = False) -> list[Arrival]:
-    """The same connection once by each endpoint that could be chosen for it."""
+    """The same connection once for each endpoint that can be chosen."""
     choices = Journeys(state, fragments=fragments).send(client, asked).trips[0].buckets
     return [Journeys(state, fragments=fragments).converse(client, asked, bucket) for bucket in range(choices)]
 
 
 def from_outside(at: Known, *, local_only: bool = False) -> list[tuple[Frontend, IPAddress, int]]:
-    """The two kinds of frontends that the world can reach, and where it reaches them."""
+    """The two kinds of frontends that are reachable from outside, with their address and port."""
     return [
         (on_node_port(local_only=local_only), at.node, NODE_PORT),
         (on_balancer(at, local_only=local_only), at.balancer, 80),

@@ -1,4 +1,4 @@
-"""A Program is checked against what its Node's datapath can carry out."""
+"""A Program keeps to what the datapath of its Node supports."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ def test_linux_nodes_get_only_what_linux_can_do(state):
     assert list(violations(LINUX, all_flows(state), all_groups(state))) == []
 
 
-def test_a_linux_program_of_both_families_is_too_much_for_windows():
+def test_windows_does_not_support_a_linux_program_of_both_families():
     found = list(violations(WINDOWS, all_flows(small_cluster(TrafficMode.ENCAP, *BOTH))))
     assert any("Windows datapath, table 20 " in sentence and "a write to ipv6_src" in sentence for sentence in found)
 
 
-def test_what_connection_tracking_of_windows_would_drop_goes_around_it():
-    """SCTP is not known there, and an ICMP error comes out of ct as invalid."""
+def test_what_windows_cannot_track_is_not_tracked_there():
+    """Its connection tracking does not know SCTP, and reports ICMP errors as invalid."""
     state = small_cluster(TrafficMode.ENCAP, Family.IPV4, os=OperatingSystem.WINDOWS)
     tracked = {flow.match[1:] for flow in all_flows(state) if flow.table == 30 and flow.priority >= NORMAL}
-    # But for errors from the wire to the Node: those that ct leaves invalid go to the host, before any is dropped.
+    # Except errors from the wire to the Node: ct reports them as invalid, and they go to the host.
     assert {match for match in tracked if IPV4_DST not in {term.field for term in match}} == {
         (IP_PROTO(TCP),),
         (IP_PROTO(UDP),),
@@ -80,8 +80,8 @@ def test_what_connection_tracking_of_windows_would_drop_goes_around_it():
 
 
 @pytest.mark.parametrize("os", OperatingSystem)
-def test_whatever_is_translated_has_its_answers_looked_up(os):
-    """Else a Pod would reach the world by that protocol, and never hear from it."""
+def test_replies_of_all_translated_protocols_are_looked_up(os):
+    """Otherwise a Pod could send to the outside in that protocol, but get no reply."""
     flows = all_flows(small_cluster(TrafficMode.ENCAP, Family.IPV4, os=os))
     assert protocols_in(UPLINK, flows) == {*DATAPATHS[os].transports, ICMP}
     errors = {ICMP} if DATAPATHS[os].icmp_errors else set()
@@ -94,7 +94,7 @@ def protocols_in(table: Table, flows: list[Flow]) -> set[int]:
 
 
 def test_a_windows_node_serves_no_sctp():
-    """What asks for it is refused, as on any port that the Service does not have."""
+    """SCTP is refused there, as any port that the Service does not have."""
     web, *_ = small_services(Family.IPV4)
     sctp = structs.replace(web, ports=tuple(structs.replace(port, protocol=Protocol.SCTP) for port in web.ports))
     for os, groups in ((OperatingSystem.LINUX, 1), (OperatingSystem.WINDOWS, 0)):
@@ -141,13 +141,13 @@ def test_too_many_recirculations():
     ]
 
 
-def test_the_longest_way_is_that_of_one_packet():
+def test_the_longest_path_is_that_of_one_packet():
     flows = [
         flow(Goto(1)),
         flow(Ct(1, table=2), table=1),
-        flow(Ct(1, table=3), table=1),  # another packet's way
+        flow(Ct(1, table=3), table=1),  # the path of another packet
         flow(ToGroup(7), table=2),
-        flow(Ct(1, commit=True), Output(1), table=3),  # a commit that goes on at once is no recirculation
+        flow(Ct(1, commit=True), Output(1), table=3),  # a commit without a table does not recirculate
     ]
     bucket = (Ct(2, table=3, commit=True),)
     assert longest_way(flows, {7: [bucket, ()]}) == 3
@@ -162,11 +162,11 @@ def test_a_bucket_may_lead_back_to_its_own_table():
 
 @pytest.mark.parametrize("os", OperatingSystem)
 @pytest.mark.parametrize("mode", TrafficMode)
-def test_no_packet_of_ours_recirculates_more_than_five_times(mode, os):
-    """Each pass costs: on Windows an upcall for each new connection, and the seventh loses the packet.
+def test_no_packet_recirculates_more_than_five_times(mode, os):
+    """Each pass costs: on Windows an upcall for each new connection, and the seventh pass drops the packet.
 
     Five is what the tables would allow: looked up in both zones, balanced, translated twice. What packets of Services
-    take is told in `test_what_a_connection_costs`.
+    take is in `test_what_a_connection_costs`.
     """
     state = serving_cluster(mode, Family.IPV4, os=os)
     buckets = {group.identity: [bucket.actions for bucket in group.buckets] for group in all_groups(state)}
@@ -174,6 +174,6 @@ def test_no_packet_of_ours_recirculates_more_than_five_times(mode, os):
 
 
 @pytest.mark.parametrize("mode", TrafficMode)
-def test_where_there_are_no_services_nothing_is_balanced(mode):
-    """An answer may be looked up in both zones; a Pod's first packet is committed where it leaves as the Node."""
+def test_fewer_recirculations_without_services(mode):
+    """A reply may be looked up in both zones; the first packet of a Pod to the outside is committed with SNAT."""
     assert longest_way(all_flows(small_cluster(mode, *BOTH)), {}) == 3

@@ -1,4 +1,4 @@
-"""Which tables a packet meets, and by which port it leaves: the decisions that do not need a connection's state."""
+"""Which tables a packet passes, and by which port it leaves, as far as no connection state is needed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def forwarded(mode: TrafficMode, address: str, source: int = FROM_POD.value) -> 
 
 
 def out_port(flow: Flow | None) -> int | None:
-    """The port that the flow chooses; None where it drops."""
+    """The port that the flow chooses; None if it drops the packet."""
     for action in flow.actions if flow else ():
         if isinstance(action, Set) and action.term.field is OUT_PORT.bits.field:
             return action.term.value
@@ -112,7 +112,7 @@ def test_how_a_peers_pods_are_reached(mode, address, port):
         ("10.176.25.11", GATEWAY),  # the Node IP
         ("10.176.27.11", GATEWAY),  # its second NIC
         ("fd00:10:176:25::11", GATEWAY),
-        ("172.16.1.250", None),  # nobody
+        ("172.16.1.250", None),  # no Pod
         ("fd00:172:16:1::250", None),
         ("224.0.0.251", None),  # multicast, broadcast
         ("ff02::fb", None),
@@ -129,7 +129,7 @@ def test_where_an_address_is(mode, address, port):
 @pytest.mark.parametrize("mode", TrafficMode)
 @pytest.mark.parametrize("address", ["192.0.2.80", "10.176.25.12", "2001:db8:192::80", "fd00:10:176:26::13"])
 def test_only_pods_leave_as_their_node(mode, address):
-    """Other Nodes are outside of the Pod network, too."""
+    """Other Nodes are outside of the Pod network as well."""
     flow = forwarded(mode, address)
     assert flow is not None
     assert SNAT.set() in flow.actions
@@ -140,8 +140,8 @@ def test_only_pods_leave_as_their_node(mode, address):
         assert other.actions == ()
 
 
-def test_a_translated_packet_is_never_let_out_untranslated():
-    """What connection tracking does not know cannot be translated."""
+def test_a_packet_that_needs_snat_never_leaves_untranslated():
+    """Untracked packets cannot be translated."""
     table = [flow for flow in flows(TrafficMode.ENCAP) if flow.table == CONNTRACK_COMMIT.number]
     snat = {SNAT.bits.field: SNAT.bits(1).value}
     untracked = decides(table, to("192.0.2.80") | snat | {CT_STATE: 0})
@@ -150,7 +150,7 @@ def test_a_translated_packet_is_never_let_out_untranslated():
 
 
 @pytest.mark.parametrize("mode", TrafficMode)
-def test_the_hosts_packets_leave_by_the_wire_untouched(mode):
+def test_packets_of_the_host_leave_by_the_wire_unchanged(mode):
     out = decides(flows_in(mode, 0), to("192.0.2.80") | {IN_PORT: LOCAL_PORT})
     assert out is not None
     assert out.actions == (Output(UPLINK),)
@@ -158,28 +158,28 @@ def test_the_hosts_packets_leave_by_the_wire_untouched(mode):
 
 @pytest.mark.parametrize("mode", TrafficMode)
 @pytest.mark.parametrize("port", [22, 6443, 0x3FFF, 0x7000, 30080, 60999])
-def test_the_hosts_connections_never_meet_connection_tracking(mode, port):
-    """Where no Service has that port."""
+def test_connections_of_the_host_are_not_tracked(mode, port):
+    """On ports that no Service has."""
     packet = to("10.176.25.11") | FROM_WIRE | {TCP_DST: port}
     assert way(flows(mode), packet) == ["Classifier", "Uplink", "NodePortFilter"]
 
 
 @pytest.mark.parametrize("port", SNAT_PORTS)
-def test_what_may_answer_a_translated_pod_is_looked_up(port):
+def test_possible_replies_to_pods_are_looked_up(port):
     packet = to("10.176.25.11") | FROM_WIRE | {TCP_DST: port}
     assert way(flows(TrafficMode.ENCAP), packet) == ["Classifier", "Uplink", "UnSNAT", "Conntrack"]
 
 
 @pytest.mark.parametrize("port", SERVICE_SNAT_PORTS)
-def test_what_may_answer_a_client_of_a_service_is_looked_up(port):
-    """In a zone of its own, which stands before the one of all connections."""
+def test_possible_replies_to_clients_of_services_are_looked_up(port):
+    """In the zone of translated sources, before the zone of all connections."""
     packet = to("10.176.25.11") | FROM_WIRE | {TCP_DST: port}
     assert way(flows(TrafficMode.ENCAP), packet) == ["Classifier", "Uplink", "UnSNAT"]
 
 
 @pytest.mark.parametrize("state", [NEW, ESTABLISHED, INVALID])
-def test_what_was_looked_up_and_is_no_answer_is_still_the_hosts(state):
-    """Also in a state that would be dropped elsewhere: the host's connections are not tracked, so all look strange."""
+def test_packets_that_are_no_reply_go_to_the_host(state):
+    """Also in a state that is dropped elsewhere: the host's connections are not tracked, so any state is possible."""
     packet = to("10.176.25.11") | {SOURCE.bits.field: FROM_UPLINK.value, CT_STATE: state, CT_MARK: 0}
     *_, (_, flow) = decisions(flows(TrafficMode.ENCAP), packet, CONNTRACK_STATE.number)
     assert flow is not None
@@ -187,13 +187,13 @@ def test_what_was_looked_up_and_is_no_answer_is_still_the_hosts(state):
 
 
 @pytest.mark.parametrize("ports", [SNAT_PORTS, SERVICE_SNAT_PORTS])
-def test_a_mask_is_the_ports_of_translated_connections(ports):
+def test_the_mask_covers_exactly_the_snat_ports(ports):
     value, mask = ports.mask
     assert {port for port in range(65536) if port & mask == value} == set(range(ports[0], ports[1] + 1))
 
 
-def test_ports_as_the_gateway_are_many_and_none_of_the_hosts_own():
-    """A NodePort that is asked 200 times a second leaves 24,000 of them behind in the two minutes of a kernel."""
+def test_snat_ports_of_the_gateway_are_many_and_not_ephemeral():
+    """200 connections a second to a NodePort use 24,000 ports in the two minutes for which a kernel keeps them."""
     value, mask = GATEWAY_SNAT_PORTS.mask
     ports = range(GATEWAY_SNAT_PORTS[0], GATEWAY_SNAT_PORTS[1] + 1)
     assert len(ports) > 120 * 200
@@ -204,17 +204,17 @@ def test_ports_as_the_gateway_are_many_and_none_of_the_hosts_own():
 @pytest.mark.parametrize(
     ("mode", "met"),
     [
-        (TrafficMode.ENCAP, ["Classifier", "Uplink"]),  # no business of ours: the host may drop it
+        (TrafficMode.ENCAP, ["Classifier", "Uplink"]),  # the host decides what to do with it
         (TrafficMode.NO_ENCAP, ["Classifier", "Uplink", "UnSNAT", "Conntrack"]),
         (TrafficMode.HYBRID, ["Classifier", "Uplink", "UnSNAT", "Conntrack"]),
     ],
 )
 def test_packets_from_the_wire_to_pods(mode, met):
-    """Design note 003: straight to the Pod, where Pod traffic travels as it is."""
+    """Design note 003: straight to the Pod, if Pod traffic is not tunnelled."""
     assert way(flows(mode), to("172.16.1.10") | FROM_WIRE | {TCP_DST: 80}) == met
 
 
-def test_both_families_ride_in_one_tunnel():
+def test_one_tunnel_carries_both_families():
     state = small_cluster(TrafficMode.ENCAP, *BOTH)
     flow = forwarded(TrafficMode.ENCAP, FAR_6)
     assert flow is not None

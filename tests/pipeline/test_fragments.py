@@ -1,7 +1,7 @@
-"""Datagrams that are longer than a packet: a flow sees no port of their fragments.
+"""Fragmented datagrams: a flow sees no port of their fragments.
 
-The kernel's connection tracking hands them on as one, that of the userspace datapath does not. What it makes of the
-fragments itself is for real packets to show (`tests/lab/test_long_datagrams.py`).
+Connection tracking of the kernel reassembles them, that of the userspace datapath passes fragments on. How it handles
+fragments itself is tested with real packets (`tests/lab/test_long_datagrams.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def userspace(request: pytest.FixtureRequest) -> bool:
 
 
 def on(userspace: bool, state: NodeState, **changes: int) -> NodeState:
-    """With such a switch; `changes` are of its Services' ports."""
+    """The state with a switch of this kind, and with these changes to the ports of its Services."""
     return replace(with_ports(state, **changes), node=replace(state.node, userspace=userspace))
 
 
@@ -60,7 +60,7 @@ def test_internal_policy_local(at, userspace):
 
 
 def test_another_port_of_the_address(at, userspace):
-    """In user space nobody can tell; the kernel's datapath refuses it, as all others."""
+    """In user space the port is not visible, so it is served; the kernel datapath refuses it as any unknown port."""
     state = on(userspace, cluster(at, on_cluster_ip(at), here(at.pod_2), protocol=UDP))
     found = Journeys(state, fragments=True).send(POD_1, at.asks(POD_1, at.service, 81, UDP))
     assert found.place == POD_2 if userspace else found.refused
@@ -72,7 +72,7 @@ def test_no_endpoint_anywhere(at, userspace):
 
 
 def test_an_address_with_two_udp_ports(at, userspace):
-    """In user space nothing tells to which of them it goes."""
+    """In user space the port of a fragment is not visible: neither port can be served."""
     state = cluster(at, on_cluster_ip(at), here(at.pod_2), protocol=UDP)
     (service,) = state.services.values()
     second = service_port(
@@ -86,13 +86,13 @@ def test_an_address_with_two_udp_ports(at, userspace):
 
 
 def test_a_node_port_from_outside(at, userspace):
-    """In user space they are the host's, which puts them together, and refuses them."""
+    """In user space they go to the host, which reassembles and refuses them."""
     state = on(userspace, cluster(at, on_node_port(), here(at.pod_2), protocol=UDP))
     found = Journeys(state, fragments=True).send(WIRE, at.asks(WIRE, at.node, NODE_PORT, UDP))
     assert found.place == (HOST if userspace else POD_2)
 
 
-def test_what_is_for_the_host_gets_there(at, userspace):
+def test_fragments_to_the_host_arrive(at, userspace):
     state = on(userspace, cluster(at, on_node_port(), here(at.pod_1), protocol=UDP))
     asked = at.asks(WIRE, at.node, 111, UDP)
     found = Journeys(state, fragments=True).send(WIRE, asked)
@@ -121,7 +121,7 @@ def test_more_endpoints_than_a_group_holds(at, userspace, seconds):
 
 
 def test_the_cost(at):
-    """One flow for a ClusterIP over UDP, in user space; none for all others."""
+    """In user space one more flow for a ClusterIP with UDP, and none for other frontends."""
     for frontend, protocol in product((on_cluster_ip(at), on_node_port(), on_balancer(at)), (Protocol.TCP, UDP)):
         state = cluster(at, frontend, here(at.pod_2), elsewhere(at.near_pod), protocol=protocol)
         mine, kernels = (

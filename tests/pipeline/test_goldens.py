@@ -1,6 +1,6 @@
-"""The flows of a small cluster, in words: a change of the pipeline shows here as a difference that a person reads.
+"""The flows of small clusters as text, so that a person can review a change of the pipeline.
 
-`make goldens` writes them anew; what then differs in version control is the change to review.
+`make goldens` writes the files again; their difference in version control is the change to review.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CLUSTERS = {
 }
 
 
-# What its Services add to a Node: all that the others hold is there, too.
+# Only the flows and groups of Services: the others are as in CLUSTERS.
 SERVICES = {
     "services": serving_cluster(TrafficMode.ENCAP, *BOTH),
     "services-over-sctp": over_sctp(serving_cluster(TrafficMode.ENCAP, Family.IPV4)),
@@ -42,12 +42,12 @@ SERVICES = {
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
-def test_flows_are_as_they_were_reviewed(name):
+def test_flows_equal_the_reviewed_ones(name):
     assert_reviewed(name, in_words([flow for _, flow in flows_of(program(CLUSTERS[name]))]))
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_services_are_as_they_were_reviewed(name):
+def test_flows_of_services_equal_the_reviewed_ones(name):
     words = []
     for owner, part in program(SERVICES[name]).items():
         if owner.kind is Kind.SERVICE:

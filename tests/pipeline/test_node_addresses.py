@@ -36,8 +36,8 @@ from windlass.program import Kind, Owner, part
 # Endpoints on this Node itself (hostNetwork) -----------------------------------------------------------------------
 
 
-def test_the_host_asks_an_endpoint_on_itself(at):
-    """As the virtual client: else the host would answer itself, past the switch, and with the wrong address."""
+def test_host_to_an_endpoint_on_itself(at):
+    """The source is the virtual client: otherwise the host would reply to itself, bypassing the switch."""
     for frontend, address, port in (
         (on_cluster_ip(at), at.service, 80),
         (on_cluster_ip(at, local_only=True), at.service, 80),
@@ -50,8 +50,8 @@ def test_the_host_asks_an_endpoint_on_itself(at):
         assert (seen.place, seen.client, seen.endpoint) == (HOST, at.virtual_client, (at.node, 8080))
 
 
-def test_a_pod_asks_an_endpoint_on_its_node(at):
-    """By a ClusterIP, and wherever policy Local holds, it keeps its address: the host answers Pods by the gateway."""
+def test_pod_to_an_endpoint_on_its_node(at):
+    """By a ClusterIP or with policy Local, the Pod keeps its address: the host replies to Pods by the gateway."""
     for frontend, address, port in (
         (on_cluster_ip(at), at.service, 80),
         (on_cluster_ip(at, local_only=True), at.service, 80),
@@ -61,21 +61,21 @@ def test_a_pod_asks_an_endpoint_on_its_node(at):
         assert (seen.place, seen.client, seen.endpoint) == (HOST, at.pod_1, (at.node, 8080))
 
 
-def test_a_pod_asks_an_endpoint_on_its_node_by_policy_cluster(at):
-    """As the virtual client, not as the gateway: that is the host's own address, which it would answer to itself."""
+def test_pod_to_an_endpoint_on_its_node_with_policy_cluster(at):
+    """The source is the virtual client, not the gateway: that is the host's own, so it would reply to itself."""
     for frontend, address, port in from_outside(at):
         seen = journeys(at, frontend, here(at.node)).converse(POD_1, at.asks(POD_1, address, port))
         assert (seen.place, seen.client) == (HOST, at.virtual_client)
 
 
-def test_the_world_asks_an_endpoint_on_this_node(at):
+def test_outside_to_an_endpoint_on_this_node(at):
     for frontend, address, port in from_outside(at):
         seen = journeys(at, frontend, here(at.node)).converse(WIRE, at.asks(WIRE, address, port))
         assert (seen.place, seen.client) == (HOST, at.virtual_client)
 
 
-def test_the_world_asks_an_endpoint_on_this_node_by_policy_local(at):
-    """The client stays. The host answers by way of the switch, whatever its routes; what comes back it sends on."""
+def test_outside_to_an_endpoint_on_this_node_with_policy_local(at):
+    """The endpoint sees the client. The host replies by the switch, whatever its routes, and sends the result on."""
     for frontend, address, port in from_outside(at, local_only=True):
         way = journeys(at, frontend, here(at.node))
         asked = at.asks(WIRE, address, port)
@@ -87,8 +87,8 @@ def test_the_world_asks_an_endpoint_on_this_node_by_policy_local(at):
 
 
 @pytest.mark.parametrize("mode", TrafficMode)
-def test_by_another_nic_to_an_endpoint_on_this_node(at, mode):
-    """Design note 001, "other NodeIPs": by policy Local the client stays, by policy Cluster it does not."""
+def test_another_nic_to_an_endpoint_on_this_node(at, mode):
+    """Design note 001, "other NodeIPs": the endpoint sees the client with policy Local, but not with policy Cluster."""
     for local_only, seen_as in ((True, at.client), (False, at.virtual_client)):
         for frontend, address, port in (
             (on_node_port(local_only=local_only), at.host_node_port, NODE_PORT),
@@ -104,7 +104,7 @@ def test_by_another_nic_to_an_endpoint_on_this_node(at, mode):
 
 
 def test_an_endpoint_at_another_address_of_this_node(at):
-    """Wherever it may be, it is the host."""
+    """An endpoint at any address of this Node is on the host."""
     for client, frontend, address, port, seen_as in (
         (POD_1, on_cluster_ip(at), at.service, 80, at.pod_1),
         (HOST, on_cluster_ip(at), at.service, 80, at.virtual_client),
@@ -118,8 +118,8 @@ def test_an_endpoint_at_another_address_of_this_node(at):
 
 
 @pytest.mark.parametrize("mode", TrafficMode)
-def test_who_asks_that_endpoint_directly_is_answered_as_ever(at, mode):
-    """The host's answers pass the look-up, and leave as they are: to the world, and to Pods of peers."""
+def test_direct_connections_to_that_endpoint_are_not_translated(at, mode):
+    """The host's replies pass the look-up and leave unchanged: to the outside, and to Pods of peers."""
     way = journeys(at, on_node_port(local_only=True), here(at.node), mode=mode)
     clients = [at.client, at.other_node, *([at.near_pod, at.far_pod] if mode is TrafficMode.NO_ENCAP else [])]
     for client in clients:
@@ -131,15 +131,15 @@ def test_who_asks_that_endpoint_directly_is_answered_as_ever(at, mode):
             assert (answer.place, answer.ends, len(answer.trips)) == (WIRE, asked.back, 1)
 
 
-# A host that answers by its routes alone -----------------------------------------------------------------------------
+# A host that replies by its routes alone ----------------------------------------------------------------------------
 
 
 def on_windows(state: NodeState) -> NodeState:
     return replace(state, node=replace(state.node, os=OperatingSystem.WINDOWS))
 
 
-def test_a_windows_host_answers_by_the_wire():
-    """What it answers is picked out on its way there, and translated."""
+def test_a_windows_host_replies_by_the_wire():
+    """The switch looks its replies up on their way to the wire, and translates them."""
     at = Known(Family.IPV4)
     for frontend, address, port in from_outside(at, local_only=True):
         way = Journeys(on_windows(cluster(at, frontend, here(at.node))))
@@ -152,8 +152,8 @@ def test_a_windows_host_answers_by_the_wire():
 
 
 @pytest.mark.parametrize("mode", TrafficMode)
-def test_who_asks_a_windows_host_directly_is_answered_as_ever(mode):
-    """The host's answers pass the look-up, and leave as they are: to the world, and to Pods of peers."""
+def test_direct_connections_to_a_windows_host_are_not_translated(mode):
+    """The host's replies pass the look-up and leave unchanged: to the outside, and to Pods of peers."""
     at = Known(Family.IPV4)
     way = Journeys(on_windows(cluster(at, on_node_port(local_only=True), here(at.node), mode=mode)))
     clients = [at.client, at.other_node, *([at.near_pod, at.far_pod] if mode is TrafficMode.NO_ENCAP else [])]
@@ -167,7 +167,7 @@ def test_who_asks_a_windows_host_directly_is_answered_as_ever(mode):
 
 
 def test_ports_of_a_service_may_share_an_endpoint_on_a_windows_host():
-    """One flow looks its answers up; each client hears from the port that it asked."""
+    """One flow looks up its replies; each client gets the reply from the port to which it connected."""
     at = Known(Family.IPV4)
     ports = tuple(
         service_port(
@@ -184,12 +184,12 @@ def test_ports_of_a_service_may_share_an_endpoint_on_a_windows_host():
         assert way.converse(WIRE, at.asks(WIRE, at.node, node_port, source_port=node_port)).place == HOST
 
 
-# External addresses that are the host's own --------------------------------------------------------------------------
+# External addresses that are addresses of the host ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_an_external_address_that_is_the_hosts_own(at, number):
-    """The host itself asks by its stand-in: no route would lead its own address to the switch."""
+    """The host itself connects to the stand-in: no route leads its own address to the switch."""
     own = (at.node, at.other)[number - 1]
     for local_only, seen_as in ((False, at.gateway), (True, at.pod_1)):
         state = cluster(at, at_node(at, own, local_only=local_only), here(at.pod_2), elsewhere(at.near_pod))
@@ -201,7 +201,7 @@ def test_an_external_address_that_is_the_hosts_own(at, number):
             assert [(found.place, found.client) for found in seen] == [(POD_2, seen_by), (TUNNEL, seen_by)]
 
 
-def test_the_world_asks_an_external_address_that_is_the_hosts_own(at):
+def test_outside_to_an_external_address_that_is_the_hosts_own(at):
     for own in (at.node, at.other):
         state = cluster(at, at_node(at, own), here(at.pod_2), elsewhere(at.near_pod))
         seen = answered_by_each(state, WIRE, at.asks(WIRE, own, 80))
@@ -211,7 +211,7 @@ def test_the_world_asks_an_external_address_that_is_the_hosts_own(at):
 
 
 def test_source_ranges_at_an_address_of_the_hosts_own(at):
-    """To itself the host is this address, or its Node IP; it need not be in a range with both."""
+    """The host is allowed if this address or its Node IP is in a range; it needs only one of them."""
     for own, ranges, served in (
         (at.other, (f"{at.other}",), True),
         (at.other, (f"{at.node}",), True),
@@ -224,7 +224,7 @@ def test_source_ranges_at_an_address_of_the_hosts_own(at):
 
 
 def test_one_port_at_two_addresses_of_the_host(at):
-    """Two Services may have it: stand-ins tell the addresses apart."""
+    """Two Services may use the same port: the stand-ins distinguish the addresses."""
     ports = [
         service_port(number, (at_node(at, own),), (here(pod),), at.family)
         for number, own, pod in ((1, at.node, at.pod_1), (2, at.other, at.pod_2))
@@ -245,5 +245,5 @@ def test_one_port_at_two_addresses_of_the_host(at):
         (IPv6Address("fd00:10:176:25::11"), IPv6Address("5d00:10:176:25::11")),
     ],
 )
-def test_stand_ins_are_the_same_but_for_the_first_bits(address: IPAddress, expected: IPAddress):
+def test_a_stand_in_differs_only_in_the_first_bits(address: IPAddress, expected: IPAddress):
     assert stand_in(address) == expected

@@ -1,7 +1,8 @@
 """Services as clients and endpoints see them, packet by packet (design notes 000, 001 and 002).
 
-Who serves a client, as whom the endpoint sees it, and that the answer comes from the address that the client asked:
-`converse` holds every connection here to that. Beside it stand what is refused, what is dropped, and what it costs.
+Which endpoint serves a client, which source address the endpoint sees, and that the reply comes from the address to
+which the client connected: `converse` checks that for every connection. Other tests cover what is refused, what is
+dropped, and what a connection costs.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from windlass.pipeline.layout import GATEWAY_SNAT_PORTS, SERVICE_SNAT_PORTS
 
 
 @pytest.mark.parametrize("protocol", Protocol)
-def test_a_pod_asks_a_cluster_ip(at, protocol):
-    """Every endpoint can be the one, and sees who asks."""
+def test_pod_to_cluster_ip(at, protocol):
+    """Every endpoint can be chosen, and sees the Pod's address."""
     state = cluster(at, on_cluster_ip(at), here(at.pod_2), elsewhere(at.near_pod, 8081), protocol=protocol)
     seen = answered_by_each(state, POD_1, at.asks(POD_1, at.service, 80, protocol))
     assert [(found.place, found.endpoint) for found in seen] == [
@@ -54,8 +55,8 @@ def test_a_pod_asks_a_cluster_ip(at, protocol):
     assert {found.client for found in seen} == {at.pod_1}
 
 
-def test_the_host_asks_a_cluster_ip(at):
-    """Design note 000: endpoints see the gateway, so that they answer to it."""
+def test_host_to_cluster_ip(at):
+    """Design note 000: endpoints see the gateway, so that they reply to it."""
     state = cluster(at, on_cluster_ip(at), here(at.pod_2), elsewhere(at.near_pod))
     seen = answered_by_each(state, HOST, at.asks(HOST, at.service, 80))
     assert [found.place for found in seen] == [POD_2, TUNNEL]
@@ -71,7 +72,7 @@ def test_the_host_asks_a_cluster_ip(at):
         (TrafficMode.HYBRID, WIRE, TUNNEL),
     ],
 )
-def test_remote_pods_serve_as_they_are_reached(at, client, mode, near, far):
+def test_remote_endpoints_are_reached_as_the_traffic_mode_says(at, client, mode, near, far):
     state = cluster(at, on_cluster_ip(at), elsewhere(at.near_pod), elsewhere(at.far_pod), mode=mode)
     seen = answered_by_each(state, client, at.asks(client, at.service, 80))
     assert [found.place for found in seen] == [near, far]
@@ -80,7 +81,7 @@ def test_remote_pods_serve_as_they_are_reached(at, client, mode, near, far):
 
 @pytest.mark.parametrize("client", [POD_1, HOST])
 def test_internal_policy_local(at, client):
-    """Endpoints on this Node, or none."""
+    """Only endpoints on this Node serve; without one the packet is dropped."""
     asked = at.asks(client, at.service, 80)
     local_only = on_cluster_ip(at, local_only=True)
     seen = answered_by_each(cluster(at, local_only, elsewhere(at.near_pod), here(at.pod_2)), client, asked)
@@ -88,8 +89,8 @@ def test_internal_policy_local(at, client):
     assert journeys(at, local_only, elsewhere(at.near_pod)).send(client, asked).dropped
 
 
-def test_protocols_with_one_port_number_are_apart(at):
-    """DNS, for example: what serves TCP does not serve UDP."""
+def test_protocols_with_the_same_port_number_have_their_own_endpoints(at):
+    """As for DNS: an endpoint of the TCP port does not serve the UDP port."""
     ports = tuple(
         structs.replace(
             service_port(number, (on_cluster_ip(at),), (here(address),), at.family, name=protocol.name),
@@ -108,8 +109,8 @@ def test_protocols_with_one_port_number_are_apart(at):
 
 
 @pytest.mark.parametrize("protocol", Protocol)
-def test_the_world_asks(at, protocol):
-    """Design note 002, policy Cluster: any endpoint, and it sees the gateway: so its answer comes back by this Node."""
+def test_outside_to_service_with_policy_cluster(at, protocol):
+    """Design note 002: any endpoint can be chosen, and sees the gateway, so that its reply returns by this Node."""
     for frontend, address, port in from_outside(at):
         state = cluster(at, frontend, here(at.pod_2), elsewhere(at.near_pod), protocol=protocol)
         seen = answered_by_each(state, WIRE, at.asks(WIRE, address, port, protocol))
@@ -119,22 +120,22 @@ def test_the_world_asks(at, protocol):
 
 
 @pytest.mark.parametrize("mode", [TrafficMode.NO_ENCAP, TrafficMode.HYBRID])
-def test_the_world_asks_where_pod_traffic_goes_as_it_is(at, mode):
+def test_outside_to_service_without_a_tunnel(at, mode):
     for frontend, address, port in from_outside(at):
         state = cluster(at, frontend, elsewhere(at.near_pod), mode=mode)
         (seen,) = answered_by_each(state, WIRE, at.asks(WIRE, address, port))
         assert (seen.place, seen.client) == (WIRE, at.gateway)
 
 
-def test_a_pod_asks_what_the_world_can_ask(at):
+def test_pod_to_node_port_and_external_address(at):
     for frontend, address, port in from_outside(at):
         state = cluster(at, frontend, here(at.pod_2), elsewhere(at.near_pod))
         seen = answered_by_each(state, POD_1, at.asks(POD_1, address, port))
         assert [(found.place, found.client) for found in seen] == [(POD_2, at.gateway), (TUNNEL, at.gateway)]
 
 
-def test_the_host_asks_what_the_world_can_ask(at):
-    """Design note 001. A NodePort it asks by the virtual address, into which it has translated its own."""
+def test_host_to_node_port_and_external_address(at):
+    """Design note 001. For a NodePort the host translates its own address to the virtual NodePort address."""
     for frontend, address, port in (
         (on_node_port(), at.host_node_port, NODE_PORT),
         (on_balancer(at), at.balancer, 80),
@@ -144,18 +145,18 @@ def test_the_host_asks_what_the_world_can_ask(at):
         assert [(found.place, found.client) for found in seen] == [(POD_2, at.gateway), (TUNNEL, at.gateway)]
 
 
-def test_the_world_asks_by_a_nic_that_is_not_on_the_bridge(at):
-    """Design note 001, "other NodeIPs": the host has translated the address, and hands on whoever asks."""
+def test_outside_to_node_port_by_a_nic_outside_of_the_bridge(at):
+    """Design note 001, "other NodeIPs": the host translates the destination and forwards the packet."""
     way = journeys(at, on_node_port(), here(at.pod_2))
     asked = Ends(at.client, 40000, at.host_node_port, NODE_PORT)
     first = way.send(HOST, asked)
     assert (first.place, first.client) == (POD_2, at.gateway)
     answer = way.send(POD_2, first.ends.back, SYN_ACK)
     assert answer.ends == asked.back
-    assert answer.trips[0].out[0][0] == way.node.ports.gateway, "the host translates it back"
+    assert answer.trips[0].out[0][0] == way.node.ports.gateway, "the host must translate it back"
 
 
-def test_a_pod_asks_the_address_of_the_second_nic():
+def test_pod_to_node_port_at_the_second_nic():
     at = Known(Family.IPV4)
     seen = journeys(at, on_node_port(), here(at.pod_2)).converse(
         POD_1, at.asks(POD_1, IPv4Address("10.176.27.11"), NODE_PORT)
@@ -163,8 +164,8 @@ def test_a_pod_asks_the_address_of_the_second_nic():
     assert (seen.place, seen.client) == (POD_2, at.gateway)
 
 
-def test_node_ports_are_open_only_where_they_are_meant_to_be():
-    """nodePortAddresses without the Node IP: there the port is the host's."""
+def test_node_ports_only_at_node_port_addresses():
+    """If nodePortAddresses exclude the Node IP, the port there belongs to the host."""
     at = Known(Family.IPV4)
     state = cluster(at, on_node_port(), here(at.pod_2))
     narrow = replace(state, node=replace(state.node, node_port_networks=(IPv4Network("10.176.27.0/24"),)))
@@ -180,7 +181,7 @@ def test_node_ports_are_open_only_where_they_are_meant_to_be():
 
 
 def test_external_policy_local_keeps_the_client(at):
-    """Design note 002: only endpoints on this Node, and they see who asks."""
+    """Design note 002: only endpoints on this Node serve, and they see the client's address."""
     for frontend, address, port in from_outside(at, local_only=True):
         state = cluster(at, frontend, elsewhere(at.near_pod), here(at.pod_1), here(at.pod_2))
         seen = answered_by_each(state, WIRE, at.asks(WIRE, address, port))
@@ -194,8 +195,8 @@ def test_external_policy_local_without_an_endpoint_here(at):
         assert found.dropped
 
 
-def test_external_policy_local_is_not_for_those_within(at):
-    """A Pod and the Node itself are served by all endpoints, wherever they are."""
+def test_external_policy_local_does_not_hold_for_pods_and_the_node(at):
+    """A Pod and the Node itself use the endpoints of all Nodes."""
     for frontend, address, port in from_outside(at, local_only=True):
         by_host = at.host_node_port if frontend.reach is Reach.NODE_PORT else address
         state = cluster(at, frontend, elsewhere(at.near_pod), here(at.pod_2))
@@ -216,14 +217,14 @@ PODS = {Family.IPV4: "172.16.0.0/16", Family.IPV6: "fd00:172:16::/48"}
     ("ranges", "served"),
     [
         ((CLIENTS,), {WIRE}),
-        ((NODES,), {HOST}),  # the Node itself: by its address, though it comes as the gateway
-        ((PODS,), {POD_1}),  # not the Node, though it comes with an address of theirs
+        ((NODES,), {HOST}),  # the Node itself: judged by its address, though its source is the gateway
+        ((PODS,), {POD_1}),  # not the Node, though its source is an address of the PodCIDR
         ((CLIENTS, NODES), {WIRE, HOST}),
-        ((), set()),  # there are ranges, and none of them can be read
+        ((), set()),  # ranges are given, but none of them is valid
     ],
 )
 def test_source_ranges(at, ranges, served, local_only):
-    """Who is in none of them is dropped; Pods as well."""
+    """Packets from sources outside of the ranges are dropped, those of Pods as well."""
     frontend = on_balancer(at, local_only=local_only, sources=tuple(by_family[at.family] for by_family in ranges))
     for client in (WIRE, HOST, POD_1):
         asked = at.asks(client, at.balancer, 80)
@@ -241,19 +242,19 @@ def test_source_ranges_with_pods(at, local_only):
     assert [found.place for found in seen] == [TUNNEL, POD_2]
 
 
-def test_source_ranges_are_about_endpoints_that_there_are(at):
-    """Those who may come are refused where there is no endpoint; the others hear nothing, as ever."""
+def test_source_ranges_of_a_service_without_endpoints(at):
+    """Allowed sources are refused because there is no endpoint; packets of others are dropped as always."""
     frontend = on_balancer(at, sources=(CLIENTS[at.family], NODES[at.family]))
     assert journeys(at, frontend).send(WIRE, at.asks(WIRE, at.balancer, 80)).refused
     assert journeys(at, frontend).send(HOST, at.asks(HOST, at.balancer, 80)).refused
     assert journeys(at, frontend).send(POD_1, at.asks(POD_1, at.balancer, 80)).dropped
 
 
-# An endpoint that asks itself --------------------------------------------------------------------------------------
+# An endpoint that connects to its own Service -----------------------------------------------------------------------
 
 
 def test_a_pod_that_is_its_own_endpoint_sees_the_gateway(at):
-    """It would drop a packet from itself; and its answer must come back to the switch."""
+    """A Pod drops a packet from its own address; and its reply must come back to the switch."""
     for frontend, address, port in (
         (on_cluster_ip(at), at.service, 80),
         (on_cluster_ip(at, local_only=True), at.service, 80),
@@ -264,19 +265,19 @@ def test_a_pod_that_is_its_own_endpoint_sees_the_gateway(at):
         assert (seen.place, seen.client, seen.endpoint) == (POD_1, at.gateway, (at.pod_1, 8080))
 
 
-def test_a_pod_that_asks_itself_directly_is_let_be(at):
-    """Its packets do not leave it; if they do, they come back as they are."""
+def test_a_pod_to_its_own_address_gets_its_packet_back(at):
+    """Usually such packets do not leave the Pod; if they do, they come back unchanged."""
     asked = Ends(at.pod_1, 40000, at.pod_1, 8080)
     found = journeys(at, on_cluster_ip(at), here(at.pod_1)).send(POD_1, asked)
     assert (found.place, found.ends) == (POD_1, asked)
 
 
-# Endpoints outside of the Pod network: other Nodes (hostNetwork), and the world --------------------------------------
+# Endpoints outside of the Pod network: other Nodes (hostNetwork), and machines outside ------------------------------
 
 
 @pytest.mark.parametrize("client", [POD_1, HOST])
 def test_an_endpoint_outside_sees_the_node(at, client):
-    """Design note 000, "Endpoint is hostnetwork mode": it could not answer to a Pod or to the gateway."""
+    """Design note 000, "Endpoint is hostnetwork mode": it could not reply to a Pod or to the gateway."""
     state = cluster(at, on_cluster_ip(at), elsewhere(at.other_node), elsewhere(at.outside))
     seen = answered_by_each(state, client, at.asks(client, at.service, 80))
     assert [(found.place, found.client, found.endpoint[0]) for found in seen] == [
@@ -286,7 +287,7 @@ def test_an_endpoint_outside_sees_the_node(at, client):
     assert {found.ends.source_port in range(*SERVICE_SNAT_PORTS) for found in seen} == {True}
 
 
-def test_an_endpoint_outside_of_what_the_world_can_ask(at):
+def test_node_port_and_external_address_with_an_endpoint_outside(at):
     for frontend, address, port in from_outside(at):
         by_host = at.host_node_port if frontend.reach is Reach.NODE_PORT else address
         state = cluster(at, frontend, elsewhere(at.other_node), elsewhere(at.outside))
@@ -297,7 +298,7 @@ def test_an_endpoint_outside_of_what_the_world_can_ask(at):
 
 @pytest.mark.parametrize("mode", TrafficMode)
 def test_a_pod_that_leaves_as_its_node_and_a_client_of_a_service_are_told_apart(at, mode):
-    """Both are the Node to the same server; answers go to whom they are for."""
+    """The server sees the Node IP for both; each gets its own replies."""
     way = journeys(at, on_cluster_ip(at), elsewhere(at.outside), mode=mode)
     by_service = way.converse(POD_1, at.asks(POD_1, at.service, 80))
     directly = way.converse(POD_2, at.asks(POD_2, at.outside, 8080))
@@ -310,7 +311,7 @@ def test_a_pod_that_leaves_as_its_node_and_a_client_of_a_service_are_told_apart(
 
 @pytest.mark.parametrize("local_only", [False, True])
 def test_no_endpoint_anywhere(at, local_only):
-    """The client hears so at once, wherever it is and whatever the policy."""
+    """The connection is refused at once, for every client and every policy."""
     for frontend, address, port in from_outside(at, local_only=local_only):
         by_host = at.host_node_port if frontend.reach is Reach.NODE_PORT else address
         for client, where in ((WIRE, address), (POD_1, address), (HOST, by_host)):
@@ -322,21 +323,21 @@ def test_no_endpoint_anywhere(at, local_only):
 
 @pytest.mark.parametrize("client", [POD_1, HOST])
 def test_a_port_that_the_service_does_not_have(at, client):
-    """Of a ClusterIP, which is the Service's alone."""
+    """Other ports of a ClusterIP are refused, because the address belongs to the Service alone."""
     way = journeys(at, on_cluster_ip(at), here(at.pod_2))
     assert way.send(client, at.asks(client, at.service, 81)).refused
     assert way.send(client, at.asks(client, at.service, 80, Protocol.UDP)).refused
 
 
-def test_other_ports_of_a_load_balancer_are_none_of_our_business(at):
-    """From a Pod they are outside, from the wire the host's."""
+def test_other_ports_of_a_load_balancer_address_are_not_taken(at):
+    """From a Pod they are routed to the outside, from the wire they go to the host."""
     way = journeys(at, on_balancer(at), here(at.pod_2))
     for client, port in ((POD_1, way.node.ports.gateway), (WIRE, LOCAL_PORT)):
         asked = at.asks(client, at.balancer, 81)
         assert way.send(client, asked).trips[0].out[0][0] == port
 
 
-def test_other_ports_of_the_node_are_the_hosts(at):
+def test_other_ports_of_the_node_go_to_the_host(at):
     way = journeys(at, on_node_port(), here(at.pod_2))
     for client in (WIRE, POD_1):
         asked = at.asks(client, at.node, NODE_PORT + 1)
@@ -344,13 +345,13 @@ def test_other_ports_of_the_node_are_the_hosts(at):
         assert (found.place, found.ends) == (HOST, asked)
 
 
-# Whatever the Service ----------------------------------------------------------------------------------------------
+# Any Service --------------------------------------------------------------------------------------------------------
 
 
 @given(mode=modes, service=services(7))
 @settings(max_examples=40)
-def test_who_is_served_is_answered_by_whom_it_asked(mode, service):
-    """Wherever it is, wherever the endpoint is: and if it is not served, then not half."""
+def test_a_served_client_gets_the_reply_from_the_address_it_connected_to(mode, service):
+    """For every client and every endpoint; a client is served completely or not at all."""
     way = Journeys(replace(small_cluster(mode, *BOTH), services={service.key: service}))
     source_ports = count(40000)
     for port in service.ports:
@@ -365,7 +366,7 @@ def test_who_is_served_is_answered_by_whom_it_asked(mode, service):
 
 
 def clients_of(frontend: Frontend, at: Known) -> Iterator[tuple[Place, IPAddress]]:
-    """Who can ask it, and by which address; the host never sends to an address of its own."""
+    """The clients of this frontend and the address that each uses; the host never sends to an address of its own."""
     address = frontend.address or at.node
     yield POD_1, address
     if frontend.reach is not Reach.CLUSTER_IP:
@@ -376,7 +377,7 @@ def clients_of(frontend: Frontend, at: Known) -> Iterator[tuple[Place, IPAddress
         yield HOST, address
 
 
-# What it takes -----------------------------------------------------------------------------------------------------
+# What it costs ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -391,7 +392,7 @@ def clients_of(frontend: Frontend, at: Known) -> Iterator[tuple[Place, IPAddress
     ],
 )
 def test_what_a_connection_costs(at, client, frontend, endpoint, first, later):
-    """In ct actions and passes through the datapath: its first packet, and each that follows."""
+    """In ct actions and passes through the datapath: the first packet of a connection, and each that follows."""
     asked, on = {
         "ClusterIP": (at.asks(client, at.service, 80), on_cluster_ip(at)),
         "NodePort": (at.asks(client, at.node, NODE_PORT), on_node_port()),
@@ -408,14 +409,14 @@ def test_what_a_connection_costs(at, client, frontend, endpoint, first, later):
 
 
 def cost(arrival: Arrival) -> tuple[int, int]:
-    """Of its first time in the switch: a packet that the host forwards comes a second time, and passes untouched."""
+    """Of the first trip through the switch: a packet that the host forwards passes a second time, untranslated."""
     assert {trip.passes for trip in arrival.trips[1:]} <= {1}
     return arrival.trips[0].tracked, arrival.trips[0].passes
 
 
 @pytest.mark.parametrize(("endpoints", "groups"), [(500, 1), (501, 2), (1201, 4)])
 def test_many_endpoints_are_spread_over_several_groups(at, endpoints, groups):
-    """A group has its limit. The client's port says which, so that all of them are reached."""
+    """A group has a limited size. The client's port chooses the group, so that all endpoints are reached."""
     many = [elsewhere(pod_address(2, 1, at.family), 1000 + number) for number in range(endpoints)]
     way = journeys(at, on_cluster_ip(at), *many)
     reached = []
@@ -430,7 +431,7 @@ def test_many_endpoints_are_spread_over_several_groups(at, endpoints, groups):
 
 
 def test_many_endpoints_by_policy_local(at):
-    """The few on this Node need no second group, however many there are elsewhere."""
+    """The few endpoints on this Node need no second group, however many are elsewhere."""
     many = [elsewhere(at.near_pod, 1000 + number) for number in range(501)]
     way = journeys(at, on_node_port(local_only=True), *many, here(at.pod_2))
     for source_port in (40000, 40001):

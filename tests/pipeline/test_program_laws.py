@@ -1,4 +1,4 @@
-"""Laws that hold for the Program of every Node, whatever its state."""
+"""Laws that hold for the Program of every Node in every state."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def changes(draw: st.DrawFn, state: NodeState) -> tuple[NodeState, set[Owner]]:
 @given(any_state)
 @settings(max_examples=30)
 def test_owners_share_no_group(state):
-    """Nor does an owner lead packets to a group that is not its own."""
+    """And the flows of an owner use only its own groups."""
     numbers = Counter(group.identity for owned in program(state).values() for group in owned.groups)
     assert [number for number, times in numbers.items() if times > 1] == []
     for owned in program(state).values():
@@ -105,13 +105,13 @@ def test_owners_share_no_group(state):
 @given(any_state)
 @settings(max_examples=30)
 def test_no_group_is_empty(state):
-    """It would drop what is led to it; where there is no endpoint, a flow says so."""
+    """An empty group would drop packets silently; a flow handles a Service without endpoints."""
     assert all(group.buckets for owned in program(state).values() for group in owned.groups)
 
 
 @given(any_state)
 @settings(max_examples=30)
-def test_an_owner_that_is_not_there_asks_for_nothing(state):
+def test_an_unknown_owner_has_no_part(state):
     for kind in Kind:
         assert part(state, Owner(kind, "nobody")) is NOTHING
 
@@ -135,8 +135,8 @@ def test_the_same_state_gives_the_same_program(state):
 
 @given(any_state)
 @settings(max_examples=60)
-def test_no_two_different_flows_have_the_same_place(state):
-    """Owners may ask for the same flow, as Services that share an external address do."""
+def test_no_two_different_flows_have_the_same_key(state):
+    """Two owners may have the same flow, as Services that share an external address do."""
     places = Counter((flow.table, flow.priority, flow.match) for flow in set(flows(state)))
     assert [place for place, times in places.items() if times > 1] == []
 
@@ -144,7 +144,7 @@ def test_no_two_different_flows_have_the_same_place(state):
 @given(any_state)
 @settings(max_examples=40)
 def test_flows_of_one_priority_never_disagree_about_a_packet(state):
-    """Which of them a switch would take is not defined."""
+    """OpenFlow does not define which of them a switch takes."""
     levels: dict[tuple[int, int], list[Flow]] = {}
     for flow in flows(state):
         levels.setdefault((flow.table, flow.priority), []).append(flow)
@@ -192,22 +192,22 @@ def test_a_goto_is_the_last_action(state):
 
 @given(mode=modes, own=families)
 @settings(max_examples=20)
-def test_the_hosts_traffic_needs_no_pod_and_no_peer(mode, own):
+def test_the_host_is_connected_without_pods_and_peers(mode, own):
     assert_host_is_connected(program(NodeState(local_node(mode, *own))))
 
 
-def test_the_hosts_traffic_needs_not_even_a_pod_network():
+def test_the_host_is_connected_without_a_pod_network():
     assert_host_is_connected(program(NodeState(local_node(TrafficMode.ENCAP))))
 
 
 @given(any_state)
 @settings(max_examples=30)
-def test_the_hosts_traffic_is_there_whatever_else_is(state):
+def test_the_host_is_connected_in_every_state(state):
     assert_host_is_connected(program(state))
 
 
 def assert_host_is_connected(whole: Program) -> None:
-    """Out by one flow. In by two, for the Node's MAC and for multicast, that lead to one for all that is left."""
+    """Out by one flow; in by two flows, for the Node's MAC and for multicast, and the miss of Uplink."""
     ways = {(flow.table, flow.match): flow.actions for _, flow in flows_of(whole)}
     assert ways[CLASSIFIER.number, (IN_PORT(LOCAL_PORT),)] == (Output(3),)
     for addressed in (ETH_DST(mac("02:00:0a:b0:19:0b")), MULTICAST_MAC):
@@ -218,7 +218,7 @@ def assert_host_is_connected(whole: Program) -> None:
 # Peers --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_peer_without_a_common_underlay_is_no_reason_to_fail():
+def test_packets_to_a_peer_without_a_common_underlay_are_dropped():
     """Its Pods have IPv6 addresses, its Node has only an IPv4 address and ours only an IPv6 address: no tunnel."""
     stranger = peer(2, 25, Family.IPV4)
     stranger = replace(stranger, pod_cidrs={family: pod_cidr(2, family) for family in BOTH})

@@ -1,4 +1,4 @@
-"""Which packets the agent is asked to reject, and by which meter each is limited."""
+"""Which packets the agent gets to reject, and which meter limits them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from windlass.program import program
 
 
 def limits(state: NodeState) -> tuple[set[int], set[int]]:
-    """The meters that flows name, and those that there are."""
+    """The meters that flows use, and those that are declared in the Program."""
     parts = program(state).values()
     sent = [
         action for part in parts for flow in part.flows for action in flow.actions if isinstance(action, ToController)
@@ -20,7 +20,7 @@ def limits(state: NodeState) -> tuple[set[int], set[int]]:
     return {action.meter for action in sent}, {meter.identity for part in parts for meter in part.meters}
 
 
-def test_every_packet_to_the_agent_is_limited_by_a_meter_that_is_there():
+def test_every_packet_to_the_agent_is_limited_by_an_existing_meter():
     named, there = limits(small_cluster(TrafficMode.ENCAP, *BOTH))
     assert named == there
     assert 0 not in named
@@ -30,8 +30,8 @@ def test_windows_has_no_meters():
     assert limits(small_cluster(TrafficMode.ENCAP, Family.IPV4, os=OperatingSystem.WINDOWS)) == ({0}, set())
 
 
-def test_whatever_comes_to_the_table_has_one_flow_at_its_priority():
-    """Each Pod, by its address, meets one flow; the host another; all others the last."""
+def test_the_flows_of_service_reject():
+    """One for each share of the Pods by address, one for the host, one for all others."""
     parts = program(small_cluster(TrafficMode.ENCAP, Family.IPV4)).values()
     flows = [flow for part in parts for flow in part.flows if flow.table == SERVICE_REJECT.number]
     assert len(flows) == 16 + 2 + 1  # and the miss of the table, which no IP packet meets

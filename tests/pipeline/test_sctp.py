@@ -68,7 +68,7 @@ def asks(at: Known, client: Place, to: IPAddress, port: int, source_port: int = 
 @pytest.mark.parametrize("mode", TrafficMode)
 @pytest.mark.parametrize("client", [POD_1, HOST])
 def test_a_cluster_ip(at, net, client, mode):
-    """Whatever the endpoint's port, the client hears from the one that it asked (`converse` sees to that)."""
+    """Whatever the endpoint's port, the client gets replies from the Service port (`converse` checks that)."""
     endpoints = (here(at.pod_2), elsewhere(at.far_pod, ANOTHER_PORT), elsewhere(at.other_node, ANOTHER_PORT))
     for bucket, endpoint in enumerate(endpoints):
         asked = asks(at, client, at.service, 80)
@@ -77,8 +77,8 @@ def test_a_cluster_ip(at, net, client, mode):
         assert seen.client == (at.node if endpoint.address == at.other_node else asked.source)
 
 
-def test_whom_an_endpoint_sees(at, net):
-    """As by any other protocol."""
+def test_which_source_an_endpoint_sees(at, net):
+    """The same as with other protocols."""
     cluster_ip, node_port, local_only = on_cluster_ip(at), on_node_port(), on_node_port(local_only=True)
     by_host = at.host_node_port
     for client, frontend, address, port, endpoint, place, seen_as in (
@@ -102,7 +102,7 @@ def test_whom_an_endpoint_sees(at, net):
         assert (seen.place, seen.client, seen.endpoint) == (place, seen_as, (endpoint.address, endpoint.port))
 
 
-def test_nobody_serves(at, net):
+def test_a_service_without_endpoints(at, net):
     assert net(on_cluster_ip(at)).send(POD_1, asks(at, POD_1, at.service, 80)).refused
     assert net(on_cluster_ip(at), here(at.pod_2)).send(POD_1, asks(at, POD_1, at.service, 81)).refused
     assert net(on_node_port()).send(WIRE, asks(at, WIRE, at.node, NODE_PORT)).refused
@@ -112,8 +112,8 @@ def test_nobody_serves(at, net):
 
 @given(mode=modes, service=services(7), portless=st.sampled_from([(), (SCTP,)]))
 @settings(max_examples=40)
-def test_who_is_served_is_answered_by_whom_it_asked(mode, service, portless):
-    """Whatever the Service. Of every connection the client has another port."""
+def test_a_served_client_gets_the_reply_from_the_address_it_connected_to(mode, service, portless):
+    """For any Service; each connection has its own client port."""
     state = over_sctp(replace(small_cluster(mode, *BOTH), services={service.key: service}))
     way = Journeys(state, portless)
     (served,) = state.services.values()
@@ -134,8 +134,8 @@ def test_who_is_served_is_answered_by_whom_it_asked(mode, service, portless):
 
 
 @pytest.mark.parametrize("client", [POD_1, HOST])
-def test_connections_of_one_client_are_told_apart(at, net, client):
-    """Each with the endpoint that was chosen for it, and each goes on while there are others."""
+def test_connections_of_one_client_stay_separate(at, net, client):
+    """Each keeps the endpoint that was chosen for it, and continues beside the others."""
     way = net(on_cluster_ip(at), here(at.pod_2), elsewhere(at.near_pod, ANOTHER_PORT), elsewhere(at.other_node))
     all_asked = [asks(at, client, at.service, 80, source_port) for source_port in range(40000, 40006)]
     first = [way.converse(client, asked, bucket) for bucket, asked in enumerate(all_asked)]
@@ -144,8 +144,8 @@ def test_connections_of_one_client_are_told_apart(at, net, client):
     assert [seen.ends for seen in again] == [seen.ends for seen in first]
 
 
-def test_two_frontends_of_one_address_are_told_apart(at, portless):
-    """A connection remembers which port was asked."""
+def test_two_frontends_of_one_address_stay_separate(at, portless):
+    """A connection stores the Service port."""
     state = cluster(at, on_cluster_ip(at), here(at.pod_2))
     (service,) = state.services.values()
     (port,) = service.ports
@@ -158,7 +158,7 @@ def test_two_frontends_of_one_address_are_told_apart(at, portless):
 
 @pytest.mark.parametrize("mode", TrafficMode)
 def test_pods_leave_as_their_node(at, net, mode):
-    """To one server outside, and a client of a Service to the same: their ports tell them apart."""
+    """Two Pods and a client of a Service connect to the same server outside: their ports distinguish them."""
     way = net(on_cluster_ip(at), elsewhere(at.outside), mode=mode)
     seen = [
         way.converse(POD_1, asks(at, POD_1, at.outside, 8080, 40000)),
@@ -171,8 +171,8 @@ def test_pods_leave_as_their_node(at, net, mode):
 
 
 @pytest.mark.parametrize("mode", TrafficMode)
-def test_a_server_that_asks_back_with_the_same_port(at, net, mode):
-    """A Pod asks a NodePort of another Node, whose endpoint is the Pod's own Node: a port stays as it is on its way."""
+def test_a_server_that_connects_back_with_the_same_port(at, net, mode):
+    """A Pod connects to a NodePort of another Node whose endpoint is the Pod's own Node: the port stays the same."""
     way = net(on_cluster_ip(at), mode=mode)
     asked = asks(at, POD_1, at.other_node, NODE_PORT)
     for _ in range(2):
@@ -182,8 +182,8 @@ def test_a_server_that_asks_back_with_the_same_port(at, net, mode):
         assert (found.place, found.ends) == (HOST, back)
 
 
-def test_two_that_are_each_others_clients(at, net):
-    """And listen at one port, which each is also a client with: the zones of both directions are one."""
+def test_two_pods_that_are_clients_of_each_other(at, net):
+    """Both listen on a port that they also use as clients: both directions have the same zone."""
     way = net(on_cluster_ip(at))
     for asked in (
         Ends(at.pod_1, 40000, at.pod_2, 3868, SCTP),
@@ -194,8 +194,8 @@ def test_two_that_are_each_others_clients(at, net):
     assert way.converse(POD_2, back).ends == back
 
 
-def test_a_client_with_the_services_port(at, net):
-    """Nothing about a port says which end it belongs to."""
+def test_a_client_port_equal_to_the_service_port(at, net):
+    """A port number does not show to which end it belongs."""
     for frontend, client, address, port in (
         (on_cluster_ip(at), POD_1, at.service, 80),
         (on_node_port(), WIRE, at.node, NODE_PORT),
@@ -225,7 +225,7 @@ def test_a_client_stays_with_its_endpoint(at, portless):
     [(POD_1, "Pod", (3, 5), (2, 3)), (POD_1, "outside", (4, 6), (3, 4)), (WIRE, "Pod", (5, 7), (4, 5))],
 )
 def test_what_a_connection_costs(at, net, client, endpoint, first, later):
-    """In ct actions and passes through the datapath: one more than that of TCP, from the wire two."""
+    """In ct actions and passes through the datapath: one more than for TCP, from the wire two more."""
     frontend, address, port = (
         (on_node_port(), at.node, NODE_PORT) if client == WIRE else (on_cluster_ip(at), at.service, 80)
     )
@@ -252,8 +252,8 @@ def test_no_packet_recirculates_more_than_six_times(mode):
 
 
 @pytest.mark.parametrize("mode", TrafficMode)
-def test_the_hosts_own_is_the_hosts(at, net, mode):
-    """From the wire its packets pass a look-up, for their ports tell nothing; they leave as ever."""
+def test_packets_of_the_host_stay_with_the_host(at, net, mode):
+    """Packets from the wire are looked up, because their ports tell nothing; what the host sends leaves unchanged."""
     way = net(on_node_port(), here(at.pod_2), mode=mode)
     served = Ends(at.client, 40000, at.node, 2905, SCTP)
     asked = Ends(at.node, 40000, at.client, 2905, SCTP)
@@ -267,7 +267,7 @@ def test_the_hosts_own_is_the_hosts(at, net, mode):
 
 
 def test_fragments_are_not_tracked(at, portless):
-    """Later ones have no ports. From Pod to Pod they pass, to the host too; as somebody else they cannot leave."""
+    """Later fragments have no ports. They pass between Pods and to the host; with a translated source they cannot."""
     switch = Switch(program(over_sctp(small_cluster(TrafficMode.ENCAP, at.family))), portless)
     for place, source, to, out in (
         (POD_1, at.pod_1, at.pod_2, [POD_2.port]),
@@ -281,8 +281,8 @@ def test_fragments_are_not_tracked(at, portless):
 
 
 @given(mode=modes)
-def test_a_switch_in_the_kernel_has_none_of_this(mode):
-    """And one in user space has it for SCTP alone; it differs in ICMPv6 errors, too (scenario services/path-mtu)."""
+def test_the_kernel_datapath_has_none_of_these_flows(mode):
+    """In user space they match SCTP only; other differences are ICMPv6 errors (scenario services/path-mtu)."""
     state = small_cluster(mode, *BOTH)
     kernel = {flow for _, flow in flows_of(program(state))}
     userspace = {flow for _, flow in flows_of(program(over_sctp(state)))}

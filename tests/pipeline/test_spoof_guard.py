@@ -1,4 +1,4 @@
-"""A Pod speaks as itself or not at all: MAC, IPv4, IPv6, ARP and Neighbour Discovery."""
+"""A Pod sends from its own addresses or not at all: MAC, IPv4, IPv6, ARP and Neighbour Discovery."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_only_what_is_the_pods_own_passes(state, data):
 
 
 def expected(packet: Packet, pod: AttachedPod, state: NodeState) -> list[str]:
-    """The rule in other words than the flows': where does the packet go from the spoof guard? Nowhere: dropped."""
+    """The rule, stated independently of the flows: the table after the spoof guard, or None for a drop."""
     own = {family_of(address): int(address) for address in pod.addresses if family_of(address) in state.node.families}
     if packet[ETH_SRC] != mac(pod.mac):
         return []
@@ -74,7 +74,7 @@ def expected(packet: Packet, pod: AttachedPod, state: NodeState) -> list[str]:
 
 @st.composite
 def sent_by(draw: st.DrawFn, pod: AttachedPod, state: NodeState) -> dict[Field, int]:
-    """What a Pod may try: an honest packet in which up to two things are somebody else's."""
+    """What a Pod may try: a valid packet in which up to two fields are not its own."""
     packet = draw(honest(pod))
     macs = st.sampled_from([mac(pod.mac), mac(state.node.gateway_mac), EVIL_MAC])
     everybody = [address for other in state.pods.values() for address in other.addresses]
@@ -105,7 +105,7 @@ def sent_by(draw: st.DrawFn, pod: AttachedPod, state: NodeState) -> dict[Field, 
 
 @st.composite
 def honest(draw: st.DrawFn, pod: AttachedPod) -> dict[Field, int]:
-    """What the Pod's own stack would send, in a family in which the Pod has an address."""
+    """What the Pod's own network stack sends, in a family in which the Pod has an address."""
     address = draw(st.sampled_from(pod.addresses))
     packet = {IN_PORT: pod.ofport, ETH_SRC: mac(pod.mac)}
     if family_of(address) is Family.IPV4:
@@ -124,7 +124,7 @@ def honest(draw: st.DrawFn, pod: AttachedPod) -> dict[Field, int]:
     return packet | draw(st.sampled_from([asks, talks, {ETH_TYPE: 0x88CC}]))
 
 
-def test_a_port_that_no_pod_has_gets_nowhere():
+def test_packets_from_a_port_without_a_pod_are_dropped():
     flows = [flow for _, flow in flows_of(program(small_cluster(TrafficMode.ENCAP, *BOTH)))]
     assert way(flows, {IN_PORT: 99, ETH_SRC: EVIL_MAC, ETH_TYPE: 0x0800, IPV4_SRC: STRANGERS[Family.IPV4]}) == [
         "Classifier"

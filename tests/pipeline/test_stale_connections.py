@@ -1,4 +1,4 @@
-"""Which UDP connections a change of a Service outdates: all that it must, none with an endpoint that serves on."""
+"""Which UDP conntrack entries a change of a Service makes stale: none of an endpoint that still serves."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def words(before: Service | None, after: Service | None, node: LocalNode = NODE)
         (dns(1, 2), dns(2), ["10.96.0.1:53 at 172.16.2.1:5353"]),
         (dns(1, 2), dns(3), ["10.96.0.1:53 at 172.16.2.1:5353", "10.96.0.1:53 at 172.16.2.2:5353"]),
         (dns(1, 2), dns(), ["10.96.0.1:53"]),
-        (dns(), dns(1), []),  # while there was none, nothing was tracked
+        (dns(), dns(1), []),  # without an endpoint, nothing was tracked
         (dns(1), None, ["10.96.0.1:53"]),
-        (None, dns(1), ["10.96.0.1:53 at 10.96.0.1:53"]),  # sent there before, and so not translated
+        (None, dns(1), ["10.96.0.1:53 at 10.96.0.1:53"]),  # from before the Service existed, so not translated
         (None, dns(), ["10.96.0.1:53 at 10.96.0.1:53"]),
         (dns(1, 2, protocol=Protocol.TCP), dns(1, protocol=Protocol.TCP), []),
         (dns(1, protocol=Protocol.SCTP), None, []),
@@ -70,7 +70,7 @@ def test_the_table(before, after, forgotten):
     assert words(before, after) == forgotten
 
 
-def test_each_frontend_for_itself():
+def test_frontends_are_compared_one_by_one():
     both = (CLUSTER_IP, EXTERNAL)
     assert words(dns(1, 2, frontends=both), dns(2, frontends=both)) == [
         "10.96.0.1:53 at 172.16.2.1:5353",
@@ -104,10 +104,10 @@ def test_an_external_address_has_a_stand_in_for_the_node_that_has_it_itself():
     ]
 
 
-def test_an_endpoint_that_ends_or_that_hints_leave_out_keeps_its_connections():
+def test_a_terminating_endpoint_or_one_that_hints_leave_out_keeps_its_connections():
     before = dns(1, 2)
     (port,) = before.ports
-    chosen = altered(port, endpoints=port.endpoints[:1])  # both serve on, but new connections go to one
+    chosen = altered(port, endpoints=port.endpoints[:1])  # both still serve, but new connections go to one
     assert words(before, altered(before, ports=(chosen,))) == []
 
 
@@ -125,7 +125,7 @@ def test_a_family_that_the_node_does_not_have_is_not_tracked():
     assert words(dns(1), None, only_ipv6) == []
 
 
-def test_whether_there_is_anything_to_look_at():
+def test_only_services_with_udp_ports_matter():
     assert has_udp(dns(1))
     assert not has_udp(dns(1, protocol=Protocol.TCP))
     assert not has_udp(None)
@@ -147,7 +147,7 @@ def matches(one: Flush, frontend: Frontend, pod: int) -> bool:
 
 
 @given(SERVICES, SERVICES)
-def test_what_cannot_be_served_as_before_is_forgotten_and_of_few_nothing_else(before, after):
+def test_stale_entries_are_deleted_and_with_few_changes_no_others(before, after):
     forgotten = stale(before, after, NODE)
     assert len(set(forgotten)) == len(forgotten)
     now = {

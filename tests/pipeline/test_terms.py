@@ -1,4 +1,4 @@
-"""Fields, the bits of them that count, and matches in one canonical form."""
+"""Fields, masks, and matches in one canonical form."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_every_field_is_declared_once():
 
 
 @given(st.integers(0, (1 << 48) - 1))
-def test_macs_as_people_write_them(value):
+def test_mac_text_is_read_back(value):
     assert mac(mac_text(value)) == value
 
 
@@ -129,7 +129,7 @@ def test_bits_of_one_field_become_one_term():
     assert match(TCP_DST(0x1200, 0xFF00), TCP_DST(0x34, 0xFF)) == (TCP_DST(0x1234),)
 
 
-def test_the_same_condition_twice_is_said_once():
+def test_a_repeated_condition_is_one_term():
     assert match(ip(Family.IPV4), IPV4_DST(1), ip(Family.IPV4), IPV4_DST(1)) == (ETH_TYPE(0x800), IPV4_DST(1))
     assert match(IN_PORT(1), IN_PORT(1)) == (IN_PORT(1),)
 
@@ -153,7 +153,7 @@ def test_conditions_that_exclude_each_other(conditions, sentence):
         match(*conditions)
 
 
-def test_nothing_asked_matches_everything():
+def test_no_condition_matches_everything():
     assert match() == ()
     assert match(destination(IPv4Network("0.0.0.0/0"))) == (ETH_TYPE(0x800),)
 
@@ -168,7 +168,7 @@ terms = st.builds(
 
 
 @given(st.lists(terms, max_size=6), st.randoms(use_true_random=False))
-def test_the_order_of_conditions_never_counts(conditions, random):
+def test_the_order_of_conditions_does_not_matter(conditions, random):
     shuffled = random.sample(conditions, len(conditions))
     try:
         expected = match(*conditions)

@@ -1,4 +1,4 @@
-"""What comes out of a tunnel, what may go to its port, and what the wire may say: by the flows alone."""
+"""What is accepted from a tunnel, what may be sent to its port, and which sources the wire may use, by flows alone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def from_tunnel(outer: IPAddress, source: IPAddress, to: IPAddress) -> dict[Fiel
 @pytest.mark.parametrize("mode", TUNNELS)
 @pytest.mark.parametrize("outer", BOTH)
 @pytest.mark.parametrize("inner", BOTH)
-def test_a_peer_speaks_for_its_own_by_either_underlay(mode, outer, inner):
+def test_a_peer_sends_from_its_own_addresses_by_either_underlay(mode, outer, inner):
     switch = Switch(program(small_cluster(mode, *BOTH)))
     here, theirs, others = (pod_address(node, 1, inner) for node in (1, 3, 2))
     end = node_address(3, 26, outer)
@@ -58,7 +58,7 @@ def test_a_peer_speaks_for_its_own_by_either_underlay(mode, outer, inner):
     assert not switch.send(from_tunnel(end, theirs, here) | {VLAN_VID: 0x1064}).out
 
 
-def test_a_peer_that_leaves_takes_its_tunnel_with_it():
+def test_packets_of_a_removed_peer_are_dropped():
     state = small_cluster(TrafficMode.ENCAP, *BOTH)
     gone = replace(state, peers={"node-2": state.peers["node-2"]})
     packet = from_tunnel(node_address(3, 26, Family.IPV4), *(pod_address(node, 1, Family.IPV4) for node in (3, 1)))
@@ -72,7 +72,7 @@ def test_a_peer_that_leaves_takes_its_tunnel_with_it():
 @pytest.mark.parametrize("mode", TrafficMode)
 @pytest.mark.parametrize("family", BOTH)
 def test_nothing_leaves_the_pipeline_for_a_tunnels_port(mode, kind, family):
-    """Whoever sends it, and whatever Service led it there."""
+    """From every kind of port, and by every Service."""
     state = small_cluster(mode, *BOTH)
     state = replace(state, node=replace(state.node, tunnel=kind))
     flows = [flow for owned in program(state).values() for flow in owned.flows]
@@ -94,7 +94,7 @@ def test_nothing_leaves_the_pipeline_for_a_tunnels_port(mode, kind, family):
 
 @pytest.mark.parametrize("mode", TrafficMode)
 @pytest.mark.parametrize("family", BOTH)
-def test_the_tunnels_packets_go_to_the_host_at_once(mode, family):
+def test_tunnelled_packets_go_straight_to_the_host(mode, family):
     state = small_cluster(mode, *BOTH)
     named = Ends(outside(1, family), 1234, node_address(1, 25, family), 6081, UDP)
     trip = Switch(program(state)).send({**named.fields, IN_PORT: UPLINK_PORT, ETH_DST: NODE_MAC})
@@ -103,7 +103,7 @@ def test_the_tunnels_packets_go_to_the_host_at_once(mode, family):
 
 @pytest.mark.parametrize("mode", TrafficMode)
 @pytest.mark.parametrize("family", BOTH)
-def test_frames_of_the_wire(mode, family):
+def test_only_frames_for_this_node_are_taken_from_the_wire(mode, family):
     switch = Switch(program(small_cluster(mode, *BOTH)))
     to_node = Ends(outside(1, family), 1234, node_address(1, 25, family), 53, UDP)
     for to, out in (
@@ -120,7 +120,7 @@ def test_frames_of_the_wire(mode, family):
 
 @pytest.mark.parametrize("mode", TrafficMode)
 @pytest.mark.parametrize("family", BOTH)
-def test_the_wire_does_not_speak_for_this_side(mode, family):
+def test_packets_from_the_wire_with_local_sources_are_dropped(mode, family):
     switch = Switch(program(small_cluster(mode, *BOTH)))
     here = pod_address(1, 1, family)
     own = [pod_address(1, 2, family), node_address(1, 25, family)]
@@ -135,13 +135,13 @@ def test_the_wire_does_not_speak_for_this_side(mode, family):
 @pytest.mark.parametrize(
     "address", ["169.254.169.110", "169.254.169.112", "240.1.2.3", "fd00:169:254:169::111", "4000::1"]
 )
-def test_pods_do_not_use_the_hosts_addresses(address):
+def test_packets_of_pods_to_the_hosts_virtual_addresses_are_dropped(address):
     to = ip_address(address)
     net = Journeys(small_cluster(TrafficMode.ENCAP, *BOTH))
     assert net.send(POD_1, Ends(pod_address(1, 1, Family(to.version)), 1234, to, 30080)).dropped
 
 
-def test_pods_send_no_tags():
+def test_packets_of_pods_with_vlan_tags_are_dropped():
     state = small_cluster(TrafficMode.ENCAP, *BOTH)
     source, to = (pod_address(1, number, Family.IPV4) for number in (1, 2))
     frame = {IN_PORT: POD_1.port, ETH_SRC: mac(state.pods["c1"].mac)}
