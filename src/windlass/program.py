@@ -1,7 +1,7 @@
-"""NodeState -> Program: everything a packet can meet on a Node, each flow owned by the object that asks for it.
+"""NodeState -> Program: all flows, groups and meters of a Node, each owned by the object that needs it.
 
-Pure. A change of one object recomputes `part(state, owner)` of that owner and nothing else; what an owner no longer
-asks for is absent, and so removed: there is no uninstall code.
+Pure. A change of one object recomputes only `part(state, owner)` of that owner. What an owner no longer needs is absent
+from its part, and so removed from the switch: there is no uninstall code.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Kind(Enum):
     POD = "Pod"
     SERVICE = "Service"
 
-    __hash__ = object.__hash__  # as of Family: each exists once
+    __hash__ = object.__hash__  # see Family
 
 
 class Owner(NamedTuple):
-    """The object that asks for a flow. `name` is its key in NodeState."""
+    """The object that needs a flow. `name` is its key in NodeState."""
 
     kind: Kind
     name: str
@@ -55,7 +55,7 @@ class Owner(NamedTuple):
 
 
 class Part(Struct, frozen=True):
-    """What one owner asks for."""
+    """What one owner needs in the switch."""
 
     flows: tuple[Flow, ...] = ()
     groups: tuple[Group, ...] = ()
@@ -63,7 +63,7 @@ class Part(Struct, frozen=True):
 
 
 class ServicePart(Struct, frozen=True, gc=False):
-    """What a Service asks for, worked out whenever it is looked at: there may be ten thousand of them."""
+    """The part of a Service, computed whenever it is read: a cluster may have ten thousand Services."""
 
     node: LocalNode
     service: Service
@@ -101,7 +101,7 @@ def owners(state: NodeState) -> Iterator[Owner]:
 
 
 def part(state: NodeState, owner: Owner) -> AnyPart:
-    """What this owner asks for now; nothing when it is gone."""
+    """What this owner needs now; NOTHING if it is gone."""
     node = state.node
     match owner.kind:
         case Kind.NODE if owner.name == node.name:
@@ -136,7 +136,7 @@ def part(state: NodeState, owner: Owner) -> AnyPart:
 
 
 def changed_owners(before: NodeState, after: NodeState) -> Iterator[Owner]:
-    """Those whose part may differ between the two; all of them when the Node itself changed."""
+    """The owners whose parts may differ between the two states; all of them if the Node itself changed."""
     if before.node != after.node:
         yield from dict.fromkeys((*owners(before), *owners(after)))
         return

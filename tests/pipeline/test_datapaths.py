@@ -29,7 +29,7 @@ from windlass.openflow.fields import (
     Term,
 )
 from windlass.openflow.flows import Bucket, Flow, Group
-from windlass.pipeline.datapaths import DATAPATHS, longest_way, violations
+from windlass.pipeline.datapaths import DATAPATHS, longest_path, violations
 from windlass.pipeline.declarations import Table, goto
 from windlass.pipeline.layout import NORMAL, SERVICE_REJECT, UN_SNAT, UPLINK
 from windlass.program import Kind, Owner, part, program
@@ -150,14 +150,14 @@ def test_the_longest_path_is_that_of_one_packet():
         flow(Ct(1, commit=True), Output(1), table=3),  # a commit without a table does not recirculate
     ]
     bucket = (Ct(2, table=3, commit=True),)
-    assert longest_way(flows, {7: [bucket, ()]}) == 3
-    assert longest_way(flows, {7: []}) == 2
-    assert longest_way([], {}) == 0
+    assert longest_path(flows, {7: [bucket, ()]}) == 3
+    assert longest_path(flows, {7: []}) == 2
+    assert longest_path([], {}) == 0
 
 
 def test_a_bucket_may_lead_back_to_its_own_table():
     flows = [flow(ToGroup(7), table=1), flow(Ct(1, table=2), table=1), flow(Output(1), table=2)]
-    assert longest_way(flows, {7: [(Resubmit(1),)]}) == 2
+    assert longest_path(flows, {7: [(Resubmit(1),)]}) == 2
 
 
 @pytest.mark.parametrize("os", OperatingSystem)
@@ -170,10 +170,10 @@ def test_no_packet_recirculates_more_than_five_times(mode, os):
     """
     state = serving_cluster(mode, Family.IPV4, os=os)
     buckets = {group.identity: [bucket.actions for bucket in group.buckets] for group in all_groups(state)}
-    assert longest_way(all_flows(state), buckets) == 5
+    assert longest_path(all_flows(state), buckets) == 5
 
 
 @pytest.mark.parametrize("mode", TrafficMode)
 def test_fewer_recirculations_without_services(mode):
     """A reply may be looked up in both zones; the first packet of a Pod to the outside is committed with SNAT."""
-    assert longest_way(all_flows(small_cluster(mode, *BOTH)), {}) == 3
+    assert longest_path(all_flows(small_cluster(mode, *BOTH)), {}) == 3

@@ -34,7 +34,7 @@ from windlass.model.families import IPAddress
 from windlass.model.nodes import TrafficMode, mac_for
 from windlass.model.services import Endpoint, Frontend, Reach
 from windlass.openflow.fields import ETH_DST, ETH_SRC, ICMPV6, IN_PORT, IP_FRAG, IP_PROTO, LOCAL_PORT, SCTP, mac
-from windlass.pipeline.datapaths import datapath_of, longest_way, violations
+from windlass.pipeline.datapaths import datapath_of, longest_path, violations
 from windlass.pipeline.exhaustion import POOLS
 from windlass.program import program
 
@@ -244,7 +244,7 @@ def test_no_packet_recirculates_more_than_six_times(mode):
     whole = program(state)
     groups = [group for part in whole.values() for group in part.groups]
     flows = [flow for _, flow in flows_of(whole)]
-    assert longest_way(flows, {group.identity: [bucket.actions for bucket in group.buckets] for group in groups}) == 6
+    assert longest_path(flows, {group.identity: [bucket.actions for bucket in group.buckets] for group in groups}) == 6
     assert list(violations(datapath_of(state.node), flows, groups)) == []
 
 

@@ -14,7 +14,7 @@ class Family(Enum):
     IPV4 = 4
     IPV6 = 6
 
-    # Enum would hash the member's name, in Python, at each look-up; but each member exists once.
+    # Enum hashes the member's name, in Python, at each look-up. Identity is enough, because each member exists once.
     __hash__ = object.__hash__
 
     def __str__(self) -> str:

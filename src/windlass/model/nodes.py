@@ -1,4 +1,4 @@
-"""What one Node knows: itself, its Pods and its peers. `program(state)` is a pure outcome of this."""
+"""The state of one Node: itself, its Pods, its peers and its Services. `program(state)` depends on nothing else."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from enum import Enum
 from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork, family_of
 from windlass.model.services import Service
 
-_FAMILIES = tuple(Family)  # asked for by every Service: going through an Enum takes its time
+_FAMILIES = tuple(Family)  # each Service needs them, and iterating over an Enum is slow
 
 
 class TrafficMode(Enum):
     ENCAP = "encap"  # Pod traffic between Nodes goes through a tunnel
-    NO_ENCAP = "noEncap"  # it goes as it is; the underlay knows the PodCIDRs
-    HYBRID = "hybrid"  # as it is within a subnet, through a tunnel across
+    NO_ENCAP = "noEncap"  # it is not tunnelled: the underlay routes PodCIDRs
+    HYBRID = "hybrid"  # not tunnelled within a subnet, through a tunnel between subnets
 
 
 class TunnelType(Enum):
@@ -24,22 +24,22 @@ class TunnelType(Enum):
 
     @property
     def udp_port(self) -> int:
-        """The port at which Nodes receive tunnelled packets: the one that IANA assigned."""
+        """The port on which Nodes receive tunnelled packets, as assigned by IANA."""
         return {TunnelType.GENEVE: 6081, TunnelType.VXLAN: 4789}[self]
 
 
 class OperatingSystem(Enum):
-    """Decides the datapath profile: what matches and actions the switch of this Node can carry out."""
+    """Decides which matches and actions the switch of the Node supports (`pipeline.datapaths`)."""
 
     LINUX = "linux"
     WINDOWS = "windows"
 
-    __hash__ = object.__hash__  # as of Family: each exists once
+    __hash__ = object.__hash__  # see Family
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """OpenFlow port numbers; the bridge's own port is always LOCAL. The numbers are those of the seeds."""
+    """OpenFlow port numbers, as in the design notes. The bridge's own port is always LOCAL."""
 
     tunnel: int = 1
     gateway: int = 2
@@ -57,10 +57,12 @@ class LocalNode:
     addresses: Mapping[Family, IPInterface]  # the Node IP on the bridge, with the prefix of its subnet
     pod_cidrs: Mapping[Family, IPNetwork]
     uplink_mac: str  # also the MAC of the bridge interface
-    other_addresses: tuple[IPAddress, ...] = ()  # of NICs that are not on the bridge
-    node_port_networks: tuple[IPNetwork, ...] = ()  # NodePorts answer only at addresses in these; empty: at all
+    other_addresses: tuple[IPAddress, ...] = ()  # of NICs that are not ports of the bridge
+    node_port_networks: tuple[
+        IPNetwork, ...
+    ] = ()  # NodePorts are served only at addresses in these networks; empty: at all addresses
     ports: Ports = field(default_factory=Ports)
-    userspace: bool = False  # its switch forwards in user space, not in the kernel
+    userspace: bool = False  # the switch uses the userspace datapath
 
     def serves_node_ports(self, address: IPAddress) -> bool:
         return not self.node_port_networks or any(address in network for network in self.node_port_networks)
@@ -71,7 +73,7 @@ class LocalNode:
         return tuple([f for f in _FAMILIES if f in self.addresses and f in self.pod_cidrs])
 
     def own_addresses(self, family: Family) -> tuple[IPAddress, ...]:
-        """The Node IP, and those of its other NICs."""
+        """The Node IP, and the addresses of its other NICs."""
         return (self.addresses[family].ip, *(a for a in self.other_addresses if family_of(a) is family))
 
     def gateway(self, family: Family) -> IPAddress:
@@ -84,7 +86,7 @@ class LocalNode:
 
     @property
     def tunnel_port(self) -> int | None:
-        """The UDP port of the tunnel; None where there is no tunnel."""
+        """The UDP port of the tunnel; None if the Node has no tunnel."""
         return None if self.mode is TrafficMode.NO_ENCAP else self.tunnel.udp_port
 
 
@@ -118,7 +120,7 @@ class AttachedPod:
 
 
 def mac_for(address: IPAddress) -> str:
-    """The MAC of the interface with this first address: nothing to store, the same after every restart."""
+    """The MAC of an interface, derived from its first address: nothing to store, the same after every restart."""
     return ":".join(f"{byte:02x}" for byte in (0x0A, 0x58, *address.packed[-4:]))
 
 

@@ -1,7 +1,6 @@
 """Services as one Node serves them: frontends that packets are addressed to, and the endpoints behind each.
 
-Everything that Kubernetes has to say (conditions, policies, hints, families, merged slices) has been decided before:
-see `cluster.services`. What flows come of it is decided in `pipeline`.
+`cluster.services` has already resolved conditions, policies, hints, families and slices. `pipeline` decides the flows.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ class Protocol(IntEnum):
 
 
 class Endpoint(Struct, frozen=True, gc=False):
-    packed: bytes  # its address: so it takes a third of the time and of the memory, and there may be a hundred thousand
+    packed: bytes  # the address; as bytes it takes a third of the time and memory, and there may be a hundred thousand
     port: int
     local: bool = False  # on this Node
 
@@ -34,7 +33,7 @@ class Endpoint(Struct, frozen=True, gc=False):
 
 
 class Reach(Enum):
-    """Where a frontend is, and so which traffic policy and which translation hold for it."""
+    """The kind of address of a frontend, which decides its traffic policy and its translation."""
 
     CLUSTER_IP = "ClusterIP"
     NODE_PORT = "NodePort"  # at the Node's own addresses
@@ -46,7 +45,7 @@ class Frontend(Struct, frozen=True, gc=False):
     address: IPAddress | None  # None for a NodePort
     port: int
     local_only: bool = False  # internal- or externalTrafficPolicy: Local
-    sources: tuple[IPNetwork, ...] | None = None  # loadBalancerSourceRanges: only these; None: everybody
+    sources: tuple[IPNetwork, ...] | None = None  # loadBalancerSourceRanges; None: no restriction
 
 
 class ServicePort(Struct, frozen=True, gc=False):
@@ -56,22 +55,22 @@ class ServicePort(Struct, frozen=True, gc=False):
     protocol: Protocol
     family: Family
     frontends: tuple[Frontend, ...]
-    endpoints: tuple[Endpoint, ...]  # usable from here by policy Cluster, after hints; in a stable order
-    local_endpoints: tuple[Endpoint, ...]  # usable on this Node by policy Local; () where no policy is Local
-    anywhere: bool = True  # is there a usable endpoint on any Node? If not, connections are refused
+    endpoints: tuple[Endpoint, ...]  # usable from this Node by policy Cluster, after topology hints; in a stable order
+    local_endpoints: tuple[Endpoint, ...]  # usable on this Node by policy Local; () if no policy is Local
+    anywhere: bool = True  # whether any Node has a usable endpoint; if not, connections are refused
     affinity_seconds: int = 0  # sessionAffinity ClientIP; 0: none
-    # On any Node, terminating or not chosen by hints as well: connections with these may stay, with others not.
+    # On any Node, including endpoints that terminate or that hints leave out: only connections to these may stay.
     serving: tuple[Endpoint, ...] = ()
-    group: int = 0  # the first of 256 group numbers that are this port's, whatever happens to other Services
+    group: int = 0  # the first of 256 group numbers that belong to this port, whatever other Services do
 
 
 class Service(Struct, frozen=True, gc=False):
     namespace: str
     name: str
     ports: tuple[ServicePort, ...]
-    cluster_ips: tuple[IPAddress, ...]  # their other ports are refused
+    cluster_ips: tuple[IPAddress, ...]  # connections to their other ports are refused
     health_check_port: int = 0  # healthCheckNodePort
-    ready_local_endpoints: int = 0  # what its health check answers
+    ready_local_endpoints: int = 0  # the count that its health check reports
 
     @property
     def key(self) -> str:

@@ -1,7 +1,7 @@
 """The packet and metadata fields that the pipeline can match on and write, each declared once.
 
-The order of the declarations is the order in which Open vSwitch reports a match, so that what we send is byte
-for byte what a dump gives back (see `wire`).
+The order of the declarations is the order in which Open vSwitch reports a match, so that what we send equals, byte for
+byte, what a dump reports (see `wire`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from windlass.model.families import Family, IPAddress, IPNetwork
 
 
 class Notation(Enum):
-    """How people write a value of a field."""
+    """How the value of a field is written as text."""
 
     DECIMAL = "decimal"
     HEX = "hex"
@@ -27,7 +27,7 @@ class Notation(Enum):
 
 
 class Field:
-    """One OXM/NXM field. Compared by identity: each exists once."""
+    """One OXM or NXM field. Each exists once, so fields are compared by identity."""
 
     __slots__ = ("bits", "maskable", "name", "notation", "number", "order", "oxm_class")
 
@@ -36,7 +36,7 @@ class Field:
     ) -> None:
         self.order = order
         self.name = name  # as ovs-ofctl writes it
-        self.bits = bits  # that count; on the wire it is padded to whole bytes
+        self.bits = bits  # without the padding to whole bytes on the wire
         self.oxm_class = oxm_class
         self.number = number
         self.notation = notation
@@ -50,7 +50,7 @@ class Field:
                 raise ValueError(f"{self.name}: {value:#x} does not fit its {self.bits} bits")
             return Term(self, value)
         if not self.maskable:
-            raise ValueError(f"{self.name}: Open vSwitch matches it whole or not at all, not under {mask:#x}")
+            raise ValueError(f"{self.name}: Open vSwitch cannot match it with a mask ({mask:#x})")
         if mask & ~every_bit or value & ~mask:
             raise ValueError(f"{self.name}: {value:#x}/{mask:#x} does not fit its {self.bits} bits or its mask")
         return Term(self, value, mask)
@@ -70,7 +70,7 @@ class Field:
 
 
 class Term(Struct, frozen=True, gc=False):
-    """One condition of a match: a field, its value, and the bits that count (None: all)."""
+    """One condition of a match: a field, its value, and its mask (None: all bits)."""
 
     field: Field
     value: int
@@ -118,7 +118,7 @@ IN_PORT = _field("in_port", 32, 0, maskable=False)
 ETH_SRC = _field("eth_src", 48, 4, Notation.MAC)
 ETH_DST = _field("eth_dst", 48, 3, Notation.MAC)
 ETH_TYPE = _field("eth_type", 16, 5, Notation.HEX, maskable=False)
-VLAN_VID = _field("vlan_vid", 13, 6, Notation.HEX)  # with the bit that says that there is a tag
+VLAN_VID = _field("vlan_vid", 13, 6, Notation.HEX)  # including the bit that says whether there is a tag
 IPV4_SRC = _field("ip_src", 32, 11, Notation.IPV4)
 IPV4_DST = _field("ip_dst", 32, 12, Notation.IPV4)
 IPV6_SRC = _field("ipv6_src", 128, 26, Notation.IPV6)
@@ -156,7 +156,9 @@ CT_STATE = _field("ct_state", 32, 105, Notation.HEX, _NICIRA)
 CT_ZONE = _field("ct_zone", 16, 106, oxm_class=_NICIRA, maskable=False)
 CT_MARK = _field("ct_mark", 32, 107, Notation.HEX, _NICIRA)
 CT_LABEL = _field("ct_label", 128, 108, Notation.HEX, _NICIRA)
-CT_IPV6_DST = _field("ct_ipv6_dst", 128, 123, Notation.IPV6, _NICIRA)  # where the connection's first packet went
+CT_IPV6_DST = _field(
+    "ct_ipv6_dst", 128, 123, Notation.IPV6, _NICIRA
+)  # the destination of the connection's first packet
 
 FIELDS: tuple[Field, ...] = tuple(_declared)
 
@@ -186,7 +188,7 @@ ETH_TYPE_NAMES = {0x0800: "ip", 0x0806: "arp", 0x86DD: "ipv6"}
 _CT_STATES = ("new", "est", "rel", "rpl", "inv", "trk", "snat", "dnat")  # from the lowest bit up
 
 TCP, UDP, SCTP, ICMP, ICMPV6 = 6, 17, 132, 1, 58
-IPV6_FRAGMENT = 44  # the protocol that Open vSwitch sees of all fragments of an IPv6 packet but the first
+IPV6_FRAGMENT = 44  # the protocol that Open vSwitch sees in later fragments of an IPv6 packet
 
 
 def reg(number: int) -> Field:
@@ -229,7 +231,7 @@ def flags_text(names: tuple[str, ...], value: int, mask: int) -> str:
     return "".join(("+" if value >> bit & 1 else "-") + name for bit, name in enumerate(names) if mask >> bit & 1)
 
 
-# Conditions that differ between the families only in the field and its number.
+# Conditions of both families.
 _IP = {Family.IPV4: ETH_TYPE(0x0800), Family.IPV6: ETH_TYPE(0x86DD)}
 _SOURCES = {Family.IPV4: IPV4_SRC, Family.IPV6: IPV6_SRC}
 _DESTINATIONS = {Family.IPV4: IPV4_DST, Family.IPV6: IPV6_DST}
@@ -238,7 +240,7 @@ _TUNNEL_DESTINATIONS = {Family.IPV4: TUN_IPV4_DST, Family.IPV6: TUN_IPV6_DST}
 _PORTS = {TCP: (TCP_SRC, TCP_DST), UDP: (UDP_SRC, UDP_DST), SCTP: (SCTP_SRC, SCTP_DST)}
 
 ARP: Term = ETH_TYPE(0x0806)
-TAGGED: Term = VLAN_VID(0x1000, 0x1000)  # with at least one VLAN tag, whatever its type and number
+TAGGED: Term = VLAN_VID(0x1000, 0x1000)  # with at least one VLAN tag of any type and number
 MULTICAST_MAC: Term = ETH_DST(0x01 << 40, 0x01 << 40)  # broadcast included
 
 
@@ -268,14 +270,14 @@ def icmp(family: Family, kind: int | None = None) -> tuple[Term, ...]:
     return (*protocol(family, ICMPV6), *(() if kind is None else (ICMPV6_TYPE(kind),)))
 
 
-@lru_cache(4096)  # Services are many, their ports are few
+@lru_cache(4096)  # there are many Services, but few different ports
 def destination_port(family: Family, number: int, port: int, mask: int | None = None) -> tuple[Term, ...]:
-    """Packets of protocol `number` (TCP, UDP or SCTP) to this port, or to those that agree in the mask's bits."""
+    """Packets of protocol `number` (TCP, UDP or SCTP) to this port, or to the ports that the mask covers."""
     return (*protocol(family, number), _PORTS[number][1](port, mask))
 
 
 def source_port(family: Family, number: int, port: int, mask: int | None = None) -> tuple[Term, ...]:
-    """The same for the port they come from."""
+    """The same for the source port."""
     return (*protocol(family, number), _PORTS[number][0](port, mask))
 
 
@@ -289,7 +291,7 @@ def tunnel_destination(address: IPAddress) -> Term:
 
 
 def _addressed(fields: dict[Family, Field], where: IPAddress | IPNetwork) -> tuple[Term, Term]:
-    # A Service's flow spends much of its making here: a look at the class is quicker than at `version`.
+    # Called for every flow of a Service: testing the class is faster than reading `version`.
     family = Family.IPV4 if isinstance(where, (IPv4Address, IPv4Network)) else Family.IPV6
     field = fields[family]
     if isinstance(where, (IPv4Address, IPv6Address)):

@@ -1,4 +1,4 @@
-"""Matches: conditions in one canonical order, so that equal matches are equal values."""
+"""Matches: conditions in a canonical order, so that equal matches are equal values."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from windlass.openflow.fields import Term
 
 Match = tuple[Term, ...]  # in the order of the fields' declarations, one term a field
 
-# What `match` and the tables' `flow` take: a term, or several that belong together (`ip to this address`).
+# What `match` and `Table.flow` take: a term, or several that belong together (`ip to this address`).
 Condition = Term | Iterable[Term]
 
 
 class ContradictionError(ValueError):
-    """Two conditions of one match exclude each other: no packet could ever meet it."""
+    """Two conditions of a match contradict each other: no packet can match."""
 
 
 def match(*conditions: Condition) -> Match:
-    """All of the conditions at once. Terms on different bits of one field become one; a mask of 0 asks nothing."""
+    """All conditions together. Terms on different bits of one field become one term; a mask of 0 is no condition."""
     merged: dict[int, Term] = {}
     for condition in conditions:
         for term in (condition,) if isinstance(condition, Term) else condition:

@@ -1,6 +1,6 @@
-"""Flows, groups and meters as `ovs-ofctl -O OpenFlow15` reads them, for people and as an independent way into a switch.
+"""Flows, groups and meters as `ovs-ofctl -O OpenFlow15` reads them, for people and as a second way into a switch.
 
-Numbers stay numbers here; the text with the pipeline's names is elsewhere.
+Tables and registers are numbers here; `pipeline.symbols` writes flows with the names of the pipeline.
 """
 
 from __future__ import annotations

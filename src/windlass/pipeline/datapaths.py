@@ -1,7 +1,7 @@
-"""What each datapath can carry out, declared; and the check that a Program stays within it.
+"""What each datapath supports, and a check that a Program needs no more.
 
-One pipeline serves both. The Windows datapath accepts every flow and silently ignores what it cannot do, so a flow
-that it would misread must be found here, before it is installed.
+One pipeline serves all datapaths. The Windows datapath accepts every flow and silently ignores what it does not
+support, so such a flow must be found here, before it is installed.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from windlass.openflow.flows import Flow, Group, Translations
 class Datapath:
     name: str
     families: tuple[Family, ...]
-    transports: tuple[int, ...]  # what connection tracking knows, beside ICMP echoes
-    portless: tuple[int, ...]  # what it knows by addresses alone: `sctp` tells those connections apart
-    others: bool  # whether it tracks protocols that have no ports, by their addresses
-    passes_untranslated: bool  # where no port is free, ct reports the packet as new and leaves it untranslated
-    reassembles: bool  # what comes in fragments leaves connection tracking as one; else flows meet them, without ports
-    icmp_errors: bool  # whether it also knows the connection that an ICMP error is about
-    # When it translates an outer address of an ICMPv6 error, it also adjusts what it takes for the checksum of TCP or
-    # UDP: bytes of the quoted source address (TCP) or of the MTU (UDP). An address that stays the same adjusts nothing.
+    transports: tuple[int, ...]  # protocols that connection tracking knows, beside ICMP echoes
+    portless: tuple[int, ...]  # protocols that it knows by addresses alone: see `sctp`
+    others: bool  # whether it tracks protocols without ports, by their addresses
+    passes_untranslated: bool  # if no SNAT port is free, ct reports the packet as new and does not translate it
+    reassembles: bool  # ct passes fragments on as one packet; otherwise flows see fragments, without ports
+    icmp_errors: bool  # whether ct finds the connection that an ICMP error is about
+    # When ct translates an outer address of an ICMPv6 error, it also adjusts what it takes for the checksum of TCP or
+    # UDP: bytes of the quoted source address (TCP) or of the MTU (UDP). If the address stays the same, nothing changes.
     damages_icmpv6_errors: bool
-    unmatched: frozenset[Field]  # accepted in a match, and ignored
-    unwritten: frozenset[Field]  # accepted in an action, and not applied
-    routes_answers: bool  # its host can route an answer by the way that the question came, wherever the client is
-    recirculations: int  # how often a packet may pass ct or a select group; more and it is lost
-    meters: bool  # whether it limits the packets that it hands to the agent
+    unmatched: frozenset[Field]  # accepted in a match, but ignored
+    unwritten: frozenset[Field]  # accepted in an action, but not applied
+    routes_answers: bool  # the host can send a reply back by the gateway on which the request came
+    recirculations: int  # how often a packet may pass ct or a select group; with more it is dropped
+    meters: bool  # whether meters can limit the packets for the agent
 
 
 DATAPATHS = {
@@ -75,26 +75,26 @@ DATAPATHS = {
         recirculations=12,
         meters=True,
     ),
-    # Read in the code of the last Open vSwitch with Windows support (3.7.1); no Windows machine confirmed it.
+    # From the code of the last Open vSwitch with Windows support (3.7.1); not confirmed on a Windows machine.
     OperatingSystem.WINDOWS: Datapath(
         name="Windows",
-        families=(Family.IPV4,),  # after ct every IPv6 packet takes the slow path, and IPv6 cannot be rewritten
-        transports=(TCP, UDP),  # ct drops what it does not know
+        families=(Family.IPV4,),  # after ct, IPv6 packets take the slow path, and IPv6 addresses cannot be written
+        transports=(TCP, UDP),  # ct drops other protocols
         portless=(),
         others=False,
         passes_untranslated=False,
         reassembles=True,
-        icmp_errors=False,  # they come out of ct as invalid
+        icmp_errors=False,  # ct reports them as invalid
         damages_icmpv6_errors=False,
         unmatched=frozenset({TCP_FLAGS, PKT_MARK}),
         unwritten=frozenset({PKT_MARK, IPV6_SRC, IPV6_DST, SCTP_SRC, SCTP_DST}),
         routes_answers=False,
         recirculations=6,
-        meters=False,  # recent, and nobody is known to rely on them
+        meters=False,  # too recent to rely on
     ),
 }
 
-# Open vSwitch before 3.2; the later ones know the ports of SCTP, and what is done without them does no harm there.
+# For Open vSwitch before 3.2. Later versions know the ports of SCTP; the flows for older ones do no harm there.
 USERSPACE = replace(
     DATAPATHS[OperatingSystem.LINUX],
     name="Linux userspace",
@@ -111,19 +111,19 @@ def datapath_of(node: LocalNode) -> Datapath:
 
 
 def violations(datapath: Datapath, flows: Iterable[Flow], groups: Iterable[Group] = ()) -> Iterator[str]:
-    """Sentences about what this datapath could not carry out of the flows and groups."""
+    """Sentences about what the flows and groups need, but this datapath does not support."""
     flows = tuple(flows)
-    buckets = {group.identity: _different(group) for group in groups}
+    buckets = {group.identity: _distinct_actions(group) for group in groups}
     for flow in flows:
         where = f"{datapath.name} datapath, table {flow.table} priority {flow.priority} ({flow.why})"
         for term in flow.match:
             if term.field in datapath.unmatched:
                 yield f"{where}: it ignores a match on {term.field.name}"
-        yield from _undone(datapath, flow.actions, where)
+        yield from _unsupported(datapath, flow.actions, where)
     for identity, of in buckets.items():
         for actions in of:
-            yield from _undone(datapath, actions, f"{datapath.name} datapath, group {identity}")
-    longest = longest_way(flows, buckets)
+            yield from _unsupported(datapath, actions, f"{datapath.name} datapath, group {identity}")
+    longest = longest_path(flows, buckets)
     if longest > datapath.recirculations:
         yield (
             f"{datapath.name} datapath: a packet could recirculate {longest} times, "
@@ -131,14 +131,14 @@ def violations(datapath: Datapath, flows: Iterable[Flow], groups: Iterable[Group
         )
 
 
-def _different(group: Group) -> list[Actions]:
-    """What its buckets do, each thing once: where they translate to makes no difference here."""
+def _distinct_actions(group: Group) -> list[Actions]:
+    """The actions of its buckets, without repetition: the address of a translation does not matter here."""
     if isinstance(group.buckets, Translations):
         return [(group.buckets.does,)]
     return [bucket.actions for bucket in group.buckets]
 
 
-def _undone(datapath: Datapath, actions: Iterable[Action], where: str) -> Iterator[str]:
+def _unsupported(datapath: Datapath, actions: Iterable[Action], where: str) -> Iterator[str]:
     for field in _written(actions):
         if field in datapath.unwritten:
             yield f"{where}: it does not apply a write to {field.name}"
@@ -149,35 +149,35 @@ def _undone(datapath: Datapath, actions: Iterable[Action], where: str) -> Iterat
             yield f"{where}: it has no meters"
 
 
-def longest_way(flows: Iterable[Flow], buckets: dict[int, list[Actions]]) -> int:
-    """The most recirculations any packet can meet.
+def longest_path(flows: Iterable[Flow], buckets: dict[int, list[Actions]]) -> int:
+    """The most recirculations of any packet.
 
-    Tables lead only forward, so one pass from the last is enough; but a bucket may lead back to the table that asked
-    its group (session affinity), and there to a flow that asks none.
+    Tables lead only forward, so one pass from the last to the first is enough. Only a bucket may lead back to the table
+    that uses its group (session affinity), and there to a flow without a group.
     """
-    by_table: dict[int, tuple[list[Actions], list[Actions]]] = {}  # of flows that ask no group, and of those that do
+    by_table: dict[int, tuple[list[Actions], list[Actions]]] = {}  # without and with a group
     for flow in flows:
-        asks = any(isinstance(action, ToGroup) for action in flow.actions)
-        by_table.setdefault(flow.table, ([], []))[asks].append(flow.actions)
-    ways: dict[int, int] = {}
+        has_group = any(isinstance(action, ToGroup) for action in flow.actions)
+        by_table.setdefault(flow.table, ([], []))[has_group].append(flow.actions)
+    longest: dict[int, int] = {}  # by table
 
     def cost(actions: Actions) -> int:
         most = 0
         for action in actions:
             match action:
                 case Goto(table) | Resubmit(table):
-                    most = max(most, ways.get(table, 0))
+                    most = max(most, longest.get(table, 0))
                 case Ct(table=int(table)):
-                    most = max(most, 1 + ways.get(table, 0))
+                    most = max(most, 1 + longest.get(table, 0))
                 case ToGroup(group):
                     most = max(most, 1 + max(map(cost, buckets.get(group, ())), default=0))
         return most
 
     for table in sorted(by_table, reverse=True):
-        simple, asking = by_table[table]
-        ways[table] = max(map(cost, simple), default=0)
-        ways[table] = max(ways[table], max(map(cost, asking), default=0))
-    return max(ways.values(), default=0)
+        simple, grouped = by_table[table]
+        longest[table] = max(map(cost, simple), default=0)
+        longest[table] = max(longest[table], max(map(cost, grouped), default=0))
+    return max(longest.values(), default=0)
 
 
 def _written(actions: Iterable[Action]) -> Iterator[Field]:

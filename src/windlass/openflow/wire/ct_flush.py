@@ -1,6 +1,6 @@
-"""Have the switch forget connections that it tracks: those of a zone and protocol, by parts of their two tuples.
+"""Delete conntrack entries of a zone and protocol, by parts of their two tuples.
 
-Open vSwitch's own message, since 3.1. The switch looks through all connections of the zone for each of them.
+This is a message of Open vSwitch 3.1 and later. The switch scans all connections of the zone for each message.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from windlass.openflow.wire.messages import experimenter
 _CT_FLUSH = 32
 _ORIGINAL_TUPLE, _REPLY_TUPLE, _ZONE = 0, 1, 2
 _SOURCE, _DESTINATION, _SOURCE_PORT, _DESTINATION_PORT = 0, 1, 2, 3
-_MAPPED = b"\0" * 10 + b"\xff\xff"  # what makes an IPv6 address of an IPv4 address
+_MAPPED = b"\0" * 10 + b"\xff\xff"  # the prefix of an IPv4-mapped IPv6 address
 
 
 class Flush(Struct, frozen=True, gc=False):
-    """Connections that were begun to this address and port, and are answered by that one. None and 0: by any."""
+    """Connections to this address and port, with replies from that one. None and 0: from any."""
 
     zone: int
     protocol: int
@@ -42,7 +42,7 @@ def _tuple(kind: int, of_address: int, address: IPAddress | None, of_port: int, 
         parts += _property(of_address, address.packed if address.version == 6 else _MAPPED + address.packed)
     if port:
         parts += _number(of_port, port)
-    return _property(kind, b"\0" * 4 + parts) if parts else b""  # what is nested begins at a multiple of 8
+    return _property(kind, b"\0" * 4 + parts) if parts else b""  # nested properties begin at a multiple of 8
 
 
 def _number(kind: int, value: int) -> bytes:

@@ -1,4 +1,4 @@
-"""What the switch refused, in words. Which of our flows that was is known to the one who sent it, by its xid."""
+"""Errors of the switch as sentences. The sender finds the refused message by its xid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OpenFlowError(Exception):
 
     @property
     def xid(self) -> int | None:
-        """Of the message that was refused."""
+        """The xid of the refused message."""
         return int.from_bytes(self.offending[4:8]) if len(self.offending) >= 8 else None
 
 
@@ -36,54 +36,54 @@ def parse_error(body: bytes) -> OpenFlowError:
     return OpenFlowError(kind, code, name, sentence, body[4:])
 
 
-_UNKNOWN = "the switch refused it without a reason that we know; its log may say more"
+_UNKNOWN = "the switch refused it for an unknown reason; its log may say more"
 _LENGTH = "a length in it is wrong"
 _FORBIDDEN = "the switch does not permit it on this connection"
 
 _ERRORS: dict[tuple[int, int], tuple[str, str]] = {
-    (0, 0): ("HELLO_INCOMPATIBLE", "the switch speaks no OpenFlow 1.5; allow it in the bridge's `protocols`"),
+    (0, 0): ("HELLO_INCOMPATIBLE", "the switch does not support OpenFlow 1.5; allow it in the bridge's `protocols`"),
     (0, 1): ("HELLO_EPERM", _FORBIDDEN),
-    (1, 0): ("BAD_VERSION", "the switch speaks another version of OpenFlow on this connection"),
+    (1, 0): ("BAD_VERSION", "the switch uses another version of OpenFlow on this connection"),
     (1, 1): ("BAD_TYPE", "the switch does not know this type of message"),
-    (1, 2): ("BAD_MULTIPART", "the switch does not know what is asked for"),
-    (1, 3): ("BAD_EXPERIMENTER", "the switch is no Open vSwitch: it does not know the extension"),
+    (1, 2): ("BAD_MULTIPART", "the switch does not know this kind of request"),
+    (1, 3): ("BAD_EXPERIMENTER", "the switch is not an Open vSwitch: it does not know the extension"),
     (1, 4): ("BAD_EXPERIMENTER_TYPE", "this version of Open vSwitch does not know the extension"),
     (1, 5): ("REQUEST_EPERM", _FORBIDDEN),
     (1, 6): ("BAD_LENGTH", _LENGTH),
     (1, 9): ("BAD_TABLE", "there is no such table"),
     (1, 10): ("IS_SECONDARY", "another controller is the primary one"),
-    (1, 11): ("BAD_PORT", "there is no such port, or a packet cannot come in by it"),
-    (1, 12): ("BAD_PACKET", "the packet is none"),
+    (1, 11): ("BAD_PORT", "there is no such port, or it cannot be an ingress port"),
+    (1, 12): ("BAD_PACKET", "the packet is malformed"),
     (2, 0): ("ACTION_BAD_TYPE", "the switch does not know one of the actions"),
     (2, 1): ("ACTION_BAD_LENGTH", _LENGTH),
-    (2, 2): ("ACTION_BAD_EXPERIMENTER", "the switch is no Open vSwitch: it does not know one of the actions"),
+    (2, 2): ("ACTION_BAD_EXPERIMENTER", "the switch is not an Open vSwitch: it does not know one of the actions"),
     (2, 3): ("ACTION_BAD_EXPERIMENTER_TYPE", "this version of Open vSwitch does not know one of the actions"),
-    (2, 4): ("ACTION_BAD_OUT_PORT", "an action names a port that cannot be"),
+    (2, 4): ("ACTION_BAD_OUT_PORT", "an action names an invalid port"),
     (2, 5): ("ACTION_BAD_ARGUMENT", "an argument of an action is out of its range"),
     (2, 7): ("ACTION_TOO_MANY", "there are more actions than the switch can hold"),
-    (2, 9): ("ACTION_BAD_GROUP", "an action leads to a group that is not there"),
+    (2, 9): ("ACTION_BAD_GROUP", "an action leads to a group that does not exist"),
     (2, 10): ("ACTION_MATCH_INCONSISTENT", "an action needs a condition that the match lacks (such as ip)"),
-    (2, 13): ("ACTION_BAD_SET_TYPE", "an action writes a field that the switch does not know or does not let write"),
+    (2, 13): ("ACTION_BAD_SET_TYPE", "an action writes a field that the switch does not know or cannot write"),
     (2, 14): ("ACTION_BAD_SET_LENGTH", "an action reaches past the end of a field"),
     (2, 15): ("ACTION_BAD_SET_ARGUMENT", "an action writes a field, or a value, that cannot be written"),
-    (2, 16): ("ACTION_BAD_SET_MASK", "an action writes a field under a mask that it cannot have"),
+    (2, 16): ("ACTION_BAD_SET_MASK", "an action writes a field with an invalid mask"),
     (3, 0): ("INSTRUCTION_UNKNOWN", "the switch does not know one of the instructions"),
-    (3, 2): ("INSTRUCTION_BAD_TABLE", "goto leads to no later table"),
+    (3, 2): ("INSTRUCTION_BAD_TABLE", "goto does not lead to a later table"),
     (3, 7): ("INSTRUCTION_BAD_LENGTH", _LENGTH),
-    (3, 9): ("INSTRUCTION_DUPLICATE", "an instruction stands there twice"),
-    (4, 0): ("MATCH_BAD_TYPE", "the match is no OXM"),
+    (3, 9): ("INSTRUCTION_DUPLICATE", "an instruction is given twice"),
+    (4, 0): ("MATCH_BAD_TYPE", "the match is not in OXM format"),
     (4, 1): ("MATCH_BAD_LENGTH", _LENGTH),
     (4, 5): ("MATCH_BAD_WILDCARDS", "the value of a condition has bits outside its mask"),
     (4, 6): ("MATCH_BAD_FIELD", "the match has a field that the switch does not know"),
-    (4, 7): ("MATCH_BAD_VALUE", "a condition has a value that the field cannot have"),
-    (4, 8): ("MATCH_BAD_MASK", "a condition has a mask that the field cannot have"),
+    (4, 7): ("MATCH_BAD_VALUE", "a condition has an invalid value for its field"),
+    (4, 8): ("MATCH_BAD_MASK", "a condition has an invalid mask for its field"),
     (4, 9): ("MATCH_BAD_PREREQUISITE", "a condition needs another before it (tcp_dst needs tcp, ip_dst needs ip)"),
-    (4, 10): ("MATCH_DUPLICATE_FIELD", "a field stands in the match twice"),
+    (4, 10): ("MATCH_DUPLICATE_FIELD", "a field is twice in the match"),
     (5, 0): ("FLOW_UNKNOWN", _UNKNOWN),
     (5, 1): ("FLOW_TABLE_FULL", "the table is full (Flow_Table flow_limit)"),
     (5, 2): ("FLOW_BAD_TABLE", "there is no such table"),
     (5, 3): ("FLOW_OVERLAP", "another flow overlaps with it"),
-    (5, 4): ("FLOW_EPERM", "the table does not let itself be changed"),
+    (5, 4): ("FLOW_EPERM", "the table cannot be changed"),
     (5, 6): ("FLOW_BAD_COMMAND", "the switch does not know the command"),
     (5, 7): ("FLOW_BAD_FLAGS", "the switch does not know one of the flags"),
     (6, 0): ("GROUP_EXISTS", "a group with this number is already there"),
@@ -100,12 +100,12 @@ _ERRORS: dict[tuple[int, int], tuple[str, str]] = {
     (10, 0): ("CONFIG_BAD_FLAGS", "the switch does not know one of the flags"),
     (14, 0): ("PROPERTY_BAD_TYPE", "the switch does not know one of the properties"),
     (14, 1): ("PROPERTY_BAD_LENGTH", _LENGTH),
-    (14, 2): ("PROPERTY_BAD_VALUE", "a property has a value that it cannot have"),
+    (14, 2): ("PROPERTY_BAD_VALUE", "a property has an invalid value"),
     (16, 1): ("MONITOR_EXISTS", "a monitor with this number is already there"),
     (16, 3): ("MONITOR_UNKNOWN", "there is no monitor with this number"),
     (16, 5): ("MONITOR_BAD_FLAGS", "the switch does not know one of the monitor's flags"),
     (17, 0): ("BUNDLE_UNKNOWN", _UNKNOWN),
-    (17, 2): ("BUNDLE_BAD_ID", "there is no such bundle: it was not opened, or the switch gave it up"),
+    (17, 2): ("BUNDLE_BAD_ID", "there is no such bundle: it was not opened, or the switch discarded it"),
     (17, 3): ("BUNDLE_EXISTS", "a bundle with this number is already open"),
     (17, 4): ("BUNDLE_CLOSED", "the bundle is closed"),
     (17, 5): ("BUNDLE_OUT_OF_BUNDLES", "the switch can hold no more bundles"),
@@ -113,8 +113,8 @@ _ERRORS: dict[tuple[int, int], tuple[str, str]] = {
     (17, 8): ("BUNDLE_BAD_LENGTH", "the length of a message in the bundle is wrong"),
     (17, 9): ("BUNDLE_BAD_XID", "a message in the bundle has another xid than its envelope"),
     (17, 10): ("BUNDLE_UNSUPPORTED_MESSAGE", "a message of this type cannot be in a bundle, or it is malformed"),
-    (17, 13): ("BUNDLE_MESSAGE_FAILED", "a message in the bundle was refused; nothing of the bundle was done"),
-    (17, 14): ("BUNDLE_TIMEOUT", "the bundle was left open for too long; nothing of it was done"),
+    (17, 13): ("BUNDLE_MESSAGE_FAILED", "a message in the bundle was refused; nothing of the bundle was applied"),
+    (17, 14): ("BUNDLE_TIMEOUT", "the bundle was open for too long; nothing of it was applied"),
 }
 
 _NICIRA_ERRORS: dict[int, tuple[str, str]] = {

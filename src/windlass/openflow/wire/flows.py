@@ -1,4 +1,4 @@
-"""Flows as bytes: what one is to the switch, the messages that add and remove it, and what a dump says."""
+"""Flows as bytes: how the switch stores them, the messages that add and remove them, and dumps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Key = tuple[int, int, bytes]
 
 
 class EncodedFlow(Struct, frozen=True, gc=False):
-    """A flow as Open vSwitch reports it. Equal ones behave equally; the cookie is a digest of all the rest."""
+    """A flow as Open vSwitch reports it. The cookie is a digest of all other fields."""
 
     table: int
     priority: int
@@ -28,14 +28,14 @@ class EncodedFlow(Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> Key:
-        """Whose flow this is: a switch holds one flow a key, and adding another replaces it."""
+        """A switch holds one flow for each key; adding another with the same key replaces it."""
         return self.table, self.priority, self.match
 
 
 _CONTENT = struct.Struct("!BHH")
 _DIGEST = struct.Struct("!Q")
 _ALL_BITS = (1 << 64) - 1
-_NOT_DIGESTS = (0, _ALL_BITS)  # what a flow has by default, and "any cookie" in requests
+_NOT_DIGESTS = (0, _ALL_BITS)  # the default cookie of a flow, and "any cookie" in requests
 
 
 def encode(flow: Flow) -> EncodedFlow:
@@ -57,7 +57,7 @@ _OXM = 1
 
 
 def add(flow: EncodedFlow, xid: int) -> bytes:
-    """Add the flow, in place of the one with its key if there is one."""
+    """Add the flow; it replaces one with the same key."""
     match = flow.match
     length = len(match)
     end = match + matches.padding(match) + flow.instructions
@@ -91,20 +91,20 @@ def _delete(command: int, table: int, priority: int, match: bytes, xid: int) -> 
 
 
 def dump_request(xid: int, table: int = ALL_TABLES, cookie: int | None = None) -> bytes:
-    """Asks for the flows of one table or all, of one cookie or any."""
+    """Requests the flows of one table or all, of one cookie or any."""
     any_cookie = (0, 0)
     wanted = any_cookie if cookie is None else (cookie, _ALL_BITS)
     body = struct.pack("!B3xII4xQQ", table, _ANY, _ANY, *wanted) + matches.structure(b"")
     return multipart_request(MultipartType.FLOWS, xid, body)
 
 
-# length, table, priority, timeouts and flags (not ours), cookie; length of the match
+# length, table, priority, timeouts and flags (not read), cookie; length of the match
 _DUMPED = struct.Struct("!H2xBxH8xQ2xH")
 _STATISTICS = struct.Struct("!2xH")
 
 
 def dumped(body: bytes) -> Iterator[EncodedFlow]:
-    """The flows in one part of the answer to a dump request."""
+    """The flows in one part of the reply to a dump request."""
     offset = 0
     end = len(body)
     while offset < end:
@@ -114,16 +114,16 @@ def dumped(body: bytes) -> Iterator[EncodedFlow]:
         instructions = statistics + (_STATISTICS.unpack_from(body, statistics)[0] + 7 & ~7)
         offset += length
         if not instructions <= offset <= end:
-            raise MalformedMessage(f"a flow in a dump claims {length} bytes, which do not hold its parts")
+            raise MalformedMessage(f"a flow in a dump has a length of {length} bytes, which is too short for its parts")
         yield EncodedFlow(table, priority, body[match : match + match_length - 4], body[instructions:offset], cookie)
 
 
 class LearnedFlow(Struct, frozen=True, gc=False):
-    """A flow that the switch wrote by itself, and for how many seconds no packet has met it."""
+    """A flow that the switch learned, and for how many seconds no packet has matched it."""
 
     flow: EncodedFlow
     idle: int
-    idle_timeout: int  # seconds after which the switch forgets it; 0: never
+    idle_timeout: int  # seconds after which the switch deletes it; 0: never
 
 
 _IDLE_TIMEOUT = struct.Struct("!8xH")
@@ -135,14 +135,14 @@ _COUNT = struct.Struct("!Q")
 
 
 def learned(body: bytes) -> Iterator[LearnedFlow]:
-    """The flows in one part of the answer to a dump request, with their idleness."""
+    """The flows in one part of the reply to a dump request, with their idle times."""
     for flow, offset in _with_offsets(body):
         idle = _statistic(body, offset, flow, _IDLE_TIME, _SECONDS)
         yield LearnedFlow(flow, idle, _IDLE_TIMEOUT.unpack_from(body, offset)[0])
 
 
 def counted(body: bytes) -> Iterator[tuple[EncodedFlow, int]]:
-    """The flows in one part of the answer to a dump request, each with the number of packets that matched it."""
+    """The flows in one part of the reply to a dump request, each with the number of packets that matched it."""
     for flow, offset in _with_offsets(body):
         yield flow, _statistic(body, offset, flow, _PACKET_COUNT, _COUNT)
 

@@ -1,4 +1,4 @@
-"""Select groups as bytes: the messages that add, change and remove one, and what a dump says."""
+"""Select groups as bytes: the messages that add, change and remove them, and dumps."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from windlass.openflow.wire.oxm import oxm_field
 
 ALL_GROUPS = 0xFFFFFFFC
 
-# A group is described in one message. Open vSwitch 3.1 takes a larger one by several, and the next dump of its groups,
-# whoever asks for it, ends ovs-vswitchd by an assertion. The bound leaves room for the headers of a bundle.
+# A dump describes a group in one message. Open vSwitch 3.1 accepts a larger group by several messages, but the next
+# dump of its groups, by any client, crashes ovs-vswitchd. The limit leaves room for the headers of a bundle.
 LONGEST_BUCKETS = 65424
 
 
 class GroupTooLargeError(ValueError):
-    """The switch could take this group, but not live with it."""
+    """The switch would accept this group, but crash at the next dump of its groups."""
 
 
 class EncodedGroup(Struct, frozen=True, gc=False):
@@ -37,8 +37,8 @@ class EncodedGroup(Struct, frozen=True, gc=False):
     selection: bytes  # how a bucket is chosen: a property of the group
 
 
-# A bucket is chosen by the datapath's own hash (`dp_hash`), over addresses and ports of every protocol: what Open
-# vSwitch does by itself leaves the ports of UDP out, and all datagrams of a client would go to one endpoint.
+# The datapath's own hash (`dp_hash`) over addresses and ports of every protocol chooses a bucket. The default of Open
+# vSwitch leaves out the ports of UDP: all datagrams of a client would go to one endpoint.
 _SELECTION = struct.Struct("!HHII4x16sQ")
 _NETRONOME = 0x154D
 _BY_CONNECTION = _SELECTION.pack(0xFFFF, _SELECTION.size, _NETRONOME, 1, b"dp_hash", 0)
@@ -55,7 +55,7 @@ def _selection(by: Field | None) -> bytes:
 
 
 def turned(group: EncodedGroup) -> EncodedGroup:
-    """The same group, which chooses otherwise: what met one of its buckets may meet another."""
+    """The same group with another hash basis: a packet may get a different bucket than before."""
     *head, basis = _SELECTION.unpack_from(group.selection)
     selection = _SELECTION.pack(*head, (basis + 1) % (1 << 64)) + group.selection[_SELECTION.size :]
     return EncodedGroup(group.identity, group.buckets, selection)
@@ -73,7 +73,7 @@ def encode(group: Group) -> EncodedGroup:
     if len(buckets) > LONGEST_BUCKETS:
         raise GroupTooLargeError(
             f"group {group.identity} ({group.why}): its {len(group.buckets)} buckets take {len(buckets)} bytes; "
-            f"Open vSwitch can describe a group of {LONGEST_BUCKETS} bytes at most. Spread them over several groups"
+            f"the limit of Open vSwitch is {LONGEST_BUCKETS} bytes. Spread them over several groups"
         )
     return EncodedGroup(group.identity, buckets, _selection(group.by))
 
@@ -85,13 +85,13 @@ def _bucket(bucket: Bucket) -> bytes:
 
 
 def _translations(buckets: Translations) -> bytes:
-    """As of each bucket by itself, and much quicker: most bytes of a large cluster are made here."""
+    """The same bytes as of each bucket, but much faster: most bytes of a large cluster come from here."""
     templates = _templates(buckets.does)
     encoded: list[bytes] = []
-    for identity, place in enumerate(buckets.to):
-        address = place.packed
+    for identity, target in enumerate(buckets.to):
+        address = target.packed
         layout, start, middle, end = templates[len(address)]
-        encoded.append(layout.pack(start, identity, middle, address, place.port, end))
+        encoded.append(layout.pack(start, identity, middle, address, target.port, end))
     return b"".join(encoded)
 
 
@@ -101,19 +101,19 @@ _Template = tuple[struct.Struct, bytes, bytes, bytes]
 @cache
 def _templates(does: Ct) -> Mapping[int, _Template]:
     """By the length of the address."""
-    return {len(nowhere.packed): _template(does, nowhere) for nowhere in (IPv4Address(0), IPv6Address(0))}
+    return {len(zero.packed): _template(does, zero) for zero in (IPv4Address(0), IPv6Address(0))}
 
 
-def _template(does: Ct, nowhere: IPAddress) -> _Template:
-    """The bucket that translates to nowhere, cut at the places of its identity, the address and the port."""
-    bucket = _bucket(Bucket(0, (replace(does, nat=Nat(to=nowhere, ports=(0, 0))),)))
+def _template(does: Ct, zero: IPAddress) -> _Template:
+    """A bucket that translates to address 0, cut where its identity, the address and the port are."""
+    bucket = _bucket(Bucket(0, (replace(does, nat=Nat(to=zero, ports=(0, 0))),)))
     address = _BUCKET.size + actions.NAT_TARGET_OFFSET
-    port = address + len(nowhere.packed)
+    port = address + len(zero.packed)
     start, middle, end = bucket[:4], bucket[_BUCKET.size : address], bucket[port + 2 :]
     return struct.Struct(f"!4sI{len(middle)}s{port - address}sH{len(end)}s"), start, middle, end
 
 
-# header; command, type, group, length of the buckets, a bucket of theirs (none)
+# header; command, type, group, length of the buckets, number of one bucket (none)
 _GROUP_MOD = struct.Struct("!BBHI HBxIH2xI")
 _ADD, _MODIFY, _DELETE = 0, 1, 2
 _SELECT = 1
@@ -125,7 +125,7 @@ def add(group: EncodedGroup, xid: int) -> bytes:
 
 
 def modify(group: EncodedGroup, xid: int) -> bytes:
-    """Give the group these buckets in place of its own; flows that lead to it stay."""
+    """Replace the buckets of the group; flows that lead to it stay."""
     return _group_mod(_MODIFY, group.identity, group.buckets, xid, group.selection)
 
 
@@ -153,16 +153,18 @@ _DUMPED = struct.Struct("!HBxIH6x")
 
 
 def dumped(body: bytes) -> Iterator[EncodedGroup]:
-    """The groups in one part of the answer to a dump request.
+    """The groups in one part of the reply to a dump request.
 
-    One of another type is foreign. It comes with its whole description as its buckets, which equals the buckets of no
-    group of ours.
+    A group of another type is not ours. Its whole description is returned as its buckets, which never equals the
+    buckets of our groups.
     """
     offset = 0
     while offset < len(body):
         length, kind, identity, buckets_length = _DUMPED.unpack_from(body, offset)
         if not 16 + buckets_length <= length <= len(body) - offset:
-            raise MalformedMessage(f"group {identity} in a dump claims {length} bytes, which do not hold its parts")
+            raise MalformedMessage(
+                f"group {identity} in a dump has a length of {length} bytes, which is too short for its parts"
+            )
         end = offset + 16 + buckets_length
         buckets = body[offset + 16 : end] if kind == _SELECT else body[offset : offset + length]
         yield EncodedGroup(identity, buckets, body[end : offset + length])

@@ -1,4 +1,4 @@
-"""Matches as OXM, in the one form in which Open vSwitch reports them."""
+"""Matches as OXM, in the form in which Open vSwitch reports them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from windlass.openflow.fields import FIELDS, REGISTERS, Field, Term
 from windlass.openflow.matches import Match
 from windlass.openflow.wire.oxm import OXM_FIELDS, header
 
-# OpenFlow 1.5 has registers of 64 bits, each a pair of Open vSwitch's: a match is always reported in those.
+# A register of OpenFlow 1.5 has 64 bits, a pair of Open vSwitch's registers: a match is always reported with those.
 _PACKET_REGISTERS = 0x8001
 _PAIRS = tuple(header(_PACKET_REGISTERS, number, 8) for number in range(len(REGISTERS) // 2))
 _MASKED_PAIRS = tuple(
@@ -66,17 +66,17 @@ def _register_pair(pair: int, condition: int) -> bytes:
 
 
 def padding(oxm: bytes) -> bytes:
-    """What follows these conditions in a message."""
+    """The padding after these conditions in a message."""
     return _PADDING[len(oxm) & 7]
 
 
 def structure(oxm: bytes) -> bytes:
-    """The conditions as a match stands in a message: with its header and padding."""
+    """The conditions as a match in a message, with its header and padding."""
     return _MATCH_HEADER.pack(_OXM, len(oxm) + 4) + oxm + padding(oxm)
 
 
 def decode(oxm: bytes) -> Match:
-    """The conditions of a match or of a packet's metadata. A field that this project does not know is left out."""
+    """The conditions of a match or of a packet's metadata. Unknown fields are left out."""
     terms = sorted(_terms(oxm), key=lambda term: term.field.order)
     return tuple(terms)
 

@@ -1,4 +1,4 @@
-"""Meters as bytes: the messages that add, change and remove one, and what dumps of them say."""
+"""Meters as bytes: the messages that add, change and remove them, dumps and statistics."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def modify(meter: EncodedMeter, xid: int) -> bytes:
 
 
 def delete(meter: EncodedMeter, xid: int) -> bytes:
-    """Flows whose packets to the controller it limits stay, without a limit."""
+    """Flows that use the meter stay, and their packets are not limited any more."""
     return message(Type.METER_MOD, xid, _METER_MOD.pack(_DELETE, 0, meter.identity))
 
 
@@ -60,12 +60,14 @@ _DUMPED = struct.Struct("!HHI")  # length, flags, meter
 
 
 def dumped(body: bytes) -> Iterator[EncodedMeter]:
-    """The meters in one part of the answer to a dump request."""
+    """The meters in one part of the reply to a dump request."""
     offset = 0
     while offset < len(body):
         length, flags, identity = _DUMPED.unpack_from(body, offset)
         if not _DUMPED.size <= length <= len(body) - offset:
-            raise MalformedMessage(f"meter {identity} in a dump claims {length} bytes of {len(body) - offset}")
+            raise MalformedMessage(
+                f"meter {identity} in a dump has a length of {length} bytes, but {len(body) - offset} are left"
+            )
         yield EncodedMeter(identity, flags, body[offset + _DUMPED.size : offset + length])
         offset += length
 
@@ -79,12 +81,14 @@ _DROPPED = struct.Struct("!QQ")  # of a band: packets, bytes
 
 
 def packets_dropped(body: bytes) -> Iterator[tuple[int, int]]:
-    """Of each meter in one part of the answer to a request for statistics: its number and what it has dropped."""
+    """The number of each meter in one part of the reply, and how many packets it has dropped."""
     offset = 0
     while offset < len(body):
         identity, length, *_ = _COUNTED.unpack_from(body, offset)
         if not _COUNTED.size <= length <= len(body) - offset:
-            raise MalformedMessage(f"the statistics of meter {identity} claim {length} bytes of {len(body) - offset}")
+            raise MalformedMessage(
+                f"the statistics of meter {identity} have a length of {length} bytes, but {len(body) - offset} are left"
+            )
         bands = body[offset + _COUNTED.size : offset + length]
         yield identity, sum(packets for packets, _ in _DROPPED.iter_unpack(bands))
         offset += length

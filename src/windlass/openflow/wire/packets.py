@@ -1,4 +1,4 @@
-"""Packets that the switch hands to us, with the reason why, and packets that we hand to the switch."""
+"""Packets that the switch sends to the agent, with a reason, and packets that the agent has the switch send."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class PacketIn(Struct, frozen=True, gc=False):
 
     packet: bytes
     table: int
-    cookie: int  # of the flow whose action it was
-    metadata: Match  # the port it came in by, the registers that are not 0
+    cookie: int  # of the flow that sent it
+    metadata: Match  # the ingress port, and the registers that are not 0
     userdata: bytes
 
     @property
@@ -31,7 +31,7 @@ class PacketIn(Struct, frozen=True, gc=False):
 
 
 def ask_for_userdata(xid: int) -> bytes:
-    """Have packets come in Open vSwitch's own form: that of OpenFlow 1.5 has no place for userdata."""
+    """Request packets in the format of Open vSwitch: that of OpenFlow 1.5 has no userdata."""
     return experimenter(_SET_PACKET_IN_FORMAT, xid, struct.pack("!I", 2))
 
 
@@ -39,7 +39,7 @@ _PACKET_IN_START = struct.pack("!II", NICIRA, _PACKET_IN2)
 
 
 def is_packet_in(body: bytes) -> bool:
-    """Whether the body of an `EXPERIMENTER` message holds a packet: much cheaper than to parse it."""
+    """Whether the body of an `EXPERIMENTER` message holds a packet; much cheaper than parsing it."""
     return body.startswith(_PACKET_IN_START)
 
 
@@ -52,14 +52,14 @@ def parse_packet_in(body: bytes) -> PacketIn:
     return PacketIn(
         properties.get(_PACKET, b""),
         int.from_bytes(properties.get(_TABLE, b"")),
-        int.from_bytes(properties.get(_COOKIE, b"")[-8:]),  # 4 bytes of padding stand before it
+        int.from_bytes(properties.get(_COOKIE, b"")[-8:]),  # after 4 bytes of padding
         matches.decode(properties.get(_METADATA, b"")),
         properties.get(_USERDATA, b""),
     )
 
 
 def packet_out(packet: bytes, in_port: int, does: Actions, xid: int) -> bytes:
-    """Have the switch treat the packet as one that came in by `in_port`, and do this with it."""
+    """Have the switch process the packet as if received on `in_port`, with these actions."""
     acts = actions.encode(does)
     metadata = matches.structure(matches.encode((IN_PORT(in_port),)))
     return message(Type.PACKET_OUT, xid, struct.pack("!IH2x", 0xFFFFFFFF, len(acts)) + metadata + acts + packet)
@@ -70,7 +70,9 @@ def _properties(body: bytes, offset: int) -> dict[int, bytes]:
     while offset < len(body):
         kind, length = struct.unpack_from("!HH", body, offset)
         if not 4 <= length <= len(body) - offset:
-            raise MalformedMessage(f"property {kind} of a packet claims {length} bytes of {len(body) - offset}")
+            raise MalformedMessage(
+                f"property {kind} of a packet has a length of {length} bytes, but {len(body) - offset} are left"
+            )
         found[kind] = body[offset + 4 : offset + length]
         offset += length + -length % 8
     return found

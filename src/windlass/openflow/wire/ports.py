@@ -1,4 +1,4 @@
-"""Ports as the switch tells of them: all of them on request, and each change."""
+"""Ports as the switch reports them: all of them on request, and each change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windlass.openflow.wire.messages import MalformedMessage, MultipartType, mul
 
 class Port(Struct, frozen=True, gc=False):
     number: int
-    name: str  # as long as an interface name of Linux can be; a longer one is cut
+    name: str  # cut to the length of an interface name of Linux
     mac: int
     up: bool
 
@@ -41,7 +41,7 @@ def dump_request(xid: int) -> bytes:
 
 
 def dumped(body: bytes) -> Iterator[Port]:
-    """The ports in one part of the answer to a dump request."""
+    """The ports in one part of the reply to a dump request."""
     offset = 0
     while offset < len(body):
         port, length = _port(body, offset)
@@ -56,6 +56,6 @@ def parse_status(body: bytes) -> PortStatus:
 def _port(body: bytes, offset: int) -> tuple[Port, int]:
     number, length, mac, name, configuration, state = _PORT.unpack_from(body, offset)
     if length < _PORT.size:
-        raise MalformedMessage(f"port {number} claims {length} bytes, less than a port has")
+        raise MalformedMessage(f"port {number} has a length of {length} bytes, which is too short for a port")
     up = not (configuration & _TAKEN_DOWN or state & _NO_LINK)
     return Port(number, name.rstrip(b"\0").decode(errors="replace"), int.from_bytes(mac), up), length
