@@ -10,7 +10,7 @@ import asyncio
 import ctypes
 import socket
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,7 +42,10 @@ def _has_library() -> bool:
 
 requires_nftables = pytest.mark.skipif(not _has_library(), reason=f"needs {LIBRARY}")
 
-NODE = node(TrafficMode.ENCAP)  # 192.0.2.5 and 2001:db8::5 on the bridge, gateways 10.0.1.1 and 2001:db8:1::1
+# No ports are reserved on these machines: programs of the host talk from any of its ephemeral ports.
+NODE = replace(
+    node(TrafficMode.ENCAP), ports_reserved=False
+)  # 192.0.2.5 and 2001:db8::5 on the bridge, gateways 10.0.1.1 and 2001:db8:1::1
 NAMES = HostNames(uplink="eth0")
 SERVICE_CIDRS = (ip_network("10.96.0.0/16"), ip_network("fd00:10:96::/112"))
 PATIENCE = 5.0

@@ -64,11 +64,18 @@ def test_node_ports_answer_everywhere_or_in_the_configured_networks():
         node_ips=frozenset(map(ip_address, ("192.0.2.5", "2001:db8::5"))),
         networks=frozenset(map(ip_network, ("0.0.0.0/0", "::/0"))),
         mtu=1450,
+        snat_ports=((12288, 28671), (32768, 49151)),
     )
     # Disjoint, for a set of intervals refuses two that overlap.
     networks = tuple(map(ip_network, ("192.0.2.0/24", "192.0.2.128/25", "127.0.0.0/8")))
     (access,) = (i for i in plan_services(NODE, NAMES, CIDRS, networks, mtu=1450).items if isinstance(i, ServiceAccess))
     assert access.networks == {ip_network("192.0.2.0/24"), ip_network("127.0.0.0/8")}
+
+
+def test_a_host_that_uses_ephemeral_ports_itself_is_told_of_others_only():
+    items = plan_services(replace(NODE, ports_reserved=False), NAMES, CIDRS, mtu=1450).items
+    (access,) = (item for item in items if isinstance(item, ServiceAccess))
+    assert access.snat_ports == ((16384, 28671),)
 
 
 def test_a_node_of_one_family_is_asked_for_that_family_alone():

@@ -10,7 +10,7 @@ import pytest
 
 from windlass.host.preflight import ConntrackUse, Facts, Intent, Severity, findings
 from windlass.model.nodes import TunnelType
-from windlass.pipeline.layout import SERVICE_SNAT_PORTS, SNAT_PORTS
+from windlass.pipeline.snat_ports import UNRESERVED
 
 SOUND = Facts(
     uplink="eth0",
@@ -21,6 +21,7 @@ SOUND = Facts(
     network_configurations=("10-windlass.conflist", "87-podman-bridge.conflist"),
 )
 INTENT = Intent(bridge="br-int", gateway="windlass-gw0", tunnel=TunnelType.GENEVE, userspace=False)
+NOT_RESERVING = replace(INTENT, reserves_ports=False)
 
 
 def test_a_sound_host_has_no_findings():
@@ -69,14 +70,25 @@ def test_each_fact_that_hurts_is_one_finding(facts: dict[str, Any], severity: st
     assert finding.remedy.endswith(".")
 
 
+def test_local_ports_that_can_be_reserved_do_not_hurt():
+    assert findings(replace(SOUND, local_ports=(1024, 65535)), INTENT) == ()
+
+
+def test_local_ports_that_would_not_be_enough():
+    few = replace(SOUND, local_ports=(32768, 50000))
+    (finding,) = findings(few, INTENT)
+    assert "of which 849 would be left if 12288-28671,32768-49151 were reserved" in finding.what
+    assert findings(few, NOT_RESERVING) == ()
+
+
 def test_local_ports_that_overlap_those_of_snat():
     wide = replace(SOUND, local_ports=(1024, 65535))
-    assert [finding.check for finding in findings(wide, INTENT)] == ["local ports", "local ports"]
-    reserved = replace(wide, reserved_ports=((SNAT_PORTS[0], SERVICE_SNAT_PORTS[1]),))
-    assert findings(reserved, INTENT) == ()
-    half = replace(wide, reserved_ports=(SNAT_PORTS,))
-    (finding,) = findings(half, INTENT)
-    assert f"{SERVICE_SNAT_PORTS[0]}-{SERVICE_SNAT_PORTS[1]}" in finding.what
+    assert [finding.check for finding in findings(wide, NOT_RESERVING)] == ["local ports", "local ports"]
+    reserved = replace(wide, reserved_ports=((UNRESERVED.pods[0], UNRESERVED.services[1]),))
+    assert findings(reserved, NOT_RESERVING) == ()
+    half = replace(wide, reserved_ports=(UNRESERVED.pods,))
+    (finding,) = findings(half, NOT_RESERVING)
+    assert f"{UNRESERVED.services[0]}-{UNRESERVED.services[1]}" in finding.what
 
 
 def test_what_the_configuration_does_not_need_does_not_hurt():

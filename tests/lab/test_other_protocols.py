@@ -18,7 +18,7 @@ from windlass.lab.network import ovs
 from windlass.lab.probing import sockets
 from windlass.lab.scenarios.directives import ProbeSource
 from windlass.model.families import family_of
-from windlass.pipeline.layout import SNAT_PORTS
+from windlass.pipeline.snat_ports import RESERVED
 
 if TYPE_CHECKING:
     from windlass.lab.orchestration.clusters import RunningCluster
@@ -89,7 +89,7 @@ async def test_a_connection_that_finds_no_port_is_dropped():
             server.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
             server.bind((address, 53))
             seen: list[tuple[str, int]] = []
-            for _ in range(SNAT_PORTS[1] - SNAT_PORTS[0] + 1 + beyond):
+            for _ in range(RESERVED.pods[1] - RESERVED.pods[0] + 1 + beyond):
                 await send()
                 with suppress(BlockingIOError):
                     while True:

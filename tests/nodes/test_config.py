@@ -16,7 +16,7 @@ OPTIONS = (
     "apiServer, auditSeconds, bridge, conntrackMaxPerCore, conntrackMin, conntrackTcpCloseWaitSeconds, "
     "conntrackTcpEstablishedSeconds, conntrackUdpSeconds, conntrackUdpStreamSeconds, datapathType, gateway, "
     "healthzBindAddress, ipamPlugin, kubeconfig, logFormat, logLevel, manifests, metricsBindAddress, mtu, nodeName, "
-    "nodePortAddresses, nodePortRange, ovsRunDirectory, runDirectory, "
+    "nodePortAddresses, nodePortRange, ovsRunDirectory, reserveLocalPorts, runDirectory, "
     "serviceCIDRs, stateDirectory, trafficMode, tunnel, tunnelType, uplink"
 )
 
@@ -240,3 +240,20 @@ def test_every_option_is_explained_where_it_is_declared():
     explained = [n for n in options if body[n - 1].startswith("    # ") or n - 1 in options]
     assert len(options) == len(Config.__struct_fields__)
     assert [body[n] for n in options if n not in explained] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "reserves"),
+    [
+        (b"", True),
+        (b"nodePortRange: 28672-32767", True),
+        (b"nodePortRange: 10000-12287", True),
+        (b"nodePortRange: 10000-12288", False),
+        (b"nodePortRange: 30000-32768", False),
+        (b"nodePortRange: 40000-40001", False),
+        (b"nodePortRange: 49152-50000", True),
+        (b"reserveLocalPorts: false", False),
+    ],
+)
+def test_ports_are_reserved_for_snat_unless_they_are_node_ports(text, reserves):
+    assert parse(text, "windlass.yaml").reserves_ports is reserves

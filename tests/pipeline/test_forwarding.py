@@ -41,12 +41,11 @@ from windlass.pipeline.layout import (
     GATEWAY_SNAT_PORTS,
     L3_FORWARDING,
     OUT_PORT,
-    SERVICE_SNAT_PORTS,
     SNAT,
-    SNAT_PORTS,
     SOURCE,
 )
 from windlass.pipeline.routing import is_direct, tunnel_end
+from windlass.pipeline.snat_ports import RESERVED, UNRESERVED
 from windlass.program import program
 
 TUNNEL, GATEWAY, UPLINK = 1, 2, 3
@@ -157,20 +156,20 @@ def test_packets_of_the_host_leave_by_the_wire_unchanged(mode):
 
 
 @pytest.mark.parametrize("mode", TrafficMode)
-@pytest.mark.parametrize("port", [22, 6443, 0x3FFF, 0x7000, 30080, 60999])
+@pytest.mark.parametrize("port", [22, 6443, 10250, 0x2FFF, 0x7000, 30080, 0xC000, 60999])
 def test_connections_of_the_host_are_not_tracked(mode, port):
     """On ports that no Service has."""
     packet = to("10.176.25.11") | FROM_WIRE | {TCP_DST: port}
     assert way(flows(mode), packet) == ["Classifier", "Uplink", "NodePortFilter"]
 
 
-@pytest.mark.parametrize("port", SNAT_PORTS)
+@pytest.mark.parametrize("port", [*RESERVED.pods, *UNRESERVED.pods])
 def test_possible_replies_to_pods_are_looked_up(port):
     packet = to("10.176.25.11") | FROM_WIRE | {TCP_DST: port}
     assert way(flows(TrafficMode.ENCAP), packet) == ["Classifier", "Uplink", "UnSNAT", "Conntrack"]
 
 
-@pytest.mark.parametrize("port", SERVICE_SNAT_PORTS)
+@pytest.mark.parametrize("port", [*RESERVED.services, *UNRESERVED.services])
 def test_possible_replies_to_clients_of_services_are_looked_up(port):
     """In the zone of translated sources, before the zone of all connections."""
     packet = to("10.176.25.11") | FROM_WIRE | {TCP_DST: port}
@@ -184,12 +183,6 @@ def test_packets_that_are_no_reply_go_to_the_host(state):
     *_, (_, flow) = decisions(flows(TrafficMode.ENCAP), packet, CONNTRACK_STATE.number)
     assert flow is not None
     assert flow.actions == (Output(LOCAL_PORT),)
-
-
-@pytest.mark.parametrize("ports", [SNAT_PORTS, SERVICE_SNAT_PORTS])
-def test_the_mask_covers_exactly_the_snat_ports(ports):
-    value, mask = ports.mask
-    assert {port for port in range(65536) if port & mask == value} == set(range(ports[0], ports[1] + 1))
 
 
 def test_snat_ports_of_the_gateway_are_many_and_not_ephemeral():

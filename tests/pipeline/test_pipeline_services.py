@@ -38,7 +38,8 @@ from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import TrafficMode
 from windlass.model.services import Frontend, Protocol, Reach, Service
 from windlass.openflow.fields import LOCAL_PORT
-from windlass.pipeline.layout import GATEWAY_SNAT_PORTS, SERVICE_SNAT_PORTS
+from windlass.pipeline.layout import GATEWAY_SNAT_PORTS
+from windlass.pipeline.snat_ports import RESERVED
 
 # A ClusterIP -------------------------------------------------------------------------------------------------------
 
@@ -284,7 +285,7 @@ def test_an_endpoint_outside_sees_the_node(at, client):
         (WIRE, at.node, at.other_node),
         (WIRE, at.node, at.outside),
     ]
-    assert {found.ends.source_port in range(*SERVICE_SNAT_PORTS) for found in seen} == {True}
+    assert {found.ends.source_port in range(*RESERVED.services) for found in seen} == {True}
 
 
 def test_node_port_and_external_address_with_an_endpoint_outside(at):

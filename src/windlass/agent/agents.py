@@ -281,6 +281,8 @@ class Agent:
             await asyncio.sleep(self.config.audit_seconds)
             await self._switch.audit()
             await self._snat_pools.check()
+            if self._snat_pools.reserved and self.state:  # somebody may have set the list anew
+                await self._snat_pools.reserve(self._host, [a.ip for a in self.state.node.addresses.values()])
             if self._adapter is not None:
                 with suppress(HostError):  # the next pass meets it, too, and reports it
                     await self._check_host(self._adapter, database)
@@ -310,7 +312,13 @@ class Agent:
         cidrs, problems = service_cidrs(self.config, cluster)
         self.report(Area.SERVICE_CIDRS, problems)
         others = other_addresses(own, await self._host.held_addresses(), cidrs)
-        node = local_node(self.config, own, adapter, others)
+        if self.config.reserves_ports:
+            await self._snat_pools.reserve(self._host, own.addresses.values())
+        node = replace(
+            local_node(self.config, own, adapter, others),
+            ports_reserved=self._snat_pools.reserved,
+            host_connections=self._snat_pools.host_connections,
+        )
         names = HostNames(adapter.name, self.config.bridge, self.config.gateway)
         spec = bridge_spec(self.config, node, adapter, self._host.boot)
 

@@ -29,6 +29,7 @@ def intent(config: Config) -> Intent:
         userspace=config.is_userspace,
         mtu=config.mtu or None,
         connections=connection_limit(config),
+        reserves_ports=config.reserves_ports,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import structlog
 
@@ -10,7 +10,11 @@ from windlass.agent import metrics
 from windlass.agent.areas import Area
 from windlass.agent.readings import Reading
 from windlass.agent.switching import Switch
+from windlass.host.protocol import Host, HostError
+from windlass.model.families import IPAddress
+from windlass.model.nodes import HostConnection
 from windlass.pipeline.exhaustion import POOLS, Pool
+from windlass.pipeline.snat_ports import HOST_RESERVED
 from windlass.switch import conntrack_timeouts
 from windlass.switch.ovsdb import Database, SwitchRefusedError
 from windlass.switch.packet_counts import PacketCounts
@@ -27,6 +31,26 @@ class SnatPools:
         self._counts = PacketCounts({pool.name: pool.flow() for pool in POOLS} if counts else {})
         self._checked: dict[str, int] | None = None  # the totals at the last check; None: there was none
         self._refusal = ""  # why the datapath keeps its own timeouts
+        self._unreserved: tuple[str, ...] = ()  # why the host does not leave the ports alone
+        self.reserved = False  # once True it stays: narrower pools would cut connections off
+        self.host_connections: tuple[HostConnection, ...] = ()  # from before that
+
+    async def reserve(self, host: Host, addresses: Collection[IPAddress]) -> None:
+        """Has the host leave the SNAT ports alone. Where it cannot, the pools are smaller, of ports it seldom uses."""
+        try:
+            held = await host.reserve_ports(HOST_RESERVED, addresses)
+        except HostError as error:
+            stay = (
+                f"{error}; the SNAT pools keep these ports"
+                if self.reserved
+                else f"{error}; the SNAT pools stay smaller"
+            )
+            self._unreserved = (stay,)
+        else:
+            self._unreserved = ()
+            if not self.reserved:
+                self.reserved, self.host_connections = True, held
+        self._report(Area.SNAT_PORTS, self._unreserved)
 
     async def hold_timeouts(self, database: Database, datapath_type: str) -> None:
         """Has the datapath free the ports of ended connections soon. Where it cannot, its own timeouts stay."""
@@ -41,9 +65,9 @@ class SnatPools:
 
     async def readings(self) -> Iterable[Reading]:
         await self._switch.count(self._counts)
-        sizes = [Reading(metrics.SNAT_PORTS, pool.size, (pool.name,)) for pool in POOLS]
+        state = self._switch.state
         return [
-            *sizes,
+            *(Reading(metrics.SNAT_PORTS, pool.size(state.node), (pool.name,)) for pool in POOLS if state),
             *(Reading(metrics.SNAT_PORTS_EXHAUSTED, total, (pool,)) for pool, total in self._counts.totals.items()),
         ]
 
@@ -52,12 +76,13 @@ class SnatPools:
         await self._switch.count(self._counts)
         before, self._checked = self._checked, dict(self._counts.totals)
         grown = {pool: total - (before or self._checked)[pool] for pool, total in self._checked.items()}
-        self._report(Area.SNAT_PORTS, [_sentence(pool, grown[pool.name]) for pool in POOLS if grown.get(pool.name)])
+        exhausted = [_sentence(pool, grown[pool.name]) for pool in POOLS if grown.get(pool.name)]
+        self._report(Area.SNAT_PORTS, [*self._unreserved, *exhausted])
 
 
 def _sentence(pool: Pool, packets: int) -> str:
     return (
         f"pool {pool.name}: {packets:,} packets of new connections were dropped since the last audit, because all "
-        f"{pool.size:,} SNAT ports to their destination are in use ({pool.clients}); "
+        f"SNAT ports to their destination are in use ({pool.clients}); "
         "reuse connections, or spread them over more Nodes or more destination addresses"
     )

@@ -116,6 +116,7 @@ class ServiceAccess:
     node_ips: frozenset[IPAddress]  # what comes for these by the bridge interface, the switch has let pass on purpose
     networks: frozenset[IPNetwork]  # NodePorts answer at those addresses of the host that are in these
     mtu: int  # of the gateway
+    snat_ports: tuple[tuple[int, int], ...]  # by which connections leave that the switch gave the Node IP
 
     def __str__(self) -> str:
         return f"the way of the host to Services by {self.gateway}"

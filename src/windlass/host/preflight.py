@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
 
+from windlass.host import port_ranges
 from windlass.host.plans import TUNNEL_OVERHEAD
+from windlass.host.port_ranges import ENOUGH_LOCAL_PORTS, left_for_host, port_set
 from windlass.model.families import Family, IPInterface, family_of
 from windlass.model.nodes import TunnelType
-from windlass.pipeline.layout import SERVICE_SNAT_PORTS, SNAT_PORTS
+from windlass.pipeline.snat_ports import HOST_RESERVED, UNRESERVED
 
 ENOUGH_CONNECTIONS = 131_072  # conntrack entries: the limit that kube-proxy sets at least
 NEARLY_FULL = 0.9  # of the conntrack table
@@ -61,6 +63,7 @@ class Intent:
     userspace: bool
     mtu: int | None = None  # of Pods; None: the NIC's, less what the tunnel adds
     connections: int = 0  # that the Node can track at least: the agent raises a lower limit; 0: it does not
+    reserves_ports: bool = True  # for SNAT, of those from which the host opens its connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,18 +163,32 @@ def tunnel_mtu(facts: Facts, intent: Intent) -> Iterator[Finding]:
 # The host -------------------------------------------------------------------------------------------------------------
 
 
-def local_ports(facts: Facts, _: Intent) -> Iterator[Finding]:
+def local_ports(facts: Facts, intent: Intent) -> Iterator[Finding]:
     first, last = facts.local_ports
-    for (low, high), who in ((SNAT_PORTS, "Pods"), (SERVICE_SNAT_PORTS, "clients of Services")):
-        shared = (max(first, low), min(last, high))
-        if shared[0] > shared[1] or any(a <= shared[0] and shared[1] <= b for a, b in facts.reserved_ports):
+    reserved = port_set(facts.reserved_ports)
+    local = f"The host takes local ports from {first}-{last} (net.ipv4.ip_local_port_range)"
+    if intent.reserves_ports:
+        left = left_for_host(facts.local_ports, reserved | port_set(HOST_RESERVED))
+        if left >= ENOUGH_LOCAL_PORTS:
+            return
+        for_snat = port_ranges.text(port_set(HOST_RESERVED))
+        yield _warning(
+            "local ports",
+            f"{local}, of which {left} would be left if {for_snat} were reserved for SNAT. They are not: to one "
+            "destination there are fewer SNAT ports for Pods and for clients of Services",
+            "Set net.ipv4.ip_local_port_range to 32768 60999, or set `reserveLocalPorts: false`.",
+        )
+    for ports, clients in ((UNRESERVED.pods, "Pods"), (UNRESERVED.services, "clients of Services")):
+        if left_for_host(facts.local_ports, reserved) == left_for_host(
+            facts.local_ports, reserved | port_set((ports,))
+        ):
             continue
         yield _warning(
             "local ports",
-            f"The host takes local ports from {first}-{last} (net.ipv4.ip_local_port_range), and {who} leave this Node "
-            f"by {low}-{high}: two connections may meet in one port, and one of them fails",
+            f"{local}, and {clients} leave this Node by {ports[0]}-{ports[1]}: two connections may meet in one port, "
+            "and one of them fails",
             "Set net.ipv4.ip_local_port_range to 32768 60999, or reserve the ports: "
-            f"sysctl -w net.ipv4.ip_local_reserved_ports={SNAT_PORTS[0]}-{SERVICE_SNAT_PORTS[1]}.",
+            f"sysctl -w net.ipv4.ip_local_reserved_ports={UNRESERVED.pods[0]}-{UNRESERVED.services[1]}.",
         )
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from windlass.host.plans import HostChange, HostNames, HostPlan, Route
 from windlass.host.preflight import Facts
 from windlass.model.families import IPAddress, IPInterface
+from windlass.model.nodes import HostConnection
 
 OTHER_INTERFACES = "other interfaces"  # how `Host.watch` calls the interfaces that it was not asked for
 
@@ -138,6 +139,14 @@ class Host(Protocol):
 
     async def apply(self, change: HostChange) -> tuple[str, ...]:
         """Apply as much as possible. Returns a sentence for each item that failed; the others are not affected."""
+
+    async def reserve_ports(
+        self, ports: Collection[tuple[int, int]], addresses: Collection[IPAddress]
+    ) -> tuple[HostConnection, ...]:
+        """From now on the host opens no connection from these ports (ranges: first and last), unless a program asks for
+        a certain port. Returns the connections that it has opened from them, with one of `addresses`. A HostError, and
+        nothing is reserved, where too few ports would be left to the host itself.
+        """
 
     async def facts(self, bridge: str, uplink: str | None = None) -> Facts:
         """The facts that the preflight checks need, for this NIC; without a name, for the adopted or likely NIC."""

@@ -26,6 +26,7 @@ from windlass.model.nodes import LocalNode
 from windlass.model.services import Reach, Service
 from windlass.openflow.fields import mac_text
 from windlass.pipeline.layout import NODE_PORT_ADDRESS, NODE_STAND_IN, VIRTUAL_CLIENT, VIRTUAL_MAC
+from windlass.pipeline.snat_ports import used_ports
 
 
 def plan_services(
@@ -47,6 +48,7 @@ def plan_services(
         node_ips=frozenset(node.addresses[family].ip for family in node.families),
         networks=frozenset(_networks(node, node_port_networks)),
         mtu=mtu,
+        snat_ports=used_ports(node),
     )
     # The neighbour is known, so that no Service waits for a question and its answer; the switch would answer, too.
     neighbours = (Neighbour(names.gateway, VIRTUAL_CLIENT[f], mac_text(VIRTUAL_MAC)) for f in node.families)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork, family_of
-from windlass.model.services import Service
+from windlass.model.services import Protocol, Service
 
 _FAMILIES = tuple(Family)  # each Service needs them, and iterating over an Enum is slow
 
@@ -46,6 +47,15 @@ class Ports:
     uplink: int = 3
 
 
+class HostConnection(NamedTuple):
+    """A connection of the host itself from a port that is now reserved for SNAT: it keeps the port until it ends."""
+
+    protocol: Protocol
+    port: int
+    remote: IPAddress | None = None  # None: a socket that may talk to any address
+    remote_port: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class LocalNode:
     """This Node. A change here recomputes everything."""
@@ -63,6 +73,8 @@ class LocalNode:
     ] = ()  # NodePorts are served only at addresses in these networks; empty: at all addresses
     ports: Ports = field(default_factory=Ports)
     userspace: bool = False  # the switch uses the userspace datapath
+    ports_reserved: bool = True  # the host opens no connection from the ports that are for SNAT
+    host_connections: tuple[HostConnection, ...] = ()  # those it had opened from them before
 
     def serves_node_ports(self, address: IPAddress) -> bool:
         return not self.node_port_networks or any(address in network for network in self.node_port_networks)

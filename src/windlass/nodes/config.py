@@ -15,7 +15,7 @@ import yaml
 from msgspec import Meta, Struct
 
 from windlass.model.nodes import TrafficMode, TunnelType
-from windlass.pipeline.layout import SERVICE_SNAT_PORTS, SNAT_PORTS
+from windlass.pipeline.snat_ports import HOST_RESERVED, UNRESERVED
 
 
 class DatapathType(Enum):
@@ -95,6 +95,9 @@ class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw
     conntrack_udp_seconds: Annotated[int, Meta(ge=0, le=2147483)] = 0
     # The same for a UDP connection that was answered. 0: as the kernel does now.
     conntrack_udp_stream_seconds: Annotated[int, Meta(ge=0, le=2147483)] = 0
+    # Whether the host's own connections leave ports 12288-28671 and 32768-49151 to translated ones, by its sysctl
+    # net.ipv4.ip_local_reserved_ports. false, or where nodePortRange meets them: there are fewer SNAT ports.
+    reserve_local_ports: bool = True
     # A folder or file of Kubernetes manifests to take the cluster's state from. Empty: from its API server.
     manifests: str = ""
     # How to reach the API server, as kubectl does. Empty: with the service account of the Pod that the agent runs in.
@@ -125,6 +128,14 @@ class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw
     def node_ports(self) -> range:
         first, last = map(int, self.node_port_range.split("-"))
         return range(first, last + 1)
+
+    @property
+    def reserves_ports(self) -> bool:
+        meets = any(
+            ports[0] in self.node_ports or self.node_ports[0] in range(ports[0], ports[1] + 1)
+            for ports in HOST_RESERVED
+        )
+        return self.reserve_local_ports and not meets
 
     @property
     def healthz(self) -> tuple[str, int] | None:
@@ -224,11 +235,11 @@ def _check_node_ports(text: str, where: str) -> None:
         raise ConfigError(
             f"{where}: nodePortRange: {text!r} is no range of ports; write the first and the last, such as 30000-32767"
         )
-    for used_first, used_last, by in ((*SNAT_PORTS, "Pods"), (*SERVICE_SNAT_PORTS, "clients of Services")):
+    for (used_first, used_last), by in ((UNRESERVED.pods, "Pods"), (UNRESERVED.services, "clients of Services")):
         if int(first) <= used_last and used_first <= int(last):
             raise ConfigError(
                 f"{where}: nodePortRange: {text} meets {used_first}-{used_last}, the ports by which {by} leave this "
-                f"Node; write a range outside of {SNAT_PORTS[0]}-{SERVICE_SNAT_PORTS[1]}, in the API server's "
+                f"Node; write a range outside of {UNRESERVED.pods[0]}-{UNRESERVED.services[1]}, in the API server's "
                 "--service-node-port-range, too"
             )
 

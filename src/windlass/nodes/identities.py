@@ -63,6 +63,7 @@ def local_node(config: Config, own: Identity, adapter: Uplink, others: Collectio
         other_addresses=tuple(others),
         node_port_networks=tuple(ip_network(text) for text in config.node_port_addresses),
         userspace=config.datapath_type is DatapathType.NETDEV,
+        ports_reserved=config.reserves_ports,
     )
     if not node.families:
         raise NotUsable(f"{DATAPATHS[own.os].name} forwards {', '.join(map(str, families))} only")

@@ -7,7 +7,7 @@ packet itself and counts it as `insert_failed` in /proc/net/stat/nf_conntrack.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from windlass.model.nodes import LocalNode
@@ -21,53 +21,52 @@ from windlass.pipeline.layout import (
     L2_FORWARDING_OUT,
     MASQUERADE,
     NOT_TRANSLATED,
-    SERVICE_SNAT_PORTS,
     SNAT,
-    SNAT_PORTS,
     SNAT_VIRTUAL,
     SNAT_ZONE,
     TOP,
     VIRTUAL_SNAT_PORTS,
 )
+from windlass.pipeline.snat_ports import Ports, snat_ports
 
 
 class Pool(NamedTuple):
     """Source ports of one address. Each destination (address, port, protocol) can use all of them."""
 
     name: str
-    ports: tuple[int, int]
+    ports: Callable[[LocalNode], Ports]
     clients: str  # whose connections use them, in words
     condition: tuple[Condition, ...]
     priority: int = TOP
 
-    @property
-    def size(self) -> int:
-        return self.ports[1] - self.ports[0] + 1
+    def size(self, node: LocalNode) -> int:
+        first, last = self.ports(node)
+        return last - first + 1
 
     def flow(self) -> Flow:
         return L2_FORWARDING_OUT.flow(self.priority, *self.condition, NOT_TRANSLATED).drop(
-            why=f"{self.clients}: all {self.size} SNAT ports to this destination are in use: drop"
+            why=f"{self.clients}: all SNAT ports to this destination are in use: drop"
         )
 
 
 POOLS = (
-    Pool("pods", SNAT_PORTS, "Pods to the outside as the Node", (SNAT,)),
+    Pool("pods", lambda node: snat_ports(node).pods, "Pods to the outside as the Node", (SNAT,)),
     Pool(
         "services",
-        SERVICE_SNAT_PORTS,
+        lambda node: snat_ports(node).services,
         "clients of Services to endpoints outside as the Node",
         (SNAT, CT_ZONE(SNAT_ZONE)),
         TOP + 1,
     ),
     Pool(
         "host-endpoints",
-        VIRTUAL_SNAT_PORTS,
+        lambda _: VIRTUAL_SNAT_PORTS,
         "clients of Services to endpoints on this host",
         (SNAT.unset, SNAT_VIRTUAL),
     ),
     Pool(
         "gateway",
-        GATEWAY_SNAT_PORTS,
+        lambda _: GATEWAY_SNAT_PORTS,
         "clients of Services from outside as the gateway",
         (SNAT.unset, SNAT_VIRTUAL.unset, MASQUERADE, FROM_UPLINK),
     ),

@@ -366,15 +366,21 @@ def stand_in(address: IPAddress) -> IPAddress:
 
 # --- Source ports of translated connections --------------------------------------------------------------------------
 # A port stays in use until its connection expires, which may be minutes after its end: so there must be many.
-# They are outside of the ephemeral ports of Linux and Windows, so that they never meet the host's own connections; at
-# the Node IP also outside of the NodePorts. Each range is one mask: few flows, few megaflows. Pods and clients of
-# Services have a range each, so that replies are told apart before any look-up.
+# They are outside of the ephemeral ports of Windows, and of those of Linux, or reserved there: so they never meet
+# the host's own connections. At the Node IP they are also outside of the NodePorts. Each range is one mask: few flows,
+# few megaflows. Pods and clients of Services have different ranges, so that replies are told apart before any look-up.
+# `snat_ports` decides which of those at the Node IP are used.
 
+RESERVED_SNAT_PORTS = LAYOUT.port_range(
+    "Node IP", 0x3000, 0x3FFF, "pods-reserved", "the same as pods, where the host reserves ports for SNAT"
+)
 SNAT_PORTS = LAYOUT.port_range("Node IP", 0x4000, 0x5FFF, "pods", "Pods that connect to the outside")
 SERVICE_SNAT_PORTS = LAYOUT.port_range(
     "Node IP", 0x6000, 0x6FFF, "services", "clients of Services whose endpoint is outside"
 )
-NODE_SNAT_PORTS = (SNAT_PORTS.first, SERVICE_SNAT_PORTS.last)  # both ranges, which are adjacent
+RESERVED_SERVICE_SNAT_PORTS = LAYOUT.port_range(
+    "Node IP", 0x8000, 0xBFFF, "services-reserved", "instead of services, where the host reserves ports for SNAT"
+)
 GATEWAY_SNAT_PORTS = LAYOUT.port_range(
     "gateway", 0x0400, 0x7FFF, "gateway", "clients of Services that the endpoint sees as the gateway"
 )

@@ -17,7 +17,7 @@ from windlass.openflow.matches import Condition
 from windlass.pipeline import sctp
 from windlass.pipeline.connections import ANY_FRAGMENT
 from windlass.pipeline.datapaths import datapath_of
-from windlass.pipeline.declarations import PortRange, goto
+from windlass.pipeline.declarations import goto
 from windlass.pipeline.icmp_errors import ICMP_ERRORS
 from windlass.pipeline.layout import (
     CONNTRACK_COMMIT,
@@ -33,7 +33,6 @@ from windlass.pipeline.layout import (
     NEW,
     NORMAL,
     RELATED_ORIGINAL,
-    SERVICE_SNAT_PORTS,
     SNAT,
     SNAT_VIRTUAL,
     SNAT_ZONE,
@@ -43,6 +42,7 @@ from windlass.pipeline.layout import (
     VIRTUAL_CLIENT,
     VIRTUAL_SNAT_PORTS,
 )
+from windlass.pipeline.snat_ports import BESIDE_THE_HOST, Ports, beside_the_host, snat_ports
 
 
 def flows(node: LocalNode) -> Iterator[Flow]:
@@ -55,11 +55,12 @@ def replies(node: LocalNode, family: Family) -> Iterator[Flow]:
     node_ip = node.addresses[family].ip
     undo = Ct(SNAT_ZONE, table=UN_SNAT.onward, nat=Nat())
     for number in datapath_of(node).transports:
-        ours = destination_port(family, number, *SERVICE_SNAT_PORTS.mask)
         by_gateway = destination_port(family, number, *GATEWAY_SNAT_PORTS.mask)
         yield UN_SNAT.flow(NORMAL, destination(node.gateway(family)), by_gateway).then(
             undo, why="reply to a client that was masqueraded as the gateway: restore the client's address"
         )
+    for number, ports in product(datapath_of(node).transports, snat_ports(node).service_replies):
+        ours = destination_port(family, number, *ports.mask)
         yield UPLINK.flow(NORMAL, destination(node_ip), ours).then(
             goto(CONNTRACK_STAGE),
             why="to an SNAT port of Services at the Node IP: look up whether it is a reply to a client of a Service",
@@ -86,12 +87,12 @@ def translations(node: LocalNode, family: Family) -> Iterator[Flow]:
     """
     gateway, as_node, virtual = node.gateway(family), node.addresses[family].ip, VIRTUAL_CLIENT[family]
     outside, on_host, itself = SNAT, (SNAT.unset, *SNAT_VIRTUAL), (SNAT.unset, SNAT_VIRTUAL.unset, *HAIRPIN)
-    cases: tuple[tuple[int, Condition, IPAddress, PortRange, str], ...] = (
+    cases: tuple[tuple[int, Condition, IPAddress, Ports, str], ...] = (
         (
             TOP,
             outside,
             as_node,
-            SERVICE_SNAT_PORTS,
+            snat_ports(node).services,
             "Service connection to an endpoint outside: the source becomes the Node IP",
         ),
         (
@@ -124,6 +125,10 @@ def translations(node: LocalNode, family: Family) -> Iterator[Flow]:
         yield CONNTRACK_COMMIT.flow(priority + tracking.above, *when, NEW).then(commit, why=why)
         yield CONNTRACK_COMMIT.flow(priority + tracking.above, *when, ESTABLISHED_ORIGINAL).then(
             Ct(tracking.snat_zone, table, nat=Nat()), why=why
+        )
+    for above, packets, ports in beside_the_host(node, family, snat_ports(node).services):
+        yield CONNTRACK_COMMIT.flow(TOP + above, packets, CT_SERVICE, outside, NEW).then(
+            Ct(SNAT_ZONE, table, commit=True, nat=Nat(as_node, ports=ports)), why=f"{cases[0][-1]}{BESIDE_THE_HOST}"
         )
     if family is Family.IPV6 and datapath_of(node).damages_icmpv6_errors:
         for priority, condition, seen_as, _, why in cases:

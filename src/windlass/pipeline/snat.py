@@ -8,6 +8,7 @@ treated as if it came from the wire. SCTP without tracked ports is in `sctp`, ex
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode
@@ -44,12 +45,12 @@ from windlass.pipeline.layout import (
     NORMAL,
     POD_ZONE,
     SNAT,
-    SNAT_PORTS,
     TOP,
     UNTRACKED,
     UPLINK,
 )
 from windlass.pipeline.routing import out_of_gateway
+from windlass.pipeline.snat_ports import BESIDE_THE_HOST, beside_the_host, snat_ports
 
 
 def flows(node: LocalNode) -> Iterator[Flow]:
@@ -66,16 +67,19 @@ def flows(node: LocalNode) -> Iterator[Flow]:
 
 
 def commit(node: LocalNode, family: Family) -> Iterator[Flow]:
-    yield CONNTRACK_COMMIT.flow(HIGH, ip(family), SNAT, NEW, CT_SERVICE.unset).then(
-        Ct(
-            POD_ZONE,
-            table=CONNTRACK_COMMIT.onward,
-            commit=True,
-            nat=Nat(source=node.addresses[family].ip, ports=SNAT_PORTS),
-            sets=(CT_SNAT.set(),),
-        ),
-        why="first packet of a Pod's connection to the outside: commit the connection, with the Node IP as source",
-    )
+    all_ports = snat_ports(node).pods
+    for above, packets, ports in ((0, ip(family), all_ports), *beside_the_host(node, family, all_ports)):
+        yield CONNTRACK_COMMIT.flow(HIGH + above, packets, SNAT, NEW, CT_SERVICE.unset).then(
+            Ct(
+                POD_ZONE,
+                table=CONNTRACK_COMMIT.onward,
+                commit=True,
+                nat=Nat(source=node.addresses[family].ip, ports=ports),
+                sets=(CT_SNAT.set(),),
+            ),
+            why="first packet of a Pod's connection to the outside: commit the connection, with the Node IP as source"
+            + (BESIDE_THE_HOST if above else ""),
+        )
     yield CONNTRACK_COMMIT.flow(HIGH, ip(family), SNAT, UNTRACKED).drop(
         why="from a Pod to the outside, of a protocol that this datapath cannot track and so not translate: drop"
     )
@@ -88,8 +92,8 @@ def replies(node: LocalNode, family: Family) -> Iterator[Flow]:
     """
     to_node = destination(node.addresses[family].ip)
     datapath = datapath_of(node)
-    for number in datapath.transports:
-        yield UPLINK.flow(NORMAL, to_node, destination_port(family, number, *SNAT_PORTS.mask)).then(
+    for number, ports in product(datapath.transports, snat_ports(node).pod_replies):
+        yield UPLINK.flow(NORMAL, to_node, destination_port(family, number, *ports.mask)).then(
             goto(CONNTRACK_STAGE), why="to an SNAT port of Pods at the Node IP: look up whether it is a reply to a Pod"
         )
     yield UPLINK.flow(NORMAL, to_node, icmp(family, ECHO_REPLY[family])).then(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from windlass.host.linux import datapaths, firewalls, records, rtnetlink, settings, tracking, uplinks
+from windlass.host.linux import datapaths, firewalls, local_ports, records, rtnetlink, settings, tracking, uplinks
 from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.route_messages import TABLE_MAIN
 from windlass.host.linux.rtnetlink import Link
@@ -46,8 +46,8 @@ def gather(
         master_kind=master.kind if master else "",
         network_manager=_is_managed(link),
         interfaces=frozenset(found.name for found in rtnetlink.links(netlink)),
-        local_ports=_local_ports(),
-        reserved_ports=_reserved_ports(),
+        local_ports=local_ports.local(),
+        reserved_ports=local_ports.reserved(),
         drop_chains=(*(str(chain) for chain in chains or () if chain.drops_forwarded), *firewalls.legacy_drops()),
         connections=_connections(),
         network_configurations=_network_configurations(configurations),
@@ -79,16 +79,6 @@ def _is_managed(link: Link) -> bool:
         return "managed=true" in (_NETWORK_MANAGER / str(link.index)).read_text().splitlines()
     except OSError:
         return False
-
-
-def _local_ports() -> tuple[int, int]:
-    first, last = settings.read_file("ipv4/ip_local_port_range").split()
-    return int(first), int(last)
-
-
-def _reserved_ports() -> tuple[tuple[int, int], ...]:
-    ranges = (part.partition("-") for part in settings.read_file("ipv4/ip_local_reserved_ports").split(",") if part)
-    return tuple((int(first), int(last or first)) for first, _, last in ranges)
 
 
 def _connections() -> ConntrackUse | None:

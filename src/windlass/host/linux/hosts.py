@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from windlass.host.linux import facts, items, leftovers, pods, records, rtnetlink, service_tables, uplinks
+from windlass.host.linux import facts, items, leftovers, local_ports, pods, records, rtnetlink, service_tables, uplinks
 from windlass.host.linux.former_settings import FormerSettings
 from windlass.host.linux.kernel_threads import KernelThreads
 from windlass.host.linux.netlink import Netlink
@@ -18,6 +18,7 @@ from windlass.host.plans import HostChange, HostNames, HostPlan
 from windlass.host.preflight import Facts
 from windlass.host.protocol import Adopted, AttachedLink, Host, HostError, HostPods, HostUplink, PodLink, Uplink
 from windlass.model.families import IPAddress
+from windlass.model.nodes import HostConnection
 
 W = TypeVar("W", InterfaceWatch, TableWatch)
 
@@ -123,6 +124,11 @@ class LinuxHost(Host):
 
     async def apply(self, change: HostChange) -> tuple[str, ...]:
         return await self._run(items.apply, self._nftables, self._formers, change)
+
+    async def reserve_ports(
+        self, ports: Collection[tuple[int, int]], addresses: Collection[IPAddress]
+    ) -> tuple[HostConnection, ...]:
+        return await self._run(local_ports.reserve, self._formers, ports, addresses)
 
     async def facts(self, bridge: str, uplink: str | None = None) -> Facts:
         return await self._run(facts.gather, self._record_file, bridge, uplink)

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from windlass.host import port_ranges
 from windlass.host.linux import nft_rules as nft
 from windlass.host.linux.nft_rules import Chain, Expression, Rule, ct, is_, is_not, meta, payload
 from windlass.host.plans import ServiceAccess
+from windlass.host.port_ranges import port_set
 from windlass.model.families import Family, IPAddress, family_of
 from windlass.openflow.fields import TCP, UDP
-from windlass.pipeline.layout import NODE_SNAT_PORTS, NODE_STAND_IN
+from windlass.pipeline.layout import NODE_STAND_IN
 
 # The bit in the conntrack mark of connections that came from the switch with the Node IP as their source.
 MARK = 0x20000000
 
-_OURS: Expression = {"range": list(NODE_SNAT_PORTS)}
 _WITH_PORTS: Expression = {"set": [TCP, UDP]}  # SCTP may keep the port of the client
 _MARKED = nft.is_set(ct("mark"), MARK)
 
@@ -43,7 +44,7 @@ def chains(access: ServiceAccess) -> tuple[Chain, ...]:
         Chain("pods-begin", tuple(_begin(access, addresses)), "filter", "prerouting", nft.BEFORE_ROUTING),
         Chain("pods-leave", tuple(_leave(access)), "nat", "postrouting", nft.SNAT),
         Chain("pods-answered", tuple(map(_answered, addresses)), "filter", "prerouting", nft.AFTER_DNAT),
-        Chain("pods-refused", tuple(_refused(addresses)), "route", "output", nft.AFTER_DNAT),
+        Chain("pods-refused", tuple(_refused(access, addresses)), "route", "output", nft.AFTER_DNAT),
     )
 
 
@@ -60,8 +61,13 @@ def _begin(access: ServiceAccess, node_ips: list[IPAddress]) -> Iterator[Rule]:
     for node_ip in node_ips:
         from_node_ip = is_(payload(nft.IP[family_of(node_ip)], "saddr"), str(node_ip))
         when = (nft.comes_in(access.gateway), from_node_ip, nft.NEW)
-        ours = (is_(meta("l4proto"), _WITH_PORTS), is_(payload("th", "sport"), _OURS))
-        yield Rule("new connection of a Pod or a Service client, translated to the Node IP: mark", (*when, *ours, mark))
+        ours = (is_(meta("l4proto"), _WITH_PORTS), is_(payload("th", "sport"), _snat_ports(access)))
+        by = port_ranges.text(
+            port_set(access.snat_ports)
+        )  # from here `service_listings` reads which ports the rules have
+        yield Rule(
+            f"new connection of a Pod or a Service client, with the Node IP and by {by}: mark", (*when, *ours, mark)
+        )
         yield Rule("the same for protocols without ports", (*when, is_not(meta("l4proto"), _WITH_PORTS), mark))
 
 
@@ -78,14 +84,14 @@ def _answered(node_ip: IPAddress) -> Rule:
     )
 
 
-def _refused(node_ips: list[IPAddress]) -> Iterator[Rule]:
+def _refused(access: ServiceAccess, node_ips: list[IPAddress]) -> Iterator[Rule]:
     for node_ip in node_ips:
         family = family_of(node_ip)
         to_node = nft.is_to(node_ip)
         protocol, types = _ERRORS[family]
         error = (is_(meta("l4proto"), _ICMP[family]), is_(payload(protocol, "type"), {"set": types}), to_node)
         quoted = nft.raw("th", _QUOTED_PROTOCOL[family], 8)
-        ours = (is_(quoted, _WITH_PORTS), is_(nft.raw("th", _QUOTED_PORT[family], 16), _OURS))
+        ours = (is_(quoted, _WITH_PORTS), is_(nft.raw("th", _QUOTED_PORT[family], 16), _snat_ports(access)))
         yield Rule("ICMP error about a Pod's packet: send to the switch", (*error, *ours, _to_switch(node_ip)))
         # The switch returns those that are about packets of the host itself.
         yield Rule(
@@ -96,8 +102,12 @@ def _refused(node_ips: list[IPAddress]) -> Iterator[Rule]:
         not_ours = is_not({"fib": {"result": "type", "flags": ["saddr"]}}, "local")
         yield Rule(
             "TCP reset that a firewall of this host sends to a Pod: send to the switch",
-            (to_node, is_(payload("tcp", "dport"), _OURS), reset, not_ours, _to_switch(node_ip)),
+            (to_node, is_(payload("tcp", "dport"), _snat_ports(access)), reset, not_ours, _to_switch(node_ip)),
         )
+
+
+def _snat_ports(access: ServiceAccess) -> Expression:
+    return {"set": [{"range": list(ports)} for ports in access.snat_ports]}
 
 
 def _to_switch(node_ip: IPAddress) -> Expression:

@@ -5,6 +5,7 @@ What somebody else has put into the table, taken out or changed, shows as a tabl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network, summarize_address_range
@@ -12,6 +13,7 @@ from ipaddress import ip_address, ip_network, summarize_address_range
 import msgspec
 from msgspec import Struct
 
+from windlass.host import port_ranges
 from windlass.host.linux import service_tables
 from windlass.host.plans import ExternalPort, NodePort, ServiceAccess, ServicePortItem
 from windlass.model.families import Family, IPAddress, IPNetwork
@@ -50,6 +52,7 @@ def _read(entries: list[_Entry], gateway: str, bridge: str) -> InstalledServices
         node_ips=frozenset(_read_node_ips(rules)),
         networks=frozenset(_read_networks(sets)),
         mtu=next(_read_mtus(rules), 0),
+        snat_ports=next(_read_snat_ports(rules), ()),
     )
     wanted = service_tables.chains(access)
     complete = (
@@ -134,6 +137,12 @@ class _Listing(Struct):
 
 def _entries(listing: bytes) -> list[_Entry]:
     return msgspec.json.decode(listing, type=_Listing).nftables
+
+
+def _read_snat_ports(rules: Iterable[_ListedRule]) -> Iterator[tuple[tuple[int, int], ...]]:
+    for rule in rules:
+        if rule.chain == "pods-begin" and (found := re.search(r"by ([\d,-]+):", rule.comment)):
+            yield port_ranges.parse(found[1])
 
 
 def _comments(rules: Iterable[_ListedRule]) -> dict[str, list[str]]:

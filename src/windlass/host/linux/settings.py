@@ -20,13 +20,16 @@ from windlass.host.linux.former_settings import FormerSettings
 from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.rtnetlink import Link
 from windlass.host.plans import InterfaceSettings
+from windlass.host.port_ranges import parse, port_set, text
 from windlass.model.families import Family
+from windlass.pipeline.snat_ports import HOST_RESERVED
 
 # In a container without all privileges /proc/sys is read-only; the Node's own is then mounted elsewhere. Whichever path
 # leads there, it shows the settings of the namespace that the reader is in.
 SYSCTLS_VARIABLE = "WINDLASS_SYSCTLS"
 _NET = Path(os.environ.get(SYSCTLS_VARIABLE) or "/proc/sys/net")
 _CONF = {Family.IPV4: _NET / "ipv4" / "conf", Family.IPV6: _NET / "ipv6" / "conf"}
+RESERVED_PORTS = "ipv4/ip_local_reserved_ports"
 _SIOCETHTOOL = 0x8946
 # The commands to read and to set each of: transmit checksums, TSO, GRO.
 _OFFLOADS = ((0x16, 0x17), (0x1E, 0x1F), (0x2B, 0x2C))
@@ -57,11 +60,15 @@ def write(netlink: Netlink, formers: FormerSettings, link: Link, wanted: Interfa
 
 
 def restore(netlink: Netlink, formers: FormerSettings) -> list[str]:
-    """What Windlass has set becomes what it was, unless somebody else has set it since."""
+    """What Windlass has set becomes what it was, unless it was changed since; of a list, Windlass's part goes."""
     problems = []
     for name, was, ours in formers.sysctls:
         try:
-            if read_file(name) == ours:
+            now = read_file(name)
+            if name == RESERVED_PORTS:
+                given_back = port_set(HOST_RESERVED) & ~port_set(parse(was))
+                (_NET / name).write_text(text(port_set(parse(now)) & ~given_back) + "\n")
+            elif now == ours:
                 (_NET / name).write_text(was)
         except FileNotFoundError:
             continue  # it went with its interface
@@ -109,7 +116,7 @@ def is_writable(name: str) -> bool:
     return os.access(_NET / name, os.W_OK)
 
 
-def change_file(formers: FormerSettings, name: str, value: int) -> None:
+def change_file(formers: FormerSettings, name: str, value: int | str) -> None:
     """Sets a sysctl by its name below `net`, and records its former value first."""
     was = read_file(name)
     if was != str(value):

@@ -1,0 +1,40 @@
+"""Sets of ports, as the kernel writes them (`1-5,9`), and how many ports a host has for its own connections. Pure.
+
+A set is an int: bit n stands for port n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+
+PORTS = range(65536)
+ENOUGH_LOCAL_PORTS = 8192  # to one destination, for the connections of the host itself
+
+
+def port_set(ranges: Iterable[tuple[int, int]]) -> int:
+    found = 0
+    for first, last in ranges:
+        found |= (1 << last + 1) - (1 << first)
+    return found
+
+
+def parse(text: str) -> tuple[tuple[int, int], ...]:
+    parts = (part.partition("-") for part in text.split(",") if part)
+    return tuple((int(first), int(last or first)) for first, _, last in parts)
+
+
+def ranges(ports: int) -> tuple[tuple[int, int], ...]:
+    """First and last of each."""
+    members = (port for port in PORTS if ports >> port & 1)
+    runs = (list(run) for _, run in groupby(enumerate(members), lambda pair: pair[1] - pair[0]))
+    return tuple((run[0][1], run[-1][1]) for run in runs)
+
+
+def text(ports: int) -> str:
+    return ",".join(f"{first}-{last}" if first != last else str(first) for first, last in ranges(ports))
+
+
+def left_for_host(local: tuple[int, int], reserved: int) -> int:
+    """How many ports the kernel chooses from when a program of the host does not ask for a certain one."""
+    return (port_set((local,)) & ~reserved).bit_count()
