@@ -35,7 +35,7 @@ from windlass.pipeline import (
 from windlass.pipeline.layout import LAYOUT
 
 
-class Kind(Enum):
+class OwnerKind(Enum):
     NODE = "Node"
     PEER = "Peer"
     POD = "Pod"
@@ -47,7 +47,7 @@ class Kind(Enum):
 class Owner(NamedTuple):
     """The object that needs a flow. `name` is its key in NodeState."""
 
-    kind: Kind
+    kind: OwnerKind
     name: str
 
     def __str__(self) -> str:
@@ -91,20 +91,20 @@ def program(state: NodeState) -> Program:
 
 
 def owners(state: NodeState) -> Iterator[Owner]:
-    yield Owner(Kind.NODE, state.node.name)
+    yield Owner(OwnerKind.NODE, state.node.name)
     for name in state.peers:
-        yield Owner(Kind.PEER, name)
+        yield Owner(OwnerKind.PEER, name)
     for container_id in state.pods:
-        yield Owner(Kind.POD, container_id)
+        yield Owner(OwnerKind.POD, container_id)
     for key in state.services:
-        yield Owner(Kind.SERVICE, key)
+        yield Owner(OwnerKind.SERVICE, key)
 
 
 def part(state: NodeState, owner: Owner) -> AnyPart:
     """What this owner needs now; NOTHING if it is gone."""
     node = state.node
     match owner.kind:
-        case Kind.NODE if owner.name == node.name:
+        case OwnerKind.NODE if owner.name == node.name:
             return Part(
                 flows=(
                     *LAYOUT.miss_flows(),
@@ -125,12 +125,12 @@ def part(state: NodeState, owner: Owner) -> AnyPart:
                 ),
                 meters=tuple(rejects.meters(node)),
             )
-        case Kind.PEER if owner.name in state.peers:
+        case OwnerKind.PEER if owner.name in state.peers:
             peer = state.peers[owner.name]
             return Part(flows=(*routing.peer_flows(node, peer), *tunnels.peer_flows(node, peer)))
-        case Kind.POD if owner.name in state.pods:
+        case OwnerKind.POD if owner.name in state.pods:
             return Part(flows=tuple(pods.pod_flows(node, state.pods[owner.name])))
-        case Kind.SERVICE if owner.name in state.services:
+        case OwnerKind.SERVICE if owner.name in state.services:
             return ServicePart(node, state.services[owner.name])
     return NOTHING
 
@@ -141,9 +141,9 @@ def changed_owners(before: NodeState, after: NodeState) -> Iterator[Owner]:
         yield from dict.fromkeys((*owners(before), *owners(after)))
         return
     for kind, old, new in (
-        (Kind.PEER, before.peers, after.peers),
-        (Kind.POD, before.pods, after.pods),
-        (Kind.SERVICE, before.services, after.services),
+        (OwnerKind.PEER, before.peers, after.peers),
+        (OwnerKind.POD, before.pods, after.pods),
+        (OwnerKind.SERVICE, before.services, after.services),
     ):
         for name in () if old is new else old.keys() | new.keys():
             if old.get(name) != new.get(name):

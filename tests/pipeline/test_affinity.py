@@ -20,7 +20,7 @@ from windlass.model.services import Endpoint, Frontend
 from windlass.openflow.actions import Learn, Resubmit, Set
 from windlass.pipeline import affinity
 from windlass.pipeline.layout import ENDPOINT, ENDPOINT_DNAT, SESSION_AFFINITY
-from windlass.program import Kind, Owner, part, program
+from windlass.program import Owner, OwnerKind, part, program
 
 
 def sticky(at: Known, frontend: Frontend, *endpoints: Endpoint, seconds: int = 10800) -> NodeState:
@@ -126,7 +126,7 @@ def test_a_client_stays_with_its_endpoint_among_several_groups(at):
     net = Journeys(state)
     seen = {net.send(POD_1, at.asks(POD_1, at.service, 80, source_port=40000 + n), bucket=n).endpoint for n in range(8)}
     assert len(seen) == 1
-    offered = sum(len(group.buckets) for group in part(state, Owner(Kind.SERVICE, "default/web")).groups)
+    offered = sum(len(group.buckets) for group in part(state, Owner(OwnerKind.SERVICE, "default/web")).groups)
     assert offered == len(many)
 
 
@@ -160,5 +160,5 @@ def test_an_endpoint_keeps_its_number(found):
 
 
 def learning_actions(state: NodeState) -> list[Learn]:
-    flows = part(state, Owner(Kind.SERVICE, "default/web")).flows
+    flows = part(state, Owner(OwnerKind.SERVICE, "default/web")).flows
     return [action for flow in flows for action in flow.actions if isinstance(action, Learn)]

@@ -32,7 +32,7 @@ from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.pipeline.datapaths import DATAPATHS, longest_path, violations
 from windlass.pipeline.declarations import Table, goto
 from windlass.pipeline.layout import NORMAL, SERVICE_REJECT, UN_SNAT, UPLINK
-from windlass.program import Kind, Owner, part, program
+from windlass.program import Owner, OwnerKind, part, program
 
 LINUX, WINDOWS = DATAPATHS[OperatingSystem.LINUX], DATAPATHS[OperatingSystem.WINDOWS]
 
@@ -99,7 +99,7 @@ def test_a_windows_node_serves_no_sctp():
     sctp = structs.replace(web, ports=tuple(structs.replace(port, protocol=Protocol.SCTP) for port in web.ports))
     for os, groups in ((OperatingSystem.LINUX, 1), (OperatingSystem.WINDOWS, 0)):
         state = replace(small_cluster(TrafficMode.ENCAP, Family.IPV4, os=os), services={sctp.key: sctp})
-        owned = part(state, Owner(Kind.SERVICE, sctp.key))
+        owned = part(state, Owner(OwnerKind.SERVICE, sctp.key))
         assert len(owned.groups) == groups
         assert any(goto(SERVICE_REJECT) in flow.actions for flow in owned.flows)
 

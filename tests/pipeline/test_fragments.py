@@ -28,7 +28,7 @@ from service_cases import (
 
 from windlass.model.nodes import NodeState
 from windlass.model.services import Protocol
-from windlass.program import Kind, program
+from windlass.program import OwnerKind, program
 
 UDP = Protocol.UDP
 
@@ -128,7 +128,7 @@ def test_the_cost(at):
             {
                 flow
                 for owner, part in program(on(userspace, state)).items()
-                if owner.kind is Kind.SERVICE
+                if owner.kind is OwnerKind.SERVICE
                 for flow in part.flows
             }
             for userspace in (True, False)

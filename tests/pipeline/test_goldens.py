@@ -18,7 +18,7 @@ from windlass.model.nodes import OperatingSystem, TrafficMode
 from windlass.model.services import Protocol
 from windlass.openflow.flows import Flow
 from windlass.pipeline.symbols import flow_symbols, group_symbols
-from windlass.program import Kind, program
+from windlass.program import OwnerKind, program
 
 GOLDENS = Path(__file__).parent / "goldens"
 
@@ -50,7 +50,7 @@ def test_flows_equal_the_reviewed_ones(name):
 def test_flows_of_services_equal_the_reviewed_ones(name):
     words = []
     for owner, part in program(SERVICES[name]).items():
-        if owner.kind is Kind.SERVICE:
+        if owner.kind is OwnerKind.SERVICE:
             words += [f"# {owner}", *in_words(part.flows)]
             words += [line for group in part.groups for line in group_symbols(group)]
     assert_reviewed(name, words)

@@ -31,7 +31,7 @@ from windlass.model.nodes import NodeState, OperatingSystem, TrafficMode
 from windlass.model.services import Frontend, Reach, Service
 from windlass.openflow.fields import LOCAL_PORT
 from windlass.pipeline.layout import CLASSIFIER, stand_in
-from windlass.program import Kind, Owner, part
+from windlass.program import Owner, OwnerKind, part
 
 # Endpoints on this Node itself (hostNetwork) -----------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ def test_ports_of_a_service_may_share_an_endpoint_on_a_windows_host():
     )
     service = Service("default", "web", ports, (at.service,))
     state = on_windows(replace(small_cluster(TrafficMode.ENCAP, at.family), services={service.key: service}))
-    flows = part(state, Owner(Kind.SERVICE, service.key)).flows
+    flows = part(state, Owner(OwnerKind.SERVICE, service.key)).flows
     assert len([flow for flow in flows if flow.table == CLASSIFIER.number]) == 1
     way = Journeys(state)
     for node_port in (NODE_PORT, NODE_PORT + 1):

@@ -31,7 +31,7 @@ from windlass.openflow.flows import Flow
 from windlass.openflow.matches import ContradictionError, match
 from windlass.pipeline.declarations import MISS
 from windlass.pipeline.layout import CLASSIFIER, FROM_UPLINK, LAYOUT, SESSION_AFFINITY, UPLINK
-from windlass.program import NOTHING, Kind, Owner, Program, changed_owners, owners, part, program
+from windlass.program import NOTHING, Owner, OwnerKind, Program, changed_owners, owners, part, program
 
 any_state = st.sampled_from(OperatingSystem).flatmap(node_states)
 
@@ -65,26 +65,26 @@ def changes(draw: st.DrawFn, state: NodeState) -> tuple[NodeState, set[Owner]]:
     match draw(st.sampled_from(["peer", "no peer", "pod", "no pod", "service", "no service", "node"])):
         case "peer":
             changed = draw(peers(number))
-            return replace(state, peers={**state.peers, changed.name: changed}), {Owner(Kind.PEER, changed.name)}
+            return replace(state, peers={**state.peers, changed.name: changed}), {Owner(OwnerKind.PEER, changed.name)}
         case "no peer":
             name = f"node-{number}"
             left = {other: found for other, found in state.peers.items() if other != name}
-            return replace(state, peers=left), {Owner(Kind.PEER, name)}
+            return replace(state, peers=left), {Owner(OwnerKind.PEER, name)}
         case "pod":
             pod = draw(attached_pods(number))
-            return replace(state, pods={**state.pods, pod.container_id: pod}), {Owner(Kind.POD, pod.container_id)}
+            return replace(state, pods={**state.pods, pod.container_id: pod}), {Owner(OwnerKind.POD, pod.container_id)}
         case "no pod":
             gone = f"c{number}"
             remaining = {other: pod for other, pod in state.pods.items() if other != gone}
-            return replace(state, pods=remaining), {Owner(Kind.POD, gone)}
+            return replace(state, pods=remaining), {Owner(OwnerKind.POD, gone)}
         case "service":
             service = draw(services(number))
             served = {**state.services, service.key: service}
-            return replace(state, services=served), {Owner(Kind.SERVICE, service.key)}
+            return replace(state, services=served), {Owner(OwnerKind.SERVICE, service.key)}
         case "no service":
             key = f"default/service-{number}"
             others = {other: service for other, service in state.services.items() if other != key}
-            return replace(state, services=others), {Owner(Kind.SERVICE, key)}
+            return replace(state, services=others), {Owner(OwnerKind.SERVICE, key)}
         case _:
             # The Node itself is the one object whose change recomputes everything.
             other = replace(state, node=draw(local_nodes()))
@@ -112,7 +112,7 @@ def test_no_group_is_empty(state):
 @given(any_state)
 @settings(max_examples=30)
 def test_an_unknown_owner_has_no_part(state):
-    for kind in Kind:
+    for kind in OwnerKind:
         assert part(state, Owner(kind, "nobody")) is NOTHING
 
 
@@ -223,7 +223,7 @@ def test_packets_to_a_peer_without_a_common_underlay_are_dropped():
     stranger = peer(2, 25, Family.IPV4)
     stranger = replace(stranger, pod_cidrs={family: pod_cidr(2, family) for family in BOTH})
     state = NodeState(local_node(TrafficMode.ENCAP, Family.IPV6), {stranger.name: stranger})
-    owned = part(state, Owner(Kind.PEER, stranger.name))
+    owned = part(state, Owner(OwnerKind.PEER, stranger.name))
     assert {flow.actions for flow in owned.flows} == {()}
 
 
@@ -233,4 +233,4 @@ def test_a_peer_costs_a_few_flows_for_each_common_family(state):
     """One to its Pods; from the tunnel one for each underlay and its Pods and Node IP; one against forged sources."""
     for name, found in state.peers.items():
         common = set(found.pod_cidrs) & set(state.node.families)
-        assert len(part(state, Owner(Kind.PEER, name)).flows) <= len(common) * (1 + 2 * 2 + 1)
+        assert len(part(state, Owner(OwnerKind.PEER, name)).flows) <= len(common) * (1 + 2 * 2 + 1)

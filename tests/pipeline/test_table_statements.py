@@ -34,7 +34,7 @@ from windlass.pipeline.layout import (
     SNAT_ZONE,
     UPLINK,
 )
-from windlass.program import Kind, Owner, Part, program
+from windlass.program import Owner, OwnerKind, Part, program
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
@@ -115,4 +115,4 @@ def variants(state: NodeState) -> list[NodeState]:
     ],
 )
 def test_a_flow_that_does_otherwise_is_named_with_its_table_and_field(flow, sentence):
-    assert "\n".join(violations(LAYOUT, {Owner(Kind.NODE, "node-1"): Part((flow,))})) == sentence
+    assert "\n".join(violations(LAYOUT, {Owner(OwnerKind.NODE, "node-1"): Part((flow,))})) == sentence

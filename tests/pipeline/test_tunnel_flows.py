@@ -26,7 +26,7 @@ from windlass.openflow.fields import (
     tunnel_source,
 )
 from windlass.pipeline.layout import CT_SERVICE, L3_FORWARDING, SOURCE
-from windlass.program import Kind, part, program
+from windlass.program import OwnerKind, part, program
 
 NODE_MAC = mac("02:00:0a:b0:19:0b")
 POD_1 = pod(1)
@@ -64,7 +64,7 @@ def test_packets_of_a_removed_peer_are_dropped():
     packet = from_tunnel(node_address(3, 26, Family.IPV4), *(pod_address(node, 1, Family.IPV4) for node in (3, 1)))
     assert Switch(program(state)).send(packet).out
     assert not Switch(program(gone)).send(packet).out
-    others = [owner for owner in program(state) if owner.kind is not Kind.PEER]
+    others = [owner for owner in program(state) if owner.kind is not OwnerKind.PEER]
     assert all(part(state, owner) == part(gone, owner) for owner in others)
 
 

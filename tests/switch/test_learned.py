@@ -18,7 +18,7 @@ from windlass.openflow.flows import Group
 from windlass.pipeline import affinity
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import CLASSIFIER, L3_FORWARDING, NORMAL, POD_ZONE, SERVICE_LB
-from windlass.program import Kind, Owner, Part
+from windlass.program import Owner, OwnerKind, Part
 from windlass.switch import retirement
 from windlass.switch.connection import connected
 from windlass.switch.switch_events import GroupsChanged
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = [requires_ovs, pytest.mark.timeout(30)]
 
-WEB = Owner(Kind.SERVICE, "default/web")
+WEB = Owner(OwnerKind.SERVICE, "default/web")
 GROUP, LOCAL_GROUP = 512, 513
 SERVICE = IPv4Address("10.96.0.10")
 HOURS = 10800

@@ -18,12 +18,12 @@ from windlass.openflow.flows import Flow, Meter
 from windlass.openflow.matches import match
 from windlass.openflow.wire import flows
 from windlass.openflow.wire.packets import PacketIn
-from windlass.program import Kind, Owner, Part
+from windlass.program import Owner, OwnerKind, Part
 from windlass.switch.connection import connected
 from windlass.switch.packet_limits import PacketLimit
 
 pytestmark = [requires_ovs, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(60)]
-NODE = Owner(Kind.NODE, "node")
+NODE = Owner(OwnerKind.NODE, "node")
 FRAME = bytes.fromhex("ffffffffffff 020000000001 88b5") + bytes(50)
 
 

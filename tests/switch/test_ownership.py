@@ -15,7 +15,7 @@ from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.openflow.matches import match
 from windlass.openflow.wire import flows, groups
 from windlass.openflow.wire.errors import parse_error
-from windlass.program import NOTHING, Kind, Owner, Part, Program
+from windlass.program import NOTHING, Owner, OwnerKind, Part, Program
 from windlass.switch import retirement
 from windlass.switch.changes import AddFlow, DeleteGroup, ModifyGroup, Step, SwitchContents
 from windlass.switch.deliveries import DeliveryResult, RefusedItem
@@ -25,7 +25,7 @@ from windlass.switch.retirement import GroupRetirement
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-WEB, DNS = (Owner(Kind.POD, name) for name in ("web", "dns"))
+WEB, DNS = (Owner(OwnerKind.POD, name) for name in ("web", "dns"))
 
 
 def flow(value: int, port: int = 1) -> Flow:
@@ -58,7 +58,7 @@ def installed(program: Program, held: SwitchContents | None = None) -> FlowOwner
 
 
 # Few owners, flows and groups, so that owners often request the same with different contents.
-owners = st.sampled_from([Owner(Kind.POD, name) for name in "abc"])
+owners = st.sampled_from([Owner(OwnerKind.POD, name) for name in "abc"])
 parts = st.builds(
     lambda ports, endpoints: Part(
         (

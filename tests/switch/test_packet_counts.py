@@ -12,7 +12,7 @@ import pytest
 from switches import requires_ovs, running_switch
 from windlass.openflow.fields import destination
 from windlass.pipeline.layout import CLASSIFIER, NORMAL
-from windlass.program import Kind, Owner, Part
+from windlass.program import Owner, OwnerKind, Part
 from windlass.switch.packet_counts import PacketCounts
 from windlass.switch.programs import InstalledProgram
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = [requires_ovs, pytest.mark.timeout(30)]
 
-OWNER = Owner(Kind.NODE, "node-1")
+OWNER = Owner(OwnerKind.NODE, "node-1")
 COUNTED, OTHER = (
     CLASSIFIER.flow(NORMAL, destination(IPv4Address(address))).drop(why=f"to {address}")
     for address in ("10.0.0.1", "10.0.0.2")

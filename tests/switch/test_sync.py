@@ -20,7 +20,7 @@ from windlass.openflow.matches import match
 from windlass.openflow.wire import flows as wire
 from windlass.openflow.wire.monitors import FlowUpdate
 from windlass.openflow.wire.packets import PacketIn
-from windlass.program import NOTHING, Kind, Owner, Part
+from windlass.program import NOTHING, Owner, OwnerKind, Part
 from windlass.switch import retirement
 from windlass.switch.connection import connected
 from windlass.switch.programs import InstalledProgram
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = [requires_ovs, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(30)]
 
 _names = (f"br{number}" for number in itertools.count())
-WEB, DNS, API = (Owner(Kind.POD, name) for name in ("web", "dns", "api"))
+WEB, DNS, API = (Owner(OwnerKind.POD, name) for name in ("web", "dns", "api"))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -121,7 +121,7 @@ async def test_the_first_sync_leaves_the_program_and_nothing_else(bridge: Bridge
 
 
 async def test_a_restart_with_the_same_state_sends_nothing(bridge: Bridge, tmp_path: Path):
-    many = {Owner(Kind.POD, f"pod-{number}"): Part((flow(number),)) for number in range(2000)}
+    many = {Owner(OwnerKind.POD, f"pod-{number}"): Part((flow(number),)) for number in range(2000)}
     program = {**many, DNS: service(1, 1, 2), API: service(2, 3)}
     async with installed(bridge.path, program) as before:
         assert before.counters.changes_sent == 2004
@@ -231,7 +231,7 @@ async def test_the_last_owner_to_request_a_flow_decides_its_actions(bridge: Brid
 
 
 async def test_concurrent_changes_are_all_installed(bridge: Bridge, tmp_path: Path):
-    owners = {Owner(Kind.POD, f"pod-{number}"): Part((flow(number),)) for number in range(50)}
+    owners = {Owner(OwnerKind.POD, f"pod-{number}"): Part((flow(number),)) for number in range(50)}
     async with installed(bridge.path, {}) as kept:
         await asyncio.gather(*(kept.apply({owner: part}) for owner, part in owners.items()))
         assert await bridge.holds(owners, tmp_path)

@@ -14,7 +14,7 @@ from windlass.openflow.actions import Output
 from windlass.openflow.fields import IN_PORT, LOCAL_PORT
 from windlass.openflow.flows import Flow
 from windlass.openflow.matches import match
-from windlass.program import Kind, Owner, Part
+from windlass.program import Owner, OwnerKind, Part
 from windlass.switch.programs import InstalledProgram
 from windlass.switch.tunnel_neighbours import TunnelNeighbours
 
@@ -39,7 +39,7 @@ addr add 2001:db8::2/64 dev eth0-far nodad
 link set eth0-far up
 """
 PROGRAM = {
-    Owner(Kind.NODE, "node"): Part(
+    Owner(OwnerKind.NODE, "node"): Part(
         (
             Flow(0, 1, match(IN_PORT(LOCAL_PORT)), (Output(UPLINK),), "to the wire"),
             Flow(0, 1, match(IN_PORT(UPLINK)), (Output(LOCAL_PORT),), "from the wire"),

@@ -54,7 +54,7 @@ from windlass.nodes.config import Config
 from windlass.nodes.identities import local_node, other_addresses, own_identity, service_cidrs, serving_node
 from windlass.nodes.peers import Peers
 from windlass.pipeline.routing import tunnel_ends
-from windlass.program import Kind, Owner, Program
+from windlass.program import Owner, OwnerKind, Program
 from windlass.switch.bridge_differences import uplink_of
 from windlass.switch.bridges import ensure_bridge, requiring_bridge
 from windlass.switch.ovsdb import Database, DatabaseChange, SwitchRefusedError, open_database
@@ -387,7 +387,7 @@ class Agent:
         of_host = await unhurried(self._serving.claiming())
         await self._hosting.change(HostChange(removed=of_host.removed))
         after = replace(state, services=self._serving.services)
-        await self._switch.change(after, [Owner(Kind.SERVICE, key) for key in changed])
+        await self._switch.change(after, [Owner(OwnerKind.SERVICE, key) for key in changed])
         await self._forgetting.at_once(state.node)
         await self._hosting.change(HostChange(added=of_host.added))
         if self._complete:

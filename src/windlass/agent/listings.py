@@ -18,7 +18,7 @@ from windlass.openflow.ofctl import flow_text, group_text
 from windlass.openflow.wire.flows import encode
 from windlass.pipeline.layout import LAYOUT
 from windlass.pipeline.symbols import flow_symbols, group_symbols
-from windlass.program import AnyPart, Kind, Owner, Program
+from windlass.program import AnyPart, Owner, OwnerKind, Program
 
 _STEP = 20  # flows to tell of before others of this process have a turn
 
@@ -93,7 +93,7 @@ async def answer(
 
 def owner_name(owner: Owner, state: NodeState | None) -> str:
     """In the words of the cluster: the Program knows a Pod by its container's id."""
-    pod = state.pods.get(owner.name) if state and owner.kind is Kind.POD else None
+    pod = state.pods.get(owner.name) if state and owner.kind is OwnerKind.POD else None
     return f"{owner.kind.value} {pod.key}" if pod else str(owner)
 
 

@@ -18,7 +18,7 @@ from windlass.host.plans import pod_mtu
 from windlass.host.protocol import AttachedLink
 from windlass.model.nodes import AttachedPod
 from windlass.nodes.config import Config
-from windlass.program import Kind, Owner
+from windlass.program import Owner, OwnerKind
 from windlass.switch.bridges import port_number
 from windlass.switch.ovsdb import Database, SwitchRefusedError
 from windlass.switch.pod_ports import (
@@ -63,14 +63,14 @@ class PodFlows:
                 raise NotReadyError(f"it waits for: {self._status.waiting_for}")
             if state.pods.get(pod.container_id) != pod:
                 after = replace(state, pods={**state.pods, pod.container_id: pod})
-                await self._switch.change(after, [Owner(Kind.POD, pod.container_id)])
+                await self._switch.change(after, [Owner(OwnerKind.POD, pod.container_id)])
 
     async def forget(self, container_id: str) -> None:
         async with self._lock:
             state = self._switch.state
             if state is not None and container_id in state.pods:
                 rest = {key: pod for key, pod in state.pods.items() if key != container_id}
-                await self._switch.change(replace(state, pods=rest), [Owner(Kind.POD, container_id)])
+                await self._switch.change(replace(state, pods=rest), [Owner(OwnerKind.POD, container_id)])
 
 
 @dataclass(frozen=True, slots=True)

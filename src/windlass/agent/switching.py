@@ -18,7 +18,7 @@ from windlass.openflow.wire.ct_flush import Flush
 from windlass.openflow.wire.packets import PacketIn
 from windlass.openflow.wire.ports import PortStatus
 from windlass.pipeline.datapaths import datapath_of, violations
-from windlass.program import AnyPart, Kind, Owner, Program, changed_owners, owners, part
+from windlass.program import AnyPart, Owner, OwnerKind, Program, changed_owners, owners, part
 from windlass.switch.message_streams import ConnectionLostError
 from windlass.switch.packet_counts import PacketCounts
 from windlass.switch.programs import Counters, InstalledProgram
@@ -135,7 +135,7 @@ class Switch:
                 continue
             state, unchecked, self._unchecked = self.state, list(self._unchecked), set()
             # With the Node's own: how long a packet's way is, all flows that it can meet decide together.
-            own = part(state, Owner(Kind.NODE, state.node.name))
+            own = part(state, Owner(OwnerKind.NODE, state.node.name))
             for index in range(0, len(unchecked), _CHECKED_TOGETHER):
                 began = time.perf_counter()
                 parts = [own, *(part(state, owner) for owner in unchecked[index : index + _CHECKED_TOGETHER])]

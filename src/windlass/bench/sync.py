@@ -22,7 +22,7 @@ from windlass.openflow.actions import Ct, Nat, Set, ToGroup
 from windlass.openflow.fields import CT_STATE, TCP, destination, destination_port, reg
 from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.openflow.matches import match
-from windlass.program import Kind, Owner, Part, Program
+from windlass.program import Owner, OwnerKind, Part, Program
 from windlass.switch.programs import InstalledProgram
 
 SERVICES = 10_000
@@ -118,7 +118,7 @@ async def _installed(socket: Path, program: Program) -> AsyncIterator[InstalledP
 
 
 def _owner(number: int) -> Owner:
-    return Owner(Kind.PEER, f"service-{number}")
+    return Owner(OwnerKind.PEER, f"service-{number}")
 
 
 def _service(number: int, mark: int = 0) -> Part:
