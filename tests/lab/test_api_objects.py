@@ -71,7 +71,7 @@ def test_a_node_port_of_two_protocols_is_made_in_two_steps(tmp_path):
     """An API server accepts it only as a change."""
     (service,) = api_objects.published(read(tmp_path, SHARED), {})["Service"]
     assert [port["name"] for port in service.document["spec"]["ports"]] == ["http", "dns", "other", "another"]
-    assert [port["name"] for port in service.at_first["spec"]["ports"]] == ["http", "other", "another"]
+    assert [port["name"] for port in service.created_as["spec"]["ports"]] == ["http", "other", "another"]
 
 
 def test_a_world(tmp_path):
@@ -90,10 +90,10 @@ def test_a_world(tmp_path):
     assert pod.document["spec"]["containers"] == [{"name": "c0", "image": "lab", "ports": [{"containerPort": 80}]}]
     assert pod.status["podIPs"] == [{"ip": "172.16.1.5"}]
     assert pod.status["conditions"] == [{"type": "Ready", "status": "True"}]
-    assert not pod.is_going
+    assert not pod.is_terminating
 
     going = by_path["/api/v1/namespaces/shop/pods/web-1"]
-    assert going.is_going
+    assert going.is_terminating
     assert "deletionTimestamp" not in going.document["metadata"]
     assert going.status["conditions"] == [{"type": "Ready", "status": "False"}]
 

@@ -40,7 +40,7 @@ def test_write_writes_scenarios_and_runs_nothing(tmp_path):
 def test_a_feature_that_does_not_exist_is_an_error_of_usage():
     done = CliRunner().invoke(lab, ["fuzz", "--without", "nothing"])
     assert done.exit_code == 2
-    assert "'nothing' is no feature" in done.output
+    assert "there is no feature 'nothing'" in done.output
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ def test_the_lab_reads_what_is_written_and_the_oracle_says_the_same_of_it(tmp_pa
                 probe.spec.source,
             )
             client = Client(source.node, source.pod, source.external_host)
-            question = Query(client, to.address, to.port, probe.spec.protocol.value, to.via or "")
-            answer = oracle.predict(found, question)
+            query = Query(client, to.address, to.port, probe.spec.protocol.value, to.via or "")
+            answer = oracle.predict(found, query)
             assert answer.outcome is probe.spec.expect.outcome, probe.name
             assert set(probe.spec.expect.backends or ()) <= answer.backends
             assert (
@@ -136,7 +136,7 @@ def test_to_leave_something_out_moves_nothing_else():
 
 
 def test_a_feature_that_does_not_exist_is_named():
-    with pytest.raises(features.UnknownFeatureError, match="'afinity' is no feature; there are ipv6"):
+    with pytest.raises(features.UnknownFeatureError, match="there is no feature 'afinity'; the features are ipv6"):
         features.without(["afinity"])
 
 

@@ -57,7 +57,7 @@ def test_an_answer_out_of_the_tunnel_is_unpacked_first(flows):
 
 def test_a_packet_of_which_the_switch_remembers_nothing_has_no_way(flows, asking):
     other = PacketHeader(Ends(CLIENT, 40000, NODE, 30233), asking.eth_source, asking.eth_destination)
-    with pytest.raises(PathNotFoundError, match="0 megaflows fit the packet from eth0"):
+    with pytest.raises(PathNotFoundError, match="0 megaflows match the packet from eth0"):
         megaflows.path(flows, "eth0", other, Phase.FIRST)
 
 
@@ -100,5 +100,5 @@ def test_neighbours_are_no_connections():
 
 
 def test_what_is_no_dump_is_refused():
-    with pytest.raises(PathNotFoundError, match="no megaflow"):
+    with pytest.raises(PathNotFoundError, match="not a megaflow"):
         megaflows.parse("actions:output")

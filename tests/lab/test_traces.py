@@ -93,7 +93,7 @@ def test_a_failed_translation_is_told():
 
 @pytest.mark.parametrize("text", ["", "Bad openflow flow syntax: in_port=x"])
 def test_what_is_no_trace_is_refused(text):
-    with pytest.raises(UnreadableTraceError, match="no trace"):
+    with pytest.raises(UnreadableTraceError, match="not a trace"):
         traces.parse(text)
 
 

@@ -1,4 +1,4 @@
-"""A World as requests to an API server: what the server would refuse for want of a detail is filled in. Pure."""
+"""A desired state as requests to an API server, with the required fields that a scenario may leave out. Pure."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 Document = dict[str, object]
 
-# In the order in which they are made: Namespaces before the objects in them. No agent asks for ConfigMaps.
+# In the order of creation: Namespaces before the objects in them. No agent reads ConfigMaps.
 PATHS: Mapping[str, str] = {
     kind.name: kind.path_in("{}") for kind in sorted(KINDS, key=lambda kind: kind.struct.is_namespaced)
 }
 
 
 class Published(NamedTuple):
-    """One object as the API server shall hold it."""
+    """One object as the API server is to store it."""
 
     path: str
-    document: Document  # without its status, which has a path of its own
+    document: Document  # without its status, which has its own path
     status: Document
-    is_going: bool = False  # it has been deleted, and is not gone yet
-    at_first: Document | None = None  # what it must be made as, where it can only be changed to what it shall be
+    is_terminating: bool = False  # it was deleted, and still exists
+    created_as: Document | None = None  # for an object that must be created like this before it can become `document`
 
 
 def published(desired: DesiredState, addresses: Addresses) -> dict[str, list[Published]]:
-    """By kind, in the order in which they are made."""
+    """The objects by kind, in the order of creation."""
     found: dict[str, list[Published]] = {kind: [] for kind in PATHS}
     for obj in desired.objects.values():
         if obj.kind in PATHS:
@@ -61,7 +61,7 @@ def _published(obj: KubernetesObject, desired: DesiredState, addresses: Addresse
         case LabService() as service:
             document["spec"] = spec = _service_spec(_mapping(obj.raw.get("spec")), service, desired)
             balancer = {"loadBalancer": status.get("loadBalancer") or {"ingress": None}}
-            return Published(path, document, balancer, at_first=_with_own_node_ports(document, spec))
+            return Published(path, document, balancer, created_as=_with_unique_node_ports(document, spec))
         case LabNode():
             return Published(path, document, {"addresses": status.get("addresses")})
         case _:
@@ -72,12 +72,12 @@ def _pod_spec(spec: Document) -> Document:
     containers = spec.get("containers")
     listed = [_mapping(one) for one in containers] if isinstance(containers, list) else []
     named = [{"name": f"c{number}", "image": "lab", **one} for number, one in enumerate(listed or [{}])]
-    # Nobody pulls it: there is no kubelet. Once deleted, it is gone when the lab says so.
+    # No kubelet pulls the image, and the lab itself removes deleted Pods.
     return {**spec, "containers": named}
 
 
 def _pod_status(status: Document, addresses: tuple[IPAddress, ...]) -> Document:
-    """As a kubelet would say it."""
+    """As a kubelet reports it."""
     conditions = [_mapping(one) for one in _list(status.get("conditions"))]
     if not any(one.get("type") == "Ready" for one in conditions):
         conditions.append({"type": "Ready", "status": "True"})
@@ -95,12 +95,12 @@ def _service_spec(spec: Document, service: LabService, desired: DesiredState) ->
     if len(_list(spec.get("clusterIPs"))) > 1 and "ipFamilyPolicy" not in spec:
         filled["ipFamilyPolicy"] = "RequireDualStack"
     if service.key in _with_written_slices(desired):
-        filled.pop("selector", None)  # the controller would make slices of its own beside those of the scenario
+        filled.pop("selector", None)  # else the controller would add its own slices to those of the scenario
     return filled
 
 
-def _with_own_node_ports(document: Document, spec: Document) -> Document | None:
-    """Protocols may share a NodePort, but the API server takes that for a conflict in a Service that is new."""
+def _with_unique_node_ports(document: Document, spec: Document) -> Document | None:
+    """Protocols may share a NodePort, but the API server refuses that when the Service is created."""
     ports = {one.get("nodePort") or object(): one for one in reversed([_mapping(o) for o in _list(spec.get("ports"))])}
     if len(ports) == len(_list(spec.get("ports"))):
         return None

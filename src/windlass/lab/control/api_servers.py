@@ -1,4 +1,4 @@
-"""The cluster's objects on a real API server: written there, watched by the agents, slices by the real controller."""
+"""Publishes the objects of a scenario on a real API server; the agents watch it, its controller makes the slices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from windlass.cluster.kubernetes.connections import APIConnection, RequestRefused, Unreachable
 from windlass.cluster.kubernetes.roles import rules
 from windlass.cluster.kubernetes.servers import APIServer
-from windlass.cluster.objects import PROXY_NAME_LABEL
+from windlass.cluster.objects import PROXY_NAME_LABEL, EndpointConditions, EndpointSlice
 from windlass.cluster.sources import SourceAway
 from windlass.lab.control import api_objects, endpoint_slices
 from windlass.lab.control.control_planes import ADMINISTRATOR, AGENT, ControlPlane, apply, url_at
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from windlass.lab.scenarios.objects import LabNode
 
 SECONDS_FOR_SLICES = seconds(30.0)
-SIDE_BY_SIDE = 20  # writes
-# On a wire of its own, which the router joins to the others; no scenario has these addresses.
+CONCURRENT_WRITES = 20
+# On its own network segment; no scenario uses these addresses.
 ADDRESSES = (ip_interface("100.64.0.10/24"), ip_interface("fd00:100:64::10/64"))
+_CONTROLLER = "endpointslice-controller.k8s.io"
 _GROUP = "rbac.authorization.k8s.io"
 _GONE, _CANNOT_BE_CHANGED = 404, 422
 
-# Of an endpoint: its Service, address, whether it is ready, serving, terminating, and its Node.
+# Service, address, ready, serving, terminating, Node
 _Endpoint = tuple[str, str, bool, bool, bool, str]
 
 
@@ -55,7 +56,7 @@ class RealAPIServer:
         self._published: dict[str, Published] = {}
         self._desired: tuple[DesiredState, Addresses] = DesiredState(), {}
         self._is_away = False
-        self._is_settled = True  # has the controller seen what was published?
+        self._is_settled = True  # whether the controller has processed what was published
         self._settling = asyncio.Lock()
 
     async def start(self) -> None:
@@ -65,7 +66,7 @@ class RealAPIServer:
         await _allow(self._connection)
 
     def options(self, node: LabNode) -> Mapping[str, object]:
-        """By the family that the Node has: the kubeconfig names one address only."""
+        """The server's address of the Node's family: the kubeconfig has only one address."""
         address = ADDRESSES[0] if Family.IPV4 in node.addresses else ADDRESSES[1]
         return {"kubeconfig": str(self._plane.kubeconfig(AGENT)), "apiServer": url_at(address.ip)}
 
@@ -78,12 +79,12 @@ class RealAPIServer:
             del self._published[path]
         for listed in by_kind.values():
             new = [one for one in listed if self._published.get(one.path) != one]
-            for first in range(0, len(new), SIDE_BY_SIDE):
-                await asyncio.gather(*map(self._put, new[first : first + SIDE_BY_SIDE]))
+            for first in range(0, len(new), CONCURRENT_WRITES):
+                await asyncio.gather(*map(self._put, new[first : first + CONCURRENT_WRITES]))
         self._published = wanted
 
     async def revision(self, node: str) -> str | None:
-        """Of the state as it is after all that was published, and after the controller has seen it."""
+        """The revision after everything was published and processed by the controller."""
         if self._is_away:
             return None
         async with self._settling:
@@ -104,7 +105,7 @@ class RealAPIServer:
     # Details ------------------------------------------------------------------------------------------------------
 
     async def _settle(self, node: str) -> None:
-        """Until the controller's slices are those that the lab's own would have made: the real one must agree."""
+        """Waits until the controller's slices equal those that the lab itself would make."""
         expected, found = self._expected(), set[_Endpoint]()
         try:
             async with asyncio.timeout(SECONDS_FOR_SLICES), aclosing(self._source(node).changes()) as changes:
@@ -115,7 +116,7 @@ class RealAPIServer:
             raise LabError(str(error)) from None
         except TimeoutError:
             some = "; ".join(map(str, sorted(expected ^ found)[:5]))
-            raise LabError(f"the EndpointSlices are not those that were expected: {some}") from None
+            raise LabError(f"the EndpointSlices of the controller differ from the expected ones: {some}") from None
 
     async def _put(self, one: Published) -> None:
         try:
@@ -124,20 +125,20 @@ class RealAPIServer:
             except RequestRefused as error:
                 if error.code != _CANNOT_BE_CHANGED or one.path not in self._published:
                     raise
-                await self._delete(one.path)  # what cannot be changed is made anew, as by kubectl replace --force
+                await self._delete(one.path)  # an immutable field changed: create it anew, like kubectl replace --force
                 await self._apply(one, is_new=True)
             if one.status:
                 body = msgspec.json.encode({"status": one.status})
                 path = f"{one.path}/status"
                 await self._open.request("PATCH", path, body=body, content_type="application/merge-patch+json")
-            if one.is_going:
+            if one.is_terminating:
                 await self._open.request("DELETE", one.path, {"gracePeriodSeconds": "3600"})
         except (RequestRefused, Unreachable) as error:
             raise LabError(f"{one.path}: {error}") from None
 
     async def _apply(self, one: Published, *, is_new: bool) -> None:
-        if is_new and one.at_first:
-            await apply(self._open, one.at_first, one.path)
+        if is_new and one.created_as:
+            await apply(self._open, one.created_as, one.path)
         await apply(self._open, one.document, one.path)
 
     async def _delete(self, path: str) -> None:
@@ -159,7 +160,7 @@ class RealAPIServer:
         return APIServer(lambda: self._plane.access(ADMINISTRATOR), node, self._plane.socket_factory)
 
     async def _cluster(self, node: str) -> Cluster:
-        """Read afresh: what is written before is in it."""
+        """Reads the whole cluster again, so that it contains all earlier writes."""
         try:
             async with aclosing(self._source(node).changes()) as changes:
                 return (await anext(changes)).cluster
@@ -170,61 +171,38 @@ class RealAPIServer:
         desired, addresses = self._desired
         found: set[_Endpoint] = set()
         for one in endpoint_slices.slices(desired, addresses):
-            decoded = msgspec.convert(one, _Slice)
-            service = desired.services.get(
-                f"{decoded.metadata.namespace}/{decoded.metadata.labels[endpoint_slices.SERVICE_LABEL]}"
-            )
-            # The agents do not ask for what is for DNS only, or for another proxy.
+            decoded = msgspec.convert(one, EndpointSlice)
+            service = desired.services.get(_service_of(decoded))
+            # The agents do not watch headless Services, or those of another proxy.
             if service and not service.headless and PROXY_NAME_LABEL not in service.metadata.labels:
-                found |= decoded.endpoints_of(service.key)
+                found |= _endpoints_of(decoded)
         return found
 
 
-class _SliceMetadata(msgspec.Struct):
-    namespace: str
-    labels: dict[str, str]
-
-
-class _Conditions(msgspec.Struct):
-    ready: bool | None = None
-    serving: bool | None = None
-    terminating: bool | None = None
-
-
-class _SliceEndpoint(msgspec.Struct, rename="camel"):
-    addresses: list[str]
-    conditions: _Conditions
-    node_name: str = ""
-
-
-class _Slice(msgspec.Struct):
-    metadata: _SliceMetadata
-    endpoints: list[_SliceEndpoint]
-
-    def endpoints_of(self, service: str) -> set[_Endpoint]:
-        return {
-            (service, one.addresses[0], bool(c.ready), bool(c.serving), bool(c.terminating), one.node_name)
-            for one in self.endpoints
-            for c in [one.conditions]
-        }
-
-
 def _endpoints(cluster: Cluster) -> set[_Endpoint]:
-    """Those that the controller made; a scenario's own slices are as it wrote them."""
+    """The endpoints in the slices of the controller, without slices that the scenario wrote."""
     found: set[_Endpoint] = set()
     for one in cluster.slices.values():
-        labels = one.metadata.labels or {}
-        if labels.get("endpointslice.kubernetes.io/managed-by") == "endpointslice-controller.k8s.io":
-            service = f"{one.metadata.namespace}/{labels.get(endpoint_slices.SERVICE_LABEL)}"
-            for endpoint in one.endpoints or ():
-                c = endpoint.conditions
-                state = (bool(c and c.ready), bool(c and c.serving), bool(c and c.terminating))
-                found.add((service, (endpoint.addresses or ("",))[0], *state, endpoint.node_name or ""))
+        if (one.metadata.labels or {}).get("endpointslice.kubernetes.io/managed-by") == _CONTROLLER:
+            found |= _endpoints_of(one)
     return found
 
 
+def _endpoints_of(one: EndpointSlice) -> set[_Endpoint]:
+    found: set[_Endpoint] = set()
+    for endpoint in one.endpoints or ():
+        c = endpoint.conditions or EndpointConditions()
+        state = (bool(c.ready), bool(c.serving), bool(c.terminating))
+        found.add((_service_of(one), (endpoint.addresses or ("",))[0], *state, endpoint.node_name or ""))
+    return found
+
+
+def _service_of(one: EndpointSlice) -> str:
+    return f"{one.metadata.namespace}/{(one.metadata.labels or {}).get(endpoint_slices.SERVICE_LABEL)}"
+
+
 async def _allow(connection: APIConnection) -> None:
-    """The agents may do what the product's role says, and no more."""
+    """Gives the agents exactly the permissions of the product's ClusterRole."""
     named: dict[str, object] = {"apiVersion": f"{_GROUP}/v1", "metadata": {"name": AGENT}}
     role = named | {"kind": "ClusterRole", "rules": rules()}
     binding = named | {

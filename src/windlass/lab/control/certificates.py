@@ -1,4 +1,4 @@
-"""Certificates for the lab's API servers, by openssl: an authority of its own, and what it signs. Only for the lab."""
+"""Certificates for the API servers of the lab, made with openssl: an authority, and certificates that it signs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def authority(folder: Path, name: str = "windlass-lab") -> Certificate:
 def issue(
     by: Certificate, folder: Path, name: str, *, subject: str = "", alternatives: Sequence[str] = (), days: int = 30
 ) -> Certificate:
-    """Alternatives as openssl has them: `IP:10.0.0.1`, `DNS:localhost`. With negative days it is expired already."""
+    """`alternatives` in the form of openssl: `IP:10.0.0.1`, `DNS:localhost`. Negative `days` give an expired one."""
     key = _key(folder, name)
     request, extensions = folder / f"{name}.csr", folder / f"{name}.ext"
     made = Certificate(folder / f"{name}.crt", key)
@@ -42,7 +42,7 @@ def issue(
 
 
 def signing_keys(folder: Path, name: str) -> tuple[Path, Path]:
-    """Private and public: what service accounts' tokens are signed and checked with."""
+    """The private and the public key that sign and verify the tokens of service accounts."""
     private, public = folder / f"{name}.key", folder / f"{name}.pub"
     _openssl("genrsa", "-out", str(private), "2048")
     _openssl("rsa", "-in", str(private), "-pubout", "-out", str(public))

@@ -1,6 +1,6 @@
 """A real control plane as children of the lab: etcd, kube-apiserver, kube-controller-manager, kube-scheduler.
 
-All in one network namespace. `tools/build-kubernetes` makes the programs. Not responsible for what is in the cluster.
+All run in one network namespace. `tools/build-kubernetes` builds the programs.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from windlass.lab.sandbox.time_limits import seconds
 from windlass.model.families import IPAddress
 
 PORT = 6443
-SECONDS_TO_START = seconds(120.0)  # nobody waits that long: 3 to 5 s on two idle cores
-SECONDS_BETWEEN_LOOKS = 0.1
+SECONDS_TO_START = seconds(120.0)  # usually 3 to 5 s on two idle cores
+SECONDS_BETWEEN_POLLS = 0.1
 ETCD = "http://127.0.0.1:2379"
 
-# Each with its groups. A token is the user's name: nobody outside of the namespace reaches this server.
+# Users with their groups. The token of a user is its name: only the lab can reach this server.
 ADMINISTRATOR, CONTROLLERS, SCHEDULER, AGENT = (
     "admin",
     "system:kube-controller-manager",
     "system:kube-scheduler",
     "windlass",
 )
-# The controllers may do everything: elsewhere each has an account of its own, which yet another controller makes.
+# The controllers may do everything: a usual cluster has an account for each, which another controller creates.
 USERS = {ADMINISTRATOR: "system:masters", CONTROLLERS: "system:masters", SCHEDULER: "system:masters", AGENT: ""}
 
 SERVICE_NETWORKS = ("10.96.0.0/12", "fd00:10:96::/112")
@@ -52,14 +52,14 @@ SERVICE_NETWORKS = ("10.96.0.0/12", "fd00:10:96::/112")
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much of a control plane it is, by the options of its programs."""
+    """Which parts of a control plane run, as options of its programs."""
 
     server: tuple[str, ...]
     controllers: tuple[str, ...]
 
 
-# For objects that the lab writes. Its controllers are those that make EndpointSlices of Services and Pods, and remove
-# them: others would take Nodes without kubelet as dead. Its Pods need no service account, and no controller makes one.
+# For objects that the lab writes. It runs only the controllers that create and remove EndpointSlices: others would
+# consider Nodes without a kubelet dead. Its Pods have no service accounts, since no controller creates them.
 OBJECTS_ONLY = Extent(
     server=(
         f"--service-cluster-ip-range={','.join(SERVICE_NETWORKS)}",
@@ -79,7 +79,7 @@ def url_at(address: IPAddress) -> str:
 
 
 class ControlPlane:
-    """Starts nothing by itself: `start`, then `start_controllers` where slices shall be made."""
+    """Call `start`, and `start_controllers` if the controllers are needed."""
 
     def __init__(
         self,
@@ -89,9 +89,9 @@ class ControlPlane:
         extent: Extent = OBJECTS_ONLY,
         kubelets: Sequence[str] = (),
     ) -> None:
-        """`addresses` are the server's, on some interface of the namespace; the first is the one that it tells of.
+        """`addresses` are those of the server, on an interface of the namespace; it advertises the first.
 
-        `kubelets` are the names of Nodes whose kubelets may come.
+        `kubelets` are the names of Nodes whose kubelets may connect.
         """
         self.folder = folder
         self._extent = extent
@@ -114,7 +114,7 @@ class ControlPlane:
 
     @property
     def socket_factory(self) -> SocketFactory:
-        """Reaches the server from this process, which is in another namespace."""
+        """Connects to the server from this process, which is in another namespace."""
 
         def made(address: AddressInfo) -> socket.socket:
             with namespaces.entered(namespaces.path_of(self.namespace)):
@@ -140,12 +140,12 @@ class ControlPlane:
         await self.start_server()
 
     async def start_server(self) -> None:
-        """Again, after `stop_server`: with what etcd holds."""
+        """Also starts it again after `stop_server`, with the content of etcd."""
         self._server = self._child("kube-apiserver", *self._server_arguments())
         await self._answers(self._server, "/readyz")
 
     async def stop_server(self) -> None:
-        """As a crash does."""
+        """Kills it, like a crash."""
         if self._server:
             await self._server.kill()
 
@@ -160,7 +160,7 @@ class ControlPlane:
                 f"--service-account-private-key-file={self.folder}/accounts.key",
                 f"--root-ca-file={self.folder}/ca.crt",
                 *("--leader-elect=false", "--bind-address=127.0.0.1", "--profiling=false"),
-                # A write is to be seen at once, not in batches: the lab waits for each.
+                # No client-side rate limit: the lab waits for each write.
                 *("--kube-api-qps=1000", "--kube-api-burst=1000"),
             )
         )
@@ -179,7 +179,7 @@ class ControlPlane:
     def _child(self, name: str, *arguments: str) -> Child:
         return Child(
             name,
-            # On a machine of two cores it would starve the Nodes' packets while it starts.
+            # Without `nice`, it would delay packets of the Nodes while it starts on a machine with two cores.
             [program("nice"), "-n", "10", str(path_of(name)), *arguments],
             namespace=self.namespace,
             folder=self.folder,
@@ -208,7 +208,7 @@ class ControlPlane:
         names = [
             *(f"IP:{address}" for address in self._addresses),
             "IP:127.0.0.1",
-            "IP:10.96.0.1",  # of Service kubernetes: the first of either network of Services
+            "IP:10.96.0.1",  # the ClusterIP of Service kubernetes: the first address of the Service network
             "DNS:localhost",
             *(f"DNS:kubernetes{suffix}" for suffix in ("", ".default", ".default.svc", ".default.svc.cluster.local")),
         ]
@@ -237,7 +237,7 @@ class ControlPlane:
                         await connection.request("GET", path)
                     except (Unreachable, RequestRefused) as error:
                         last = str(error)
-                        await asyncio.wait([server.exited], timeout=SECONDS_BETWEEN_LOOKS)
+                        await asyncio.wait([server.exited], timeout=SECONDS_BETWEEN_POLLS)
                     else:
                         return
         except TimeoutError:
@@ -250,7 +250,7 @@ _KUBECONFIG_OPTIONS = ("kubeconfig", "authentication-kubeconfig", "authorization
 
 
 async def apply(connection: APIConnection, document: dict[str, object], path: str) -> bytes:
-    """Server-side apply: made or changed, whichever it takes. The answer is the object as it is now."""
+    """Server-side apply: creates or changes the object, and returns it as it is now."""
     parameters = {"fieldManager": "windlass-lab", "force": "true"}
     body = msgspec.json.encode(document)
     return await connection.request("PATCH", path, parameters, body, "application/apply-patch+yaml")

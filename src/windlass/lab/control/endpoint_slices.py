@@ -1,4 +1,4 @@
-"""EndpointSlices for Services that have a selector and no slice, as the endpoint controller would make them. Pure."""
+"""Makes EndpointSlices for Services with a selector, as the controller of Kubernetes would. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ Slice = dict[str, object]
 
 
 def slices(desired: DesiredState, addresses: Addresses) -> Iterator[Slice]:
-    """What the controller would add to this desired; `addresses` are those that the Pods really have."""
+    """The slices of all Services with a selector for which the scenario wrote no slice.
+
+    `addresses` are the actual addresses of the Pods.
+    """
     written = {
         f"{o.view.metadata.namespace or 'default'}/{o.view.metadata.labels.get(SERVICE_LABEL)}"
         for o in desired.objects.values()
@@ -35,7 +38,7 @@ def slices(desired: DesiredState, addresses: Addresses) -> Iterator[Slice]:
 
 
 def _slices_of(service: LabService, family: Family, desired: DesiredState, addresses: Addresses) -> Iterator[Slice]:
-    """One slice for each set of port numbers: a named targetPort may be another number in each Pod."""
+    """One slice for each set of port numbers: a named targetPort may have a different number in each Pod."""
     groups: dict[tuple[tuple[LabServicePort, int], ...], list[Slice]] = defaultdict(list)
     for pod in _selected(service, desired):
         address = next((a for a in addresses.get(pod.key, ()) if family_of(a) is family), None)
@@ -66,7 +69,7 @@ def _selected(service: LabService, desired: DesiredState) -> Iterator[LabPod]:
 
 
 def _ports(service: LabService, pod: LabPod) -> tuple[tuple[LabServicePort, int], ...]:
-    """A port whose name the Pod does not know is left out for that Pod."""
+    """The Service ports with their numbers in this Pod, without named targetPorts that the Pod does not have."""
     found: list[tuple[LabServicePort, int]] = []
     for port in service.spec.ports:
         wanted = port.target_port or port.port

@@ -1,6 +1,6 @@
-"""Which Kubernetes the lab runs, and where its programs are on this machine. `tools/build-kubernetes` puts them there.
+"""The version of Kubernetes that the lab runs, and where `tools/build-kubernetes` puts its programs.
 
-It uses the standard library only: the tool runs before anything is installed.
+It uses only the standard library, because that tool runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 VERSION = "1.34.4"
-DIRECTORY_VARIABLE = "WINDLASS_KUBERNETES"  # names another place
+DIRECTORY_VARIABLE = "WINDLASS_KUBERNETES"  # an environment variable that names another folder
 
-# Each program and the Go package that it is. etcd comes in the version that this Kubernetes is made and tested with:
-# Kubernetes' own list of modules names it, with its digest.
+# Each program and its Go package. The version of etcd is the one that Kubernetes is built and tested with: its list of
+# modules names it with a digest.
 CONTROL_PLANE: Mapping[str, str] = {
     "etcd": "go.etcd.io/etcd/server/v3",
     "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
@@ -21,10 +21,10 @@ CONTROL_PLANE: Mapping[str, str] = {
     "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
     "kubectl": "k8s.io/kubernetes/cmd/kubectl",
 }
-# What a cluster with real kubelets needs besides, and Kubernetes' own tests with what runs in their Pods.
+# What a cluster with real kubelets needs in addition, and the tests of Kubernetes with the programs of their Pods.
 WHOLE_CLUSTER: Mapping[str, str] = {
     "kubelet": "k8s.io/kubernetes/cmd/kubelet",
-    "coredns": "windlass-coredns",  # a module of its own: tools/coredns
+    "coredns": "windlass-coredns",  # the module in tools/coredns
     "agnhost": "k8s.io/kubernetes/test/images/agnhost",
     "regression-issue-74839": "k8s.io/kubernetes/test/images/regression-issue-74839",
     "ginkgo": "github.com/onsi/ginkgo/v2/ginkgo",
@@ -34,7 +34,7 @@ PROGRAMS: Mapping[str, str] = {**CONTROL_PLANE, **WHOLE_CLUSTER}
 
 
 def directory() -> Path:
-    """Outside the repository: they are built once for a machine."""
+    """Outside the repository: the programs are built once per machine."""
     if named := os.environ.get(DIRECTORY_VARIABLE):
         return Path(named)
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -46,7 +46,7 @@ def path_of(program: str) -> Path:
 
 
 def missing(*programs: str) -> str:
-    """What is not there and how to get it, as a sentence; nothing where all of them are there."""
+    """An error message that names the missing programs and how to build them; empty if none is missing."""
     absent = [program for program in programs if not path_of(program).exists()]
     if not absent:
         return ""

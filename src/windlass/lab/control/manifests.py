@@ -1,4 +1,4 @@
-"""The folder of manifests that the agents watch: one file an object, written so that no reader sees half of one."""
+"""Writes the folder of manifests that the agents watch: one file per object, each replaced atomically."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Manifest = dict[str, object]
 
 
 def render(desired: DesiredState, addresses: Addresses) -> Iterator[Manifest]:
-    """What an API server would hold: the objects as written, Pods with their addresses, and the Services' slices."""
+    """The objects as an API server would store them: Pods with their addresses, Services with EndpointSlices."""
     for obj in desired.objects.values():
         raw = dict(obj.raw)
         if isinstance(obj.view, LabPod) and obj.key in addresses:
@@ -32,7 +32,7 @@ def render(desired: DesiredState, addresses: Addresses) -> Iterator[Manifest]:
 
 
 def write(folder: Path, manifests: Iterator[Manifest]) -> None:
-    """Makes the folder hold these and no others; files that stay the same are not touched."""
+    """Makes the folder contain exactly these manifests. Does not touch files that stay the same."""
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {_file_name(manifest): msgspec.json.format(msgspec.json.encode(manifest)) for manifest in manifests}
     for name, content in wanted.items():
@@ -45,7 +45,7 @@ def write(folder: Path, manifests: Iterator[Manifest]) -> None:
 
 
 def _file_name(manifest: Mapping[str, object]) -> str:
-    """JSON is YAML, and .yaml is what every reader of manifests looks for."""
+    """The content is JSON, which is YAML; readers of manifests look for .yaml."""
     metadata = msgspec.convert(manifest["metadata"], dict[str, object])
     namespace = metadata.get("namespace")
     parts = (manifest["kind"], namespace, metadata["name"]) if namespace else (manifest["kind"], metadata["name"])

@@ -1,6 +1,6 @@
-"""How the agents learn of the cluster's objects: what a cluster needs for it, and the folder of manifests.
+"""How the agents get the cluster's objects: the interface, and its implementation by a folder of manifests.
 
-api_servers.py has the other way: a real API server.
+api_servers.py implements it by a real API server.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 class Publisher(Protocol):
     @property
     def machines(self) -> tuple[Machine, ...]:
-        """What it needs on the underlay, beside the Nodes."""
+        """The machines that it needs on the underlay."""
         ...
 
     async def start(self) -> None:
-        """Its machines are plugged in."""
+        """Called when its machines are connected to the underlay."""
         ...
 
     def options(self, node: LabNode) -> Mapping[str, object]:
-        """What the agent of this Node is configured with, to learn of it."""
+        """The settings with which the agent of this Node reads the objects."""
         ...
 
     async def publish(self, desired: DesiredState, addresses: Addresses) -> None:
-        """Makes these objects, and no others, those of the cluster; `addresses` are those that the Pods have."""
+        """Makes these the only objects of the cluster; `addresses` are those of the Pods."""
         ...
 
     async def revision(self, node: str) -> str | None:
-        """What the agent of this Node calls the state that was published; None while nobody can learn of it."""
+        """The revision that the agent of this Node reports for the published state; None while it cannot read it."""
         ...
 
     async def act(self, verb: str) -> None: ...
@@ -48,7 +48,7 @@ class Publisher(Protocol):
 
 
 class ManifestFolder:
-    """The agents watch a folder; the lab plays the endpoint controller."""
+    """The agents watch a folder, and the lab makes the EndpointSlices."""
 
     machines: tuple[Machine, ...] = ()
 
@@ -69,8 +69,8 @@ class ManifestFolder:
 
     async def act(self, verb: str) -> None:
         raise LabError(
-            f"{verb}: there is no API server in this lab, the agents read manifests from a folder; "
-            "`windlass lab run --cluster apiserver` has one"
+            f"{verb}: there is no API server in this lab, because its agents read manifests from a folder; "
+            "run it with `windlass lab run --cluster apiserver`"
         )
 
     async def end(self) -> None:

@@ -1,4 +1,4 @@
-"""The cluster as the oracle sees it: the documents of a scenario's steps, one after the other, made into views."""
+"""The cluster as the oracle sees it: the documents of a scenario's steps, applied in order and read as views."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TypeVar
 import msgspec
 import yaml
 
+from windlass.cluster.objects import EndpointSlice
 from windlass.lab.fuzz.object_views import (
-    EndpointSlice,
     ExternalHostView,
     MetadataView,
     NodeView,
@@ -38,7 +38,7 @@ class ClusterView:
 
 
 def applied(before: Documents, step: Iterable[Document]) -> Documents:
-    """The documents that stand when a step's are applied; probes and actions are none of them."""
+    """The documents after those of a step were applied, without probes and actions."""
     after = dict(before)
     for document in _opened(step):
         kind, key = identity(document)
@@ -51,7 +51,7 @@ def applied(before: Documents, step: Iterable[Document]) -> Documents:
 
 
 def _opened(documents: Iterable[Document]) -> Iterator[Document]:
-    """A List is its items."""
+    """Replaces each List by its items."""
     for document in documents:
         if document["kind"] == "List":
             yield from _opened(msgspec.convert(document["items"], list[Document]))
@@ -66,7 +66,7 @@ def identity(document: Document) -> tuple[str, str]:
 
 
 def read(documents: Documents) -> ClusterView:
-    """Objects that cannot be read are left out: the product must say so, and go on."""
+    """Leaves out malformed objects: the product must report and ignore them."""
     found = list(documents.values())
     settings = _settings(documents)
     return ClusterView(
@@ -93,7 +93,7 @@ def _of(kind: str, view: type[_T], documents: Iterable[Document]) -> Iterator[_T
 
 
 def _settings(documents: Documents) -> dict[str, object]:
-    """Of the agents."""
+    """The configuration of the agents."""
     config = documents.get(("ConfigMap", "kube-system/windlass-config"))
     if config is None:
         return {}

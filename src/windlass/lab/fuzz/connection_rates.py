@@ -1,4 +1,4 @@
-"""New connections all the time, while the cluster changes: where somebody can answer throughout, none may fail."""
+"""A constant rate of new connections while the cluster changes: none may fail while an endpoint can answer."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ def chosen(dice: Dice, views: Sequence[ClusterView], services: Sequence[str], hi
     """`views` are the cluster at each step."""
     for number in range(1, MOST + 1):
         throws = (random_probes.throw(dice, views[0], services, history, patient=False) for _ in range(THROWS))
-        served = next((thrown for thrown in throws if thrown and _is_served(thrown[0].question, views)), None)
+        served = next((thrown for thrown in throws if thrown and _is_served(thrown[0].query, views)), None)
         if served:
             yield random_probes.rated(number, served[0])
 
 
-def _is_served(question: Query, views: Sequence[ClusterView]) -> bool:
+def _is_served(query: Query, views: Sequence[ClusterView]) -> bool:
     """From each step to the next somebody stays who may be chosen before and after, whoever comes and goes beside.
 
     Not by an address that the underlay routes to another Node for a later probe; not with affinity: these connections
     would make their client known to an endpoint, in a moment that nobody can tell; and not with an endpoint that
     starts in a step that also writes it into a slice by hand, for the lab publishes the slice before the Pod answers.
     """
-    if question.protocol != "TCP" or question.via:
+    if query.protocol != "TCP" or query.via:
         return False
-    if not all(_stays(question.client, views[0], view) for view in views):
+    if not all(_stays(query.client, views[0], view) for view in views):
         return False
-    answers = [oracle.predict(view, question) for view in views]
+    answers = [oracle.predict(view, query) for view in views]
     if not all(answer and answer.outcome is ProbeOutcome.CONNECTED and not answer.sticky for answer in answers):
         return False
     choices = [(view, answer.backends) for view, answer in zip(views, answers, strict=True) if answer]
@@ -49,7 +49,7 @@ def _is_served(question: Query, views: Sequence[ClusterView]) -> bool:
 
 
 def _stays(client: Client, first: ClusterView, view: ClusterView) -> bool:
-    """And all Nodes: one that leaves takes connections with it."""
+    """Whether the client and all Nodes stay: a Node that leaves takes connections with it."""
     return first.nodes.keys() <= view.nodes.keys() and (not client.pod or is_same_pod(first, view, client.pod))
 
 
@@ -62,4 +62,4 @@ def _starts_in_a_written_slice(first: ClusterView, then: ClusterView, backend: s
     if backend not in then.pods or is_same_pod(first, then, backend):
         return False
     ports = {port.container_port for port in then.pods[backend].ports}
-    return any(port.port in ports for one in then.slices for port in one.ports)
+    return any(port.port in ports for one in then.slices for port in one.ports or ())

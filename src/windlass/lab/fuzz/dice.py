@@ -1,4 +1,4 @@
-"""Chance that can be repeated. Each part of a cluster has a stream of its own: to leave one out moves no other."""
+"""Repeatable randomness. Each part of a cluster has its own stream, so that leaving one out does not change others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _T = TypeVar("_T")
 
 class Dice:
     def __init__(self, *names: object) -> None:
-        """The same names give the same throws, on any machine."""
-        self._random = random.Random("/".join(map(str, names)))  # noqa: S311 (to be repeated is the point)
+        """The same names give the same numbers on any machine."""
+        self._random = random.Random("/".join(map(str, names)))  # noqa: S311 (it must be repeatable)
 
     def chance(self, probability: float) -> bool:
         return self._random.random() < probability
@@ -27,5 +27,5 @@ class Dice:
         return self._random.choices(list(options), list(options.values()))[0]
 
     def some(self, options: Sequence[_T], count: int) -> list[_T]:
-        """So many of them, or all there are; in a new order."""
+        """A sample of this size, or all options, in random order."""
         return self._random.sample(options, min(count, len(options)))

@@ -1,4 +1,4 @@
-"""A random cluster before it is written; what it changes into is another one."""
+"""A random cluster before it is written as documents. It is immutable: a change gives a new draft."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kubernetes' rules about endpoints: which ones a Service's port has, and which of them may be chosen where. Pure."""
+"""The rules of Kubernetes for endpoints: which ones a Service port has, and which of them a Node may choose. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from windlass.cluster.objects import Endpoint, EndpointConditions, EndpointHints, EndpointSlice
 from windlass.lab.fuzz import object_views
 from windlass.lab.fuzz.cluster_views import ClusterView
 from windlass.lab.fuzz.object_views import (
-    EndpointSlice,
     NodeView,
     PodView,
     ServicePortView,
     ServiceView,
-    SliceEndpoint,
 )
 from windlass.model.families import Family, IPAddress, family_of
 
@@ -31,11 +30,11 @@ class EndpointLocation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OracleEndpoint:
-    backend: str  # who answers there; empty: nobody
+    backend: str  # what answers there; empty: nothing
     place: EndpointLocation
-    node: str  # the Node that it counts as local to; empty: none
-    host: str = ""  # the Node whose own address it has
-    address: IPAddress | None = None  # None: a Pod's, where nothing fixes it
+    node: str  # the Node on which it is local; empty: none
+    host: str = ""  # the Node that has its address
+    address: IPAddress | None = None  # None: the address of a Pod that is not fixed
     ready: bool = True
     serving: bool = True
     terminating: bool = False
@@ -44,18 +43,18 @@ class OracleEndpoint:
 
     @property
     def stays(self) -> bool:
-        """Connections that it has are left to it."""
+        """Whether it keeps its connections."""
         return self.ready or self.serving
 
     @property
     def draining(self) -> bool:
-        """It ends, but would still answer: better than nothing."""
+        """Whether it is terminating and still serving: used if no endpoint is ready."""
         return not self.ready and self.serving and self.terminating
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """From which endpoints a Node chooses, by the Service's policy."""
+    """The endpoints from which a Node chooses, for each traffic policy."""
 
     cluster: tuple[OracleEndpoint, ...]  # policy Cluster
     local: tuple[OracleEndpoint, ...]  # policy Local
@@ -63,7 +62,7 @@ class Choice:
 
 
 def choice(endpoints: Iterable[OracleEndpoint], node: NodeView) -> Choice:
-    """The two sets are judged apart: ready ones, else those that are ending and still serve."""
+    """For each policy separately: the ready endpoints, or else those that are terminating and still serving."""
     everything = tuple(endpoints)
     ready = tuple(e for e in everything if e.ready)
     draining = tuple(e for e in everything if e.draining)
@@ -73,7 +72,7 @@ def choice(endpoints: Iterable[OracleEndpoint], node: NodeView) -> Choice:
 
 
 def _near(ready: tuple[OracleEndpoint, ...], node: NodeView) -> tuple[OracleEndpoint, ...]:
-    """By hints, if all ready endpoints have one and one is for this Node, or else for this zone."""
+    """Applies hints, if all ready endpoints have one and some are for this Node, or else for this zone."""
     if all(e.for_nodes for e in ready):
         same_node = tuple(e for e in ready if node.name in e.for_nodes)
         if same_node:
@@ -88,12 +87,12 @@ def _near(ready: tuple[OracleEndpoint, ...], node: NodeView) -> tuple[OracleEndp
 def endpoints(
     cluster: ClusterView, service: ServiceView, port: ServicePortView, family: Family
 ) -> tuple[OracleEndpoint, ...]:
-    """Of all slices of the Service; where it has none, those that the endpoint controller would make."""
+    """The endpoints of all slices of the Service, or those that the endpoint controller would create."""
     slices = [
         s
         for s in cluster.slices
-        if s.metadata.namespace == service.metadata.namespace
-        and s.metadata.labels.get(SERVICE_OF_SLICE) == service.metadata.name
+        if (s.metadata.namespace or "default") == service.metadata.namespace
+        and (s.metadata.labels or {}).get(SERVICE_OF_SLICE) == service.metadata.name
     ]
     if slices:
         return tuple(_merged(cluster, slices, port, family))
@@ -106,15 +105,13 @@ def endpoints(
 def _merged(
     cluster: ClusterView, slices: Iterable[EndpointSlice], port: ServicePortView, family: Family
 ) -> Iterator[OracleEndpoint]:
-    """One endpoint for each address and port; where two slices have it, the one that names its Node counts, and of
-    two such the better one.
-    """
+    """One endpoint for each address and port. Of duplicates, one that names its Node wins, then one that is ready."""
     found: dict[tuple[IPAddress, int], OracleEndpoint] = {}
     for one in slices:
-        if one.address_type != str(family) or HEADLESS_SLICE in one.metadata.labels:
+        if one.address_type != str(family) or HEADLESS_SLICE in (one.metadata.labels or {}):
             continue
         for number in _numbers(one, port):
-            for endpoint in one.endpoints:
+            for endpoint in one.endpoints or ():
                 address = _address(endpoint, family)
                 if address is None:
                     continue
@@ -125,41 +122,39 @@ def _merged(
 
 
 def _numbers(one: EndpointSlice, port: ServicePortView) -> Iterator[int]:
-    """The slice's port of that name and protocol says the number; the Service's targetPort does not."""
-    for p in one.ports:
+    """The numbers of the slice's ports with this name and protocol; the Service's targetPort does not matter."""
+    for p in one.ports or ():
         if p.port and 0 < p.port <= LAST_PORT and (p.name or "", p.protocol or "TCP") == (port.name, port.protocol):
             yield p.port
 
 
-def _address(endpoint: SliceEndpoint, family: Family) -> IPAddress | None:
-    """Only the first address counts, and only if it is one of the slice's family."""
+def _address(endpoint: Endpoint, family: Family) -> IPAddress | None:
+    """The first address, if it has the family of the slice."""
     try:
-        address = object_views.address(endpoint.addresses[0])
-    except (ValueError, IndexError):
+        address = object_views.address((endpoint.addresses or ("",))[0])
+    except ValueError:
         return None
     return address if family_of(address) is family else None
 
 
-def _endpoint(
-    cluster: ClusterView, written: SliceEndpoint, address: IPAddress, port: int, protocol: str
-) -> OracleEndpoint:
-    conditions = written.conditions
-    backend, place, host = _who(cluster, address, port, protocol)
+def _endpoint(cluster: ClusterView, written: Endpoint, address: IPAddress, port: int, protocol: str) -> OracleEndpoint:
+    conditions, hints = written.conditions or EndpointConditions(), written.hints or EndpointHints()
+    backend, place, host = _owner_of(cluster, address, port, protocol)
     return OracleEndpoint(
         backend,
         place,
-        written.node_name,
+        written.node_name or "",
         host,
         address,
         ready=conditions.ready is not False,
         serving=conditions.serving is not False,
         terminating=conditions.terminating is True,
-        for_nodes=frozenset(hint.name for hint in written.hints.for_nodes),
-        for_zones=frozenset(hint.name for hint in written.hints.for_zones),
+        for_nodes=frozenset(hint.name for hint in hints.for_nodes or ()),
+        for_zones=frozenset(hint.name for hint in hints.for_zones or ()),
     )
 
 
-def _who(cluster: ClusterView, address: IPAddress, port: int, protocol: str) -> tuple[str, EndpointLocation, str]:
+def _owner_of(cluster: ClusterView, address: IPAddress, port: int, protocol: str) -> tuple[str, EndpointLocation, str]:
     for node in cluster.nodes.values():
         if address in node.addresses:
             return listener(cluster, node.name, protocol, port), EndpointLocation.NODE, node.name
@@ -173,7 +168,7 @@ def _who(cluster: ClusterView, address: IPAddress, port: int, protocol: str) -> 
 
 
 def listener(cluster: ClusterView, node: str, protocol: str, port: int) -> str:
-    """The hostNetwork Pod that answers on the Node itself."""
+    """The hostNetwork Pod that listens on this port of the Node; empty if there is none."""
     found = (p for p in cluster.pods.values() if p.spec.host_network and p.node == node and p.listens(protocol, port))
     return next((pod.key for pod in found), "")
 
@@ -205,7 +200,7 @@ def _of_pods(
 
 
 def _number(pod: PodView, port: ServicePortView) -> int | None:
-    """A named targetPort is what the Pod calls by that name, and may be another number in each."""
+    """A named targetPort may have a different number in each Pod."""
     wanted = port.target_port or port.port
     if isinstance(wanted, int):
         return wanted

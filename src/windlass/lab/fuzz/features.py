@@ -1,4 +1,4 @@
-"""What a random cluster may have, by names that a person can leave out."""
+"""The features of random clusters, which a person can turn off by name."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ FEATURES = {
     "ipv6": "clusters with IPv6, alone or beside IPv4",
     "second-nics": "Nodes with addresses on a NIC that is not on the bridge",
     "windows": "Nodes with the Windows profile of the pipeline, in clusters of IPv4",
-    "node-port-addresses": "NodePorts on some of the Nodes' addresses only",
+    "node-port-addresses": "NodePorts on only some addresses of the Nodes",
     "udp": "Services with UDP ports",
-    "sctp": "Services with SCTP ports, where no Node is Windows, which does not carry it",
+    "sctp": "Services with SCTP ports, in clusters without Windows, which does not support it",
     "affinity": "sessionAffinity ClientIP",
     "hints": "hints for Nodes and zones in EndpointSlices",
     "ranges": "loadBalancerSourceRanges",
     "node-external-ips": "externalIPs that are addresses of a Node",
     "external-endpoints": "endpoints outside of the cluster",
     "other-endpoints": "endpoints at a Node's address on its second NIC",
-    "noise": "objects that are malformed, or that no proxy has to do with",
+    "noise": "objects that are malformed, or not for a proxy",
     "changes": "further steps that change the cluster",
-    "nodes": "Nodes that join and leave between",
-    "agents": "agents that are killed and restarted between",
-    "switches": "switches that are restarted between, with all that they remember",
+    "nodes": "Nodes that join and leave between steps",
+    "agents": "agents that are killed and restarted between steps",
+    "switches": "switches that are restarted between steps and lose their state",
     "holds": "TCP connections that must last through all steps",
-    "rates": "new TCP connections all the time, of which none may fail where somebody can answer throughout",
+    "rates": "a constant rate of new TCP connections, none of which may fail while an endpoint can answer",
 }
 
 
 class UnknownFeatureError(ValueError):
-    """The sentence lists those that there are."""
+    """There is no such feature; the message lists all of them."""
 
 
 def without(names: Iterable[str]) -> Features:
-    """All but these."""
+    """All features except these."""
     gone = frozenset(names)
     for name in sorted(gone):
         if name not in FEATURES:
-            raise UnknownFeatureError(f"{name!r} is no feature; there are {', '.join(FEATURES)}")
+            raise UnknownFeatureError(f"there is no feature {name!r}; the features are {', '.join(FEATURES)}")
     return frozenset(FEATURES) - gone
 
 
 def option(features: Features) -> str:
-    """The command line's option for these; none where it is all of them."""
+    """The option of the command line for these features; empty for all of them."""
     gone = sorted(FEATURES.keys() - features)
     return f"--without {','.join(gone)}" if gone else ""

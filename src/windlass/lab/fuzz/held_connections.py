@@ -1,4 +1,4 @@
-"""Connections that must last through all steps of a scenario: established ones are left alone while they are served."""
+"""Connections that must last through all steps of a scenario, because their endpoints keep serving."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THROWS = 12
 
 
 def chosen(dice: Dice, views: Sequence[ClusterView], services: Sequence[str], history: History) -> Iterator[Document]:
-    """`views` are the cluster at each step; the connections are opened in the first."""
+    """`views` are the cluster at each step; the connections are opened in the first step."""
     for number in range(1, MOST + 1):
         throws = (random_probes.throw(dice, views[0], services, history, patient=False) for _ in range(THROWS))
         lasting = next((throw for throw in throws if throw and _lasts(*throw, views)), None)
@@ -28,11 +28,11 @@ def chosen(dice: Dice, views: Sequence[ClusterView], services: Sequence[str], hi
 
 
 def _lasts(asked: QueryProbe, first: Prediction, views: Sequence[ClusterView]) -> bool:
-    """Whoever may be chosen at first serves to the end, and the address stays the Service's."""
-    question = asked.question
-    if question.protocol != "TCP" or question.via or first.outcome is not ProbeOutcome.CONNECTED:
+    """Whether all endpoints that may be chosen serve to the end, and the address stays with the Service."""
+    query = asked.query
+    if query.protocol != "TCP" or query.via or first.outcome is not ProbeOutcome.CONNECTED:
         return False
-    people = [*first.backends, *([question.client.pod] if question.client.pod else [])]
+    people = [*first.backends, *([query.client.pod] if query.client.pod else [])]
     return all(
         views[0].nodes.keys() <= view.nodes.keys()
         and all(is_same_pod(views[0], view, person) for person in people)
@@ -42,7 +42,7 @@ def _lasts(asked: QueryProbe, first: Prediction, views: Sequence[ClusterView]) -
 
 
 def is_same_pod(first: ClusterView, view: ClusterView, pod: str) -> bool:
-    """A Pod that has become another has lost its connections."""
+    """Whether the Pod was not replaced: a new Pod has lost its connections."""
     return pod in first.pods and pod in view.pods and first.pods[pod].spec == view.pods[pod].spec
 
 
@@ -50,14 +50,14 @@ def _serving(view: ClusterView, asked: QueryProbe) -> frozenset[str]:
     claim = _claim(view, asked)
     if claim is None:
         return frozenset()
-    found = endpoints(view, *claim, asked.question.family)
+    found = endpoints(view, *claim, asked.query.family)
     return frozenset(endpoint.backend for endpoint in found if endpoint.stays)
 
 
 def _claim(view: ClusterView, asked: QueryProbe) -> tuple[ServiceView, ServicePortView] | None:
-    owners = [node for node in view.nodes.values() if asked.question.address in node.addresses]
+    owners = [node for node in view.nodes.values() if asked.query.address in node.addresses]
     for node in (view.nodes[asked.entry], *owners):
-        claim = oracle.claimed(view, node, asked.question)
+        claim = oracle.claimed(view, node, asked.query)
         if claim and claim.port and claim.service.key == asked.service:
             return claim.service, claim.port
     return None

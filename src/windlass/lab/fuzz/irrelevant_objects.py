@@ -1,4 +1,4 @@
-"""Objects that no proxy has to do with, and malformed ones: they must change nothing for the others."""
+"""Objects that are not for a proxy, and malformed objects: they must not affect the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from windlass.model.families import Family
 
 def added(dice: Dice, draft: Draft) -> Draft:
     written = [s.name for s in draft.services if s.endpoints is not None and s.namespace == NAMESPACE]
-    owner = dice.one(written) if written else "noise-absent"  # the lab makes no slices where it finds one
+    owner = dice.one(written) if written else "noise-absent"  # the lab makes no slices for a Service that has one
     kinds = [*_none_of_ours(draft), *_malformed(draft, dice.one(draft.nodes)), _slices(draft, owner)]
     return replace(draft, noise=tuple(document for kind in dice.some(kinds, dice.number(0, 4)) for document in kind))
 
@@ -34,7 +34,7 @@ def _none_of_ours(draft: Draft) -> list[list[Document]]:
 
 
 def _malformed(draft: Draft, node: NodeDraft) -> list[list[Document]]:
-    """Values that the API would not take, and some that nobody can serve."""
+    """Values that the API server would refuse, and some that cannot be served."""
     family = draft.families[0]
     words: Document = {
         "type": "Sometimes",
@@ -52,7 +52,7 @@ def _malformed(draft: Draft, node: NodeDraft) -> list[list[Document]]:
 
 
 def _slices(draft: Draft, owner: str) -> list[Document]:
-    """Each without an endpoint that counts."""
+    """Slices without a valid endpoint."""
     family = draft.families[0]
     address, other = draft.nodes[0].pod(family, 99), "fd00:172:16:1::99" if family is V4 else "172.16.1.99"
     good: Document = {"name": "web", "port": 80}
@@ -84,7 +84,7 @@ def _service(
 
 
 def _ended_pod(node: NodeDraft) -> Document:
-    """It is nobody's endpoint, although it has its label still."""
+    """It has ended, so it is not an endpoint although the selector matches its labels."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",

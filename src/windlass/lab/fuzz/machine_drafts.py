@@ -1,4 +1,4 @@
-"""The machines and Pods of a random cluster before they are written: what is chosen, and the documents that follow."""
+"""Drafts of the machines and Pods of a random cluster, and the documents made from them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from windlass.lab.fuzz.object_views import ZONE
 from windlass.lab.scenarios.directives import API_VERSION
 from windlass.model.families import Family
 
-NAMESPACES = {"blue": "shop"}  # of an app; all others are in this one:
+NAMESPACES = {"blue": "shop"}  # by app; all other apps are in NAMESPACE
 NAMESPACE = "default"
 V4, V6 = Family.IPV4, Family.IPV6
 
 
 class EndpointState(Enum):
-    """Of an endpoint, as its conditions say it."""
+    """The state of an endpoint according to its conditions."""
 
     READY = "ready"
-    UNSAID = "unsaid"  # no conditions at all: ready
+    UNSAID = "unsaid"  # no conditions, which means ready
     NOT_READY = "not ready"
-    DRAINING = "draining"  # ends, but serves
+    DRAINING = "draining"  # terminating and still serving
     ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDraft:
     number: int
-    families: tuple[Family, ...]  # the first one first
+    families: tuple[Family, ...]  # the primary one first
     segment: int
-    second: int = 0  # the segment of its second NIC; 0: it has none
+    second: int = 0  # the segment of its second NIC; 0: none
     second_type: str = "ExternalIP"
     zone: str = ""
     windows: bool = False
@@ -92,7 +92,7 @@ class HostDraft:
 @dataclass(frozen=True, slots=True)
 class PodDraft:
     app: str  # empty: a client
-    number: int  # of all Pods that ever were
+    number: int  # unique among all Pods of all steps
     node: NodeDraft
     ports: tuple[tuple[str, str, int], ...] = ()  # name, protocol, number
     host_network: bool = False

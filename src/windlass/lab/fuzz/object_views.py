@@ -1,6 +1,6 @@
-"""What the oracle reads of each object, by Kubernetes' own defaults. It decides nothing.
+"""The oracle's own views of Kubernetes objects, with the defaults of Kubernetes.
 
-The oracle is to judge the product, so it shares no code with it: these are its own views of the same documents.
+The oracle judges the product, so it shares no decisions with it; of EndpointSlices it shares the plain data types.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ANOTHER_PROXY = "service.kubernetes.io/service-proxy-name"
 ZONE = "topology.kubernetes.io/zone"
 
 
-@lru_cache(maxsize=4096)  # few addresses are read again and again
+@lru_cache(maxsize=4096)  # the same few addresses are parsed many times
 def address(text: str) -> IPAddress:
     return ip_address(text)
 
@@ -67,7 +67,7 @@ class NodeView(Struct, frozen=True):
 
     @property
     def addresses(self) -> tuple[IPAddress, ...]:
-        """All that it answers to."""
+        """All addresses of the Node."""
         found = (address(a.address) for a in self.status.addresses if a.type in {"InternalIP", "ExternalIP"})
         return tuple(dict.fromkeys(found))
 
@@ -81,7 +81,7 @@ class NodeView(Struct, frozen=True):
         return next((own for own in internal if family_of(own) is family), None)
 
     def gateway(self, family: Family) -> IPAddress | None:
-        """Its address in the Pod network: the first of the PodCIDR."""
+        """The address of its gateway: the first of the PodCIDR."""
         return next((cidr.network_address + 1 for cidr in self.pod_cidrs if family_of(cidr) is family), None)
 
 
@@ -229,7 +229,7 @@ class ServiceView(Struct, frozen=True):
 
     @property
     def served(self) -> bool:
-        """Whether a proxy has anything to do with it."""
+        """Whether a proxy must serve it."""
         return (
             self.spec.type != "ExternalName"
             and "None" not in (self.spec.cluster_ip, *self.spec.cluster_ips)
@@ -250,44 +250,9 @@ class ServiceView(Struct, frozen=True):
 
     @property
     def load_balancer_ips(self) -> tuple[IPAddress, ...]:
-        """Those that the proxy answers for: of mode Proxy, the load balancer itself must see the packets."""
+        """Those that the proxy serves: with ipMode Proxy, packets must go to the load balancer itself."""
         return tuple(address(i.ip) for i in self.status.load_balancer.ingress if i.ip and i.ip_mode == "VIP")
 
     @property
     def source_ranges(self) -> tuple[IPNetwork, ...]:
         return tuple(ip_network(cidr.strip()) for cidr in self.spec.load_balancer_source_ranges)
-
-
-class _Conditions(Struct, frozen=True):
-    ready: bool | None = None
-    serving: bool | None = None
-    terminating: bool | None = None
-
-
-class _Named(Struct, frozen=True):
-    name: str
-
-
-class _Hints(Struct, frozen=True, rename="camel"):
-    for_nodes: list[_Named] = []
-    for_zones: list[_Named] = []
-
-
-class SliceEndpoint(Struct, frozen=True, rename="camel"):
-    addresses: list[str]
-    conditions: _Conditions = _Conditions()
-    node_name: str = ""
-    hints: _Hints = _Hints()
-
-
-class SlicePort(Struct, frozen=True):
-    port: int | None = None
-    name: str | None = None
-    protocol: str | None = None
-
-
-class EndpointSlice(Struct, frozen=True, rename="camel"):
-    metadata: MetadataView
-    address_type: str
-    ports: list[SlicePort] = []
-    endpoints: list[SliceEndpoint] = []

@@ -1,4 +1,4 @@
-"""Random changes of a cluster: endpoints, Pods and Services come, go and become others. Each gives another draft."""
+"""Random changes of a cluster: endpoints, Pods and Services appear, disappear and change. Each gives a new draft."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from windlass.lab.fuzz.features import Features
 from windlass.lab.fuzz.machine_drafts import EndpointState
 from windlass.lab.fuzz.service_drafts import EndpointDraft, ServiceDraft
 
-Change = Callable[[Dice, Draft, Features], tuple[Draft, str]]  # and what it is, in words; none: nothing happened
+Change = Callable[[Dice, Draft, Features], tuple[Draft, str]]  # with a description; empty: nothing changed
 
 
 def changed(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, list[str]]:
-    """One to three things happen, no two of a kind."""
+    """One to three changes of different kinds."""
     words: list[str] = []
     for change in dict.fromkeys(dice.weighted(_CHANGES) for _ in range(dice.number(1, 3))):
         draft, said = change(dice, draft, features)
@@ -51,7 +51,7 @@ def _pod_goes(dice: Dice, draft: Draft, _: Features) -> tuple[Draft, str]:
 
 
 def _without(draft: Draft, gone: Container[str]) -> Draft:
-    """Pods go, and so do they from the slices that are written by hand."""
+    """Removes Pods, also from the slices that the draft itself writes."""
 
     def left(service: ServiceDraft) -> ServiceDraft:
         kept = tuple(e for e in service.endpoints or () if e.backend not in gone)
@@ -62,7 +62,7 @@ def _without(draft: Draft, gone: Container[str]) -> Draft:
 
 
 def _pod_comes(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str]:
-    """Into the slices of some Services that are written by hand, too."""
+    """Adds a Pod, also to some of the slices that the draft itself writes."""
     app, node, on_the_host = dice.one(random_clusters.APPS), dice.one(draft.nodes), dice.chance(0.25)
     number = max(pod.number for pod in draft.pods) + 1
     host_network = on_the_host and random_clusters.free(draft.pods, app, node)
@@ -81,7 +81,7 @@ def _pod_comes(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str
 
 
 def _slices(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str]:
-    """The slices that somebody else writes say something else."""
+    """Replaces the slices that the draft itself writes for a Service."""
     written = [service for service in draft.services if service.endpoints is not None]
     if not written:
         return draft, ""
@@ -94,7 +94,7 @@ def _slices(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str]:
 
 
 def _node(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str]:
-    """One joins with a Pod, or the last one leaves with all of its Pods."""
+    """A Node joins with a Pod, or the last Node leaves with all its Pods."""
     joins, like, app = dice.chance(0.5), dice.one(draft.nodes), dice.one(random_clusters.APPS)
     last = draft.nodes[-1]
     if "nodes" not in features:
@@ -159,7 +159,7 @@ def _addresses(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str
 
 
 def _ports(dice: Dice, draft: Draft, _: Features) -> tuple[Draft, str]:
-    """To numbers that no other Service has."""
+    """Changes the ports to numbers that no other Service has."""
     service = dice.one(draft.services)
     step = dice.one((100, 200, 300))
     moved = tuple(replace(port, port=port.port + step, node_port=_moved(port.node_port)) for port in service.ports)
@@ -167,7 +167,7 @@ def _ports(dice: Dice, draft: Draft, _: Features) -> tuple[Draft, str]:
 
 
 def _moved(node_port: int) -> int:
-    """Each move takes it to another of the Service's own."""
+    """Another of the NodePorts that are reserved for the Service."""
     own = node_port % random_services.NODE_PORTS
     return node_port - own + (own + 7) % random_services.NODE_PORTS if node_port else 0
 
@@ -180,7 +180,7 @@ def _service_goes(dice: Dice, draft: Draft, _: Features) -> tuple[Draft, str]:
 
 
 def _service_comes(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str]:
-    """Maybe one that has been there before, with the same addresses."""
+    """The new Service may have the name and addresses of a removed one."""
     unused = sorted(set(random_services.NUMBERS) - {service.number for service in draft.services})
     if not unused:
         return draft, ""

@@ -1,4 +1,4 @@
-"""Random clusters: Nodes, hosts outside and Pods, by a seed. What they offer is chosen in random_services.py."""
+"""Random clusters from a seed: Nodes, external hosts and Pods; random_services.py adds the Services."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ APPS = ("red", "green", "blue")
 NODES, OTHER_NODES, SECOND = 25, 26, 27  # the segments: 10.176.<segment>.0/24
 ZONES = ("east", "west")
 LEGACY_PORTS = (("TCP", 53), ("TCP", 80), ("TCP", 8443), ("UDP", 53), ("UDP", 5300), ("SCTP", 7700))
-PORTS = (("http", "TCP", 8000), ("dns", "UDP", 5000), ("signals", "SCTP", 7000))  # of each Pod that serves
+PORTS = (("http", "TCP", 8000), ("dns", "UDP", 5000), ("signals", "SCTP", 7000))  # of each server Pod
 
 
 def cluster(seed: int, features: Features) -> Draft:
@@ -37,12 +37,12 @@ def cluster(seed: int, features: Features) -> Draft:
 
 
 def possible(nodes: Iterable[NodeDraft], features: Features) -> Features:
-    """Windows does not carry SCTP."""
+    """Windows does not support SCTP."""
     return features - {"sctp"} if any(node.windows for node in nodes) else features
 
 
 def pod(dice: Dice, app: str, number: int, node: NodeDraft, features: Features, *, host_network: bool) -> PodDraft:
-    """A Pod that serves. Pods of `red` have the same port numbers, those of other apps their own."""
+    """A server Pod. Pods of `red` have the same port numbers, each Pod of other apps has its own."""
     own = 100 * APPS.index(app) + (0 if app == "red" else number)
     spoken = (port for port in PORTS if port[1].lower() in {"tcp", *features})
     ports = tuple((name, protocol, first + own) for name, protocol, first in spoken)
@@ -83,7 +83,7 @@ def _nodes(dice: Dice, families: tuple[Family, ...], features: Features) -> tupl
 def _hosts(
     dice: Dice, nodes: tuple[NodeDraft, ...], families: tuple[Family, ...], features: Features
 ) -> tuple[HostDraft, ...]:
-    """One or two that ask, in any of the segments or behind the router; and maybe one that answers."""
+    """One or two clients, in any of the segments or behind the router; and maybe one server."""
     segments = sorted({n.segment for n in nodes} | {n.second for n in nodes if n.second} | {OTHER_NODES, 90})
     found = [
         HostDraft(name, segment, families)
@@ -108,12 +108,12 @@ def _pods(dice: Dice, nodes: tuple[NodeDraft, ...], features: Features) -> tuple
 
 
 def free(pods: Iterable[PodDraft], app: str, node: NodeDraft) -> bool:
-    """Two Pods of one app would want the same port of the Node."""
+    """Whether no hostNetwork Pod of the app is on the Node: two would conflict on a port."""
     return not any(p.host_network and (p.app, p.node) == (app, node) for p in pods)
 
 
 def _open_addresses(dice: Dice, nodes: tuple[NodeDraft, ...], features: Features) -> tuple[str, ...]:
-    """`nodePortAddresses`: mostly all."""
+    """`nodePortAddresses`: usually empty, which means all."""
     segments = sorted({node.segment for node in nodes} | {node.second for node in nodes if node.second})
     segment, closed = dice.one(segments), dice.chance(0.08)
     if not closed or "node-port-addresses" not in features:

@@ -1,4 +1,4 @@
-"""Random probes with what the oracle says must come of them, so that chance decides no verdict."""
+"""Random probes with the predictions of the oracle, such that no verdict depends on chance."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from windlass.lab.fuzz.random_queries import QueryProbe
 from windlass.lab.scenarios.directives import API_VERSION
 from windlass.lab.scenarios.objects import ProbeOutcome
 
-CERTAIN = 1e-7  # how likely it may be that an endpoint is missed by chance alone
+CERTAIN = 1e-7  # the highest accepted probability that an endpoint is missed by chance
 MOST_CONNECTIONS = 65
 THROWS = 8
 PER_SECOND = 20  # new connections of a rate
-LONGEST_GAP = 2000  # milliseconds: what a busy machine may take
+LONGEST_GAP = 2000  # milliseconds, on a busy machine
 
 ClientFlow = tuple[str, str, str]  # from a Node or a host outside, to a Service's port
 
 
 @dataclass(slots=True)
 class History:
-    """What earlier steps have asked, where it matters to later ones."""
+    """What earlier steps have probed, where it affects later ones."""
 
     cells: Counter[tuple[object, ...]] = field(default_factory=Counter)
     datagrams: dict[ClientFlow, list[Prediction]] = field(default_factory=dict)
-    pinned: dict[Query, str] = field(default_factory=dict)  # affinity: who has answered it
-    acquainted: dict[ClientFlow, frozenset[str]] = field(default_factory=dict)  # affinity: all who may have
+    pinned: dict[Query, str] = field(default_factory=dict)  # affinity: the backend that must answer
+    acquainted: dict[ClientFlow, frozenset[str]] = field(default_factory=dict)  # affinity: all that may answer
 
     def acquaint(self, flow: ClientFlow, backends: Iterable[str]) -> None:
         self.acquainted[flow] = self.acquainted.get(flow, frozenset()).union(backends)
@@ -40,74 +40,77 @@ class History:
 def chosen(
     dice: Dice, cluster: ClusterView, wanted: int, services: Iterable[str], history: History, *, patient: bool
 ) -> Iterator[Document]:
-    """So many probes of these Services, each as different from those before as a few throws can make it.
+    """This many probes of these Services, each chosen among a few to differ from the earlier ones.
 
-    `patient`: also such as end in silence, which takes three seconds.
+    `patient` allows probes that end in a timeout, which take three seconds.
     """
     picked: dict[Query, tuple[QueryProbe, Prediction]] = {}
     for _ in range(wanted):
         throws = [t for t in (throw(dice, cluster, services, history, patient=patient) for _ in range(THROWS)) if t]
-        new = [thrown for thrown in throws if thrown[0].question not in picked]
+        new = [thrown for thrown in throws if thrown[0].query not in picked]
         if new:
             one, answer = min(new, key=lambda thrown: _dull(cluster, thrown[0], thrown[1], history))
             history.cells[_cell(cluster, one, answer)] += 1
             history.datagrams.setdefault(_flow(cluster, one), []).append(answer)
-            picked[one.question] = one, answer
+            picked[one.query] = one, answer
     _meet(cluster, picked.values(), history)
-    for number, (question, (one, answer)) in enumerate(picked.items(), start=1):
-        yield probe(dice, cluster, number, one, answer, history.pinned.get(question, ""))
+    for number, (query, (one, answer)) in enumerate(picked.items(), start=1):
+        yield probe(dice, cluster, number, one, answer, history.pinned.get(query, ""))
 
 
 def forget(history: History, cluster: ClusterView, *, remembers: bool) -> None:
-    """Before a step: who was pinned to an endpoint that may no longer be chosen is not pinned any more; nobody is, if
-    a switch has lost its memory.
+    """Before a step: removes affinity to endpoints that may no longer be chosen, and all of it if a switch has lost
+    its state.
     """
-    for question in list(history.pinned):
-        client = question.client
+    for query in list(history.pinned):
+        client = query.client
         there = (not client.pod or client.pod in cluster.pods) and (not client.node or client.node in cluster.nodes)
-        answer = oracle.predict(cluster, question) if there else None
-        if not remembers or answer is None or not answer.sticky or history.pinned[question] not in answer.backends:
-            del history.pinned[question]
+        answer = oracle.predict(cluster, query) if there else None
+        if not remembers or answer is None or not answer.sticky or history.pinned[query] not in answer.backends:
+            del history.pinned[query]
 
 
 def _meet(cluster: ClusterView, picked: Iterable[tuple[QueryProbe, Prediction]], history: History) -> None:
-    """Who must serve each client with affinity: the only one who may, or the one who did. But that is open where others
-    may have served it, too: by other addresses of the Service, maybe in this very moment.
+    """Which backend must answer each client with affinity: the only eligible one, or the one that answered before.
+
+    It is unknown if another backend may have answered by another address of the Service, maybe in this same step.
     """
     sticky = [(asked, answer, _flow(cluster, asked)) for asked, answer in picked if answer.sticky]
     for asked, answer, flow in sticky:
         others = (other.backends for _, other, its in sticky if its == flow and other.backends != answer.backends)
         known = history.acquainted.get(flow, frozenset()).union(*others) & answer.backends
         if len(answer.backends) == 1:
-            history.pinned[asked.question] = next(iter(answer.backends))
-        elif asked.question in history.pinned and known != {history.pinned[asked.question]}:
-            del history.pinned[asked.question]
+            history.pinned[asked.query] = next(iter(answer.backends))
+        elif asked.query in history.pinned and known != {history.pinned[asked.query]}:
+            del history.pinned[asked.query]
     for asked, answer, flow in sticky:
-        pinned = history.pinned.get(asked.question)
+        pinned = history.pinned.get(asked.query)
         history.acquaint(flow, [pinned] if pinned else answer.backends)
 
 
 def held(cluster: ClusterView, number: int, asked: QueryProbe, answer: Prediction, history: History) -> Document:
-    """Whoever may serve it may know its client from then on."""
+    """Any eligible backend may have affinity with the client from then on."""
     history.acquaint(_flow(cluster, asked), answer.backends)
     expect = {"outcome": "Connected", "maxGapMilliseconds": LONGEST_GAP}
-    return _document(f"held-{number}-{_title(asked)}", asked, {"hold": True, "expect": expect}, "it must last")
+    return _document(
+        f"held-{number}-{_title(asked)}", asked, {"hold": True, "expect": expect}, "the connection must last"
+    )
 
 
 def rated(number: int, asked: QueryProbe) -> Document:
     how: Document = {"rate": PER_SECOND, "expect": {"outcome": "Connected", "failures": 0}}
-    return _document(f"rated-{number}-{_title(asked)}", asked, how, "somebody can answer at any time")
+    return _document(f"rated-{number}-{_title(asked)}", asked, how, "an endpoint can answer at any time")
 
 
 def probe(
     dice: Dice, cluster: ClusterView, number: int, asked: QueryProbe, answer: Prediction, pinned: str = ""
 ) -> Document:
-    """`pinned`: the one who must serve by affinity, if that can be said."""
+    """`pinned`: the backend that must answer by affinity, if it is known."""
     name = f"{number:02}-{_title(asked)}"
     how: Document = {}
     expect: Document = {"outcome": answer.outcome.value}
     if answer.outcome is not ProbeOutcome.CONNECTED:
-        quick = 3 if asked.question.protocol == "TCP" and answer.outcome is ProbeOutcome.REFUSED else 1
+        quick = 3 if asked.query.protocol == "TCP" and answer.outcome is ProbeOutcome.REFUSED else 1
         return _document(name, asked, {"connections": quick, "expect": expect}, answer.why)
     backends = [pinned] if pinned else sorted(answer.backends)
     enough = connections(len(backends))
@@ -126,50 +129,50 @@ def probe(
 
 
 def connections(backends: int) -> int:
-    """So many that each of the backends is chosen once, as good as certainly."""
+    """How many connections choose each of the backends at least once, with near certainty."""
     tries = 4
     while backends > 1 and backends * (1 - 1 / backends) ** tries > CERTAIN:
         tries += 1
     return tries
 
 
-# Which ----------------------------------------------------------------------------------------------------------
+# Choice of probes -----------------------------------------------------------------------------------------------
 
 
 def throw(
     dice: Dice, cluster: ClusterView, services: Iterable[str], history: History, *, patient: bool
 ) -> tuple[QueryProbe, Prediction] | None:
     asked = random_queries.throw(dice, cluster, services)
-    answer = oracle.predict(cluster, asked.question) if asked else None
+    answer = oracle.predict(cluster, asked.query) if asked else None
     if asked is None or answer is None or (answer.outcome is ProbeOutcome.TIMEOUT and not patient):
         return None
-    if asked.question.protocol == "UDP" and not _is_fresh(cluster, asked, answer, history):
+    if asked.query.protocol == "UDP" and not _is_fresh(cluster, asked, answer, history):
         return None
     return None if _is_beyond_windows(cluster, asked, answer) else (asked, answer)
 
 
 def _is_beyond_windows(cluster: ClusterView, asked: QueryProbe, answer: Prediction) -> bool:
-    """A Windows host cannot be told to answer by the way that the question came: a client of policy Local that comes
-    by its second NIC, or is on that wire, is not served by the host itself as it should be.
+    """A Windows host cannot send a reply by the NIC of the request: with policy Local, an endpoint on the host does
+    not serve clients that come by the second NIC or are on its segment.
     """
-    entry, client = cluster.nodes.get(_entry(cluster, asked)), asked.question.client
+    entry, client = cluster.nodes.get(_entry(cluster, asked)), asked.query.client
     if entry is None or not entry.windows or oracle.home_of(cluster, client) == entry.name:
         return False
-    others = [address for address in entry.addresses if address != entry.main(asked.question.family)]
+    others = [address for address in entry.addresses if address != entry.main(asked.query.family)]
     sources = cluster.hosts[client.host].addresses if client.host else cluster.nodes[asked.entry].addresses
-    by_second = asked.question.address in others or any(oracle.on_one_wire(others, source) for source in sources)
+    by_second = asked.query.address in others or any(oracle.on_one_wire(others, source) for source in sources)
     return by_second and any(endpoint.host == entry.name for endpoint in answer.endpoints)
 
 
 def _entry(cluster: ClusterView, asked: QueryProbe) -> str:
-    """The Node that a packet from outside really comes to."""
-    owner = next((n.name for n in cluster.nodes.values() if asked.question.address in n.addresses), "")
-    return owner or asked.question.via or asked.entry
+    """The Node that a packet from outside actually arrives at."""
+    owner = next((n.name for n in cluster.nodes.values() if asked.query.address in n.addresses), "")
+    return owner or asked.query.via or asked.entry
 
 
 def _is_fresh(cluster: ClusterView, asked: QueryProbe, answer: Prediction, history: History) -> bool:
-    """A datagram from a port that was used before may still be of the old flow, which a proxy leaves to its endpoint
-    as long as that serves. Where that would give another answer than a new flow, there is nothing to be said.
+    """A datagram from a port that was used before may belong to an old conntrack entry, which stays with its endpoint
+    while that serves. If that would give another answer than a new entry, the outcome is unknown.
     """
     for before in history.datagrams.get(_flow(cluster, asked), ()):
         same = (before.outcome, before.backends, before.seen) == (answer.outcome, answer.backends, answer.seen)
@@ -179,7 +182,7 @@ def _is_fresh(cluster: ClusterView, asked: QueryProbe, answer: Prediction, histo
 
 
 def _serves(cluster: ClusterView, asked: QueryProbe, endpoint: OracleEndpoint) -> bool:
-    """Whether it is still an endpoint of the Service and answers."""
+    """Whether it is still a serving endpoint of the Service."""
     service = cluster.services.get(asked.service)
     if service is None:
         return False
@@ -192,20 +195,20 @@ def _serves(cluster: ClusterView, asked: QueryProbe, endpoint: OracleEndpoint) -
 
 
 def _flow(cluster: ClusterView, asked: QueryProbe) -> ClientFlow:
-    """Clients of one Node may share flows: on their way to another they all have its address."""
-    client = asked.question.client
+    """Clients of one Node may share conntrack entries at another Node: they have the same source address."""
+    client = asked.query.client
     return oracle.home_of(cluster, client) or client.host, asked.service, asked.port
 
 
 def _dull(cluster: ClusterView, asked: QueryProbe, answer: Prediction, history: History) -> int:
-    """How little there is to learn: most where only some of the endpoints may be chosen, or none of them."""
+    """How uninteresting a probe is: the most interesting ones restrict the choice of endpoints."""
     telling = answer.narrowed or answer.outcome is ProbeOutcome.TIMEOUT
     return history.cells[_cell(cluster, asked, answer)] - 2 * telling
 
 
 def _cell(cluster: ClusterView, asked: QueryProbe, answer: Prediction) -> tuple[object, ...]:
-    """What makes a probe different from another."""
-    client, home = asked.question.client, oracle.home_of(cluster, asked.question.client)
+    """The properties by which probes count as different."""
+    client, home = asked.query.client, oracle.home_of(cluster, asked.query.client)
     places = frozenset((e.place, e.node == asked.entry, e.backend == client.pod, e.draining) for e in answer.endpoints)
     kind = "pod" if client.pod else "node" if client.node else "host"
     seen = "".join(sorted(answer.seen)) == PRESERVED
@@ -213,27 +216,27 @@ def _cell(cluster: ClusterView, asked: QueryProbe, answer: Prediction) -> tuple[
     return kind, asked.kind, asked.where.partition("-of-")[0], at_home, answer.outcome, places, seen, answer.sticky
 
 
-# In the scenario's words ------------------------------------------------------------------------------------------
+# Documents --------------------------------------------------------------------------------------------------------
 
 
 def _word(cluster: ClusterView, asked: QueryProbe, seen: str) -> str:
-    """`Gateway` and `Node` are those of the Node where the packet enters, as the format reckons it."""
+    """`Gateway` or `Node` for the addresses of the Node where the packet enters, as the scenario format defines it."""
     node = cluster.nodes.get(asked.entry)
-    family = asked.question.family
+    family = asked.query.family
     if node and seen == str(node.gateway(family)):
         return "Gateway"
     return "Node" if node and seen == str(node.main(family)) else seen
 
 
 def _title(asked: QueryProbe) -> str:
-    client = asked.question.client
+    client = asked.query.client
     name = (client.pod.partition("/")[2] or client.node or client.host).lower()
     service = asked.service.partition("/")[2] or "nothing"
     return f"{name}-to-{service}-{asked.port}-{asked.where}"
 
 
 def _document(name: str, asked: QueryProbe, how: Document, why: str) -> Document:
-    client, question = asked.question.client, asked.question
+    client, query = asked.query.client, asked.query
     source = (
         {"pod": client.pod} if client.pod else {"node": client.node} if client.node else {"externalHost": client.host}
     )
@@ -241,13 +244,13 @@ def _document(name: str, asked: QueryProbe, how: Document, why: str) -> Document
         "apiVersion": API_VERSION,
         "kind": "Probe",
         "metadata": {
-            "name": f"{name}-ipv6" if question.family.value == 6 else name,
+            "name": f"{name}-ipv6" if query.family.value == 6 else name,
             "annotations": {"why": why},
         },
         "spec": {
             "from": source,
             "to": asked.to,
-            **({} if question.protocol == "TCP" else {"protocol": question.protocol}),
+            **({} if query.protocol == "TCP" else {"protocol": query.protocol}),
             **how,
         },
     }

@@ -1,4 +1,4 @@
-"""Random questions to a cluster: some client asks one of the addresses at which a Service may be found."""
+"""Random connections to a cluster: a client connects to one of the addresses of a Service."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class QueryProbe:
-    """A question, and how a Probe puts it."""
+    """A query, and how a Probe expresses it."""
 
-    question: Query
+    query: Query
     kind: FrontendKind
     service: str
     port: str  # its name, or its number
     to: dict[str, object]
-    where: str  # in a word, for the probe's name
-    entry: str  # the Node by which the scenario format reckons: the client's, else the one that is asked
+    where: str  # a word for the name of the probe
+    entry: str  # where the packet enters, as the scenario format defines it: the client's Node, else the target Node
 
 
 def throw(dice: Dice, cluster: ClusterView, services: Iterable[str]) -> QueryProbe | None:
-    """None if the throw gives nothing that can be asked."""
+    """None if the random choice gives nothing that can be probed."""
     service = cluster.services[dice.one(sorted(services))]
     if not service.served or not service.spec.ports:
         return None
@@ -60,10 +60,10 @@ def throw(dice: Dice, cluster: ClusterView, services: Iterable[str]) -> QueryPro
 
 
 def gone(cluster: ClusterView, client: Client, address: IPAddress, port: ServicePortView) -> QueryProbe:
-    """The ClusterIP of a Service that is no longer there."""
-    question = Query(client, address, port.port, port.protocol)
+    """A connection to the ClusterIP of a Service that was deleted."""
+    query = Query(client, address, port.port, port.protocol)
     to: dict[str, object] = {"address": str(address), "port": port.port}
-    return QueryProbe(question, FrontendKind.CLUSTER_IP, "", _name(port), to, "gone", oracle.home_of(cluster, client))
+    return QueryProbe(query, FrontendKind.CLUSTER_IP, "", _name(port), to, "gone", oracle.home_of(cluster, client))
 
 
 def _cluster_ip(
@@ -76,17 +76,17 @@ def _cluster_ip(
 ) -> QueryProbe:
     address = next(ip for ip in service.cluster_ips if family_of(ip) is family)
     number = port.port if kind is FrontendKind.CLUSTER_IP else UNUSED
-    question = Query(client, address, number, port.protocol)
+    query = Query(client, address, number, port.protocol)
     name = _name_or_number(port) if kind is FrontendKind.CLUSTER_IP else UNUSED
     to: dict[str, object] = {"service": service.key, "port": name, "family": str(family)}
     where = "clusterip" if kind is FrontendKind.CLUSTER_IP else "unused-port"
-    return QueryProbe(question, kind, service.key, _name(port), to, where, oracle.home_of(cluster, client))
+    return QueryProbe(query, kind, service.key, _name(port), to, where, oracle.home_of(cluster, client))
 
 
 def _node_port(
     dice: Dice, cluster: ClusterView, client: Client, service: ServiceView, port: ServicePortView, family: Family
 ) -> QueryProbe | None:
-    """At the client's own Node more often than at any other."""
+    """At the client's own Node more often than at others."""
     home = oracle.home_of(cluster, client)
     node = cluster.nodes[home] if home and dice.chance(0.6) else dice.one(list(cluster.nodes.values()))
     addresses = [str(address) for address in node.addresses if family_of(address) is family]
@@ -96,18 +96,18 @@ def _node_port(
     if not addresses:
         return None
     address = dice.one(addresses)
-    question = Query(client, ip_address(address), port.node_port, port.protocol)
+    query = Query(client, ip_address(address), port.node_port, port.protocol)
     to: dict[str, object] = {"nodePort": service.key, "port": _name_or_number(port), "node": node.name}
     to |= {} if address == str(node.addresses[0]) else {"address": address}
     where = f"{'loopback' if address == LOOPBACK else _part(node, address)}-of-{node.name}"
-    return QueryProbe(question, FrontendKind.NODE_PORT, service.key, _name(port), to, where, home or node.name)
+    return QueryProbe(query, FrontendKind.NODE_PORT, service.key, _name(port), to, where, home or node.name)
 
 
 def _external(
     dice: Dice, cluster: ClusterView, client: Client, service: ServiceView, port: ServicePortView, kind: FrontendKind
 ) -> QueryProbe | None:
-    """The scenario format knows a Service's first external address; any other is asked by number, but not by a host
-    outside: the underlay would not know the way.
+    """The scenario format names the first external address of a Service. Others are probed by address, but not from an
+    external host: the underlay would have no route.
     """
     balancers = [i.ip for i in service.status.load_balancer.ingress if i.ip]
     addresses = list(service.spec.external_ips) if kind is FrontendKind.EXTERNAL_IP else balancers
@@ -118,20 +118,20 @@ def _external(
     owner = next((node.name for node in cluster.nodes.values() if address in node.addresses), "")
     first, word = written == addresses[0], "externalIP" if kind is FrontendKind.EXTERNAL_IP else "loadBalancer"
     if owner or (home and not first):
-        question = Query(client, address, port.port, port.protocol)
+        query = Query(client, address, port.port, port.protocol)
         to: dict[str, object] = {"address": written, "port": port.port}
         where = f"{word.lower()}-of-{owner}" if owner else word.lower()
-        return QueryProbe(question, kind, service.key, _name(port), to, where, home or owner)
+        return QueryProbe(query, kind, service.key, _name(port), to, where, home or owner)
     proxied = kind is FrontendKind.LOAD_BALANCER and address not in service.load_balancer_ips
     if not first or (client.host and (proxied or oracle.on_one_wire(cluster.hosts[client.host].addresses, address))):
-        return None  # nobody answers for a balancer's address on its wire
+        return None  # no machine answers ARP for a load balancer address on its segment
     to = {word: service.key, "port": _name_or_number(port)}
     if home:
-        question = Query(client, address, port.port, port.protocol)
-        return QueryProbe(question, kind, service.key, _name(port), to, word.lower(), home)
-    question = Query(client, address, port.port, port.protocol, via)
+        query = Query(client, address, port.port, port.protocol)
+        return QueryProbe(query, kind, service.key, _name(port), to, word.lower(), home)
+    query = Query(client, address, port.port, port.protocol, via)
     to |= {"node": via}
-    return QueryProbe(question, kind, service.key, _name(port), to, f"{word.lower()}-by-{via}", via)
+    return QueryProbe(query, kind, service.key, _name(port), to, f"{word.lower()}-by-{via}", via)
 
 
 # Names ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A seed becomes a scenario: a random cluster, what changes in it step by step, and what is asked in each."""
+"""Makes a scenario from a seed: a random cluster, its changes from step to step, and the probes of each step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RESTART = "restartSwitch"
 
 @dataclass(frozen=True, slots=True)
 class ScenarioFile:
-    """One step of the scenario: a file."""
+    """The file of one step."""
 
     name: str
     words: tuple[str, ...]
@@ -44,7 +44,7 @@ class ScenarioFile:
 class RandomScenario:
     seed: int
     title: str
-    again: str  # the command that makes it again
+    again: str  # the command that makes the same scenario
     parts: tuple[ScenarioFile, ...]
 
     @property
@@ -72,7 +72,7 @@ class RandomScenario:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStep:
-    """The cluster at one step, what has changed in words, and what is done to a Node."""
+    """The cluster at one step, a description of its changes, and an action on a Node."""
 
     draft: Draft
     words: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ def random_scenario(seed: int, features: Features) -> RandomScenario:
                 connection_rates.chosen(Dice(seed, "rates"), views, keys, history) if "rates" in features else ()
             )
         dice, count = Dice(seed, "probes", number), PROBES_LATER if number else PROBES_AT_FIRST
-        asked = keys + 3 * sorted(_touched(before, states[number]).intersection(keys))  # more often what has changed
+        asked = keys + 3 * sorted(_touched(before, states[number]).intersection(keys))  # changed Services more often
         documents += random_probes.chosen(dice, view, count, asked, history, patient=number == patient)
         documents += _gone(dice, views[number - 1], view) if number else []
         name = f"{number}0-{'changes' if number else 'cluster'}.yaml"
@@ -118,7 +118,7 @@ def _stages(seed: int, features: Features) -> list[ClusterStep]:
         before = stages[-1].draft
         draft, words = random_changes.changed(dice, before, features)
         verb = dice.weighted({"": 0.65, "killAgent": 0.2, "restartAgent": 0.1, RESTART: 0.05})
-        node = dice.one([node for node in draft.nodes if node in before.nodes]).name  # a new one has just started
+        node = dice.one([node for node in draft.nodes if node in before.nodes]).name  # not a Node that just started
         if verb and ("switches" if verb == RESTART else "agents") in features:
             stages.append(ClusterStep(draft, (*words, f"{verb}: {node}"), verb, node))
         else:
@@ -127,13 +127,13 @@ def _stages(seed: int, features: Features) -> list[ClusterStep]:
 
 
 def _gone(dice: Dice, before: ClusterView, after: ClusterView) -> Iterator[Document]:
-    """The address of a Service that was there a step ago."""
+    """Probes to the addresses of Services that were deleted in this step."""
     for key in sorted(before.services.keys() - after.services.keys()):
         service = before.services[key]
         client = dice.one([Client(node=name) for name in after.nodes] + [Client(pod=key) for key in after.pods])
         if service.served and service.spec.ports and service.spec.ports[0].protocol != "SCTP":
             asked = random_queries.gone(after, client, service.cluster_ips[0], service.spec.ports[0])
-            answer = oracle.predict(after, asked.question)
+            answer = oracle.predict(after, asked.query)
             if answer:
                 yield random_probes.probe(dice, after, 90, asked, answer)
 
@@ -150,7 +150,7 @@ def _difference(before: Documents, after: Documents) -> Iterator[Document]:
 
 
 def _touched(before: Documents, after: Documents) -> frozenset[str]:
-    """Services that are new or other than before, by themselves or in their slices."""
+    """Services that are new or changed, or whose slices are."""
     keys = set()
     for (kind, key), document in after.items():
         if before.get((kind, key)) != document:
@@ -176,7 +176,7 @@ def _yaml(documents: Iterable[Document]) -> str:
 
 
 class _Plain(yaml.CSafeDumper):
-    """Without anchors: each object stands for itself."""
+    """Writes no anchors and aliases."""
 
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 (as the base class has it)
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 (the signature of the base class)
         return True

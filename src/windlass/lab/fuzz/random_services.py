@@ -1,4 +1,4 @@
-"""Random Services: types, ports, addresses, policies, and slices that somebody else wrote."""
+"""Random Services: types, ports, addresses, policies, and slices that the controller did not make."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TYPES = {"ClusterIP": 0.3, "NodePort": 0.35, "LoadBalancer": 0.35}
 AFFINITIES = (60, 600, 10800, 65535, 65536, 86400)
 DISTRIBUTIONS = ("PreferClose", "PreferSameZone", "PreferSameNode")
 FIRST_NODE_PORT = 30000
-NODE_PORTS = 20  # of each Service
+NODE_PORTS = 20  # reserved for each Service
 NUMBERS = range(11, 20)  # of Services
 STATES = {
     EndpointState.READY: 0.4,
@@ -28,7 +28,7 @@ STATES = {
 
 
 def services(dice: Dice, draft: Draft, features: Features) -> tuple[ServiceDraft, ...]:
-    """One at most has a Node's address: two would want the same port of it."""
+    """At most one has an address of a Node: two could conflict on a port."""
     made: list[ServiceDraft] = []
     for number in NUMBERS[: dice.number(4, 7)]:
         taken = any(uses_a_node(draft, other) for other in made)
@@ -38,7 +38,7 @@ def services(dice: Dice, draft: Draft, features: Features) -> tuple[ServiceDraft
 
 
 def _sharing(dice: Dice, new: ServiceDraft, others: list[ServiceDraft]) -> ServiceDraft:
-    """Services may have the addresses of one load balancer in common, if their ports differ."""
+    """Services may share the addresses of a load balancer, if their ports differ."""
     wanted = dice.chance(0.3)
     balanced = [s for s in others if "LoadBalancer" == new.type == s.type]
     for other in balanced:
@@ -70,7 +70,7 @@ def service(dice: Dice, number: int, draft: Draft, features: Features) -> Servic
 
 
 def endpoints(dice: Dice, app: str, draft: Draft, features: Features) -> tuple[EndpointDraft, ...]:
-    """Slices as another controller may write them: any of the app's Pods, in any state, in several slices."""
+    """Slices as another controller may write them: any Pods of the app, in any state, in several slices."""
     parts = dice.number(1, 3)
     hinting = dice.weighted({"": 0.4, "zones": 0.25, "nodes": 0.2, "both": 0.15})
     found = []
@@ -89,13 +89,13 @@ def endpoints(dice: Dice, app: str, draft: Draft, features: Features) -> tuple[E
 
 
 def uses_a_node(draft: Draft, service: ServiceDraft) -> bool:
-    """Whether one of its external addresses is a Node's own."""
+    """Whether one of its external addresses belongs to a Node."""
     owned = {address for node in draft.nodes for address in node.addresses}
     return not owned.isdisjoint(service.external_ips)
 
 
 def _hinted(dice: Dice, endpoint: EndpointDraft, hinting: str, node: NodeDraft, draft: Draft) -> EndpointDraft:
-    """Mostly for where it is, as the controller's hints are; some for anywhere, some forgotten."""
+    """Mostly for the endpoint's own Node and zone, as the controller writes hints; some random, some missing."""
     names = tuple(other.name for other in dice.some(draft.nodes, dice.number(1, 2)))
     zones = tuple(dice.some(("east", "west", "north"), dice.number(1, 2)))
     if dice.chance(0.6):
@@ -112,7 +112,7 @@ def _hinted(dice: Dice, endpoint: EndpointDraft, hinting: str, node: NodeDraft, 
 
 
 def _ports(dice: Dice, app: str, number: int, pods: tuple[PodDraft, ...], features: Features) -> tuple[PortDraft, ...]:
-    """One to three; one number may serve several protocols."""
+    """One to three ports; a number may serve several protocols."""
     tcp = PortDraft("web", 80, "TCP", "http")
     shapes: dict[tuple[PortDraft, ...], float] = {
         (replace(tcp, name=dice.one(("", "web"))),): 0.3,
@@ -143,7 +143,7 @@ def _ports(dice: Dice, app: str, number: int, pods: tuple[PodDraft, ...], featur
 
 
 def _first_node_port(number: int) -> int:
-    """Of those that a Service has for itself."""
+    """The first of the NodePorts that are reserved for this Service."""
     return FIRST_NODE_PORT + NODE_PORTS * number
 
 
@@ -152,13 +152,13 @@ def _alone(ports: tuple[PortDraft, ...], port: PortDraft) -> bool:
 
 
 def _numbered(port: PortDraft, app: str, pods: tuple[PodDraft, ...]) -> PortDraft:
-    """By its number, where all Pods of the app have the same, and those to come will."""
+    """Uses the port number, if all Pods of the app have the same one, also future Pods."""
     numbers = {pod.port(port.target, port.protocol) for pod in pods if pod.app == app}
     return replace(port, target_number=numbers.pop()) if app == "red" and len(numbers) == 1 else port
 
 
 def with_node_ports(made: ServiceDraft) -> ServiceDraft:
-    """The ports that have none get one of the Service's own."""
+    """Gives each port without a NodePort one of those that are reserved for the Service."""
     used = {port.node_port for port in made.ports}
     first = _first_node_port(made.number)
     free = (number for number in range(first, first + NODE_PORTS) if number not in used)
@@ -199,7 +199,7 @@ def balancer_ip(family: Family, number: int) -> str:
 
 
 def ingress(dice: Dice, made: ServiceDraft, draft: Draft) -> tuple[tuple[str, str], ...]:
-    """Addresses from afar, or of the Nodes' own wire; in mode Proxy those of a host that answers, if there is one."""
+    """Remote addresses, or from a segment of the Nodes; with ipMode Proxy those of a host that answers, if any."""
     mode = dice.weighted({"": 0.5, "VIP": 0.35, "Proxy": 0.15})
     near, node = dice.chance(0.2), dice.one(draft.nodes)
     host = next((host for host in draft.hosts if host.ports), None)
@@ -217,7 +217,7 @@ def ingress(dice: Dice, made: ServiceDraft, draft: Draft) -> tuple[tuple[str, st
 
 
 def ranges(dice: Dice, made: ServiceDraft, nodes: tuple[NodeDraft, ...], features: Features) -> tuple[str, ...]:
-    """For some of the clients: their segments, their Pods' addresses, everybody; maybe of one family only."""
+    """Ranges for some of the clients: their segments, Pod networks, or everything; sometimes of only one family."""
     guarded, one_family = dice.chance(0.4), dice.chance(0.15)
     found: list[str] = []
     for family in made.families[:1] if one_family else made.families:
@@ -227,5 +227,5 @@ def ranges(dice: Dice, made: ServiceDraft, nodes: tuple[NodeDraft, ...], feature
         far = ["192.0.2.0/24", "0.0.0.0/0"] if family is V4 else ["2001:db8:99::/64", "::/0"]
         found += dice.some(sorted(set(near)), dice.number(1, 2)) + ([dice.one(far)] if dice.chance(0.2) else [])
     if dice.chance(0.1):
-        found[0] = f" {found[0]} "  # the API takes blanks around it
+        found[0] = f" {found[0]} "  # the API server accepts blanks around it
     return tuple(found) if guarded and "ranges" in features else ()

@@ -1,4 +1,4 @@
-"""Runs random clusters and tells of each; what fails is kept as a scenario."""
+"""Runs random clusters and reports each; those that fail are kept as scenarios."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEEP = Path("fuzz-failures")
 
 
 def run(scripts: Iterable[RandomScenario], *, keep: Path = KEEP, jobs: int = 1, json_file: Path | None = None) -> int:
-    """The whole of `windlass lab fuzz`; returns the exit status. Each script is taken when its turn comes."""
+    """Implements `windlass lab fuzz`, and returns the exit status. Each scenario is made when its turn comes."""
     console = Console(highlight=False, markup=False, soft_wrap=True)
     started = time.monotonic()
     nodes = Programs()
@@ -36,7 +36,7 @@ def run(scripts: Iterable[RandomScenario], *, keep: Path = KEEP, jobs: int = 1, 
         console.print(str(error), style="bold red")
         return results.TROUBLE
     except (KeyboardInterrupt, asyncio.CancelledError):
-        console.print("interrupted; nothing is left behind")
+        console.print("interrupted; everything was cleaned up")
         return runs.INTERRUPTED
     finally:
         if outcome:
@@ -58,13 +58,13 @@ def summary(outcome: Iterable[ScenarioResult], seconds: float) -> str:
 async def _run(
     scripts: Iterator[RandomScenario], jobs: int, nodes: Programs, keep: Path, say: Say, outcome: list[ScenarioResult]
 ) -> Sequence[ScenarioResult]:
-    """`outcome` grows as they end, so that something can be told of a run that is interrupted."""
+    """Appends to `outcome` as scenarios end, so that an interrupted run can be reported."""
 
     async def worker() -> None:
         for made in scripts:
             result = await _try(made, nodes)
             outcome.append(result)
-            _tell(made, result, keep, say)
+            _report(made, result, keep, say)
 
     await asyncio.gather(*(worker() for _ in range(jobs)))
     return outcome
@@ -75,11 +75,11 @@ async def _try(made: RandomScenario, nodes: Programs) -> ScenarioResult:
         try:
             scenario = ScenarioFiles(made.name, made.write(Path(folder))).read()
         except ScenarioError as error:
-            return ScenarioResult(made.name, "", 0, error=f"the generator wrote what cannot be read: {error}")
+            return ScenarioResult(made.name, "", 0, error=f"the generator wrote an invalid scenario: {error}")
     return await runs.run_scenario(scenario, lambda lab: Agents(lab, nodes), lambda _: None)
 
 
-def _tell(made: RandomScenario, result: ScenarioResult, keep: Path, say: Say) -> None:
+def _report(made: RandomScenario, result: ScenarioResult, keep: Path, say: Say) -> None:
     bad = [verdict for verdict in result.verdicts if not verdict.passed]
     judged = "could not run" if result.error else f"{len(bad)} FAILED" if bad else "passed"
     say(f"{made.title}: {made.probes} probes, steps: {len(made.parts)}, {judged} in {result.seconds:.1f} s")

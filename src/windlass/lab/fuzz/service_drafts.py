@@ -1,4 +1,4 @@
-"""The Services of a random cluster and their slices, before they are written: what is chosen, and the documents."""
+"""Drafts of the Services of a random cluster and their slices, and the documents made from them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class PortDraft:
     name: str
     port: int
     protocol: str
-    target: str  # the name of the Pods' port
-    target_number: int | None = None  # written instead of the name, where all Pods have this number
+    target: str  # the name of the port in the Pods
+    target_number: int | None = None  # used instead of the name, if all Pods have this number
     node_port: int = 0
 
     def document(self, *, alone: bool) -> Document:
-        """A Service's only port needs no name."""
+        """The only port of a Service needs no name."""
         return {
             **({} if alone and not self.name else {"name": self.name}),
             "port": self.port,
@@ -43,29 +43,29 @@ class PortDraft:
 
 @dataclass(frozen=True, slots=True)
 class EndpointDraft:
-    """In a slice that somebody else wrote."""
+    """An endpoint in a slice of the scenario, not of the controller."""
 
     backend: str  # the key of a Pod, or the name of an ExternalHost
     state: EndpointState = EndpointState.READY
-    part: int = 0  # which of the Service's slices has it
-    twice: bool = False  # another slice has it, too, without saying where it is
-    other: bool = False  # of a hostNetwork Pod: by its Node's other address
+    part: int = 0  # the number of the slice that contains it
+    twice: bool = False  # another slice contains it, too, without nodeName
+    other: bool = False  # for a hostNetwork Pod: at the second address of its Node
     for_nodes: tuple[str, ...] = ()
     for_zones: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceDraft:
-    number: int  # its own in the cluster: of its name, its addresses and its NodePorts
+    number: int  # unique in the cluster: part of its name, its addresses and its NodePorts
     families: tuple[Family, ...]
     ports: tuple[PortDraft, ...]
     app: str
     type: str = "ClusterIP"
-    endpoints: tuple[EndpointDraft, ...] | None = None  # None: the controller finds them
+    endpoints: tuple[EndpointDraft, ...] | None = None  # None: the controller makes the slices
     external_policy: str = ""
     internal_policy: str = ""
     external_ips: tuple[str, ...] = ()
-    ingress: tuple[tuple[str, str], ...] = ()  # address (empty: a host name instead) and mode (empty: none is said)
+    ingress: tuple[tuple[str, str], ...] = ()  # address (empty: a host name instead) and ipMode (empty: absent)
     ranges: tuple[str, ...] = ()
     affinity: int = 0  # seconds; 0: none
     distribution: str = ""
@@ -86,7 +86,7 @@ class ServiceDraft:
 
     @property
     def outside(self) -> bool:
-        """Whether externalTrafficPolicy means anything to it."""
+        """Whether externalTrafficPolicy applies to it."""
         return self.type != "ClusterIP" or bool(self.external_ips)
 
     def document(self) -> Document:
@@ -134,7 +134,7 @@ class ServiceDraft:
 
 
 def cluster_ip(family: Family, number: int) -> str:
-    """Some are far from the others, as after the cluster was given another range."""
+    """Some are in another range, as after the cluster got a second ServiceCIDR."""
     if number % 5 == 0:
         return f"10.100.7.{number}" if family is V4 else f"fd00:10:100::{number}"
     return f"10.96.0.{number}" if family is V4 else f"fd00:10:96::{number}"
@@ -146,7 +146,7 @@ def slices(
     pods: Iterable[PodDraft],
     hosts: Iterable[HostDraft],
 ) -> Iterator[Document]:
-    """The endpoints of a part whose ports have the same numbers share a slice of each family."""
+    """Endpoints of one part with the same port numbers share a slice per family."""
     known: dict[str, PodDraft | HostDraft] = {pod.key: pod for pod in pods} | {host.name: host for host in hosts}
     groups: dict[tuple[Family, int, _Numbers], list[Document]] = {}
     for family in service.families:
@@ -182,7 +182,7 @@ def _order(
 
 
 def _numbers(service: ServiceDraft, backend: PodDraft | HostDraft) -> _Numbers:
-    """Of the Service's ports as this backend has them; one that it has not is left out."""
+    """The Service ports with their numbers at this backend, without ports that it does not have."""
     if isinstance(backend, HostDraft):
         numbers = [dict(backend.ports).get(port.protocol) for port in service.ports]  # the last one of each protocol
     else:

@@ -1,1 +1,1 @@
-"""A whole Kubernetes on this machine: Nodes with a kubelet and a container runtime each, Windlass from its chart."""
+"""A whole Kubernetes cluster on this machine: Nodes with kubelet and container runtime, Windlass from its chart."""

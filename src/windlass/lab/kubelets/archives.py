@@ -1,4 +1,4 @@
-"""Container images as files that `ctr images import` takes: layers, names and what to start; without a registry."""
+"""Writes container images as archives for `ctr images import`, without a registry."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    names: tuple[str, ...]  # exactly those that Pods ask for
-    layers: tuple[Path, ...]  # tar files, the lowest first; images that share one have it once on a Node
+    names: tuple[str, ...]  # the references that Pods use
+    layers: tuple[Path, ...]  # tar files, the lowest first; a Node stores shared layers once
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     user: str = ""
@@ -27,7 +27,7 @@ class Image:
 
 
 def layer(root: Path, target: Path, under: str = "") -> Path:
-    """All of a folder as a layer, at the root of the image or `under` a folder of it. Owned by root, without times."""
+    """Writes a folder as a layer, at the root of the image or `under` a folder of it; owned by root, without times."""
     fresh = target.with_name(f".{target.name}.new")
     with tarfile.open(fresh, "w", format=tarfile.GNU_FORMAT) as archive:
         for entry in sorted(root.iterdir()):
@@ -37,7 +37,7 @@ def layer(root: Path, target: Path, under: str = "") -> Path:
 
 
 def write(image: Image, target: Path) -> None:
-    """In the form of `docker save`."""
+    """Writes the archive in the format of `docker save`."""
     digests = [_digest(one) for one in image.layers]
     config = {
         "architecture": "amd64",

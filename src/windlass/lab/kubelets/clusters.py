@@ -61,7 +61,7 @@ Say = Callable[[str], None]
 class Shape:
     nodes: int = 2
     traffic_mode: TrafficMode = TrafficMode.ENCAP
-    zones: int = 0  # Nodes are spread over so many; none: they say nothing of it
+    zones: int = 0  # the number of zones of the Nodes; 0: they have no zone label
 
     @property
     def names(self) -> list[str]:
@@ -76,7 +76,7 @@ class Shape:
 
 @asynccontextmanager
 async def running(shape: Shape, say: Say) -> AsyncIterator[KubeletCluster]:
-    """All of it is ready within the block, and gone after it."""
+    """A cluster that is ready within the block and removed after it."""
     if absent := missing(*PROGRAMS):
         raise LabError(f"{absent} (tools/build-kubernetes --whole)")
     archives = await asyncio.to_thread(_prepare, say)
@@ -112,26 +112,26 @@ class KubeletCluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """For programs on the Nodes."""
+        """The kubeconfig for programs on the Nodes."""
         return self.plane.kubeconfig(ADMINISTRATOR)
 
     async def start(self, archives: Sequence[Path]) -> None:
         began = asyncio.get_running_loop().time()
 
-        def told(what: str) -> None:
+        def report(what: str) -> None:
             self._say(f"{what} after {asyncio.get_running_loop().time() - began:.0f} s")
 
         await asyncio.to_thread(self._plug_in)
         await self.plane.start()
         await self.plane.start_controllers()
         await self.plane.start_scheduler()
-        told("the API server answers")
+        report("the API server answers")
         await asyncio.gather(*(self._start_machine(node, archives) for node in self.shape.names))
-        told(f"{self.shape.nodes} machines run containerd, with {len(archives)} images, and a kubelet")
+        report(f"{self.shape.nodes} machines run containerd, with {len(archives)} images, and a kubelet")
         await self._install_windlass()
         await self.kubectl("apply", "-f", str(COREDNS))
         await self._all_ready()
-        told(f"Windlass is ready on all Nodes ({self.shape.traffic_mode.value}), and CoreDNS answers")
+        report(f"Windlass is ready on all Nodes ({self.shape.traffic_mode.value}), and CoreDNS answers")
 
     async def end(self) -> None:
         await asyncio.gather(*(machine.off() for machine in self.machines.values()))
@@ -159,7 +159,7 @@ class KubeletCluster:
         await self.start_kubelet(node)
 
     def describe(self) -> None:
-        """For `lab status` and `lab exec`."""
+        """Publishes the cluster for `lab status` and `lab exec`."""
         places = {
             f"node/{node}": Location(machine.namespace, pid=machine.pid) for node, machine in self.machines.items()
         }
@@ -186,10 +186,10 @@ class KubeletCluster:
         await self.apply_chart()
 
     async def apply_chart(self, *options: str) -> None:
-        """As a person would: `helm template OPTIONS | kubectl apply`."""
+        """`helm template OPTIONS | kubectl apply`."""
         values = {
             "apiServer": self.plane.url,
-            "image": {"pullPolicy": "Never"},  # there is no registry: each Node was given it
+            "image": {"pullPolicy": "Never"},  # there is no registry: the image was imported on each Node
             "config": {"trafficMode": self.shape.traffic_mode.value, "datapathType": ovs.datapath_type()},
         }
         file = self.lab.folder / "values.yaml"
@@ -207,7 +207,7 @@ class KubeletCluster:
         await self.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", limit)
 
     async def _route_pods(self) -> None:
-        """The underlay of a cluster without tunnels knows where Pods are."""
+        """Adds routes to the PodCIDRs, which the underlay of a cluster without tunnels must have."""
         routes = {}
         for node in self.shape.names:
             jsonpath = "jsonpath={.spec.podCIDR}"
@@ -221,7 +221,7 @@ def _helm() -> Path:
     tool = [sys.executable, str(images.REPOSITORY / "tools" / "build-helm"), "--where"]
     place = Path(subprocess.run(tool, capture_output=True, text=True, check=True).stdout.strip())
     if not place.exists():
-        raise LabError(f"{place}: not built; tools/build-helm does that, once for a machine")
+        raise LabError(f"{place}: does not exist; run tools/build-helm once on this machine")
     return place
 
 

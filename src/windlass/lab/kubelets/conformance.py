@@ -1,4 +1,4 @@
-"""Kubernetes' own tests, unmodified, on a cluster of the lab: which of them, how they are run, what came of each."""
+"""Runs the unmodified tests of Kubernetes on a cluster of the lab, and reads their results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from windlass.lab.control.kubernetes_binaries import path_of
 from windlass.lab.kubelets.clusters import KubeletCluster
 
 GROUP = "[sig-network]"
-PROCESSES = 4  # most of a test is waiting
+PROCESSES = 4  # in parallel: the tests wait most of the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Suite:
 _SPECIAL = r"\[Serial\]|\[Disruptive\]|\[Slow\]|\[Feature:|\[Alpha\]|\[Beta\]"
 SUITES = {
     "conformance": Suite(r"\[sig-network\].*\[Conformance\]", r"\[Serial\]|\[Disruptive\]"),
-    # About ten that cover the ground: for every change.
+    # About ten that cover the main features, for every change.
     "some": Suite(
         r"\[sig-network\].*("
         r"should function for intra-pod communication: http|"
@@ -45,14 +45,14 @@ SUITES = {
         r").*\[Conformance\]",
         r"\[Serial\]|with a custom proxy",
     ),
-    # All others that need nothing special.
+    # All other tests without special requirements.
     "others": Suite(r"\[sig-network\]", rf"{_SPECIAL}|\[Conformance\]", nodes=4, zones=3),
 }
 
 
 class Result(Struct, frozen=True):
     name: str
-    verdict: str  # one of those below
+    verdict: str  # PASSED, FAILED, SKIPPED or NOT_ASKED
     seconds: float = 0.0
     message: str = ""  # why it was skipped, or how it failed
 
@@ -61,7 +61,7 @@ PASSED, FAILED, SKIPPED, NOT_ASKED = "passed", "failed", "skipped", "not asked f
 
 
 async def run(cluster: KubeletCluster, suite: Suite, reports: Path) -> list[Result]:
-    """From the first Node, as an administrator would. What the tests say goes to `reports`/e2e.log."""
+    """Runs the suite on the first Node. The output of the tests goes to `reports`/e2e.log."""
     log_file = _emptied(reports) / "e2e.log"
     machine = cluster.machines[cluster.shape.names[0]]
     command = machine.command(
@@ -89,7 +89,7 @@ def _emptied(folder: Path) -> Path:
 
 
 def read(reports: Path) -> list[Result]:
-    """Every test of the network's group, also those that were not asked for."""
+    """The results of all tests of the network group, also of those that were not selected."""
     found: dict[str, Result] = {}
     for file in sorted(reports.glob("junit*.xml")):
         for case in ET.parse(file).iter("testcase"):  # noqa: S314 - our own child wrote it

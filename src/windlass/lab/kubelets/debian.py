@@ -1,6 +1,6 @@
-"""Debian packages unpacked into a folder, with all that they depend on; nothing is installed on this machine.
+"""Unpacks Debian packages and their dependencies into a folder, without installing them on this machine.
 
-Their scripts are not run: enough for programs and libraries, not for services.
+Maintainer scripts do not run: that is enough for programs and libraries, not for services.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.processes import program
 
-# For setting up a system; no program needs them to run.
+# Packages that only set up a system: no program needs them to run.
 _NOT_NEEDED = re.compile(
     r"(perl|debconf|cdebconf|dpkg|init-system-helpers|adduser|passwd|lsb-|sensible-utils|ucf|systemd)"
 )
@@ -22,7 +22,7 @@ _DATA = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info",
 
 
 def unpack(packages: Sequence[str], folder: Path) -> None:
-    """Into `folder`, which is made; whole or not at all."""
+    """Creates `folder` when everything is unpacked."""
     downloads, fresh = folder.with_name(f"{folder.name}.packages"), folder.with_name(f"{folder.name}.new")
     for former in (downloads, fresh):
         shutil.rmtree(former, ignore_errors=True)
@@ -51,11 +51,11 @@ def _is_known(packages: Collection[str]) -> bool:
 
 
 def _real(names: Collection[str]) -> set[str]:
-    """Those that there is a package of; others only stand for a choice of packages."""
-    told = _run("apt-cache", "policy", *sorted(names), where=Path("/"))
+    """Those that are real packages: others are virtual."""
+    listed = _run("apt-cache", "policy", *sorted(names), where=Path("/"))
     found: set[str] = set()
     name = ""
-    for line in told.splitlines():
+    for line in listed.splitlines():
         if not line.startswith(" "):
             name = line.rstrip(":")
         elif line.startswith("  Candidate:") and "(none)" not in line:

@@ -1,8 +1,8 @@
-"""The images that the lab's Pods run: Windlass itself, CoreDNS, and those of Kubernetes' own tests.
+"""Builds the images of the lab's Pods: Windlass, CoreDNS, and those of the tests of Kubernetes.
 
-Made once for a machine, but for Windlass' own code, which is made anew each time. What Kubernetes publishes cannot be
-fetched without a registry: its programs are built from the same sources, the userland around them is Debian's. nginx
-and httpd are stand-ins: the tests only ask whether something answers on port 80.
+They are built once per machine, except for the layer with Windlass' own code. The images of the tests are not pulled
+from a registry: their programs are built from the same sources, on a userland of Debian packages. nginx and httpd are
+stand-ins: the tests only check whether something answers on port 80.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ COREDNS = "registry.k8s.io/coredns/coredns:v1.12.1"
 AGNHOST = "registry.k8s.io/e2e-test-images/agnhost:2.56"
 PAUSE = "registry.k8s.io/pause:3.10.1"
 
-# What is in every image of Debian, and no package says that it needs it.
+# Packages that every Debian system has, and on which no package declares a dependency.
 ESSENTIAL = ("base-files", "bash", "dash", "coreutils", "grep", "sed", "findutils", "mawk", "hostname", "libc-bin")
-# What scripts inside of the tests' Pods call.
+# Programs that scripts in the Pods of the tests call.
 USERLAND = (
     *(*ESSENTIAL, "procps", "busybox"),
     *("curl", "wget", "netcat-openbsd", "iproute2", "iputils-ping", "bind9-dnsutils", "iperf", "iptables"),
@@ -43,11 +43,11 @@ Say = Callable[[str], None]
 
 
 def make(say: Say) -> list[Path]:
-    """The archives, to be imported on each Node."""
+    """The archives to import on each Node."""
     folder = directory() / "images"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # others may bring up a cluster as well
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may bring up a cluster, too
         return [_archive(folder / f"{name}.tar", image) for name, image in _images(folder, say)]
 
 
@@ -93,7 +93,7 @@ def _userland(folder: Path, say: Say) -> Path:
 
 
 def _settle(root: Path) -> None:
-    """What other images' authors would have done."""
+    """Adds what the authors of the original images would have added."""
     _settle_base(root)
     links = {"bin/nc": "nc.openbsd", "usr/local/bin/iperf": "/usr/bin/iperf"}
     links |= dict.fromkeys((f"usr/sbin/{name}" for name in _XTABLES), "xtables-nft-multi")
@@ -103,14 +103,14 @@ def _settle(root: Path) -> None:
     links |= {f"usr/bin/{name}": "/bin/busybox" for name in listed.split() if name not in present}
     _link(root, links)
     (root / "uploads").mkdir()
-    (root / "etc/wgetrc").write_text("tries = 1\n")  # a test counts on one attempt, as busybox' wget makes
+    (root / "etc/wgetrc").write_text("tries = 1\n")  # a test relies on a single attempt, as with wget of busybox
 
 
 _XTABLES = ("iptables", "ip6tables", "iptables-save", "ip6tables-save", "iptables-restore")
 
 
 def _settle_base(root: Path) -> None:
-    """What the packages' scripts would have done."""
+    """Does what the maintainer scripts of the packages would do."""
     for name in ("tmp", "proc", "sys", "dev", "etc", "root", "run", "usr/local/bin", "var/tmp"):
         (root / name).mkdir(parents=True, exist_ok=True)
     (root / "tmp").chmod(0o1777)
@@ -139,7 +139,7 @@ def _pause(folder: Path) -> Path:
 
 
 def _program(name: str, folder: Path, *, certificate: bool = False) -> Path:
-    """`certificate`: with one for localhost beside it, which one of agnhost's commands looks for."""
+    """A layer with one program. `certificate` adds one for localhost, which a command of agnhost reads."""
     target = folder / f"{name}.layer"
     if not target.exists() or target.stat().st_mtime < path_of(name).stat().st_mtime:
         root = _empty(folder / name)
@@ -155,7 +155,7 @@ def _program(name: str, folder: Path, *, certificate: bool = False) -> Path:
 
 
 def _windlass(folder: Path, say: Say) -> Image:
-    """Laid out as deploy/image/Containerfile does."""
+    """The same layout as deploy/image/Containerfile."""
     return Image(
         (WINDLASS,),
         (_windlass_base(folder, say), _windlass_itself(folder)),
@@ -165,12 +165,12 @@ def _windlass(folder: Path, say: Say) -> Image:
 
 
 def _windlass_base(folder: Path, say: Say) -> Path:
-    """Debian's packages and the locked Python packages: as long as neither list changes."""
+    """Debian packages and the locked Python packages; reused until one of the lists changes."""
     packages, lock = REPOSITORY / "deploy/image/packages", REPOSITORY / "requirements-agent.lock"
     target = folder / f"windlass-base-{_short(*ESSENTIAL, packages.read_text(), lock.read_text(), *_COMPILED)}.layer"
     if target.exists():
         return target
-    say("making Windlass' image: Debian's packages, and Python's")
+    say("building the image of Windlass: Debian and Python packages")
     root = folder / "windlass-base"
     shutil.rmtree(root, ignore_errors=True)
     names = [line.partition("#")[0].strip() for line in packages.read_text().splitlines()]
@@ -179,7 +179,7 @@ def _windlass_base(folder: Path, say: Say) -> Path:
     _link(root, {"usr/sbin/ovs-vswitchd": "/usr/lib/openvswitch-switch/ovs-vswitchd"})
     library = str(root / "opt/windlass/lib")
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes")
-    # For Debian's Python, whichever one runs here.
+    # For Debian's Python, not for the one that runs this.
     platform = ("--only-binary=:all:", "--python-version=3.11", "--implementation=cp", f"--target={library}")
     _run(*pip, *platform, "-r", str(lock))
     _compile(root)
@@ -203,9 +203,9 @@ _COMPILED = ("usr/lib/python3", "usr/lib/python3.11", "opt/windlass/lib")
 
 
 def _compile(root: Path) -> None:
-    """As packages' scripts and the Containerfile do: else each start of the agent, and each probe, compiles all anew.
+    """Compiles to bytecode, as the Containerfile does: otherwise each start of the agent and each probe compiles again.
 
-    By Debian's Python, whose it is to be. Not to be compared by times: a layer has none.
+    It uses Debian's Python, which will run it, and no modification times, which a layer does not have.
     """
     places = [str(root / place) for place in _COMPILED if (root / place).exists()]
     compiler = ("/usr/bin/python3", "-m", "compileall", "-q", "-f", "--invalidation-mode=unchecked-hash")
@@ -225,5 +225,5 @@ def _short(*texts: str) -> str:
 def _run(name: str, *arguments: str) -> None:
     done = subprocess.run([program(name), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
-        said = done.stderr.strip().splitlines() or ["it says nothing"]
+        said = done.stderr.strip().splitlines() or ["no error message"]
         raise LabError(f"`{name} {' '.join(arguments[:3])} ...` failed: {said[-1]}")

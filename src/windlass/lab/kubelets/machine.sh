@@ -1,6 +1,6 @@
-# What a Node's machine is made of, inside of fresh mount, process and host name namespaces; then it only stays.
-# Arguments: the Node's name, its disk (a folder that outlives a reboot), the lab's folder, its cgroup, and the file that
-# says that it is up.
+# Sets up the machine of a Node inside new mount, process and host name namespaces, and then runs as its first process.
+# Arguments: the name of the Node, its disk (a folder that is kept across reboots), the folder of the lab, its cgroup,
+# and a file to create when it is up.
 set -eu
 name=$1 lab=$3 cgroup=$4 ready=$5
 
@@ -8,18 +8,18 @@ hostname "$name"
 mount --make-rprivate /
 mount -t proc proc /proc
 
-# Both are below what is hidden in a moment.
+# Keep both reachable: the mounts below hide their folders.
 mount --bind "$2" /mnt
 mount --bind "$lab" /media
 disk=/mnt
 
-# A disk of its own over this machine's: what is written stays there, and nowhere else.
+# Overlay the folders of this machine: writes go to the machine's own disk.
 for place in etc opt var; do
   mkdir -p "$disk/$place" "$disk/.work/$place"
   mount -t overlay "$place" -o "lowerdir=/$place,upperdir=$disk/$place,workdir=$disk/.work/$place" "/$place"
 done
 mkdir -p "$disk/containerd" "$disk/kubelet" /var/lib/containerd /var/lib/kubelet
-mount --bind "$disk/containerd" /var/lib/containerd  # a container's root cannot be laid over what is laid over already
+mount --bind "$disk/containerd" /var/lib/containerd  # overlayfs for containers cannot use an overlay
 mount --bind "$disk/kubelet" /var/lib/kubelet
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p "$lab"
@@ -46,12 +46,12 @@ else
     case $controller in */unified/) continue ;; esac
     mkdir -p "$controller$cgroup"
   done
-  for file in cpuset.cpus cpuset.mems; do  # empty in a new one, and nothing can run in it then
+  for file in cpuset.cpus cpuset.mems; do  # empty in a new cgroup, where no process could run
     cat /sys/fs/cgroup/cpuset/$file >"/sys/fs/cgroup/cpuset/$cgroup/$file"
   done
 fi
 
-# The kubelet sets these for the whole machine: here it finds what it wants in files of its own.
+# The kubelet wants to set these for the whole machine: here it finds the values in files of this machine.
 mkdir -p "$disk/.settings"
 for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
   kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
@@ -62,7 +62,7 @@ done
 mount --make-rshared /
 
 echo up >"$ready"
-# The first process of a machine takes in those whose parents have ended; bash buries them, too.
+# The first process adopts orphaned processes; bash reaps them.
 while :; do
   sleep 1d &
   wait $!

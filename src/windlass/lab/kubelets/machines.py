@@ -1,6 +1,6 @@
-"""One Node as a machine: its own disk, processes and host name beside its network, with containerd and a kubelet on it.
+"""One Node as a machine with its own network, disk, processes and host name, which runs containerd and a kubelet.
 
-When its first process ends, so does everything on it, whatever its containers have started: by `off`, or with the lab.
+When its first process ends (by `off`, or with the lab), the kernel ends all its processes, also those of containers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from windlass.model.families import IPAddress
 
 SCRIPT = Path(__file__).with_name("machine.sh")
 SECONDS_TO_START = seconds(30.0)
-SECONDS_BETWEEN_LOOKS = 0.05
+SECONDS_BETWEEN_POLLS = 0.05
 CLUSTER_DNS = "10.96.0.10"
 
 _CONTAINERD = """\
@@ -36,7 +36,7 @@ oom_score = 0
   address = "/run/containerd/containerd.sock"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{pause}"
-  # Without it, where this machine may not raise priorities, no container with one below ours would start.
+  # Otherwise containers with a lower OOM score than ours do not start on a machine that may not lower it.
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "overlayfs"
@@ -48,12 +48,12 @@ oom_score = 0
 
 
 def search_path() -> str:
-    """Where a machine finds its programs, those of the container runtime among them."""
+    """The PATH of a machine, with the programs of the container runtime."""
     return f"{runtime_folder()}/usr/bin:{runtime_folder()}/usr/sbin:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
 def runtime_folder() -> Path:
-    """Where containerd and runc were unpacked to."""
+    """The folder where containerd and runc were unpacked."""
     return directory() / "runtime"
 
 
@@ -70,7 +70,7 @@ class KubeletMachine:
         self._kubelet: Child | None = None
 
     async def on(self) -> None:
-        """Nothing but the machine; after `off`, with what is on its disk."""
+        """Starts the machine without containerd and kubelet. After `off`, it still has its disk."""
         for folder in (self.folder, self.disk):
             folder.mkdir(parents=True, exist_ok=True)
         ready = self.folder / "up"
@@ -81,7 +81,7 @@ class KubeletMachine:
         await self._until(ready.exists, self._first)
 
     async def off(self) -> None:
-        """As when the power goes: all that runs on it ends at once."""
+        """Kills all its processes, like a power failure."""
         for child in (self._first, self._containerd, self._kubelet):
             if child:
                 await child.kill()
@@ -95,7 +95,7 @@ class KubeletMachine:
         await self._until(self._runtime_answers, self._containerd)
 
     async def stop_containerd(self) -> None:
-        """As a crash does; its containers go on."""
+        """Kills containerd, like a crash; its containers continue."""
         await self._kill(self._containerd)
         self._containerd = None
 
@@ -121,11 +121,11 @@ class KubeletMachine:
         self._kubelet = None
 
     def command(self, *arguments: str) -> list[str]:
-        """To run something on this machine, from this process' network namespace."""
+        """A command line that runs a program on this machine."""
         return [program("nsenter"), "-t", str(self.pid), "-m", "-u", "-p", "-n", "--", *arguments]
 
     async def run(self, *arguments: str, content: str = "") -> str:
-        """Something that ends; what it says. LabError if it fails."""
+        """Runs a program on this machine and returns its output. Raises LabError if it fails."""
         process = await asyncio.create_subprocess_exec(
             *self.command(*arguments),
             stdin=asyncio.subprocess.PIPE,
@@ -147,7 +147,7 @@ class KubeletMachine:
 
     @property
     def pid(self) -> int:
-        """Of its first process, as this process' own namespace numbers it."""
+        """The first process of the machine, as numbered in our own process namespace."""
         if self._first is None:
             raise LabError(f"the machine of Node {self.node} is off")
         return _only_child(self._first.pid)
@@ -167,7 +167,7 @@ class KubeletMachine:
         return self._child(name, *enter, program("env"), f"PATH={search_path()}", program("nice"), "-n", "5", *command)
 
     async def _kill(self, child: Child | None) -> None:
-        """The program itself: `nsenter`, which waits for it, then ends by itself."""
+        """Kills the program itself; `nsenter`, which waits for it, then ends."""
         if child and child.alive:
             os.kill(_only_child(child.pid), signal.SIGKILL)
             await child.exited
@@ -178,7 +178,7 @@ class KubeletMachine:
                 while child.alive:
                     if await asyncio.to_thread(check):
                         return
-                    await asyncio.wait([child.exited], timeout=SECONDS_BETWEEN_LOOKS)
+                    await asyncio.wait([child.exited], timeout=SECONDS_BETWEEN_POLLS)
         except TimeoutError:
             raise LabError(child.failure(f"is not up after {SECONDS_TO_START:.0f} s")) from None
         raise LabError(child.failure(f"ended with status {child.exited.result()}"))
@@ -192,7 +192,7 @@ class KubeletMachine:
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
-            "authorization": {"mode": "AlwaysAllow"},  # nobody outside of the lab reaches it
+            "authorization": {"mode": "AlwaysAllow"},  # only the lab can reach it
             "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{self._cgroup}",
@@ -202,7 +202,7 @@ class KubeletMachine:
             "clusterDNS": [CLUSTER_DNS],
             "clusterDomain": "cluster.local",
             "resolvConf": "/etc/resolv.conf",
-            # This machine's disk is shared, and its images are nowhere else.
+            # The disk of this machine is shared, and removed images could not be pulled again.
             "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
             "imageGCHighThresholdPercent": 100,
             "imageMinimumGCAge": "24h",
@@ -219,5 +219,5 @@ def _binary(name: str) -> Path:
 def _only_child(pid: int) -> int:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     if len(children) != 1:
-        raise LabError(f"process {pid} has {len(children)} children, and not the one that it was started for")
+        raise LabError(f"process {pid} has {len(children)} children; expected one")
     return int(children[0])

@@ -1,4 +1,4 @@
-"""A port of this machine's own loopback that leads to the API server inside of the lab: for a person's kubectl."""
+"""Forwards a port on this machine's loopback to the API server in the lab, for kubectl."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLOCK = 2**16
 
 @asynccontextmanager
 async def reachable(plane: ControlPlane) -> AsyncIterator[Path]:
-    """A kubeconfig that works outside of the lab, for as long as the block lasts."""
+    """A kubeconfig that works outside of the lab within the block."""
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -45,6 +45,6 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
             writer.write(block)
             await writer.drain()
     except OSError:
-        pass  # either end may go at any moment
+        pass  # either end may close at any moment
     finally:
         writer.close()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SECONDS_TO_START = seconds(20.0)
 SECONDS_TO_STOP = seconds(5.0)
-SECONDS_BETWEEN_LOOKS = 0.005
+SECONDS_BETWEEN_POLLS = 0.005
 
 
 def program(name: str) -> str:
@@ -85,7 +85,7 @@ class Child:
                         writer.close()
                         await writer.wait_closed()
                         return
-                    await asyncio.wait([self.exited], timeout=SECONDS_BETWEEN_LOOKS)
+                    await asyncio.wait([self.exited], timeout=SECONDS_BETWEEN_POLLS)
         except TimeoutError:
             raise LabError(self.failure(f"does not listen on {socket} after {SECONDS_TO_START:.0f} s")) from None
         raise LabError(self.failure(f"ended with status {self.exited.result()}"))

@@ -1,7 +1,4 @@
-"""Where the packets of TCP connections are seen: each interface that they cross, in order of time, also in a tunnel.
-
-It only watches. Which packets belong together, and what a switch did in between, is for `journeys`.
-"""
+"""Captures TCP segments on all interfaces of all machines, also inside tunnels. `journeys` puts them together."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from windlass.lab.probing.packets import TCP, UDP
 from windlass.lab.tracing.megaflows import Ends, PacketHeader
 
 SYN, ACK = 0x02, 0x10
-_TUNNELS = {6081: "geneve", 4789: "vxlan"}  # by UDP port; the header of either has 8 bytes without options
+_TUNNELS = {6081: "geneve", 4789: "vxlan"}  # by UDP port; both headers have 8 bytes without options
 _EVERY_PROTOCOL = 0x0003
 _SO_TIMESTAMPNS = 35
 _LARGEST = 65536
@@ -26,7 +23,7 @@ _LARGEST = 65536
 
 @dataclass(frozen=True, slots=True)
 class CapturedSegment:
-    """A TCP segment, and the header it has; `outer` is that of its tunnel's packet."""
+    """A TCP segment with its header; `outer` is the header of the tunnel packet around it."""
 
     header: PacketHeader
     sequence: int
@@ -38,18 +35,18 @@ class CapturedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    machine: str  # as in Cluster.places: node/win-1, pod/default/web-0, externalHost/client
+    machine: str  # as in RunningCluster.places: node/win-1, pod/default/web-0, externalHost/client
     interface: str
-    leaving: bool  # out of the machine's own stack; else it came in
+    leaving: bool  # sent by the machine's own network stack; otherwise received
     segment: CapturedSegment
     time: int  # nanoseconds
 
 
 @contextmanager
 def capturing(machines: Iterable[tuple[str, str]]) -> Iterator[list[Capture]]:
-    """All TCP segments in each (namespace, machine) while the block lasts. Sort them by time: they come as read.
+    """All TCP segments in each (namespace, machine) within the block, in the order in which they were read.
 
-    The kernel begins to note times a moment after it was asked to: let the first packets be some that do not matter.
+    The kernel starts to record times a moment after it was asked to: the first packets must be unimportant ones.
     """
     seen: list[Capture] = []
     with ExitStack() as closing:
@@ -72,7 +69,7 @@ def capturing(machines: Iterable[tuple[str, str]]) -> Iterator[list[Capture]]:
 
 
 def segment_of(frame: bytes) -> CapturedSegment | None:
-    """The TCP segment in an Ethernet frame, or in a tunnel's packet in it."""
+    """The TCP segment in an Ethernet frame, or in a tunnel packet inside it."""
     found = _transport(frame)
     if found is None:
         return None
@@ -98,7 +95,7 @@ def _header(frame: bytes, source: bytes, destination: bytes, ports: tuple[int, i
 
 
 def _transport(frame: bytes) -> tuple[int, bytes, bytes, bytes] | None:
-    """Protocol, source, destination and payload of an IP packet; without the padding of a short frame."""
+    """Protocol, source, destination and payload of an IP packet, without the padding of a short frame."""
     kind, packet = frame[12:14], frame[14:]
     if kind == b"\x08\x00" and len(packet) >= 20:
         header, (length,) = (packet[0] & 0xF) * 4, struct.unpack_from("!H", packet, 2)

@@ -1,7 +1,8 @@
-"""Follows one real connection through a running cluster: where its packets were seen, and what each switch did.
+"""Follows one real connection through a running cluster: where its packets were captured, and what each switch did.
 
-Nothing is worked out from what should happen. Packets are watched on every interface (`sightings`), the passes through
-a switch are those that it remembers (`megaflows`), and its own `ofproto/trace` says which flows they met (`traces`).
+Everything is observed, nothing is derived from what should happen: packets are captured on every interface
+(`captures`), the passes through a switch are read from its megaflow cache (`megaflows`), and `ofproto/trace` names the
+flows that matched (`traces`).
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from windlass.switch.controls import ask, control_socket
 from windlass.switch.ovsdb import SwitchRefusedError
 from windlass.switch.streams import SwitchUnreachableError
 
-SECONDS_TO_BE_REMEMBERED = seconds(3.0)
-SECONDS_BETWEEN_LOOKS = 0.05
+SECONDS_TO_BE_CACHED = seconds(3.0)
+SECONDS_BETWEEN_POLLS = 0.05
 GATEWAY, BRIDGE = Config(node_name="any").gateway, Config(node_name="any").bridge
-_OWN_INTERFACES = {GATEWAY, BRIDGE}  # of a Node's host; the uplink is the switch's
-# What the datapath was told to do must be what trace says, but for ports: the one prints names, the other numbers.
+_OWN_INTERFACES = {GATEWAY, BRIDGE}  # of a Node's host; the uplink belongs to the switch
+# The actions of megaflow and trace must agree, except for ports: one prints names, the other numbers.
 _COMPARABLE = ("ct(", "recirc(", "hash(")
 
 
 @dataclass(frozen=True, slots=True)
 class PathPoint:
-    """Somebody who sends or takes packets. A Node is two of them: its host and its switch."""
+    """Something that sends or receives packets. A Node is two of them: its host and its switch."""
 
     kind: str  # pod, host, switch, externalHost, or wire
     name: str = ""
@@ -52,13 +53,13 @@ WIRE = PathPoint("wire")
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """From one place to the next, by an interface of the first or of the second."""
+    """From one point to the next, by an interface of either."""
 
     sender: PathPoint
     receiver: PathPoint
     interface: str
     header: PacketHeader
-    outer: PacketHeader | None = None  # of the tunnel's packet
+    outer: PacketHeader | None = None  # of the tunnel packet
 
     @property
     def ends(self) -> Ends:
@@ -67,10 +68,10 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class SwitchVisit:
-    """Once through a switch."""
+    """The packet's way through one switch."""
 
     node: str
-    interface: str  # by which the packet came: the gateway, the bridge, the uplink, or `pod/default/web-0`
+    interface: str  # where the packet came in: the gateway, the bridge, the uplink, or `pod/default/web-0`
     passes: tuple[Pass, ...]
 
     @property
@@ -80,7 +81,7 @@ class SwitchVisit:
 
 @dataclass(frozen=True, slots=True)
 class PacketPath:
-    """What one packet of the connection did."""
+    """The path of one packet of the connection."""
 
     phase: Phase
     steps: tuple[Hop | SwitchVisit, ...]
@@ -95,7 +96,7 @@ class PacketPath:
 
 
 class KnownFlow(msgspec.Struct, frozen=True):
-    """What the agent says of a flow of its switch."""
+    """What the agent reports about a flow of its switch."""
 
     cookie: str
     owner: str
@@ -105,10 +106,10 @@ class KnownFlow(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Journey:
-    asked: tuple[str, int]  # the address and port that the client named
-    paths: Mapping[Phase, PacketPath]  # only the first where nobody answers
-    known: Mapping[str, Mapping[int, KnownFlow]]  # of each Node that was visited, by cookie
-    pods: Mapping[str, Mapping[int, str]]  # and the Pod at each of its ports
+    asked: tuple[str, int]  # the address and port that the client connected to
+    paths: Mapping[Phase, PacketPath]  # only the first packet if there is no answer
+    known: Mapping[str, Mapping[int, KnownFlow]]  # the flows of each Node on the path, by cookie
+    pods: Mapping[str, Mapping[int, str]]  # the Pods of each Node on the path, by port number
 
     @property
     def first(self) -> PacketPath:
@@ -116,7 +117,7 @@ class Journey:
 
 
 async def follow(cluster: RunningCluster, probe: Probe) -> Journey:
-    """One connection of the probe, while nobody else uses the network. That it ends as expected is not judged here."""
+    """Opens one connection of the probe and traces it. Nothing else may use the network meanwhile."""
     destination = targets.resolve(probe, cluster.desired, cluster.addresses)
     to = dialers.SocketAddress(destination.address, destination.port)
     answered = probe.spec.expect.outcome is ProbeOutcome.CONNECTED
@@ -124,14 +125,14 @@ async def follow(cluster: RunningCluster, probe: Probe) -> Journey:
     async with AsyncExitStack() as ending:
         seen = ending.enter_context(captures.capturing(_machines(cluster)))
         if answered:
-            # One before, so that neighbours and tunnels are known: their first packets are no part of the way. It stays
-            # open until the end, for its last packets are none either.
+            # A connection before it resolves neighbours and tunnels, whose packets are not part of the path. It stays
+            # open until the end, so that its last packets are not captured either.
             ending.callback((await tracer.dial(probe, to)).close)
             await _quiet(seen)
         await tracer.flush()
         seen.clear()
         trying = asyncio.ensure_future(tracer.dial(probe, to))
-        ending.push_async_callback(_given_up, trying)
+        ending.push_async_callback(_cancel, trying)
         if answered:
             await trying
         paths = await tracer.paths(seen, tuple(Phase) if answered else (Phase.FIRST,))
@@ -142,13 +143,14 @@ async def follow(cluster: RunningCluster, probe: Probe) -> Journey:
 
 
 async def _quiet(seen: Sequence[Capture]) -> None:
+    """Returns when no packet was captured for a moment."""
     before = -1
     while before != len(seen):
         before = len(seen)
-        await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+        await asyncio.sleep(SECONDS_BETWEEN_POLLS)
 
 
-async def _given_up(trying: asyncio.Future[dialers.Conversation]) -> None:
+async def _cancel(trying: asyncio.Future[dialers.Conversation]) -> None:
     trying.cancel()
     await asyncio.wait([trying])
     if not trying.cancelled() and trying.exception() is None:
@@ -156,7 +158,7 @@ async def _given_up(trying: asyncio.Future[dialers.Conversation]) -> None:
 
 
 async def ask_switch(cluster: RunningCluster, node: str, *command: str) -> str:
-    """What `ovs-appctl COMMAND` would print, from the ovs-vswitchd of a Node."""
+    """The output of `ovs-appctl COMMAND` for the ovs-vswitchd of a Node."""
     try:
         return await ask(control_socket(cluster.places()[f"node/{node}"].ovs_run_directory), *command)
     except (SwitchRefusedError, SwitchUnreachableError) as error:
@@ -168,7 +170,7 @@ async def cached_megaflows(cluster: RunningCluster, node: str) -> tuple[Megaflow
 
 
 async def flush_megaflows(cluster: RunningCluster, node: str) -> None:
-    """All megaflows, so that those that come next are of the packets that come next."""
+    """Removes all megaflows, so that the cache then shows only the packets that follow."""
     await ask_switch(cluster, node, "revalidator/purge")
 
 
@@ -187,7 +189,7 @@ class _StateReport(msgspec.Struct):
 
 
 class _Tracer:
-    """One journey under way."""
+    """Traces one connection."""
 
     def __init__(self, cluster: RunningCluster) -> None:
         self._cluster = cluster
@@ -199,28 +201,26 @@ class _Tracer:
         try:
             return await dialers.dial(namespace, probe.spec.protocol, to, self._cluster.arrivals)
         except OSError as error:
-            raise LabError(
-                f"Probe {probe.name}: there is no way to follow, for the connection failed: {error}"
-            ) from None
+            raise LabError(f"Probe {probe.name}: cannot trace the connection, because it failed: {error}") from None
 
     async def flush(self) -> None:
         await asyncio.gather(*(flush_megaflows(self._cluster, node) for node in self._nodes))
 
     async def paths(self, seen: Sequence[Capture], phases: tuple[Phase, ...]) -> dict[Phase, PacketPath]:
-        """As soon as the switches remember all of it."""
+        """Waits until the switches have all megaflows of the connection in their caches."""
         ports = await self._ports()
-        told: PathNotFoundError | None = None
-        deadline = asyncio.get_running_loop().time() + SECONDS_TO_BE_REMEMBERED
-        while told is None or asyncio.get_running_loop().time() < deadline:
+        missing: PathNotFoundError | None = None
+        deadline = asyncio.get_running_loop().time() + SECONDS_TO_BE_CACHED
+        while missing is None or asyncio.get_running_loop().time() < deadline:
             caches = {node: await cached_megaflows(self._cluster, node) for node in self._nodes}
             try:
                 found = dict(self._found(sorted(seen, key=lambda one: one.time), caches, ports, phases))
             except PathNotFoundError as error:
-                told = error
-                await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+                missing = error
+                await asyncio.sleep(SECONDS_BETWEEN_POLLS)
             else:
                 return {phase: await self._explained(phase, steps) for phase, steps in found.items()}
-        raise LabError(f"the packets were sent, but how they went cannot be told: {told}")
+        raise LabError(f"the packets were sent, but their path was not found: {missing}")
 
     def _found(
         self,
@@ -238,10 +238,10 @@ class _Tracer:
             yield phase, steps
 
     def _crossings(self, own: Iterable[Capture]) -> Iterator[Hop]:
-        """Each interface is crossed once; what leaves one machine by the wire comes to another by it."""
+        """Each interface is crossed once. A packet that leaves a machine by the wire arrives at another machine."""
         waiting: Hop | None = None
-        for sighting in own:
-            hop = self._hop(sighting)
+        for capture in own:
+            hop = self._hop(capture)
             if hop is None:
                 continue
             if waiting:
@@ -254,12 +254,12 @@ class _Tracer:
         if waiting:
             yield waiting
 
-    def _hop(self, sighting: Capture) -> Hop | None:
-        kind, _, name = sighting.machine.partition("/")
-        interface = sighting.interface
+    def _hop(self, capture: Capture) -> Hop | None:
+        kind, _, name = capture.machine.partition("/")
+        interface = capture.interface
         if kind == "pod":
             inside, outside = PathPoint("pod", name), PathPoint("switch", self._homes[name])
-            interface = sighting.machine
+            interface = capture.machine
         elif kind == "externalHost":
             inside, outside = PathPoint(kind, name), WIRE
         elif interface in _OWN_INTERFACES:
@@ -269,12 +269,12 @@ class _Tracer:
         elif interface == SECOND:
             inside, outside = PathPoint("host", name), WIRE
         else:
-            return None  # the switch's end of a Pod's wire: seen at the Pod's
-        ends = (inside, outside) if sighting.leaving else (outside, inside)
-        return Hop(*ends, interface, sighting.segment.header, sighting.segment.outer)
+            return None  # the switch's end of a Pod's link: the packet was captured at the Pod's end
+        ends = (inside, outside) if capture.leaving else (outside, inside)
+        return Hop(*ends, interface, capture.segment.header, capture.segment.outer)
 
     async def _ports(self) -> dict[str, str]:
-        """The name that the datapath has for each way in."""
+        """The datapath's port name for each interface of a hop."""
         ports = {GATEWAY: GATEWAY, BRIDGE: BRIDGE, UPLINK: UPLINK}
         for node in self._nodes:
             ports |= {f"pod/{key}": pod.interface for key, pod in (await _pods(self._cluster, node)).items()}
@@ -289,18 +289,18 @@ class _Tracer:
         return SwitchVisit(passing.node, passing.interface, tuple(passes))
 
     async def _traced(self, node: str, flow: Megaflow) -> Pass:
-        """What trace says of this pass; of those that follow it could only guess."""
+        """The trace of this pass only: trace would have to guess the following ones."""
         first = traces.parse(await ask_switch(self._cluster, node, "ofproto/trace", flow.traceable)).passes[0]
         said = [action for action in first.actions if action.startswith(_COMPARABLE)]
         did = [action for action in flow.actions if action.startswith(_COMPARABLE)]
         if said != did:
-            raise LabError(f"Node {node}: trace says {said} of a packet with which the switch did {did}: {flow.key}")
+            raise LabError(f"Node {node}: trace gives {said}, but the switch did {did} with the packet: {flow.key}")
         return first
 
 
 @dataclass(frozen=True, slots=True)
 class _Passing:
-    """A visit of which only the datapath's side is known."""
+    """A visit before it is traced: only its megaflows are known."""
 
     node: str
     interface: str
@@ -317,10 +317,10 @@ def _passing(hop: Hop, phase: Phase, cache: Sequence[Megaflow], ports: Mapping[s
 
 
 def _by_phase(seen: Sequence[Capture], phases: tuple[Phase, ...]) -> dict[Phase, list[Capture]]:
-    """The first packet, the first answer, and the client's next; each where it was seen first, if sent again."""
+    """The first packet, its reply, and the client's next packet. Retransmissions are left out."""
     opening = next((one.segment for one in seen if one.segment.flags & (SYN | ACK) == SYN), None)
     if opening is None:
-        raise PathNotFoundError("no packet of the connection was seen yet")
+        raise PathNotFoundError("no packet of the connection was captured")
     following = opening.sequence + 1 & 0xFFFFFFFF
     found: dict[Phase, dict[tuple[str, str, bool], Capture]] = {phase: {} for phase in phases}
     for one in seen:
@@ -337,7 +337,7 @@ def _by_phase(seen: Sequence[Capture], phases: tuple[Phase, ...]) -> dict[Phase,
             found[phase].setdefault((one.machine, one.interface, one.leaving), one)
     missing = [phase.value for phase, own in found.items() if not own]
     if missing:
-        raise PathNotFoundError(f"no packet was seen that is the connection's {' or '.join(missing)}")
+        raise PathNotFoundError(f"the connection's packet {' and '.join(missing)} was not captured")
     return {phase: list(own.values()) for phase, own in found.items()}
 
 
@@ -361,4 +361,4 @@ async def _agent(cluster: RunningCluster, node: str, path: str) -> bytes:
         ):
             return await response.read()
     except aiohttp.ClientError as error:
-        raise LabError(f"Node {node}: its agent does not say what it knows: {error}") from None
+        raise LabError(f"Node {node}: the agent does not answer {path}: {error}") from None

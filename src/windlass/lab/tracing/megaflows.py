@@ -1,7 +1,7 @@
-"""Reads what `ovs-appctl dpctl/dump-flows -m` prints, and finds in it the way that a packet took. Pure.
+"""Parses `ovs-appctl dpctl/dump-flows -m`, and finds in it the path of a packet through the switch. Pure.
 
-A switch remembers each look-up as a megaflow. One that was made for a packet holds all that the datapath knew of it,
-also what connection tracking found: so a dump tells how the packet went, pass by pass, and guesses nothing.
+The datapath caches each lookup as a megaflow, which includes the state from connection tracking: so a dump shows the
+actual path of a packet, pass by pass.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from windlass.lab.tracing.traces import datapath_actions, recirculations, split
 from windlass.model.families import IPAddress
 
 NEW, REPLY, TRACKED = 0x01, 0x08, 0x20  # bits of ct_state
-LONGEST = 12  # passes: more, and the packet circles
+LONGEST = 12  # passes: more means that the packet loops
 _PROTOCOLS = {"tcp": TCP, "udp": UDP}
 
 
 class PathNotFoundError(LookupError):
-    """The dump does not tell how the packet went on; the sentence says where it ends."""
+    """The dump does not show the whole path of the packet; the message says where it ends."""
 
 
 class Phase(Enum):
-    """Which packet of a connection: they differ in what connection tracking says of them."""
+    """Which packet of a connection: they differ in their state in connection tracking."""
 
     FIRST = "first"
     REPLY = "reply"
@@ -39,7 +39,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Between whom a packet goes."""
+    """The source and destination of a packet."""
 
     source: IPAddress
     source_port: int
@@ -52,7 +52,7 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class PacketHeader:
-    """What is on a packet: between whom it goes, and between which MACs at this moment."""
+    """The addresses and ports of a packet, and its MACs on this hop."""
 
     ends: Ends
     eth_source: str
@@ -61,7 +61,7 @@ class PacketHeader:
 
 @dataclass(frozen=True, slots=True)
 class Megaflow:
-    key: str  # as the dump has it
+    key: str  # as printed in the dump
     actions: tuple[str, ...]
     packets: int = 0
     fields: dict[str, str] = field(default_factory=dict, compare=False)
@@ -76,17 +76,17 @@ class Megaflow:
 
     @property
     def traceable(self) -> str:
-        """The key as `ofproto/trace` reads it: of IPv6 connections it cannot read the tuple that a dump prints."""
+        """The key without ct_tuple, which `ofproto/trace` cannot parse for IPv6 connections."""
         return ",".join(part for part in split(self.key) if not part.startswith("ct_tuple"))
 
     @property
     def unpacks_to(self) -> str:
-        """The tunnel's port, where it unpacks a packet."""
+        """The tunnel port, if the megaflow decapsulates."""
         return next((action[8:-1] for action in self.actions if action.startswith("tnl_pop(")), "")
 
     @property
     def protocol(self) -> int | None:
-        """Of the IP packet that it was made for: 6 for TCP. None: it was no IP packet."""
+        """The protocol number of the IP packet, 6 for TCP; None if it was not an IP packet."""
         value = _part(self.fields.get("ipv4") or self.fields.get("ipv6") or "", "proto").partition("/")[0]
         return int(value, 0) if value else None
 
@@ -105,7 +105,7 @@ class Megaflow:
         )
 
     def fits_phase(self, phase: Phase) -> bool:
-        """What connection tracking said, as far as this look-up asked for it."""
+        """Whether the connection tracking state matches, as far as the lookup depends on it."""
         value, _, mask = self.fields.get("ct_state", "0/0").partition("/")
         asked = (int(mask, 16) if mask else 0xFF) & (NEW | REPLY)
         return int(value, 16) & asked == phase.ct_state & asked
@@ -116,7 +116,7 @@ def parse(text: str) -> tuple[Megaflow, ...]:
 
 
 def path(megaflows: Sequence[Megaflow], in_port: str, header: PacketHeader, phase: Phase) -> tuple[Megaflow, ...]:
-    """The passes of the packet that came in by this port of the datapath."""
+    """The passes of a packet that came in by this port of the datapath."""
     entries = [flow for flow in megaflows if flow.recirc_id == 0 and flow.in_port == in_port and flow.fits(header)]
     return _onward(megaflows, [_only(entries, f"from {in_port}, {header.ends}")], phase)
 
@@ -124,16 +124,16 @@ def path(megaflows: Sequence[Megaflow], in_port: str, header: PacketHeader, phas
 def path_from_tunnel(
     megaflows: Sequence[Megaflow], in_port: str, outer: PacketHeader, inner: PacketHeader, phase: Phase
 ) -> tuple[Megaflow, ...]:
-    """The same for a packet that came in packed."""
+    """The same for a packet that came in through a tunnel."""
     packed = [flow for flow in megaflows if flow.recirc_id == 0 and flow.in_port == in_port and flow.fits(outer, "udp")]
-    first = _only([flow for flow in packed if flow.unpacks_to], f"from {in_port}, packed, {outer.ends}")
+    first = _only([flow for flow in packed if flow.unpacks_to], f"from {in_port} in a tunnel, {outer.ends}")
     return (first, *path(megaflows, first.unpacks_to, inner, phase))
 
 
 def _onward(megaflows: Sequence[Megaflow], passed: list[Megaflow], phase: Phase) -> tuple[Megaflow, ...]:
     while (again := next(recirculations(passed[-1].actions), None)) is not None:
         if len(passed) == LONGEST:
-            raise PathNotFoundError(f"the packet circles: {[flow.recirc_id for flow in passed]}")
+            raise PathNotFoundError(f"the packet loops: {[flow.recirc_id for flow in passed]}")
         next_ones = [
             flow
             for flow in megaflows
@@ -144,11 +144,11 @@ def _onward(megaflows: Sequence[Megaflow], passed: list[Megaflow], phase: Phase)
 
 
 def _only(found: Iterable[Megaflow], what: str) -> Megaflow:
-    # Two that differ in what was asked and not in what is done tell the same way.
+    # Megaflows with different matches and the same actions show the same path.
     candidates = list({flow.actions: flow for flow in sorted(found, key=lambda flow: flow.key)}.values())
     if len(candidates) != 1:
         keys = "".join(f"\n  {flow.key}" for flow in candidates)
-        raise PathNotFoundError(f"{len(candidates)} megaflows fit the packet {what}; one would tell its way{keys}")
+        raise PathNotFoundError(f"{len(candidates)} megaflows match the packet {what}; expected one{keys}")
     return candidates[0]
 
 
@@ -158,7 +158,7 @@ _LINE = re.compile(r"(?:ufid:[0-9a-f-]+, )?(?P<key>.*?), packets:(?P<packets>\d+
 def _megaflow(line: str) -> Megaflow:
     found = _LINE.match(line)
     if found is None:
-        raise PathNotFoundError(f"this is no megaflow as dpctl/dump-flows prints them: {line[:200]!r}")
+        raise PathNotFoundError(f"not a megaflow of dpctl/dump-flows: {line[:200]!r}")
     actions = found["actions"].partition(", dp-extra-info:")[0]
     named = (part.partition("(") for part in split(found["key"]))
     fields = {name: value[:-1] for name, _, value in named}

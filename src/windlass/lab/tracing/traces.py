@@ -1,7 +1,7 @@
-"""Reads what `ovs-appctl ofproto/trace` prints: text becomes passes, the flows met in each, and what was done. Pure.
+"""Parses the output of `ovs-appctl ofproto/trace` into passes, with the flows that matched in each. Pure.
 
-A pass is one look-up in the datapath: connection tracking and the hash of a group send a packet around once more. It
-runs nothing, and knows nothing of what a flow is for: `cookie` leads to that, by the agent's API.
+A pass is one lookup in the datapath: connection tracking and the hash of a group recirculate a packet. The agent's API
+explains a flow by its cookie.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from dataclasses import dataclass, field
 
 
 class UnreadableTraceError(ValueError):
-    """Not what `ofproto/trace` prints; the sentence quotes what was found."""
+    """Not the output of `ofproto/trace`; the message quotes what was found."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatchedFlow:
-    """A flow that the packet met. Where no flow of the table matched, all but the table is empty."""
+    """A flow that matched the packet. For a table miss, everything but the table is empty."""
 
     table: int
     match: str = ""
     priority: int | None = None
     cookie: int | None = None
     actions: tuple[str, ...] = ()
-    outer: bool = False  # by the packet that a tunnel makes of this one
+    outer: bool = False  # matched the tunnel packet around this one
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenBucket:
-    """What a select group chose."""
+    """The bucket that a select group chose."""
 
     group: int
     number: int
@@ -37,7 +37,7 @@ class ChosenBucket:
 
 @dataclass(frozen=True, slots=True)
 class CtAction:
-    """A connection-tracking action of the datapath. `nat` is empty where nothing is translated."""
+    """A connection tracking action of the datapath. `nat` is empty if there is no translation."""
 
     zone: int
     commit: bool = False
@@ -46,13 +46,13 @@ class CtAction:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    packet: Mapping[str, str]  # what the look-up was for, by the names of fields; of a bare word the value is empty
+    packet: Mapping[str, str]  # the fields of the packet by name; a bare word has an empty value
     met: tuple[MatchedFlow, ...]
     buckets: tuple[ChosenBucket, ...]
     outputs: tuple[str, ...]  # OpenFlow ports: a number, or LOCAL, IN_PORT, CONTROLLER
     megaflow: str
     actions: tuple[str, ...]  # of the datapath; () for a drop
-    resumed: int | None = None  # the table in which it goes on; None where it began anew
+    resumed: int | None = None  # the table in which the packet resumes; None at the start
     error: str = ""
 
     @property
@@ -70,7 +70,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One packet. Behind the first pass, trace guesses the state of the connection unless it was told."""
+    """The trace of one packet. After the first pass, trace guesses the connection state unless it was given."""
 
     passes: tuple[Pass, ...]
 
@@ -83,15 +83,15 @@ def parse(text: str) -> Trace:
         elif readings:
             readings[-1].read(line)
     if not readings:
-        raise UnreadableTraceError(f"this is no trace, for it has no line that begins with `Flow: `: {text[:200]!r}")
+        raise UnreadableTraceError(f"not a trace: no line begins with `Flow: `: {text[:200]!r}")
     return Trace(tuple(reading.whole() for reading in readings))
 
 
-# Actions of the datapath, which dumps of megaflows print likewise -----------------------------------------------
+# Actions of the datapath, in the same form as in dumps of megaflows ---------------------------------------------
 
 
 def split(text: str) -> tuple[str, ...]:
-    """At the commas that are in no brackets."""
+    """Splits at commas outside of brackets."""
     parts, depth, start = [], 0, 0
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -138,7 +138,7 @@ _LOCAL = "65534"
 
 @dataclass(slots=True)
 class _Reading:
-    """A pass, as far as it has been read."""
+    """A pass that is being parsed."""
 
     packet: Mapping[str, str]
     met: list[MatchedFlow] = field(default_factory=list)
@@ -150,7 +150,7 @@ class _Reading:
     error: str = ""
     bridges: int = 0
     group: int = 0
-    ended: bool = False  # what follows is told of the whole pass
+    ended: bool = False  # the following lines summarize the pass
 
     def read(self, line: str) -> None:
         if line.startswith("Final flow: "):
@@ -174,7 +174,7 @@ class _Reading:
         elif found := _MISS.match(line):
             self.met.append(MatchedFlow(int(found[1]), outer=self.bridges > 1))
         elif found := _RESUMED.match(line) or _RESTORED.match(line):
-            self.resumed = int(found[1])  # a group says table 0 first, and then the one that led to it
+            self.resumed = int(found[1])  # a group prints table 0 first, and then the table that led to it
         elif found := _BUCKET.match(line):
             self.buckets.append(ChosenBucket(self.group, int(found[1])))
         else:
