@@ -151,7 +151,7 @@ class Journeys:
                 return Arrival(pod(port - 10), named, tuple(trips))
             assert packet[ETH_DST] == mac(self.node.gateway_mac if port == GATEWAY_PORT else self.node.uplink_mac)
             if self._is_own(named.destination):
-                if port == GATEWAY_PORT and DATAPATHS[self.node.os].routes_answers:
+                if port == GATEWAY_PORT and DATAPATHS[self.node.os].routes_replies:
                     self._answers.add(named.back)
                 return Arrival(HOST, named, tuple(trips))
             packet = self._from_host(packet)

@@ -41,7 +41,8 @@ def dns(*pods: int, frontends: tuple[Frontend, ...] = (CLUSTER_IP,), protocol: P
 
 def words(before: Service | None, after: Service | None, node: LocalNode = NODE) -> list[str]:
     return sorted(
-        f"{one.to or '*'}:{one.to_port}" + (f" at {one.answered_by}:{one.answered_by_port}" if one.answered_by else "")
+        f"{one.to or '*'}:{one.to_port}"
+        + (f" at {one.replies_from}:{one.replies_from_port}" if one.replies_from else "")
         for one in stale(before, after, node)
         if (one.zone, one.protocol) == (POD_ZONE, Protocol.UDP)
     )
@@ -141,8 +142,8 @@ def matches(one: Flush, frontend: Frontend, pod: int) -> bool:
     return (
         one.to in {None, at}
         and one.to_port == frontend.port
-        and one.answered_by in {None, ip_address(f"172.16.2.{pod}")}
-        and one.answered_by_port in {0, 5353}
+        and one.replies_from in {None, ip_address(f"172.16.2.{pod}")}
+        and one.replies_from_port in {0, 5353}
     )
 
 

@@ -48,7 +48,7 @@ def web(*endpoints: int, local: tuple[int, ...] = (), seconds: int = HOURS) -> P
     groups = {GROUP: _numbered(endpoints)} | ({LOCAL_GROUP: _numbered(local)} if local else {})
     flows = [
         CLASSIFIER.flow(NORMAL, ip(Family.IPV4)).then(goto(SERVICE_LB), why="all packets"),
-        SERVICE_LB.flow(NORMAL, destination(SERVICE)).then(*affinity.ask(asked, other), why="the Service"),
+        SERVICE_LB.flow(NORMAL, destination(SERVICE)).then(*affinity.look_up(asked, other), why="the Service"),
     ]
     for group, numbered in groups.items():
         (other,) = {GROUP, LOCAL_GROUP} - {group}

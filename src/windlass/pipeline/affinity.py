@@ -28,7 +28,7 @@ LONGEST_TIMEOUT = 65535  # the longest idle timeout of a flow in seconds; the ag
 _SECONDS_BITS = 17
 
 
-def ask(group: int, other: int) -> tuple[Action, ...]:
+def look_up(group: int, other: int) -> tuple[Action, ...]:
     """What ServiceLB does: look up the endpoint that served this client last. `other` is the group of the other policy.
 
     The second lookup overrides the first.

@@ -53,7 +53,7 @@ class Datapath:
     damages_icmpv6_errors: bool
     unmatched: frozenset[Field]  # accepted in a match, but ignored
     unwritten: frozenset[Field]  # accepted in an action, but not applied
-    routes_answers: bool  # the host can send a reply back by the gateway on which the request came
+    routes_replies: bool  # the host can send a reply back by the gateway on which the request came
     recirculations: int  # how often a packet may pass ct or a select group; with more it is dropped
     meters: bool  # whether meters can limit the packets for the agent
 
@@ -71,7 +71,7 @@ DATAPATHS = {
         damages_icmpv6_errors=False,
         unmatched=frozenset(),
         unwritten=frozenset(),
-        routes_answers=True,
+        routes_replies=True,
         recirculations=12,
         meters=True,
     ),
@@ -88,7 +88,7 @@ DATAPATHS = {
         damages_icmpv6_errors=False,
         unmatched=frozenset({TCP_FLAGS, PKT_MARK}),
         unwritten=frozenset({PKT_MARK, IPV6_SRC, IPV6_DST, SCTP_SRC, SCTP_DST}),
-        routes_answers=False,
+        routes_replies=False,
         recirculations=6,
         meters=False,  # too recent to rely on
     ),

@@ -50,7 +50,7 @@ def to_groups(
 
 def to_group(port: ServicePort, number: int, *, local: bool) -> tuple[Action, ...]:
     group, other = (_group_id(port, number, local=one) for one in (local, not local))
-    return affinity.ask(group, other) if port.affinity_seconds else (ToGroup(group),)
+    return affinity.look_up(group, other) if port.affinity_seconds else (ToGroup(group),)
 
 
 def affinity_flows(node: LocalNode, service: Service, port: ServicePort) -> Iterator[Flow]:

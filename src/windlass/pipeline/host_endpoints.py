@@ -42,13 +42,13 @@ def flows(node: LocalNode) -> Iterator[Flow]:
     for family in node.families:
         yield from to_host(node, family)
         yield from to_outside(node, family)
-        if not datapath_of(node).routes_answers:
+        if not datapath_of(node).routes_replies:
             yield from by_the_bridge(node, family)
 
 
 def to_host(node: LocalNode, family: Family) -> Iterator[Flow]:
     # A client of another NIC keeps its address if the host can route the reply back to the switch.
-    itself = source(node.gateway(family)) if datapath_of(node).routes_answers else ()
+    itself = source(node.gateway(family)) if datapath_of(node).routes_replies else ()
     for address in node.own_addresses(family):
         to_address = destination(address)
         yield L3_FORWARDING.flow(HIGH, FROM_GATEWAY, CT_SERVICE, CT_MASQUERADE.unset, itself, to_address).then(
@@ -94,17 +94,17 @@ def reply_flows(node: LocalNode, service: Service) -> Iterator[Flow]:
     """By policy Local, a client from outside is not translated: replies of the host are looked up on their way out,
     unless the host itself routes them back to the switch.
     """
-    if datapath_of(node).routes_answers:
+    if datapath_of(node).routes_replies:
         return
-    answering: dict[tuple[Family, Protocol, int], None] = {}  # without repetition
+    serving: dict[tuple[Family, Protocol, int], None] = {}  # without repetition
     for port in served_ports(node, service):
         if any(frontend.local_only and frontend.reach is not Reach.CLUSTER_IP for frontend in port.frontends):
             node_ip = node.addresses[port.family].ip
             own = (endpoint.port for endpoint in port.local_endpoints if endpoint.address == node_ip)
-            answering.update(dict.fromkeys((port.family, port.protocol, number) for number in own))
-    for family, transport, number in answering:
-        answered = (*source(node.addresses[family].ip), *source_port(family, transport, number))
-        yield CLASSIFIER.flow(HIGH, IN_PORT(LOCAL_PORT), answered).then(
+            serving.update(dict.fromkeys((port.family, port.protocol, number) for number in own))
+    for family, transport, number in serving:
+        replies = (*source(node.addresses[family].ip), *source_port(family, transport, number))
+        yield CLASSIFIER.flow(HIGH, IN_PORT(LOCAL_PORT), replies).then(
             FROM_HOST_ENDPOINT.set(),
             goto(CONNTRACK_STAGE),
             why=f"from the port of an endpoint of Service {service.key} on this host: look up whether it is a reply",

@@ -27,7 +27,7 @@ from windlass.pipeline.layout import (
     NORMAL,
     POD_ZONE,
     RELATED,
-    RELATED_ANSWER,
+    RELATED_REPLY,
     ROUTE_STAGE,
     TOP,
     UPLINK,
@@ -78,7 +78,7 @@ def translated_source() -> Iterator[Flow]:
     yield CONNTRACK_STATE.flow(HIGH, icmp(Family.IPV6), RELATED).then(
         translate, why="ICMPv6 error about a known connection: translate it"
     )
-    yield CONNTRACK_STATE.flow(TOP, icmp(Family.IPV6), RELATED_ANSWER, CT_SERVICE).then(
+    yield CONNTRACK_STATE.flow(TOP, icmp(Family.IPV6), RELATED_REPLY, CT_SERVICE).then(
         Move(CT_IPV6_DST.whole, IPV6_SRC.whole),
         translate,
         why="ICMPv6 error about a packet to a Service: set the Service's address as source, then translate",

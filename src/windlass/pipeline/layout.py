@@ -64,7 +64,7 @@ SNAT_VIRTUAL = LAYOUT.flag(
 )
 HAIRPIN = LAYOUT.flag(reg(0)[21], "hairpin", "leaves by the port on which it was received")
 OUT_PORT = LAYOUT.field(reg(1)[0:32], "out", "the port by which the packet leaves")
-ASKED = LAYOUT.field(reg(2)[0:32], "asked", "the address that an ARP request asks for")
+ARP_QUERY = LAYOUT.field(reg(2)[0:32], "arp-query", "the address that an ARP request asks for")
 ND_FLAGS = LAYOUT.field(reg(3)[0:32], "nd-flags", "the flags to write into a neighbour advertisement")
 ND_OPTION = LAYOUT.field(reg(4)[0:8], "nd-option", "the option type to write into a neighbour advertisement")
 STICKY_GROUP = LAYOUT.field(reg(5)[0:32], "sticky-group", "the group of a Service port with session affinity")
@@ -73,7 +73,7 @@ CLIENT_ZONE = LAYOUT.field(reg(7)[0:16], "client-zone", "the zone of an SCTP con
 CLIENT_SNAT_ZONE = LAYOUT.field(
     reg(7)[16:32], "client-snat-zone", "its zone for source translation: the client's port, rotated left by one bit"
 )
-ASKED_PORT = LAYOUT.field(reg(8)[0:16], "asked-port", "the destination port of an SCTP packet before translation")
+SERVICE_PORT = LAYOUT.field(reg(8)[0:16], "service-port", "the destination port of an SCTP packet before translation")
 
 # --- Connection tracking ---------------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ CT_MASQUERADE = LAYOUT.flag(CT_MARK[4], "ct-masquerade", "a Service connection w
 CT_SERVICE = LAYOUT.flag(CT_MARK[5], "ct-service", "a connection to a Service (0x20, as in the design notes)")
 CT_SNAT = LAYOUT.flag(CT_MARK[6], "ct-snat", "a Pod connection that leaves as the Node (0x40, as in the design notes)")
 CT_ENDPOINT_PORT = LAYOUT.field(CT_LABEL[0:16], "ct-endpoint-port", "the endpoint's port of an SCTP connection")
-CT_ASKED_PORT = LAYOUT.field(CT_LABEL[16:32], "ct-asked-port", "the Service port of an SCTP connection")
+CT_SERVICE_PORT = LAYOUT.field(CT_LABEL[16:32], "ct-service-port", "the Service port of an SCTP connection")
 
 # What a Service connection keeps of its first packet: two adjacent bits, so that one move copies both.
 SERVICE_FLAGS, CT_SERVICE_FLAGS = reg(0)[18:20], CT_MARK[3:5]
@@ -95,11 +95,11 @@ SERVICE_FLAGS, CT_SERVICE_FLAGS = reg(0)[18:20], CT_MARK[3:5]
 NEW: Term = CT_STATE(0x21, 0x31)  # +new-inv+trk
 NOT_TRANSLATED: Term = CT_STATE(0x21, 0x71)  # +new-inv+trk-snat: a commit with SNAT that found no free port
 ESTABLISHED_ORIGINAL: Term = CT_STATE(0x20, 0x29)  # -new-rpl+trk: in the direction of the connection's first packet
-ANSWER: Term = CT_STATE(0x28, 0x28)  # +rpl+trk
+REPLY: Term = CT_STATE(0x28, 0x28)  # +rpl+trk
 ORIGINAL: Term = CT_STATE(0x20, 0x28)  # -rpl+trk
 RELATED: Term = CT_STATE(0x24, 0x35)  # -new+rel-inv+trk: an ICMP error about a connection
 RELATED_ORIGINAL: Term = CT_STATE(0x24, 0x3D)  # the same, -rpl: about a reply, in the direction of the first packet
-RELATED_ANSWER: Term = CT_STATE(0x2C, 0x3D)  # the same, +rpl: about a packet of the client
+RELATED_REPLY: Term = CT_STATE(0x2C, 0x3D)  # the same, +rpl: about a packet of the client
 INVALID: Term = CT_STATE(0x30, 0x30)  # +inv+trk
 VALID: Term = CT_STATE(0x20, 0x30)  # -inv+trk
 UNTRACKED: Term = CT_STATE(0, 0x20)  # -trk
@@ -165,7 +165,7 @@ ARP_RESPONDER = NEIGHBOUR_STAGE.table(
     aside=True,
     matches=(PROTOCOL, ARP_OP, ARP_SENDER, ARP_TARGET, ICMP_KIND, IP_SOURCE, ND_TARGET, SOURCE),
     sets=(
-        *(ETH_SRC, ETH_DST, ARP_OP, ARP_SENDER, ARP_TARGET, ASKED, ICMP_KIND, IP_SOURCE, IP_DESTINATION),
+        *(ETH_SRC, ETH_DST, ARP_OP, ARP_SENDER, ARP_TARGET, ARP_QUERY, ICMP_KIND, IP_SOURCE, IP_DESTINATION),
         *(ND_FLAGS, ND_RESERVED, ND_OPTION, ND_OPTIONS_TYPE),
     ),
     leads_to=("NDAdvertiser",),
@@ -206,7 +206,7 @@ CONNTRACK = CONNTRACK_STAGE.table(
     "Conntrack",
     "To which connection does the packet belong? It is translated as that connection was.",
     matches=(PROTOCOL, IP_DESTINATION, ICMP_KIND, CT_STATE, SOURCE),
-    sets=(CLIENT_ZONE, CLIENT_SNAT_ZONE, ASKED_PORT),
+    sets=(CLIENT_ZONE, CLIENT_SNAT_ZONE, SERVICE_PORT),
     zones=(POD_ZONE, CLIENT_ZONE),
     leads_to=(ONWARD, ROUTE_STAGE),
     miss=Miss("not IP: drop"),
@@ -226,7 +226,7 @@ SERVICE_LB = SERVICE_STAGE.table(
     "ServiceLB",
     "Is the new connection to a Service, and which endpoint serves it?",
     matches=(PROTOCOL, IP_SOURCE, IP_DESTINATION, SOURCE_PORT, DESTINATION_PORT, IP_FRAG, SOURCE, TO_NODE),
-    sets=(MASQUERADE, STICKY_GROUP, CT_SERVICE, CT_TO_NODE, CT_MASQUERADE, CT_ENDPOINT_PORT, CT_ASKED_PORT),
+    sets=(MASQUERADE, STICKY_GROUP, CT_SERVICE, CT_TO_NODE, CT_MASQUERADE, CT_ENDPOINT_PORT, CT_SERVICE_PORT),
     zones=(POD_ZONE, CLIENT_ZONE),
     leads_to=("SessionAffinity", "EndpointDNAT", "ServiceReject", SCTP_STAGE, ONWARD),
     miss=Miss("a new connection to no Service: route it", leads_to=ONWARD),
@@ -246,7 +246,7 @@ ENDPOINT_DNAT = SERVICE_STAGE.table(
     "Session affinity: the endpoint that served this client before, or a new one that it will keep.",
     aside=True,
     matches=(PROTOCOL, STICKY_GROUP, ENDPOINT),
-    sets=(ENDPOINT, CT_SERVICE, CT_TO_NODE, CT_MASQUERADE, CT_ENDPOINT_PORT, CT_ASKED_PORT),
+    sets=(ENDPOINT, CT_SERVICE, CT_TO_NODE, CT_MASQUERADE, CT_ENDPOINT_PORT, CT_SERVICE_PORT),
     zones=(POD_ZONE, CLIENT_ZONE),
     leads_to=("EndpointDNAT", SCTP_STAGE, ONWARD),  # to itself once, by the group that chooses an endpoint
     miss=Miss("to a Service with session affinity that is gone meanwhile: drop"),

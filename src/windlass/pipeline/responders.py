@@ -32,8 +32,8 @@ from windlass.openflow.fields import (
 from windlass.openflow.flows import Flow
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import (
+    ARP_QUERY,
     ARP_RESPONDER,
-    ASKED,
     FROM_GATEWAY,
     HIGH,
     ND_ADVERTISER,
@@ -68,9 +68,9 @@ def arp(node: LocalNode) -> Iterator[Flow]:
         Set(ARP_OP(ARP_REPLY)),
         move(ARP_SHA, ARP_THA),
         Set(ARP_SHA(VIRTUAL_MAC)),
-        Move(ARP_TPA.whole, ASKED.bits),
+        Move(ARP_TPA.whole, ARP_QUERY.bits),
         move(ARP_SPA, ARP_TPA),
-        Move(ASKED.bits, ARP_SPA.whole),
+        Move(ARP_QUERY.bits, ARP_SPA.whole),
         BACK,
         why="ARP request: answer with the virtual MAC",
     )

@@ -34,17 +34,15 @@ from windlass.pipeline.connections import ANY_FRAGMENT
 from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.declarations import goto, onward
 from windlass.pipeline.layout import (
-    ANSWER,
-    ASKED_PORT,
     CLIENT_SNAT_ZONE,
     CLIENT_ZONE,
     CONNTRACK,
     CONNTRACK_COMMIT,
     CONNTRACK_STAGE,
     CONNTRACK_STATE,
-    CT_ASKED_PORT,
     CT_ENDPOINT_PORT,
     CT_SERVICE,
+    CT_SERVICE_PORT,
     CT_SNAT,
     ESTABLISHED_ORIGINAL,
     FROM_GATEWAY,
@@ -55,10 +53,12 @@ from windlass.pipeline.layout import (
     NORMAL,
     ORIGINAL,
     POD_ZONE,
+    REPLY,
     ROUTE_STAGE,
     SCTP_DIRECTION,
     SCTP_PORTS,
     SCTP_STAGE,
+    SERVICE_PORT,
     SNAT,
     SNAT_ZONE,
     TOP,
@@ -94,7 +94,7 @@ def flows(node: LocalNode) -> Iterator[Flow]:
         return
     for family in node.families:
         yield from fragments(family)
-        yield from answers(node, family)
+        yield from replies(node, family)
         yield from look_up(family)
         yield from ports(family)
         yield from commit(node, family)
@@ -107,7 +107,7 @@ def fragments(family: Family) -> Iterator[Flow]:
     )
 
 
-def answers(node: LocalNode, family: Family) -> Iterator[Flow]:
+def replies(node: LocalNode, family: Family) -> Iterator[Flow]:
     """Replies to clients with a translated source. Their port does not show that: it is the client's own."""
     sctp, to_node = protocol(family, SCTP), destination(node.addresses[family].ip)
     yield UPLINK.flow(NORMAL, to_node, sctp).then(
@@ -127,7 +127,7 @@ def answers(node: LocalNode, family: Family) -> Iterator[Flow]:
     yield UN_SNAT.flow(LOW, sctp).then(
         goto(SCTP_DIRECTION), why="SCTP to an address that no translated client has: find the client's port"
     )
-    yield SCTP_DIRECTION.flow(HIGH, sctp, ANSWER).then(
+    yield SCTP_DIRECTION.flow(HIGH, sctp, REPLY).then(
         _zone(SCTP_DST),
         Ct(CLIENT_SNAT_ZONE.bits, table=SCTP_DIRECTION.onward, nat=Nat()),
         why="SCTP reply to a translated client: restore the client's address",
@@ -142,9 +142,9 @@ def look_up(family: Family) -> Iterator[Flow]:
         why="SCTP: look up whether the destination port is the client's, so whether it is a reply",
     )
     known = Ct(CLIENT_ZONE.bits, table=CONNTRACK.onward, nat=Nat())
-    yield CONNTRACK.flow(HIGH, sctp, ANSWER).then(known, why="SCTP reply: look up the connection and translate")
+    yield CONNTRACK.flow(HIGH, sctp, REPLY).then(known, why="SCTP reply: look up the connection and translate")
     yield CONNTRACK.flow(NORMAL, sctp).then(
-        *(_zone(SCTP_SRC), *_snat_zone(SCTP_SRC), Move(SCTP_DST.whole, ASKED_PORT.bits)),
+        *(_zone(SCTP_SRC), *_snat_zone(SCTP_SRC), Move(SCTP_DST.whole, SERVICE_PORT.bits)),
         known,
         why="SCTP from a client: look up the connection and translate",
     )
@@ -155,8 +155,8 @@ def ports(family: Family) -> Iterator[Flow]:
     yield CONNTRACK_STATE.flow(TOP, of_service, VALID).then(
         goto(SCTP_STAGE), why="SCTP of a Service connection: addresses are translated, write the ports"
     )
-    yield SCTP_PORTS.flow(NORMAL, of_service, ANSWER).then(
-        Move(CT_ASKED_PORT.bits, SCTP_SRC.whole), goto(ROUTE_STAGE), why="SCTP reply: set the Service port as source"
+    yield SCTP_PORTS.flow(NORMAL, of_service, REPLY).then(
+        Move(CT_SERVICE_PORT.bits, SCTP_SRC.whole), goto(ROUTE_STAGE), why="SCTP reply: set the Service port as source"
     )
     yield SCTP_PORTS.flow(NORMAL, of_service, ORIGINAL).then(
         Move(CT_ENDPOINT_PORT.bits, SCTP_DST.whole),
@@ -195,7 +195,7 @@ def to_endpoint(endpoint: Endpoint, marks: tuple[Set | Move, ...]) -> Ct:
         table=SCTP_STAGE.entry,
         commit=True,
         nat=Nat(to=endpoint.address, ports=(endpoint.port, endpoint.port)),
-        sets=(*marks, Set(CT_ENDPOINT_PORT.is_(endpoint.port)), Move(ASKED_PORT.bits, CT_ASKED_PORT.bits)),
+        sets=(*marks, Set(CT_ENDPOINT_PORT.is_(endpoint.port)), Move(SERVICE_PORT.bits, CT_SERVICE_PORT.bits)),
     )
 
 

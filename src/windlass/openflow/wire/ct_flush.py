@@ -25,14 +25,14 @@ class Flush(Struct, frozen=True, gc=False):
     protocol: int
     to: IPAddress | None
     to_port: int
-    answered_by: IPAddress | None = None
-    answered_by_port: int = 0
+    replies_from: IPAddress | None = None
+    replies_from_port: int = 0
 
 
 def flush(what: Flush, xid: int) -> bytes:
     body = struct.pack("!B7x", what.protocol)
     body += _tuple(_ORIGINAL_TUPLE, _DESTINATION, what.to, _DESTINATION_PORT, what.to_port)
-    body += _tuple(_REPLY_TUPLE, _SOURCE, what.answered_by, _SOURCE_PORT, what.answered_by_port)
+    body += _tuple(_REPLY_TUPLE, _SOURCE, what.replies_from, _SOURCE_PORT, what.replies_from_port)
     return experimenter(_CT_FLUSH, xid, body + _number(_ZONE, what.zone))
 
 
