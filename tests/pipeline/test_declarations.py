@@ -10,7 +10,7 @@ from windlass.model.families import Family
 from windlass.openflow.actions import Goto, Output, Set
 from windlass.openflow.fields import IN_PORT, reg
 from windlass.openflow.flows import Flow
-from windlass.pipeline.declarations import ONWARD, DeclarationError, Layout, Mark, Miss, goto, onward
+from windlass.pipeline.declarations import ONWARD, DeclarationError, Layout, Mark, Miss, adjacent, goto, onward
 from windlass.pipeline.layout import LAYOUT, NODE_PORT_ADDRESS, NODE_STAND_IN, VIRTUAL_ADDRESSES, VIRTUAL_CLIENT
 
 DROP = Miss("nothing matches: drop")
@@ -44,6 +44,21 @@ def test_a_value_with_two_names():
     field.mark(1, "Tunnel")
     with pytest.raises(DeclarationError, match="source: 1 is declared as Tunnel and as Gateway"):
         field.mark(1, "Gateway")
+
+
+def test_a_name_of_two_fields():
+    layout = Layout()
+    layout.field(reg(0)[0:4], "source", "where from")
+    with pytest.raises(DeclarationError, match="source is declared twice"):
+        layout.field(reg(1)[0:4], "source", "again")
+
+
+def test_two_flags_that_one_move_cannot_copy():
+    layout = Layout()
+    one, two, far = (layout.flag(reg(0)[bit], f"bit {bit}", "a flag") for bit in (3, 4, 6))
+    assert adjacent(one, two) == reg(0)[3:5]
+    with pytest.raises(DeclarationError, match="bit 6 does not follow bit 4: one move cannot copy both"):
+        adjacent(two, far)
 
 
 def test_a_flag_is_a_condition_and_an_action():
@@ -110,6 +125,16 @@ def test_a_table_that_names_a_table_of_another_stage():
     second.table(5, "Later", "and now?", miss=DROP)
     with pytest.raises(DeclarationError, match="table Classifier leads to Later, which is no table of stage first"):
         layout.complete()
+
+
+def test_a_table_that_comes_too_late():
+    """Flows may already lead past it."""
+    layout = Layout()
+    stage = layout.stage("one", "the only one")
+    stage.table(0, "Classifier", "which port?", miss=DROP)
+    layout.complete()
+    with pytest.raises(DeclarationError, match="table Late is declared after the layout was completed"):
+        stage.table(5, "Late", "too late?", miss=DROP)
 
 
 def test_a_complete_layout():

@@ -80,6 +80,14 @@ class RegisterField:
         return Mark(self.bits, value, name)
 
 
+def adjacent(first: Mark, second: Mark) -> Bits:
+    """The bits of both flags, so that one move copies them."""
+    low = first.bits
+    if second.bits != Bits(low.field, low.low + low.width, second.bits.width):
+        raise DeclarationError(f"{second.name} does not follow {first.name}: one move cannot copy both")
+    return Bits(low.field, low.low, low.width + second.bits.width)
+
+
 Usable = Field | FieldSet | RegisterField | Mark  # what a table may match or set
 
 
@@ -210,6 +218,7 @@ class Layout:
         self.addresses: list[Reservation[Mapping[Family, IPAddress | IPNetwork]]] = []
         self.macs: list[Reservation[int]] = []
         self.reasons: list[Reservation[bytes]] = []
+        self._complete = False
 
     def stage(self, name: str, purpose: str) -> Stage:
         if any(name == other.name for other in self.stages):
@@ -220,6 +229,8 @@ class Layout:
 
     def add(self, table: Table) -> None:
         number, name = table.number, table.name
+        if self._complete:
+            raise DeclarationError(f"table {name} is declared after the layout was completed: flows could bypass it")
         if not 0 <= number <= LAST_TABLE:
             raise DeclarationError(f"table {name}: {number} is not a table number; they are 0 to {LAST_TABLE}")
         if self.tables and number <= (last := max(self.tables)):
@@ -236,6 +247,8 @@ class Layout:
         for other in self.fields:
             if other.bits.field is bits.field and other.bits.mask & bits.mask:
                 raise DeclarationError(f"{name} overlaps {other.name} in {bits.field.name}")
+            if other.name == name:
+                raise DeclarationError(f"{name} is declared twice")
         declared = RegisterField(bits, name, purpose)
         self.fields.append(declared)
         return declared
@@ -292,7 +305,8 @@ class Layout:
         return userdata
 
     def complete(self) -> None:
-        """No more declarations: a packet must reach every table, and no table may lead back."""
+        """No more tables: a packet must reach every one, and none may lead back."""
+        self._complete = True
         reached = {min(self.tables)}
         for table in self.tables.values():
             for number in self.next_tables(table):

@@ -42,7 +42,7 @@ from windlass.openflow.fields import (
     mac,
     reg,
 )
-from windlass.pipeline.declarations import ONWARD, Layout, Miss
+from windlass.pipeline.declarations import ONWARD, Layout, Miss, adjacent
 
 LAYOUT = Layout()
 
@@ -89,8 +89,8 @@ CT_SNAT = LAYOUT.flag(CT_MARK[6], "ct-snat", "a Pod connection that leaves as th
 CT_ENDPOINT_PORT = LAYOUT.field(CT_LABEL[0:16], "ct-endpoint-port", "the endpoint's port of an SCTP connection")
 CT_SERVICE_PORT = LAYOUT.field(CT_LABEL[16:32], "ct-service-port", "the Service port of an SCTP connection")
 
-# What a Service connection keeps of its first packet: two adjacent bits, so that one move copies both.
-SERVICE_FLAGS, CT_SERVICE_FLAGS = reg(0)[18:20], CT_MARK[3:5]
+# What a Service connection keeps of its first packet.
+SERVICE_FLAGS, CT_SERVICE_FLAGS = adjacent(TO_NODE, MASQUERADE), adjacent(CT_TO_NODE, CT_MASQUERADE)
 
 NEW: Term = CT_STATE(0x21, 0x31)  # +new-inv+trk
 NOT_TRANSLATED: Term = CT_STATE(0x21, 0x71)  # +new-inv+trk-snat: a commit with SNAT that found no free port
