@@ -1,4 +1,4 @@
-"""What is new of the cluster: told by its source, gathered until the agent takes it up, and saved for worse times."""
+"""Follows the source of the cluster, merges changes until the agent takes them, and saves the last known good state."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ from windlass.cluster.sources import ClusterChange, ClusterSource, SourceAway
 
 RETRY = 1.0  # seconds between attempts to reach a source that is away
 
-
 Report = Callable[[Area, Iterable[str | Problem]], object]
 
 
 class News:
     def __init__(self, source: ClusterSource, directory: Path, report: Report) -> None:
-        self.cluster: Cluster | None = None  # the newest
+        self.cluster: Cluster | None = None  # the newest state; None: there is none yet
         self.saver = lastgood.Saver(directory, lambda problems: report(Area.LAST_KNOWN_GOOD, problems))
-        self._untaken = Ledger()
-        self._unsaved = Ledger()
-        self._triggered: list[float] = []  # the trigger times of what has come since it was last taken up
+        self._untaken = Ledger()  # changes that the agent has not taken
+        self._unsaved = Ledger()  # changes that it has taken, since the last state that was saved
+        self._triggered: list[float] = []  # trigger times of the changes that the agent has not taken
         self._source = source
         self._directory = directory
         self._report = report
         self._reported: tuple[Problem, ...] | None = None
 
     def take_up(self) -> ClusterChange | None:
-        """All that is new since the last time, as one change; None as long as nothing is known of the cluster."""
+        """All changes since the last call, as one; None as long as there is no cluster."""
         if self.cluster is None:
             return None
         changes = self._untaken.take()
@@ -42,17 +41,17 @@ class News:
         return ClusterChange(self.cluster, changes, triggered)
 
     def keep(self, cluster: Cluster) -> None:
-        """What was last taken up is good."""
+        """Save the state that was taken last: the Node holds it."""
         self.saver.keep(cluster, self._unsaved.take())
 
     async def last_good(self) -> Cluster | None:
-        """What was saved, by an earlier agent as long as this one has not begun."""
+        """The saved state. Before the first `keep` it is that of an earlier agent."""
         return await asyncio.to_thread(lastgood.load, self._directory)
 
     async def arriving(self) -> AsyncGenerator[str, None]:
-        """Whenever there is something new: what is still waited for, or nothing once there is a cluster.
+        """An item for each change: empty, or the reason why there is no cluster yet.
 
-        Until the source has told of one, it is what was last known to be good.
+        As long as the source is away, the cluster is the last known good state.
         """
         while True:
             try:
@@ -61,7 +60,7 @@ class News:
                         self._gather(change)
                         yield ""
             except SourceAway as error:
-                yield self._make_do(str(error))
+                yield self._fall_back(str(error))
             await asyncio.sleep(RETRY)
 
     def _gather(self, change: ClusterChange) -> None:
@@ -72,11 +71,11 @@ class News:
         self._untaken.add(change.changes)
         self._triggered += change.triggered
 
-    def _make_do(self, trouble: str) -> str:
+    def _fall_back(self, trouble: str) -> str:
         saved = lastgood.load(self._directory) if self.cluster is None else None
         if saved is not None:
             self._gather(ClusterChange(saved))
-        told = "the last known good state is used" if self.cluster else "waiting for it"
-        self._report(Area.CLUSTER_SOURCE, [f"{trouble}; {told}"])
+        sentence = f"{trouble}; " + ("the last known good state is used" if self.cluster else "waiting for it")
+        self._report(Area.CLUSTER_SOURCE, [sentence])
         self._reported = None
-        return "" if self.cluster else f"{trouble}; {told}"
+        return "" if self.cluster else sentence

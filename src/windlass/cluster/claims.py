@@ -2,7 +2,7 @@
 
 The owner keeps a frontend as long as it claims it, so that a mistake in one Service never takes traffic from another. A
 frontend without an owner goes to the Service that was created first. An external address never takes traffic from a
-ClusterIP: everyone who may write a Service can write any external address.
+ClusterIP: every user with the right to write Services can write any external address.
 """
 
 from __future__ import annotations
