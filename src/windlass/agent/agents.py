@@ -244,7 +244,7 @@ class Agent:
                         continue
                     self._serving.hear(change)
                     self.exposition.measurements.heard(change.triggered)
-                    _log.debug("change", revision=change.cluster.revision, changes=str(change.changes))
+                    _log.debug("change", revision=change.cluster.revision, changes=change.changes)
                     if self._pass_needed or self._serving.needs_node or self.state is None:
                         self._pass_needed = self._complete = False
                         await self._reconcile(change.cluster, database, ports, tasks)

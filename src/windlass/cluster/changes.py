@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ChangeSet:
     """Immutable. Empty unless made by `of`."""
 
@@ -55,7 +55,7 @@ class ChangeSet:
         kinds = self._keys.keys() | other._keys.keys()
         return ChangeSet(_keys={kind: self.keys(kind) | other.keys(kind) for kind in kinds})
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         if self.is_everything:
             return "everything"
         return ", ".join(sorted(f"{getattr(kind, '__name__', kind)} {key}" for kind, key in self)) or "nothing"

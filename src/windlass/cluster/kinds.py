@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from windlass.cluster.objects import APIObject, kind_name
@@ -77,4 +78,9 @@ def by_key(kind: WatchedKind[T]) -> Mapping[str, T]:
 
 def kinds_of(cluster: type[DataclassInstance]) -> Mapping[str, WatchedKind[APIObject]]:
     """The kinds that a class declares, by the name of the field."""
+    return _declared(cluster)
+
+
+@cache
+def _declared(cluster: type[DataclassInstance]) -> Mapping[str, WatchedKind[APIObject]]:
     return {one.name: one.metadata[_KIND] for one in fields(cluster) if _KIND in one.metadata}
