@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from switches import requires_ovs
 from windlass.bench import cluster, cluster_parts
 from windlass.bench.tallies import Failure, Tally
 from windlass.cli import main
@@ -45,6 +46,7 @@ def test_a_container_is_found_in_its_pod():
         pod.container("other")
 
 
+@requires_ovs
 def test_without_kubernetes_the_error_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv(kubernetes_binaries.DIRECTORY_VARIABLE, str(tmp_path))
     result = CliRunner().invoke(main, ["bench", "cluster"])

@@ -42,6 +42,8 @@ def run(say: Say = print) -> Report:
 
 
 async def _run(say: Say) -> Report:
+    if not (PLUGINS / "bridge").exists():
+        raise LabError(f"{PLUGINS}/bridge: no such file; install the CNI plugins (containernetworking-plugins)")
     async with lab_clusters.standing(lab_clusters.scenario_of("cni", NODE)) as cluster:
         say(f"attaching and detaching {ROUNDS} Pods with each plugin")
         # In a thread: the lab's own event loop must not block meanwhile.

@@ -23,6 +23,5 @@ def scenario_of(name: str, manifests: str) -> Scenario:
 @asynccontextmanager
 async def standing(scenario: Scenario) -> AsyncIterator[RunningCluster]:
     """The cluster after all steps of the scenario."""
-    runs.check_machine(Programs())
     async with runs.at_last_step(scenario, lambda lab: Agents(lab, Programs())) as cluster:
         yield cluster

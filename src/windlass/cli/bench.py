@@ -10,6 +10,8 @@ from rich.console import Console
 
 from windlass.bench import reports
 from windlass.cli import outputs
+from windlass.lab.orchestration.agents import Programs
+from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
 
 BENCHMARKS = {
@@ -31,6 +33,7 @@ def bench(name: str, json_file: Path | None) -> None:
     """Run a benchmark. Each figure is printed beside its floor: the quickest other way, measured in the same run."""
     module = importlib.import_module(f"windlass.bench.{name}")
     try:
+        runs.check_machine(Programs())
         report = module.run(lambda sentence: click.echo(sentence, err=True))
     except LabError as error:
         outputs.fail("bench", error)
