@@ -24,6 +24,20 @@ it take only the packets that a flow sends there. *Onward* is the next table of 
 so a packet cannot loop. A packet that no flow of a table matches takes the table's **miss**, which is a flow of its own
 (priority 0)."""
 
+ADDING = """\
+## Adding a table
+
+1. Declare the table in its stage, in `src/windlass/pipeline/layout.py`: a free number between its neighbours, what it
+   decides, its miss, and what its flows may match, set and lead to. A table of the main path takes all packets that
+   leave the table before it; one that is `aside` takes only those that a flow of its stage sends there.
+2. Write its flows in a module of their own: `TABLE.flow(PRIORITY, conditions).then(actions, why=...)`. Packets that may
+   go on get `onward(TABLE)`; `goto(STAGE)` skips to a later stage. `why` says what traffic it is, and what happens to
+   it.
+3. Add the module to `part` in `src/windlass/program.py`, for the object that owns the flows.
+4. Run `make goldens docs` and read the difference. The tests in `tests/pipeline` compare all flows with the
+   declarations.
+"""
+
 EXAMPLE = Path(__file__).parent.parent / "scenarios" / "tour"
 
 
@@ -39,6 +53,7 @@ def page(note: str) -> str:
         _addresses(),
         _ports(),
         _agent(),
+        [ADDING],
         _example(),
     )
     return "\n".join(line for section in sections for line in section) + "\n"
