@@ -180,7 +180,7 @@ class Node:
         self.journal: list[str] = []
         self.host = Host(self.faults, self.journal)
         self.switch = Switch(self.faults, self.journal)
-        self.agent = Agent(self.faults, self.journal, PodNetwork(self.cidrs, mtu=1450, userspace=True))
+        self.agent = Agent(self.faults, self.journal, PodNetwork(self.cidrs, mtu=1450, link_mtu=1500, userspace=True))
         self.socket = self.folder / "cni.sock"
         self.netns = self.folder / "netns"
         self.netns.touch()

@@ -33,7 +33,8 @@ async def test_the_link_the_port_and_the_flows_agree(node):
     assert link.mac == port.mac == pod.mac == result["interfaces"][1]["mac"] == "0a:58:0a:01:00:02"
     assert [ip["address"] for ip in result["ips"]] == [str(address) for address in link.addresses]
     assert port.addresses == pod.addresses == tuple(address.ip for address in link.addresses)
-    assert (link.mtu, link.userspace, link.namespace, link.interface) == (1450, True, str(node.netns), "eth0")
+    assert (link.mtu, link.link_mtu, link.userspace) == (1450, 1500, True)
+    assert (link.namespace, link.interface) == (str(node.netns), "eth0")
     assert (pod.key, pod.container_id, pod.ofport, port.netns) == ("default/web-0", "c1", 16, str(node.netns))
 
 
@@ -59,7 +60,7 @@ async def test_add_of_a_pod_whose_address_is_not_the_nodes_any_more_gives_it_ano
     node = make_node()
     await node.call("ADD")
     moved = {Family.IPV4: ip_network("10.9.0.0/24")}
-    node.agent.network = type(node.agent.network)(moved, mtu=1450, userspace=True)
+    node.agent.network = type(node.agent.network)(moved, mtu=1450, link_mtu=1500, userspace=True)
     assert (await node.call("ADD")).json["ips"][0]["address"] == "10.9.0.2/24"
     assert node.held() == ["10.9.0.2"]
 

@@ -34,7 +34,10 @@ ENVIRONMENT = {
     "CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0",
 }
 NETWORK = PodNetwork(
-    {Family.IPV4: ip_network("10.1.0.0/24"), Family.IPV6: ip_network("fd00:10:1::/64")}, mtu=1450, userspace=False
+    {Family.IPV4: ip_network("10.1.0.0/24"), Family.IPV6: ip_network("fd00:10:1::/64")},
+    mtu=1450,
+    link_mtu=1500,
+    userspace=False,
 )
 PORT = PodPort(
     interface="web-0-abcdef",
@@ -199,14 +202,17 @@ def test_the_result_has_the_form_of_the_version_asked_for():
     assert json.loads(attached(ask(given), link)) == {
         "cniVersion": "1.1.0",
         "interfaces": [
-            {"name": "web-0-abcdef", "mtu": 1450},
-            {"name": "eth0", "mac": "0a:58:0a:01:00:05", "sandbox": "/run/netns/c1", "mtu": 1450},
+            {"name": "web-0-abcdef", "mtu": 1500},
+            {"name": "eth0", "mac": "0a:58:0a:01:00:05", "sandbox": "/run/netns/c1", "mtu": 1500},
         ],
         "ips": [
             {"address": "10.1.0.5/24", "gateway": "10.1.0.1", "interface": 1},
             {"address": "fd00:10:1::5/64", "gateway": "fd00:10:1::1", "interface": 1},
         ],
-        "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.0.1"}, {"dst": "::/0", "gw": "fd00:10:1::1"}],
+        "routes": [
+            {"dst": "0.0.0.0/0", "gw": "10.1.0.1", "mtu": 1450},
+            {"dst": "::/0", "gw": "fd00:10:1::1", "mtu": 1450},
+        ],
         "dns": {"nameservers": ["10.96.0.10"]},
     }
     older = json.loads(attached(ask({"cniVersion": "0.4.0"}), link))

@@ -63,6 +63,7 @@ def pod_link(sandbox: str, name: str = "pod-1") -> PodLink:
         addresses=(ip_interface("10.0.1.7/24"), ip_interface("2001:db8:1::7/64")),
         gateways=(ip_address("10.0.1.1"), ip_address("2001:db8:1::1")),
         mtu=1450,
+        link_mtu=1500,
         userspace=True,
     )
 

@@ -38,15 +38,25 @@ async def test_a_pod_link_in_the_eyes_of_ip(host: LinuxHost, machine: LinuxMachi
         (eth0,) = ip_json("address", "show", "eth0")
         (lo,) = ip_json("link", "show", "lo")
         routes = ip_json("route", "show", "default") + ip_json("-6", "route", "show", "default")
-    assert (eth0["address"], eth0["mtu"], eth0["operstate"]) == ("0a:58:0a:00:01:07", 1450, "UP")
+        connected = ip_json("route", "show", "10.0.1.0/24") + ip_json("-6", "route", "show", "2001:db8:1::/64")
+    assert (eth0["address"], eth0["mtu"], eth0["operstate"]) == ("0a:58:0a:00:01:07", 1500, "UP")
     usable = {f"{a['local']}/{a['prefixlen']}" for a in eth0["addr_info"] if not a.get("tentative")}
     assert usable >= {"10.0.1.7/24", "2001:db8:1::7/64"}
     assert "UP" in lo["flags"]
     assert {route["gateway"] for route in routes} == {"10.0.1.1", "2001:db8:1::1"}
+    assert len(connected) == 2
+    assert [route["metrics"] for route in routes + connected] == [[{"mtu": 1450}]] * 4
 
     (end,) = ip_json("address", "show", "pod-1")
     assert {"UP", "NOARP"} <= set(end["flags"])
     assert end["addr_info"] == []  # not even a link-local address
+
+
+async def test_a_link_of_an_earlier_version_is_not_different(host: LinuxHost, machine: LinuxMachine):
+    """It had the Pods' MTU itself."""
+    link = pod_link(machine.new_sandbox())
+    await host.pods.attach(replace(link, link_mtu=link.mtu))
+    assert await host.pods.check(link) == ()
 
 
 @pytest.mark.parametrize("userspace", [True, False])

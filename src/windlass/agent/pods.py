@@ -54,7 +54,7 @@ class PodFlows:
             raise NotReadyError(f"it waits for: {self._status.waiting_for}")
         mtu = pod_mtu(state.node, self._uplink_mtu, self._config.mtu or None)
         cidrs = {family: state.node.pod_cidrs[family] for family in state.node.families}
-        return PodNetwork(cidrs, mtu, self._config.is_userspace)
+        return PodNetwork(cidrs, mtu, max(mtu, self._uplink_mtu), self._config.is_userspace)
 
     async def programmed(self, pod: AttachedPod) -> None:
         async with self._lock:

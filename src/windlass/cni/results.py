@@ -19,8 +19,8 @@ def attached(add: AddRequest, link: PodLink) -> bytes:
     """The result of ADD, appended to the results of earlier plugins of a chain."""
     before = len(add.previous.interfaces)
     interfaces: list[Fields] = [
-        {"name": link.host_interface, **_mtu(add.version, link)},
-        {"name": link.interface, "mac": link.mac, "sandbox": link.namespace, **_mtu(add.version, link)},
+        {"name": link.host_interface, **_mtu(add.version, link.link_mtu)},
+        {"name": link.interface, "mac": link.mac, "sandbox": link.namespace, **_mtu(add.version, link.link_mtu)},
     ]
     addressed = list(zip(link.addresses, link.gateways, strict=True))
     ips: list[Fields] = [
@@ -32,7 +32,10 @@ def attached(add: AddRequest, link: PodLink) -> bytes:
         }
         for address, gateway in addressed
     ]
-    routes: list[Fields] = [{"dst": _EVERYWHERE[family_of(gateway)], "gw": str(gateway)} for _, gateway in addressed]
+    routes: list[Fields] = [
+        {"dst": _EVERYWHERE[family_of(gateway)], "gw": str(gateway), **_mtu(add.version, link.mtu)}
+        for _, gateway in addressed
+    ]
     return _json(
         {
             "cniVersion": add.version,
@@ -52,9 +55,9 @@ def failed(version: str, error: RequestError) -> bytes:
     return _json({"cniVersion": version, "code": int(error.code), "msg": error.msg, "details": error.details})
 
 
-def _mtu(version: str, link: PodLink) -> dict[str, int]:
-    """An interface has an MTU since 1.1.0."""
-    return {"mtu": link.mtu} if version == "1.1.0" else {}
+def _mtu(version: str, mtu: int) -> dict[str, int]:
+    """Interfaces and routes have an MTU since 1.1.0."""
+    return {"mtu": mtu} if version == "1.1.0" else {}
 
 
 def _ip_version(version: str, family: Family) -> dict[str, str]:

@@ -48,7 +48,8 @@ class PodLink:
     mac: str
     addresses: tuple[IPInterface, ...]
     gateways: tuple[IPAddress, ...]
-    mtu: int
+    mtu: int  # of the Pod's routes: the longest packet that it sends
+    link_mtu: int  # of the link: the longest packet that it receives
     userspace: bool  # the switch runs its userspace datapath
 
 

@@ -11,9 +11,10 @@ from windlass.host.linux import ingress, rtnetlink, settings
 from windlass.host.linux.adapter_state import AdapterRoute
 from windlass.host.linux.namespaces import entered
 from windlass.host.linux.netlink import Netlink, told
+from windlass.host.linux.route_messages import mtu_of, mtu_option
 from windlass.host.linux.rtnetlink import Link
 from windlass.host.protocol import AttachedLink, HostError, PodLink
-from windlass.model.families import Family, IPAddress, IPInterface
+from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork
 
 _LOOPBACK = 1
 _STATIC = 4  # the routing protocol of what an administrator sets up
@@ -72,7 +73,7 @@ def _create(host: Netlink, wanted: PodLink) -> None:
     try:
         with told(f"make {where}"):
             name, peer = wanted.host_interface, wanted.interface
-            rtnetlink.add_veth(host, name, peer, namespace, peer_mac=wanted.mac, mtu=wanted.mtu)
+            rtnetlink.add_veth(host, name, peer, namespace, peer_mac=wanted.mac, mtu=wanted.link_mtu)
     finally:
         os.close(namespace)
     with told(f"set up {where}"), entered(wanted.namespace), Netlink() as pod:
@@ -94,10 +95,12 @@ def _set_up_in_pod(pod: Netlink, wanted: PodLink, where: str) -> None:
     rtnetlink.set_link(pod, link.index, up=True)
     for address in wanted.addresses:
         with told(f"add address {address} to {where}"):
-            rtnetlink.add_address(pod, link.index, address)
+            rtnetlink.add_address(pod, link.index, address, connected_route=False)
+            rtnetlink.add_route(pod, link.index, _route(address.network, wanted))
     for gateway in wanted.gateways:
         with told(f"route by gateway {gateway} on {where}"):
-            rtnetlink.add_route(pod, link.index, _default_route(gateway))
+            everywhere = ip_network("0.0.0.0/0" if gateway.version == 4 else "::/0")
+            rtnetlink.add_route(pod, link.index, _route(everywhere, wanted, gateway))
 
 
 def _set_up_on_host(host: Netlink, wanted: PodLink) -> None:
@@ -121,8 +124,10 @@ def _alias(wanted: PodLink) -> str:
     return f"{_ALIAS}{wanted.interface} {wanted.namespace}"
 
 
-def _default_route(gateway: IPAddress) -> AdapterRoute:
-    return AdapterRoute(ip_network("0.0.0.0/0" if gateway.version == 4 else "::/0"), via=gateway, protocol=_STATIC)
+def _route(destination: IPNetwork, wanted: PodLink, via: IPAddress | None = None) -> AdapterRoute:
+    """With the Pods' MTU. The link's may be larger: packets that did not come through a tunnel have the NIC's MTU."""
+    options = mtu_option(wanted.mtu) if wanted.mtu < wanted.link_mtu else b""
+    return AdapterRoute(destination, via, protocol=_STATIC, options=options)
 
 
 def _delete(host: Netlink, link: Link) -> None:
@@ -136,12 +141,15 @@ def _differences_in_pod(pod: Netlink, wanted: PodLink, index: int) -> list[str]:
     if link is None or link.index != index:
         return [f"the other end of {wanted.host_interface} is not {wanted.interface} in {wanted.namespace}"]
     addresses = (address for _, address in rtnetlink.addresses(pod, index))
-    routes = (found.route for found in rtnetlink.routes(pod, index=index))
-    gateways = (route.via for route in routes if route.via is not None and route.destination.prefixlen == 0)
+    routes = [found.route for found in rtnetlink.routes(pod, index=index)]
+    by_gateway = [route for route in routes if route.via is not None and route.destination.prefixlen == 0]
+    gateways = (route.via for route in by_gateway if route.via is not None)
+    mtus = {min(mtu_of(route) or link.mtu, link.mtu) for route in by_gateway} or {link.mtu}
     compared = {
         "state": ("up" if link.up else "down", "up"),
         "MAC": (link.mac, wanted.mac),
-        "MTU": (str(link.mtu), str(wanted.mtu)),
+        # Not of the link: that of a Pod from an earlier version has the MTU itself.
+        "MTU": (", ".join(map(str, sorted(mtus))), str(wanted.mtu)),
         "addresses": (_listed(addresses), _listed(wanted.addresses)),
         "gateways": (_listed(gateways), _listed(wanted.gateways)),
     }

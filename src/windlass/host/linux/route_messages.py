@@ -24,6 +24,7 @@ FAMILIES = {4: int(socket.AF_INET), 6: int(socket.AF_INET6)}
 
 _RTA_DST, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_PREFSRC, _RTA_METRICS = 1, 5, 6, 7, 8
 _RTA_MULTIPATH, _RTA_CACHEINFO, _RTA_TABLE, _RTA_VIA, _RTA_PREF, _RTA_ENCAP, _RTA_EXPIRES = 9, 12, 15, 18, 20, 22, 23
+_RTAX_MTU = 2  # within RTA_METRICS
 _RTN_UNICAST, _RTNH_F_ONLINK, _RTM_F_CLONED = 1, 4, 0x200
 _SCOPE_LINK = 253
 _HOP = struct.Struct("=HBBi")  # length, flags, weight less one, index
@@ -113,6 +114,17 @@ def write_route(index: int, route: AdapterRoute, scope: int | None = None) -> by
     if route.expires_at is not None and route.destination.version == 6:
         body += number(_RTA_EXPIRES, max(1, route.expires_at - int(time.time())))
     return body
+
+
+def mtu_option(mtu: int) -> bytes:
+    """For `AdapterRoute.options`."""
+    return number(_RTAX_MTU, mtu)
+
+
+def mtu_of(route: AdapterRoute) -> int | None:
+    """None: that of the interface."""
+    found = attributes(route.options).get(_RTAX_MTU)
+    return None if found is None else as_number(found)
 
 
 def _read_via(parts: dict[int, bytes]) -> IPAddress | None:

@@ -56,7 +56,7 @@ _IFF_UP, _IFF_NOARP, _IFF_PROMISC = 0x1, 0x80, 0x100
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_CARRIER = 1, 3, 4, 5, 10, 18, 33
 _IFLA_IFALIAS, _IFLA_NET_NS_FD, _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 20, 28, 1, 2, 1
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_BROADCAST, _IFA_FLAGS = 1, 2, 4, 8
-_IFA_F_TEMPORARY, _IFA_F_NODAD = 0x01, 0x02
+_IFA_F_TEMPORARY, _IFA_F_NODAD, _IFA_F_NOPREFIXROUTE = 0x01, 0x02, 0x200
 _NDA_DST, _NDA_LLADDR, _NDA_IFINDEX, _NDA_PROTOCOL, _NUD_PERMANENT = 1, 2, 8, 12, 0x80
 _FRA_PRIORITY, _FRA_FWMARK, _FRA_TABLE, _FRA_FWMASK, _FRA_PROTOCOL, _FR_ACT_TO_TABLE = 6, 10, 15, 16, 21, 1
 
@@ -212,12 +212,12 @@ def index_of_address(body: bytes) -> int:
     return int(ADDRESS.unpack_from(body)[4])
 
 
-def add_address(netlink: Netlink, index: int, address: IPInterface) -> None:
+def add_address(netlink: Netlink, index: int, address: IPInterface, *, connected_route: bool = True) -> None:
     """An address that is there already stays. IPv6 is usable at once: we know that nobody else has it."""
-    body = _address(index, address)
-    if isinstance(address, IPv6Interface):
-        body += number(_IFA_FLAGS, _IFA_F_NODAD)
-    elif address.network.prefixlen < 31:
+    is_ipv6 = isinstance(address, IPv6Interface)
+    flags = (_IFA_F_NODAD if is_ipv6 else 0) | (0 if connected_route else _IFA_F_NOPREFIXROUTE)
+    body = _address(index, address) + (number(_IFA_FLAGS, flags) if flags else b"")
+    if not is_ipv6 and address.network.prefixlen < 31:
         body += attribute(_IFA_BROADCAST, address.network.broadcast_address.packed)
     try:
         netlink.do(RTM_NEWADDR, body, NLM_F_CREATE | NLM_F_EXCL)
