@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import msgspec
 from msgspec import structs
 
 from windlass.cli.outputs import FLOW_FORMAT, fail
-from windlass.cluster import objects, policies
-from windlass.cluster.clusters import Cluster, decode
+from windlass.cluster import policies
+from windlass.cluster.clusters import Cluster, decode, with_objects
+from windlass.cluster.kinds import kinds_of
 from windlass.cluster.nodes import OS_LABEL, NotUsable
-from windlass.cluster.objects import EndpointSlice, Node, ServiceCIDR
+from windlass.cluster.objects import Malformed
 from windlass.cluster.policies import policy_in
 from windlass.cni.attachments import pod_mac
 from windlass.host.protocol import Uplink
@@ -76,7 +78,7 @@ def state_of(world: DesiredState, name: str, facts: NodeFacts | None = None) -> 
     facts = facts or facts_of(world, name)
     config = parse(msgspec.json.encode(world.configuration), "ConfigMap kube-system/windlass-config")
     addresses = {**_pod_addresses(world), **{pod.key: pod.addresses for pod in facts.pods.values()}}
-    state = node_state(structs.replace(config, node_name=name), _cluster(world, name, addresses), facts)
+    state = node_state(structs.replace(config, node_name=name), _cluster(world, addresses), facts)
     return replace(state, services=dict(sorted(state.services.items())))  # in an order that a reader can follow
 
 
@@ -90,17 +92,18 @@ def facts_of(world: DesiredState, name: str) -> NodeFacts:
     return NodeFacts(adapter, held, {pod.container_id: pod for pod in _pods(world, name, _pod_addresses(world))})
 
 
-def _cluster(world: DesiredState, name: str, addresses: PodAddresses) -> Cluster:
+def _cluster(world: DesiredState, addresses: PodAddresses) -> Cluster:
     """As the agent reads it, with EndpointSlices of Services that have none in the manifests."""
-    found = list(manifests.render(world, pod_addresses(world, addresses)))
-    decoded = list(filter(None, map(decode, found)))
-    pods = [msgspec.convert(one, objects.Pod) for one in found if one["kind"] == "Pod"]
-    return Cluster(
-        nodes={one.key: one for one in decoded if isinstance(one, Node)},
-        services={one.key: one for one in decoded if isinstance(one, objects.Service)},
-        slices={one.key: one for one in decoded if isinstance(one, EndpointSlice)},
-        service_cidrs={one.key: one for one in decoded if isinstance(one, ServiceCIDR)},
-        pods={pod.key: pod for pod in pods if pod.key in world.pods and world.pods[pod.key].spec.node_name == name},
+    found = []
+    for manifest in manifests.render(world, pod_addresses(world, addresses)):
+        with suppress(Malformed):  # the agent reports the object, and uses the others
+            found.append(decode(manifest))
+    return with_objects(
+        Cluster(),
+        {
+            member: {one.key: one for one in found if isinstance(one, kind.struct)}
+            for member, kind in kinds_of(Cluster).items()
+        },
     )
 
 

@@ -45,7 +45,7 @@ class Cluster:
     revision: str = ""  # identifies this state: equal revisions mean equal states
     problems: tuple[Problem, ...] = ()
     nodes: Mapping[str, Node] = by_key(WatchedKind(Node, "v1", "nodes", Concern.NODE))
-    # In manifests, Namespaces and Pods are not needed yet.
+    # In manifests, Namespaces are not needed yet.
     namespaces: Mapping[str, Namespace] = by_key(
         WatchedKind(Namespace, "v1", "namespaces", Concern.NONE, is_in_manifests=False)
     )
@@ -56,7 +56,7 @@ class Cluster:
         WatchedKind(EndpointSlice, "discovery.k8s.io/v1", "endpointslices", Concern.SERVICES, label_selector=_SERVED)
     )
     pods: Mapping[str, Pod] = by_key(
-        WatchedKind(Pod, "v1", "pods", Concern.SERVICES, field_selector="spec.nodeName={node}", is_in_manifests=False)
+        WatchedKind(Pod, "v1", "pods", Concern.SERVICES, field_selector="spec.nodeName={node}")
     )
     # In v1 since Kubernetes 1.33. Without it the Node learns ClusterIPs from the Services alone.
     service_cidrs: Mapping[str, ServiceCIDR] = by_key(

@@ -43,6 +43,8 @@ def _ports(pod: Pod, node: ServingNode, problems: list[Problem]) -> Iterator[Ser
     spec = pod.spec
     if spec is None or spec.host_network or (pod.status and pod.status.phase in _ENDED):
         return
+    if spec.node_name and spec.node_name != node.name:  # manifests have the Pods of all Nodes
+        return
     addresses = list(_addresses(pod, node))
     for container in (*(spec.containers or ()), *(spec.init_containers or ())):
         for port in container.ports or ():

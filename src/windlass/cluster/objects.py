@@ -200,6 +200,7 @@ class Container(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class PodSpec(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    node_name: str | None = None
     host_network: bool | None = None
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
