@@ -96,7 +96,7 @@ class FedAgent:
     async def reaches(self, revision: str) -> None:
         status = self.agent.status
         reached = await status.wait_until(lambda: status.ready and int(status.revision or 0) >= int(revision), PATIENCE)
-        assert reached, (status.waiting_for, self.agent.problems)
+        assert reached, (status.waiting_for, self.agent.view.problems)
 
     async def settled(self, *objects: APIObject | str) -> None:
         """The same, and no packet is handled by former flows any more."""
@@ -168,6 +168,17 @@ def node(**metadata: object) -> Node:
         metadata={"name": "node-1", **metadata},
         spec={"podCIDRs": ["172.16.1.0/24"]},
         status={"addresses": [{"type": "InternalIP", "address": NODE_IP}]},
+    )
+
+
+def other_node(number: int, address: str) -> Node:
+    """A peer, with the PodCIDR 172.16.<number>.0/24."""
+    return _decoded(
+        Node,
+        apiVersion="v1",
+        metadata={"name": f"node-{number}"},
+        spec={"podCIDRs": [f"172.16.{number}.0/24"]},
+        status={"addresses": [{"type": "InternalIP", "address": address}]},
     )
 
 

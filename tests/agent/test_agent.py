@@ -153,7 +153,8 @@ async def test_a_missing_uplink_is_named_and_the_node_keeps_its_address(node: Ag
 async def test_without_a_source_the_last_known_good_state_is_used(running: AgentNode) -> None:
     running.write("peers.yaml", peer("node-2", "10.176.25.12", "172.16.2.0/24"))
     await _until(lambda: "172.16.2.0/24" in running.flows())
-    await _until(lambda: "node-2" in (running.folder / "state" / "last-known-good.changes").read_text())
+    saved = running.folder / "state" / "last-known-good.changes"
+    await _until(lambda: saved.exists() and "node-2" in saved.read_text())
     before = running.flows()
     await running.agent.kill()
     shutil.rmtree(running.manifests)

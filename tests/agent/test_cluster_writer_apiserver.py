@@ -169,14 +169,14 @@ class Inhabitant:
 
     @property
     def reported(self) -> str:
-        return f"{self.agent.status.waiting_for} {self.agent.problems}"
+        return f"{self.agent.status.waiting_for} {self.agent.view.problems}"
 
     async def is_ready(self) -> None:
         assert await self.agent.status.wait_until(lambda: self.agent.status.ready, PATIENCE), self.reported
 
     async def says(self, *words: str, area: str = "") -> str:
         def said() -> str:
-            return " | ".join(self.agent.problems.get(area, ()) if area else [self.reported])
+            return " | ".join(self.agent.view.problems.get(area, ()) if area else [self.reported])
 
         assert await self.agent.status.wait_until(lambda: all(word in said() for word in words), PATIENCE), (
             self.reported
@@ -184,7 +184,7 @@ class Inhabitant:
         return said()
 
     async def is_content(self) -> None:
-        assert await self.agent.status.wait_until(lambda: not self.agent.problems, PATIENCE), self.reported
+        assert await self.agent.status.wait_until(lambda: not self.agent.view.problems, PATIENCE), self.reported
 
 
 @asynccontextmanager
@@ -200,7 +200,7 @@ async def living(fed: FedAgent, plane: ControlPlane, access: Reader | None = Non
 
     writer = ClusterWriter(counted, "node-1", plane.socket_factory)
     async with open_database(str(fed._config.ovsdb_socket), patience=5) as database:
-        tasks = [asyncio.create_task(agent.serve(database)), asyncio.create_task(writer.run(agent))]
+        tasks = [asyncio.create_task(agent.serve(database)), asyncio.create_task(writer.run(agent.view))]
         try:
             yield one
         finally:
@@ -239,7 +239,7 @@ async def test_a_node_whose_network_is_ready(town, monkeypatch):
         async with living(fed, town.plane) as one:
             await one.is_ready()
             await until(town.annotations, is_so=lambda found: UPLINK_MAC in found)
-            mac = one.agent.state.node.uplink_mac
+            mac = one.agent.view.state.node.uplink_mac
         found = await town.get(NODE)
         assert found["metadata"]["annotations"] == {
             "example.com/a": "b",
@@ -374,7 +374,7 @@ async def test_objects_that_the_api_accepts_and_the_agent_cannot_serve(town):
             "uid": found["metadata"]["uid"],
         }
         assert all(event["note"] in reported for event in events)
-        assert {"default/first", "default/second"} <= set(one.agent.state.services), "the rest keeps working"
+        assert {"default/first", "default/second"} <= set(one.agent.view.state.services), "the rest keeps working"
         # Another agent says the same: that is one Event. And kubectl shows it.
         regarding = Reference(**{key: value for key, value in events[2]["regarding"].items() if key != "apiVersion"})
         async with town.plane.connection(AGENT) as connection:
@@ -504,7 +504,7 @@ async def test_forbidden_writes(town):
         await town.allow(rules())
         await until(lambda: town.events("Service", "web"))
         await until(town.annotations, is_so=lambda found: UPLINK_MAC in found)
-        assert await one.agent.status.wait_until(lambda: "cluster writes" not in one.agent.problems, PATIENCE)
+        assert await one.agent.status.wait_until(lambda: "cluster writes" not in one.agent.view.problems, PATIENCE)
 
 
 async def test_more_than_the_role_allows(town):

@@ -81,9 +81,9 @@ async def test_a_service_is_healthy_where_it_has_a_ready_endpoint(fed: FedAgent)
 async def test_the_node_is_healthy_while_it_follows_the_cluster(fed: FedAgent, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await code(NODE_IP, 10256, "/healthz") == await code(NODE_IP, 10256, "/livez") == 200
     assert await code_from_outside(fed, 10256, "/healthz") == "200"
-    # What is told while a pass is under way waits for its end, and without an end it is never done.
+    # A change that is never carried out: others are followed first, without an end.
     monkeypatch.setattr(statuses, "STALLED", -1.0)
-    async with fed.agent._lock:
+    async with fed.agent._follower._following:
         fed.source.put(service("web", "10.96.0.1", **LOCAL), endpoints("web", "172.16.1.5"))
         while fed.agent.status.healthy:  # noqa: ASYNC110 (until it is heard of, which wakes nobody)
             await asyncio.sleep(0)
@@ -123,11 +123,11 @@ async def test_a_node_that_leaves_wants_no_new_connections(fed: FedAgent) -> Non
 async def test_a_port_that_somebody_else_has_is_told_and_costs_nothing_else(fed: FedAgent) -> None:
     with socket.create_server(("", 31500)):
         await fed.holds(service("web", "10.96.0.1", **LOCAL), endpoints("web", "172.16.1.5"))
-        (told,) = fed.agent.problems["health checks"]
+        (told,) = fed.agent.view.problems["health checks"]
         assert told.startswith("Service default/web: its health check port 31500 cannot be opened: Address already in")
         assert "nw_dst=10.96.0.1" in await fed.ofctl("dump-flows", "br-int")
     status = fed.agent.status
-    assert await status.wait_until(lambda: "health checks" not in fed.agent.problems, 20)
+    assert await status.wait_until(lambda: "health checks" not in fed.agent.view.problems, 20)
     assert await code(NODE_IP, 31500) == 200
 
 

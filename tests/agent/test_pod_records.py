@@ -11,7 +11,7 @@ import pytest
 
 from switches import Switch, requires_ovs, run
 from windlass.agent.pod_records import PodRecords
-from windlass.agent.pods import BridgePorts, Restored
+from windlass.agent.pods import RecordedPodPorts, Restored
 from windlass.host.protocol import AttachedLink
 from windlass.switch.bridge_specs import BridgeSpec
 from windlass.switch.bridges import ensure_bridge
@@ -110,13 +110,13 @@ class Node:
         await run("ip", "-n", self.switch.namespace, "link", "add", port.interface, "type", "veth")
         self.links.append(link(port))
 
-    def ports(self) -> BridgePorts:
+    def ports(self) -> RecordedPodPorts:
         """As an agent that starts now has them."""
 
         async def links() -> list[AttachedLink]:
             return self.links
 
-        return BridgePorts(self.database, "br-int", PodRecords(self.state), links)
+        return RecordedPodPorts(self.database, "br-int", PodRecords(self.state), links)
 
     async def lose_bridge(self) -> None:
         await self.switch.vsctl("del-br", "br-int")

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
+from ipaddress import ip_address
 
 import pytest
 import pytest_asyncio
-from fed_agents import FedAgent, endpoints, fed_agent, node, service, service_cidr
+from fed_agents import FedAgent, endpoints, fed_agent, node, other_node, service, service_cidr
 
 from switches import requires_ovs
 from windlass.host.linux.hosts import LinuxHost
-from windlass.host.plans import HostChange, HostNames, NodePort
-from windlass.program import Owner, Program, program
+from windlass.host.plans import HostChange, HostNames, HostPlan, NodePort, Route
+from windlass.model.families import Family
+from windlass.model.nodes import AttachedPod
+from windlass.program import Owner, Program, owners, program
 
 pytestmark = requires_ovs
 
 NODE_PORT = {"name": "http", "port": 80, "nodePort": 30080}
 
 
+class BusyHost(LinuxHost):
+    """A host that does not answer while `free` is not set: a pass that compares it does not come to its end."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)
+        self.free, self.asked = asyncio.Event(), asyncio.Event()
+        self.free.set()
+
+    async def installed(self, names: HostNames) -> HostPlan:
+        self.asked.set()
+        await self.free.wait()
+        return await super().installed(names)
+
+
 @pytest_asyncio.fixture
 async def fed() -> AsyncIterator[FedAgent]:
-    async with fed_agent() as fed:
+    async with fed_agent(BusyHost) as fed:
         yield fed
 
 
@@ -29,17 +47,17 @@ async def test_one_endpoint_more_is_one_message(fed: FedAgent) -> None:
     await fed.holds(
         service("web", "10.96.0.1"), endpoints("web", "172.16.1.5"), service("shop", "10.96.0.2"), endpoints("shop")
     )
-    before = fed.agent.counters.changes_sent
+    before = fed.agent.view.counters.changes_sent
     await fed.holds(endpoints("web", "172.16.1.5", "172.16.2.5"))
-    assert fed.agent.counters.changes_sent == before + 1
+    assert fed.agent.view.counters.changes_sent == before + 1
     assert "172.16.2.5:8080" in await fed.ofctl("dump-groups", "br-int")
 
 
 async def test_a_change_that_changes_nothing_is_reached_without_a_message(fed: FedAgent) -> None:
     await fed.holds(service("web", "10.96.0.1"), endpoints("web", "172.16.1.5"))
-    before = fed.agent.counters.changes_sent
+    before = fed.agent.view.counters.changes_sent
     await fed.holds(endpoints("web", "172.16.1.5"))
-    assert fed.agent.counters.changes_sent == before
+    assert fed.agent.view.counters.changes_sent == before
 
 
 async def test_changes_that_come_all_at_once_are_taken_together(fed: FedAgent) -> None:
@@ -122,11 +140,11 @@ async def test_a_cluster_ip_has_a_route_of_its_own_until_its_cidr_is_known(fed: 
 
 async def test_what_is_wrong_with_a_service_is_told_until_it_is_mended(fed: FedAgent) -> None:
     await fed.holds(service("web", "10.96.0.1", {"name": "http", "port": 0}))
-    assert "spec.ports[0].port: 0 is outside" in str(fed.agent.problems["services"])
+    assert "spec.ports[0].port: 0 is outside" in str(fed.agent.view.problems["services"])
     await fed.holds(service("web", "10.96.0.1", {"name": "http", "port": 70000}))
-    assert "spec.ports[0].port: 70000 is outside" in str(fed.agent.problems["services"])
+    assert "spec.ports[0].port: 70000 is outside" in str(fed.agent.view.problems["services"])
     await fed.holds(service("web", "10.96.0.1"))
-    assert "services" not in fed.agent.problems
+    assert "services" not in fed.agent.view.problems
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -136,7 +154,16 @@ async def test_many_short_ways_lead_where_one_pass_does(fed: FedAgent, seed: int
     present: set[str] = set()
     for _ in range(60):
         name = f"s{dice.randrange(8)}"
-        if f"default/{name}" in present and dice.random() < 0.2:
+        if dice.random() < 0.2:
+            peer = f"node-{dice.randrange(2, 5)}"
+            if peer in present and dice.random() < 0.5:
+                revision = fed.source.put(f"Node {peer}")
+                present.remove(peer)
+            else:
+                number, address = int(peer[-1]), dice.randrange(20, 40)
+                revision = fed.source.put(other_node(number, f"10.176.{dice.choice((25, 26))}.{address}"))
+                present.add(peer)
+        elif f"default/{name}" in present and dice.random() < 0.2:
             revision = fed.source.put(f"Service default/{name}")
             present.remove(f"default/{name}")
         else:
@@ -149,12 +176,72 @@ async def test_many_short_ways_lead_where_one_pass_does(fed: FedAgent, seed: int
         if dice.random() < 0.5:
             await fed.reaches(revision)
     await fed.reaches(revision)
-    switch, serving = fed.agent._switch, fed.agent._serving
+    switch, context, state = fed.agent._switch, fed.agent._follower.context, fed.agent.view.state
     assert await switch._installed.audit() == 0
-    assert _contents(switch.program) == _contents(program(fed.agent.state))
-    wanted = serving.host_plan().items
+    assert _contents(switch.program) == _contents(program(state))
+    wanted = frozenset().union(*(context.items_of(owner, state) for owner in owners(state)))
     there = (await fed.host.installed(HostNames("eth0"))).items
     assert {item for item in there if isinstance(item, NodePort)} == {i for i in wanted if isinstance(i, NodePort)}
+    assert {item for item in there if isinstance(item, Route)} >= {item for item in wanted if isinstance(item, Route)}
+    routed = {str(item.destination) for item in there if isinstance(item, Route)}
+    peers = {str(peer.pod_cidrs[Family.IPV4]) for peer in state.peers.values()}
+    assert routed & {f"172.16.{number}.0/24" for number in range(2, 6)} == peers
+
+
+async def test_a_peer_that_joins_changes_and_leaves_is_followed_without_a_pass(fed: FedAgent) -> None:
+    """Its flows and its route, and no flow of any other owner."""
+    async with fed.agent._passing:  # no pass can begin
+        await fed.holds(service("web", "10.96.0.1"), endpoints("web", "172.16.1.5"))
+        before = await fed.ofctl("dump-flows", "br-int")
+        await fed.holds(other_node(2, "10.176.26.12"))
+        assert "172.16.2.0/24" in await fed.ofctl("dump-flows", "br-int")
+        assert "172.16.2.0/24 via 172.16.2.1 dev windlass-gw0" in await fed.command("ip", "route")
+        await fed.holds(other_node(2, "10.176.26.13"))
+        assert "10.176.26.13" in await fed.ofctl("dump-flows", "br-int")
+        assert "10.176.26.12" not in await fed.ofctl("dump-flows", "br-int")
+        await fed.holds("Node node-2")
+        assert "172.16.2.0/24" not in await fed.command("ip", "route")
+        assert (await fed.ofctl("dump-flows", "br-int")).count("\n") == before.count("\n")
+
+
+async def test_neither_a_pod_nor_a_service_waits_for_a_pass(fed: FedAgent) -> None:
+    await fed.holds(service("web", "10.96.0.1"), endpoints("web", "172.16.1.5"))
+    fed.host.free.clear()
+    fed.host.asked.clear()
+    fed.agent._requests.request()
+    await fed.host.asked.wait()
+    revision = fed.source.put(endpoints("web", "172.16.2.9"))
+    await asyncio.wait_for(_group_has(fed, "172.16.2.9:8080"), 10)
+    pod = AttachedPod("default", "p", "c1", "p1", 99, "0a:58:ac:10:01:05", (ip_address("172.16.1.5"),))
+    await asyncio.wait_for(fed.agent._pods.programmed(pod), 10)
+    assert "in_port=99" in await fed.ofctl("dump-flows", "br-int")
+    assert fed.agent._passing.locked(), "the pass is still under way"
+    assert int(fed.agent.status.revision) < int(revision), "and so its state of the cluster is not held yet"
+    fed.host.free.set()
+    await fed.reaches(revision)
+
+
+async def test_a_service_with_a_node_port_is_in_the_switch_while_the_host_is_busy(fed: FedAgent) -> None:
+    await fed.holds(service("web", "10.96.0.1"))
+    fed.host.free.clear()
+    fed.host.asked.clear()
+    fed.agent._requests.request()
+    await fed.host.asked.wait()
+    revision = fed.source.put(
+        service("shop", "10.96.0.2", NODE_PORT, type="NodePort"), endpoints("shop", "172.16.1.6"), "Service default/web"
+    )
+    await asyncio.wait_for(_group_has(fed, "172.16.1.6:8080"), 10)
+    assert "30080" not in await fed.command("nft", "list", "table", "inet", "windlass")
+    assert "nw_dst=10.96.0.1" in await fed.ofctl("dump-flows", "br-int"), "the host still leads there"
+    fed.host.free.set()
+    await fed.reaches(revision)
+    assert "30080" in await fed.command("nft", "list", "table", "inet", "windlass")
+    assert "nw_dst=10.96.0.1" not in await fed.ofctl("dump-flows", "br-int")
+
+
+async def _group_has(fed: FedAgent, endpoint: str) -> None:
+    while endpoint not in await fed.ofctl("dump-groups", "br-int"):
+        pass
 
 
 def _contents(program: Program) -> dict[Owner, object]:

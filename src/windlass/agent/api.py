@@ -6,57 +6,38 @@ It changes nothing but the level of the logs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from windlass.agent import listings
-from windlass.agent.areas import Area
 from windlass.agent.expositions import Exposition
 from windlass.agent.logs import Logs
-from windlass.agent.status import Status
+from windlass.agent.views import AgentView
 from windlass.model.nodes import NodeState
 from windlass.nodes.config import LogLevel
-from windlass.program import Program
 
 LONGEST_LEVEL = 7 * 86400.0  # seconds for which another log level can be asked for
 
 
-class Subject(Protocol):
-    """What the API tells about."""
-
-    status: Status
-    exposition: Exposition
-
-    @property
-    def state(self) -> NodeState | None: ...
-    @property
-    def problems(self) -> Mapping[Area, tuple[str, ...]]: ...
-    @property
-    def program(self) -> Program: ...
-    @property
-    def flow_count(self) -> int: ...
-
-
 @asynccontextmanager
-async def serving(socket: Path, subject: Subject, logs: Logs) -> AsyncIterator[None]:
+async def serving(socket: Path, view: AgentView, exposition: Exposition, logs: Logs) -> AsyncIterator[None]:
     application = web.Application()
     application.add_routes(
         [
-            web.get("/healthz", lambda _: health(subject)),
-            web.get("/v1/state", lambda _: state(subject)),
-            web.get("/v1/flows", lambda request: listing(subject, request, "flows")),
-            web.get("/v1/groups", lambda request: listing(subject, request, "groups")),
-            web.get("/v1/convergence", lambda request: convergence(subject, request)),
+            web.get("/healthz", lambda _: health(view)),
+            web.get("/v1/state", lambda _: state(view)),
+            web.get("/v1/flows", lambda request: listing(view, request, "flows")),
+            web.get("/v1/groups", lambda request: listing(view, request, "groups")),
+            web.get("/v1/convergence", lambda request: convergence(view, request)),
             web.get("/v1/logs", lambda _: recent_logs(logs)),
             web.get("/v1/log-level", lambda _: log_level(logs)),
             web.put("/v1/log-level", lambda request: set_log_level(logs, request)),
-            web.get("/metrics", lambda _: metrics(subject)),
+            web.get("/metrics", lambda _: metrics(exposition)),
         ]
     )
     runner = web.AppRunner(application, handle_signals=False, access_log=None, shutdown_timeout=0.5)
@@ -85,14 +66,14 @@ async def _refuse_served(socket: Path) -> None:
     raise OSError(f"{socket}: another agent serves this Node; stop it, or give this one a runDirectory of its own")
 
 
-async def health(subject: Subject) -> web.Response:
-    status = subject.status
-    body = {"ready": status.ready, "waitingFor": status.waiting_for, "problems": subject.problems}
+async def health(view: AgentView) -> web.Response:
+    status = view.status
+    body = {"ready": status.ready, "waitingFor": status.waiting_for, "problems": view.problems}
     return _json(body, status=200 if status.ready else 503)
 
 
-async def state(subject: Subject) -> web.Response:
-    status = subject.status
+async def state(view: AgentView) -> web.Response:
+    status = view.status
     return _json(
         {
             "ready": status.ready,
@@ -101,26 +82,26 @@ async def state(subject: Subject) -> web.Response:
             "generation": status.generation,
             "updated": status.updated,
             "behindSeconds": status.behind_seconds,
-            "flowCount": subject.flow_count,
-            "problems": subject.problems,
+            "flowCount": view.flow_count,
+            "problems": view.problems,
             "findings": status.findings,
-            **({} if subject.state is None else _described(subject.state)),
+            **({} if view.state is None else _described(view.state)),
         }
     )
 
 
-async def listing(subject: Subject, request: web.Request, member: str) -> web.StreamResponse:
+async def listing(view: AgentView, request: web.Request, member: str) -> web.StreamResponse:
     """All flows or groups, or those of an `?owner=`, a `?table=`, a `?cookie=0x`: who asked for each, and why."""
     try:
         asked = listings.question(request)
     except listings.BadQuestion as error:
         return _json({"error": str(error)}, status=400)
-    return await listings.answer(request, member, subject.program, subject.state, asked)
+    return await listings.answer(request, member, view.program, view.state, asked)
 
 
-async def convergence(subject: Subject, request: web.Request) -> web.Response:
+async def convergence(view: AgentView, request: web.Request) -> web.Response:
     """Waits until the Node holds the state of the cluster that `revision` names."""
-    status = subject.status
+    status = view.status
     try:
         seconds = float(request.query.get("timeout", "0"))
     except ValueError:
@@ -131,7 +112,7 @@ async def convergence(subject: Subject, request: web.Request) -> web.Response:
         "revision": status.revision,
         "generation": status.generation,
         "waitingFor": status.waiting_for,
-        "problems": subject.problems,
+        "problems": view.problems,
     }
     return _json(body, status=200 if converged else 408)
 
@@ -159,8 +140,8 @@ async def set_log_level(logs: Logs, request: web.Request) -> web.Response:
     return await log_level(logs)
 
 
-async def metrics(subject: Subject) -> web.Response:
-    return web.Response(body=await subject.exposition.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+async def metrics(exposition: Exposition) -> web.Response:
+    return web.Response(body=await exposition.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def _described(state: NodeState) -> dict[str, object]:

@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn, Protocol
 
 from windlass.agent.areas import Area
 from windlass.agent.pending_events import PendingEvents
-from windlass.agent.status import Status
+from windlass.agent.status import AgentStatus
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.kubernetes.connections import (
     APIConnection,
@@ -41,7 +41,7 @@ _FAILURES = (RequestRefused, Unreachable, NoAccess, Garbled)
 class WritingAgent(Protocol):
     """The part of an agent that is written about."""
 
-    status: Status
+    status: AgentStatus
 
     @property
     def state(self) -> NodeState | None: ...

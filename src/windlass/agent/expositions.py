@@ -11,18 +11,19 @@ from prometheus_client.registry import Collector
 
 from windlass.agent.measurements import Measurements
 from windlass.agent.metrics import METRICS, Kind, Metric
-from windlass.agent.readings import Reading, Subject, readings
+from windlass.agent.readings import Reading, readings
 from windlass.agent.samples import Probe, Samples
+from windlass.agent.views import AgentView
 
 
 class Exposition:
-    def __init__(self, subject: Subject, probes: list[Probe]) -> None:
+    def __init__(self, view: AgentView, probes: list[Probe]) -> None:
         # It would add a timestamp to each counter and histogram, which doubles the answer.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self.measurements = Measurements(self.registry)
         self._samples = Samples(probes)
-        self.registry.register(_Collector(subject, self._samples))
+        self.registry.register(_Collector(view, self._samples))
         ProcessCollector(registry=self.registry)
 
     async def text(self) -> bytes:
@@ -33,8 +34,8 @@ class Exposition:
 class _Collector(Collector):
     """The metrics that are read when they are asked for; those that are counted as it happens are `Measurements`."""
 
-    def __init__(self, subject: Subject, samples: Samples) -> None:
-        self._subject = subject
+    def __init__(self, view: AgentView, samples: Samples) -> None:
+        self._view = view
         self._samples = samples
 
     def describe(self) -> list[Family]:
@@ -42,7 +43,7 @@ class _Collector(Collector):
 
     def collect(self) -> Iterator[Family]:
         families: dict[str, Family] = {}
-        for reading in (*readings(self._subject), *self._samples.readings):
+        for reading in (*readings(self._view), *self._samples.readings):
             family = families.setdefault(reading.metric.name, _family(reading.metric))
             _add(family, reading)
         yield from (families[name] for name in METRICS if name in families)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import NoReturn
 
 import structlog
 
@@ -24,13 +26,21 @@ class Fallback:
         self._bridge = bridge
         self._report = report
 
-    async def keep(self, is_away: Callable[[], str], adopted: Callable[[], Uplink | None], lock: asyncio.Lock) -> None:
-        """`is_away`: why, or nothing. `adopted`: the uplink, once there is one. The next pass takes the NIC again."""
+    async def keep(
+        self,
+        is_away: Callable[[], str],
+        adopted: Callable[[], Uplink | None],
+        exclusively: Callable[[], AbstractAsyncContextManager[None]],
+    ) -> NoReturn:
+        """`is_away`: the reason, or nothing. `adopted`: the uplink, once there is one. The next pass takes it again.
+
+        Within `exclusively()` no other task changes the host's addresses.
+        """
         while True:
             await asyncio.sleep(PATIENCE)
             before = is_away()
             await asyncio.sleep(PATIENCE if before else 0)
-            async with lock:
+            async with exclusively():
                 uplink = adopted()
                 if before and is_away() and uplink is not None:
                     await self._give_back(uplink, is_away())

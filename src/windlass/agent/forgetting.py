@@ -1,6 +1,6 @@
-"""Connections that changes of Services have outdated: the switch is told to forget them, at once and once more.
+"""Connections that changes of Services have outdated: their conntrack entries are flushed, at once and a second time.
 
-Which they are is decided in `pipeline.stale_connections`.
+Which connections these are is decided in `pipeline.stale_connections`.
 """
 
 from __future__ import annotations
@@ -10,37 +10,39 @@ from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
 from windlass.agent.serving import Serving
-from windlass.agent.switching import Switch
+from windlass.agent.switching import ProgrammedSwitch
 from windlass.model.nodes import LocalNode
 from windlass.model.services import Service
 from windlass.openflow.wire.ct_flush import Flush
 from windlass.pipeline.stale_connections import stale
+from windlass.program import Owner, OwnerKind
 
-AT_ONCE = 32  # messages that a change waits for; the switch looks through all its connections for each
-TOGETHER = 8  # messages before the switch may do other things
-PAUSE = 1.0  # seconds after a change in which the switch may still handle packets as before it
+AT_ONCE = 32  # messages that a change waits for; the switch searches all its connections for each
+TOGETHER = 8  # messages before the switch may do other work
+PAUSE = 1.0  # seconds after a change in which the switch may still handle packets by its former flows
 
 Outdated = tuple[str, Service | None]  # a Service by its key, as it was
 
 
 class Forgetting:
-    def __init__(self, serving: Serving, switch: Switch) -> None:
+    def __init__(self, serving: Serving, switch: ProgrammedSwitch) -> None:
         self._serving = serving
         self._switch = switch
         self._once_more: list[Outdated] = []
         self._woken = asyncio.Event()
 
-    async def at_once(self, node: LocalNode) -> None:
-        """What the Services have outdated, now that they are in the switch; where it is very much, only some of it."""
-        outdated = self._serving.take_outdated()
-        if outdated:
-            await self._switch.forget(self._stale(outdated.items(), node)[:AT_ONCE])
+    async def at_once(self) -> None:
+        """Flush what changes of Services have outdated whose flows are in the switch. If it is very much, a part."""
+        owed, state = self._switch.owed, self._switch.state
+        outdated = self._serving.take_outdated(lambda key: Owner(OwnerKind.SERVICE, key) not in owed)
+        if outdated and state:
+            await self._switch.flush(self._stale(outdated.items(), state.node)[:AT_ONCE])
             self._put(outdated)
 
     async def once_more(self) -> NoReturn:
-        """For a moment the switch may have gone on as before, and tracked what it had just forgotten.
+        """The switch may have used its former flows for a moment, and tracked again what had just been flushed.
 
-        What is outdated is decided anew: the endpoint may be back.
+        Which connections are outdated is decided again: the endpoint may be back.
         """
         while True:
             await self._woken.wait()
@@ -49,8 +51,8 @@ class Forgetting:
             state, outdated, self._once_more = self._switch.state, self._once_more, []
             stale = self._stale(outdated, state.node) if state else []
             for index in range(0, len(stale), TOGETHER):
-                if not await self._switch.forget(stale[index : index + TOGETHER]):
-                    self._put(dict(outdated))  # it is away, and with the kernel's datapath it forgets nothing by that
+                if not await self._switch.flush(stale[index : index + TOGETHER]):
+                    self._put(dict(outdated))  # the switch is away; the kernel datapath keeps its connections meanwhile
                     break
 
     def _put(self, outdated: Mapping[str, Service | None]) -> None:

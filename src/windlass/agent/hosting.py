@@ -1,37 +1,56 @@
-"""The host of this Node: its uplink given to the bridge, and what it shall hold, as a whole or changed a little.
+"""The host of this Node: its uplink given to the bridge, and a queue of what the host should hold.
 
-What is in the way of an item is told, and costs nothing else: it is looked at again after a while.
+A change of a few items waits for no more than the request that the kernel works on. A problem with one item is reported
+and does not stop the others; the host is compared as a whole after a while.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from typing import NoReturn
 
 from windlass.agent.areas import Area
 from windlass.host.plans import HostChange, HostNames, HostPlan, Item, diff
 from windlass.host.protocol import Host, HostError
+from windlass.host.services import ItemClaims
 from windlass.model.families import IPAddress
+from windlass.program import Owner
 from windlass.switch.bridge_specs import BridgeSpec
 from windlass.switch.bridges import add_uplink, remove_uplink
 from windlass.switch.ovsdb import Database, SwitchRefusedError
 from windlass.switch.streams import SwitchUnreachableError
 
+Done = asyncio.Future[None]
+
 
 class Hosting:
+    """What the host should hold, by owner; `work` brings it there."""
+
     def __init__(
         self, host: Host, report: Callable[[Area, Iterable[str]], object], look_again: Callable[[], object]
     ) -> None:
+        self.using = asyncio.Lock()  # held during every change of the host's items, addresses and uplink
         self._host = host
         self._report = report
         self._look_again = look_again
+        self._names: HostNames | None = None
+        self._shared = HostPlan()  # what no single owner asks for
+        self._claims = ItemClaims()
+        self._desired: set[Item] = set()  # what the owners ask for together
+        self._owed: set[Item] = set()  # items that came or went since the host was last changed
+        self._owes_everything = False
+        self._waiting: list[Done] = []
+        self._woken = asyncio.Event()
+
+    # --- the uplink -----------------------------------------------------------------------------------------------
 
     async def take_uplink(self, database: Database, spec: BridgeSpec, node_ips: Collection[IPAddress]) -> None:
         """The NIC becomes a port of the bridge, and the bridge interface gets its addresses and routes.
 
-        The wire follows the Node IPs: after a failure the NIC leaves the bridge only if the host says that it holds
-        them all. A cancelled caller still waits for the end: half way is the one state in which no one answers.
+        The wire follows the Node IPs: after a failure the NIC leaves the bridge only if the host says that the NIC
+        holds them all. A cancelled caller still waits for the end, because half-way the Node does not answer.
         """
         taking = asyncio.ensure_future(self._take_uplink(database, spec, node_ips))
         try:
@@ -41,36 +60,122 @@ class Hosting:
             raise
 
     async def _take_uplink(self, database: Database, spec: BridgeSpec, node_ips: Collection[IPAddress]) -> None:
-        away = database.view.problem
-        if away and await self._host.uplink.needs_wire(spec.uplink, spec.name, node_ips):
-            raise SwitchUnreachableError(away)  # what the view still shows may be over: the NIC works, and stays
-        try:
-            await add_uplink(database, spec)
-            adopted = await self._host.uplink.adopt(spec.uplink, spec.name, node_ips)
-        except Exception:
-            with suppress(HostError, SwitchRefusedError, SwitchUnreachableError):
-                if await self._host.uplink.needs_wire(spec.uplink, spec.name, node_ips):
-                    await remove_uplink(database, spec.name)
-            raise
+        async with self.using:
+            away = database.view.problem
+            if away and await self._host.uplink.needs_wire(spec.uplink, spec.name, node_ips):
+                raise SwitchUnreachableError(away)  # the view may be out of date: the NIC works, and stays as it is
+            try:
+                await add_uplink(database, spec)
+                adopted = await self._host.uplink.adopt(spec.uplink, spec.name, node_ips)
+            except Exception:
+                with suppress(HostError, SwitchRefusedError, SwitchUnreachableError):
+                    if await self._host.uplink.needs_wire(spec.uplink, spec.name, node_ips):
+                        await remove_uplink(database, spec.name)
+                raise
         self._tell(Area.UPLINK, adopted.problems)
 
-    async def lead_to(self, names: HostNames, ways: Collection[Item]) -> None:
-        """The ways to new peers, before flows lead there. What fails here, `hold` does again and reports."""
+    # --- the items of owners --------------------------------------------------------------------------------------
+
+    def give_up(self, wanted: Mapping[Owner, frozenset[Item]]) -> tuple[frozenset[Owner], Done]:
+        """The items that these owners no longer want and no other owner has are removed from the host.
+
+        Returns the owners that give such an item up, and the completion of its removal: only then may their flows go.
+        Items that are new are not added; see `ask`.
+        """
+        still_wanted = frozenset[Item]().union(*wanted.values())
+        kept: dict[Owner, frozenset[Item]] = {}
+        for owner, items in wanted.items():
+            before = self._claims.of(str(owner))
+            if before - items - still_wanted:
+                kept[owner] = before & (items | still_wanted)
+        removed = self._claims.set_all({str(owner): items for owner, items in kept.items()}).removed
+        leaving = frozenset(kept) if removed else frozenset()
+        return leaving, self._change(HostChange(removed=removed))
+
+    def ask(self, wanted: Mapping[Owner, frozenset[Item]]) -> Done:
+        """These owners want these items and no others: to be called when their flows are in the switch."""
+        return self._change(self._claims.set_all({str(owner): items for owner, items in wanted.items()}))
+
+    def differs(self, owner: Owner, items: frozenset[Item]) -> bool:
+        """Whether the owner asked for other items before."""
+        return self._claims.of(str(owner)) != items
+
+    @property
+    def owners(self) -> Collection[str]:
+        return self._claims.owners
+
+    async def drained(self) -> None:
+        """Returns when the host has all that it was asked for until now."""
+        await self._queued()
+
+    async def lead_to(self, names: HostNames, items: Collection[Item]) -> None:
+        """Add the routes to new peers before flows lead there. `hold` repeats and reports what fails here."""
         with suppress(HostError):
-            installed = await self._host.installed(names)
-            await self._host.apply(HostChange(added=frozenset(ways) - installed.items))
+            async with self.using:
+                installed = await self._host.installed(names)
+                await self._host.apply(HostChange(added=frozenset(items) - installed.items))
 
-    async def hold(self, names: HostNames, desired: HostPlan) -> None:
-        """All of this, whatever is there."""
-        problems = await self._host.apply(diff(await self._host.installed(names), desired))
-        self._tell(Area.HOST, problems)
+    async def hold(self, names: HostNames, shared: HostPlan, wanted: Mapping[Owner, frozenset[Item]]) -> None:
+        """Returns when the host holds all that was asked for, and nothing else of ours. HostError if it cannot.
 
-    async def change(self, change: HostChange) -> None:
-        """This alone. What is in the way keeps nobody waiting, not even as an error."""
+        `wanted`: as for `ask`; with `shared`, which these items may depend on, they are done in one.
+        """
+        change = self._claims.set_all({str(owner): items for owner, items in wanted.items()})
+        self._desired -= change.removed
+        self._desired |= change.added
+        self._names, self._shared = names, shared
+        self._owes_everything = True
+        await self._queued()
+
+    def _change(self, change: HostChange) -> Done:
         if not change:
+            return _done()
+        self._desired -= change.removed
+        self._desired |= change.added
+        self._owed |= change.removed | change.added
+        return self._queued()
+
+    def _queued(self) -> Done:
+        done: Done = asyncio.get_running_loop().create_future()
+        self._waiting.append(done)
+        self._woken.set()
+        return done
+
+    # --- the queue ------------------------------------------------------------------------------------------------
+
+    async def work(self) -> NoReturn:
+        """Changes that come while the host is busy are done together, next."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            waiting, self._waiting = self._waiting, []
+            owed, self._owed = self._owed, set()
+            everything, self._owes_everything = self._owes_everything, False
+            error: HostError | None = None
+            try:
+                async with self.using:
+                    await (self._compare() if everything else self._apply(owed))
+            except HostError as refused:
+                error = refused
+            for done in waiting:
+                if not done.done():
+                    done.set_exception(error) if error else done.set_result(None)
+
+    async def _compare(self) -> None:
+        if self._names is None:
             return
+        installed = await self._host.installed(self._names)
+        desired = self._shared | HostPlan(items=frozenset(self._desired))
+        self._owed.clear()  # what came meanwhile is part of it
+        self._tell(Area.HOST, await self._host.apply(diff(installed, desired)))
+
+    async def _apply(self, items: Collection[Item]) -> None:
+        """An error is reported like a problem with an item: a change of a few items must not fail the rest."""
+        if not items:
+            return
+        added = frozenset(item for item in items if item in self._desired)
         try:
-            problems = await self._host.apply(change)
+            problems = await self._host.apply(HostChange(removed=frozenset(items) - added, added=added))
         except HostError as error:
             problems = (str(error),)
         if problems:
@@ -80,3 +185,9 @@ class Hosting:
         self._report(area, problems)
         if problems:
             self._look_again()
+
+
+def _done() -> Done:
+    done: Done = asyncio.get_running_loop().create_future()
+    done.set_result(None)
+    return done

@@ -1,4 +1,4 @@
-"""Durations and counts of what happens on this Node, kept until somebody scrapes them."""
+"""Durations and counts of what happens on this Node, kept until they are scraped."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from windlass.agent.metrics import Metric
 from windlass.cni.errors import Code
 from windlass.cni.requests import UNKNOWN
 
-MOST_PENDING = 10_000  # trigger times to remember while the switch is away
-
 
 class Measurements:
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -22,19 +20,15 @@ class Measurements:
         self._cni_duration = _histogram(metrics.CNI_DURATION, registry)
         errors = metrics.CNI_ERRORS
         self._cni_errors = Counter(errors.name, errors.meaning, errors.labels, registry=registry)
-        self._pending: list[float] = []  # when what is not applied yet was triggered
 
-    def heard(self, triggered: Iterable[float]) -> None:
-        """Of changes with these trigger times (seconds since the epoch), which are to be applied now."""
-        self._pending += triggered
-        del self._pending[MOST_PENDING:]
+    def applied(self, triggered: Iterable[float], seconds: float) -> None:
+        """Changes are in the switch and on the host, this long after the first of them was received.
 
-    def applied(self, seconds: float) -> None:
-        """Everything heard is in the switch and on the host, this long after the first news of it."""
+        `triggered`: when their causes occurred, in seconds since the epoch.
+        """
         now = time.time()
-        for when in self._pending:
+        for when in triggered:
             self._programming.observe(max(0.0, now - when))  # two machines' clocks may differ
-        self._pending.clear()
         self._apply.observe(seconds)
 
     def cni_request(self, command: str, seconds: float, error: str = "") -> None:
@@ -43,7 +37,7 @@ class Measurements:
             self._cni_errors.labels(command, error).inc()
 
     def cni_refusal(self, code: Code) -> None:
-        """Of a request that could not even be read."""
+        """Of a request that could not be parsed."""
         self._cni_errors.labels(UNKNOWN, code.name.lower()).inc()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from windlass.cluster import lastgood
 from windlass.cluster.changes import Ledger
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.objects import Problem
-from windlass.cluster.sources import ClusterChange, ClusterSource, SourceAway
+from windlass.cluster.sources import ClusterChange, ClusterSource, SourceAway, WatchHealth
 
 RETRY = 1.0  # seconds between attempts to reach a source that is away
 
@@ -24,25 +24,26 @@ class News:
         self.cluster: Cluster | None = None  # the newest state; None: there is none yet
         self.saver = lastgood.Saver(directory, lambda problems: report(Area.LAST_KNOWN_GOOD, problems))
         self._untaken = Ledger()  # changes that the agent has not taken
-        self._unsaved = Ledger()  # changes that it has taken, since the last state that was saved
         self._triggered: list[float] = []  # trigger times of the changes that the agent has not taken
         self._source = source
         self._directory = directory
         self._report = report
         self._reported: tuple[Problem, ...] | None = None
 
-    def take_up(self) -> ClusterChange | None:
-        """All changes since the last call, as one; None as long as there is no cluster."""
-        if self.cluster is None:
-            return None
-        changes = self._untaken.take()
-        self._unsaved.add(changes)
-        triggered, self._triggered = tuple(self._triggered), []
-        return ClusterChange(self.cluster, changes, triggered)
+    @property
+    def watches(self) -> Sequence[WatchHealth]:
+        return self._source.watches
 
-    def keep(self, cluster: Cluster) -> None:
-        """Save the state that was taken last: the Node holds it."""
-        self.saver.keep(cluster, self._unsaved.take())
+    def take_up(self) -> ClusterChange:
+        """All changes since the last call, as one. There must be a cluster."""
+        if self.cluster is None:
+            raise ValueError("there is no cluster yet")
+        triggered, self._triggered = tuple(self._triggered), []
+        return ClusterChange(self.cluster, self._untaken.take(), triggered)
+
+    def keep(self, change: ClusterChange) -> None:
+        """Save this state, with the changes since the last one that was saved: the Node holds it."""
+        self.saver.keep(change.cluster, change.changes)
 
     async def last_good(self) -> Cluster | None:
         """The saved state. Before the first `keep` it is that of an earlier agent."""

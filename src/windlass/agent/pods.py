@@ -11,12 +11,12 @@ import structlog
 
 from windlass.agent.areas import Area
 from windlass.agent.pod_records import PodRecords
-from windlass.agent.status import Status
-from windlass.agent.switching import Switch
+from windlass.agent.status import AgentStatus
+from windlass.agent.switching import ProgrammedSwitch
 from windlass.cni.attachments import NotReadyError, PodNetwork
 from windlass.host.plans import pod_mtu
 from windlass.host.protocol import AttachedLink
-from windlass.model.nodes import AttachedPod
+from windlass.model.nodes import AttachedPod, NodeState
 from windlass.nodes.config import Config
 from windlass.program import Owner, OwnerKind
 from windlass.switch.bridges import port_number
@@ -34,14 +34,12 @@ _log = structlog.get_logger(__name__)
 
 
 class PodFlows:
-    """The agent, as the CNI server asks it."""
+    """What the CNI server needs from the agent: the network of Pods, and their flows."""
 
-    def __init__(self, config: Config, status: Status, switch: Switch, lock: asyncio.Lock) -> None:
-        """`lock`: of all that changes the switch."""
+    def __init__(self, config: Config, status: AgentStatus, switch: ProgrammedSwitch) -> None:
         self._config = config
         self._status = status
         self._switch = switch
-        self._lock = lock
         self._uplink_mtu = 0  # 0: the Node is not set up yet
 
     def open(self, uplink_mtu: int) -> None:
@@ -49,28 +47,36 @@ class PodFlows:
         self._uplink_mtu = uplink_mtu
 
     def pod_network(self) -> PodNetwork:
-        state = self._switch.state
-        if state is None or not self._uplink_mtu:
-            raise NotReadyError(f"it waits for: {self._status.waiting_for}")
+        state = self._state()
+        if not self._uplink_mtu:
+            raise self._not_ready()
         mtu = pod_mtu(state.node, self._uplink_mtu, self._config.mtu or None)
         cidrs = {family: state.node.pod_cidrs[family] for family in state.node.families}
         return PodNetwork(cidrs, mtu, max(mtu, self._uplink_mtu), self._config.is_userspace)
 
     async def programmed(self, pod: AttachedPod) -> None:
-        async with self._lock:
-            state = self._switch.state
-            if state is None:
-                raise NotReadyError(f"it waits for: {self._status.waiting_for}")
-            if state.pods.get(pod.container_id) != pod:
-                after = replace(state, pods={**state.pods, pod.container_id: pod})
-                await self._switch.change(after, [Owner(OwnerKind.POD, pod.container_id)])
+        """Returns when the switch has the flows of this Pod."""
+        state, owner = self._state(), Owner(OwnerKind.POD, pod.container_id)
+        if state.pods.get(pod.container_id) != pod:
+            self._switch.update(replace(state, pods={**state.pods, pod.container_id: pod}), [owner])
+        if owner in self._switch.owed:
+            await self._switch.bring([owner])
 
     async def forget(self, container_id: str) -> None:
-        async with self._lock:
-            state = self._switch.state
-            if state is not None and container_id in state.pods:
-                rest = {key: pod for key, pod in state.pods.items() if key != container_id}
-                await self._switch.change(replace(state, pods=rest), [Owner(OwnerKind.POD, container_id)])
+        state, owner = self._switch.state, Owner(OwnerKind.POD, container_id)
+        if state is not None and container_id in state.pods:
+            rest = {key: pod for key, pod in state.pods.items() if key != container_id}
+            self._switch.update(replace(state, pods=rest), [owner])
+        if owner in self._switch.owed:
+            await self._switch.bring([owner])
+
+    def _state(self) -> NodeState:
+        if self._switch.state is None:
+            raise self._not_ready()
+        return self._switch.state
+
+    def _not_ready(self) -> NotReadyError:
+        return NotReadyError(f"it waits for: {self._status.waiting_for}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,7 @@ class Restored:
     problems: tuple[str, ...]
 
 
-class BridgePorts:
+class RecordedPodPorts:
     """The bridge's Pod ports, as the CNI server asks for them, each with a record on disk."""
 
     def __init__(

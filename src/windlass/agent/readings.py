@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import windlass
 from windlass.agent import metrics
-from windlass.agent.answers import Rejects
 from windlass.agent.areas import Area
 from windlass.agent.metrics import Metric
-from windlass.agent.status import Status
-from windlass.cluster.clusters import Cluster
+from windlass.agent.views import AgentView
 from windlass.cluster.policies import POLICY_KINDS, policies_of
 from windlass.cluster.sources import WatchHealth
-from windlass.model.nodes import NodeState
-from windlass.switch.programs import Counters
 
 
 class Reading(NamedTuple):
@@ -26,29 +22,8 @@ class Reading(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-class Subject(Protocol):
-    status: Status
-
-    @property
-    def state(self) -> NodeState | None: ...
-    @property
-    def cluster(self) -> Cluster | None: ...
-    @property
-    def problems(self) -> Mapping[Area, tuple[str, ...]]: ...
-    @property
-    def counters(self) -> Counters: ...
-    @property
-    def rejects(self) -> Rejects: ...
-    @property
-    def watches(self) -> Sequence[WatchHealth]: ...
-    @property
-    def flow_count(self) -> int: ...
-    @property
-    def switch_connected(self) -> bool: ...
-
-
-def readings(subject: Subject) -> Iterator[Reading]:
-    status, state = subject.status, subject.state
+def readings(view: AgentView) -> Iterator[Reading]:
+    status, state = view.status, view.state
     yield Reading(metrics.READY, float(status.ready))
     yield Reading(metrics.LAST_APPLIED, status.updated.timestamp())
     yield Reading(metrics.BEHIND, status.behind_seconds)
@@ -56,14 +31,14 @@ def readings(subject: Subject) -> Iterator[Reading]:
     yield Reading(metrics.PODS, len(state.pods) if state else 0)
     yield Reading(metrics.PEERS, len(state.peers) if state else 0)
     yield Reading(metrics.SERVICES, len(state.services) if state else 0)
-    problems = subject.problems
+    problems = view.problems
     for area in Area:
         yield Reading(metrics.PROBLEMS, len(problems.get(area, ())), (area,))
-    policies = Counter(policy.kind for policy in policies_of(subject.cluster)) if subject.cluster else Counter[str]()
+    policies = Counter(policy.kind for policy in policies_of(view.cluster)) if view.cluster else Counter[str]()
     for kind in POLICY_KINDS:
         yield Reading(metrics.POLICIES, policies[kind.name], (kind.name,))
-    yield from _watches(subject.watches)
-    yield from _switch(subject)
+    yield from _watches(view.watches)
+    yield from _switch(view)
 
 
 def build_info(openvswitch: str) -> Reading:
@@ -78,12 +53,12 @@ def _watches(watches: Sequence[WatchHealth]) -> Iterator[Reading]:
             yield Reading(metrics.WATCH_RESTARTS, count, (watch.resource, reason))
 
 
-def _switch(subject: Subject) -> Iterator[Reading]:
-    counters = subject.counters
-    yield Reading(metrics.FLOWS, subject.flow_count)
-    yield Reading(metrics.SWITCH_CONNECTED, float(subject.switch_connected))
+def _switch(view: AgentView) -> Iterator[Reading]:
+    counters = view.counters
+    yield Reading(metrics.FLOWS, view.flow_count)
+    yield Reading(metrics.SWITCH_CONNECTED, float(view.switch_connected))
     yield Reading(metrics.SYNCS, counters.syncs)
     yield Reading(metrics.CHANGES, counters.changes_sent)
     yield Reading(metrics.DRIFT, counters.drift_healed)
-    yield Reading(metrics.REJECTS_SENT, subject.rejects.sent)
-    yield Reading(metrics.REJECTS_SUPPRESSED, subject.rejects.suppressed)
+    yield Reading(metrics.REJECTS_SENT, view.rejects.sent)
+    yield Reading(metrics.REJECTS_SUPPRESSED, view.rejects.suppressed)

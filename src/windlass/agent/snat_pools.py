@@ -9,7 +9,7 @@ import structlog
 from windlass.agent import metrics
 from windlass.agent.areas import Area
 from windlass.agent.readings import Reading
-from windlass.agent.switching import Switch
+from windlass.agent.switching import ProgrammedSwitch
 from windlass.host.protocol import Host, HostError
 from windlass.model.families import IPAddress
 from windlass.model.nodes import HostConnection
@@ -25,7 +25,9 @@ _log = structlog.get_logger(__name__)
 class SnatPools:
     """`counts` is False where the datapath drops such packets by itself: the kernel counts them as `insert_failed`."""
 
-    def __init__(self, switch: Switch, report: Callable[[Area, Iterable[str]], object], *, counts: bool) -> None:
+    def __init__(
+        self, switch: ProgrammedSwitch, report: Callable[[Area, Iterable[str]], object], *, counts: bool
+    ) -> None:
         self._switch = switch
         self._report = report
         self._counts = PacketCounts({pool.name: pool.flow() for pool in POOLS} if counts else {})

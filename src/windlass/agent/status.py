@@ -7,14 +7,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
+import structlog
+
 from windlass.agent.areas import Area
 from windlass.cluster.objects import Problem
 from windlass.host.preflight import Finding
 
+_log = structlog.get_logger(__name__)
+
 STALLED = 60.0  # seconds in which whatever is to be done is done, or the Node does not follow any more
 
 
-class Status:
+class AgentStatus:
     """Written by the agent, read by the local API. Whoever waits is woken by every change."""
 
     def __init__(self) -> None:
@@ -40,6 +44,8 @@ class Status:
         return 0.0 if self.ready else time.monotonic() - self._unready_since
 
     def waits(self, sentence: str) -> None:
+        if sentence != self.waiting_for:
+            _log.warning("waiting", reason=sentence)
         if self.ready:
             self._unready_since = time.monotonic()
         self.ready = False
@@ -74,15 +80,16 @@ class Status:
         """Does the Node follow the cluster? What takes a little longer is no illness."""
         return self.ready and self.behind_seconds <= STALLED
 
-    def report(self, area: Area, problems: Iterable[str | Problem]) -> tuple[str, ...]:
-        """The problems of an area are now these; those of them that are new."""
+    def report(self, area: Area, problems: Iterable[str | Problem]) -> None:
+        """The problems of an area are now these. Those that are new are logged."""
         before, now = self._problems.get(area, ()), tuple(problems)
         if now == before:
-            return ()
+            return
         self._problems[area] = now
         self._gather_refusals()
-        known = set(before)
-        return tuple(str(one) for one in now if one not in known)
+        for problem in dict.fromkeys(now):
+            if problem not in before:
+                _log.warning("problem", area=area, problem=str(problem))
 
     def finds(self, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
         """The findings of the preflight checks are now these; those of them that are new."""

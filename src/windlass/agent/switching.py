@@ -1,13 +1,14 @@
-"""The Program of this Node in its switch: worked out for what changed, brought there, and answered for.
+"""The Program of this Node in its switch: computed for the owners that changed, sent, and checked.
 
-What the Program says is `program`'s, how it gets into the switch and stays there is `switch.programs`'.
+What the Program says is decided in `program`; how it gets into the switch and stays there in `switch.programs`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from typing import NoReturn
 
@@ -18,37 +19,44 @@ from windlass.openflow.wire.ct_flush import Flush
 from windlass.openflow.wire.packets import PacketIn
 from windlass.openflow.wire.ports import PortStatus
 from windlass.pipeline.datapaths import datapath_of, violations
-from windlass.program import AnyPart, Owner, OwnerKind, Program, changed_owners, owners, part
+from windlass.program import AnyPart, Owner, OwnerKind, Program, owners, part
 from windlass.switch.message_streams import ConnectionLostError
 from windlass.switch.packet_counts import PacketCounts
 from windlass.switch.programs import Counters, InstalledProgram
 from windlass.switch.streams import SwitchUnreachableError
 
-PATIENCE = 10.0  # seconds for the switch to take the Program before it is given up, to be tried again
-_STEP = 20  # parts to work out before somebody else may have a turn: about a millisecond
-_CHECK_PAUSE = 1.0  # seconds in which what has changed is gathered, to be checked together
+PATIENCE = 10.0  # seconds for the switch to accept flows; after that the pass is tried again
+_STEP = 20  # parts to compute before other tasks run: about a millisecond
+_TOGETHER = 200  # owners whose flows change in one bundle. If there are more,
+_SLICE = 50  # this many change together, and other changes are sent in between
+_CHECK_PAUSE = 1.0  # seconds during which changed owners are collected, to be checked together
 _CHECKED_TOGETHER = 5  # parts: about a millisecond, which a change may have to wait for
-_CHECK_SHARE = 0.03  # of the time, at most, is for checks: what is in a hurry shall seldom meet one
+_CHECK_SHARE = 0.03  # of the time, at most, is for checks, so that changes rarely wait for one
 
-_UNFORGOTTEN = (
-    "UDP clients that go on from the same port may go on to endpoints that are gone (Open vSwitch 3.1 can forget them)"
+_NOT_FLUSHED = (
+    "UDP clients that keep their port may still be sent to endpoints that are gone (Open vSwitch 3.1 can flush them)"
 )
 
 
-class Switch:
-    """For one change at a time: the caller sees to that."""
+class ProgrammedSwitch:
+    """The state that this Node should have, and the owners whose flows in the switch are not up to date with it.
+
+    The part of an owner is computed from the newest state when it is sent, and only one caller sends at a time. So
+    callers may run side by side: the last flows that are sent for an owner are those of the newest state.
+    """
 
     def __init__(
         self, socket: str, report: Callable[[Area, Iterable[str]], object], on_loss: Callable[[str], None]
     ) -> None:
-        self.state: NodeState | None = None  # what the Program was worked out for; None: there is none yet
+        self.state: NodeState | None = None  # None until the first pass
         self._socket = socket
         self._report = report
         self._on_loss = on_loss
         self._installed: InstalledProgram | None = None
-        self._behind: set[Owner] = set()  # whose parts may not be in the switch as the state asks for them
+        self._owed: set[Owner] = set()
+        self._sending = asyncio.Lock()
         self._unchecked: set[Owner] = set()
-        self._impossible: dict[str, None] = {}  # what the datapath cannot do, in sentences
+        self._impossible: dict[str, None] = {}  # sentences about what the datapath cannot do
         self._changed = asyncio.Event()
         self._answers = Answers()
 
@@ -69,41 +77,80 @@ class Switch:
         return self._answers.rejects
 
     @property
-    def is_connected(self) -> bool:
-        return self._installed is not None and not self._installed.trouble
+    def is_started(self) -> bool:
+        return self._installed is not None
 
     @property
     def trouble(self) -> str:
         """Why the switch is away; empty while it is there."""
         return self._installed.trouble if self._installed else ""
 
-    async def hold(self, state: NodeState, tasks: asyncio.TaskGroup) -> None:
-        """Returns when the switch holds this state, whatever it held before."""
-        before, self.state = self.state, state
-        if self._installed is None or before is None:
-            program = await self._parts(owners(state))
-            self._installed = InstalledProgram(self._socket, program, on_event=self._told, on_loss=self._on_loss)
-            tasks.create_task(self._installed.keep(), name="switch")
-        else:
-            self._behind.update(changed_owners(before, state))
-        await self._catch_up(self._installed)
+    @property
+    def owed(self) -> AbstractSet[Owner]:
+        """The owners whose flows may differ from those that the state asks for."""
+        return self._owed
 
-    async def change(self, state: NodeState, changed: Iterable[Owner]) -> None:
-        """The same where nothing but these owners has changed: the work is theirs alone."""
-        if self._installed is None:
-            raise SwitchUnreachableError("the switch has not been set up yet")
+    def update(self, state: NodeState, changed: Iterable[Owner]) -> None:
+        """The Node should have this state. It differs from the state before in these owners; `bring` sends them."""
         self.state = state
-        self._behind.update(changed)
-        await self._catch_up(self._installed)
+        self._owed.update(changed)
+
+    async def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Make the switch hold the Program of the state, whatever it held before."""
+        if self.state is None:
+            raise SwitchUnreachableError("there is no state to program the switch for yet")
+        self._owed.clear()
+        parts: dict[Owner, AnyPart] = {}
+        for owner in owners(self.state):
+            parts[owner] = part(self.state, owner)
+            if not len(parts) % _STEP:
+                await asyncio.sleep(0)
+        self._check_later(parts)
+        self._installed = InstalledProgram(self._socket, parts, on_event=self._handle, on_loss=self._on_loss)
+        tasks.create_task(self._installed.keep(), name="switch")
+        await self.bring(())
+
+    async def bring(self, owners: Collection[Owner]) -> None:
+        """Returns when the switch has the flows of these owners. SwitchUnreachableError after `PATIENCE`.
+
+        What could not be sent stays owed.
+        """
+        installed = self._installed
+        if installed is None:
+            raise SwitchUnreachableError("the switch has not been set up yet")
+        async with _patience(installed):
+            await installed.synced()
+        ordered = list(owners)
+        size = _TOGETHER if len(ordered) <= _TOGETHER else _SLICE
+        for index in range(0, len(ordered), size):
+            async with self._sending:
+                await self._send(installed, ordered[index : index + size])
+        self._report(Area.SWITCH, map(str, installed.problems))
+
+    async def _send(self, installed: InstalledProgram, owners: Iterable[Owner]) -> None:
+        taken = [owner for owner in owners if owner in self._owed]  # the others were sent by another caller
+        if not taken or self.state is None:
+            return
+        self._owed.difference_update(taken)
+        try:
+            parts = {owner: part(self.state, owner) for owner in taken}
+            async with _patience(installed):
+                await installed.apply(parts)
+        except BaseException:
+            self._owed.update(taken)
+            raise
+        self._check_later(parts)
+
+    # --- requests besides the Program -----------------------------------------------------------------------------
 
     async def audit(self) -> None:
-        """Compares all that the switch holds; and ends what it learned by itself, where it cannot do so in time."""
+        """Compare all that the switch holds, and delete learned flows that it cannot expire in time by itself."""
         if self._installed:
             await self._installed.audit()
             await self._installed.requests.forget_idle()
 
     async def count_suppressed(self) -> None:
-        """Brings `rejects` up to date with what the switch has counted."""
+        """Bring `rejects` up to date with what the switch has counted."""
         if self._installed:
             self._answers.rejects.suppressed = await self._installed.packets_suppressed()
 
@@ -111,21 +158,21 @@ class Switch:
         if self._installed:
             await self._installed.requests.count(counts)
 
-    async def forget(self, stale: Sequence[Flush]) -> bool:
-        """Has the switch forget connections; False if it is away."""
+    async def flush(self, stale: Sequence[Flush]) -> bool:
+        """Flush conntrack entries; False if the switch is away."""
         if self._installed is None:
             return False
         try:
             refusal = await self._installed.requests.forget_connections(stale)
         except ConnectionLostError:
             return False
-        self._report(Area.CONNECTIONS, [f"{refusal}; {_UNFORGOTTEN}"] if refusal else [])
+        self._report(Area.CONNECTIONS, [f"{refusal}; {_NOT_FLUSHED}"] if refusal else [])
         return True
 
     async def check(self) -> NoReturn:
-        """The datapath may accept what it cannot do: that is a mistake of the pipeline, and must not pass unseen.
+        """Report flows that the datapath accepts but cannot carry out: a mistake of the pipeline.
 
-        No packet waits for this, so no change does either.
+        Flows are checked after they were sent, so that no change waits for it.
         """
         while True:
             await self._changed.wait()
@@ -134,7 +181,7 @@ class Switch:
             if self.state is None:
                 continue
             state, unchecked, self._unchecked = self.state, list(self._unchecked), set()
-            # With the Node's own: how long a packet's way is, all flows that it can meet decide together.
+            # Together with the Node's own part: the length of a packet's path depends on all flows that it can meet.
             own = part(state, Owner(OwnerKind.NODE, state.node.name))
             for index in range(0, len(unchecked), _CHECKED_TOGETHER):
                 began = time.perf_counter()
@@ -145,32 +192,19 @@ class Switch:
                 await asyncio.sleep((time.perf_counter() - began) / _CHECK_SHARE)
             self._report(Area.DATAPATH, self._impossible)
 
-    async def _catch_up(self, installed: InstalledProgram) -> None:
-        parts = await self._parts(self._behind)
-        async with self._patience(installed):
-            await installed.apply(parts)
-        self._behind.clear()
-        self._report(Area.SWITCH, map(str, installed.problems))
-
-    async def _parts(self, wanted: Iterable[Owner]) -> Program:
-        parts: dict[Owner, AnyPart] = {}
-        if self.state is not None:
-            for owner in wanted:
-                parts[owner] = part(self.state, owner)
-                if not len(parts) % _STEP:
-                    await asyncio.sleep(0)
-        self._unchecked.update(parts)
+    def _check_later(self, checked: Iterable[Owner]) -> None:
+        self._unchecked.update(checked)
         self._changed.set()
-        return parts
 
-    def _told(self, event: PacketIn | PortStatus) -> None:
+    def _handle(self, event: PacketIn | PortStatus) -> None:
         if isinstance(event, PacketIn) and self._installed:
             self._answers.give(event, self._installed.requests)
 
-    @asynccontextmanager
-    async def _patience(self, installed: InstalledProgram) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(PATIENCE):
-                yield
-        except TimeoutError:
-            raise SwitchUnreachableError(installed.trouble or "the switch does not take the flows") from None
+
+@asynccontextmanager
+async def _patience(installed: InstalledProgram) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            yield
+    except TimeoutError:
+        raise SwitchUnreachableError(installed.trouble or "the switch does not take the flows") from None

@@ -19,8 +19,9 @@ from msgspec import Struct
 
 from windlass.agent.agents import Agent
 from windlass.agent.collector import relax
-from windlass.agent.serving import Serving, unhurried
-from windlass.agent.switching import Switch
+from windlass.agent.serving import Serving
+from windlass.agent.slices import run_in_slices
+from windlass.agent.switching import ProgrammedSwitch
 from windlass.bench import bare_changes, metronomes
 from windlass.bench import service_states as states
 from windlass.bench.reports import log_warnings_only
@@ -99,15 +100,15 @@ async def _cold_sync(socket: Path, services: int, endpoints: int) -> ColdSync:
     cluster = states.cluster(services, endpoints)
     problems: list[str] = []
     serving = Serving()
-    switch = Switch(str(socket), lambda _, found: problems.extend(found), problems.append)
+    switch = ProgrammedSwitch(str(socket), lambda _, found: problems.extend(found), problems.append)
     gc.collect()
     async with asyncio.TaskGroup() as tasks:
         began = time.perf_counter()
-        serving.hear(ClusterChange(cluster))
-        await unhurried(serving.following(states.SERVING_NODE))
+        await run_in_slices(serving.following(ClusterChange(cluster), states.SERVING_NODE))
         served = time.perf_counter()
         state = NodeState(states.LOCAL_NODE, services=serving.services)
-        await switch.hold(state, tasks)
+        switch.update(state, ())
+        await switch.start(tasks)
         ended = time.perf_counter()
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
@@ -163,10 +164,12 @@ async def _changes(config: Config, services: int, endpoints: int, course: Course
         await asyncio.sleep(course.settling)
         alone = [await _change(agent, events, one, time.perf_counter()) for one in changed[:count]]
         apart = await _changes_apart(agent, events, changed[count:], course.gap)
-        if agent.problems:
-            raise LabError(f"the figures are invalid, because the agent has problems: {agent.problems}")
+        if agent.view.problems:
+            raise LabError(f"the figures are invalid, because the agent has problems: {agent.view.problems}")
         rss, peak = _rss(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-        messages = bare_changes.messages((group for part in agent.program.values() for group in part.groups), count)
+        messages = bare_changes.messages(
+            (group for part in agent.view.program.values() for group in part.groups), count
+        )
     # After the agent has ended: it would revert changes to its groups.
     alone_floor = bare_changes.alone(str(config.openflow_socket), messages)
     apart_floor = bare_changes.apart(str(config.openflow_socket), messages, course.gap)
@@ -176,7 +179,7 @@ async def _changes(config: Config, services: int, endpoints: int, course: Course
 async def _change(agent: Agent, events: _Events, changed: EndpointSlice, began: float) -> float:
     number = events.publish(changed)
     if not await agent.status.wait_until(lambda: int(agent.status.revision) >= number, TIMEOUT):
-        raise LabError(f"a changed EndpointSlice is not in the switch after {TIMEOUT:.0f} s: {agent.problems}")
+        raise LabError(f"a changed EndpointSlice is not in the switch after {TIMEOUT:.0f} s: {agent.view.problems}")
     return 1000 * (time.perf_counter() - began)
 
 
@@ -208,7 +211,7 @@ async def _confirmed(agent: Agent, published: list[tuple[float, int]], number: i
         return len(published) > number and int(agent.status.revision) >= published[number][1]
 
     if not await agent.status.wait_until(is_confirmed, TIMEOUT):
-        raise LabError(f"a changed EndpointSlice is not in the switch after {TIMEOUT:.0f} s: {agent.problems}")
+        raise LabError(f"a changed EndpointSlice is not in the switch after {TIMEOUT:.0f} s: {agent.view.problems}")
     return 1000 * (time.perf_counter() - published[number][0])
 
 

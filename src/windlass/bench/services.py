@@ -97,8 +97,7 @@ async def _cold_sync(say: Say) -> list[Figure]:
 
 def _program(services: int) -> Program:
     serving = Serving()
-    serving.hear(ClusterChange(states.cluster(services, ENDPOINTS)))
-    for _ in serving.following(states.SERVING_NODE):
+    for _ in serving.following(ClusterChange(states.cluster(services, ENDPOINTS)), states.SERVING_NODE):
         pass
     return program(NodeState(states.LOCAL_NODE, services=serving.services))
 

@@ -77,6 +77,9 @@ class ItemClaims:
     def items(self) -> frozenset[Item]:
         return frozenset(self._count)
 
+    def of(self, owner: str) -> frozenset[Item]:
+        return self._by_owner.get(owner, frozenset())
+
     def set(self, owner: str, items: frozenset[Item]) -> HostChange:
         """The owner now asks for these and no others; what becomes different by that."""
         before = self._by_owner.pop(owner, frozenset())

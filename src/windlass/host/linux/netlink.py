@@ -7,6 +7,7 @@ nothing to wait for. That, and some 40 us for a request against 400, is why ther
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import struct
 import sys
@@ -39,6 +40,10 @@ _NLA_F_NESTED = 0x8000
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 _ATTRIBUTE = struct.Struct("=HH")
 _LONGEST = 1 << 16
+# The kernel copies the sequence number of a request into what it announces about it. So that this process recognises
+# the announcements of its own requests, their numbers begin with these bits.
+_NUMBERS = 1 << 12
+_OWN = secrets.randbelow(1 << 20) * _NUMBERS
 
 Attributes = dict[int, bytes]
 
@@ -52,7 +57,7 @@ class Netlink:
 
     def __init__(self, groups: int = 0, protocol: int = socket.NETLINK_ROUTE) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
-        self._sequence = 0
+        self._sequence = _OWN
         for option in (NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK):
             self._socket.setsockopt(SOL_NETLINK, option, 1)
         self._socket.bind((0, groups))
@@ -81,18 +86,18 @@ class Netlink:
     def dump(self, kind: int, body: bytes) -> Iterator[bytes]:
         return self._ask(kind, NLM_F_DUMP, body)
 
-    def announced(self) -> Iterator[tuple[int, bytes]]:
-        """What the groups of this socket have been told by now: kind and body of each message."""
+    def announced(self) -> Iterator[tuple[int, bytes, bool]]:
+        """The messages that the groups of this socket have received: kind, body, and whether this process caused it."""
         while True:
             try:
                 data = self._socket.recv(_LONGEST, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
-            for kind, _, _, body in _messages(data):
-                yield kind, body
+            for kind, _, sequence, body in _messages(data):
+                yield kind, body, sequence // _NUMBERS * _NUMBERS == _OWN
 
     def _ask(self, kind: int, flags: int, body: bytes) -> Iterator[bytes]:
-        self._sequence += 1
+        self._sequence = _OWN + (self._sequence + 1) % _NUMBERS
         self._socket.send(_HEADER.pack(_HEADER.size + len(body), kind, NLM_F_REQUEST | flags, self._sequence, 0) + body)
         while True:
             for kind_, flags_, sequence, body_ in _messages(self._socket.recv(_LONGEST)):

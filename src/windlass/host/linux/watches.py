@@ -12,6 +12,8 @@ from windlass.host.protocol import OTHER_INTERFACES
 
 _GROUPS = rtnetlink.GROUP_LINKS | rtnetlink.GROUP_ADDRESSES | rtnetlink.GROUP_ROUTES
 
+_ROUTES = frozenset((rtnetlink.RTM_NEWROUTE, rtnetlink.RTM_DELROUTE))
+
 _GROUP_NFTABLES = 1 << 6
 _NFTABLES = 10 << 8
 # Tables that go, chains and rules that come or go. Elements of sets come and go all the time, and mostly by us.
@@ -37,11 +39,14 @@ class InterfaceWatch:
         self._netlink.close()
 
     def changed(self) -> frozenset[str]:
-        """The names of those of our interfaces that have been talked about since the last time; see `Host.watch`."""
+        """The names of those of our interfaces that have been talked about since the last time; see `Host.watch`.
+
+        Routes that this process has added or deleted itself do not count.
+        """
         changed = set()
         try:
-            for kind, body in self._netlink.announced():
-                name = self._subject(kind, body)
+            for kind, body, is_own in self._netlink.announced():
+                name = None if is_own and kind in _ROUTES else self._subject(kind, body)
                 if name is not None:
                     changed.add(name)
         except OSError as error:
@@ -61,7 +66,7 @@ class InterfaceWatch:
         if kind in {rtnetlink.RTM_NEWADDR, rtnetlink.RTM_DELADDR}:
             name = self._known.get(rtnetlink.index_of_address(body))
             return OTHER_INTERFACES if name is None and rtnetlink.is_global_address(body) else name
-        if kind in {rtnetlink.RTM_NEWROUTE, rtnetlink.RTM_DELROUTE}:
+        if kind in _ROUTES:
             route = read_route(body)
             indexes = frozenset() if route is None else route.indexes
             return next((name for index, name in self._known.items() if index in indexes), None)
@@ -84,7 +89,7 @@ class TableWatch:
 
     def changed(self) -> frozenset[str]:
         try:
-            ours = {self._is_ours(kind, body) for kind, body in self._netlink.announced()}
+            ours = {self._is_ours(kind, body) for kind, body, _ in self._netlink.announced()}
         except OSError as error:
             if error.errno != errno.ENOBUFS:
                 raise

@@ -1,0 +1,235 @@
+"""Changes of Services and peers, on a path of their own: the work is that of the objects that changed.
+
+The host never leads packets into a switch that has no flows for them: they would be lost there, whereas the host
+refuses them, which a client notices. So the flows of a Service come before its items on the host, and go after them.
+The ways to a peer come before flows that lead there. A change that needs nothing of the host does not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from dataclasses import replace
+from typing import NoReturn
+
+import structlog
+
+from windlass.agent.areas import Area
+from windlass.agent.contexts import NodeContext
+from windlass.agent.failures import FAILURES
+from windlass.agent.forgetting import Forgetting
+from windlass.agent.healthchecks import HealthChecks, health_check
+from windlass.agent.hosting import Done, Hosting
+from windlass.agent.news import News
+from windlass.agent.progress import Progress, Ticket
+from windlass.agent.serving import Serving
+from windlass.agent.slices import run_in_slices
+from windlass.agent.switching import ProgrammedSwitch
+from windlass.agent.tunnelling import Tunnelling
+from windlass.cluster.objects import Node, Problem
+from windlass.cluster.sources import ClusterChange
+from windlass.host.plans import HostPlan, Item
+from windlass.model.nodes import AttachedPod, LocalNode, NodeState
+from windlass.nodes.peers import Peers
+from windlass.program import Owner, OwnerKind
+
+Report = Callable[[Area, Iterable[str | Problem]], None]
+_SLICE = 100  # owners whose items are computed before other tasks run
+
+_log = structlog.get_logger(__name__)
+
+
+class ClusterFollower:
+    """Keeps the Services and peers of the state up to date with the cluster, and carries out what that changes."""
+
+    def __init__(
+        self,
+        news: News,
+        serving: Serving,
+        switch: ProgrammedSwitch,
+        hosting: Hosting,
+        checks: HealthChecks,
+        tunnels: Tunnelling,
+        progress: Progress,
+        report: Report,
+        on_failure: Callable[[Ticket, Exception], None],
+    ) -> None:
+        self.context: NodeContext | None = None  # None until the first pass
+        self._news = news
+        self._serving = serving
+        self._switch = switch
+        self._hosting = hosting
+        self._forgetting = Forgetting(serving, switch)
+        self._checks = checks
+        self._tunnels = tunnels
+        self._progress = progress
+        self._report = report
+        self._on_failure = on_failure
+        self._peers = Peers()
+        self._following = asyncio.Lock()
+        self._reaching = asyncio.Lock()
+        self._arriving: set[str] = set()  # peers that came or changed and are not reached yet
+        self._unasked: set[Owner] = set()  # owners of whose present items the host may not know
+
+    # --- the state ------------------------------------------------------------------------------------------------
+
+    async def follow(self, context: NodeContext) -> tuple[Ticket, list[Owner]]:
+        """Bring Services and peers up to the newest state of the cluster.
+
+        Returns the owners that changed by this. From now on they are owed to the switch.
+        """
+        async with self._following:
+            change = self._news.take_up()
+            ticket = self._progress.begin(change)
+            _log.debug("change", revision=change.cluster.revision, changes=change.changes)
+            changed = [*await self._follow_services(change, context), *self._follow_peers(change, context)]
+            self._unasked.update(changed)
+            if self.context is None or self.context[2:] != context[2:]:
+                self._unasked.update(Owner(OwnerKind.SERVICE, key) for key in self._serving.services)
+                self._unasked.update(Owner(OwnerKind.PEER, name) for name in self._peers.usable)
+            self.context = context
+            state = self._switch.state
+            if state is not None:
+                after = replace(state, services=self._serving.services, peers=self._peers.usable)
+                self._switch.update(after, changed)
+        return ticket, changed
+
+    def state_with(self, node: LocalNode, pods: Mapping[str, AttachedPod]) -> NodeState:
+        return NodeState(node, self._peers.usable, pods, self._serving.services)
+
+    async def _follow_services(self, change: ClusterChange, context: NodeContext) -> list[Owner]:
+        reported = self._serving.problems
+        changed = await run_in_slices(self._serving.following(change, context.serving))
+        if self._serving.problems is not reported:
+            self._report(Area.SERVICES, self._serving.problems)
+        self._report(Area.GROUP_NUMBERS, filter(None, [self._serving.number_problem]))
+        for key in changed:
+            service = self._serving.services.get(key)
+            await self._checks.set(key, health_check(service) if service else None)
+        return [Owner(OwnerKind.SERVICE, key) for key in changed]
+
+    def _follow_peers(self, change: ClusterChange, context: NodeContext) -> list[Owner]:
+        if not change.changes.concerns(Node) and self.context is not None and context.own == self.context.own:
+            return []
+        names = None if change.changes.is_everything else change.changes.keys(Node)
+        changed = self._peers.follow(change.cluster.nodes, context.own, names)
+        self._report(Area.CLUSTER, self._peers.problems())
+        return [Owner(OwnerKind.PEER, name) for name in changed]
+
+    # --- a change of a few ----------------------------------------------------------------------------------------
+
+    async def carry_out(self, ticket: Ticket, changed: Collection[Owner], tasks: asyncio.TaskGroup) -> None:
+        """Returns when the switch has the flows of all owners that need nothing of the host before.
+
+        The rest is done by a task.
+        """
+        peers = [owner for owner in changed if owner.kind is OwnerKind.PEER]
+        self._arriving.update(owner.name for owner in peers)
+        wanted = await run_in_slices(self._differing(changed))
+        leaving, removed = self._hosting.give_up(
+            {o: items for o, items in wanted.items() if o.kind is OwnerKind.SERVICE}
+        )
+        led = self._leading_to_arriving(changed)
+        waiting = {*peers, *leaving, *led}
+        await self._switch.bring([owner for owner in changed if owner not in waiting])
+        await self._forgetting.at_once()
+        if wanted or waiting:
+            finishing = self._finish(ticket, wanted, waiting, removed, peers if peers or led else None)
+            tasks.create_task(finishing, name="host's part of a change")
+        else:
+            self._progress.complete(ticket)
+
+    async def _finish(
+        self,
+        ticket: Ticket,
+        wanted: Collection[Owner],
+        waiting: Collection[Owner],
+        removed: Done,
+        peers: Collection[Owner] | None,
+    ) -> None:
+        """`peers`: those that must be reached before; empty: those of earlier changes. None: none."""
+        try:
+            if peers is not None:
+                await self._reach(peers)
+            await removed
+            if waiting:
+                await self._switch.bring(waiting)
+                await self._forgetting.at_once()
+            await self.ask_host(wanted)
+        except FAILURES as error:
+            self._on_failure(ticket, error)
+        else:
+            self._progress.complete(ticket)
+
+    async def _reach(self, peers: Collection[Owner]) -> None:
+        """Returns when the host has its routes to these peers, and the switch knows their MACs; one call at a time."""
+        async with self._reaching:
+            try:
+                if peers:
+                    await self._hosting.ask(await run_in_slices(self._differing(peers)))
+                    await self._tunnels.prepare()
+            finally:
+                self._arriving.difference_update(owner.name for owner in peers)
+
+    def _leading_to_arriving(self, owners: Iterable[Owner]) -> list[Owner]:
+        """The Services with endpoints on peers that are not reached yet: flows must not choose those before."""
+        arriving = [self._peers.usable[name] for name in self._arriving if name in self._peers.usable]
+        if not arriving:
+            return []
+        cidrs = [cidr for peer in arriving for cidr in peer.pod_cidrs.values()]
+        found = []
+        for owner in owners:
+            service = self._serving.services.get(owner.name) if owner.kind is OwnerKind.SERVICE else None
+            endpoints = (endpoint for port in service.ports for endpoint in port.endpoints) if service else ()
+            if any(endpoint.address in cidr for endpoint in endpoints for cidr in cidrs):
+                found.append(owner)
+        return found
+
+    async def ask_host(self, owners: Collection[Owner]) -> None:
+        """Returns when the host has the items of these owners; of those whose flows are in the switch."""
+        ready = [owner for owner in owners if owner not in self._switch.owed]
+        await self._hosting.ask(await run_in_slices(self._differing(ready)))
+
+    # --- a pass ---------------------------------------------------------------------------------------------------
+
+    async def lead_to_peers(self, context: NodeContext) -> None:
+        """Returns when the host has its routes to peers of which it has not been asked: flows may lead there next."""
+        peers = [owner for owner in self._unasked if owner.kind is OwnerKind.PEER]
+        wanted = await run_in_slices(self._differing(peers))
+        if wanted:
+            await self._hosting.lead_to(context.names, frozenset[Item]().union(*wanted.values()))
+        await self._tunnels.prepare()
+
+    async def bring_all(self, tasks: asyncio.TaskGroup) -> None:
+        """Returns when the switch has all flows that are owed to it; the host has given up what goes before."""
+        owed = list(self._switch.owed)
+        _, removed = self._hosting.give_up(await run_in_slices(self._differing(list(self._unasked))))
+        await removed
+        await self._hosting.drained()  # owners that are owed may wait for a removal that was queued before
+        if self._switch.is_started:
+            await self._switch.bring(owed)
+        else:
+            await self._switch.start(tasks)
+        await self._forgetting.at_once()
+
+    async def hold_host(self, context: NodeContext, shared: HostPlan) -> None:
+        """Returns when the host holds this plan and the items of all owners, and nothing else of ours."""
+        ready = [owner for owner in self._unasked if owner not in self._switch.owed]
+        await self._hosting.hold(context.names, shared, await run_in_slices(self._differing(ready)))
+
+    async def flush_again(self) -> NoReturn:
+        await self._forgetting.once_more()
+
+    def _differing(self, owners: Collection[Owner]) -> Generator[None, None, dict[Owner, frozenset[Item]]]:
+        """Those of these owners that need other items than they asked for, each with the items that it needs."""
+        found: dict[Owner, frozenset[Item]] = {}
+        for number, owner in enumerate(owners, start=1):
+            state, context = self._switch.state, self.context
+            items = context.items_of(owner, state) if context and state else frozenset()
+            if self._hosting.differs(owner, items):
+                found[owner] = items
+            elif owner not in self._switch.owed:
+                self._unasked.discard(owner)
+            if not number % _SLICE:
+                yield
+        return found

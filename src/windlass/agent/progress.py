@@ -1,0 +1,69 @@
+"""Which state of the cluster this Node holds: the newest one of which, and before which, no work is left."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from windlass.cluster.sources import ClusterChange
+
+
+class Stage(Enum):
+    OPEN = auto()  # its work is under way
+    NEEDS_PASS = auto()  # only a full pass completes it
+    DONE = auto()  # in the switch and on the host
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """The work that one change of the cluster leads to."""
+
+    change: ClusterChange
+    stage: Stage = Stage.OPEN
+
+
+class Progress:
+    """Tickets in the order of their changes. They may be completed in any order."""
+
+    def __init__(self, on_held: Callable[[ClusterChange], None]) -> None:
+        """`on_held` gets the state that this Node holds now, with all changes since it was last called."""
+        self._tickets: deque[Ticket] = deque()
+        self._on_held = on_held
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._tickets
+
+    @property
+    def waiting_for_pass(self) -> list[Ticket]:
+        return [ticket for ticket in self._tickets if ticket.stage is Stage.NEEDS_PASS]
+
+    def begin(self, change: ClusterChange) -> Ticket:
+        ticket = Ticket(change)
+        self._tickets.append(ticket)
+        return ticket
+
+    def needs_pass(self, ticket: Ticket) -> None:
+        ticket.stage = Stage.NEEDS_PASS
+
+    def complete(self, ticket: Ticket) -> None:
+        """Its work is done, unless it needs a pass."""
+        if ticket.stage is Stage.OPEN:
+            self.complete_all([ticket])
+
+    def complete_all(self, tickets: Iterable[Ticket]) -> None:
+        """A pass has done the work of these."""
+        for ticket in tickets:
+            ticket.stage = Stage.DONE
+        held: ClusterChange | None = None
+        while self._tickets and self._tickets[0].stage is Stage.DONE:
+            change = self._tickets.popleft().change
+            held = change if held is None else _joined(held, change)
+        if held is not None:
+            self._on_held(held)
+
+
+def _joined(first: ClusterChange, second: ClusterChange) -> ClusterChange:
+    return ClusterChange(second.cluster, first.changes | second.changes, first.triggered + second.triggered)

@@ -1,0 +1,68 @@
+"""Which state of the cluster the Node holds: never one of which, or before which, work is left."""
+
+from __future__ import annotations
+
+from windlass.agent.progress import Progress
+from windlass.cluster.changes import ChangeSet
+from windlass.cluster.clusters import Cluster
+from windlass.cluster.objects import Service
+from windlass.cluster.sources import ClusterChange
+
+
+def change(number: int) -> ClusterChange:
+    return ClusterChange(Cluster(str(number)), ChangeSet.of({Service: {f"default/s{number}"}}), (float(number),))
+
+
+class Held:
+    def __init__(self) -> None:
+        self.changes: list[ClusterChange] = []
+        self.progress = Progress(self.changes.append)
+
+    @property
+    def revisions(self) -> list[str]:
+        return [change.cluster.revision for change in self.changes]
+
+
+def test_a_state_is_held_when_the_states_before_it_are():
+    held = Held()
+    first, second = held.progress.begin(change(1)), held.progress.begin(change(2))
+    held.progress.complete(second)
+    assert held.revisions == []
+    held.progress.complete(first)
+    assert held.revisions == ["2"]
+    assert held.progress.is_idle
+
+
+def test_what_is_held_at_once_is_one_change_of_all():
+    held = Held()
+    first, second = held.progress.begin(change(1)), held.progress.begin(change(2))
+    held.progress.complete(second)
+    held.progress.complete(first)
+    (together,) = held.changes
+    assert together.changes.keys(Service) == {"default/s1", "default/s2"}
+    assert together.triggered == (1.0, 2.0)
+
+
+def test_a_change_that_needs_a_pass_is_held_after_it():
+    held = Held()
+    failed, later = held.progress.begin(change(1)), held.progress.begin(change(2))
+    held.progress.needs_pass(failed)
+    held.progress.complete(failed)  # its own work
+    held.progress.complete(later)
+    assert held.revisions == []
+    waiting = held.progress.waiting_for_pass
+    by_pass = held.progress.begin(change(2))
+    held.progress.complete_all([*waiting, by_pass])
+    assert held.revisions == ["2"]
+
+
+def test_a_pass_does_not_complete_what_came_after_it_began():
+    held = Held()
+    waiting = held.progress.waiting_for_pass
+    late = held.progress.begin(change(1))
+    held.progress.needs_pass(late)
+    by_pass = held.progress.begin(change(1))
+    held.progress.complete_all([*waiting, by_pass])
+    assert held.revisions == []
+    held.progress.complete_all(held.progress.waiting_for_pass)
+    assert held.revisions == ["1"]
