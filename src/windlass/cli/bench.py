@@ -21,6 +21,7 @@ BENCHMARKS = {
     "continuity": "new and held connections while the agent is killed, and endpoints and Services change",
     "datapath": "datapath passes, ct actions and megaflows of a packet; counted, not timed",
     "cluster": "new and held connections while parts of a real cluster are killed",
+    "passes": "attach Pods, change endpoints and Nodes while the agent makes full passes",
     "watch": "change one endpoint: from a write to a real API server until the switch has it",
 }
 _WIDTH = max(map(len, BENCHMARKS))
