@@ -12,12 +12,12 @@ import yaml
 
 from windlass.cluster.objects import EndpointSlice
 from windlass.lab.fuzz.object_views import (
-    ExternalHostView,
     MetadataView,
     NodeView,
-    PodView,
     ServiceView,
 )
+from windlass.lab.scenarios.directives import ExternalHost
+from windlass.lab.scenarios.objects import LabPod
 from windlass.model.families import IPNetwork
 
 Document = dict[str, object]
@@ -29,8 +29,8 @@ _CLUSTER_SCOPED = frozenset({"Node", "Namespace", "ExternalHost", "Probe", "Acti
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     nodes: Mapping[str, NodeView]
-    hosts: Mapping[str, ExternalHostView]
-    pods: Mapping[str, PodView]
+    hosts: Mapping[str, ExternalHost]
+    pods: Mapping[str, LabPod]
     services: Mapping[str, ServiceView]
     slices: tuple[EndpointSlice, ...]
     node_port_networks: tuple[IPNetwork, ...]  # empty: NodePorts are open on all addresses
@@ -71,8 +71,8 @@ def read(documents: Documents) -> ClusterView:
     settings = _settings(documents)
     return ClusterView(
         {node.name: node for node in _of("Node", NodeView, found)},
-        {host.name: host for host in _of("ExternalHost", ExternalHostView, found)},
-        {pod.key: pod for pod in _of("Pod", PodView, found) if pod.runs},
+        {host.name: host for host in _of("ExternalHost", ExternalHost, found)},
+        {pod.key: pod for pod in _of("Pod", LabPod, found) if pod.runs},
         {service.key: service for service in _of("Service", ServiceView, found)},
         tuple(_of("EndpointSlice", EndpointSlice, found)),
         tuple(map(ip_network, msgspec.convert(settings.get("nodePortAddresses") or [], list[str]))),

@@ -9,12 +9,9 @@ from enum import Enum
 from windlass.cluster.objects import Endpoint, EndpointConditions, EndpointHints, EndpointSlice
 from windlass.lab.fuzz import object_views
 from windlass.lab.fuzz.cluster_views import ClusterView
-from windlass.lab.fuzz.object_views import (
-    NodeView,
-    PodView,
-    ServicePortView,
-    ServiceView,
-)
+from windlass.lab.fuzz.object_views import NodeView, ServicePortView, ServiceView
+from windlass.lab.scenarios.directives import ExternalHost
+from windlass.lab.scenarios.objects import LabPod
 from windlass.model.families import Family, IPAddress, family_of
 
 LAST_PORT = 65535
@@ -160,16 +157,26 @@ def _owner_of(cluster: ClusterView, address: IPAddress, port: int, protocol: str
             return listener(cluster, node.name, protocol, port), EndpointLocation.NODE, node.name
     for host in cluster.hosts.values():
         if address in host.addresses:
-            return f"externalHost/{host.name}" if host.listens(protocol, port) else "", EndpointLocation.OUTSIDE, ""
+            return f"externalHost/{host.name}" if listens(host, protocol, port) else "", EndpointLocation.OUTSIDE, ""
     for pod in cluster.pods.values():
         if not pod.spec.host_network and str(address) in {ip.ip for ip in pod.status.pod_ips}:
-            return pod.key if pod.listens(protocol, port) else "", EndpointLocation.POD, ""
+            return pod.key if listens(pod, protocol, port) else "", EndpointLocation.POD, ""
     return "", EndpointLocation.OUTSIDE, ""
+
+
+def listens(owner: LabPod | ExternalHost, protocol: str, port: int) -> bool:
+    if isinstance(owner, ExternalHost):
+        return any((p.protocol.value, p.port) == (protocol, port) for p in owner.spec.ports)
+    return any((p.protocol.value, p.container_port) == (protocol, port) for p in owner.ports)
 
 
 def listener(cluster: ClusterView, node: str, protocol: str, port: int) -> str:
     """The hostNetwork Pod that listens on this port of the Node; empty if there is none."""
-    found = (p for p in cluster.pods.values() if p.spec.host_network and p.node == node and p.listens(protocol, port))
+    found = (
+        p
+        for p in cluster.pods.values()
+        if p.spec.host_network and p.spec.node_name == node and listens(p, protocol, port)
+    )
     return next((pod.key for pod in found), "")
 
 
@@ -182,16 +189,21 @@ def _of_pods(
     for pod in cluster.pods.values():
         selected = service.spec.selector.items() <= pod.metadata.labels.items()
         number = _number(pod, port)
-        node = cluster.nodes.get(pod.node)
-        if pod.metadata.namespace != service.metadata.namespace or not selected or number is None or node is None:
+        node = cluster.nodes.get(pod.spec.node_name)
+        if (
+            (pod.metadata.namespace or "default") != service.metadata.namespace
+            or not selected
+            or number is None
+            or node is None
+        ):
             continue
         if (node.main(family) if pod.spec.host_network else node.gateway(family)) is None:
             continue  # it has no address of this family
         yield OracleEndpoint(
-            pod.key if pod.listens(port.protocol, number) else "",
+            pod.key if listens(pod, port.protocol, number) else "",
             EndpointLocation.NODE if pod.spec.host_network else EndpointLocation.POD,
-            pod.node,
-            pod.node if pod.spec.host_network else "",
+            pod.spec.node_name,
+            pod.spec.node_name if pod.spec.host_network else "",
             node.main(family) if pod.spec.host_network else None,
             ready=service.spec.publish_not_ready_addresses or (pod.ready and not pod.terminating),
             serving=pod.ready,
@@ -199,9 +211,9 @@ def _of_pods(
         )
 
 
-def _number(pod: PodView, port: ServicePortView) -> int | None:
+def _number(pod: LabPod, port: ServicePortView) -> int | None:
     """A named targetPort may have a different number in each Pod."""
     wanted = port.target_port or port.port
     if isinstance(wanted, int):
         return wanted
-    return next((p.container_port for p in pod.ports if (p.name, p.protocol) == (wanted, port.protocol)), None)
+    return next((p.container_port for p in pod.ports if (p.name, p.protocol.value) == (wanted, port.protocol)), None)

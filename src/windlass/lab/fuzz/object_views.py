@@ -1,6 +1,7 @@
-"""The oracle's own views of Kubernetes objects, with the defaults of Kubernetes.
+"""The oracle's own views of Nodes and Services, with the defaults of Kubernetes.
 
-The oracle judges the product, so it shares no decisions with it; of EndpointSlices it shares the plain data types.
+The oracle judges the product, so it shares no decisions with it. Pods and ExternalHosts are read as in any scenario,
+EndpointSlices by the product's plain data types.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class MetadataView(Struct, frozen=True, rename="camel"):
         return f"{self.namespace}/{self.name}"
 
 
-# Machines -------------------------------------------------------------------------------------------------------
+# Nodes ----------------------------------------------------------------------------------------------------------
 
 
 class _Address(Struct, frozen=True):
@@ -83,101 +84,6 @@ class NodeView(Struct, frozen=True):
     def gateway(self, family: Family) -> IPAddress | None:
         """The address of its gateway: the first of the PodCIDR."""
         return next((cidr.network_address + 1 for cidr in self.pod_cidrs if family_of(cidr) is family), None)
-
-
-class _HostPort(Struct, frozen=True):
-    port: int
-    protocol: str = "TCP"
-
-
-class _HostSpec(Struct, frozen=True):
-    addresses: list[str]
-    ports: list[_HostPort] = []
-
-
-class ExternalHostView(Struct, frozen=True):
-    """An ExternalHost."""
-
-    metadata: MetadataView
-    spec: _HostSpec
-
-    @property
-    def name(self) -> str:
-        return self.metadata.name
-
-    @property
-    def addresses(self) -> tuple[IPAddress, ...]:
-        return tuple(map(address, self.spec.addresses))
-
-    def listens(self, protocol: str, port: int) -> bool:
-        return any((p.protocol, p.port) == (protocol, port) for p in self.spec.ports)
-
-
-# Pods -----------------------------------------------------------------------------------------------------------
-
-
-class ContainerPortView(Struct, frozen=True, rename="camel"):
-    container_port: int
-    protocol: str = "TCP"
-    name: str = ""
-
-
-class _Container(Struct, frozen=True):
-    ports: list[ContainerPortView] = []
-
-
-class _PodSpec(Struct, frozen=True, rename="camel"):
-    node_name: str = ""
-    host_network: bool = False
-    containers: list[_Container] = []
-
-
-class _PodIP(Struct, frozen=True):
-    ip: str
-
-
-class _Condition(Struct, frozen=True):
-    type: str
-    status: str = ""
-
-
-class _PodStatus(Struct, frozen=True, rename="camel"):
-    phase: str = "Running"
-    pod_ips: list[_PodIP] = field(name="podIPs", default_factory=list)
-    conditions: list[_Condition] = []
-
-
-class PodView(Struct, frozen=True):
-    metadata: MetadataView
-    spec: _PodSpec = _PodSpec()
-    status: _PodStatus = _PodStatus()
-
-    @property
-    def key(self) -> str:
-        return self.metadata.key
-
-    @property
-    def node(self) -> str:
-        return self.spec.node_name
-
-    @property
-    def ports(self) -> tuple[ContainerPortView, ...]:
-        return tuple(port for container in self.spec.containers for port in container.ports)
-
-    @property
-    def runs(self) -> bool:
-        return bool(self.node) and self.status.phase not in {"Succeeded", "Failed"}
-
-    @property
-    def ready(self) -> bool:
-        return all(c.status != "False" for c in self.status.conditions if c.type == "Ready")
-
-    @property
-    def terminating(self) -> bool:
-        return self.metadata.deletion_timestamp is not None
-
-    def listens(self, protocol: str, port: int) -> bool:
-        return any((p.protocol, p.container_port) == (protocol, port) for p in self.ports)
 
 
 # Services -------------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from enum import Enum
 from ipaddress import ip_network
 
 from windlass.lab.fuzz.cluster_views import ClusterView
-from windlass.lab.fuzz.eligible_endpoints import EndpointLocation, OracleEndpoint, choice, endpoints, listener
-from windlass.lab.fuzz.object_views import NodeView, PodView, ServicePortView, ServiceView, address
-from windlass.lab.scenarios.objects import ProbeOutcome
+from windlass.lab.fuzz.eligible_endpoints import EndpointLocation, OracleEndpoint, choice, endpoints, listener, listens
+from windlass.lab.fuzz.object_views import NodeView, ServicePortView, ServiceView
+from windlass.lab.scenarios.objects import LabPod, ProbeOutcome
 from windlass.model.families import Family, IPAddress, family_of
 
 PRESERVED = "Preserved"
@@ -214,7 +214,7 @@ def _seen(
 
 def _without_tunnel(cluster: ClusterView, entry: NodeView, endpoint: OracleEndpoint, family: Family) -> bool:
     """Whether the endpoint is a Pod of another Node that is reached without a tunnel."""
-    other = cluster.nodes[cluster.pods[endpoint.backend].node]
+    other = cluster.nodes[cluster.pods[endpoint.backend].spec.node_name]
     if other == entry or cluster.traffic_mode == "encap":
         return False
     own, its = entry.main(family), other.main(family)
@@ -259,7 +259,7 @@ def _outside(cluster: ClusterView, query: Query, home: NodeView | None) -> Predi
         return None  # a connection to a Pod, not to a Service
     for host in cluster.hosts.values():
         if query.address in host.addresses:
-            if not host.listens(query.protocol, query.port):
+            if not listens(host, query.protocol, query.port):
                 return _no_listener(query, f"{host.name}, outside")
             found = OracleEndpoint(f"externalHost/{host.name}", EndpointLocation.OUTSIDE, "")
             seen = str(_source_of_node(home, query)) if home and _pod(cluster, query.client) else PRESERVED
@@ -272,14 +272,14 @@ def _outside(cluster: ClusterView, query: Query, home: NodeView | None) -> Predi
 
 def home_of(cluster: ClusterView, client: Client) -> str:
     """The Node of the client; empty for a client outside of the cluster."""
-    return cluster.pods[client.pod].node if client.pod else client.node
+    return cluster.pods[client.pod].spec.node_name if client.pod else client.node
 
 
 def _home(cluster: ClusterView, client: Client) -> NodeView | None:
     return cluster.nodes.get(home_of(cluster, client))
 
 
-def _pod(cluster: ClusterView, client: Client) -> PodView | None:
+def _pod(cluster: ClusterView, client: Client) -> LabPod | None:
     """The Pod of the client, unless it has hostNetwork."""
     pod = cluster.pods.get(client.pod)
     return None if pod is None or pod.spec.host_network else pod
@@ -288,7 +288,7 @@ def _pod(cluster: ClusterView, client: Client) -> PodView | None:
 def _from_outside(cluster: ClusterView, query: Query) -> str:
     """The client address that another Node sees: Pods are masqueraded with the address of their Node's NIC."""
     pod = _pod(cluster, query.client)
-    return str(_source_of_node(cluster.nodes[pod.node], query)) if pod else PRESERVED
+    return str(_source_of_node(cluster.nodes[pod.spec.node_name], query)) if pod else PRESERVED
 
 
 def _source(cluster: ClusterView, query: Query) -> IPAddress | None:
@@ -297,7 +297,7 @@ def _source(cluster: ClusterView, query: Query) -> IPAddress | None:
     pod = _pod(cluster, client)
     home = _home(cluster, client)
     if pod:
-        addresses = tuple(address(ip.ip) for ip in pod.status.pod_ips)
+        addresses = pod.fixed_addresses
     elif home:
         return _source_of_node(home, query)
     else:

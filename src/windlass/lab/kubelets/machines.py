@@ -116,10 +116,6 @@ class KubeletMachine:
             *([f"--node-labels={','.join(labels)}"] if labels else []),
         )
 
-    async def stop_kubelet(self) -> None:
-        await self._kill(self._kubelet)
-        self._kubelet = None
-
     def command(self, *arguments: str) -> list[str]:
         """A command line that runs a program on this machine."""
         return [program("nsenter"), "-t", str(self.pid), "-m", "-u", "-p", "-n", "--", *arguments]
