@@ -117,7 +117,7 @@ def test_it_is_saved_and_journalled(tmp_path):
 
 def test_no_kind_is_declared_twice():
     assert len({kind.struct for kind in KINDS}) == len(KINDS)
-    assert len({kind.path for kind in KINDS}) == len(KINDS)
+    assert len({(kind.path, *kind.selectors("node-1").values()) for kind in KINDS}) == len(KINDS)
 
 
 @pytest.mark.parametrize("member", kinds_of(Cluster))
