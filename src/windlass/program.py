@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct
 
 from windlass.model.nodes import LocalNode, NodeState
+from windlass.model.policies import PodPolicies
 from windlass.model.services import Service
 from windlass.openflow.flows import Flow, Group, Meter
 from windlass.pipeline import (
@@ -23,6 +24,7 @@ from windlass.pipeline import (
     host_endpoints,
     icmp_errors,
     pods,
+    policies,
     ports,
     rejects,
     responders,
@@ -40,6 +42,8 @@ class OwnerKind(Enum):
     PEER = "Peer"
     POD = "Pod"
     SERVICE = "Service"
+    POLICY_SUBJECT = "policies"
+    POLICY_PEER = "policy peers"
 
     __hash__ = object.__hash__  # see Family
 
@@ -83,6 +87,7 @@ class ServicePart(Struct, frozen=True, gc=False):
 
 AnyPart: TypeAlias = Part | ServicePart
 NOTHING = Part()
+NO_POLICIES = PodPolicies()
 Program: TypeAlias = Mapping[Owner, AnyPart]
 
 
@@ -98,6 +103,10 @@ def owners(state: NodeState) -> Iterator[Owner]:
         yield Owner(OwnerKind.POD, container_id)
     for key in state.services:
         yield Owner(OwnerKind.SERVICE, key)
+    for key in state.policies.subjects:
+        yield Owner(OwnerKind.POLICY_SUBJECT, key)
+    for network in state.policies.peers:
+        yield Owner(OwnerKind.POLICY_PEER, network)
 
 
 def part(state: NodeState, owner: Owner) -> AnyPart:
@@ -122,6 +131,7 @@ def part(state: NodeState, owner: Owner) -> AnyPart:
                     *host_endpoints.flows(node),
                     *service_snat.flows(node),
                     *rejects.flows(node),
+                    *policies.flows(node),
                 ),
                 meters=tuple(rejects.meters(node)),
             )
@@ -129,9 +139,15 @@ def part(state: NodeState, owner: Owner) -> AnyPart:
             peer = state.peers[owner.name]
             return Part(flows=(*routing.peer_flows(node, peer), *tunnels.peer_flows(node, peer)))
         case OwnerKind.POD if owner.name in state.pods:
-            return Part(flows=tuple(pods.pod_flows(node, state.pods[owner.name])))
+            pod = state.pods[owner.name]
+            policed = policies.pod_flows(node, pod, state.policies.pods.get(pod.key, NO_POLICIES))
+            return Part(flows=(*pods.pod_flows(node, pod), *policed))
         case OwnerKind.SERVICE if owner.name in state.services:
             return ServicePart(node, state.services[owner.name])
+        case OwnerKind.POLICY_SUBJECT if owner.name in state.policies.subjects:
+            return Part(flows=tuple(policies.subject_flows(node, state.policies.subjects[owner.name])))
+        case OwnerKind.POLICY_PEER if owner.name in state.policies.peers:
+            return Part(flows=tuple(policies.peer_flows(node, state.policies.peers[owner.name])))
     return NOTHING
 
 
@@ -144,7 +160,13 @@ def changed_owners(before: NodeState, after: NodeState) -> Iterator[Owner]:
         (OwnerKind.PEER, before.peers, after.peers),
         (OwnerKind.POD, before.pods, after.pods),
         (OwnerKind.SERVICE, before.services, after.services),
+        (OwnerKind.POLICY_SUBJECT, before.policies.subjects, after.policies.subjects),
+        (OwnerKind.POLICY_PEER, before.policies.peers, after.policies.peers),
     ):
         for name in () if old is new else old.keys() | new.keys():
             if old.get(name) != new.get(name):
                 yield Owner(kind, name)
+    old_policies, new_policies = before.policies.pods, after.policies.pods
+    for container_id, pod in after.pods.items() if old_policies is not new_policies else ():
+        if old_policies.get(pod.key) != new_policies.get(pod.key) and before.pods.get(container_id) == pod:
+            yield Owner(OwnerKind.POD, container_id)

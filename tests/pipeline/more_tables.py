@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from windlass.pipeline.declarations import ONWARD, Layout, Miss, Table
 
-# First, last, or between the tables of their stage; the policy stages have no other.
+# First, last, or between the tables of their stage.
 NEW_TABLES = {
     9: "spoof guard",
     24: "conntrack",
@@ -13,9 +13,11 @@ NEW_TABLES = {
     46: "service",
     69: "route",
     71: "route",
+    74: "egress policy",
     80: "egress policy",
-    90: "ingress policy",
-    104: "commit",
+    89: "ingress policy",
+    94: "ingress policy",
+    103: "policy denials",
     106: "commit",
     109: "output",
 }

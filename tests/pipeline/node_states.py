@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_interface
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_interface, ip_network
 
 from hypothesis import strategies as st
 from msgspec import structs
@@ -19,6 +19,16 @@ from windlass.model.nodes import (
     TunnelType,
     mac_for,
 )
+from windlass.model.policies import (
+    DENY_UNTIL_KNOWN,
+    Direction,
+    NodePolicies,
+    PeerEntry,
+    PodPolicies,
+    PodPolicy,
+    PolicySubject,
+)
+from windlass.model.port_sets import ALL_PORTS, NO_PORTS, difference, ports, union
 from windlass.model.services import Endpoint, Frontend, Protocol, Reach, Service, ServicePort
 
 BOTH = (Family.IPV4, Family.IPV6)
@@ -192,6 +202,33 @@ def with_ports(state: NodeState, **changes: int) -> NodeState:
         for key, service in state.services.items()
     }
     return replace(state, services=services)
+
+
+# Policies ------------------------------------------------------------------------------------------------------------
+
+
+def with_policies(state: NodeState) -> NodeState:
+    """The first Pod has policies in both directions, with every kind of verdict; the second is not known yet."""
+    first, second = state.pods.values()
+    some = union([ports(Protocol.TCP, 80, 90), ports(Protocol.UDP, 53, 53)])
+    most = difference(ALL_PORTS, ports(Protocol.TCP, 1, 1023))
+    subjects = (
+        PolicySubject(Direction.EGRESS, 0xE1, ALL_PORTS, {0xC1: NO_PORTS, 0xC2: some}),
+        PolicySubject(Direction.INGRESS, 0x11, NO_PORTS, {0xC1: ALL_PORTS, 0xC2: most}),
+    )
+    networks = [pod_cidr(2, family) for family in state.node.families]
+    peers = [
+        *(PeerEntry(network, 0xC1, 0xC1) for network in networks),
+        *(PeerEntry(ip_network(network[7]), 0xC2, None) for network in networks),
+        *(PeerEntry(ip_network(network[8]), None, 0xC2) for network in networks),
+    ]
+    itself = tuple(zip(first.addresses, (NO_PORTS, some), strict=False))
+    policies = NodePolicies(
+        pods={first.key: PodPolicies(PodPolicy(0xE1, itself), PodPolicy(0x11, itself)), second.key: DENY_UNTIL_KNOWN},
+        subjects={PolicySubject.key_of(one.direction, one.number): one for one in subjects},
+        peers={str(one.network): one for one in peers},
+    )
+    return replace(state, policies=policies)
 
 
 # Generated states ---------------------------------------------------------------------------------------------------

@@ -203,12 +203,16 @@ class Switch:
     """
 
     def __init__(self, program: Program, portless: Collection[int] = (), *, reassembles: bool = True) -> None:
-        parts = list(program.values())
         self._portless = portless
         self._reassembles = reassembles
+        self._connections: dict[tuple[int, Ends], Connection] = {}  # by zone, each under both directions
+        self.hold(program)
+
+    def hold(self, program: Program) -> None:
+        """This Program from now on. Connections stay."""
+        parts = list(program.values())
         self._tables = by_table(flow for part in parts for flow in part.flows)
         self._groups: dict[int, Group] = {group.identity: group for part in parts for group in part.groups}
-        self._connections: dict[tuple[int, Ends], Connection] = {}  # by zone, each under both directions
 
     def send(self, packet: Packet, bucket: int = 0) -> Trip:
         """Process a packet. Groups choose this bucket, modulo the number of their buckets."""

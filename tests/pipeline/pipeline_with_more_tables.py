@@ -11,7 +11,7 @@ import more_tables  # noqa: F401 - before what has flows
 
 # isort: split
 import msgspec
-from node_states import BOTH, over_sctp, serving_cluster
+from node_states import BOTH, over_sctp, serving_cluster, with_policies
 from table_statements import Verb, uses, violations
 
 from windlass.model.nodes import TrafficMode
@@ -23,7 +23,8 @@ def main() -> None:
     next_tables: dict[int, set[int]] = {}
     wrong: list[str] = []
     for mode in TrafficMode:
-        for state in (serving_cluster(mode, *BOTH), over_sctp(serving_cluster(mode, *BOTH))):
+        served = with_policies(serving_cluster(mode, *BOTH))
+        for state in (served, over_sctp(served)):
             wrong += violations(LAYOUT, program(state))
             for part in program(state).values():
                 groups = {group.identity: group for group in part.groups}

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from node_states import BOTH, in_user_space, over_sctp, serving_cluster, small_cluster
+from node_states import BOTH, in_user_space, over_sctp, serving_cluster, small_cluster, with_policies
 from program_flows import flows_of
 
 from windlass.model.families import Family
@@ -39,6 +39,7 @@ SERVICES = {
     "services-over-sctp": over_sctp(serving_cluster(TrafficMode.ENCAP, Family.IPV4)),
     "services-over-udp": in_user_space(serving_cluster(TrafficMode.ENCAP, Family.IPV4), Protocol.UDP),
 }
+POLICIES = "policies"
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
@@ -56,8 +57,16 @@ def test_flows_of_services_equal_the_reviewed_ones(name):
     assert_reviewed(name, words)
 
 
+def test_policies_are_as_they_were_reviewed():
+    """What policies add to a Node."""
+    plain = in_user_space(small_cluster(TrafficMode.ENCAP, Family.IPV4), Protocol.TCP)
+    without = {flow for _, flow in flows_of(program(plain))}
+    added = [flow for _, flow in flows_of(program(with_policies(plain))) if flow not in without]
+    assert_reviewed(POLICIES, in_words(list(dict.fromkeys(added))))
+
+
 def test_every_golden_has_its_cluster():
-    assert {golden.stem for golden in GOLDENS.glob("*.txt")} == {*CLUSTERS, *SERVICES}
+    assert {golden.stem for golden in GOLDENS.glob("*.txt")} == {*CLUSTERS, *SERVICES, POLICIES}
 
 
 def assert_reviewed(name: str, words: list[str]) -> None:

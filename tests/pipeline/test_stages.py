@@ -31,11 +31,13 @@ def test_no_flow_names_a_table_of_another_stage(report: Report):
 
 
 def test_policy_tables_come_between_routing_and_commit(report: Report):
+    """The main path: what leads onward from the last table of each look-up is the same as from the first."""
+    aside = {76, 78, 91, 93, 100}
     path = [70]
     while path[-1] != 110:
-        (following,) = report.next_tables[path[-1]]
+        (following,) = report.next_tables[path[-1]] - aside
         path.append(following)
-    assert path == [70, 71, 80, 90, 104, 105, 106, 109, 110]
+    assert path == [70, 71, 74, 75, 80, 89, 90, 94, 103, 104, 105, 106, 109, 110]
 
 
 def test_packets_enter_a_stage_by_its_new_first_table(report: Report):
@@ -52,4 +54,5 @@ def test_a_new_table_between_two_of_a_stage_is_not_bypassed(report: Report):
 def test_the_stages_are_those_that_the_docs_name():
     main = ["classify", "spoof guard", "conntrack", "service", "route"]
     main += ["egress policy", "ingress policy", "commit", "output"]
-    assert [stage.name for stage in LAYOUT.stages if stage.name not in {"neighbours", "SCTP ports"}] == main
+    beside = {"neighbours", "SCTP ports", "policy denials"}
+    assert [stage.name for stage in LAYOUT.stages if stage.name not in beside] == main

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from node_states import BOTH, in_user_space, node_states, over_sctp, serving_cluster
+from node_states import BOTH, in_user_space, node_states, over_sctp, serving_cluster, with_policies
 from table_statements import unused, violations
 
 from windlass.cli.render import state_of
@@ -65,6 +65,8 @@ def variants(state: NodeState) -> list[NodeState]:
     return [
         replace(state, services={**state.services, web.key: crowded}),
         over_sctp(state),
+        with_policies(state),
+        with_policies(over_sctp(state)),
         in_user_space(state, Protocol.UDP),
         replace(state, node=replace(state.node, os=OperatingSystem.WINDOWS)),
     ]

@@ -23,7 +23,9 @@ A = TypeVar("A", bound=IPAddress | IPNetwork)
 
 LAST_TABLE = 254  # OpenFlow uses 255 for "all tables"
 MISS = 0  # the priority of a table's miss; no other flow has it
+MAX_PREFIX = 128  # the longest prefix of an IPv6 address
 BAND = 10  # a priority is the first of a band: flows use the numbers above it for exceptions to that priority
+_HIGH_HALF, _LOW_HALF = " (high half)", " (low half)"
 _ZONES = range(1, 1 << 16)  # the host tracks its own connections in zone 0
 _PRIORITIES = range(1 << 16)
 _PORTS = range(1 << 16)
@@ -86,6 +88,24 @@ def adjacent(first: Mark, second: Mark) -> Bits:
     if second.bits != Bits(low.field, low.low + low.width, second.bits.width):
         raise DeclarationError(f"{second.name} does not follow {first.name}: one move cannot copy both")
     return Bits(low.field, low.low, low.width + second.bits.width)
+
+
+@dataclass(frozen=True, slots=True)
+class WideField:
+    """A number of 64 bits in two adjacent registers, which Open vSwitch matches and reports as one."""
+
+    high: RegisterField
+    low: RegisterField
+
+    @property
+    def name(self) -> str:
+        return self.high.name.removesuffix(_HIGH_HALF)
+
+    def is_(self, value: int) -> tuple[Term, Term]:
+        return self.high.is_(value >> 32), self.low.is_(value & 0xFFFFFFFF)
+
+    def load(self, value: int) -> tuple[Action, Action]:
+        return self.high.load(value >> 32), self.low.load(value & 0xFFFFFFFF)
 
 
 Usable = Field | FieldSet | RegisterField | Mark  # what a table may match or set
@@ -163,7 +183,7 @@ class Miss(NamedTuple):
 
     why: str
     does: Actions = ()
-    leads_to: Stage | Onward | None = None
+    leads_to: Stage | str | Onward | None = None  # another table of its own stage by name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,6 +229,7 @@ class Layout:
         self.stages: list[Stage] = []
         self.tables: dict[int, Table] = {}
         self.fields: list[RegisterField] = []
+        self.wide_fields: dict[Field, WideField] = {}  # by the register of the high half
         self.zones: list[Reservation[int]] = []
         self.priorities: list[Reservation[int]] = [
             Reservation(MISS, "miss", "what a table does with all other packets")
@@ -253,6 +274,15 @@ class Layout:
         self.fields.append(declared)
         return declared
 
+    def wide_field(self, high: Field, low: Field, name: str, purpose: str) -> WideField:
+        if high.number % 2 or low.number != high.number + 1:
+            raise DeclarationError(f"{name}: {high.name} and {low.name} are not a pair of registers")
+        declared = WideField(
+            self.field(high.whole, name + _HIGH_HALF, purpose), self.field(low.whole, name + _LOW_HALF, purpose)
+        )
+        self.wide_fields[high] = declared
+        return declared
+
     def flag(self, bits: Bits, name: str, purpose: str) -> Mark:
         """A field of one bit; the mark is that it is set."""
         return self.field(bits, name, purpose).mark(1, name)
@@ -264,6 +294,12 @@ class Layout:
 
     def priority(self, number: int, name: str, purpose: str) -> int:
         _reserve(self.priorities, Reservation(number, name, purpose), _PRIORITIES, band)
+        return number
+
+    def prefix_priority(self, number: int, name: str, purpose: str) -> int:
+        """The priority of the empty prefix; a prefix of n bits has the n-th priority above it."""
+        for length in range(0, MAX_PREFIX + 1, BAND):
+            self.priority(number + length, f"{name} /{length} to /{min(length + BAND - 1, MAX_PREFIX)}", purpose)
         return number
 
     def meter_range(self, numbers: range, name: str, purpose: str) -> range:
@@ -364,6 +400,10 @@ def goto(target: Stage | Table) -> Goto:
 
 def onward(table: Table) -> Goto:
     return Goto(table.onward)
+
+
+def halves(*fields: WideField) -> tuple[RegisterField, ...]:
+    return tuple(half for one in fields for half in (one.high, one.low))
 
 
 def band(priority: int) -> range:

@@ -42,7 +42,7 @@ from windlass.openflow.fields import (
     mac,
     reg,
 )
-from windlass.pipeline.declarations import ONWARD, Layout, Miss, adjacent
+from windlass.pipeline.declarations import ONWARD, Layout, Miss, adjacent, halves
 
 LAYOUT = Layout()
 
@@ -74,6 +74,9 @@ CLIENT_SNAT_ZONE = LAYOUT.field(
     reg(7)[16:32], "client-snat-zone", "its zone for source translation: the client's port, rotated left by one bit"
 )
 SERVICE_PORT = LAYOUT.field(reg(8)[0:16], "service-port", "the destination port of an SCTP packet before translation")
+SUBJECT = LAYOUT.wide_field(reg(10), reg(11), "subject", "the policies of a local Pod, as a digest")
+PEER_CLASS = LAYOUT.wide_field(reg(12), reg(13), "peer-class", "what rules mean of the peer, as a digest; 0: nothing")
+PORT_SET = LAYOUT.wide_field(reg(14), reg(15), "port-set", "the ports that policies allow, as a digest")
 
 # --- Connection tracking ---------------------------------------------------------------------------------------------
 
@@ -86,6 +89,7 @@ CT_TO_NODE = LAYOUT.flag(CT_MARK[3], "ct-to-node", "a Service connection that wa
 CT_MASQUERADE = LAYOUT.flag(CT_MARK[4], "ct-masquerade", "a Service connection whose endpoint sees the gateway")
 CT_SERVICE = LAYOUT.flag(CT_MARK[5], "ct-service", "a connection to a Service (0x20, as in the design notes)")
 CT_SNAT = LAYOUT.flag(CT_MARK[6], "ct-snat", "a Pod connection that leaves as the Node (0x40, as in the design notes)")
+CT_DENIED = LAYOUT.flag(CT_MARK[7], "ct-denied", "a connection that existed when a policy denied it")
 CT_ENDPOINT_PORT = LAYOUT.field(CT_LABEL[0:16], "ct-endpoint-port", "the endpoint's port of an SCTP connection")
 CT_SERVICE_PORT = LAYOUT.field(CT_LABEL[16:32], "ct-service-port", "the Service port of an SCTP connection")
 
@@ -101,6 +105,7 @@ RELATED: Term = CT_STATE(0x24, 0x35)  # -new+rel-inv+trk: an ICMP error about a 
 RELATED_ORIGINAL: Term = CT_STATE(0x24, 0x3D)  # the same, -rpl: about a reply, in the direction of the first packet
 RELATED_REPLY: Term = CT_STATE(0x2C, 0x3D)  # the same, +rpl: about a packet of the client
 INVALID: Term = CT_STATE(0x30, 0x30)  # +inv+trk
+OPENING: Term = CT_STATE(0, 0x0C)  # -rel-rpl: in the direction of the connection's first packet, or not tracked
 VALID: Term = CT_STATE(0x20, 0x30)  # -inv+trk
 UNTRACKED: Term = CT_STATE(0, 0x20)  # -trk
 
@@ -115,6 +120,7 @@ SCTP_STAGE = LAYOUT.stage("SCTP ports", "Ports of SCTP connections where connect
 ROUTE_STAGE = LAYOUT.stage("route", "The port by which the packet leaves")
 EGRESS_POLICY_STAGE = LAYOUT.stage("egress policy", "Which connections local Pods may open")
 INGRESS_POLICY_STAGE = LAYOUT.stage("ingress policy", "Which connections local Pods accept")
+DENIAL_STAGE = LAYOUT.stage("policy denials", "Connections that policies deny, and those that they allow again")
 COMMIT_STAGE = LAYOUT.stage("commit", "New connections are stored, with the source translation that they need")
 OUTPUT_STAGE = LAYOUT.stage("output", "The packet leaves")
 
@@ -281,6 +287,102 @@ L3_FORWARDING = ROUTE_STAGE.table(
     leads_to=(ONWARD,),
     miss=Miss("to the outside, but neither from a Pod nor of a Service connection: drop"),
 )
+EGRESS_SUBJECT = EGRESS_POLICY_STAGE.table(
+    75,
+    "EgressSubject",
+    "From a local Pod: which policies hold for what it sends?",
+    matches=(IN_PORT, PROTOCOL, CT_STATE, HAIRPIN),
+    sets=(*halves(SUBJECT), *halves(PORT_SET)),
+    leads_to=("EgressPeer", "EgressPorts", ONWARD, DENIAL_STAGE),
+    miss=Miss("not from a Pod with policies, or a reply: no egress policy applies", leads_to=ONWARD),
+)
+EGRESS_PEER = EGRESS_POLICY_STAGE.table(
+    76,
+    "EgressPeer",
+    "What do the rules mean of the destination? The longest prefix decides.",
+    aside=True,
+    matches=(PROTOCOL, IP_DESTINATION),
+    sets=halves(PEER_CLASS),
+    leads_to=("EgressVerdict",),
+    miss=Miss("to a destination that no rule means: look up the verdict for everyone", (), "EgressVerdict"),
+)
+EGRESS_VERDICT = EGRESS_POLICY_STAGE.table(
+    77,
+    "EgressVerdict",
+    "Which traffic do the Pod's policies allow to this class of destinations?",
+    aside=True,
+    matches=(*halves(SUBJECT), *halves(PEER_CLASS)),
+    sets=halves(PORT_SET),
+    leads_to=("EgressPorts", ONWARD, DENIAL_STAGE),
+    miss=Miss("the policies of the sending Pod are not known yet: deny", leads_to=DENIAL_STAGE),
+)
+EGRESS_PORTS = EGRESS_POLICY_STAGE.table(
+    78,
+    "EgressPorts",
+    "Is this protocol and port among those that are allowed?",
+    aside=True,
+    matches=(PROTOCOL, DESTINATION_PORT, IP_FRAG, CT_STATE, *halves(PORT_SET)),
+    leads_to=(ONWARD, DENIAL_STAGE),
+    miss=Miss("to a port that the policies of the sending Pod do not allow: deny", leads_to=DENIAL_STAGE),
+)
+INGRESS_SUBJECT = INGRESS_POLICY_STAGE.table(
+    90,
+    "IngressSubject",
+    "To a local Pod: which policies hold for what it receives?",
+    matches=(IN_PORT, PROTOCOL, IP_SOURCE, CT_STATE, SOURCE, OUT_PORT, HAIRPIN),
+    sets=(*halves(SUBJECT), *halves(PEER_CLASS), *halves(PORT_SET)),
+    leads_to=("IngressPeer", "IngressPorts", ONWARD, DENIAL_STAGE),
+    miss=Miss("not to a Pod with policies, or a reply: no ingress policy applies", leads_to=ONWARD),
+)
+INGRESS_PEER = INGRESS_POLICY_STAGE.table(
+    91,
+    "IngressPeer",
+    "What do the rules mean of the source? The longest prefix decides.",
+    aside=True,
+    matches=(PROTOCOL, IP_SOURCE),
+    sets=halves(PEER_CLASS),
+    leads_to=("IngressVerdict",),
+    miss=Miss("from a source that no rule means: look up the verdict for everyone", (), "IngressVerdict"),
+)
+INGRESS_VERDICT = INGRESS_POLICY_STAGE.table(
+    92,
+    "IngressVerdict",
+    "Which traffic do the Pod's policies allow from this class of sources?",
+    aside=True,
+    matches=(*halves(SUBJECT), *halves(PEER_CLASS)),
+    sets=halves(PORT_SET),
+    leads_to=("IngressPorts", ONWARD, DENIAL_STAGE),
+    miss=Miss("the policies of the receiving Pod are not known yet: deny", leads_to=DENIAL_STAGE),
+)
+INGRESS_PORTS = INGRESS_POLICY_STAGE.table(
+    93,
+    "IngressPorts",
+    "Is this protocol and port among those that are allowed?",
+    aside=True,
+    matches=(PROTOCOL, DESTINATION_PORT, IP_FRAG, CT_STATE, *halves(PORT_SET)),
+    leads_to=(ONWARD, DENIAL_STAGE),
+    miss=Miss("to a port that the policies of the receiving Pod do not allow: deny", leads_to=DENIAL_STAGE),
+)
+DENIED = DENIAL_STAGE.table(
+    100,
+    "Denied",
+    "Policies deny the packet. Does its connection exist? Then mark it, so that replies are dropped as well.",
+    aside=True,
+    matches=(PROTOCOL, CT_STATE, CT_SERVICE, CT_DENIED),
+    sets=(CT_DENIED,),
+    zones=(POD_ZONE, CLIENT_ZONE),
+    miss=Miss("denied by a policy: drop"),
+)
+DENIED_BEFORE = DENIAL_STAGE.table(
+    104,
+    "DeniedBefore",
+    "Was the connection denied by a policy before?",
+    matches=(PROTOCOL, CT_STATE, CT_DENIED),
+    sets=(CT_DENIED,),
+    zones=(POD_ZONE, CLIENT_ZONE),
+    leads_to=(ONWARD,),
+    miss=Miss("no policy denied this connection: send it on", leads_to=ONWARD),
+)
 CONNTRACK_COMMIT = COMMIT_STAGE.table(
     105,
     "ConntrackCommit",
@@ -307,6 +409,7 @@ TOP = LAYOUT.priority(220, "top", "guards that no other flow may bypass")
 HIGH = LAYOUT.priority(210, "high", "exceptions to the normal flows")
 NORMAL = LAYOUT.priority(200, "normal", "the cases for which the table is there")
 LOW = LAYOUT.priority(190, "low", "wider cases, such as a whole PodCIDR")
+PREFIX = LAYOUT.prefix_priority(300, "prefix", "the longest prefix of an address decides")
 DEFAULT = LAYOUT.priority(100, "default", "all other IP packets of a family or of a kind of port")
 
 # --- Packets that the switch hands to the agent ----------------------------------------------------------------------

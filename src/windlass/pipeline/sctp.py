@@ -70,9 +70,10 @@ from windlass.pipeline.layout import (
 
 
 class SourceTracking(NamedTuple):
-    """In which zone the sources of these packets are translated, and whether they get another port."""
+    """In which zones these packets are tracked and their sources translated, and whether they get another port."""
 
     number: int | None  # a protocol; None: all without a tracking of their own
+    zone: int | Bits
     snat_zone: int | Bits
     with_ports: bool
     above: int  # added to the priority of flows: the specific protocol comes before the rest
@@ -81,8 +82,8 @@ class SourceTracking(NamedTuple):
         return (ip(family),) if self.number is None else protocol(family, self.number)
 
 
-_USUAL = SourceTracking(None, SNAT_ZONE, with_ports=True, above=0)
-_BY_CLIENT_PORT = SourceTracking(SCTP, CLIENT_SNAT_ZONE.bits, with_ports=False, above=1)
+_USUAL = SourceTracking(None, POD_ZONE, SNAT_ZONE, with_ports=True, above=0)
+_BY_CLIENT_PORT = SourceTracking(SCTP, CLIENT_ZONE.bits, CLIENT_SNAT_ZONE.bits, with_ports=False, above=1)
 
 
 def trackings(node: LocalNode) -> tuple[SourceTracking, ...]:

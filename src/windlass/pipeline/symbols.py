@@ -49,12 +49,34 @@ def meter_symbols(meter: Meter) -> str:
 
 
 def match_symbols(match: Match, layout: Layout = LAYOUT) -> Iterator[str]:
-    for term in match:
-        yield from _term(term, layout)
+    words: list[str] = []
+    for before, term in zip((None, *match), match, strict=False):
+        if before is not None and _is_wide(before, term, layout):
+            words[-1] = _wide(before, term, layout)
+        else:
+            words += _term(term, layout)
+    yield from words
 
 
 def actions_symbols(does: Actions, layout: Layout = LAYOUT) -> str:
-    return ", ".join(_action(action, layout) for action in does) or "drop"
+    words: list[str] = []
+    for before, action in zip((None, *does), does, strict=False):
+        match before, action:
+            case actions.Set(high), actions.Set(low) if _is_wide(high, low, layout):
+                words[-1] = f"set {_wide(high, low, layout)}"
+            case _:
+                words.append(_action(action, layout))
+    return ", ".join(words) or "drop"
+
+
+def _is_wide(high: Term, low: Term, layout: Layout) -> bool:
+    """Whether these are the two halves of one number."""
+    wide = layout.wide_fields.get(high.field)
+    return wide is not None and wide.low.bits.field is low.field and high.mask is None and low.mask is None
+
+
+def _wide(high: Term, low: Term, layout: Layout) -> str:
+    return f"{layout.wide_fields[high.field].name}={high.value << 32 | low.value:016x}"
 
 
 def _term(term: Term, layout: Layout) -> Iterator[str]:

@@ -1,0 +1,152 @@
+"""NetworkPolicy and ClusterNetworkPolicy as the API has them, typed; what they mean is decided in `windlass.policy`.
+
+Fields that hold one of several words (operators, actions, tiers, protocols) are plain strings: a word that this version
+does not know must cost one rule, not the whole object.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from windlass.cluster.objects import Metadata
+
+
+class Requirement(Struct, frozen=True, omit_defaults=True, gc=False):
+    """One of a selector's `matchExpressions`."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] | None = None
+
+
+class LabelSelector(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    """An empty selector matches everything."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: tuple[Requirement, ...] | None = None
+
+
+class IPBlock(Struct, frozen=True, omit_defaults=True, gc=False):
+    cidr: str
+    except_: tuple[str, ...] | None = msgspec.field(default=None, name="except")
+
+
+class NetworkPolicyPeer(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    pod_selector: LabelSelector | None = None
+    namespace_selector: LabelSelector | None = None
+    ip_block: IPBlock | None = None
+
+
+class NetworkPolicyPort(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    protocol: str | None = None  # TCP
+    port: int | str | None = None  # absent: every port of the protocol
+    end_port: int | None = None
+
+
+class IngressRule(Struct, frozen=True, omit_defaults=True, gc=False):
+    ports: tuple[NetworkPolicyPort, ...] | None = None
+    from_: tuple[NetworkPolicyPeer, ...] | None = msgspec.field(default=None, name="from")
+
+    @property
+    def peers(self) -> tuple[NetworkPolicyPeer, ...]:
+        return self.from_ or ()
+
+
+class EgressRule(Struct, frozen=True, omit_defaults=True, gc=False):
+    ports: tuple[NetworkPolicyPort, ...] | None = None
+    to: tuple[NetworkPolicyPeer, ...] | None = None
+
+    @property
+    def peers(self) -> tuple[NetworkPolicyPeer, ...]:
+        return self.to or ()
+
+
+class NetworkPolicySpec(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    pod_selector: LabelSelector | None = None
+    policy_types: tuple[str, ...] | None = None
+    ingress: tuple[IngressRule, ...] | None = None
+    egress: tuple[EgressRule, ...] | None = None
+
+
+class NetworkPolicy(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="NetworkPolicy", gc=False):
+    metadata: Metadata
+    spec: NetworkPolicySpec = NetworkPolicySpec()
+
+    @property
+    def key(self) -> str:
+        return self.metadata.key
+
+
+class NamespacedPods(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    namespace_selector: LabelSelector | None = None
+    pod_selector: LabelSelector | None = None
+
+
+class ClusterNetworkPolicySubject(Struct, frozen=True, omit_defaults=True, gc=False):
+    namespaces: LabelSelector | None = None
+    pods: NamespacedPods | None = None
+
+
+class ClusterNetworkPolicyPeer(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    """Of an ingress or an egress rule; the last three are for egress only."""
+
+    namespaces: LabelSelector | None = None
+    pods: NamespacedPods | None = None
+    nodes: LabelSelector | None = None
+    networks: tuple[str, ...] | None = None
+    domain_names: tuple[str, ...] | None = None
+
+
+class PortSpan(Struct, frozen=True, gc=False):
+    start: int
+    end: int
+
+
+class DestinationPort(Struct, frozen=True, omit_defaults=True, gc=False):
+    number: int | None = None
+    range: PortSpan | None = None
+
+
+class ProtocolPort(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    destination_port: DestinationPort | None = None
+
+
+class ClusterNetworkPolicyProtocol(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    tcp: ProtocolPort | None = None
+    udp: ProtocolPort | None = None
+    sctp: ProtocolPort | None = None
+    destination_named_port: str | None = None
+
+
+class ClusterNetworkPolicyRule(Struct, frozen=True, omit_defaults=True, gc=False):
+    """An ingress rule has `from`, an egress rule has `to`."""
+
+    action: str
+    name: str | None = None
+    from_: tuple[ClusterNetworkPolicyPeer, ...] | None = msgspec.field(default=None, name="from")
+    to: tuple[ClusterNetworkPolicyPeer, ...] | None = None
+    protocols: tuple[ClusterNetworkPolicyProtocol, ...] | None = None
+
+    @property
+    def peers(self) -> tuple[ClusterNetworkPolicyPeer, ...]:
+        return self.from_ or self.to or ()
+
+
+class ClusterNetworkPolicySpec(Struct, frozen=True, omit_defaults=True, gc=False):
+    tier: str
+    priority: int
+    subject: ClusterNetworkPolicySubject
+    ingress: tuple[ClusterNetworkPolicyRule, ...] | None = None
+    egress: tuple[ClusterNetworkPolicyRule, ...] | None = None
+
+
+class ClusterNetworkPolicy(
+    Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="ClusterNetworkPolicy", gc=False
+):
+    metadata: Metadata
+    spec: ClusterNetworkPolicySpec
+
+    @property
+    def key(self) -> str:
+        return self.metadata.name

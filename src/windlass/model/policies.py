@@ -1,0 +1,87 @@
+"""Policies as one switch looks them up: subjects of local Pods, classes of peers, and the ports allowed between them.
+
+All that Kubernetes says about policies (tiers, priorities, selectors, named ports) has been resolved before: see
+`windlass.policy`. What flows come of it is decided in `pipeline.policies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import blake2b
+
+import msgspec
+from msgspec import Struct
+
+from windlass.model.families import IPAddress, IPNetwork
+from windlass.model.port_sets import PortSet
+
+
+class Direction(Enum):
+    EGRESS = "egress"
+    INGRESS = "ingress"
+
+    __hash__ = object.__hash__  # as of Family: each exists once
+
+
+NO_CLASS = 0  # the class of peers that no rule in use means
+
+
+class PolicySubject(Struct, frozen=True, gc=False):
+    """What Pods with the same policies may exchange with each class of peers, in one direction."""
+
+    direction: Direction
+    number: int
+    default: PortSet  # with every class that is not among these
+    verdicts: Mapping[int, PortSet]
+
+    @staticmethod
+    def key_of(direction: Direction, number: int) -> str:
+        return f"{direction.value} {number:016x}"
+
+
+class PeerEntry(Struct, frozen=True, gc=False):
+    """The classes of the peers in a network, unless a longer prefix has an entry as well."""
+
+    network: IPNetwork
+    egress: int | None  # as a destination; None: a shorter prefix decides
+    ingress: int | None  # as a source
+
+
+class PodPolicy(Struct, frozen=True, gc=False):
+    """Of a local Pod in one direction."""
+
+    subject: int
+    itself: tuple[tuple[IPAddress, PortSet], ...] = ()  # by its own address: what it may reach of itself by a Service
+
+
+class PodPolicies(Struct, frozen=True, gc=False):
+    """Of a local Pod. A direction of None has no policies: everything is allowed."""
+
+    egress: PodPolicy | None = None
+    ingress: PodPolicy | None = None
+
+    def of(self, direction: Direction) -> PodPolicy | None:
+        return self.egress if direction is Direction.EGRESS else self.ingress
+
+
+# Of a Pod whose labels are not known yet, in a cluster with policies. No subject has this number, so no verdict allows
+# anything.
+UNKNOWN_SUBJECT = (1 << 64) - 1
+DENY_UNTIL_KNOWN = PodPolicies(PodPolicy(UNKNOWN_SUBJECT), PodPolicy(UNKNOWN_SUBJECT))
+
+
+@dataclass(frozen=True, slots=True)
+class NodePolicies:
+    pods: Mapping[str, PodPolicies] = field(default_factory=dict)  # by namespace/name
+    subjects: Mapping[str, PolicySubject] = field(default_factory=dict)  # by their key
+    peers: Mapping[str, PeerEntry] = field(default_factory=dict)  # by the text of the network
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def digest_of(content: object) -> int:
+    """A number of 64 bits that identifies this content, the same in every process. Never 0."""
+    return int.from_bytes(blake2b(_encode(content), digest_size=8).digest()) or 1

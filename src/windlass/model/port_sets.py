@@ -1,0 +1,92 @@
+"""Sets of (protocol, port): what a rule means, and what a Pod may receive or send.
+
+All protocols share one number line: TCP, UDP and SCTP have 65,536 places each, and one place stands for every protocol
+without ports. A set is a sorted tuple of ranges that neither touch nor overlap, so equal sets are equal values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from windlass.model.services import Protocol
+
+Range = tuple[int, int]  # first and last place, both included
+PortSet = tuple[Range, ...]
+
+_PORTS = 0x10000
+_FIRST_PLACE = {Protocol.TCP: 0, Protocol.UDP: _PORTS, Protocol.SCTP: 2 * _PORTS}
+_OTHERS = 3 * _PORTS  # every protocol without ports, for example ICMP
+
+NO_PORTS: PortSet = ()
+ALL_PORTS: PortSet = ((0, _OTHERS),)
+
+
+def ports(protocol: Protocol, first: int = 0, last: int = _PORTS - 1) -> PortSet:
+    """Empty where the range is."""
+    start = _FIRST_PLACE[protocol]
+    return ((start + first, start + last),) if first <= last else ()
+
+
+def contains(port_set: PortSet, protocol: Protocol | None, port: int | None) -> bool:
+    """Without a protocol: one that has no ports."""
+    place = _OTHERS if protocol is None else _FIRST_PLACE[protocol] + (port or 0)
+    return any(first <= place <= last for first, last in port_set)
+
+
+def union(sets: Iterable[PortSet]) -> PortSet:
+    merged: list[Range] = []
+    for first, last in sorted(one for port_set in sets for one in port_set):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(last, merged[-1][1])
+        else:
+            merged.append((first, last))
+    return tuple(merged)
+
+
+def intersection(left: PortSet, right: PortSet) -> PortSet:
+    if ALL_PORTS in {left, right}:
+        return right if left == ALL_PORTS else left
+    overlaps = ((max(a, c), min(b, d)) for a, b in left for c, d in right)
+    return tuple(sorted(one for one in overlaps if one[0] <= one[1]))
+
+
+def difference(left: PortSet, right: PortSet) -> PortSet:
+    return intersection(left, _complement(right))
+
+
+def _complement(port_set: PortSet) -> PortSet:
+    gaps: list[Range] = []
+    start = 0
+    for first, last in port_set:
+        if start < first:
+            gaps.append((start, first - 1))
+        start = last + 1
+    if start <= _OTHERS:
+        gaps.append((start, _OTHERS))
+    return tuple(gaps)
+
+
+def by_protocol(port_set: PortSet) -> Iterator[tuple[Protocol | None, int, int]]:
+    """(protocol, first port, last port); a protocol of None stands for those without ports."""
+    for first, last in port_set:
+        for protocol, start in _FIRST_PLACE.items():
+            low, high = max(first, start), min(last, start + _PORTS - 1)
+            if low <= high:
+                yield protocol, low - start, high - start
+        if last == _OTHERS:
+            yield None, 0, 0
+
+
+def in_words(port_set: PortSet) -> str:
+    """For people: "all traffic", "TCP 80, UDP 53-54", "nothing"."""
+    if port_set == ALL_PORTS:
+        return "all traffic"
+    return ", ".join(_range_in_words(*one) for one in by_protocol(port_set)) or "nothing"
+
+
+def _range_in_words(protocol: Protocol | None, first: int, last: int) -> str:
+    if protocol is None:
+        return "protocols without ports"
+    if (first, last) == (0, _PORTS - 1):
+        return f"all of {protocol.name}"
+    return f"{protocol.name} {first}" if first == last else f"{protocol.name} {first}-{last}"

@@ -1,0 +1,226 @@
+"""Policies: what local Pods may send and receive. The switch looks up what `windlass.policy` has resolved.
+
+A packet of a Pod with policies meets four look-ups in each direction: the Pod's subject, the class of its peer, the
+ports that the policies of this subject allow for this class, and its own port among them. Every packet in the
+direction of a connection's first one is judged, whatever the state of the connection; replies and related ICMP errors
+are not.
+
+All of it is between L3Forwarding and ConntrackCommit: there the addresses are those of the endpoint and of the real
+client, and a connection that is denied is not committed. A Service connection is committed before, when its endpoint is
+chosen, and a policy may deny what was allowed: then the connection is marked, and its replies are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from windlass.model.families import Family, family_of
+from windlass.model.nodes import AttachedPod, LocalNode
+from windlass.model.policies import Direction, PeerEntry, PodPolicies, PodPolicy, PolicySubject, digest_of
+from windlass.model.port_sets import ALL_PORTS, NO_PORTS, PortSet, by_protocol
+from windlass.model.services import Protocol
+from windlass.openflow.actions import Action, Ct
+from windlass.openflow.fields import IN_PORT, Term, destination, destination_port, ip, protocol, source
+from windlass.openflow.flows import Flow
+from windlass.pipeline import sctp
+from windlass.pipeline.connections import ANY_FRAGMENT
+from windlass.pipeline.declarations import Table, goto, onward
+from windlass.pipeline.layout import (
+    CT_DENIED,
+    CT_SERVICE,
+    DEFAULT,
+    DENIAL_STAGE,
+    DENIED,
+    DENIED_BEFORE,
+    EGRESS_PEER,
+    EGRESS_PORTS,
+    EGRESS_SUBJECT,
+    EGRESS_VERDICT,
+    ESTABLISHED_ORIGINAL,
+    FROM_BRIDGE,
+    FROM_GATEWAY,
+    HAIRPIN,
+    HIGH,
+    INGRESS_PEER,
+    INGRESS_PORTS,
+    INGRESS_SUBJECT,
+    INGRESS_VERDICT,
+    LOW,
+    NEW,
+    NORMAL,
+    OPENING,
+    ORIGINAL,
+    OUT_PORT,
+    PEER_CLASS,
+    PORT_SET,
+    PREFIX,
+    REPLY,
+    SUBJECT,
+    TOP,
+)
+
+
+class PolicyTables(NamedTuple):
+    subject: Table
+    peer: Table
+    verdict: Table
+    ports: Table
+
+
+TABLES = {
+    Direction.EGRESS: PolicyTables(EGRESS_SUBJECT, EGRESS_PEER, EGRESS_VERDICT, EGRESS_PORTS),
+    Direction.INGRESS: PolicyTables(INGRESS_SUBJECT, INGRESS_PEER, INGRESS_VERDICT, INGRESS_PORTS),
+}
+
+
+# --- what holds whatever policies there are ---------------------------------------------------------------------------
+
+
+def flows(node: LocalNode) -> Iterator[Flow]:
+    for family in node.families:
+        for tracking in sctp.trackings(node):
+            yield from denials(tracking, family)
+    yield DENIED_BEFORE.flow(HIGH, CT_DENIED, REPLY).drop(why="reply of a connection that a policy denies: drop")
+
+
+def denials(tracking: sctp.SourceTracking, family: Family) -> Iterator[Flow]:
+    packets, above = tracking.packets(family), tracking.above
+    mark = Ct(tracking.zone, commit=True, sets=(CT_DENIED.set(),))
+    for existing in (ESTABLISHED_ORIGINAL, (NEW, *CT_SERVICE)):
+        yield DENIED.flow(NORMAL + above, packets, existing, CT_DENIED.unset).then(
+            mark, why="denied by a policy, but its connection exists: mark the connection and drop the packet"
+        )
+    yield DENIED_BEFORE.flow(NORMAL + above, packets, CT_DENIED, ORIGINAL).then(
+        Ct(tracking.zone, commit=True, sets=(CT_DENIED.clear(),)),
+        onward(DENIED_BEFORE),
+        why="policies allow the connection again: remove the mark and send the packet on",
+    )
+
+
+# --- what one Pod, one address and one subject ask for ----------------------------------------------------------------
+
+
+def pod_flows(node: LocalNode, pod: AttachedPod, policies: PodPolicies) -> Iterator[Flow]:
+    if policies.egress is not None:
+        yield EGRESS_SUBJECT.flow(NORMAL, IN_PORT(pod.ofport), OPENING).then(
+            *SUBJECT.load(policies.egress.subject),
+            goto(EGRESS_PEER),
+            why=f"from Pod {pod.key}, which egress policies select: look up what they allow",
+        )
+        yield from to_itself(node, pod, Direction.EGRESS, policies.egress)
+    if policies.ingress is not None:
+        yield INGRESS_SUBJECT.flow(NORMAL, OUT_PORT.is_(pod.ofport), OPENING).then(
+            *SUBJECT.load(policies.ingress.subject),
+            *PEER_CLASS.load(0),  # which may be that of an egress policy
+            goto(INGRESS_PEER),
+            why=f"to Pod {pod.key}, which ingress policies select: look up what they allow",
+        )
+        yield from to_itself(node, pod, Direction.INGRESS, policies.ingress)
+        yield from from_own_node(node, pod)
+
+
+def to_itself(node: LocalNode, pod: AttachedPod, direction: Direction, policy: PodPolicy) -> Iterator[Flow]:
+    """By a Service. NetworkPolicies cannot deny that, ClusterNetworkPolicies can."""
+    tables = TABLES[direction]
+    for address, ports in policy.itself:
+        if (family := family_of(address)) in node.families:
+            yield tables.subject.flow(TOP, IN_PORT(pod.ofport), ip(family), HAIRPIN, OPENING).then(
+                *_allows(tables, tables.subject, ports),
+                why=f"from Pod {pod.key} to itself: only ClusterNetworkPolicies can deny that",
+            )
+            yield from port_flows(node, direction, ports)
+
+
+def from_own_node(node: LocalNode, pod: AttachedPod) -> Iterator[Flow]:
+    """A Pod accepts everything from its own Node: the kubelet's probes, above all."""
+    for family in node.families:
+        for address in (node.gateway(family), *node.own_addresses(family)):
+            for origin in (FROM_GATEWAY, FROM_BRIDGE):
+                yield INGRESS_SUBJECT.flow(HIGH, OUT_PORT.is_(pod.ofport), origin, source(address)).then(
+                    onward(INGRESS_SUBJECT), why=f"from this Node itself to Pod {pod.key}: always allowed"
+                )
+
+
+def peer_flows(node: LocalNode, peer: PeerEntry) -> Iterator[Flow]:
+    if family_of(peer.network) not in node.families:
+        return
+    for tables, number, addressed, end in (
+        (TABLES[Direction.EGRESS], peer.egress, destination(peer.network), "to"),
+        (TABLES[Direction.INGRESS], peer.ingress, source(peer.network), "from"),
+    ):
+        if number is not None:
+            yield tables.peer.flow(PREFIX + peer.network.prefixlen, addressed).then(
+                *PEER_CLASS.load(number),
+                goto(tables.verdict),
+                why=f"{end} {peer.network}: set what the rules in use mean of it",
+            )
+
+
+def subject_flows(node: LocalNode, subject: PolicySubject) -> Iterator[Flow]:
+    tables = TABLES[subject.direction]
+    yield tables.verdict.flow(LOW, SUBJECT.is_(subject.number)).then(
+        *_allows(tables, tables.verdict, subject.default),
+        why=f"{subject.direction.value} policies: what they allow for all peers that no rule means",
+    )
+    for peer_class, allowed in subject.verdicts.items():
+        yield tables.verdict.flow(NORMAL, SUBJECT.is_(subject.number), PEER_CLASS.is_(peer_class)).then(
+            *_allows(tables, tables.verdict, allowed),
+            why=f"{subject.direction.value} policies: what they allow for this class of peers",
+        )
+    for allowed in dict.fromkeys((subject.default, *subject.verdicts.values())):
+        yield from port_flows(node, subject.direction, allowed)
+
+
+def _allows(tables: PolicyTables, table: Table, ports: PortSet) -> tuple[Action, ...]:
+    if ports == ALL_PORTS:
+        return (onward(table),)
+    if ports == NO_PORTS:
+        return (goto(DENIAL_STAGE),)
+    return (*PORT_SET.load(digest_of(ports)), goto(tables.ports))
+
+
+def port_flows(node: LocalNode, direction: Direction, ports: PortSet) -> Iterator[Flow]:
+    """The flows of one set of ports. Subjects with the same set ask for the same flows."""
+    if ports in {ALL_PORTS, NO_PORTS}:
+        return
+    table, of_set = TABLES[direction].ports, PORT_SET.is_(digest_of(ports))
+    ranges = [*by_protocol(ports)]
+    for family in node.families:
+        for number, first, last in ranges:
+            for condition in _conditions(family, number, first, last):
+                yield table.flow(NORMAL if number else DEFAULT, of_set, condition).then(
+                    onward(table), why="to a port that policies allow: send it on"
+                )
+        if any(number is None for number, _, _ in ranges):
+            for number in Protocol:  # those that are allowed have a higher priority
+                yield table.flow(LOW, of_set, protocol(family, number)).then(
+                    goto(DENIAL_STAGE), why=f"to a {number.name} port that policies do not allow: deny"
+                )
+    # Where the switch forwards fragments, they show no port. The connection's first packet did.
+    yield table.flow(HIGH, of_set, ANY_FRAGMENT, ESTABLISHED_ORIGINAL).then(
+        onward(table), why="fragment of an established connection, which policies allowed by its port: send it on"
+    )
+    yield table.flow(HIGH, of_set, ANY_FRAGMENT, NEW).then(
+        goto(DENIAL_STAGE), why="fragment that shows no port and begins a connection: deny, policies allow some ports"
+    )
+
+
+def _conditions(family: Family, number: Protocol | None, first: int, last: int) -> Iterator[tuple[Term, ...]]:
+    if number is None:
+        yield (ip(family),)
+    elif (first, last) == (0, 0xFFFF):
+        yield protocol(family, number)
+    else:
+        for value, mask in masks(first, last):
+            yield destination_port(family, number, value, mask)
+
+
+def masks(first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The fewest blocks of ports that share their first bits and make up the range, each as value and mask."""
+    while first <= last:
+        size = first & -first or 0x10000
+        while first + size - 1 > last:
+            size >>= 1
+        yield first, 0xFFFF & ~(size - 1)
+        first += size

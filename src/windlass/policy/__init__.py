@@ -1,0 +1,1 @@
+"""NetworkPolicy and ClusterNetworkPolicy: what they mean, compiled for one Node and explained."""

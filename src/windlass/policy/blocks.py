@@ -1,0 +1,110 @@
+"""Which CIDR blocks hold for an address or a network, their exceptions considered.
+
+A block holds for a network that lies in it and in none of its exceptions. A network that appears as a block or as an
+exception has one entry, and the longest prefix that contains an address decides: no differences of networks are made.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+
+from windlass.model.families import IPAddress, IPNetwork
+from windlass.policy.rules import BlockPeers
+
+Prefix = tuple[int, int, int]  # IP version, first address, length: so sorted, a network is followed by what lies in it
+_BITS = {4: 32, 6: 128}
+
+
+def prefix_of(value: IPAddress | IPNetwork) -> Prefix:
+    """Of an address: the network that holds it alone."""
+    if isinstance(value, IPAddress):
+        return value.version, int(value), _BITS[value.version]
+    return value.version, int(value.network_address), value.prefixlen
+
+
+def network_of(prefix: Prefix) -> IPNetwork:
+    version, value, length = prefix
+    return IPv4Network((value, length)) if version == 4 else IPv6Network((value, length))
+
+
+def address_of(prefix: Prefix) -> IPAddress | None:
+    """The one address in it; None if there are more."""
+    version, value, length = prefix
+    if length != _BITS[version]:
+        return None
+    return IPv4Address(value) if version == 4 else IPv6Address(value)
+
+
+class Blocks:
+    """The blocks in use, by number."""
+
+    def __init__(self) -> None:
+        self._begins: dict[Prefix, set[int]] = {}
+        self._excepts: dict[Prefix, set[int]] = {}
+        self._uses: Counter[Prefix] = Counter()  # how many blocks name this network, as their own or as an exception
+        self._lengths: Counter[tuple[int, int]] = Counter()  # of the networks in use: version and length
+        self._sorted: list[Prefix] = []
+
+    def add(self, number: int, block: BlockPeers) -> tuple[Prefix, ...]:
+        """Returns the block's own network, and then its exceptions: only what lies in the first is affected."""
+        whole, *excepts = _networks(block)
+        self._begins.setdefault(whole, set()).add(number)
+        for one in excepts:
+            self._excepts.setdefault(one, set()).add(number)
+        for one in (whole, *excepts):
+            self._uses[one] += 1
+            if self._uses[one] == 1:
+                self._lengths[one[0], one[2]] += 1
+                insort(self._sorted, one)
+        return whole, *excepts
+
+    def remove(self, number: int, block: BlockPeers) -> tuple[Prefix, ...]:
+        whole, *excepts = _networks(block)
+        _discard(self._begins, whole, number)
+        for one in excepts:
+            _discard(self._excepts, one, number)
+        for one in (whole, *excepts):
+            self._uses[one] -= 1
+            if not self._uses[one]:
+                del self._uses[one]
+                self._lengths[one[0], one[2]] -= 1
+                del self._sorted[bisect_left(self._sorted, one)]
+        return whole, *excepts
+
+    def is_used(self, prefix: Prefix) -> bool:
+        return prefix in self._uses
+
+    def networks_in(self, prefix: Prefix) -> list[Prefix]:
+        """Those in use, itself included."""
+        return within(self._sorted, prefix)
+
+    def holding_for(self, prefix: Prefix) -> frozenset[int]:
+        version, first, length = prefix
+        held: set[int] = set()
+        excepted: set[int] = set()
+        for (of_version, shorter), used in self._lengths.items():
+            if used and of_version == version and shorter <= length:
+                host_bits = _BITS[version] - shorter
+                parent = version, first >> host_bits << host_bits, shorter
+                held |= self._begins.get(parent, frozenset())
+                excepted |= self._excepts.get(parent, frozenset())
+        return frozenset(held - excepted)
+
+
+def within(ordered: list[Prefix], prefix: Prefix) -> list[Prefix]:
+    """The part of a sorted list that lies in a network, itself included."""
+    version, first, length = prefix
+    last = first + (1 << (_BITS[version] - length)) - 1
+    return ordered[bisect_left(ordered, prefix) : bisect_right(ordered, (version, last, _BITS[version]))]
+
+
+def _networks(block: BlockPeers) -> tuple[Prefix, ...]:
+    return prefix_of(ip_network(block.network)), *{prefix_of(ip_network(text)) for text in block.excepts}
+
+
+def _discard(index: dict[Prefix, set[int]], prefix: Prefix, number: int) -> None:
+    index[prefix].discard(number)
+    if not index[prefix]:
+        del index[prefix]

@@ -1,0 +1,217 @@
+"""Which peers are alike for the policies of this Node: each address and network in use has the class of its peers.
+
+A class is the set of selectors and blocks in use that match, and the named ports in use. Policies are resolved per
+class, so a Pod that comes or goes costs one entry, whatever the number of rules that match it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from windlass.model.families import IPAddress
+from windlass.model.policies import NO_CLASS, digest_of
+from windlass.policy.blocks import Blocks, Prefix, address_of, prefix_of, within
+from windlass.policy.directories import Directory, PeerNode, PeerPod
+from windlass.policy.rules import BlockPeers, NodePeers, OwnNode, Peers, PodPeers
+from windlass.policy.selections import Selections
+from windlass.policy.subjects import PodPort
+
+ClassPart: TypeAlias = int | str  # the number of a selector or block, or the name of a port
+
+
+class PeerClass(Struct, frozen=True, gc=False):
+    peers: frozenset[int]  # the numbers of the selectors and blocks that match
+    named_ports: tuple[PodPort, ...] = ()
+
+    @property
+    def parts(self) -> set[ClassPart]:
+        """Rules that use any of these may decide about the class."""
+        return {*self.peers, *(name for name, _, _ in self.named_ports)}
+
+    @property
+    def number(self) -> int:
+        """A digest of the content; NO_CLASS for nothing."""
+        if not self.peers and not self.named_ports:
+            return NO_CLASS
+        return digest_of((sorted(self.peers), self.named_ports))
+
+
+class PeerClasses:
+    """The classes of one direction. `changed`, `came` and `went` gather what has changed until `forget_changes`."""
+
+    def __init__(self, directory: Directory) -> None:
+        self.entries: dict[Prefix, int] = {}  # the class of each address and network that needs an entry
+        self.classes: dict[int, PeerClass] = {}
+        self.having: dict[ClassPart, set[int]] = {}  # the classes with this part
+        self.changed: set[Prefix] = set()  # entries
+        self.came: set[int] = set()  # classes
+        self.went: set[int] = set()
+        self._directory = directory
+        self._selections = Selections(directory)
+        self._blocks = Blocks()
+        self._of_nodes: dict[int, NodePeers | OwnNode] = {}
+        self._uses: Counter[int] = Counter()  # how many rules use a selector or block
+        self._names: Counter[str] = Counter()  # of named ports: how many rules use them
+        self._members: Counter[int] = Counter()  # how many entries have a class
+        self._addresses: list[Prefix] = []  # of Pods and Nodes, sorted
+
+    def use(self, number: int, peers: Peers) -> None:
+        self._uses[number] += 1
+        if self._uses[number] > 1:
+            return
+        match peers:
+            case PodPeers():
+                self._refresh_pods(self._selections.add(number, peers))
+            case BlockPeers():
+                self._refresh_block(self._blocks.add(number, peers))
+            case NodePeers() | OwnNode():
+                self._of_nodes[number] = peers
+                self._refresh_nodes()
+
+    def release(self, number: int, peers: Peers) -> None:
+        self._uses[number] -= 1
+        if self._uses[number]:
+            return
+        del self._uses[number]
+        match peers:
+            case PodPeers():
+                self._refresh_pods(self._selections.remove(number))
+            case BlockPeers():
+                self._refresh_block(self._blocks.remove(number, peers))
+            case NodePeers() | OwnNode():
+                del self._of_nodes[number]
+                self._refresh_nodes()
+
+    def use_name(self, name: str) -> None:
+        self._names[name] += 1
+        if self._names[name] == 1:
+            self._refresh_name(name)
+
+    def release_name(self, name: str) -> None:
+        self._names[name] -= 1
+        if not self._names[name]:
+            del self._names[name]
+            self._refresh_name(name)
+
+    def follow_pod(self, before: PeerPod | None, after: PeerPod | None) -> None:
+        """The directory has the Pod as it is now."""
+        if before is not None and before.identity not in self._directory.identities.get(before.namespace, {}):
+            self._selections.forget(before.identity)
+        self._follow_addresses({address for pod in (before, after) if pod is not None for address in pod.addresses})
+
+    def follow_node(self, before: PeerNode | None, after: PeerNode | None) -> None:
+        self._follow_addresses({address for node in (before, after) if node is not None for address in node.addresses})
+
+    def follow_namespace(self, name: str) -> None:
+        """The directory has its labels as they are now."""
+        self._refresh_pods(self._selections.follow_namespace(name))
+
+    def forget_changes(self) -> None:
+        self.changed.clear()
+        self.came.clear()
+        self.went.clear()
+
+    def class_of(self, address: IPAddress) -> PeerClass:
+        """As the switch looks it up: the longest prefix that has an entry decides."""
+        prefix = prefix_of(address)
+        return self._class_at(prefix) or PeerClass(self._blocks.holding_for(prefix))
+
+    # --- details ------------------------------------------------------------------------------------------------------
+
+    def _refresh_pods(self, keys: Iterable[str]) -> None:
+        self._refresh(prefix_of(a) for key in keys for a in self._directory.pods[key].addresses)
+
+    def _refresh_nodes(self) -> None:
+        self._refresh(prefix_of(a) for node in self._directory.nodes.values() for a in node.addresses)
+
+    def _refresh_block(self, networks: tuple[Prefix, ...]) -> None:
+        """What lies in the first of these, the block itself; the others are its exceptions."""
+        whole = networks[0]
+        self._refresh({*networks, *self._blocks.networks_in(whole), *within(self._addresses, whole)})
+
+    def _refresh_name(self, name: str) -> None:
+        pods = self._directory.pods.values()
+        self._refresh_pods([pod.key for pod in pods if any(name == port[0] for port in pod.named_ports)])
+
+    def _follow_addresses(self, addresses: set[IPAddress]) -> None:
+        for address in addresses:
+            prefix = prefix_of(address)
+            place = bisect_left(self._addresses, prefix)
+            is_listed = place < len(self._addresses) and self._addresses[place] == prefix
+            if self._directory.is_known(address) and not is_listed:
+                insort(self._addresses, prefix)
+            elif is_listed and not self._directory.is_known(address):
+                del self._addresses[place]
+        self._refresh(map(prefix_of, addresses))
+
+    def _refresh(self, prefixes: Iterable[Prefix]) -> None:
+        for prefix in prefixes:
+            peer_class = self._class_at(prefix)
+            before, after = self.entries.get(prefix), peer_class.number if peer_class is not None else None
+            if before == after:
+                continue
+            self.changed.add(prefix)
+            if after is None or peer_class is None:
+                del self.entries[prefix]
+            else:
+                self.entries[prefix] = after
+                self._enter(after, peer_class)
+            if before is not None:
+                self._leave(before)
+
+    def _class_at(self, prefix: Prefix) -> PeerClass | None:
+        """None where no entry is needed: a shorter prefix says the same."""
+        matching, named_ports = self._peers_at(prefix)
+        if not matching and not named_ports and not self._blocks.is_used(prefix):
+            return None
+        return PeerClass(matching | self._blocks.holding_for(prefix), named_ports)
+
+    def _peers_at(self, prefix: Prefix) -> tuple[frozenset[int], tuple[PodPort, ...]]:
+        """The selectors that match the Pod or the Nodes with this address, and the Pod's named ports in use."""
+        address = address_of(prefix)
+        if address is None:
+            return frozenset(), ()
+        if (pod := self._directory.pod_at(address)) is not None:
+            named = tuple(sorted(port for port in pod.named_ports if port[0] in self._names))
+            return self._selections.matching(pod.identity), named
+        return frozenset(self._selectors_of_nodes(address)), ()
+
+    def _selectors_of_nodes(self, address: IPAddress) -> Iterator[int]:
+        nodes = [*self._directory.nodes_at(address)]
+        for number, peers in self._of_nodes.items() if nodes else ():
+            match peers:
+                case NodePeers(nodes=selector):
+                    is_match = any(selector.matches(dict(node.labels)) for node in nodes)
+                case OwnNode():
+                    is_match = any(node.name == self._directory.own_node for node in nodes)
+            if is_match:
+                yield number
+
+    def _enter(self, number: int, peer_class: PeerClass) -> None:
+        self._members[number] += 1
+        if self._members[number] > 1 or number == NO_CLASS:
+            return
+        self.classes[number] = peer_class
+        self.came.add(number)
+        self.went.discard(number)
+        for part in peer_class.parts:
+            self.having.setdefault(part, set()).add(number)
+
+    def _leave(self, number: int) -> None:
+        self._members[number] -= 1
+        if self._members[number]:
+            return
+        del self._members[number]
+        if number == NO_CLASS:
+            return
+        self.came.discard(number)
+        self.went.add(number)
+        for part in self.classes.pop(number).parts:
+            self.having[part].discard(number)
+            if not self.having[part]:
+                del self.having[part]

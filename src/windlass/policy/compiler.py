@@ -1,0 +1,286 @@
+"""Policies compiled for one Node: what its switch looks up to judge a packet, kept up to date change by change.
+
+For each direction a local Pod with policies has a subject, each address or network that a rule means has a class, and
+each pair of subject and class has one exact set of allowed ports. Work grows with the change: a Pod elsewhere is one
+entry, a policy touches the subjects that it selects and the classes that its rules mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from windlass.model.families import IPAddress
+from windlass.model.policies import Direction, PodPolicy, digest_of
+from windlass.model.port_sets import ALL_PORTS, PortSet
+from windlass.policy.blocks import Prefix
+from windlass.policy.classes import ClassPart, PeerClass, PeerClasses
+from windlass.policy.directories import Directory, PeerNode, PeerPod
+from windlass.policy.rules import Peers, ReadPolicy
+from windlass.policy.selectors import Labels
+from windlass.policy.subjects import (
+    RuleOutcome,
+    Subject,
+    TierRule,
+    allowed_ports,
+    allowed_to_itself,
+    named_ports_of,
+    outcomes,
+    subject_of,
+)
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """What a subject may exchange with each class of peers."""
+
+    default: PortSet  # with classes that are not among these
+    by_class: dict[int, PortSet] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChange:
+    """What differs from before, of one direction."""
+
+    pods: frozenset[str]
+    subjects: frozenset[int]
+    entries: frozenset[Prefix]
+
+
+class DirectionCompiler:
+    """One direction. The owner tells it what changed; it keeps what the switch looks up."""
+
+    def __init__(self, direction: Direction, directory: Directory) -> None:
+        self.pods: dict[str, PodPolicy] = {}
+        self.verdicts: dict[int, Verdicts] = {}  # by subject
+        self.peers = PeerClasses(directory)
+        self._direction = direction
+        self._directory = directory
+        self._subjects: dict[int, _RulesOfSubject] = {}
+        self._users: dict[int, set[str]] = {}  # the Pods of a subject
+        self._mentions: dict[ClassPart, set[int]] = {}  # the subjects whose rules use a selector, a block or a name
+        self._changed_pods: set[str] = set()
+        self._changed_subjects: set[int] = set()
+
+    @property
+    def entries(self) -> Mapping[Prefix, int]:
+        return self.peers.entries
+
+    def set_subject(self, pod: str, subject: Subject | None) -> None:
+        before = self.pods.get(pod)
+        if (before.subject if before else None) == (subject.number if subject else None):
+            return
+        self._changed_pods.add(pod)
+        if subject is not None:
+            if subject.number not in self._subjects:
+                self._add_subject(_RulesOfSubject(subject, self._direction))
+            self._users.setdefault(subject.number, set()).add(pod)
+            self.pods[pod] = PodPolicy(subject.number, ())  # `settle` fills the rest in
+        else:
+            del self.pods[pod]
+        if before is not None:
+            self._users[before.subject].discard(pod)
+            if not self._users[before.subject]:
+                del self._users[before.subject]
+                self._remove_subject(before.subject)
+
+    def settle(self, local: Iterable[str]) -> PolicyChange:
+        """Works out what the changes since the last call mean, and says what is different now."""
+        for number in self.peers.went:
+            for verdicts in self.verdicts.values():
+                verdicts.by_class.pop(number, None)
+        for number in self.peers.came:
+            parts = self.peers.classes[number].parts
+            for subject in {one for part in parts for one in self._mentions.get(part, ())}:
+                self._judge(subject, number)
+        for pod in local:
+            self._judge_itself(pod)
+        change = PolicyChange(
+            frozenset(self._changed_pods), frozenset(self._changed_subjects), frozenset(self.peers.changed)
+        )
+        self._changed_pods.clear()
+        self._changed_subjects.clear()
+        self.peers.forget_changes()
+        return change
+
+    def allowed(self, pod: str, peer: IPAddress) -> PortSet:
+        """As the switch looks it up: which traffic the Pod may exchange with this address."""
+        if (policy := self.pods.get(pod)) is None:
+            return ALL_PORTS
+        for own, ports in policy.itself:
+            if own == peer:
+                return ports
+        verdicts = self.verdicts[policy.subject]
+        return verdicts.by_class.get(self.peers.class_of(peer).number, verdicts.default)
+
+    def explain(self, pod: str, peer: IPAddress) -> tuple[RuleOutcome, ...]:
+        """Which rule decides which traffic between the Pod and this address."""
+        if (policy := self.pods.get(pod)) is None:
+            return (RuleOutcome(None, allows=True, ports=ALL_PORTS),)
+        rules = self._subjects[policy.subject]
+        peer_class = self.peers.class_of(peer)
+        return tuple(outcomes(rules.subject, rules.matching(peer_class), peer_class.named_ports))
+
+    # --- details ------------------------------------------------------------------------------------------------------
+
+    def _add_subject(self, rules: _RulesOfSubject) -> None:
+        number = rules.subject.number
+        self._subjects[number] = rules
+        self._changed_subjects.add(number)
+        for peers, one in rules.peers.items():
+            self.peers.use(peers, one)
+        for name in rules.names:
+            self.peers.use_name(name)
+        for part in rules.parts:
+            self._mentions.setdefault(part, set()).add(number)
+        self.verdicts[number] = Verdicts(rules.allowed(_NO_PEERS))
+        for known in {one for part in rules.parts for one in self.peers.having.get(part, ())}:
+            self._judge(number, known)
+
+    def _remove_subject(self, number: int) -> None:
+        rules = self._subjects.pop(number)
+        del self.verdicts[number]
+        self._changed_subjects.add(number)
+        for part in rules.parts:
+            self._mentions[part].discard(number)
+            if not self._mentions[part]:
+                del self._mentions[part]
+        for peers, one in rules.peers.items():
+            self.peers.release(peers, one)
+        for name in rules.names:
+            self.peers.release_name(name)
+
+    def _judge(self, subject: int, number: int) -> None:
+        verdicts = self.verdicts[subject]
+        ports = self._subjects[subject].allowed(self.peers.classes[number])
+        before = verdicts.by_class.get(number, verdicts.default)
+        if ports == verdicts.default:
+            verdicts.by_class.pop(number, None)
+        else:
+            verdicts.by_class[number] = ports
+        if ports != before:
+            self._changed_subjects.add(subject)
+
+    def _judge_itself(self, key: str) -> None:
+        policy = self.pods.get(key)
+        if policy is None:
+            return
+        rules, pod = self._subjects[policy.subject], self._directory.pods.get(key)
+        addresses = pod.addresses if pod else ()
+        itself = tuple((address, rules.allowed_to_itself(self.peers.class_of(address))) for address in addresses)
+        if itself != policy.itself:
+            self.pods[key] = PodPolicy(policy.subject, itself)
+            self._changed_pods.add(key)
+
+
+class _RulesOfSubject:
+    """The rules of a subject, by the selectors and blocks that they use."""
+
+    def __init__(self, subject: Subject, direction: Direction) -> None:
+        self.subject = subject
+        self.peers: dict[int, Peers] = {}
+        # Of named ports of the peers. For ingress the ports are the subject's own, and part of it.
+        self.names = set(named_ports_of(subject.rules)) if direction is Direction.EGRESS else set()
+        self._has_tiers = subject.has_tiers
+        self._everyone: list[int] = []  # places of rules that hold for all peers
+        self._by_peers: dict[int, list[int]] = {}
+        self._known: dict[tuple[tuple[int, ...], tuple[object, ...]], PortSet] = {}
+        for place, one in enumerate(subject.rules):
+            if one.rule.peers is None:
+                self._everyone.append(place)
+            for peers in one.rule.peers or ():
+                number = digest_of(peers)
+                self.peers[number] = peers
+                self._by_peers.setdefault(number, []).append(place)
+
+    @property
+    def parts(self) -> Iterator[ClassPart]:
+        yield from self.peers
+        yield from self.names
+
+    def matching(self, peer_class: PeerClass) -> list[TierRule]:
+        return [self.subject.rules[place] for place in self._places(peer_class)]
+
+    def allowed(self, peer_class: PeerClass) -> PortSet:
+        key = self._places(peer_class), peer_class.named_ports
+        if (known := self._known.get(key)) is None:
+            rules = [self.subject.rules[place] for place in key[0]]
+            self._known[key] = known = allowed_ports(self.subject, rules, peer_class.named_ports)
+        return known
+
+    def allowed_to_itself(self, peer_class: PeerClass) -> PortSet:
+        if not self._has_tiers:
+            return ALL_PORTS
+        return allowed_to_itself(self.subject, self.matching(peer_class), peer_class.named_ports)
+
+    def _places(self, peer_class: PeerClass) -> tuple[int, ...]:
+        matched = (place for peers in peer_class.peers for place in self._by_peers.get(peers, ()))
+        return tuple(sorted({*self._everyone, *matched}))
+
+
+_NO_PEERS = PeerClass(frozenset())
+
+
+class PolicyCompiler:
+    """Both directions of one Node."""
+
+    def __init__(self, node: str) -> None:
+        self._directory = Directory(node)
+        self.egress = DirectionCompiler(Direction.EGRESS, self._directory)
+        self.ingress = DirectionCompiler(Direction.INGRESS, self._directory)
+        self._policies: dict[str, tuple[int, ReadPolicy]] = {}  # with their digests
+        self._local: set[str] = set()  # Pods of this Node
+        self._unsettled: set[str] = set()  # local Pods whose subjects may have changed
+
+    def of(self, direction: Direction) -> DirectionCompiler:
+        return self.egress if direction is Direction.EGRESS else self.ingress
+
+    def set_policy(self, key: str, policy: ReadPolicy | None) -> None:
+        before = self._policies.pop(key, None)
+        if policy is not None:
+            self._policies[key] = digest_of(policy), policy
+        for one in filter(None, (before[1] if before else None, policy)):
+            self._unsettled |= {pod for pod in self._local if self._selects(one, pod)}
+
+    def set_namespace(self, name: str, labels: Labels | None) -> None:
+        if labels is None:
+            self._directory.namespaces.pop(name, None)
+        else:
+            self._directory.namespaces[name] = labels
+        self._unsettled |= {pod for pod in self._local if pod.partition("/")[0] == name}
+        self.egress.peers.follow_namespace(name)
+        self.ingress.peers.follow_namespace(name)
+
+    def set_pod(self, key: str, pod: PeerPod | None, *, local: bool) -> None:
+        before = self._directory.set_pod(key, pod)
+        self.egress.peers.follow_pod(before, pod)
+        self.ingress.peers.follow_pod(before, pod)
+        if local and pod is not None:
+            self._local.add(key)
+            self._unsettled.add(key)
+        elif key in self._local:
+            self._local.discard(key)
+            self._unsettled.add(key)
+
+    def set_node(self, name: str, node: PeerNode | None) -> None:
+        before = self._directory.set_node(name, node)
+        self.egress.peers.follow_node(before, node)
+        self.ingress.peers.follow_node(before, node)
+
+    def settle(self) -> Mapping[Direction, PolicyChange]:
+        """Returns what has changed in each direction since the last call."""
+        for key in self._unsettled:
+            pod = self._directory.pods.get(key) if key in self._local else None
+            selecting = [one for one in self._policies.values() if pod and self._selects(one[1], key)]
+            ports = pod.named_ports if pod else ()
+            self.egress.set_subject(key, subject_of(selecting, Direction.EGRESS, ports))
+            self.ingress.set_subject(key, subject_of(selecting, Direction.INGRESS, ports))
+        self._unsettled.clear()
+        return {
+            Direction.EGRESS: self.egress.settle(self._local),
+            Direction.INGRESS: self.ingress.settle(self._local),
+        }
+
+    def _selects(self, policy: ReadPolicy, key: str) -> bool:
+        pod = self._directory.pods.get(key)
+        return pod is not None and self._directory.selects(policy.subject, pod)

@@ -1,0 +1,59 @@
+"""What the compiler has worked out, as a value of NodeState: a new one after each change, which shares all the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from windlass.model.mappings import PersistentMap
+from windlass.model.policies import Direction, NodePolicies, PeerEntry, PodPolicies, PolicySubject
+from windlass.policy.blocks import Prefix, network_of
+from windlass.policy.compiler import PolicyChange, PolicyCompiler
+
+Changes = Mapping[Direction, PolicyChange]
+
+
+class CompiledPolicies:
+    """Follows a compiler; `settle` is the only thing that changes what it holds."""
+
+    def __init__(self, compiler: PolicyCompiler) -> None:
+        self.compiler = compiler
+        self._pods: PersistentMap[PodPolicies] = PersistentMap()
+        self._subjects: PersistentMap[PolicySubject] = PersistentMap()
+        self._peers: PersistentMap[PeerEntry] = PersistentMap()
+
+    @property
+    def policies(self) -> NodePolicies:
+        return NodePolicies(self._pods, self._subjects, self._peers)
+
+    def settle(self) -> NodePolicies:
+        """Works out what follows from all changes since the last call."""
+        changes = self.compiler.settle()
+        self._pods = self._pods.updated(self._changed_pods(changes))
+        self._subjects = self._subjects.updated(self._changed_subjects(changes))
+        self._peers = self._peers.updated(self._changed_peers(changes))
+        return self.policies
+
+    def _changed_pods(self, changes: Changes) -> dict[str, PodPolicies | None]:
+        egress, ingress = self.compiler.egress.pods, self.compiler.ingress.pods
+        changed = {key for change in changes.values() for key in change.pods}
+        found = {key: PodPolicies(egress.get(key), ingress.get(key)) for key in changed}
+        return {key: one if one.egress or one.ingress else None for key, one in found.items()}
+
+    def _changed_subjects(self, changes: Changes) -> dict[str, PolicySubject | None]:
+        changed: dict[str, PolicySubject | None] = {}
+        for direction, change in changes.items():
+            verdicts = self.compiler.of(direction).verdicts
+            for number in change.subjects:
+                found = verdicts.get(number)
+                key = PolicySubject.key_of(direction, number)
+                by_class = dict(found.by_class) if found else {}
+                changed[key] = PolicySubject(direction, number, found.default, by_class) if found else None
+        return changed
+
+    def _changed_peers(self, changes: Changes) -> dict[str, PeerEntry | None]:
+        changed = {prefix for change in changes.values() for prefix in change.entries}
+        return {str(network_of(prefix)): self._entry(prefix) for prefix in changed}
+
+    def _entry(self, prefix: Prefix) -> PeerEntry | None:
+        egress, ingress = self.compiler.egress.entries.get(prefix), self.compiler.ingress.entries.get(prefix)
+        return None if egress is None and ingress is None else PeerEntry(network_of(prefix), egress, ingress)

@@ -1,0 +1,321 @@
+"""The API's policy objects to rules that the compiler can use. Pure.
+
+What this version cannot read fails closed and costs nothing else. A rule that accepts then matches less: the peer, the
+port or the whole rule is left out. A rule that denies or passes becomes one that denies everything. A selector of
+subjects loses the requirement that cannot be read, so the policy holds for too many Pods and not for too few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from ipaddress import ip_network
+
+from windlass.cluster.policy_objects import (
+    ClusterNetworkPolicy,
+    ClusterNetworkPolicyPeer,
+    ClusterNetworkPolicyProtocol,
+    ClusterNetworkPolicyRule,
+    DestinationPort,
+    EgressRule,
+    IngressRule,
+    IPBlock,
+    LabelSelector,
+    NetworkPolicy,
+    NetworkPolicyPeer,
+    NetworkPolicyPort,
+)
+from windlass.model.policies import Direction
+from windlass.model.port_sets import ALL_PORTS, PortSet, ports, union
+from windlass.model.services import Protocol
+from windlass.policy.rules import (
+    Action,
+    BlockPeers,
+    NamedPort,
+    NodePeers,
+    Peers,
+    PodPeers,
+    PolicyRule,
+    ReadPolicy,
+    Tier,
+)
+from windlass.policy.selectors import Selector, read_selector
+
+_LAST_PORT = 0xFFFF
+_PROTOCOLS = {protocol.name: protocol for protocol in Protocol}
+_TIERS = {"Admin": Tier.ADMIN, "Baseline": Tier.BASELINE}
+_DIRECTIONS = {"Ingress": Direction.INGRESS, "Egress": Direction.EGRESS}
+
+
+class _Unreadable(Exception):
+    """The message says which field, what is wrong with it."""
+
+
+class _Reader:
+    """Reads one policy and collects what it cannot use, in sentences."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    # --- NetworkPolicy ------------------------------------------------------------------------------------------------
+
+    def network_policy(self, policy: NetworkPolicy) -> ReadPolicy:
+        spec, namespace = policy.spec, policy.metadata.namespace or "default"
+        name = f"NetworkPolicy {policy.key}"
+        directions = self._directions(policy)
+        return ReadPolicy(
+            name=name,
+            tier=Tier.NETWORK_POLICY,
+            priority=0,
+            subject=PodPeers(namespace=namespace, pods=self._subject_selector("podSelector", spec.pod_selector)),
+            ingress=self._allow_rules(name, namespace, Direction.INGRESS, spec.ingress or (), directions),
+            egress=self._allow_rules(name, namespace, Direction.EGRESS, spec.egress or (), directions),
+        )
+
+    def _directions(self, policy: NetworkPolicy) -> set[Direction]:
+        named = policy.spec.policy_types or (("Ingress", "Egress") if policy.spec.egress else ("Ingress",))
+        for unknown in (word for word in named if word not in _DIRECTIONS):
+            self.problems.append(f"policyTypes: {unknown} is neither Ingress nor Egress; it is ignored")
+        return {_DIRECTIONS[word] for word in named if word in _DIRECTIONS}
+
+    def _allow_rules(
+        self,
+        policy: str,
+        namespace: str,
+        direction: Direction,
+        rules: Iterable[IngressRule | EgressRule],
+        directions: set[Direction],
+    ) -> tuple[PolicyRule, ...] | None:
+        if direction not in directions:
+            return None
+        return tuple(
+            self._allow_rule(policy, namespace, f"{direction.value}[{index}]", rule) for index, rule in enumerate(rules)
+        )
+
+    def _allow_rule(self, policy: str, namespace: str, where: str, rule: IngressRule | EgressRule) -> PolicyRule:
+        peers: list[Peers] = []
+        for index, peer in enumerate(rule.peers):
+            try:
+                peers.append(_network_policy_peers(namespace, peer))
+            except _Unreadable as error:
+                self.problems.append(f"{where}, peer {index}: {error}; this peer is allowed nothing")
+        numbered: list[PortSet] = []
+        named: list[NamedPort] = []
+        for index, port in enumerate(rule.ports or ()):
+            try:
+                read = _network_policy_port(port)
+            except _Unreadable as error:
+                self.problems.append(f"{where}, port {index}: {error}; this port is not allowed")
+            else:
+                (named if isinstance(read, NamedPort) else numbered).append(read)  # type: ignore[arg-type]
+        return PolicyRule(
+            name=f"{policy} {where}",
+            action=Action.ACCEPT,
+            peers=tuple(peers) if rule.peers else None,
+            ports=union(numbered) if rule.ports else ALL_PORTS,
+            named_ports=tuple(named),
+        )
+
+    # --- ClusterNetworkPolicy -----------------------------------------------------------------------------------------
+
+    def cluster_network_policy(self, policy: ClusterNetworkPolicy) -> ReadPolicy:
+        name = f"ClusterNetworkPolicy {policy.key}"
+        tier = _TIERS.get(policy.spec.tier)
+        if tier is None:
+            self.problems.append(f"tier: {policy.spec.tier} is neither Admin nor Baseline; its rules deny everything")
+        return ReadPolicy(
+            name=name,
+            tier=Tier.ADMIN if tier is None else tier,
+            priority=policy.spec.priority,
+            subject=self._cluster_subject(policy),
+            ingress=self._tier_rules(name, Direction.INGRESS, policy.spec.ingress, is_tier_known=tier is not None),
+            egress=self._tier_rules(name, Direction.EGRESS, policy.spec.egress, is_tier_known=tier is not None),
+        )
+
+    def _cluster_subject(self, policy: ClusterNetworkPolicy) -> PodPeers:
+        subject = policy.spec.subject
+        if (subject.namespaces is None) == (subject.pods is None):
+            self.problems.append(
+                "subject: exactly one of namespaces and pods is expected; the policy holds for all Pods"
+            )
+            return PodPeers()
+        if subject.pods is None:
+            return PodPeers(namespaces=self._subject_selector("subject.namespaces", subject.namespaces))
+        return PodPeers(
+            namespaces=self._subject_selector("subject.pods.namespaceSelector", subject.pods.namespace_selector),
+            pods=self._subject_selector("subject.pods.podSelector", subject.pods.pod_selector),
+        )
+
+    def _tier_rules(
+        self,
+        policy: str,
+        direction: Direction,
+        rules: Iterable[ClusterNetworkPolicyRule] | None,
+        *,
+        is_tier_known: bool,
+    ) -> tuple[PolicyRule, ...] | None:
+        if not rules:
+            return None
+        if not is_tier_known:
+            return (PolicyRule(f"{policy} {direction.value}", Action.DENY),)
+        return tuple(self._tier_rule(policy, direction, index, rule) for index, rule in enumerate(rules))
+
+    def _tier_rule(self, policy: str, direction: Direction, index: int, rule: ClusterNetworkPolicyRule) -> PolicyRule:
+        where = f"{direction.value}[{index}]"
+        name = f"{policy} {where}" + (f" ({rule.name})" if rule.name else "")
+        peers: list[Peers] = []
+        numbered: list[PortSet] = []
+        named: list[NamedPort] = []
+        unreadable = [*_unreadable_parts(rule)]
+        for number, peer in enumerate(rule.peers):
+            try:
+                peers += _cluster_peers(peer, direction)
+            except _Unreadable as error:
+                unreadable.append(f"peer {number}: {error}")
+        for number, protocol in enumerate(rule.protocols or ()):
+            try:
+                read = _cluster_protocol(protocol)
+            except _Unreadable as error:
+                unreadable.append(f"protocol {number}: {error}")
+            else:
+                (named if isinstance(read, NamedPort) else numbered).append(read)  # type: ignore[arg-type]
+        accepts = rule.action == Action.ACCEPT.value
+        now = "the rule accepts nothing there" if accepts else "the rule denies everything instead"
+        self.problems += [f"{where}, {sentence}; {now}" for sentence in unreadable]
+        if unreadable and not accepts:
+            return PolicyRule(name, Action.DENY)
+        return PolicyRule(
+            name, Action(rule.action), tuple(peers), union(numbered) if rule.protocols else ALL_PORTS, tuple(named)
+        )
+
+    # --- both kinds ---------------------------------------------------------------------------------------------------
+
+    def _subject_selector(self, where: str, selector: LabelSelector | None) -> Selector:
+        read, unknown = read_selector(selector)
+        for operator in unknown:
+            self.problems.append(
+                f"{where}: unknown operator {operator}; the policy holds for Pods whatever it would say"
+            )
+        return read
+
+
+def read_network_policy(policy: NetworkPolicy) -> tuple[ReadPolicy, list[str]]:
+    """The policy as the compiler uses it, and what of it cannot be used, in sentences."""
+    reader = _Reader()
+    return reader.network_policy(policy), reader.problems
+
+
+def read_cluster_network_policy(policy: ClusterNetworkPolicy) -> tuple[ReadPolicy, list[str]]:
+    reader = _Reader()
+    return reader.cluster_network_policy(policy), reader.problems
+
+
+def _network_policy_peers(namespace: str, peer: NetworkPolicyPeer) -> Peers:
+    if peer.ip_block is not None:
+        if peer.pod_selector is not None or peer.namespace_selector is not None:
+            raise _Unreadable("an ipBlock beside a selector")
+        return _block(peer.ip_block)
+    if peer.pod_selector is None and peer.namespace_selector is None:
+        raise _Unreadable("neither a selector nor an ipBlock")
+    pods = _peer_selector("podSelector", peer.pod_selector)
+    if peer.namespace_selector is None:
+        return PodPeers(namespace=namespace, pods=pods)
+    return PodPeers(namespaces=_peer_selector("namespaceSelector", peer.namespace_selector), pods=pods)
+
+
+def _network_policy_port(port: NetworkPolicyPort) -> PortSet | NamedPort:
+    name = port.protocol or "TCP"
+    protocol = _PROTOCOLS.get(name)
+    if protocol is None:
+        raise _Unreadable(f"protocol: {name} is none of {', '.join(_PROTOCOLS)}")
+    match port.port:
+        case None if port.end_port is not None:
+            raise _Unreadable("endPort without port")
+        case None:
+            return ports(protocol)
+        case str(named) if port.end_port is not None:
+            raise _Unreadable(f"endPort with the named port {named}")
+        case str(named):
+            return NamedPort(named, protocol)
+        case int(first):
+            return _port_range(protocol, first, first if port.end_port is None else port.end_port)
+
+
+def _cluster_peers(peer: ClusterNetworkPolicyPeer, direction: Direction) -> list[Peers]:
+    kinds = {
+        "namespaces": peer.namespaces,
+        "pods": peer.pods,
+        "nodes": peer.nodes,
+        "networks": peer.networks,
+        "domainNames": peer.domain_names,
+    }
+    names = [name for name, value in kinds.items() if value is not None]
+    if len(names) != 1:
+        raise _Unreadable(f"exactly one kind of peer is expected, not {' and '.join(names) or 'none that is known'}")
+    if names == ["domainNames"]:
+        raise _Unreadable("domainNames are not supported")
+    if direction is Direction.INGRESS and names[0] in {"nodes", "networks"}:
+        raise _Unreadable(f"{names[0]} are peers of egress rules only")
+    if peer.namespaces is not None:
+        return [PodPeers(namespaces=_peer_selector("namespaces", peer.namespaces))]
+    if peer.pods is not None:
+        namespaces = _peer_selector("pods.namespaceSelector", peer.pods.namespace_selector)
+        return [PodPeers(namespaces=namespaces, pods=_peer_selector("pods.podSelector", peer.pods.pod_selector))]
+    if peer.nodes is not None:
+        return [NodePeers(_peer_selector("nodes", peer.nodes))]
+    return [BlockPeers(_network(text)) for text in peer.networks or ()]
+
+
+def _cluster_protocol(protocol: ClusterNetworkPolicyProtocol) -> PortSet | NamedPort:
+    transports = {
+        Protocol.TCP: protocol.tcp,
+        Protocol.UDP: protocol.udp,
+        Protocol.SCTP: protocol.sctp,
+    }
+    given = [(transport, attributes) for transport, attributes in transports.items() if attributes is not None]
+    if len(given) + (protocol.destination_named_port is not None) != 1:
+        raise _Unreadable("exactly one of tcp, udp, sctp and destinationNamedPort is expected")
+    if protocol.destination_named_port is not None:
+        return NamedPort(protocol.destination_named_port)
+    transport, attributes = given[0]
+    return _destination_ports(transport, attributes.destination_port)
+
+
+def _destination_ports(protocol: Protocol, port: DestinationPort | None) -> PortSet:
+    if port is None:
+        return ports(protocol)
+    if (port.number is None) == (port.range is None):
+        raise _Unreadable("destinationPort: exactly one of number and range is expected")
+    if port.range is not None:
+        return _port_range(protocol, port.range.start, port.range.end)
+    return _port_range(protocol, port.number or 0, port.number or 0)
+
+
+def _port_range(protocol: Protocol, first: int, last: int) -> PortSet:
+    if not 1 <= first <= last <= _LAST_PORT:
+        raise _Unreadable(f"{first} to {last} is not a range of ports" if last != first else f"{first} is not a port")
+    return ports(protocol, first, last)
+
+
+def _block(block: IPBlock) -> BlockPeers:
+    return BlockPeers(_network(block.cidr), tuple(sorted({_network(text) for text in block.except_ or ()})))
+
+
+def _network(text: str) -> str:
+    try:
+        return str(ip_network(text, strict=False))
+    except ValueError:
+        raise _Unreadable(f"{text} is not a CIDR") from None
+
+
+def _peer_selector(where: str, selector: LabelSelector | None) -> Selector:
+    read, unknown = read_selector(selector)
+    if unknown:
+        raise _Unreadable(f"{where}: unknown operator {unknown[0]}")
+    return read
+
+
+def _unreadable_parts(rule: ClusterNetworkPolicyRule) -> Iterator[str]:
+    if rule.action not in {action.value for action in Action}:
+        yield f"action: {rule.action} is none of Accept, Deny and Pass"
+    if not rule.peers:
+        yield "no peers"

@@ -1,0 +1,87 @@
+"""One form for the rules of both kinds of policy, for the compiler. Pure data.
+
+The API's objects become these in `readings`, with all decisions about what cannot be read already made.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+from msgspec import Struct
+
+from windlass.model.policies import Direction
+from windlass.model.port_sets import ALL_PORTS, PortSet
+from windlass.model.services import Protocol
+from windlass.policy.selectors import EVERYTHING, Selector
+
+
+class Tier(IntEnum):
+    """In the order in which they are asked."""
+
+    ADMIN = 0
+    NETWORK_POLICY = 1
+    BASELINE = 2
+
+
+class Action(Enum):
+    ACCEPT = "Accept"
+    DENY = "Deny"
+    PASS = "Pass"  # noqa: S105 - to the next tier; not a password
+
+
+class PodPeers(Struct, frozen=True, gc=False, tag=True):
+    """Pods by their labels, in one namespace or in those that a selector matches."""
+
+    namespace: str | None = None
+    namespaces: Selector = EVERYTHING  # where no namespace is named
+    pods: Selector = EVERYTHING
+
+
+class NodePeers(Struct, frozen=True, gc=False, tag=True):
+    nodes: Selector
+
+
+class BlockPeers(Struct, frozen=True, gc=False, tag=True):
+    network: str
+    excepts: tuple[str, ...] = ()
+
+
+class OwnNode(Struct, frozen=True, gc=False, tag=True):
+    """The Node on which a Pod runs."""
+
+
+Peers = PodPeers | NodePeers | BlockPeers | OwnNode
+
+
+class NamedPort(Struct, frozen=True, gc=False):
+    """A port of the destination Pod; without a protocol, a port of any protocol with that name."""
+
+    name: str
+    protocol: Protocol | None = None
+
+
+class PolicyRule(Struct, frozen=True, gc=False):
+    name: str  # for people: the policy, the direction and the place of the rule in it
+    action: Action
+    peers: tuple[Peers, ...] | None = None  # None: everyone
+    ports: PortSet = ALL_PORTS
+    named_ports: tuple[NamedPort, ...] = ()
+
+
+class ReadPolicy(Struct, frozen=True, gc=False):
+    """A policy whose rules the compiler can use. A direction of None is left alone by it."""
+
+    name: str  # for people: kind and key
+    tier: Tier
+    priority: int
+    subject: PodPeers
+    ingress: tuple[PolicyRule, ...] | None
+    egress: tuple[PolicyRule, ...] | None
+
+    def rules(self, direction: Direction) -> tuple[PolicyRule, ...] | None:
+        return self.ingress if direction is Direction.INGRESS else self.egress
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """Kubernetes leaves the order of equal priorities open; here it is the order of names."""
+        return self.tier, self.priority, self.name

@@ -1,0 +1,82 @@
+"""Label selectors as values: equal selectors are equal, and one that cannot be read says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from windlass.cluster.policy_objects import LabelSelector
+
+Labels = Mapping[str, str]
+
+
+class LabelRequirement(Struct, frozen=True, gc=False, order=True):
+    key: str
+    operator: str  # In, NotIn, Exists or DoesNotExist
+    values: tuple[str, ...] = ()
+
+    def accepts(self, labels: Labels) -> bool:
+        value = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return value in self.values
+            case "NotIn":
+                return value not in self.values
+            case "Exists":
+                return value is not None
+            case _:
+                return value is None
+
+
+class Selector(Struct, frozen=True, gc=False):
+    """Matches what meets all requirements; without any, everything."""
+
+    requirements: tuple[LabelRequirement, ...] = ()
+
+    def matches(self, labels: Labels) -> bool:
+        return all(requirement.accepts(labels) for requirement in self.requirements)
+
+    def labels_of_a_match(self) -> tuple[tuple[str, str], ...]:
+        """Every match has one of these labels: few places to look. Empty where the selector names none."""
+        for requirement in self.requirements:
+            if requirement.operator == "In":
+                return tuple((requirement.key, value) for value in requirement.values)
+        return ()
+
+    def __str__(self) -> str:
+        return ",".join(map(_requirement_in_words, self.requirements)) or "all"
+
+
+EVERYTHING = Selector()
+_OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
+
+
+def read_selector(selector: LabelSelector | None) -> tuple[Selector, list[str]]:
+    """The selector, and the operators in it that this version does not know; their requirements are left out."""
+    if selector is None:
+        return EVERYTHING, []
+    requirements = [*_requirements(selector)]
+    unknown = [one.operator for one in requirements if one.operator not in _OPERATORS]
+    known = {one for one in requirements if one.operator in _OPERATORS}
+    return Selector(tuple(sorted(known))), unknown
+
+
+def _requirements(selector: LabelSelector) -> Iterator[LabelRequirement]:
+    for key, value in (selector.match_labels or {}).items():
+        yield LabelRequirement(key, "In", (value,))
+    for one in selector.match_expressions or ():
+        yield LabelRequirement(one.key, one.operator, tuple(sorted(set(one.values or ()))))
+
+
+def _requirement_in_words(requirement: LabelRequirement) -> str:
+    values = "|".join(requirement.values)
+    match requirement.operator:
+        case "In":
+            return f"{requirement.key}={values}"
+        case "NotIn":
+            return f"{requirement.key}!={values}"
+        case "Exists":
+            return requirement.key
+        case _:
+            return f"!{requirement.key}"

@@ -1,0 +1,124 @@
+"""What all policies that select a Pod say together, for one class of peers: one exact set of ports. Pure.
+
+The tiers are resolved here, so that no order of rules and no priority is left for the switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import Struct
+
+from windlass.model.policies import Direction, digest_of
+from windlass.model.port_sets import (
+    ALL_PORTS,
+    NO_PORTS,
+    PortSet,
+    difference,
+    intersection,
+    ports,
+    union,
+)
+from windlass.model.services import Protocol
+from windlass.policy.rules import Action, OwnNode, PolicyRule, ReadPolicy, Tier
+
+PodPort = tuple[str, Protocol, int]  # a named port of a container
+
+
+class TierRule(Struct, frozen=True, gc=False):
+    tier: Tier
+    rule: PolicyRule
+
+
+class Subject(Struct, frozen=True, gc=False):
+    """The rules that hold for a Pod in one direction, in order. Pods with the same rules share it."""
+
+    number: int  # a digest of all of this
+    rules: tuple[TierRule, ...]
+    isolated: bool  # a NetworkPolicy selects the Pod: only what such policies allow gets past their tier
+    named_ports: tuple[PodPort, ...]  # ingress: the Pod's own, of those that the rules name
+
+    @property
+    def has_tiers(self) -> bool:
+        """Is a ClusterNetworkPolicy among the policies? Nothing else can deny a Pod access to itself."""
+        return any(one.tier is not Tier.NETWORK_POLICY for one in self.rules)
+
+
+def subject_of(
+    policies: Iterable[tuple[int, ReadPolicy]], direction: Direction, pod_ports: Sequence[PodPort]
+) -> Subject | None:
+    """`policies` with their digests: those that select the Pod. None where none of them concerns this direction."""
+    concerned = sorted(
+        ((number, policy) for number, policy in policies if policy.rules(direction) is not None),
+        key=lambda one: one[1].order,
+    )
+    if not concerned:
+        return None
+    isolated = any(policy.tier is Tier.NETWORK_POLICY for _, policy in concerned)
+    rules = [TierRule(p.tier, rule) for _, p in concerned for rule in p.rules(direction) or ()]
+    if isolated and direction is Direction.EGRESS:
+        own_node = PolicyRule("a NetworkPolicy cannot deny a Pod access to its own Node", Action.ACCEPT, (OwnNode(),))
+        rules.append(TierRule(Tier.NETWORK_POLICY, own_node))
+    names = set(named_ports_of(rules))
+    known = tuple(sorted(port for port in pod_ports if port[0] in names)) if direction is Direction.INGRESS else ()
+    number = digest_of((direction.value, [number for number, _ in concerned], known))
+    return Subject(number, tuple(rules), isolated, known)
+
+
+def named_ports_of(rules: Iterable[TierRule]) -> Iterator[str]:
+    return (named.name for one in rules for named in one.rule.named_ports)
+
+
+class RuleOutcome(Struct, frozen=True, gc=False):
+    """What one rule decides for a class of peers."""
+
+    rule: PolicyRule | None  # None: no rule, but the default
+    allows: bool
+    ports: PortSet
+
+
+def outcomes(subject: Subject, matching: Sequence[TierRule], peer_ports: Sequence[PodPort]) -> Iterator[RuleOutcome]:
+    """Which rule decides what, given the subject's rules that match the peers; together they decide everything.
+
+    `peer_ports`: named ports of the peers, for egress; the subject has its own for ingress.
+    """
+    left = ALL_PORTS
+    for tier in Tier:
+        rules = [one.rule for one in matching if one.tier is tier]
+        if tier is Tier.NETWORK_POLICY and subject.isolated:
+            for rule in rules:
+                yield RuleOutcome(rule, allows=True, ports=intersection(left, _rule_ports(subject, rule, peer_ports)))
+            yield RuleOutcome(None, allows=False, ports=left)  # but for what was allowed above
+            return
+        passed: PortSet = NO_PORTS
+        for rule in rules:
+            hit = intersection(left, _rule_ports(subject, rule, peer_ports))
+            left = difference(left, hit)
+            if rule.action is Action.PASS:
+                passed = union((passed, hit))
+            else:
+                yield RuleOutcome(rule, allows=rule.action is Action.ACCEPT, ports=hit)
+        left = union((left, passed))
+    yield RuleOutcome(None, allows=True, ports=left)
+
+
+def allowed_ports(subject: Subject, matching: Sequence[TierRule], peer_ports: Sequence[PodPort]) -> PortSet:
+    return union(one.ports for one in outcomes(subject, matching, peer_ports) if one.allows)
+
+
+def allowed_to_itself(subject: Subject, matching: Sequence[TierRule], peer_ports: Sequence[PodPort]) -> PortSet:
+    """Of a Pod that reaches itself through a Service: a NetworkPolicy cannot deny that, a ClusterNetworkPolicy can."""
+    itself = TierRule(Tier.NETWORK_POLICY, PolicyRule("a Pod may reach itself", Action.ACCEPT))
+    return allowed_ports(subject, (*matching, itself) if subject.isolated else matching, peer_ports)
+
+
+def _rule_ports(subject: Subject, rule: PolicyRule, peer_ports: Sequence[PodPort]) -> PortSet:
+    if not rule.named_ports:
+        return rule.ports
+    named = (
+        ports(protocol, port, port)
+        for wanted in rule.named_ports
+        for name, protocol, port in (*subject.named_ports, *peer_ports)
+        if name == wanted.name and wanted.protocol in {None, protocol}
+    )
+    return union((rule.ports, *named))

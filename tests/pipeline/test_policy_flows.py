@@ -1,0 +1,151 @@
+"""The flows of policies agree with the oracle: packets through the model of a switch that holds the Program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_interface, ip_network
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packets import ACK, SYN, SYN_ACK, Ends, Switch
+
+from policy_worlds import OUTSIDE, OWN_NODE, PORTS, pod_key, tell, worlds
+from windlass.model.families import Family, IPAddress
+from windlass.model.nodes import AttachedPod, LocalNode, NodeState, OperatingSystem, TrafficMode, TunnelType, mac_for
+from windlass.model.policies import DENY_UNTIL_KNOWN, NodePolicies
+from windlass.openflow.fields import ETH_DST, ETH_SRC, IN_PORT, TCP, TCP_FLAGS, UDP, mac
+from windlass.pipeline.layout import VIRTUAL_MAC
+from windlass.pipeline.policies import masks
+from windlass.policy.compiler import PolicyCompiler
+from windlass.policy.node_policies import CompiledPolicies
+from windlass.policy.oracle import PolicyPacket, PolicyPod, PolicyWorld, judge
+from windlass.program import NOTHING, changed_owners, part, program
+
+GATEWAY, UPLINK = 2, 3
+UPLINK_MAC = "02:00:00:00:00:01"
+CLIENT_PORT = 40000
+PROTOCOLS = {"TCP": TCP, "UDP": UDP}
+
+NODE = LocalNode(
+    name=OWN_NODE,
+    mode=TrafficMode.NO_ENCAP,
+    tunnel=TunnelType.GENEVE,
+    os=OperatingSystem.LINUX,
+    addresses={Family.IPV4: ip_interface("192.168.0.1/24"), Family.IPV6: ip_interface("2001:db8::1/64")},
+    pod_cidrs={Family.IPV4: ip_network("10.1.0.0/24"), Family.IPV6: ip_network("fd00:1::/64")},
+    uplink_mac=UPLINK_MAC,
+)
+
+
+def attached(pod: PolicyPod) -> AttachedPod:
+    number = 10 + int(pod.name.removeprefix("pod-"))
+    return AttachedPod(pod.namespace, pod.name, pod.name, pod.name, number, mac_for(pod.addresses[0]), pod.addresses)
+
+
+def state_of(world: PolicyWorld, policies: NodePolicies) -> NodeState:
+    return NodeState(NODE, pods={pod.name: attached(pod) for pod in world.pods}, policies=policies)
+
+
+def compiled_state(world: PolicyWorld) -> NodeState:
+    compiler = PolicyCompiler(OWN_NODE)
+    tell(compiler, PolicyWorld(), world)
+    return state_of(world, CompiledPolicies(compiler).settle())
+
+
+def enters(world: PolicyWorld, named: Ends) -> dict:
+    """The fields of the packet that say where it comes from: a Pod, the host, or the wire."""
+    for pod in map(attached, world.pods):
+        if named.source in pod.addresses:
+            return {IN_PORT: pod.ofport, ETH_SRC: mac(pod.mac), ETH_DST: VIRTUAL_MAC}
+    if any(named.source == address.ip for address in NODE.addresses.values()):
+        return {IN_PORT: GATEWAY, ETH_SRC: mac(NODE.gateway_mac), ETH_DST: VIRTUAL_MAC}
+    return {IN_PORT: UPLINK, ETH_SRC: 2, ETH_DST: mac(UPLINK_MAC)}
+
+
+def passes(switch: Switch, world: PolicyWorld, named: Ends, flags: int = SYN) -> bool:
+    trip = switch.send({**named.fields, TCP_FLAGS: flags, **enters(world, named)})
+    return bool(trip.out)
+
+
+def questions(world: PolicyWorld) -> Iterator[tuple[IPAddress, IPAddress]]:
+    """Source and destination. Not a Pod and itself: that takes a Service. Not the host and the outside."""
+    pods = [address for pod in world.pods for address in pod.addresses]
+    others = [*(address for node in world.nodes for address in node.addresses), *OUTSIDE]
+    for one in pods:
+        for other in (*pods, *others):
+            if one.version == other.version and not any({one, other} <= set(pod.addresses) for pod in world.pods):
+                yield one, other
+                if other not in pods:
+                    yield other, one
+
+
+@given(worlds, st.sampled_from(PORTS), st.sampled_from(sorted(PROTOCOLS)))
+@settings(max_examples=120, deadline=None)
+def test_a_packet_passes_the_switch_where_the_oracle_allows_it(world: PolicyWorld, port: int, protocol: str):
+    flows = program(compiled_state(world))
+    for source, destination in questions(world):
+        switch = Switch(flows)
+        expected = judge(world, PolicyPacket(source, destination, protocol, port))
+        named = Ends(source, CLIENT_PORT, destination, port, PROTOCOLS[protocol])
+        assert passes(switch, world, named) == expected.allowed, (named, expected)
+        if expected.allowed and any(destination in pod.addresses for pod in world.pods):
+            assert passes(switch, world, named.back, SYN_ACK), f"reply to {named}"
+
+
+@given(st.lists(worlds, min_size=2, max_size=3))
+@settings(max_examples=60, deadline=None)
+def test_the_flows_of_changed_owners_are_all_that_changes(history: list[PolicyWorld]):
+    compiler = PolicyCompiler(OWN_NODE)
+    compiled = CompiledPolicies(compiler)
+    before, state = PolicyWorld(), NodeState(NODE)
+    kept = dict(program(state))
+    for after in history:
+        tell(compiler, before, after)
+        later = state_of(after, compiled.settle())
+        for owner in changed_owners(state, later):
+            owned = part(later, owner)
+            if owned == NOTHING:
+                kept.pop(owner, None)
+            else:
+                kept[owner] = owned
+        before, state = after, later
+    assert kept == program(state)
+    fresh = compiled_state(history[-1])
+    flows = {flow for owned in kept.values() for flow in owned.flows}
+    assert flows == {flow for owned in program(fresh).values() for flow in owned.flows}
+
+
+def test_a_pod_whose_labels_are_not_known_yet_may_do_nothing_but_answer_its_node():
+    world = PolicyWorld(pods=(PolicyPod("x", "pod-0", OWN_NODE, (ip_interface("10.1.0.9").ip,)),))
+    policies = NodePolicies(pods={pod_key(world.pods[0]): DENY_UNTIL_KNOWN})
+    switch = Switch(program(state_of(world, policies)))
+    pod, host, outside = world.pods[0].addresses[0], NODE.addresses[Family.IPV4].ip, OUTSIDE[0]
+    assert not passes(switch, world, Ends(pod, CLIENT_PORT, outside, 80))
+    assert not passes(switch, world, Ends(outside, CLIENT_PORT, pod, 80))
+    assert passes(switch, world, probe := Ends(host, CLIENT_PORT, pod, 80))
+    assert passes(switch, world, probe.back, SYN_ACK)
+
+
+def test_a_new_denial_cuts_an_established_connection_in_both_directions_and_an_allowance_brings_it_back():
+    client, server = (PolicyPod("x", f"pod-{n}", OWN_NODE, (ip_interface(f"10.1.0.{n + 8}").ip,)) for n in (0, 1))
+    world = PolicyWorld(pods=(client, server), namespaces={"x": {}})
+    named = Ends(client.addresses[0], CLIENT_PORT, server.addresses[0], 80)
+    open_state = state_of(world, NodePolicies())
+    closed = replace(open_state, policies=NodePolicies(pods={pod_key(server): DENY_UNTIL_KNOWN}))
+    switch = Switch(program(open_state))
+    assert passes(switch, world, named)
+    assert passes(switch, world, named.back, SYN_ACK)
+    switch.hold(program(closed))
+    assert not passes(switch, world, named, ACK)
+    assert not passes(switch, world, named.back, ACK), "the server may not go on, either"
+    switch.hold(program(open_state))
+    assert passes(switch, world, named, ACK)
+    assert passes(switch, world, named.back, ACK)
+
+
+@pytest.mark.parametrize(("first", "last"), [(1, 65535), (80, 80), (80, 90), (1, 1), (32768, 65535), (1000, 1999)])
+def test_masks_cover_a_range_of_ports_exactly(first: int, last: int):
+    covered = [port for value, mask in masks(first, last) for port in range(value, value + (0xFFFF & ~mask) + 1)]
+    assert covered == [*range(first, last + 1)]

@@ -1,0 +1,121 @@
+"""What cannot be read of a policy fails closed, costs nothing else, and is said in a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
+from windlass.model.port_sets import ALL_PORTS, NO_PORTS, in_words
+from windlass.policy.readings import read_cluster_network_policy, read_network_policy
+from windlass.policy.rules import Action, PodPeers, PolicyRule
+
+
+def network_policy(spec: dict[str, Any]) -> NetworkPolicy:
+    document = {"kind": "NetworkPolicy", "metadata": {"name": "p", "namespace": "x"}, "spec": spec}
+    return msgspec.convert(document, NetworkPolicy)
+
+
+def cluster_network_policy(rule: dict[str, Any], **spec: Any) -> ClusterNetworkPolicy:
+    whole = {"tier": "Admin", "priority": 10, "subject": {"namespaces": {}}, "egress": [rule], **spec}
+    document = {"kind": "ClusterNetworkPolicy", "metadata": {"name": "p"}, "spec": whole}
+    return msgspec.convert(document, ClusterNetworkPolicy)
+
+
+def allow_rule(rule: dict[str, Any]) -> tuple[PolicyRule, list[str]]:
+    policy, problems = read_network_policy(network_policy({"podSelector": {}, "ingress": [rule]}))
+    assert policy.ingress is not None
+    return policy.ingress[0], problems
+
+
+@pytest.mark.parametrize(
+    ("peer", "sentence"),
+    [
+        ({}, "ingress[0], peer 0: neither a selector nor an ipBlock; this peer is allowed nothing"),
+        (
+            {"ipBlock": {"cidr": "10.0.0.0/33"}},
+            "ingress[0], peer 0: 10.0.0.0/33 is not a CIDR; this peer is allowed nothing",
+        ),
+        (
+            {"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}},
+            "ingress[0], peer 0: an ipBlock beside a selector; this peer is allowed nothing",
+        ),
+        (
+            {"podSelector": {"matchExpressions": [{"key": "app", "operator": "Like", "values": ["w*"]}]}},
+            "ingress[0], peer 0: podSelector: unknown operator Like; this peer is allowed nothing",
+        ),
+    ],
+)
+def test_a_peer_that_cannot_be_read_is_allowed_nothing_and_the_others_stay(peer: dict[str, Any], sentence: str):
+    rule, problems = allow_rule({"from": [peer, {"podSelector": {}}]})
+    assert problems == [sentence]
+    assert rule.peers == (PodPeers(namespace="x"),)
+
+
+def test_a_rule_whose_only_peer_cannot_be_read_does_not_hold_for_everyone():
+    rule, _ = allow_rule({"from": [{}]})
+    assert rule.peers == ()
+
+
+@pytest.mark.parametrize(
+    ("port", "sentence"),
+    [
+        ({"port": 90, "endPort": 80}, "ingress[0], port 0: 90 to 80 is not a range of ports; this port is not allowed"),
+        ({"endPort": 80}, "ingress[0], port 0: endPort without port; this port is not allowed"),
+        (
+            {"port": "web", "endPort": 80},
+            "ingress[0], port 0: endPort with the named port web; this port is not allowed",
+        ),
+        (
+            {"protocol": "ICMP"},
+            "ingress[0], port 0: protocol: ICMP is none of TCP, UDP, SCTP; this port is not allowed",
+        ),
+        ({"port": 70000}, "ingress[0], port 0: 70000 is not a port; this port is not allowed"),
+    ],
+)
+def test_a_port_that_cannot_be_read_is_not_allowed_and_the_others_stay(port: dict[str, Any], sentence: str):
+    rule, problems = allow_rule({"ports": [port, {"port": 443}]})
+    assert problems == [sentence]
+    assert in_words(rule.ports) == "TCP 443"
+
+
+def test_a_rule_whose_only_port_cannot_be_read_does_not_allow_all_ports():
+    rule, _ = allow_rule({"ports": [{"port": 70000}]})
+    assert rule.ports == NO_PORTS
+
+
+def test_a_subject_that_cannot_be_read_selects_more_and_not_less():
+    selector = {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "tier", "operator": "Like"}]}
+    policy, problems = read_network_policy(network_policy({"podSelector": selector}))
+    assert str(policy.subject.pods) == "app=web"
+    assert problems == ["podSelector: unknown operator Like; the policy holds for Pods whatever it would say"]
+
+
+@pytest.mark.parametrize(
+    ("peer", "what"),
+    [
+        ({}, "peer 0: exactly one kind of peer is expected, not none that is known"),
+        ({"namespaces": {}, "nodes": {}}, "peer 0: exactly one kind of peer is expected, not namespaces and nodes"),
+        ({"domainNames": ["example.org"]}, "peer 0: domainNames are not supported"),
+        ({"networks": ["10.0.0.0/8", "ten"]}, "peer 0: ten is not a CIDR"),
+    ],
+)
+def test_a_cluster_rule_that_cannot_be_read_accepts_nothing_there_or_denies_everything(peer: dict[str, Any], what: str):
+    for action in ("Accept", "Deny", "Pass"):
+        policy, problems = read_cluster_network_policy(cluster_network_policy({"action": action, "to": [peer]}))
+        assert policy.egress is not None
+        if action == "Accept":
+            assert policy.egress[0].peers == ()
+            assert problems == [f"egress[0], {what}; the rule accepts nothing there"]
+        else:
+            assert policy.egress[0] == PolicyRule("ClusterNetworkPolicy p egress[0]", Action.DENY, None, ALL_PORTS)
+            assert problems == [f"egress[0], {what}; the rule denies everything instead"]
+
+
+def test_the_rules_of_a_tier_that_is_not_known_deny_everything():
+    policy, problems = read_cluster_network_policy(cluster_network_policy({"action": "Accept"}, tier="Middle"))
+    assert policy.egress == (PolicyRule("ClusterNetworkPolicy p egress", Action.DENY),)
+    assert policy.ingress is None
+    assert problems == ["tier: Middle is neither Admin nor Baseline; its rules deny everything"]
