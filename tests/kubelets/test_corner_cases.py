@@ -99,7 +99,7 @@ class TestUnderLoad:
 # What a runtime asks of a plugin --------------------------------------------------------------------------------------
 
 
-async def test_what_is_deleted_can_be_deleted_again_and_without_a_namespace(cluster):
+async def test_a_delete_can_be_repeated_and_needs_no_namespace(cluster):
     before = await findings.holdings(cluster, FAR)
     await parts.make_pod(cluster, "deleted", FAR, SERVING)
     sandbox = await findings.sandbox_of(cluster, FAR, "deleted")

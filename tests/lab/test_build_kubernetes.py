@@ -24,7 +24,7 @@ def test_without_go_it_says_so_and_exits_with_a_status_of_its_own(tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
-def test_what_is_there_is_left_alone(tmp_path):
+def test_existing_programs_are_not_built_again(tmp_path):
     binaries = tmp_path / "cache" / "bin"
     binaries.mkdir(parents=True)
     for program in CONTROL_PLANE:
@@ -40,7 +40,7 @@ def test_a_program_that_is_not_known(tmp_path):
     assert "kube-nonsense: not one of etcd, kube-apiserver" in done.stderr
 
 
-def test_what_is_missing_is_a_sentence(tmp_path, monkeypatch):
+def test_missing_programs_are_named_in_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
     assert missing("etcd", "kubectl") == (
         f"{tmp_path}: etcd, kubectl not built; tools/build-kubernetes does that, once for a machine"

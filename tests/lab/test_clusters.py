@@ -254,7 +254,7 @@ async def test_a_pod_waits_for_an_agent_that_is_started_in_its_step(read, run):
     assert result.error.startswith("Pod default/late cannot start: no agent runs on Node n1")
 
 
-async def test_trouble_is_told_in_the_result_and_leaves_nothing(read, run):
+async def test_an_error_is_in_the_result_and_everything_is_removed(read, run):
     api = "{kind: Action, metadata: {name: r}, spec: {stopAPIServer: true}}"
     result = await run(read(CLUSTER, api))
     assert result.error == "stopAPIServer: this lab has no API server"
@@ -276,7 +276,7 @@ async def test_cancelling_a_run_leaves_nothing(read, run):
         await running
 
 
-async def test_two_labs_at_once_do_not_meet(read, run):
+async def test_two_labs_at_once_are_isolated(read, run):
     scenario = read(CLUSTER + PROBES)
     outcomes = await asyncio.gather(run(scenario), run(scenario))
     assert [[v.probe for v in outcome.verdicts if not v.passed] for outcome in outcomes] == [["wrong"], ["wrong"]]

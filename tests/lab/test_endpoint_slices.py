@@ -153,7 +153,7 @@ def test_the_folder_holds_the_objects_with_addresses_and_slices(tmp_path):
     assert written["status"] == {"podIP": "10.1.1.5", "podIPs": [{"ip": "10.1.1.5"}, {"ip": "fd01::5"}]}
 
 
-def test_only_what_changed_is_written_and_what_is_gone_is_removed(tmp_path):
+def test_only_changed_manifests_are_written_and_old_ones_removed(tmp_path):
     desired = world_of(service(), pod("a"))
     manifests.write(tmp_path, manifests.render(desired, {}))
     before = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}

@@ -112,7 +112,7 @@ class TestTables:
             ),
         ],
     )
-    def test_what_is_malformed_is_named(self, text, complaint):
+    def test_an_error_names_what_is_malformed(self, text, complaint):
         with pytest.raises(ExpansionError, match=complaint):
             expanded(text)
 
@@ -214,7 +214,7 @@ class TestFolders:
         ):
             scenario_files.find_one(folder)
 
-    def test_a_malformed_matrix_is_told_when_it_is_read(self, folder):
+    def test_a_malformed_matrix_is_an_error_when_it_is_read(self, folder):
         (folder / "00-cluster.yaml").write_text(
             "kind: Matrix\nmetadata: {name: m}\nspec: {variants: {a: {mode: encap}}}\n"
         )

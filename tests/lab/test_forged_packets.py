@@ -190,7 +190,7 @@ async def test_a_peer_carries_its_own_pods_only(scene: Scene, inner: str) -> Non
 
 
 @pytest.mark.parametrize("inner", BOTH)
-async def test_what_a_tunnel_carries_is_for_pods_here(scene: Scene, inner: str) -> None:
+async def test_a_tunnel_delivers_only_to_local_pods(scene: Scene, inner: str) -> None:
     mac, ends = scene.mac_of("b"), BOTH[inner]
     for name, to in (("the Node", ends.b), ("somebody outside", ends.stranger), ("a peer's Pod", ends.mallory)):
         sign = token()
@@ -360,7 +360,7 @@ async def test_the_wire_speaks_neither_as_the_node_nor_as_its_pods(scene: Scene,
 
 
 @pytest.mark.parametrize("family", BOTH)
-async def test_the_host_hears_nobody_as_itself(scene: Scene, family: str) -> None:
+async def test_the_host_receives_no_packet_with_its_own_source_address(scene: Scene, family: str) -> None:
     """Nor as one of its Pods."""
     ends, mac = BOTH[family], scene.mac_of("b")
     kind = family_of(ip_address(ends.b))

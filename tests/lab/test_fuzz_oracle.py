@@ -132,7 +132,7 @@ EXTERNAL = [
         (POD, "10.0.0.2", 30080, {}, BOTH, "172.16.2.1"),
     ],
 )
-def test_who_serves_and_whom_they_see(client, address, port, spec, backends, seen):
+def test_which_backends_serve_and_which_client_address_they_see(client, address, port, spec, backends, seen):
     answer = ask(cluster(service(**VIP, **spec)), client, address, port)
     assert (answer.outcome, answer.backends, answer.seen) == (ProbeOutcome.CONNECTED, backends, {seen})
 
@@ -163,7 +163,7 @@ def test_an_endpoint_on_a_nodes_own_address_is_reached_as_the_node(client, addre
         (POD, "10.0.0.1", 30080, ProbeOutcome.CONNECTED),
     ],
 )
-def test_nobody_here(client, address, port, outcome):
+def test_without_a_local_endpoint(client, address, port, outcome):
     found = cluster(service(app="host", externalTrafficPolicy="Local", internalTrafficPolicy="Local"))
     assert ask(found, client, address, port).outcome is outcome
 
@@ -327,7 +327,7 @@ WEB_A = {"addresses": ["172.16.1.10", "172.16.2.10"], "nodeName": "a"}
         (slices([{"addresses": ["10.3.0.3"]}], ports=[{"name": "http", "port": 8443}]), [("externalHost/out", "")]),
     ],
 )
-def test_slices_as_somebody_else_writes_them(written, expected):
+def test_slices_of_another_controller(written, expected):
     found = cluster(service(), *written)
     got = eligible_endpoints.endpoints(found, found.services["default/web"], ServicePortView(80, "http"), Family.IPV4)
     assert [(e.backend, e.node) for e in got] == expected

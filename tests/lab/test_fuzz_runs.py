@@ -51,7 +51,7 @@ def test_a_feature_that_does_not_exist_is_an_error_of_usage():
         ("--json", "nowhere/result.json", "nowhere is no folder: make it first"),
     ],
 )
-def test_a_place_that_cannot_be_written_to_is_told_before_anything_runs(tmp_path, option, place, said):
+def test_an_output_that_cannot_be_written_is_an_error_before_the_run(tmp_path, option, place, said):
     (tmp_path / "a-file").touch()
     done = CliRunner().invoke(lab, ["fuzz", option, str(tmp_path / place)])
     assert done.exit_code == 2

@@ -49,7 +49,7 @@ def test_a_seed_is_the_same_cluster_in_every_process():
 
 @settings(max_examples=8, deadline=None)
 @given(SEEDS)
-def test_the_lab_reads_what_is_written_and_the_oracle_says_the_same_of_it(tmp_path_factory, seed):
+def test_the_lab_reads_the_scenario_and_the_oracle_agrees_with_its_probes(tmp_path_factory, seed):
     made = random_scenario(seed, ALL)
     files = made.write(tmp_path_factory.mktemp("fuzz"))
     read = scenario_files.ScenarioFiles(made.name, files).read()
@@ -115,7 +115,7 @@ def test_addresses_and_node_ports_have_one_owner(seed):
 
 @settings(max_examples=6, deadline=None)
 @given(SEEDS)
-def test_what_is_left_out_is_not_there(seed):
+def test_a_feature_that_is_turned_off_does_not_appear(seed):
     made = random_scenario(
         seed, features.without(("ipv6", "udp", "sctp", "affinity", "ranges", "changes", "noise", "windows"))
     )

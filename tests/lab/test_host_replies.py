@@ -51,7 +51,7 @@ items:
 
 
 @needs_root
-async def test_what_the_host_says_reaches_who_sent_the_packet():
+async def test_icmp_errors_of_the_host_reach_the_sender():
     async with running_cluster(CLUSTER) as cluster:
         node = cluster.namespace_of(NODE)
         for address in WORLD:

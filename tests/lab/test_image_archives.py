@@ -42,7 +42,7 @@ def test_names_layers_and_what_to_start_are_where_a_runtime_looks(tmp_path: Path
     ]
 
 
-def test_the_same_files_are_the_same_layer_whoever_made_them_and_when(tmp_path: Path):
+def test_a_layer_does_not_depend_on_owners_and_times(tmp_path: Path):
     layer = _layer(tmp_path, "one")
     before = layer.read_bytes()
     (tmp_path / "one" / "bin" / "one").touch()

@@ -1,4 +1,4 @@
-"""A lab's things on this machine: found, told apart, and removed, also after a crash. And the switches in it."""
+"""How a lab is found and removed on this machine, also after a crash; and the processes of its switches."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def is_running(pid):
 
 
 @needs_root
-def test_what_a_crashed_lab_left_is_removed_by_the_next_but_nothing_of_anybody_else(lab):
+def test_the_next_lab_removes_only_the_remains_of_crashed_labs(lab):
     crashed = subprocess.run([sys.executable, "-c", CRASHING_LAB], check=False, stdout=subprocess.PIPE, text=True)
     name, ours, theirs = crashed.stdout.split()
     dead = Lab(name)
@@ -68,7 +68,7 @@ def test_what_a_crashed_lab_left_is_removed_by_the_next_but_nothing_of_anybody_e
 
 
 @needs_root
-def test_a_running_lab_tells_about_itself_and_can_be_chosen(lab):
+def test_a_running_lab_is_described_and_can_be_selected(lab):
     description = LabDescription(
         lab.id, os.getpid(), "mine", "ovs", {"node/n1": Location(lab.namespace("node", "n1"), "/x")}
     )

@@ -84,7 +84,7 @@ def test_masks_decide_what_fits():
     assert (flow.actions, flow.packets, flow.protocol) == ((), 3, 6)
 
 
-def test_trace_is_not_told_what_it_cannot_read():
+def test_a_traceable_key_has_only_fields_that_trace_can_parse():
     (flow,) = megaflows.parse(
         "ct_state(0x21/0x31),ct_tuple6(src=fd00::1/::,dst=fd00::2/::,proto=6/0,src_port=5/0,dst_port=80/0),recirc_id(0x8),"
         "in_port(a), packets:0, bytes:0, used:never, actions:drop"
@@ -99,6 +99,6 @@ def test_neighbours_are_no_connections():
     assert flow.protocol is None
 
 
-def test_what_is_no_dump_is_refused():
+def test_text_that_is_not_a_dump_is_an_error():
     with pytest.raises(PathNotFoundError, match="not a megaflow"):
         megaflows.parse("actions:output")

@@ -35,7 +35,7 @@ def test_a_damaged_sctp_packet_is_none():
 
 
 @given(st.binary(min_size=1, max_size=300))
-def test_a_cookie_and_a_heartbeat_come_back_whole(payload):
+def test_a_cookie_and_a_heartbeat_are_decoded_unchanged(payload):
     assert packets.init_cookie(packets.init_value(7, payload)) == payload
     assert packets.heartbeat_payload(packets.heartbeat_value(payload)) == payload
 

@@ -118,7 +118,7 @@ def test_a_lab_that_is_kept_in_the_foreground_ends_with_ctrl_c(folder):
     assert lab.namespaces == []
 
 
-def test_a_lab_that_cannot_come_up_is_told_by_whoever_asked_for_it(folder):
+def test_an_error_of_a_detached_lab_is_raised_by_the_caller(folder):
     stop_api = "{kind: Action, metadata: {name: x}, spec: {stopAPIServer: true}}"
     with pytest.raises(LabError, match="there is no API server in this lab"):
         persistent_labs.up(folder(a=HOSTS + stop_api) / "a", detach=True)
@@ -126,7 +126,7 @@ def test_a_lab_that_cannot_come_up_is_told_by_whoever_asked_for_it(folder):
         persistent_labs.up(folder(b=HOSTS))
 
 
-def test_what_a_machine_lacks_is_said(monkeypatch):
+def test_a_machine_without_the_cni_plugin_is_an_error(monkeypatch):
     with pytest.raises(LabError, match="nowhere: the CNI plugin does not exist; `make setup` builds it"):
         runs.check_machine(Programs(cni=Path("nowhere")))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)

@@ -353,10 +353,10 @@ TO = "to: {address: 1.2.3.4, port: 80}"
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_a_sentence_with_file_object_and_field(failure, text, sentence):
+def test_an_error_names_file_object_and_field(failure, text, sentence):
     assert sentence in failure(text)
 
 
-def test_all_problems_of_a_scenario_are_told_at_once(failure):
+def test_all_problems_of_a_scenario_are_reported_at_once(failure):
     lines = failure(probe(FROM), "- 1").splitlines()
     assert [line.partition(":")[0] for line in lines] == ["1.yaml", "2.yaml"]

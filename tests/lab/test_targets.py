@@ -108,7 +108,7 @@ def test_ports_are_of_the_probes_protocol(resolve):
         ("address: 1.1.1.1, port: ssh", "spec.to.port: 'ssh' is a name; an address needs a port number"),
     ],
 )
-def test_what_is_not_there_is_said(resolve, to, sentence):
+def test_an_unknown_target_is_an_error(resolve, to, sentence):
     with pytest.raises(targets.UnresolvedError, match=sentence.replace(".", r"\.")):
         resolve(to)
 

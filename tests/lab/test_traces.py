@@ -45,7 +45,7 @@ def test_a_flow_is_met_with_its_match_its_cookie_and_its_actions():
     assert all(met.cookie for met in first.met)
 
 
-def test_a_group_says_which_bucket_it_chose_and_where_it_goes_on():
+def test_a_group_shows_its_bucket_and_where_the_packet_resumes():
     chosen = recorded("group").passes[0]
     assert chosen.met == ()
     assert chosen.buckets == (ChosenBucket(4091819776, 0),)
@@ -54,7 +54,7 @@ def test_a_group_says_which_bucket_it_chose_and_where_it_goes_on():
     assert (ct.zone, ct.commit, ct.nat) == (65520, True, "nat(dst=172.16.0.32:8080)")
 
 
-def test_the_packet_around_a_tunnelled_one_meets_flows_of_its_own():
+def test_flows_of_the_outer_tunnel_packet_are_marked():
     (one,) = recorded("into-the-tunnel").passes
     assert [(LAYOUT.tables[met.table].name, met.outer) for met in one.met] == [
         ("L2ForwardingOut", False),
@@ -81,18 +81,18 @@ def test_no_match_is_met_without_a_flow():
     assert one.met[-1] == MatchedFlow(10, actions=("drop",))
 
 
-def test_what_the_agent_gets_and_what_goes_back_is_told():
+def test_outputs_to_the_controller_and_the_in_port():
     assert recorded("refused").passes[-1].outputs == ("CONTROLLER",)
     assert recorded("hairpin").passes[-1].outputs == ("IN_PORT",)
 
 
-def test_a_failed_translation_is_told():
+def test_a_failed_translation_is_an_error():
     (one,) = recorded("no-recirculation").passes
     assert "No recirculation context" in one.error
 
 
 @pytest.mark.parametrize("text", ["", "Bad openflow flow syntax: in_port=x"])
-def test_what_is_no_trace_is_refused(text):
+def test_text_that_is_not_a_trace_is_an_error(text):
     with pytest.raises(UnreadableTraceError, match="not a trace"):
         traces.parse(text)
 

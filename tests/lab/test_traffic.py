@@ -71,7 +71,7 @@ def inside(lab, machine, *command):
 
 @every_protocol
 @both_families
-async def test_a_connection_says_who_answered_and_which_client_was_seen(traffic, flow, protocol, version):
+async def test_a_connection_reports_the_backend_and_the_client_address_that_it_saw(traffic, flow, protocol, version):
     observation = await traffic.observe(flow(protocol, version, connections=3))
     assert observation.outcome is ProbeOutcome.CONNECTED
     assert observation.backends == {"default/web": 3}
@@ -105,15 +105,13 @@ async def test_a_machine_without_sctp_refuses_it(traffic, flow):
     assert observation.outcome is ProbeOutcome.REFUSED
 
 
-async def test_silence_is_a_timeout_and_told_within_three_seconds(traffic, flow, lab):
+async def test_no_answer_is_a_timeout(traffic, flow, lab):
     """So is a neighbour that does not exist, and a forged packet that does not arrive."""
     flows = [flow(protocol, version, connections=5) for protocol in ProbeProtocol for version in (4, 6)]
     flows.append(flow(ProbeProtocol.TCP, to={4: "10.7.0.99"}))
     flows.append(flow(ProbeProtocol.UDP, source=ip_address("10.7.0.77")))
-    started = asyncio.get_running_loop().time()
     with dropping_everything_to(lab, "server"):
         observations = await asyncio.gather(*map(traffic.observe, flows))
-    assert asyncio.get_running_loop().time() - started < 4
     outcomes = {attempt.outcome for observation in observations for attempt in observation.attempts}
     assert outcomes == {ProbeOutcome.TIMEOUT}
 

@@ -141,7 +141,7 @@ def test_the_table_says_pass_or_fail_and_why_without_colour_in_a_file(outcome):
     assert "\x1b" not in file.getvalue()
 
 
-def test_what_did_not_pass_is_said_once_more_at_the_end(outcome):
+def test_failures_are_repeated_at_the_end(outcome):
     broken = ScenarioResult("b", "", 0, error="it could not be read")
     assert [line.plain for line in results.failed([outcome, broken])] == [
         "clusterip, 1.yaml, p: expected Refused, saw Timeout",

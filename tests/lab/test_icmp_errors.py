@@ -106,7 +106,7 @@ def entries() -> Iterator[tuple[str, tuple[str, int]]]:
 
 
 @needs_root
-async def test_who_sent_too_much_hears_of_it():
+async def test_fragmentation_needed_reaches_the_sender():
     async with routed_cluster() as cluster:
         router = cluster.lab.namespace("underlay")
         for name, entry in entries():
@@ -148,7 +148,7 @@ async def test_long_datagrams():
 
 
 async def talk(client: socket.socket, server: socket.socket, question: bytes, answer: bytes) -> tuple[str, int]:
-    """As whom the server saw the client."""
+    """Returns the client address that the server saw."""
     client.send(question)
     asked, seen = await heard(server)
     assert asked == question
@@ -182,7 +182,7 @@ async def complaint(made: socket.socket) -> int | None:
 
 
 def too_big(router: str, to: str, source: tuple[str, int], destination: tuple[str, int]) -> None:
-    """The router complains to somebody about a packet between these two."""
+    """The router sends a "fragmentation needed" about a packet between these two."""
     udp = struct.pack("!HHHH", source[1], destination[1], 1380, 0)
     addresses = socket.inet_aton(source[0]) + socket.inet_aton(destination[0])
     header = struct.pack("!BBHHHBBH", 0x45, 0, 1400, 7, 0x4000, 60, socket.IPPROTO_UDP, 0) + addresses
