@@ -49,7 +49,7 @@ async def test_a_bridge_of_another_network_is_left_alone(node: AgentNode) -> Non
     kind = ("--", "set", "bridge", "br-int", "datapath_type=netdev")
     vsctl(node, "--no-wait", "add-br", "br-int", *kind, "--", "add-port", "br-int", "antrea-gw0", *foreign)
     await node.start_agent()
-    told = await node.complains("eth0 is left as it is", "not made by Windlass (ports antrea-gw0)")
+    told = await node.complains("eth0 is left as it is", "not created by Windlass (ports antrea-gw0)")
     assert '"ready": false' in told
     assert "10.176.25.11/24" in node.addresses("eth0")
     vsctl(node, "del-br", "br-int")
@@ -100,4 +100,4 @@ async def test_preflight_says_why_it_cannot_check(node: AgentNode) -> None:
     on(node, "ip", "route", "flush", "default")
     told = await windlass(node, "preflight")
     assert told.returncode == 2
-    assert "name it as `uplink`" in told.stderr
+    assert "set `uplink` in the configuration" in told.stderr

@@ -209,7 +209,7 @@ class UplinkContract:
         assert {str(r.destination) for r in found.routes} >= {"0.0.0.0/0", "::/0", "203.0.113.0/24"}
 
     async def test_no_nic_with_the_node_ip_is_told(self, host: Host, machine: Machine):
-        with pytest.raises(HostError, match=r"Node IP 192\.0\.2\.99.*name the uplink in the configuration"):
+        with pytest.raises(HostError, match=r"Node IP 192\.0\.2\.99.*set `uplink` in the configuration"):
             await host.uplink.find("br-int", [ip_address("192.0.2.99")])
         with pytest.raises(HostError, match="there is no interface eth9"):
             await host.uplink.find("br-int", machine.node_ips, "eth9")
@@ -256,14 +256,14 @@ class UplinkContract:
         before = await host.uplink.find("br-int", machine.node_ips)
         machine.remove_bridge()
 
-        with pytest.raises(HostError, match="there is no interface br-int: eth0 was left as it is"):
+        with pytest.raises(HostError, match="there is no interface br-int: eth0 was not changed"):
             await host.uplink.adopt("eth0", "br-int", machine.node_ips)
 
         assert await host.uplink.find("br-int", machine.node_ips) == before
         assert machine.holders("192.0.2.5") == {"eth0"}
 
     async def test_a_node_ip_that_is_nowhere_is_told_and_nothing_moves(self, host: Host, machine: Machine):
-        with pytest.raises(HostError, match=r"has the Node IP 192\.0\.2\.99: eth0 was left as it is"):
+        with pytest.raises(HostError, match=r"has the Node IP 192\.0\.2\.99: eth0 was not changed"):
             await host.uplink.adopt("eth0", "br-int", [ip_address("192.0.2.99")])
         assert machine.holders("192.0.2.5") == {"eth0"}
 
@@ -340,7 +340,7 @@ class PodContract:
             # In the middle, when the interface is there already: no address of the Pod is in the gateway's network.
             (
                 replace(pod_link(sandbox), gateways=(ip_address("172.16.0.1"),)),
-                r"could not route by gateway 172\.16\.0\.1 on eth0",
+                r"could not add the default route through 172\.16\.0\.1 to eth0",
             ),
         ):
             with pytest.raises(HostError, match=reason):

@@ -118,7 +118,7 @@ async def test_without_the_filter_the_uplink_delivers_to_the_host_beside_the_swi
 
 async def test_an_interface_that_is_no_pod_link_is_left_alone(host: LinuxHost, machine: LinuxMachine):
     ip("link", "add", "cni0", "type", "bridge")
-    with pytest.raises(HostError, match=r"cni0 is no Pod link but an interface of another kind \(bridge\)"):
+    with pytest.raises(HostError, match=r"cni0 is not a Pod link but an interface of kind bridge"):
         await host.pods.detach("cni0")
     assert ip_json("link", "show", "cni0")
 
@@ -126,7 +126,7 @@ async def test_an_interface_that_is_no_pod_link_is_left_alone(host: LinuxHost, m
 async def test_an_interface_that_the_pod_has_already_is_told_and_kept(host: LinuxHost, machine: LinuxMachine):
     link = pod_link(machine.new_sandbox())
     await host.pods.attach(link)
-    with pytest.raises(HostError, match=f"could not make eth0 in the Pod's namespace {link.namespace}: File exists"):
+    with pytest.raises(HostError, match=f"could not create eth0 in the Pod's namespace {link.namespace}: File exists"):
         await host.pods.attach(pod_link(link.namespace, "pod-2"))
     assert await host.pods.check(link) == ()
     assert [attached.host_interface for attached in await host.pods.links()] == ["pod-1"]

@@ -370,10 +370,10 @@ async def test_without_the_library_it_is_told_and_all_else_works(
     wanted = desired(TCP, EXTERNAL)
     (problem,) = await apply(host, wanted)
     assert problem == (
-        "could not make the way of the host to Services by windlass-gw0: libnftables.so.none is not on this machine "
+        "could not create access of the host to Services through windlass-gw0: libnftables.so.none is not installed "
         "(on Debian: apt-get install libnftables1); the host reaches ClusterIPs, but neither NodePorts nor external "
-        "addresses, who comes by its other NICs does not reach them either, and nobody from outside reaches "
-        "endpoints on this host by policy Local"
+        "addresses; clients behind its other NICs do not reach those either, and external clients do not reach "
+        "endpoints on this host with externalTrafficPolicy Local"
     )
     assert await machine.ask("node", "10.96.0.10", 443) == "switch saw 10.0.1.1"
     missing = diff(await host.installed(NAMES), wanted).added
@@ -381,7 +381,7 @@ async def test_without_the_library_it_is_told_and_all_else_works(
 
     (problem,) = await host.apply(diff(HostPlan(), HostPlan(items=frozenset((TCP, EXTERNAL)))))
     assert problem.startswith("could not add ")
-    assert " and 1 more: libnftables.so.none is not on this machine" in problem
+    assert " and 1 more: libnftables.so.none is not installed" in problem
 
 
 def send_udp(machine: ServiceMachine, source: str, destination: str, port: int) -> None:

@@ -85,4 +85,4 @@ async def test_what_cannot_be_set_is_told_and_the_rest_is_set(host: LinuxHost, m
     assert "mtu 1400" in ip("link", "show", "br-int", "up")
 
     (problem,) = await host.apply(HostChange(settings=(InterfaceSettings("no-such", up=True),)))
-    assert problem == "there is no interface no-such: its settings wait until there is"
+    assert problem == "there is no interface no-such; its settings are applied when it exists"

@@ -113,7 +113,7 @@ def test_whichever_change_is_refused_the_uplink_is_as_it_was(machine: LinuxMachi
                 told = str(error)
         if not told:
             break
-        assert re.search("could not .*: refused by the test: eth0 has its addresses back", told)
+        assert re.search("could not .*: refused by the test: the addresses are back on eth0", told)
         assert seen("eth0") == before, f"change {at}"
         assert seen("br-int")["addresses"] == [], f"change {at}"
         assert not record_file.exists()
@@ -186,7 +186,7 @@ async def test_what_the_kernel_refuses_is_undone_and_told(host: LinuxHost, machi
     if refused is None:
         await host.uplink.adopt("eth0", "br-int", machine.node_ips)
         return
-    with pytest.raises(HostError, match=f"could not {refused}.*: eth0 has its addresses back"):
+    with pytest.raises(HostError, match=f"could not {refused}.*: the addresses are back on eth0"):
         await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     assert seen("eth0") == before
     assert seen("br-int")["addresses"] == []
@@ -242,7 +242,7 @@ async def test_a_route_that_cannot_be_moved_is_refused_at_first_and_told_later(h
     encapsulated = f"{ENCAPSULATED} dev eth0".split()
     ip(*encapsulated)
     before = seen("eth0")
-    with pytest.raises(HostError, match=r"10\.8\.0\.0/16 is routed by eth0 through an encapsulation.*left as it is"):
+    with pytest.raises(HostError, match=r"10\.8\.0\.0/16 by eth0 uses an encapsulation.*was not changed"):
         await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     assert seen("eth0") == before
     assert await host.uplink.needs_wire("eth0", "br-int", machine.node_ips)
@@ -253,7 +253,7 @@ async def test_a_route_that_cannot_be_moved_is_refused_at_first_and_told_later(h
     ip("address", "add", "198.18.0.1/24", "dev", "eth0")
     (problem,) = (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).problems
 
-    assert "10.8.0.0/16 is routed by eth0 through an encapsulation" in problem
+    assert "10.8.0.0/16 by eth0 uses an encapsulation" in problem
     assert machine.holders("198.18.0.1") == machine.holders("192.0.2.5") == {"br-int"}
     assert not await host.uplink.needs_wire("eth0", "br-int", machine.node_ips)
 
@@ -294,7 +294,7 @@ async def test_a_record_that_cannot_be_read_is_as_good_as_none(
     adopted = (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).uplink
     record_file.write_text("{")  # noqa: ASYNC240
 
-    with pytest.raises(HostError, match=f"{record_file} does not say which one had it: name the uplink"):
+    with pytest.raises(HostError, match=f"{record_file} does not say which one had it: set `uplink`"):
         await host.uplink.find("br-int", machine.node_ips)
     assert await host.uplink.find("br-int", machine.node_ips, "eth0") == adopted
     assert (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).uplink == adopted

@@ -1,8 +1,7 @@
-"""What the host of this Node should hold besides flows: interface settings, addresses, routes, ways to Services.
+"""The desired state of the host: settings of interfaces, addresses, routes, access to Services.
 
-Pure, and the same for every operating system; carrying it out is the business of a `protocol.Host`. The uplink's own
-addresses and routes are not planned here: they are found on the Node and moved as they are (`migrations`). What
-Services ask of the host is decided in `services`.
+Pure, and the same for every operating system; a `protocol.Host` carries it out. The addresses and routes of the uplink
+are not planned here: they are moved as they are found on the Node. `services` plans the items of Services.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from windlass.pipeline.routing import is_direct
 
 V = TypeVar("V")
 
-# Outer IP and UDP, the geneve or vxlan header (8 bytes both, no options), inner Ethernet.
+# Outer IP and UDP header, Geneve or VXLAN header (both 8 bytes without options), inner Ethernet header.
 TUNNEL_OVERHEAD = {Family.IPV4: 20 + 8 + 8 + 14, Family.IPV6: 40 + 8 + 8 + 14}
 
 
@@ -36,26 +35,26 @@ class HostNames:
 
 @dataclass(frozen=True, slots=True)
 class InterfaceSettings:
-    """How an interface is set. None, or a family that is not named, means: as it is."""
+    """Settings of an interface. None, or a family that is not named, leaves the setting unchanged."""
 
     name: str
     up: bool | None = None
     mac: str | None = None
     mtu: int | None = None
     forwards: frozenset[Family] = frozenset()
-    accepts_own_source: bool | None = None  # packets that come in with an address of this host as their source
-    offloads: bool | None = None  # checksums and segmentation left to the device
-    kernel_ingress: bool | None = None  # False: what comes in is for the switch alone
+    accepts_own_source: bool | None = None  # accepts packets whose source is an address of this host
+    offloads: bool | None = None  # the device computes checksums and segments packets
+    kernel_ingress: bool | None = None  # False: only the switch gets incoming packets
 
 
 class ConntrackParameter(Enum):
-    """What can be set about how the host tracks connections."""
+    """A setting of connection tracking on the host."""
 
-    LIMIT = "the limit of tracked connections"  # this many or more
-    TCP_ESTABLISHED = "the timeout of established TCP connections"  # all timeouts in seconds
+    LIMIT = "the limit of tracked connections"  # a minimum
+    TCP_ESTABLISHED = "the timeout of established TCP connections"  # timeouts are in seconds
     TCP_CLOSE_WAIT = "the timeout of TCP connections in CLOSE_WAIT"
-    UDP = "the timeout of UDP connections without an answer"
-    UDP_STREAM = "the timeout of UDP connections with answers"
+    UDP = "the timeout of UDP connections without a reply"
+    UDP_STREAM = "the timeout of UDP connections with replies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class Route:
     destination: IPNetwork
     interface: str
     via: IPAddress | None = None
-    onlink: bool = False  # `via` is behind this interface although no address there says so
+    onlink: bool = False  # `via` is reachable on this interface although no address of it covers `via`
     source: IPAddress | None = None
 
     def __str__(self) -> str:
@@ -104,27 +103,27 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccess:
-    """The host's way to Services, for its own connections and for those that come to it past the switch.
+    """Access to Services for connections of the host, and for clients whose packets do not come through the switch.
 
-    They leave by the gateway for the virtual next hop; the host's own with the gateway's address, so that their answers
-    come back there.
+    Their packets leave by the gateway to the virtual next hop. Connections of the host get the address of the gateway
+    as their source, so that replies return there.
     """
 
     gateway: str
     bridge: str
-    sources: frozenset[IPAddress]  # the gateway's addresses, one of each family that is served
-    node_ips: frozenset[IPAddress]  # what comes for these by the bridge interface, the switch has let pass on purpose
-    networks: frozenset[IPNetwork]  # NodePorts answer at those addresses of the host that are in these
+    sources: frozenset[IPAddress]  # the addresses of the gateway, one for each family
+    node_ips: frozenset[IPAddress]  # the switch passes packets to these to the bridge interface
+    networks: frozenset[IPNetwork]  # NodePorts answer at the addresses of the host in these networks
     mtu: int  # of the gateway
     snat_ports: tuple[tuple[int, int], ...]  # by which connections leave that the switch gave the Node IP
 
     def __str__(self) -> str:
-        return f"the way of the host to Services by {self.gateway}"
+        return f"access of the host to Services through {self.gateway}"
 
 
 @dataclass(frozen=True, slots=True)
 class NodePort:
-    """Open at the addresses of the host that `ServiceAccess.networks` has; the Node IP is the switch's for others."""
+    """Open at the addresses of the host in `ServiceAccess.networks`. The switch serves it at the Node IP for others."""
 
     family: Family
     protocol: Protocol
@@ -136,7 +135,7 @@ class NodePort:
 
 @dataclass(frozen=True, slots=True)
 class ExternalPort:
-    """A port of a load balancer's or an external address. The address's other ports are none of our business."""
+    """A port of a load balancer IP or an external IP. Other ports of that address are not affected."""
 
     address: IPAddress
     protocol: Protocol
@@ -153,7 +152,7 @@ Item = InterfaceItem | ServiceAccess | ServicePortItem
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """All of it, or the part that one owner (the Node itself, a peer) asks for: parts are joined with `|`."""
+    """The whole desired state, or the part of one owner (the Node, a peer). Parts are joined with `|`."""
 
     settings: frozenset[InterfaceSettings] = frozenset()
     items: frozenset[Item] = frozenset()
@@ -165,9 +164,9 @@ class HostPlan:
 
 @dataclass(frozen=True, slots=True)
 class HostChange:
-    """What leads from what is installed to what is desired; false if there is nothing to do."""
+    """The difference between installed and desired state. False if there is none."""
 
-    settings: tuple[InterfaceSettings, ...] = ()  # each names only what must become different
+    settings: tuple[InterfaceSettings, ...] = ()  # only the settings that must change
     removed: frozenset[Item] = frozenset()
     added: frozenset[Item] = frozenset()
     tracking: frozenset[ConntrackSetting] = frozenset()
@@ -179,7 +178,7 @@ class HostChange:
 def plan(
     state: NodeState, names: HostNames, uplink_mtu: int, *, userspace: bool, configured_mtu: int | None = None
 ) -> HostPlan:
-    """`userspace`: the switch runs its userspace datapath, which shares its ports with the kernel."""
+    """userspace: the switch runs its userspace datapath, which shares its ports with the kernel."""
     own = plan_node(state.node, names, uplink_mtu, userspace=userspace, configured_mtu=configured_mtu)
     of_peers = (plan_peer(state.node, peer, names).items for peer in state.peers.values())
     return own | HostPlan(items=frozenset().union(*of_peers))
@@ -190,16 +189,16 @@ def plan_node(
 ) -> HostPlan:
     gateway_mtu = pod_mtu(node, uplink_mtu, configured_mtu)
     forwards = frozenset(node.families)
-    # The userspace datapath sees packets as the sender's kernel left them: without checksums and longer than the MTU,
-    # unless that kernel is told to do the work itself.
+    # The userspace datapath gets packets without checksums and longer than the MTU, unless the kernel of the sender
+    # does that work itself.
     offloads = False if userspace else None
     routed = InterfaceSettings("", up=True, forwards=forwards, offloads=offloads)
     return HostPlan(
         settings=frozenset(
             (
                 replace(routed, name=names.bridge, mac=node.uplink_mac, mtu=uplink_mtu, accepts_own_source=False),
-                # Pods reach the world as their Node, translated in the switch: so the host meets its own address as a
-                # source there. From the wire it never does.
+                # The switch translates packets of Pods to the Node IP: they reach the host with its own address as
+                # their source. Packets from the wire never have it.
                 replace(routed, name=names.gateway, mac=node.gateway_mac, mtu=gateway_mtu, accepts_own_source=True),
                 InterfaceSettings(names.uplink, up=True, offloads=offloads, kernel_ingress=not userspace),
             )
@@ -213,7 +212,7 @@ def plan_peer(node: LocalNode, peer: Peer, names: HostNames) -> HostPlan:
 
 
 def pod_mtu(node: LocalNode, uplink_mtu: int, configured: int | None = None) -> int:
-    """The longest packet that a Pod may send, wherever it goes: hybrid mode may meet a tunnel, too."""
+    """The longest packet that a Pod may send to any destination. In hybrid mode it may go through a tunnel."""
     if configured is not None:
         return configured
     if node.mode is TrafficMode.NO_ENCAP:
@@ -227,9 +226,9 @@ def gateway_address(node: LocalNode, family: Family) -> IPInterface:
 
 
 def diff(installed: HostPlan, desired: HostPlan) -> HostChange:
-    """Also between two plans of one owner: then it is the change of that owner alone."""
+    """The change from installed to desired. Between two plans of one owner, it is the change of that owner."""
     now = {settings.name: settings for settings in installed.settings}
-    tracked = {setting.what: setting.value for setting in installed.tracking}  # those that can be set on this host
+    tracked = {setting.what: setting.value for setting in installed.tracking}  # only settings that this host can change
     different = (_missing(now.get(wanted.name), wanted) for wanted in desired.settings)
     return HostChange(
         settings=tuple(sorted((s for s in different if s != InterfaceSettings(s.name)), key=lambda s: s.name)),
@@ -248,11 +247,11 @@ def _routes(node: LocalNode, peer: Peer, names: HostNames) -> Iterator[Route]:
             yield Route(destination, names.gateway, via=peer.gateway(family), onlink=True)
         elif family in peer.addresses and peer.addresses[family] in node.addresses[family].network:
             yield Route(destination, names.bridge, via=peer.addresses[family])
-        # Otherwise a router is between us, and it knows the PodCIDRs: the default route leads there.
+        # Otherwise a router that knows the PodCIDRs is between both Nodes: the default route leads there.
 
 
 def _missing(now: InterfaceSettings | None, wanted: InterfaceSettings) -> InterfaceSettings:
-    """`wanted` without what holds already."""
+    """`wanted` without settings that are already in effect."""
     if now is None:
         return wanted
     return InterfaceSettings(

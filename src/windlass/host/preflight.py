@@ -1,6 +1,7 @@
-"""What would hurt once the agent takes the NIC: facts about the host in, findings out.
+"""The preflight checks: from facts about the host to findings. Pure.
 
-Pure. The facts are read in `linux/facts`, and, where only Open vSwitch knows them, by the agent.
+The host reads the facts; the agent adds those of Open vSwitch. Facts that a host does not have keep their defaults,
+which lead to no finding.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from windlass.model.families import Family, IPInterface, family_of
 from windlass.model.nodes import TunnelType
 from windlass.pipeline.snat_ports import HOST_RESERVED, UNRESERVED
 
-ENOUGH_CONNECTIONS = 131_072  # conntrack entries: the limit that kube-proxy sets at least
+ENOUGH_CONNECTIONS = 131_072  # conntrack entries: the minimum that kube-proxy sets
 NEARLY_FULL = 0.9  # of the conntrack table
-SMALLEST_MTU = {Family.IPV4: 576, Family.IPV6: 1280}  # RFC 791, RFC 8200; Linux disables IPv6 below
+SMALLEST_MTU = {Family.IPV4: 576, Family.IPV6: 1280}  # RFC 791, RFC 8200; Linux disables IPv6 below it it
 OWN_CONFIGURATION = "10-windlass.conflist"
 
-# Interfaces by which other networks for Pods are recognised.
+# Interfaces of other Pod networks.
 OTHER_NETWORKS = {
     "antrea-*": "Antrea",
     "cilium_*": "Cilium",
@@ -38,7 +39,7 @@ IPVS_INTERFACE = "kube-ipvs0"
 
 
 class Severity(Enum):
-    ERROR = "error"  # taking the NIC is certain to break the Node's network: the agent does not do it
+    ERROR = "error"  # taking the NIC would break the network of the Node: the agent does not take it
     WARNING = "warning"  # something else will not work
 
 
@@ -46,7 +47,7 @@ class Severity(Enum):
 class Finding:
     severity: Severity
     check: str
-    what: str  # what is the case, where, and what comes of it
+    what: str  # the fact, and its consequence
     remedy: str
 
     def __str__(self) -> str:
@@ -55,20 +56,20 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What the agent is configured to do."""
+    """The configuration of the agent, as far as the checks need it."""
 
     bridge: str
     gateway: str
     tunnel: TunnelType | None  # None in noEncap
     userspace: bool
-    mtu: int | None = None  # of Pods; None: the NIC's, less what the tunnel adds
-    connections: int = 0  # that the Node can track at least: the agent raises a lower limit; 0: it does not
+    mtu: int | None = None  # of Pods; None: the MTU of the NIC minus the overhead of the tunnel
+    connections: int = 0  # the agent raises a lower limit of tracked connections to this; 0: it does not
     reserves_ports: bool = True  # for SNAT, of those from which the host opens its connections
 
 
 @dataclass(frozen=True, slots=True)
 class ConntrackUse:
-    """A conntrack table."""
+    """The size and use of a conntrack table."""
 
     limit: int
     used: int = 0
@@ -79,8 +80,8 @@ class ConntrackUse:
 class Facts:
     uplink: str  # the NIC
     mtu: int
-    addresses: tuple[IPInterface, ...]  # that are, or were, the NIC's own
-    adopted: bool = False  # the NIC is a port of the bridge already
+    addresses: tuple[IPInterface, ...]  # of the NIC, also after they have moved to the bridge interface
+    adopted: bool = False  # the NIC is already a port of the bridge
     ethernet: bool = True
     carrier: bool = True
     master: str = ""  # the interface that the NIC is a member of
@@ -88,22 +89,22 @@ class Facts:
     network_manager: bool = False  # NetworkManager manages the NIC
     interfaces: frozenset[str] = frozenset()
     local_ports: tuple[int, int] = (32768, 60999)  # first and last
-    reserved_ports: tuple[tuple[int, int], ...] = ()  # those that the host itself leaves out
-    drop_chains: tuple[str, ...] = ()  # where forwarded packets are dropped by policy
+    reserved_ports: tuple[tuple[int, int], ...] = ()  # ranges that the host does not use for its own connections
+    drop_chains: tuple[str, ...] = ()  # firewall chains whose policy drops forwarded packets
     connections: ConntrackUse | None = None  # of the kernel; None: no conntrack yet, or no limit
     switch_connections: ConntrackUse | None = None  # of Open vSwitch's userspace datapath
     network_configurations: tuple[str, ...] = ()  # the container runtime's files, in its order
-    kube_proxy: tuple[str, ...] = ()  # what there is of it
+    kube_proxy: tuple[str, ...] = ()  # traces of kube-proxy
     missing_modules: frozenset[str] = frozenset()
     nftables: bool = True
-    foreign_ports: tuple[str, ...] = ()  # on a bridge of our name that is not ours
+    foreign_ports: tuple[str, ...] = ()  # of a bridge with the configured name that Windlass did not create
 
 
 Check = Callable[[Facts, Intent], Iterator[Finding]]
 
 
 def findings(facts: Facts, intent: Intent) -> tuple[Finding, ...]:
-    """All that would hurt, errors first."""
+    """All findings, errors first."""
     found = [finding for check in CHECKS for finding in check(facts, intent)]
     return tuple(sorted(found, key=lambda finding: finding.severity is not Severity.ERROR))
 
@@ -124,16 +125,16 @@ def uplink(facts: Facts, _: Intent) -> Iterator[Finding]:
     elif facts.master and facts.master_kind != "openvswitch":
         yield _error(
             "uplink",
-            f"{nic} is a member of {facts.master} ({facts.master_kind}): taking it would cut {facts.master} off",
+            f"{nic} is a member of {facts.master} ({facts.master_kind}): taking it would disconnect {facts.master}",
             f"Set `uplink: {facts.master}`, or take {nic} out of it first: ip link set {nic} nomaster.",
         )
     if not facts.carrier:
-        yield _warning("uplink", f"{nic} has no carrier: no packet passes", "Check its cable, or the virtual switch.")
+        yield _warning("uplink", f"{nic} has no carrier: no packet can pass", "Check its cable, or the virtual switch.")
     if facts.network_manager:
         yield _warning(
             "uplink",
-            f"NetworkManager manages {nic} and may configure it anew after its addresses have moved to the bridge",
-            "Set it up as docs/operations.md says under NetworkManager.",
+            f"NetworkManager manages {nic} and may reconfigure it after its addresses have moved to the bridge",
+            "Configure NetworkManager as described in docs/operations.md.",
         )
 
 
@@ -146,8 +147,8 @@ def tunnel_mtu(facts: Facts, intent: Intent) -> Iterator[Finding]:
     if mtu + overhead > facts.mtu:
         yield _warning(
             "MTU",
-            f"Pods may send packets of {mtu} bytes, which are {mtu + overhead} bytes long in the tunnel: longer than "
-            f"the MTU of {facts.uplink}, {facts.mtu}. They will be lost",
+            f"Pods may send packets of {mtu} bytes, which take {mtu + overhead} bytes in the tunnel: more than the MTU "
+            f"of {facts.uplink}, {facts.mtu}. Such packets will be lost",
             f"Set `mtu` to {facts.mtu - overhead} or less, or to 0.",
         )
     for family in sorted(families, key=str):
@@ -196,9 +197,9 @@ def forwarding(facts: Facts, intent: Intent) -> Iterator[Finding]:
     for chain in facts.drop_chains:
         yield _warning(
             "forwarding",
-            f"{chain} drops forwarded packets by its policy: unless a rule accepts them, Pods reach nothing outside of "
-            "the cluster, and clients behind other NICs no Service",
-            f"Let it accept what comes or goes by {intent.bridge} and {intent.gateway}, or set its policy to accept "
+            f"The policy of {chain} drops forwarded packets: unless a rule accepts them, Pods cannot reach addresses "
+            "outside the cluster, and clients behind other NICs cannot reach Services",
+            f"Accept packets from and to {intent.bridge} and {intent.gateway} in it, or set its policy to accept "
             "(iptables -P FORWARD ACCEPT).",
         )
 
@@ -216,15 +217,15 @@ def _limit(table: ConntrackUse | None, wanted: int, whose: str, command: str) ->
     if table.limit < ENOUGH_CONNECTIONS:
         yield _warning(
             "conntrack",
-            f"The conntrack table of {whose} holds {table.limit:,} connections at most; when it is full, new "
+            f"The conntrack table of {whose} is limited to {table.limit:,} connections; when it is full, new "
             "connections fail",
             f"Raise the limit to {ENOUGH_CONNECTIONS:,} or more: {command}{ENOUGH_CONNECTIONS}.",
         )
     elif table.used > NEARLY_FULL * table.limit:
         yield _warning(
             "conntrack",
-            f"The conntrack table of {whose} is nearly full: {table.used:,} of {table.limit:,} connections; beyond "
-            "that, new connections fail",
+            f"The conntrack table of {whose} is nearly full: {table.used:,} of {table.limit:,} connections; when "
+            "it is full, new connections fail",
             f"Raise the limit: {command}{2 * table.limit}.",
         )
 
@@ -233,21 +234,21 @@ def kernel(facts: Facts, intent: Intent) -> Iterator[Finding]:
     if "openvswitch" in facts.missing_modules and not intent.userspace:
         yield _error(
             "kernel",
-            "This kernel has no datapath of Open vSwitch (module openvswitch)",
+            "This kernel has no Open vSwitch datapath (module openvswitch)",
             "Install the module (modprobe openvswitch), or set `datapathType: netdev`: user space, slower.",
         )
     if intent.tunnel and not intent.userspace and intent.tunnel.value in facts.missing_modules:
         yield _warning(
             "kernel",
-            f"This kernel has no {intent.tunnel.value} (module {intent.tunnel.value}): no tunnel to other Nodes can "
-            "be made",
+            f"This kernel has no {intent.tunnel.value} (module {intent.tunnel.value}): tunnels to other Nodes cannot "
+            "be created",
             f"Install the module (modprobe {intent.tunnel.value}), or set `tunnelType` to the other kind on all Nodes.",
         )
     if not facts.nftables:
         yield _warning(
             "kernel",
-            "This kernel has no nftables (module nf_tables): NodePorts and external addresses answer only to clients "
-            "that come by the uplink, and not to the Node itself",
+            "This kernel has no nftables (module nf_tables): NodePorts and external addresses work only for clients "
+            "behind the uplink, and not for the Node itself",
             "Install the module: modprobe nf_tables.",
         )
 
@@ -265,15 +266,15 @@ def other_networks(facts: Facts, intent: Intent) -> Iterator[Finding]:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         yield _warning(
             "other network",
-            f"{who} is on this Node (interfaces {', '.join(names[:3])}{more}): its Pods, routes and rules get in the "
-            "way of Windlass",
-            "Remove it, with what it left behind, and reboot the Node (docs/migrate-from-kube-proxy.md).",
+            f"{who} is on this Node (interfaces {', '.join(names[:3])}{more}): its Pods, routes and rules conflict "
+            "with Windlass",
+            "Remove it completely and reboot the Node (docs/migrate-from-kube-proxy.md).",
         )
     if facts.foreign_ports and not facts.adopted:
         yield _error(
             "other network",
-            f"There is a bridge {intent.bridge} that is not made by Windlass (ports {', '.join(facts.foreign_ports)}): "
-            "its flows would be replaced",
+            f"The bridge {intent.bridge} was not created by Windlass (ports {', '.join(facts.foreign_ports)}): its "
+            "flows would be replaced",
             "Remove that network and its bridge, or set `bridge` to another name.",
         )
 
@@ -283,7 +284,7 @@ def network_configurations(facts: Facts, _: Intent) -> Iterator[Finding]:
         if name < OWN_CONFIGURATION:
             yield _warning(
                 "CNI",
-                f"The network configuration {name} comes before {OWN_CONFIGURATION}: the container runtime attaches "
+                f"The network configuration {name} sorts before {OWN_CONFIGURATION}: the container runtime attaches "
                 "new Pods to that network",
                 f"Remove {name} when no Pod of this Node needs it any more.",
             )
@@ -294,8 +295,8 @@ def kube_proxy(facts: Facts, _: Intent) -> Iterator[Finding]:
     if signs:
         yield _warning(
             "kube-proxy",
-            f"kube-proxy runs here, or has left its rules ({', '.join(signs)}): the Node's own connections to Services "
-            "meet them first, and may be led to endpoints that are gone",
+            f"kube-proxy runs here, or has left its rules ({', '.join(signs)}): they apply to connections of the Node "
+            "to Services first, and may lead to endpoints that no longer exist",
             "Stop kube-proxy on this Node, then run `kube-proxy --cleanup` or reboot.",
         )
 

@@ -1,7 +1,7 @@
-"""What Services ask of the host: routes to the virtual next hop, NodePorts and external addresses.
+"""What Services need on the host: routes to the virtual next hop, NodePorts and external addresses. Pure.
 
-Pure. The switch has the Services; the host only has to bring it the packets that start on the host, or come to it by a
-NIC that is no port of the switch (design notes 000 and 001).
+The switch implements Services. The host sends it the packets that start on the host or arrive by a NIC that is not a
+port of the switch (design notes 000 and 001).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def plan_services(
     *,
     mtu: int,
 ) -> HostPlan:
-    """What all Services share. `node_port_networks`: where NodePorts answer; empty: at every address of the host.
+    """The items that all Services share. node_port_networks: where NodePorts answer; empty: at every host address.
 
-    `mtu` is the gateway's.
+    mtu: of the gateway.
     """
     access = ServiceAccess(
         gateway=names.gateway,
@@ -50,7 +50,7 @@ def plan_services(
         mtu=mtu,
         snat_ports=used_ports(node),
     )
-    # The neighbour is known, so that no Service waits for a question and its answer; the switch would answer, too.
+    # With a static neighbour no connection waits for ARP or neighbour discovery.
     neighbours = (Neighbour(names.gateway, VIRTUAL_CLIENT[f], mac_text(VIRTUAL_MAC)) for f in node.families)
     return HostPlan(items=frozenset((access, *neighbours, *_shared_routes(node, names, service_cidrs))))
 
@@ -58,12 +58,12 @@ def plan_services(
 def plan_service(
     node: LocalNode, names: HostNames, service: Service, service_cidrs: Collection[IPNetwork]
 ) -> frozenset[Item]:
-    """What one Service asks for. Others may ask for the same (an external address, say): see `ItemClaims`."""
+    """The items of one Service. Several Services may need the same item, for example a port: see `ItemClaims`."""
     return frozenset(_items(node, names, service, service_cidrs))
 
 
 class ItemClaims:
-    """Who asks for which items: an item is there as long as somebody asks for it."""
+    """Which owner needs which items: an item stays installed while at least one owner needs it."""
 
     def __init__(self) -> None:
         self._by_owner: dict[str, frozenset[Item]] = {}
@@ -81,7 +81,7 @@ class ItemClaims:
         return self._by_owner.get(owner, frozenset())
 
     def set(self, owner: str, items: frozenset[Item]) -> HostChange:
-        """The owner now asks for these and no others; what becomes different by that."""
+        """Replace the items of the owner. Returns the resulting change."""
         before = self._by_owner.pop(owner, frozenset())
         if items:
             self._by_owner[owner] = items
@@ -92,7 +92,7 @@ class ItemClaims:
         return HostChange(removed=removed, added=added)
 
     def set_all(self, items_by_owner: Mapping[str, frozenset[Item]]) -> HostChange:
-        """Several owners at once. What one of them gives up and another takes stays as it is."""
+        """Replace the items of several owners. An item that moves from one owner to another does not change."""
         changes = [self.set(owner, items) for owner, items in items_by_owner.items()]
         removed = frozenset[Item]().union(*(change.removed for change in changes))
         added = frozenset[Item]().union(*(change.added for change in changes))
@@ -107,7 +107,7 @@ class ItemClaims:
 
 
 def _networks(node: LocalNode, configured: Collection[IPNetwork]) -> Iterator[IPNetwork]:
-    """Disjoint, and of the Node's families."""
+    """Disjoint networks of the families of the Node."""
     networks = configured or (ip_network("0.0.0.0/0"), ip_network("::/0"))
     if Family.IPV4 in node.families:
         yield from collapse_addresses(network for network in networks if isinstance(network, IPv4Network))
@@ -117,7 +117,7 @@ def _networks(node: LocalNode, configured: Collection[IPNetwork]) -> Iterator[IP
 
 def _shared_routes(node: LocalNode, names: HostNames, service_cidrs: Collection[IPNetwork]) -> Iterator[Route]:
     for family in node.families:
-        # To the next hop itself: endpoints on the host answer to it.
+        # The next hop itself: endpoints on the host reply to it.
         yield Route(ip_network(VIRTUAL_CLIENT[family]), names.gateway, source=node.gateway(family))
         yield _route(node, names, ip_network(NODE_PORT_ADDRESS[family]))
         yield _route(node, names, ip_network(NODE_STAND_IN[family]))

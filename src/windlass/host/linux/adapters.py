@@ -1,4 +1,4 @@
-"""An interface with the addresses and routes that somebody gave it, as `Adapter`."""
+"""Reads an interface with its addresses and routes, as `Adapter`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read(netlink: Netlink, name: str) -> Adapter | None:
     link = rtnetlink.link(netlink, name)
     if link is None:
         return None
-    # In the order in which they would have to be added: for IPv6 the kernel puts the newest first.
+    # In the order of their creation: the kernel lists the newest IPv6 address first.
     found = list(leases.held(netlink, link.index))
     ipv4 = [address for address in found if address.version == 4]
     ipv6 = [address for address in reversed(found) if address.version == 6]
@@ -26,7 +26,7 @@ def read(netlink: Netlink, name: str) -> Adapter | None:
 
 
 def holders(netlink: Netlink, node_ips: Collection[IPAddress]) -> set[str]:
-    """The names of the interfaces that have one of them."""
+    """The names of the interfaces that have one of the Node IPs."""
     indexes = {index for index, address in rtnetlink.addresses(netlink) if address.ip in node_ips}
     return {link.name for link in (rtnetlink.link(netlink, index) for index in indexes) if link is not None}
 
@@ -35,8 +35,8 @@ def not_movable(netlink: Netlink, uplink: Adapter) -> Iterator[str]:
     for found in rtnetlink.routes(netlink, index=uplink.index):
         if not found.plain:
             yield (
-                f"{found.route.destination} is routed by {uplink.name} through an encapsulation (ip route ... encap), "
-                "which cannot be moved: remove the route, or route it by another interface"
+                f"the route to {found.route.destination} by {uplink.name} uses an encapsulation (ip route ... encap) "
+                "and cannot be moved: remove the route, or use a different interface for it"
             )
 
 
@@ -56,8 +56,8 @@ def _routes(netlink: Netlink, index: int, addresses: Collection[AdapterAddress])
 
 
 def _comes_by_itself(found: KernelRoute, addresses: Collection[AdapterAddress]) -> bool:
-    """The kernel makes the route to an address's network, unless its maker forbids that: then he has made one that
-    looks the same. NetworkManager does so.
+    """The kernel creates the route to the network of an address. With the flag `noprefixroute`, which NetworkManager
+    uses, the creator of the address adds a route that looks the same.
     """
     route = found.route
     if not found.kernel_made or route.protocol != PROTOCOL_KERNEL or route.table == TABLE_LOCAL:

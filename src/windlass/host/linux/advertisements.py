@@ -1,4 +1,4 @@
-"""Router advertisements: once the uplink is a port, the bridge interface hears them, and listens in its place."""
+"""Router advertisements: the bridge interface receives them in place of an adopted uplink."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import suppress
 from windlass.host.linux import settings
 from windlass.model.families import Family
 
-_AS_ROUTER = 2  # accept_ra: even though this host forwards
-# What an interface takes from an advertisement; `accept_ra` is decided apart.
+_AS_ROUTER = 2  # accept_ra: accept although this host forwards
+# Settings for what an interface accepts from an advertisement, besides `accept_ra`.
 _TAKEN = (
     "autoconf",
     "accept_ra_defrtr",
@@ -22,15 +22,17 @@ _TAKEN = (
 
 
 def listen_like(bridge: str, uplink: str, *, learns: bool) -> None:
-    """`learns`: the uplink has routes that routers advertised. If its kernel does not listen, its network manager does;
-    but that hears nothing any more, so that the bridge's kernel must.
+    """Copy the settings of the uplink to the bridge interface.
+
+    learns: the uplink has routes from advertisements. If the kernel did not accept them, a network manager did. It no
+    longer receives any, so that the kernel must accept them on the bridge interface.
     """
     if not (settings.has(Family.IPV6, uplink) and settings.has(Family.IPV6, bridge)):
         return
     accepts = settings.sysctl(Family.IPV6, uplink, "accept_ra") or learns
     _copy(bridge, "accept_ra", _AS_ROUTER if accepts else 0)
     for name in _TAKEN:
-        with suppress(FileNotFoundError):  # not every kernel has all of them
+        with suppress(FileNotFoundError):  # a kernel may lack some
             _copy(bridge, name, settings.sysctl(Family.IPV6, uplink, name))
 
 

@@ -1,8 +1,8 @@
-"""A route of each family that shows whether the kernel has emptied an interface by itself.
+"""A canary route of each family, which shows whether the kernel itself has removed routes and addresses.
 
 An interface that goes down loses its routes and its IPv6 addresses; with its last IPv4 address it loses its IPv4
-routes. These are to be restored; what a person or a network manager removes is not. The kernel removes the canary
-together with the others, and no one else has a reason to. It is in a table that no rule leads to.
+routes. Windlass restores those, but not what a person or a network manager removes. The kernel removes the canary
+together with the other routes; nobody else does. It is in a routing table that no rule uses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from windlass.model.families import Family, family_of
 TABLE = 8787
 _ROUTES = tuple(
     AdapterRoute(ip_network(destination), table=TABLE, protocol=rtnetlink.PROTOCOL, metric=1)
-    for destination in ("192.0.0.8/32", "100::8/128")  # addresses that are no one's: RFC 7600, RFC 6666
+    for destination in ("192.0.0.8/32", "100::8/128")  # reserved addresses: RFC 7600, RFC 6666
 )
 
 
@@ -31,7 +31,7 @@ def place(netlink: Netlink, index: int) -> None:
     there = alive(netlink, index)
     for route in _ROUTES:
         if family_of(route.destination) not in there:
-            with suppress(NetlinkError):  # IPv6 may be off here: then there is nothing of it to lose
+            with suppress(NetlinkError):  # IPv6 may be disabled
                 rtnetlink.add_route(netlink, index, route)
 
 

@@ -1,7 +1,7 @@
-"""The host's connection tracking: forgetting UDP flows whose translation is out of date.
+"""Deletes conntrack entries of the host for UDP flows whose NAT is out of date.
 
-A flow that goes on keeps the translation that its first packet got, or that it got none: so the NodePort that comes
-later would never be seen by a client that does not stop to ask, nor the one that has gone be refused.
+A UDP flow keeps the translation of its first packet, or none. Without the deletion, a client that keeps sending would
+not reach a NodePort that was added meanwhile, and would not be refused by one that was removed.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _BY_PROTOCOL = 1 << 3
 _UDP = bytes((Protocol.UDP,))
 _FAMILIES = {Family.IPV4: int(socket.AF_INET), Family.IPV6: int(socket.AF_INET6)}
 
-Target = tuple[IPAddress | None, int]  # a port; of this address, or else of any
+Target = tuple[IPAddress | None, int]  # the address, or None for any address; the port
 
 
 def forget_udp(netfilter: Netlink, family: Family, targets: Collection[Target]) -> None:
-    """The host's UDP flows to these. The kernel looks through its whole table for them, which takes it 10 ms.
+    """Delete the UDP flows of the host to these targets. The kernel searches its whole table, which takes about 10 ms.
 
-    They are asked for, and then deleted one by one: a kernel that does not know the filter would delete all there are.
+    The flows are listed and then deleted one by one: a kernel without support for the filter would delete all flows.
     """
     header = _HEADER.pack(_FAMILIES[family], 0)
     asked = nested(_CTA_TUPLE_ORIG, nested(_CTA_TUPLE_PROTO, attribute(_CTA_PROTO_NUM, _UDP)))
     asked += nested(_CTA_FILTER, number(_CTA_FILTER_ORIG_FLAGS, _BY_PROTOCOL))
     for body in list(netfilter.dump(_GET, header + asked)):
         flow = attributes(body, _HEADER.size)
-        # The zones are the switch's, and others'.
+        # Flows in zones belong to the switch or to others.
         if _CTA_ZONE not in flow and _is_to(flow.get(_CTA_TUPLE_ORIG, b""), family, targets):
             with unless_absent():
                 netfilter.do(_DELETE, header + nested(_CTA_TUPLE_ORIG, flow[_CTA_TUPLE_ORIG]))

@@ -1,4 +1,4 @@
-"""The ports of Open vSwitch's datapath in the kernel, for when no ovs-vswitchd runs that could remove them."""
+"""Removes ports of the kernel datapath of Open vSwitch while ovs-vswitchd does not run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from windlass.host.linux import rtnetlink
 from windlass.host.linux.netlink import Netlink, NetlinkError, as_text, attributes, text
 
-NAME = "ovs-system"  # the interface of the one datapath that all bridges in the kernel share
+NAME = "ovs-system"  # the interface of the datapath that all bridges share
 _NETLINK_GENERIC, _GET_FAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2
 _HEADER = struct.Struct("=BBH")  # command, version, reserved
 _DATAPATH = struct.Struct("=i")  # the index of the datapath's interface
@@ -18,13 +18,13 @@ _DELETE_DATAPATH = 2
 
 
 def exists() -> bool:
-    """Has this kernel such a datapath, or can it load one?"""
+    """This kernel has the datapath, or can load its module."""
     with Netlink(protocol=_NETLINK_GENERIC) as generic:
         return _family(generic, "ovs_datapath") is not None
 
 
 def remove_port(netlink: Netlink, interface: str) -> None:
-    """An internal port vanishes, any other interface is the host's own again. None is fine."""
+    """Delete an internal port, or return any other interface to the host. No error if there is no such port."""
     datapath = rtnetlink.link(netlink, NAME)
     if datapath is None:
         return
@@ -41,7 +41,7 @@ def remove_port(netlink: Netlink, interface: str) -> None:
 
 
 def remove_if_unused(netlink: Netlink) -> None:
-    """The datapath itself, unless some bridge still has a port there."""
+    """Delete the datapath, unless a bridge still has a port in it."""
     datapath = rtnetlink.link(netlink, NAME)
     if datapath is None:
         return

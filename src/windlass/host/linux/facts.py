@@ -1,4 +1,4 @@
-"""The facts about a Linux host that `preflight` judges: read from the kernel and from files; nothing is changed."""
+"""Reads the facts about a Linux host for the preflight checks. Changes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from windlass.host.preflight import ConntrackUse, Facts
 from windlass.host.protocol import HostError
 
 CONFIGURATIONS = Path("/etc/cni/net.d")
-_FORMS = frozenset({".conf", ".conflist", ".json"})  # what a runtime takes for a configuration
+_FORMS = frozenset({".conf", ".conflist", ".json"})  # file types that a runtime reads
 _MODULES = Path("/lib/modules")
 _TUNNELS = ("geneve", "vxlan")
 _NETWORK_MANAGER = Path("/run/NetworkManager/devices")
@@ -28,11 +28,11 @@ _KUBE_PROXY_METRICS = ("127.0.0.1", 10249)
 def gather(
     netlink: Netlink, record_file: Path, bridge: str, uplink: str | None, configurations: Path = CONFIGURATIONS
 ) -> Facts:
-    """About the NIC of that name; without one, about the NIC that the agent has taken or probably will take."""
+    """For this NIC; without a name, for the adopted NIC or the one that the agent will probably take."""
     name = uplink or _probable_uplink(netlink, record_file, bridge)
     link = rtnetlink.link(netlink, name)
     if link is None:
-        raise HostError(f"there is no interface {name} that could be the uplink")
+        raise HostError(f"there is no interface {name}, which should be the uplink")
     chains = firewalls.nftables_chains()
     master = rtnetlink.link(netlink, link.master) if link.master else None
     adapter = uplinks.find(netlink, record_file, bridge, (), name)
@@ -58,7 +58,7 @@ def gather(
 
 
 def _probable_uplink(netlink: Netlink, record_file: Path, bridge: str) -> str:
-    """The one that was taken; else the one by which the host reaches the world."""
+    """The adopted NIC, else the NIC of the best default route."""
     record = records.load(record_file)
     if record is not None and record.bridge == bridge:
         return record.uplink.name
@@ -71,7 +71,9 @@ def _probable_uplink(netlink: Netlink, record_file: Path, bridge: str) -> str:
         link = rtnetlink.link(netlink, found.index)
         if link is not None and link.name != bridge:
             return link.name
-    raise HostError("this host has no default route to tell the NIC by: name it as `uplink` in the configuration")
+    raise HostError(
+        "the NIC cannot be determined, because this host has no default route: set `uplink` in the configuration"
+    )
 
 
 def _is_managed(link: Link) -> bool:
@@ -109,7 +111,7 @@ def _kube_proxy(chains: list[firewalls.FirewallChain]) -> Iterator[str]:
 
 
 def _proxy_mode() -> str:
-    """What kube-proxy says of itself; Windlass says `windlass`."""
+    """The mode that kube-proxy reports. Windlass reports `windlass` at the same address."""
     connection = http.client.HTTPConnection(*_KUBE_PROXY_METRICS, timeout=1)
     try:
         connection.request("GET", "/proxyMode")
@@ -121,12 +123,12 @@ def _proxy_mode() -> str:
 
 
 def _missing_modules() -> Iterator[str]:
-    """A kernel loads a module when it is asked for what the module does: so that is asked, where it can be."""
+    """Asks the kernel for openvswitch, which loads the module; looks for the others in the list of modules."""
     if not datapaths.exists():
         yield "openvswitch"
     folder = _MODULES / os.uname().release
     listed = "".join(_read(folder / name) for name in ("modules.dep", "modules.builtin"))
-    for module in _TUNNELS if listed else ():  # in a container there is no list to look at
+    for module in _TUNNELS if listed else ():  # a container has no list of modules
         if f"/{module}.ko" not in listed:
             yield module
 

@@ -1,4 +1,4 @@
-"""Which firewall chains there are on this host, in nftables and in the older iptables: their names and policies."""
+"""Reads names and policies of firewall chains, of nftables and of iptables-legacy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TABLE, _NAME, _HOOK, _POLICY, _HOOK_NUMBER = 1, 3, 4, 5, 1
 _FORWARD_HOOK, _DROP = 2, 0
 _FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
 
-# The older iptables, by getsockopt: the table as one blob of entries.
+# iptables-legacy, read with getsockopt: a table is one blob of entries.
 _GET_INFO, _GET_ENTRIES = 64, 65
 _LEVELS = {Family.IPV4: socket.SOL_IP, Family.IPV6: socket.IPPROTO_IPV6}
 _NAMES = {
@@ -26,7 +26,7 @@ _NAMES = {
     Family.IPV6: Path("/proc/thread-self/net/ip6_tables_names"),
 }
 _SOCKETS = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
-_TARGET_OFFSET = {Family.IPV4: 88, Family.IPV6: 140}  # in an entry; there a number of 16 bits
+_TARGET_OFFSET = {Family.IPV4: 88, Family.IPV6: 140}  # in an entry: 16 bits
 _INFO = struct.Struct("=32sI5I5III")  # name, hooks, where each begins, where its policy is, entries, size
 _ENTRIES_HEADER = 40
 _TARGET_HEADER = 32
@@ -37,14 +37,14 @@ _LEGACY_DROP = -1  # a verdict of iptables is -NF_DROP - 1
 class FirewallChain:
     table: str  # such as `ip filter`
     name: str
-    drops_forwarded: bool  # it is at the hook `forward`, and its policy is drop
+    drops_forwarded: bool  # at the hook `forward` with policy drop
 
     def __str__(self) -> str:
         return f"chain {self.name} of nftables table {self.table}"
 
 
 def nftables_chains() -> list[FirewallChain] | None:
-    """Also those of iptables-nft. None: this kernel has no nftables."""
+    """All chains, including those of iptables-nft. None if this kernel has no nftables."""
     with Netlink(protocol=NETLINK_NETFILTER) as netfilter:
         try:
             return [_chain(body) for body in netfilter.dump(_GET_CHAINS, struct.pack("=BBH", 0, 0, 0))]
@@ -55,7 +55,7 @@ def nftables_chains() -> list[FirewallChain] | None:
 
 
 def legacy_drops() -> Iterator[str]:
-    """Where the older iptables drops forwarded packets by its policy."""
+    """The chains of iptables-legacy whose policy drops forwarded packets."""
     for family, command in ((Family.IPV4, "iptables"), (Family.IPV6, "ip6tables")):
         if "filter" in _legacy_tables(family):
             entries, policy_at = _legacy_table(family, "filter", _FORWARD_HOOK)
@@ -66,7 +66,7 @@ def legacy_drops() -> Iterator[str]:
 
 
 def legacy_mentions(chain: str) -> bool:
-    """Does a NAT table of the older iptables have this chain?"""
+    """A NAT table of iptables-legacy contains this chain."""
     wanted = chain.encode() + b"\0"
     return any(
         wanted in _legacy_table(family, "nat", _FORWARD_HOOK)[0] for family in Family if "nat" in _legacy_tables(family)
@@ -83,7 +83,7 @@ def _chain(body: bytes) -> FirewallChain:
 
 
 def _legacy_tables(family: Family) -> list[str]:
-    """Those in use; to ask for another one would make it."""
+    """The tables in use. Asking for any other table would create it."""
     try:
         return _NAMES[family].read_text().split()
     except OSError:
@@ -91,7 +91,7 @@ def _legacy_tables(family: Family) -> list[str]:
 
 
 def _legacy_table(family: Family, table: str, hook: int) -> tuple[bytes, int]:
-    """All entries, and where the policy of a hook is in them."""
+    """All entries, and the offset of the policy of a hook in them."""
     with socket.socket(_SOCKETS[family], socket.SOCK_DGRAM) as sock:
         info = _INFO.unpack(_getsockopt(sock, _LEVELS[family], _GET_INFO, _INFO.size, table.encode()))
         policies, size = info[7:12], info[13]
@@ -101,10 +101,10 @@ def _legacy_table(family: Family, table: str, hook: int) -> tuple[bytes, int]:
 
 
 def _getsockopt(sock: socket.socket, level: int, option: int, length: int, question: bytes) -> bytes:
-    """Python's own cannot ask a question."""
+    """`socket.getsockopt` cannot pass input to the kernel."""
     data = ctypes.create_string_buffer(question, length)
     size = ctypes.c_uint(length)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.getsockopt(sock.fileno(), level, option, data, ctypes.byref(size)):
-        raise OSError(ctypes.get_errno(), "the tables of iptables cannot be read")
+        raise OSError(ctypes.get_errno(), "the iptables tables cannot be read")
     return data.raw

@@ -1,6 +1,6 @@
-"""The host's own values of the settings that Windlass changes: recorded before the first change, restored on release.
+"""The former values of settings that Windlass changes: recorded before the first change, restored on release.
 
-A record is of one run of the machine: a reboot restores everything by itself.
+A record is valid for one boot: a reboot restores the settings.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from windlass.host.linux import records
 
 class _Former(msgspec.Struct, frozen=True):
     was: str
-    became: str  # what Windlass set last
+    became: str  # the last value that Windlass set
 
 
 class _Stored(msgspec.Struct):
     boot: str
-    sysctls: dict[str, _Former] = {}  # by their names below `net`, in the order of the first changes
+    sysctls: dict[str, _Former] = {}  # by name below `net`, in the order of the first changes
     offloads: dict[str, list[int]] = {}  # by interface
 
 
@@ -33,7 +33,7 @@ class FormerSettings:
         self._lock = Lock()
 
     def remember_sysctl(self, name: str, was: str, becomes: str) -> None:
-        """Before each change; of several only the first former value counts."""
+        """Call before each change. Of several changes, the first former value is kept."""
 
         def add(stored: _Stored) -> None:
             known = stored.sysctls.get(name)
@@ -49,7 +49,7 @@ class FormerSettings:
 
     @property
     def sysctls(self) -> list[tuple[str, str, str]]:
-        """Name, former value and ours; what was changed last comes first."""
+        """Name, former value and current value; the last change first."""
         stored = self._load()
         return [(name, former.was, former.became) for name, former in reversed(stored.sysctls.items())]
 
@@ -66,7 +66,7 @@ class FormerSettings:
             before = msgspec.json.encode(stored)
             change(stored)
             after = msgspec.json.encode(stored)
-            # On a full disk the Node's network is worth more than its former settings.
+            # If the disk is full, go on: the network matters more than the former settings.
             with suppress(OSError):
                 if after != before:
                     files.write(self._file, msgspec.json.format(after) + b"\n")

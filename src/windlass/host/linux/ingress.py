@@ -1,8 +1,8 @@
-"""Keeping the kernel away from what comes in by a port of the userspace datapath.
+"""Keeps incoming packets of a port of the userspace datapath away from the kernel.
 
-That datapath reads its ports through packet sockets, beside the kernel: a kernel that also answers ARP for a Pod's
-gateway, or delivers a packet to the host a second time, would be a second switch. A filter at the clsact hook drops
-everything after the packet sockets have had it; it goes with its interface.
+That datapath reads its ports through packet sockets, and the kernel gets the same packets: it would answer ARP for a
+Pod's gateway, and deliver packets to the host twice. A filter at the clsact hook drops everything after the packet
+sockets. It disappears together with its interface.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from windlass.host.linux.netlink import (
 _RTM_NEWQDISC, _RTM_DELQDISC, _RTM_NEWTFILTER, _RTM_DELTFILTER, _RTM_GETTFILTER = 36, 37, 44, 45, 46
 _TCA_KIND, _TCA_OPTIONS, _TCA_BPF_OPS_LEN, _TCA_BPF_OPS, _TCA_BPF_FLAGS = 1, 2, 4, 5, 8
 _CLSACT_HANDLE, _CLSACT, _INGRESS, _EGRESS = 0xFFFF0000, 0xFFFFFFF1, 0xFFFFFFF2, 0xFFFFFFF3
-_DIRECT_ACTION = 1  # the program's result is the verdict
+_DIRECT_ACTION = 1  # the result of the program is the verdict
 _PREFERENCE = 87
 _FILTER = struct.Struct("=BxxxiIII")  # family, index, handle, parent, info
-# One instruction of classic BPF, "return TC_ACT_SHOT": it needs no further kernel module (matchall, gact), no compiler
-# and no bpf() call, and in a dump it is its own name.
+# One instruction of classic BPF, "return TC_ACT_SHOT". It needs no further kernel module (matchall, gact), no compiler
+# and no bpf() call, and it is recognised in a dump.
 _DROP_ALL = struct.pack("=HBBI", 0x06, 0, 0, 2)
 
 
@@ -57,17 +57,17 @@ def close(netlink: Netlink, index: int) -> None:
 
 
 def open_again(netlink: Netlink, index: int) -> None:
-    """The clsact hook stays: somebody else may use it, and without filters it does nothing."""
+    """Remove the filter. The clsact hook stays: others may use it, and without filters it does nothing."""
     try:
         netlink.do(_RTM_DELTFILTER, _drop_filter(index))
     except NetlinkError as error:
-        # EINVAL: there is no such hook on this interface.
+        # EINVAL: this interface has no clsact hook.
         if error.errno not in {errno.ENOENT, errno.EINVAL, errno.ENODEV}:
             raise
 
 
 def remove_hook(netlink: Netlink, index: int) -> None:
-    """The clsact hook as well, if nobody has a filter there."""
+    """Remove the clsact hook, unless it has filters of others."""
     for parent in (_INGRESS, _EGRESS):
         if any(True for _ in netlink.dump(_RTM_GETTFILTER, _FILTER.pack(0, index, 0, parent, 0))):
             return

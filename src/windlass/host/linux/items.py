@@ -1,4 +1,4 @@
-"""The items of a plan in the kernel: which of them are there, and making it so."""
+"""Reads and changes the items of a plan in the kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 from windlass.host.linux import canaries, rtnetlink, services, settings, tracking
 from windlass.host.linux.adapter_state import AdapterRoute
 from windlass.host.linux.former_settings import FormerSettings
-from windlass.host.linux.netlink import Netlink, told
+from windlass.host.linux.netlink import Netlink, attempting
 from windlass.host.linux.nftables import Nftables
 from windlass.host.plans import (
     HostAddress,
@@ -45,14 +45,14 @@ def apply(netlink: Netlink, nftables: Nftables, formers: FormerSettings, change:
         if wanted.name in links:
             problems += settings.write(netlink, formers, links[wanted.name], wanted)
         else:
-            problems.append(f"there is no interface {wanted.name}: its settings wait until there is")
+            problems.append(f"there is no interface {wanted.name}; its settings are applied when it exists")
     for item, there in _in_order(change):
         link = links.get(item.interface)
         try:
             if link is not None:
-                with told(f"{'add' if there else 'remove'} {item}"):
+                with attempting(f"{'add' if there else 'remove'} {item}"):
                     (_add if there else _remove)(netlink, link.index, item)
-            elif there:  # what is to be removed went with its interface
+            elif there:  # items to be removed disappeared together with the interface
                 problems.append(f"there is no interface {item.interface} for {item}")
         except HostError as error:
             problems.append(str(error))
@@ -63,7 +63,7 @@ def apply(netlink: Netlink, nftables: Nftables, formers: FormerSettings, change:
 
 def _items(netlink: Netlink, names_by_index: dict[int, str], names: HostNames) -> Iterator[InterfaceItem]:
     for index, name in list(names_by_index.items()):
-        if name == names.gateway:  # wholly ours; the bridge interface has the uplink's addresses, not planned ones
+        if name == names.gateway:  # all its addresses are planned, unlike those of the bridge interface
             yield from (HostAddress(name, address) for _, address in rtnetlink.addresses(netlink, index))
         for neighbour in rtnetlink.neighbours(netlink, index):
             if neighbour.ours:
@@ -71,7 +71,7 @@ def _items(netlink: Netlink, names_by_index: dict[int, str], names: HostNames) -
     for found in rtnetlink.routes(netlink, protocol=rtnetlink.PROTOCOL):
         if found.route.table in {services.TABLE, canaries.TABLE}:
             continue
-        if found.index not in names_by_index:  # left from when an interface had another name
+        if found.index not in names_by_index:  # a route of an interface that was renamed
             link = rtnetlink.link(netlink, found.index)
             names_by_index[found.index] = "" if link is None else link.name
         route = found.route
@@ -79,10 +79,10 @@ def _items(netlink: Netlink, names_by_index: dict[int, str], names: HostNames) -
 
 
 def _in_order(change: HostChange) -> Iterator[tuple[InterfaceItem, bool]]:
-    """What goes (False) and comes (True), such that nothing takes away or stands in the way of another.
+    """Items to remove (False) and add (True), in an order in which they do not affect one another.
 
-    With the last IPv4 address of an interface the kernel takes its routes away: the new one comes first. The same IPv6
-    address with another prefix is one too many for it: the old one goes first.
+    The kernel removes all IPv4 routes together with the last IPv4 address of an interface: new IPv4 addresses are added
+    first. It refuses an IPv6 address that exists with another prefix length: old IPv6 addresses are removed first.
     """
     yield from ((item, False) for item in _sorted(change.removed, Neighbour, Route))
     addresses = _sorted(change.removed, HostAddress)

@@ -1,4 +1,4 @@
-"""Addresses of an interface with their lifetimes, scope and flags, as `AdapterAddress`: read, added and changed."""
+"""Reads, adds and changes addresses of an interface with lifetimes, scope and flags, as `AdapterAddress`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from windlass.host.linux.rtnetlink import ADDRESS, RTM_DELADDR, RTM_GETADDR, RTM
 NOPREFIXROUTE = 0x200
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_BROADCAST, _IFA_CACHEINFO, _IFA_FLAGS, _IFA_RT_PRIORITY = 1, 2, 4, 6, 8, 9
 _TEMPORARY, _NODAD, _HOMEADDRESS, _DEPRECATED, _MANAGETEMPADDR, _MCAUTOJOIN = 0x01, 0x02, 0x10, 0x20, 0x100, 0x400
-_CHOSEN = _HOMEADDRESS | _MANAGETEMPADDR | NOPREFIXROUTE | _MCAUTOJOIN  # by the maker; the others are the kernel's
-_LIFETIMES = struct.Struct("=II8x")  # preferred, valid: seconds that are left
+_CHOSEN = _HOMEADDRESS | _MANAGETEMPADDR | NOPREFIXROUTE | _MCAUTOJOIN  # the kernel sets the others
+_LIFETIMES = struct.Struct("=II8x")  # preferred, valid: seconds left
 _FOREVER = 0xFFFFFFFF
 
 
 def held(netlink: Netlink, index: int) -> Iterator[AdapterAddress]:
-    """In the kernel's order; without link-local and temporary ones, which it makes itself."""
+    """In the order of the kernel, without link-local and temporary addresses, which the kernel creates."""
     for body in netlink.dump(RTM_GETADDR, ADDRESS.pack(0, 0, 0, 0, index)):
         address = _read(body)
         if address is not None:
@@ -29,7 +29,7 @@ def held(netlink: Netlink, index: int) -> Iterator[AdapterAddress]:
 
 
 def put(netlink: Netlink, index: int, address: AdapterAddress) -> None:
-    """One that is there gets these lifetimes. IPv6 is usable at once: it is known that no other machine has it."""
+    """Add the address, or change its lifetimes. No duplicate address detection: the address was in use on this host."""
     netlink.do(RTM_NEWADDR, _write(index, address), NLM_F_CREATE | NLM_F_REPLACE)
 
 

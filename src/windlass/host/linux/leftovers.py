@@ -1,4 +1,4 @@
-"""Removing from a Linux host what Windlass has put there. What the NIC had is given back by `uplinks`."""
+"""Removes everything of Windlass from a Linux host, except what `uplinks` gives back to the NIC."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from functools import partial
 
 from windlass.host.linux import datapaths, ingress, pods, rtnetlink, service_listings, service_tables, settings
 from windlass.host.linux.former_settings import FormerSettings
-from windlass.host.linux.netlink import Netlink, told
+from windlass.host.linux.netlink import Netlink, attempting
 from windlass.host.linux.nftables import Nftables
 from windlass.host.linux.rtnetlink import Link
 from windlass.host.plans import HostNames
 from windlass.host.protocol import HostError
 
-_KERNEL_TUNNELS = ("genev_sys_6081", "vxlan_sys_4789")  # which ovs-vswitchd makes, and makes again if it needs them
-_OF_THE_DATAPATH = "ovs-netdev"  # the interface of the userspace datapath itself
+_KERNEL_TUNNELS = ("genev_sys_6081", "vxlan_sys_4789")  # created by ovs-vswitchd, again if it needs them
+_OF_THE_DATAPATH = "ovs-netdev"  # the interface of the userspace datapath
 
 
 def clean(netlink: Netlink, nftables: Nftables, formers: FormerSettings, names: HostNames) -> tuple[str, ...]:
-    """Each step on its own, so that one that is refused does not stop the others; a sentence for each of those."""
+    """Run each step, even if others fail. Returns a sentence for each failure."""
     problems: list[str] = []
     for what, do in _steps(netlink, nftables, names):
         try:
-            with told(what):
+            with attempting(what):
                 do()
         except HostError as error:
             problems.append(str(error))
     problems += settings.restore(netlink, formers)
     if not problems:
-        with told("remove the record of former settings"):
+        with attempting("remove the record of former settings"):
             formers.forget()
     return tuple(problems)
 
 
 def detach(netlink: Netlink, names: HostNames) -> None:
-    """The kernel's datapath goes on without ovs-vswitchd: take the NIC and the bridge interface from it."""
-    with told(f"take {names.uplink} and {names.bridge} out of the datapath"):
+    """Take the NIC and the bridge interface out of the kernel datapath, which works on without ovs-vswitchd."""
+    with attempting(f"take {names.uplink} and {names.bridge} out of the datapath"):
         for name in (names.uplink, names.bridge, names.gateway):
             datapaths.remove_port(netlink, name)
         for name in _KERNEL_TUNNELS:
@@ -61,14 +61,14 @@ def _steps(netlink: Netlink, nftables: Nftables, names: HostNames) -> Iterator[t
         yield f"remove {orphan.name}", partial(rtnetlink.delete_link, netlink, orphan.index)
     if orphans and uplink is not None:
         promiscuous = partial(rtnetlink.set_link, netlink, uplink.index, promiscuous=False)
-        yield f"end the promiscuous mode of {names.uplink}", promiscuous
+        yield f"end promiscuous mode of {names.uplink}", promiscuous
     if uplink is not None:
         yield f"remove the ingress filter of {names.uplink}", partial(ingress.open_again, netlink, uplink.index)
         yield f"remove the clsact hook of {names.uplink}", partial(ingress.remove_hook, netlink, uplink.index)
 
 
 def _orphans(netlink: Netlink, names: HostNames) -> list[Link]:
-    """Interfaces of an ovs-vswitchd in user space that was killed: they have no process at their other end."""
+    """Interfaces that a killed ovs-vswitchd (userspace) has left: no process has their other end."""
     links = (rtnetlink.link(netlink, name) for name in (names.bridge, names.gateway, _OF_THE_DATAPATH))
     return [link for link in links if link is not None and link.kind == "tun" and not link.carrier]
 

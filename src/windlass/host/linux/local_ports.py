@@ -11,7 +11,7 @@ from typing import NamedTuple
 from windlass.host import port_ranges
 from windlass.host.linux import settings
 from windlass.host.linux.former_settings import FormerSettings
-from windlass.host.linux.netlink import Netlink, told
+from windlass.host.linux.netlink import Netlink, attempting
 from windlass.host.port_ranges import ENOUGH_LOCAL_PORTS, left_for_host, port_set
 from windlass.host.protocol import HostError
 from windlass.model.families import IPAddress
@@ -43,7 +43,7 @@ def reserve(
     _: Netlink, formers: FormerSettings, ports: Collection[tuple[int, int]], addresses: Collection[IPAddress]
 ) -> tuple[HostConnection, ...]:
     """What others have reserved stays reserved."""
-    with told("reserve ports for SNAT (net.ipv4.ip_local_reserved_ports)"):
+    with attempting("reserve ports for SNAT (net.ipv4.ip_local_reserved_ports)"):
         (first, last), wanted = local(), port_set(reserved()) | port_set(ports)
         left = left_for_host((first, last), wanted)
         if left < ENOUGH_LOCAL_PORTS:

@@ -1,11 +1,11 @@
-"""Moving the uplink's addresses and routes to the bridge interface and back: what belongs there, and in which steps.
+"""The addresses and routes that belong to the uplink, and the steps that move them to the bridge interface and back.
 
-Pure. The steps always start from what is found, so that the same function moves, completes a move that was cut short,
-restores what was lost with the bridge interface, and undoes a failed attempt.
+Pure. The steps start from the current state: the same function moves, completes an interrupted move, restores what was
+lost with the bridge interface, and undoes a failed move.
 
-The host's network manager goes on working: what it adds or renews on the uplink replaces what the bridge interface
-holds, and what it withdraws from the bridge interface stays withdrawn. The record is the last resort, for what vanished
-together with the bridge interface. Node IPs are never withdrawn.
+Network managers keep working: what they add or renew on the uplink replaces what the bridge interface has, and what
+they remove from the bridge interface stays removed. The record restores what disappeared with the bridge
+interface. Node IPs are always kept.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ TOLERANCE = 2  # seconds by which two readings of one lifetime may differ
 
 @dataclass(frozen=True, slots=True)
 class UplinkRecord:
-    """Written before anything moves; if need be it is the only place that knows the Node's addresses."""
+    """Written before anything moves: it may become the only place that has the addresses of the Node."""
 
-    uplink: Adapter  # with what was, is or will be moved
+    uplink: Adapter  # with all addresses and routes to move
     bridge: str
-    boot: str  # which run of the machine
-    settled_on: int | None = None  # the bridge interface (its index) on which everything was in place
+    boot: str  # the ID of the boot
+    settled_on: int | None = None  # the index of the bridge interface on which everything was in place
 
 
 @dataclass(frozen=True, slots=True)
 class AddItem:
-    """Or change: an address that is there gets these lifetimes."""
+    """Add the item; an existing address gets these lifetimes."""
 
     to: Adapter
     item: MovableItem
@@ -66,14 +66,14 @@ def uplink_with_all(
     intact: Collection[Family] = (),
     now: int = 0,
 ) -> Adapter:
-    """The uplink with what belongs to it, wherever that is now.
+    """The uplink with everything that belongs to it, whichever interface has it now.
 
-    `intact`: the families in which the bridge interface has lost nothing by itself (as it does when it goes down), so
-    that what is missing was withdrawn by somebody. `now`: what has expired in the record is not restored.
+    intact: the families of which the kernel has not removed anything from the bridge interface (as it does when the
+    interface goes down): a missing item was removed on purpose. now: expired items of the record are not restored.
     """
     there = Adapter("", 0, "", 0) if bridge is None else bridge
     if record is None or record.uplink.name != uplink.name or (record.boot != boot and uplink.addresses):
-        # The first time; or the machine was started again and has configured its NIC anew, perhaps differently.
+        # The first time, or after a reboot, in which the machine has configured its NIC again.
         known = there
     else:
         known = _unexpired(record.uplink, node_ips, now)
@@ -81,7 +81,7 @@ def uplink_with_all(
             known = _not_withdrawn(known, bridge, node_ips, intact)
     known = _without_source(known, {a.ip for a in replaced_leases(uplink, there, node_ips)})
     of_the_node = tuple(address for address in there.addresses if address.ip in node_ips)
-    # The manager knows the uplink and works there: its word is the newest. Then that of the bridge interface.
+    # Network managers work on the uplink: its version of an item is the newest, then that of the bridge interface.
     return replace(
         uplink,
         addresses=_joined(
@@ -92,10 +92,10 @@ def uplink_with_all(
 
 
 def replaced_leases(uplink: Adapter, bridge: Adapter, node_ips: Collection[IPAddress]) -> tuple[AdapterAddress, ...]:
-    """IPv4 addresses of the bridge interface whose lease ended because the uplink got one for another address.
+    """IPv4 addresses of the bridge interface whose lease was replaced by one for another address on the uplink.
 
-    A DHCPv4 client has one lease, and cannot remove the old address from an interface that it does not know. The Node
-    IPs stay.
+    A DHCPv4 client has one lease, and cannot remove the old address from an interface that it does not manage. Node IPs
+    are kept.
     """
     held = {address.ip for address in bridge.addresses}
     if not any(_is_lease(address) and address.ip not in held for address in uplink.addresses):
@@ -105,7 +105,7 @@ def replaced_leases(uplink: Adapter, bridge: Adapter, node_ips: Collection[IPAdd
 
 
 def lasting(adapter: Adapter, node_ips: Collection[IPAddress]) -> Adapter:
-    """The Node IPs do not expire on the bridge interface: no one would renew them there while no agent runs."""
+    """Node IPs do not expire on the bridge interface: nobody would renew them while no agent runs."""
     return replace(
         adapter,
         addresses=tuple(
@@ -118,34 +118,35 @@ def lasting(adapter: Adapter, node_ips: Collection[IPAddress]) -> Adapter:
 def steps(
     goal: Adapter, source: Adapter | None, target: Adapter, replaced: Collection[AdapterAddress] = ()
 ) -> Iterator[MoveStep]:
-    """From what `source` and `target` hold to where `target` alone holds what `goal` has, and nothing `replaced`.
+    """The steps after which only `target` has the items of `goal`, and has none of `replaced`.
 
-    Everything is on the target before it leaves the source. Only of IPv6 routes there would then be two halves of one,
-    and an IPv6 address cannot be there with two prefix lengths: these are away for the microseconds between two steps.
+    Items are added to the target before they are removed from the source. Exceptions, which are missing for the
+    microseconds between two steps: an IPv6 route (both copies would form a multipath route) and an IPv6 address whose
+    prefix length changes.
     """
     for address in goal.addresses:
         yield from _address_steps(address, target)
-    # A route without a next hop may be how the next hop of another is reached.
+    # First routes without a next hop: they may lead to the next hop of others.
     for route in sorted(goal.routes, key=lambda route: route.is_indirect):
         yield from _route_steps(route, source, target)
     yield from (RemoveItem(target, address) for address in replaced)
     if source is not None:
-        # Backwards, so that what is left is at any moment the beginning: the order of addresses has a meaning.
+        # In reverse, because the order of addresses matters: the first one is removed last.
         moved = {key(address) for address in goal.addresses}
         yield from (RemoveItem(source, address) for address in reversed(source.addresses) if key(address) in moved)
 
 
 def key(item: MovableItem) -> Hashable:
-    """What makes two the same one, perhaps with other lifetimes or another next hop."""
+    """Items with the same key are versions of one item, for example with different lifetimes or next hops."""
     if isinstance(item, AdapterAddress):
         return item.ip
-    if item.is_learned:  # the kernel's own metric for these differs from ours: see `AdapterRoute.is_learned`
+    if item.is_learned:  # a copy has a different metric: see `AdapterRoute.is_learned`
         return item.destination, item.table, item.via
     return item.destination, item.metric, item.table, item.tos
 
 
 def alike(one: Adapter, other: Adapter) -> bool:
-    """Equal, but for the seconds that pass between two readings of a lifetime."""
+    """Equal, apart from small differences of lifetimes between two readings."""
     items: list[MovableItem] = [*one.addresses, *one.routes]
     others: list[MovableItem] = [*other.addresses, *other.routes]
     return (
@@ -168,7 +169,7 @@ def _route_steps(route: AdapterRoute, source: Adapter | None, target: Adapter) -
     held = [there for there in target.routes if key(there) == key(route)]
     leaving: list[MoveStep] = [RemoveItem(source, r) for r in source.routes if key(r) == key(route)] if source else []
     if route.is_learned:
-        # The kernel of the target has learned it, too: its own is refreshed by the router, and is enough.
+        # The kernel may have learned the route on the target, too; that one is refreshed and suffices.
         is_there = any(not there.is_moved for there in held) or any(_same(there, route.moved) for there in held)
         outdated = [there for there in held if there.is_moved and (not is_there or len(held) > 1)]
         route = route.moved
@@ -183,14 +184,14 @@ def _route_steps(route: AdapterRoute, source: Adapter | None, target: Adapter) -
 def _not_withdrawn(
     known: Adapter, bridge: Adapter, node_ips: Collection[IPAddress], intact: Collection[Family]
 ) -> Adapter:
-    """Everything was in place on this very interface. What is missing has been taken away on purpose: a virtual address
-    that moved to another Node, a route that its router withdrew; but never an address of the Node.
+    """Everything was in place on this interface: a missing item was removed on purpose, for example a virtual address
+    that moved to another Node, or a route that a router withdrew. Node IPs are always kept.
 
-    With an address that is gone the kernel removes routes, too: where a Node IP is missing, routes are restored.
+    The kernel removes routes together with their source address: if a Node IP is missing, routes are restored.
     """
     held = {address.ip for address in bridge.addresses}
     whole = {family for family in intact if all(ip in held for ip in node_ips if family_of(ip) is family)}
-    # IPv4 addresses stay when the interface goes down.
+    # IPv4 addresses survive when the interface goes down.
     taken = {
         address.ip
         for address in known.addresses
@@ -245,7 +246,7 @@ def _close(one: int | None, other: int | None) -> bool:
 
 
 def _joined(key: Callable[[T], Hashable], *parts: Iterable[T], versions: tuple[Iterable[T], ...]) -> tuple[T, ...]:
-    """One for each key, in the first order found; in the last of the versions that has it."""
+    """One item for each key, in the order of the first occurrence, and in the last version that exists."""
     joined: dict[Hashable, T] = {}
     for part in parts:
         for item in part:

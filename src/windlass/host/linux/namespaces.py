@@ -1,4 +1,4 @@
-"""Network namespaces: make, remove and step into them. A socket stays in the namespace it was created in."""
+"""Creates, removes and enters network namespaces. A socket stays in the namespace in which it was created."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def path_of(name: str) -> Path:
 
 @contextmanager
 def entered(path: Path | str) -> Iterator[None]:
-    """This thread inside the namespace at `path`; it is back in its own when the block ends."""
+    """Move this thread into the namespace at `path` within the block."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         there = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -41,12 +41,12 @@ def entered(path: Path | str) -> Iterator[None]:
 
 
 def join(namespace: int) -> None:
-    """This thread moves into the namespace of that file descriptor, for good."""
+    """Move this thread into the namespace of the file descriptor, permanently."""
     _checked(_libc.setns(namespace, _CLONE_NEWNET), "join a network namespace")
 
 
 def create(name: str) -> Path:
-    """A new named namespace. It outlives this process until `delete`."""
+    """Create a named namespace. It exists until `delete`, also after this process."""
     _make_named_directory_shared()
     path = path_of(name)
     path.touch(mode=0o444, exist_ok=False)
@@ -69,15 +69,15 @@ def create(name: str) -> Path:
 
 
 def delete(name: str) -> None:
-    """Removes the name; the kernel removes the namespace with its last process and socket. Gone is fine."""
+    """Remove the name, if it exists. The kernel removes the namespace with its last process and socket."""
     path = path_of(name)
-    _libc.umount2(str(path).encode(), _MNT_DETACH)  # not mounted is as good as unmounted
+    _libc.umount2(str(path).encode(), _MNT_DETACH)  # fails if it is not mounted
     with suppress(FileNotFoundError):
         path.unlink()
 
 
 def _make_named_directory_shared() -> None:
-    """As `ip netns add` does: without it a mount made here would be invisible in other mount namespaces."""
+    """As `ip netns add` does: otherwise other mount namespaces would not see the mount."""
     NAMED.mkdir(mode=0o755, exist_ok=True)
     directory = str(NAMED).encode()
     if _libc.mount(b"", directory, b"none", _MS_SHARED | _MS_REC, None) != 0:

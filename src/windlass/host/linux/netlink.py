@@ -1,7 +1,7 @@
-"""Netlink itself: requests, replies and attributes as bytes. What they say about networks is in `rtnetlink`.
+"""Netlink: requests, replies and attributes as bytes. `rtnetlink` has their meaning.
 
-The kernel carries a request out while it is being sent, so that the reply waits when `send` returns: an event loop has
-nothing to wait for. That, and some 40 us for a request against 400, is why there is no netlink library beneath.
+The kernel executes a request during `send`, so that the reply is ready when `send` returns and an event loop is not
+needed. That is why no library is used; it also takes some 40 us for a request instead of 400.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from windlass.host.protocol import HostError
 NETLINK_NETFILTER = 12
 SOL_NETLINK = 270
 NETLINK_CAP_ACK = 10  # an acknowledgement does not repeat the request
-NETLINK_EXT_ACK = 11  # but tells in words what was wrong with it
-NETLINK_GET_STRICT_CHK = 12  # dumps are filtered by the kernel
+NETLINK_EXT_ACK = 11  # but contains an error message
+NETLINK_GET_STRICT_CHK = 12  # the kernel filters dumps
 
 NLM_F_REQUEST = 0x1
 NLM_F_ACK = 0x4
@@ -53,7 +53,7 @@ class NetlinkError(OSError):
 
 
 class Netlink:
-    """A connection to the network configuration of the namespace in which the calling thread opens it."""
+    """A netlink socket in the namespace of the thread that opens it."""
 
     def __init__(self, groups: int = 0, protocol: int = socket.NETLINK_ROUTE) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
@@ -75,12 +75,12 @@ class Netlink:
         return self._socket.fileno()
 
     def do(self, kind: int, body: bytes, flags: int = 0) -> None:
-        """A change, acknowledged."""
+        """Send a change and wait for its acknowledgement."""
         for _ in self._ask(kind, NLM_F_ACK | flags, body):
             pass
 
     def get(self, kind: int, body: bytes) -> bytes:
-        """One object; what is not there is a NetlinkError."""
+        """Get one object. NetlinkError if it does not exist."""
         return next(self._ask(kind, 0, body))
 
     def dump(self, kind: int, body: bytes) -> Iterator[bytes]:
@@ -102,7 +102,7 @@ class Netlink:
         while True:
             for kind_, flags_, sequence, body_ in _messages(self._socket.recv(_LONGEST)):
                 if sequence != self._sequence:
-                    continue  # the rest of a dump that nobody read to its end
+                    continue  # the rest of an earlier dump
                 if kind_ in {_NLMSG_ERROR, _NLMSG_DONE}:
                     _raise_refusal(kind_, flags_, body_)
                     return
@@ -112,8 +112,8 @@ class Netlink:
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
-    """What the operating system refuses inside becomes a sentence about what was tried."""
+def attempting(what: str) -> Iterator[None]:
+    """Turn an OSError within the block into a HostError that says what was attempted."""
     try:
         yield
     except OSError as error:
@@ -168,10 +168,10 @@ def _raise_refusal(kind: int, flags: int, body: bytes) -> None:
     code = -struct.unpack_from("=i", body)[0] if len(body) >= 4 else 0
     if code == 0:
         return
-    # An error repeats the header of the request (or all of it, if not capped) before the words.
-    words_at = 4
+    # An error repeats the header of the request (or the whole request, if not capped) before the message.
+    message_at = 4
     if kind == _NLMSG_ERROR:
-        words_at += _HEADER.size if flags & NLM_F_CAPPED else _HEADER.unpack_from(body, 4)[0]
-    words = attributes(body, words_at).get(_NLMSGERR_ATTR_MSG, b"") if flags & NLM_F_ACK_TLVS else b""
+        message_at += _HEADER.size if flags & NLM_F_CAPPED else _HEADER.unpack_from(body, 4)[0]
+    words = attributes(body, message_at).get(_NLMSGERR_ATTR_MSG, b"") if flags & NLM_F_ACK_TLVS else b""
     reason = f"{as_text(words).rstrip('.')} ({os.strerror(code)})" if words else os.strerror(code)
     raise NetlinkError(code, reason)

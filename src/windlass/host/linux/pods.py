@@ -1,4 +1,4 @@
-"""Pod links: a veth pair whose one end is the Pod's interface and whose other end is a port of the bridge."""
+"""Pod links: veth pairs between the interface of a Pod and a port of the bridge."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ipaddress import ip_network
 from windlass.host.linux import ingress, rtnetlink, settings
 from windlass.host.linux.adapter_state import AdapterRoute
 from windlass.host.linux.namespaces import entered
-from windlass.host.linux.netlink import Netlink, told
+from windlass.host.linux.netlink import Netlink, attempting
 from windlass.host.linux.route_messages import mtu_of, mtu_option
 from windlass.host.linux.rtnetlink import Link
 from windlass.host.protocol import AttachedLink, HostError, PodLink
 from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork
 
 _LOOPBACK = 1
-_STATIC = 4  # the routing protocol of what an administrator sets up
-_ALIAS = "windlass Pod "  # the mark by which a host end is known; after it: interface and namespace of the Pod
+_STATIC = 4  # RTPROT_STATIC
+_ALIAS = "windlass Pod "  # marks host interfaces of Pods; interface and namespace of the Pod follow
 
 
 def attach(host: Netlink, wanted: PodLink) -> None:
@@ -26,7 +26,7 @@ def attach(host: Netlink, wanted: PodLink) -> None:
     if existing is not None:
         if not check(host, wanted):
             return
-        _delete(host, existing)  # what an earlier attempt left
+        _delete(host, existing)  # left by an earlier attempt
     try:
         _create(host, wanted)
     except (HostError, OSError):
@@ -48,7 +48,7 @@ def check(host: Netlink, wanted: PodLink) -> tuple[str, ...]:
     if link.alias != _alias(wanted) or not link.up:
         found.append(f"{link.name} is not up for {wanted.interface} in {wanted.namespace}")
     if ingress.is_closed(host, link.index) != wanted.userspace:
-        found.append(f"{link.name}: the kernel {'gets' if wanted.userspace else 'does not get'} what comes in")
+        found.append(f"{link.name}: the kernel {'gets' if wanted.userspace else 'does not get'} incoming packets")
     try:
         with entered(wanted.namespace), Netlink() as pod:
             found += _differences_in_pod(pod, wanted, link.peer)
@@ -68,17 +68,17 @@ def attached(host: Netlink) -> tuple[AttachedLink, ...]:
 
 def _create(host: Netlink, wanted: PodLink) -> None:
     where = f"{wanted.interface} in the Pod's namespace {wanted.namespace}"
-    with told(f"enter {wanted.namespace}"):
+    with attempting(f"enter {wanted.namespace}"):
         namespace = os.open(wanted.namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        with told(f"make {where}"):
+        with attempting(f"create {where}"):
             name, peer = wanted.host_interface, wanted.interface
             rtnetlink.add_veth(host, name, peer, namespace, peer_mac=wanted.mac, mtu=wanted.link_mtu)
     finally:
         os.close(namespace)
-    with told(f"set up {where}"), entered(wanted.namespace), Netlink() as pod:
+    with attempting(f"set up {where}"), entered(wanted.namespace), Netlink() as pod:
         _set_up_in_pod(pod, wanted, where)
-    with told(f"set up {wanted.host_interface}"):
+    with attempting(f"set up {wanted.host_interface}"):
         _set_up_on_host(host, wanted)
 
 
@@ -89,22 +89,22 @@ def _set_up_in_pod(pod: Netlink, wanted: PodLink, where: str) -> None:
         settings.set_offloads(pod, link.name, on=False)
     if settings.has(Family.IPV6, link.name):
         if any(address.version == 6 for address in wanted.addresses):
-            settings.set_sysctl(Family.IPV6, link.name, "disable_ipv6", 0)  # runtimes may have disabled it for all
+            settings.set_sysctl(Family.IPV6, link.name, "disable_ipv6", 0)  # a runtime may have set it
         settings.set_sysctl(Family.IPV6, link.name, "accept_ra", 0)
-        settings.set_sysctl(Family.IPV6, link.name, "accept_dad", 0)  # nobody else is on this wire
+        settings.set_sysctl(Family.IPV6, link.name, "accept_dad", 0)  # only the switch is at the other end
     rtnetlink.set_link(pod, link.index, up=True)
     for address in wanted.addresses:
-        with told(f"add address {address} to {where}"):
+        with attempting(f"add address {address} to {where}"):
             rtnetlink.add_address(pod, link.index, address, connected_route=False)
             rtnetlink.add_route(pod, link.index, _route(address.network, wanted))
     for gateway in wanted.gateways:
-        with told(f"route by gateway {gateway} on {where}"):
+        with attempting(f"add the default route through {gateway} to {where}"):
             everywhere = ip_network("0.0.0.0/0" if gateway.version == 4 else "::/0")
             rtnetlink.add_route(pod, link.index, _route(everywhere, wanted, gateway))
 
 
 def _set_up_on_host(host: Netlink, wanted: PodLink) -> None:
-    """A wire to the switch: the host has no address there, and neither asks nor answers."""
+    """The host itself does not use this interface: no addresses, no ARP."""
     link = _found(host, wanted.host_interface)
     if settings.has(Family.IPV6, link.name):
         settings.set_sysctl(Family.IPV6, link.name, "disable_ipv6", 1)
@@ -116,7 +116,7 @@ def _set_up_on_host(host: Netlink, wanted: PodLink) -> None:
 def _found(netlink: Netlink, name: str) -> Link:
     link = rtnetlink.link(netlink, name)
     if link is None:
-        raise OSError(errno.ENODEV, "it has vanished meanwhile")
+        raise OSError(errno.ENODEV, "the interface has disappeared meanwhile")
     return link
 
 
@@ -132,7 +132,7 @@ def _route(destination: IPNetwork, wanted: PodLink, via: IPAddress | None = None
 
 def _delete(host: Netlink, link: Link) -> None:
     if link.kind != "veth":
-        raise HostError(f"{link.name} is no Pod link but an interface of another kind ({link.kind}): it was left alone")
+        raise HostError(f"{link.name} is not a Pod link but an interface of kind {link.kind}: it was not changed")
     rtnetlink.delete_link(host, link.index)
 
 

@@ -1,4 +1,4 @@
-"""Routes in netlink messages, read and written as `AdapterRoute`. The requests themselves are in `rtnetlink`."""
+"""Decodes and encodes routes in netlink messages, as `AdapterRoute`. `rtnetlink` has the requests."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _RTN_UNICAST, _RTNH_F_ONLINK, _RTM_F_CLONED = 1, 4, 0x200
 _SCOPE_LINK = 253
 _HOP = struct.Struct("=HBBi")  # length, flags, weight less one, index
 _EXPIRES = struct.Struct("=8xi")  # in RTA_CACHEINFO, in ticks
-_TICKS = 100  # a second, whatever the kernel's own clock does
+_TICKS = 100  # per second, independently of the clock of the kernel
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRoute:
-    index: int  # 0 where the route has several next hops: those name their interfaces
+    index: int  # 0 for a multipath route: its next hops have their interfaces
     route: AdapterRoute
-    kernel_made: bool  # a connected, link-local or local route: it comes and goes by itself
-    plain: bool  # nothing but what AdapterRoute can say
+    kernel_made: bool  # a connected, link-local or local route
+    plain: bool  # AdapterRoute can represent it completely
 
     @property
     def indexes(self) -> frozenset[int]:
-        """The interfaces that it leads to."""
+        """The interfaces of the route."""
         return frozenset((self.index, *(hop.interface for hop in self.route.hops))) - {0}
 
 
@@ -130,7 +130,7 @@ def mtu_of(route: AdapterRoute) -> int | None:
 def _read_via(parts: dict[int, bytes]) -> IPAddress | None:
     if _RTA_GATEWAY in parts:
         return ip_address(parts[_RTA_GATEWAY])
-    if _RTA_VIA in parts:  # a next hop of the other family, after two bytes that say which
+    if _RTA_VIA in parts:  # a next hop of the other family, after two bytes with the family
         return ip_address(parts[_RTA_VIA][2:])
     return None
 

@@ -1,7 +1,4 @@
-"""What rtnetlink says about links, addresses, routes and neighbours, as typed values.
-
-Each function is one request. Which requests to make is decided elsewhere.
-"""
+"""rtnetlink requests for links, addresses, routes, neighbours and rules, with typed values."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ from windlass.host.linux.route_messages import (
 )
 from windlass.model.families import Family, IPAddress, IPInterface
 
-# The mark of our routes and neighbours, by which they are known after a restart ("W"; `ip route show proto 87`).
+# Marks the routes and neighbours of Windlass ("W"; `ip route show proto 87`).
 PROTOCOL = 87
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
@@ -47,7 +44,7 @@ RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
 RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
-# Multicast groups, as the mask that a socket is bound to.
+# Multicast groups, as a mask.
 GROUP_LINKS = 0x1
 GROUP_ADDRESSES = 0x10 | 0x100
 GROUP_ROUTES = 0x40 | 0x400
@@ -74,10 +71,10 @@ class Link:
     mac: str
     mtu: int
     kind: str
-    peer: int  # of a veth: the index of its other end, in the namespace where that is
+    peer: int  # of a veth: the index of its other end, in the namespace of that end
     alias: str
-    master: int  # the index of the interface that it is a member of; 0: none
-    type: int  # of its hardware, as ARP numbers it
+    master: int  # the index of the interface of which it is a member; 0: none
+    type: int  # ARPHRD_*
     carrier: bool
 
 
@@ -90,7 +87,7 @@ class KernelNeighbour:
 
 @dataclass(frozen=True, slots=True)
 class MarkRule:
-    """Packets with this bit in their mark are routed by that table."""
+    """Packets with this bit in their mark use this routing table."""
 
     family: Family
     mark: int
@@ -100,7 +97,7 @@ class MarkRule:
 
 @contextmanager
 def unless_absent() -> Iterator[None]:
-    """Removing what is gone already is as good."""
+    """Ignore errors within the block about objects that do not exist."""
     try:
         yield
     except NetlinkError as error:
@@ -166,7 +163,7 @@ def set_link(
 
 
 def add_veth(netlink: Netlink, name: str, peer: str, peer_namespace: int, peer_mac: str, mtu: int) -> None:
-    """Both ends down; the peer is born in its namespace (a file descriptor of it), under its final name."""
+    """Both ends are down. The peer is created in its namespace, given as a file descriptor."""
     other = (
         _link(0)
         + text(_IFLA_IFNAME, peer)
@@ -185,7 +182,7 @@ def delete_link(netlink: Netlink, index: int) -> None:
 
 
 def addresses(netlink: Netlink, index: int = 0) -> Iterator[tuple[int, IPInterface]]:
-    """Index and address, of one interface or all, in the kernel's order; without those that it makes itself."""
+    """Index and address, of one interface or all, in the order of the kernel, without those that it creates itself."""
     for body in netlink.dump(RTM_GETADDR, ADDRESS.pack(0, 0, 0, 0, index)):
         _, prefix, short_flags, _, where = ADDRESS.unpack_from(body)
         parts = attributes(body, ADDRESS.size)
@@ -197,7 +194,7 @@ def addresses(netlink: Netlink, index: int = 0) -> Iterator[tuple[int, IPInterfa
 
 
 def global_addresses(netlink: Netlink) -> Iterator[IPAddress]:
-    """What others may know the host by, of all interfaces: not loopback, not what is valid on one link only."""
+    """The addresses of all interfaces, without loopback and link-local addresses."""
     for body in netlink.dump(RTM_GETADDR, ADDRESS.pack(0, 0, 0, 0, 0)):
         if is_global_address(body):
             parts = attributes(body, ADDRESS.size)
@@ -213,7 +210,7 @@ def index_of_address(body: bytes) -> int:
 
 
 def add_address(netlink: Netlink, index: int, address: IPInterface, *, connected_route: bool = True) -> None:
-    """An address that is there already stays. IPv6 is usable at once: we know that nobody else has it."""
+    """No error if the address exists. No duplicate address detection: the address is known to be free."""
     is_ipv6 = isinstance(address, IPv6Interface)
     flags = (_IFA_F_NODAD if is_ipv6 else 0) | (0 if connected_route else _IFA_F_NOPREFIXROUTE)
     body = _address(index, address) + (number(_IFA_FLAGS, flags) if flags else b"")
@@ -232,7 +229,7 @@ def delete_address(netlink: Netlink, index: int, address: IPInterface) -> None:
 
 
 def routes(netlink: Netlink, *, protocol: int = 0, index: int = 0) -> Iterator[KernelRoute]:
-    """Unicast routes of both families; of this maker, by this interface."""
+    """Unicast routes of both families, optionally of this protocol and interface only."""
     by = number(RTA_OIF, index) if index else b""
     for family in FAMILIES.values():
         for body in netlink.dump(RTM_GETROUTE, ROUTE.pack(family, 0, 0, 0, 0, protocol, 0, 0, 0) + by):
@@ -242,7 +239,7 @@ def routes(netlink: Netlink, *, protocol: int = 0, index: int = 0) -> Iterator[K
 
 
 def add_route(netlink: Netlink, index: int, route: AdapterRoute, *, instead: bool = False) -> None:
-    """A destination that somebody has routed already is an error; or, `instead`, this one goes before that (IPv4)."""
+    """It is an error if the destination has a route, unless `instead`: the new route takes precedence then (IPv4)."""
     exclusive = 0 if instead and route.destination.version == 4 else NLM_F_EXCL
     netlink.do(RTM_NEWROUTE, write_route(index, route), NLM_F_CREATE | exclusive)
 
@@ -253,7 +250,7 @@ def delete_route(netlink: Netlink, index: int, route: AdapterRoute) -> None:
 
 
 def neighbours(netlink: Netlink, index: int) -> Iterator[KernelNeighbour]:
-    """The permanent ones; the kernel learns and forgets the others."""
+    """The permanent neighbours."""
     for body in netlink.dump(RTM_GETNEIGH, _NEIGHBOUR.pack(0, 0, 0, 0, 0) + number(_NDA_IFINDEX, index)):
         family, _, state, _, _ = _NEIGHBOUR.unpack_from(body)
         parts = attributes(body, _NEIGHBOUR.size)
@@ -265,7 +262,7 @@ def neighbours(netlink: Netlink, index: int) -> Iterator[KernelNeighbour]:
 def set_neighbour(netlink: Netlink, index: int, address: IPAddress, mac: str) -> None:
     body = _neighbour(index, address, _NUD_PERMANENT)
     body += attribute(_NDA_LLADDR, _mac(mac)) + attribute(_NDA_PROTOCOL, bytes((PROTOCOL,)))
-    netlink.do(RTM_NEWNEIGH, body, NLM_F_CREATE | NLM_F_REPLACE)  # whatever was learnt about it is replaced
+    netlink.do(RTM_NEWNEIGH, body, NLM_F_CREATE | NLM_F_REPLACE)  # replaces a learned entry
 
 
 def delete_neighbour(netlink: Netlink, index: int, address: IPAddress) -> None:
@@ -274,7 +271,7 @@ def delete_neighbour(netlink: Netlink, index: int, address: IPAddress) -> None:
 
 
 def mark_rules(netlink: Netlink) -> Iterator[MarkRule]:
-    """Ours; in both families."""
+    """The rules of Windlass, of both families."""
     for body in netlink.dump(RTM_GETRULE, _RULE.pack(0, 0, 0, 0, 0, 0, 0)):
         family = next((f for f in Family if FAMILIES[f.value] == body[0]), None)
         parts = attributes(body, _RULE.size)
@@ -284,7 +281,7 @@ def mark_rules(netlink: Netlink) -> Iterator[MarkRule]:
 
 
 def add_mark_rule(netlink: Netlink, rule: MarkRule) -> None:
-    """One that is there already stays."""
+    """No error if the rule exists."""
     try:
         netlink.do(RTM_NEWRULE, _rule(rule), NLM_F_CREATE | NLM_F_EXCL)
     except NetlinkError as error:

@@ -1,6 +1,6 @@
-"""What a listing says of the nftables table of Services: which of our items are there. Pure.
+"""Reads the installed items from a listing of the nftables table of Services. Pure.
 
-What somebody else has put into the table, taken out or changed, shows as a table that is not as it should be.
+A table that somebody else has changed is recognised as incomplete.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from windlass.model.services import Protocol
 
 @dataclass(frozen=True, slots=True)
 class InstalledServices:
-    access: ServiceAccess | None  # None: not as it should be
+    access: ServiceAccess | None  # None: missing, or not up to date
     ports: frozenset[ServicePortItem]
 
 
@@ -30,14 +30,14 @@ NOTHING = InstalledServices(None, frozenset())
 
 
 def is_listed(tables: bytes) -> bool:
-    """Is ours among the tables?"""
+    """The table of Windlass is in the list of tables."""
     return any(entry.table is not None and entry.table.name == service_tables.NAME for entry in _entries(tables))
 
 
 def read(listing: bytes, gateway: str, bridge: str) -> InstalledServices:
     try:
         return _read(_entries(listing), gateway, bridge)
-    except ValueError:  # of msgspec, too: somebody has put something into it that we would never have
+    except ValueError:  # also of msgspec: the table contains something that Windlass never creates
         return NOTHING
 
 
@@ -88,7 +88,7 @@ class _ListedChain(Struct):
 
 
 class _Payload(Struct):
-    field: str = ""  # none where a rule names bits of the packet
+    field: str = ""  # empty if a rule matches raw bits of the packet
 
 
 class _Left(Struct):
@@ -168,7 +168,7 @@ def _read_node_ips(rules: Iterable[_ListedRule]) -> Iterator[IPAddress]:
 
 
 def _read_mtus(rules: Iterable[_ListedRule]) -> Iterator[int]:
-    """From the first rule about sizes, which is that of the first family."""
+    """From the first MSS rule, which is that of the first family."""
     family = Family(min((address.version for address in _read_sources(rules)), default=4))
     for rule in rules:
         for expression in rule.expr if rule.chain == service_tables.FIT else ():

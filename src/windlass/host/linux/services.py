@@ -1,7 +1,7 @@
-"""Services on a Linux host: an nftables table, and what the kernel needs besides to route by it.
+"""Services on a Linux host: the nftables table, and the rules, routes and settings that it needs.
 
-NodePorts are translated to an address behind the gateway. External ports keep their address and are marked instead:
-marked packets have a routing table of their own, so that the other ports of an external address stay as they are.
+NodePorts are translated to an address behind the gateway. External ports keep their address and are marked: marked
+packets use a routing table of their own, so that the other ports of an external address are not affected.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from windlass.host.linux import rtnetlink, service_listings, service_tables, set
 from windlass.host.linux.adapter_state import AdapterRoute
 from windlass.host.linux.conntrack import Target, forget_udp
 from windlass.host.linux.former_settings import FormerSettings
-from windlass.host.linux.netlink import NETLINK_NETFILTER, Netlink, told
+from windlass.host.linux.netlink import NETLINK_NETFILTER, Netlink, attempting
 from windlass.host.linux.nftables import Nftables, NftablesError
 from windlass.host.linux.route_messages import KernelRoute
 from windlass.host.linux.rtnetlink import MarkRule
@@ -32,8 +32,8 @@ from windlass.model.families import Family, family_of
 from windlass.model.services import Protocol
 from windlass.pipeline.layout import VIRTUAL_CLIENT
 
-TABLE = rtnetlink.PROTOCOL  # for marked packets; as a number as good as any, and it says whose it is
-_PRIORITY = rtnetlink.PROTOCOL  # after the host's own addresses, and before whatever others have to say
+TABLE = rtnetlink.PROTOCOL  # of marked packets; the number shows whose table it is
+_PRIORITY = rtnetlink.PROTOCOL  # after the local table, before the rules of others
 _ANYWHERE = {Family.IPV4: ip_network("0.0.0.0/0"), Family.IPV6: ip_network("::/0")}
 _LOOPBACK = ip_network("127.0.0.0/8")
 
@@ -75,7 +75,7 @@ def _found(nftables: Nftables, gateway: str, bridge: str) -> InstalledServices:
         if not service_listings.is_listed(nftables.run(service_tables.LIST_TABLES)):
             return service_listings.NOTHING
         return service_listings.read(nftables.run(service_tables.LIST), gateway, bridge)
-    except NftablesError:  # whoever wants something there will be told why it is not
+    except NftablesError:  # the error is reported when items are added
         return service_listings.NOTHING
 
 
@@ -87,7 +87,7 @@ def _replace(
 
 
 def _close(netlink: Netlink, nftables: Nftables, access: ServiceAccess) -> None:
-    """The loopback addresses first: it is the table that guards them."""
+    """Loopback addresses first: the table protects them."""
     _let_loopback_out(access.gateway, allow=False)
     nftables.run(service_tables.deleted())
     for rule in list(rtnetlink.mark_rules(netlink)):
@@ -102,7 +102,7 @@ def _change_ports(nftables: Nftables, removed: Iterable[ServicePortItem], added:
     except NftablesError:
         if added or service_listings.is_listed(nftables.run(service_tables.LIST_TABLES)):
             raise
-        # Without a table nothing is open.
+        # Without a table no port is open.
 
 
 def _sentence(
@@ -114,9 +114,9 @@ def _sentence(
 ) -> str:
     if coming:
         return (
-            f"could not make {coming[0]}: {error}; the host reaches ClusterIPs, but neither NodePorts nor external "
-            "addresses, who comes by its other NICs does not reach them either, and nobody from outside reaches "
-            "endpoints on this host by policy Local"
+            f"could not create {coming[0]}: {error}; the host reaches ClusterIPs, but neither NodePorts nor external "
+            "addresses; clients behind its other NICs do not reach those either, and external clients do not reach "
+            "endpoints on this host with externalTrafficPolicy Local"
         )
     items: list[Item] = [*added, *going, *removed]
     more = f" and {len(items) - 1} more" if len(items) > 1 else ""
@@ -156,7 +156,7 @@ def _route(netlink: Netlink, access: ServiceAccess) -> list[str]:
     if gateway is None:
         return [f"there is no interface {access.gateway} for {access}"]
     try:
-        with told(f"route {access}"):
+        with attempting(f"route {access}"):
             for rule in set(rtnetlink.mark_rules(netlink)) - _wanted_rules(access):
                 rtnetlink.delete_mark_rule(netlink, rule)
             for found in _routes(netlink):
@@ -181,7 +181,7 @@ def _is_set(netlink: Netlink, access: ServiceAccess) -> bool:
 
 def _set(netlink: Netlink, formers: FormerSettings, access: ServiceAccess) -> list[str]:
     try:
-        with told(f"set up {access}"):
+        with attempting(f"set up {access}"):
             _let_loopback_out(access.gateway, allow=_serves_loopback(access))
             for interface in _not_forwarding(netlink, access):
                 settings.change_sysctl(formers, Family.IPV4, interface, "forwarding", 1)
@@ -195,15 +195,15 @@ def _serves_loopback(access: ServiceAccess) -> bool:
 
 
 def _let_loopback_out(gateway: str, *, allow: bool) -> None:
-    """The host to itself at 127.0.0.1, by way of the switch."""
+    """Connections of the host to NodePorts at 127.0.0.1 go through the switch."""
     if settings.has(Family.IPV4, gateway):
         settings.set_sysctl(Family.IPV4, gateway, "route_localnet", int(allow))
 
 
 def _not_forwarding(netlink: Netlink, access: ServiceAccess) -> Iterator[str]:
-    """NICs by which clients of Services may come, and that do not forward (IPv4; for IPv6 all interfaces do or none).
+    """NICs that may receive packets for Services but do not forward IPv4. (IPv6 forwarding is set for all interfaces.)
 
-    Whatever addresses NodePorts answer at: external addresses are asked for by any NIC.
+    All NICs, whatever addresses NodePorts answer at: packets to external addresses may arrive at any NIC.
     """
     if all(source.version != 4 for source in access.sources):
         return
@@ -216,7 +216,7 @@ def _not_forwarding(netlink: Netlink, access: ServiceAccess) -> Iterator[str]:
             yield link.name
 
 
-# Flows that go on -----------------------------------------------------------------------------------------------------
+# Conntrack entries ---------------------------------------------------------------------------------------------------
 
 
 def _forget_flows(ports: Iterable[ServicePortItem]) -> list[str]:
@@ -230,9 +230,12 @@ def _forget_flows(ports: Iterable[ServicePortItem]) -> list[str]:
     if not targets:
         return []
     try:
-        with told("forget UDP flows to ports of Services"), Netlink(protocol=NETLINK_NETFILTER) as netfilter:
+        with (
+            attempting("delete outdated UDP conntrack entries"),
+            Netlink(protocol=NETLINK_NETFILTER) as netfilter,
+        ):
             for family, wanted in targets.items():
                 forget_udp(netfilter, family, wanted)
     except HostError as error:
-        return [f"{error}; who goes on sending will not notice the change"]
+        return [f"{error}; UDP clients that keep sending do not notice the change"]
     return []

@@ -1,6 +1,6 @@
-"""Settings of an interface: what sysctl files, ethtool and the link itself say, read and set as `InterfaceSettings`.
+"""Reads and changes settings of an interface (sysctl files, ethtool, link), as `InterfaceSettings`.
 
-Sysctl files are those of the namespace that the calling thread is in.
+Sysctl files are those of the network namespace of the calling thread.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from windlass.host.port_ranges import parse, port_set, text
 from windlass.model.families import Family
 from windlass.pipeline.snat_ports import HOST_RESERVED
 
-# In a container without all privileges /proc/sys is read-only; the Node's own is then mounted elsewhere. Whichever path
-# leads there, it shows the settings of the namespace that the reader is in.
+# In an unprivileged container /proc/sys is read-only, and that of the Node is mounted elsewhere. Any path to it shows
+# the settings of the network namespace of the reader.
 SYSCTLS_VARIABLE = "WINDLASS_SYSCTLS"
 _NET = Path(os.environ.get(SYSCTLS_VARIABLE) or "/proc/sys/net")
 _CONF = {Family.IPV4: _NET / "ipv4" / "conf", Family.IPV6: _NET / "ipv6" / "conf"}
@@ -49,7 +49,7 @@ def read(netlink: Netlink, link: Link) -> InterfaceSettings:
 
 
 def write(netlink: Netlink, formers: FormerSettings, link: Link, wanted: InterfaceSettings) -> list[str]:
-    """Each setting on its own; what could not be set is told in a sentence."""
+    """Change each setting, even if others fail. Returns a sentence for each failure."""
     problems = []
     for what, do in _steps(netlink, formers, link, wanted):
         try:
@@ -71,9 +71,9 @@ def restore(netlink: Netlink, formers: FormerSettings) -> list[str]:
             elif now == ours:
                 (_NET / name).write_text(was)
         except FileNotFoundError:
-            continue  # it went with its interface
+            continue  # its interface is gone
         except OSError as error:
-            problems.append(f"could not set {name} to {was} again: {error.strerror}")
+            problems.append(f"could not restore {name} to {was}: {error.strerror}")
     for interface, values in formers.offloads.items():
         try:
             for (_, command), value in zip(_OFFLOADS, values, strict=True):
@@ -102,7 +102,7 @@ def _steps(
     if wanted.kernel_ingress is not None:
         change = ingress.open_again if wanted.kernel_ingress else ingress.close
         yield "its ingress filter", partial(change, netlink, link.index)
-    if wanted.up is not None:  # last: it comes up as it shall be
+    if wanted.up is not None:  # last: after all other settings
         yield "it up" if wanted.up else "it down", partial(set_link, up=wanted.up)
 
 
@@ -112,12 +112,12 @@ def read_file(name: str) -> str:
 
 
 def is_writable(name: str) -> bool:
-    """False where there is no such file, too."""
+    """False also if the file does not exist."""
     return os.access(_NET / name, os.W_OK)
 
 
 def change_file(formers: FormerSettings, name: str, value: int | str) -> None:
-    """Sets a sysctl by its name below `net`, and records its former value first."""
+    """Set a sysctl by its name below `net`, and record its former value first."""
     was = read_file(name)
     if was != str(value):
         formers.remember_sysctl(name, was, str(value))
@@ -133,17 +133,17 @@ def set_sysctl(family: Family, interface: str, name: str, value: int) -> None:
 
 
 def change_sysctl(formers: FormerSettings, family: Family, interface: str, name: str, value: int) -> None:
-    """As `set_sysctl`, but for a setting that outlives Windlass: its former value is recorded first."""
+    """As `set_sysctl`, for a setting that must be restored on release: records its former value first."""
     change_file(formers, str((_CONF[family] / interface / name).relative_to(_NET)), value)
 
 
 def has(family: Family, interface: str) -> bool:
-    """False for IPv6 where the kernel was started without it, or the MTU is below what IPv6 asks for."""
+    """False for IPv6 if it is disabled in the kernel, or if the MTU is too small for it."""
     return (_CONF[family] / interface).is_dir()
 
 
 def offloads(netlink: Netlink, interface: str) -> bool:
-    """Is any of the work left to the device?"""
+    """The device does at least one of the offloads."""
     return any(_ethtool(netlink, interface, command, 0) for command, _ in _OFFLOADS)
 
 
@@ -165,9 +165,9 @@ def _forwards(interface: str, family: Family) -> bool:
 
 def _forward(formers: FormerSettings, interface: str, family: Family) -> None:
     if family is Family.IPV6 and not sysctl(family, "all", "forwarding"):
-        # A router does not listen to other routers unless told to: who got a default route that way shall keep it.
+        # With forwarding, the kernel ignores router advertisements unless accept_ra is 2: keep the routes from them.
         for other in _interfaces(family):
-            with suppress(FileNotFoundError):  # it has gone meanwhile
+            with suppress(FileNotFoundError):  # the interface is gone
                 if sysctl(family, other, "accept_ra") == 1:
                     change_sysctl(formers, family, other, "accept_ra", 2)
     for where in _forwarding(interface, family):
@@ -175,7 +175,7 @@ def _forward(formers: FormerSettings, interface: str, family: Family) -> None:
 
 
 def _forwarding(interface: str, family: Family) -> tuple[str, ...]:
-    # For IPv6 the switch of an interface is about router advertisements; that of all interfaces is about forwarding.
+    # For IPv6, `forwarding` of an interface controls router advertisements; that of `all` controls forwarding.
     return ("all", interface) if family is Family.IPV6 else (interface,)
 
 
@@ -188,7 +188,7 @@ def _accept_own_source(formers: FormerSettings, interface: str, *, accept: bool)
     change_sysctl(formers, Family.IPV4, interface, "accept_local", int(accept))
     strictness = sysctl(Family.IPV4, "all", "rp_filter")
     if accept and strictness:
-        # The stricter of `all` and the interface holds: the others shall keep what they had.
+        # The stricter value of `all` and the interface applies: the other interfaces keep theirs.
         for other in _interfaces(Family.IPV4):
             with suppress(FileNotFoundError):
                 if sysctl(Family.IPV4, other, "rp_filter") < strictness:
@@ -208,7 +208,7 @@ def _ethtool(netlink: Netlink, interface: str, command: int, value: int) -> int:
     try:
         fcntl.ioctl(netlink.fileno(), _SIOCETHTOOL, request)
     except OSError as error:
-        # A device that cannot do such work at all need not be told not to.
+        # The device does not have this offload.
         if error.errno != errno.EOPNOTSUPP:
             raise
         return 0

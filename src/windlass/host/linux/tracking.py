@@ -1,7 +1,7 @@
-"""How the kernel tracks connections: its limit and its timeouts, read and set as `ConntrackSetting`.
+"""Reads and changes limit and timeouts of the kernel's conntrack, as `ConntrackSetting`.
 
-The timeouts are those of the namespace that the calling thread is in. The limit is one for all namespaces, and only the
-first of them can change it.
+Timeouts are those of the network namespace of the calling thread. The limit applies to all namespaces, and only the
+initial one can change it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _FILES = {
     ConntrackParameter.UDP: "netfilter/nf_conntrack_udp_timeout",
     ConntrackParameter.UDP_STREAM: "netfilter/nf_conntrack_udp_timeout_stream",
 }
-_PER_BUCKET = 4  # connections: with more of them the kernel takes longer to find one
+_PER_BUCKET = 4  # connections: with more, lookups take longer
 
 
 def installed() -> Iterator[ConntrackSetting]:
-    """Those that can be changed here; none before the kernel tracks connections."""
+    """The settings that can be changed here; none before the kernel has loaded conntrack."""
     for what, file in _FILES.items():
         with suppress(OSError, ValueError):
             value = int(settings.read_file(file))
@@ -36,7 +36,7 @@ def installed() -> Iterator[ConntrackSetting]:
 
 
 def write(formers: FormerSettings, wanted: Collection[ConntrackSetting]) -> list[str]:
-    """Each on its own; what could not be set is told in a sentence."""
+    """Change each setting, even if others fail. Returns a sentence for each failure."""
     problems = []
     for setting in sorted(wanted, key=str):
         try:
@@ -51,4 +51,4 @@ def write(formers: FormerSettings, wanted: Collection[ConntrackSetting]) -> list
 def _add_buckets(formers: FormerSettings, wanted: int) -> None:
     if int(settings.read_file(_BUCKETS)) < wanted:
         settings.change_file(formers, _BUCKETS, wanted)
-        formers.remember_sysctl(_BUCKETS, str(wanted), settings.read_file(_BUCKETS))  # the kernel rounds it up
+        formers.remember_sysctl(_BUCKETS, str(wanted), settings.read_file(_BUCKETS))  # the kernel rounds up

@@ -1,4 +1,4 @@
-"""Adopting the uplink and giving it back, by the steps of `migrations`: reading, doing, and undoing what failed."""
+"""Moves addresses and routes of the uplink to the bridge interface and back, by the steps of `migrations`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from windlass.host.linux import (
 )
 from windlass.host.linux.adapter_state import Adapter, AdapterAddress, AdapterRoute
 from windlass.host.linux.migrations import AddItem, MovableItem, MoveStep, RemoveItem, UplinkRecord
-from windlass.host.linux.netlink import Netlink, NetlinkError, told
+from windlass.host.linux.netlink import Netlink, NetlinkError, attempting
 from windlass.host.protocol import Adopted, HostError
 from windlass.model.families import Family, IPAddress
 
@@ -44,12 +44,12 @@ def find(
         name = _only_holder(netlink, record_file, bridge, node_ips)
     uplink = adapters.read(netlink, name)
     if uplink is None:
-        raise HostError(f"there is no interface {name} that could be the uplink")
+        raise HostError(f"there is no interface {name}, which should be the uplink")
     return _with_all(netlink, record, uplink, adapters.read(netlink, bridge), node_ips)
 
 
 def _adopted(netlink: Netlink, bridge_name: str, node_ips: Collection[IPAddress], remembered: str | None) -> str | None:
-    """The adopted NIC stays the uplink, even if another interface is given a copy of a Node IP."""
+    """The adopted NIC stays the uplink, even if another interface gets a Node IP as well."""
     bridge = adapters.read(netlink, bridge_name)
     holders = adapters.holders(netlink, node_ips) - {bridge_name}
     is_adopted = bridge is not None and adapters.has_any(bridge, node_ips)
@@ -60,11 +60,11 @@ def _only_holder(netlink: Netlink, record_file: Path, bridge: str, node_ips: Col
     holders = adapters.holders(netlink, node_ips) - {bridge}
     wanted = ", ".join(map(str, node_ips))
     if len(holders) > 1:
-        raise HostError(f"the Node IPs {wanted} are on several interfaces: name one as the uplink")
+        raise HostError(f"the Node IPs {wanted} are on several interfaces: set `uplink` in the configuration")
     if not holders:
         raise HostError(
-            f"no interface but perhaps {bridge} has the Node IP {wanted}, and {record_file} does not say which one "
-            "had it: name the uplink in the configuration"
+            f"no interface except perhaps {bridge} has the Node IP {wanted}, and {record_file} does not say which one "
+            "had it: set `uplink` in the configuration"
         )
     return holders.pop()
 
@@ -75,14 +75,14 @@ def adopt(
     uplink, bridge = adapters.read(netlink, uplink_name), adapters.read(netlink, bridge_name)
     if uplink is None or bridge is None:
         missing = uplink_name if uplink is None else bridge_name
-        raise HostError(f"there is no interface {missing}: {uplink_name} was left as it is")
+        raise HostError(f"there is no interface {missing}: {uplink_name} was not changed")
     stored = records.load(record_file)
     goal = _with_all(netlink, stored, uplink, bridge, node_ips)
     unknown = [str(ip) for ip in node_ips if ip not in {address.ip for address in goal.addresses}]
     if unknown:
         raise HostError(
             f"neither {uplink_name} nor {bridge_name} nor the record {record_file} has the Node IP "
-            f"{', '.join(unknown)}: {uplink_name} was left as it is"
+            f"{', '.join(unknown)}: {uplink_name} was not changed"
         )
     adoption = _Adoption(netlink, record_file, stored, goal, uplink, bridge, node_ips)
     if adapters.has_all(uplink, node_ips) and not adapters.has_any(bridge, node_ips):
@@ -98,7 +98,7 @@ def needs_wire(netlink: Netlink, uplink_name: str, bridge_name: str, node_ips: C
 
 @dataclass(frozen=True, slots=True)
 class _Adoption:
-    """One attempt to move what `goal` has from the uplink to the bridge interface."""
+    """One attempt to move the addresses and routes of `goal` from the uplink to the bridge interface."""
 
     netlink: Netlink
     record_file: Path
@@ -109,9 +109,9 @@ class _Adoption:
     node_ips: Collection[IPAddress]
 
     def move_all_or_nothing(self) -> Adopted:
-        """The Node still works by its NIC: a step that is refused is undone with all others, and loses nothing."""
+        """The Node still works through its NIC: if a step is refused, all steps are undone."""
         for problem in adapters.not_movable(self.netlink, self.uplink):
-            raise HostError(f"{problem}; {self.uplink.name} was left as it is")
+            raise HostError(f"{problem}; {self.uplink.name} was not changed")
         self._save(self._record())
         try:
             self._make_like()
@@ -119,12 +119,12 @@ class _Adoption:
                 _do(self.netlink, step)
         except (HostError, OSError) as error:
             _undo(self.netlink, self.record_file, self.goal, self.bridge.name, error)
-            raise HostError(f"{error}: {self.uplink.name} has its addresses back") from error
+            raise HostError(f"{error}: the addresses are back on {self.uplink.name}") from error
         return Adopted(self.goal.uplink, tuple(self._settle(self.goal)))
 
     def move_what_can_be(self) -> Adopted:
-        """Node IPs are on the bridge interface, or were there: what is refused stays where it is, and does not stop
-        the rest. Only if the bridge interface ends up with no Node IP at all, everything goes back to the uplink.
+        """The bridge interface holds or held a Node IP: a refused item stays where it is, and the others are moved. If
+        the bridge interface ends up without any Node IP, everything goes back to the uplink.
         """
         problems = [*adapters.not_movable(self.netlink, self.uplink)]
         is_recorded = True
@@ -132,9 +132,7 @@ class _Adoption:
             self._save(self._record())
         except HostError as error:
             is_recorded = False
-            problems.append(
-                f"{error}; what is new on {self.uplink.name} is used, but would not survive {self.bridge.name}"
-            )
+            problems.append(f"{error}; new items of {self.uplink.name} would be lost together with {self.bridge.name}")
         try:
             self._make_like()
         except HostError as error:
@@ -143,10 +141,10 @@ class _Adoption:
         problems += refused.values()
         now = adapters.read(self.netlink, self.bridge.name)
         if now is None or not adapters.has_any(now, self.node_ips):
-            cause = HostError("; ".join(problems) or f"{self.bridge.name} has vanished")
+            cause = HostError("; ".join(problems) or f"{self.bridge.name} has disappeared")
             _undo(self.netlink, self.record_file, self.goal, self.bridge.name, cause)
-            raise HostError(f"{cause}: {self.uplink.name} has its addresses back")
-        if is_recorded and self._are_on_uplink(refused):  # what is refused and nowhere is only in the record: it stays
+            raise HostError(f"{cause}: the addresses are back on {self.uplink.name}")
+        if is_recorded and self._are_on_uplink(refused):  # otherwise keep the record: an item may be in it only
             problems += self._settle(_without(self.goal, refused))
         return Adopted(self.goal.uplink, tuple(problems))
 
@@ -178,9 +176,9 @@ class _Adoption:
         return []
 
     def _save(self, record: UplinkRecord) -> None:
-        """Unless the file has it already, settled or not."""
+        """Unless the file already contains the same record."""
         if not _is_recorded(self.stored, record):
-            with told(f"write the record {self.record_file}"):
+            with attempting(f"write the record {self.record_file}"):
                 records.save(self.record_file, record)
 
 
@@ -189,7 +187,7 @@ def release(
 ) -> None:
     uplink, bridge = adapters.read(netlink, uplink_name), adapters.read(netlink, bridge_name)
     if uplink is None:
-        raise HostError(f"there is no interface {uplink_name}: {record_file} keeps what it had")
+        raise HostError(f"there is no interface {uplink_name}; its addresses and routes stay recorded in {record_file}")
     goal = _with_all(netlink, records.load(record_file), uplink, bridge, ())
     _give_back(netlink, goal, bridge)
     if not keep_record:
@@ -197,21 +195,21 @@ def release(
 
 
 def recorded(netlink: Netlink, record_file: Path) -> str | None:
-    """The NIC that was taken, by the record, if it is there."""
+    """The adopted NIC of the record, if it exists."""
     record = records.load(record_file)
     return record.uplink.name if record and rtnetlink.link(netlink, record.uplink.name) else None
 
 
 def lend(netlink: Netlink, record_file: Path, uplink_name: str, bridge_name: str) -> None:
-    """The NIC holds everything beside the bridge interface: whichever of the two vanishes, the Node has its addresses.
+    """Add everything to the NIC as well: the Node keeps its addresses if one of both interfaces disappears.
 
-    Routes by the NIC are preferred less, and are marked as ours: `clean` and the next adoption remove them.
+    The routes by the NIC have a higher metric and the protocol of Windlass: `clean` and the next adoption remove them.
     """
     uplink, bridge = adapters.read(netlink, uplink_name), adapters.read(netlink, bridge_name)
     if uplink is None:
-        raise HostError(f"there is no interface {uplink_name}: {record_file} keeps what it had")
+        raise HostError(f"there is no interface {uplink_name}; its addresses and routes stay recorded in {record_file}")
     goal = _with_all(netlink, records.load(record_file), uplink, bridge, ())
-    with told(f"bring {uplink_name} up"):
+    with attempting(f"bring {uplink_name} up"):
         rtnetlink.set_link(netlink, uplink.index, up=True)
     held = {address.ip for address in uplink.addresses}
     for address in goal.addresses:
@@ -220,9 +218,9 @@ def lend(netlink: Netlink, record_file: Path, uplink_name: str, bridge_name: str
     for route in sorted(goal.routes, key=lambda route: route.via is not None):
         if route not in uplink.routes:
             beside = replace(route, metric=route.metric + 1, protocol=rtnetlink.PROTOCOL)
-            with told(f"add {beside} to {uplink_name}"), _unless_there():
+            with attempting(f"add {beside} to {uplink_name}"), _unless_there():
                 rtnetlink.add_route(netlink, uplink.index, beside)
-    with told(f"let the kernel have what comes in by {uplink_name}"):
+    with attempting(f"remove the ingress filter of {uplink_name}"):
         ingress.open_again(netlink, uplink.index)
 
 
@@ -251,21 +249,23 @@ def _undo(netlink: Netlink, record_file: Path, goal: Adapter, bridge_name: str, 
     try:
         _give_back(netlink, goal, adapters.read(netlink, bridge_name))
     except (HostError, OSError) as second:
-        raise HostError(f"{error}; and putting it back: {second}; {record_file} has what {goal.name} had") from error
+        raise HostError(
+            f"{error}; undoing it failed, too: {second}; the addresses and routes of {goal.name} are in {record_file}"
+        ) from error
     _forget(record_file)
 
 
 def _forget(record_file: Path) -> None:
-    with told(f"remove the record {record_file}"):
+    with attempting(f"remove the record {record_file}"):
         files.remove(record_file)
 
 
 def _give_back(netlink: Netlink, goal: Adapter, bridge: Adapter | None) -> None:
-    """As much of it as can be: what the kernel refuses is told in the end."""
+    """Move back as much as possible. Raises HostError with all refused steps at the end."""
     uplink = adapters.read(netlink, goal.name)
     if uplink is None:
         raise HostError(f"there is no interface {goal.name}")
-    with told(f"bring {goal.name} up"):
+    with attempting(f"bring {goal.name} up"):
         rtnetlink.set_link(netlink, uplink.index, up=True)
         ingress.open_again(netlink, uplink.index)
     if bridge is not None:
@@ -283,24 +283,24 @@ def _give_back(netlink: Netlink, goal: Adapter, bridge: Adapter | None) -> None:
 def _make_like(netlink: Netlink, bridge_name: str, uplink: Adapter) -> None:
     bridge = rtnetlink.link(netlink, bridge_name)
     if bridge is None:
-        raise HostError(f"{bridge_name} has vanished")
+        raise HostError(f"{bridge_name} has disappeared")
     if bridge.mac != uplink.mac:
-        with told(f"set the MAC of {bridge_name} to {uplink.mac}"):
+        with attempting(f"set the MAC of {bridge_name} to {uplink.mac}"):
             rtnetlink.set_link(netlink, bridge.index, mac=uplink.mac)
     if bridge.mtu != uplink.mtu:
-        with told(f"set the MTU of {bridge_name} to {uplink.mtu}"):
+        with attempting(f"set the MTU of {bridge_name} to {uplink.mtu}"):
             rtnetlink.set_link(netlink, bridge.index, mtu=uplink.mtu)
-    # An IPv4 address that goes must not take the others of its network with it.
+    # Removing an IPv4 address must not remove the other addresses of its network.
     if not settings.sysctl(Family.IPV4, bridge_name, "promote_secondaries"):
-        with told(f"set promote_secondaries of {bridge_name}"):
+        with attempting(f"set promote_secondaries of {bridge_name}"):
             settings.set_sysctl(Family.IPV4, bridge_name, "promote_secondaries", 1)
     if not bridge.up:
-        with told(f"bring {bridge_name} up"):
+        with attempting(f"bring {bridge_name} up"):
             rtnetlink.set_link(netlink, bridge.index, up=True)
 
 
 def _do_all(netlink: Netlink, steps: Iterable[MoveStep]) -> dict[MovableItem, str]:
-    """What was refused, and why. An item that the target refuses stays with its source, or goes back there."""
+    """Refused items with the reason. An item that the target refuses stays on its source, or goes back there."""
     refused: dict[Hashable, tuple[MovableItem, str]] = {}
     removed: dict[Hashable, list[RemoveItem]] = {}
     for step in steps:
@@ -330,7 +330,7 @@ def _without(adapter: Adapter, items: Collection[MovableItem]) -> Adapter:
 
 
 def _is_recorded(stored: UplinkRecord | None, record: UplinkRecord) -> bool:
-    """Nothing is written while nothing but lifetimes goes on as it did."""
+    """The stored record is equal, apart from lifetimes that only count down."""
     if stored is None or (record.settled_on is not None and stored.settled_on != record.settled_on):
         return False
     same_place = (stored.bridge, stored.boot) == (record.bridge, record.boot)
@@ -338,7 +338,7 @@ def _is_recorded(stored: UplinkRecord | None, record: UplinkRecord) -> bool:
 
 
 def _do(netlink: Netlink, step: MoveStep) -> None:
-    with told(str(step)):
+    with attempting(str(step)):
         match step:
             case AddItem(to, AdapterRoute() as route):
                 rtnetlink.add_route(netlink, to.index, route, instead=True)

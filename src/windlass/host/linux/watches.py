@@ -1,4 +1,4 @@
-"""What the kernel announces: that something about a few interfaces or the table of Services has changed, not how."""
+"""Notifications of the kernel about changes of interfaces and of the nftables table of Services."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _ROUTES = frozenset((rtnetlink.RTM_NEWROUTE, rtnetlink.RTM_DELROUTE))
 
 _GROUP_NFTABLES = 1 << 6
 _NFTABLES = 10 << 8
-# Tables that go, chains and rules that come or go. Elements of sets come and go all the time, and mostly by us.
+# Removed tables, added and removed chains and rules. Elements of sets change all the time, mostly by Windlass.
 _RULESET_CHANGES = frozenset(_NFTABLES | kind for kind in (2, 3, 5, 6, 8))
-_TABLE_NAME = 1  # in each of these
+_TABLE_NAME = 1  # the attribute in each of these
 _NETFILTER_HEADER = 4
 
 
 class InterfaceWatch:
-    """A socket that becomes readable; `changed` says what for."""
+    """A socket that becomes readable after a change; `changed` says of which interfaces."""
 
     def __init__(self, netlink: Netlink, names: Iterable[str]) -> None:
         self._names = frozenset(names)
@@ -52,7 +52,7 @@ class InterfaceWatch:
         except OSError as error:
             if error.errno != errno.ENOBUFS:
                 raise
-            return self._names  # more was said than the socket could hold: it may have been about any of them
+            return self._names  # messages were lost: any interface may have changed
         return frozenset(changed)
 
     def _subject(self, kind: int, body: bytes) -> str | None:
@@ -74,11 +74,11 @@ class InterfaceWatch:
 
 
 class TableWatch:
-    """A socket that becomes readable when somebody changes nftables; `changed` says whether it was that table."""
+    """A socket that becomes readable after a change of nftables; `changed` says whether this table has changed."""
 
     def __init__(self, _: Netlink, table: str, subject: str) -> None:
         self._table = table
-        self._subject = subject  # what to call it
+        self._subject = subject  # the name to report
         self._netlink = Netlink(_GROUP_NFTABLES, NETLINK_NETFILTER)
 
     def fileno(self) -> int:
@@ -93,7 +93,7 @@ class TableWatch:
         except OSError as error:
             if error.errno != errno.ENOBUFS:
                 raise
-            ours = {True}  # more was said than the socket could hold
+            ours = {True}  # messages were lost
         return frozenset((self._subject,)) if True in ours else frozenset()
 
     def _is_ours(self, kind: int, body: bytes) -> bool:
