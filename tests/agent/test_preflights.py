@@ -77,7 +77,7 @@ async def test_what_would_hurt_is_in_the_status_of_a_node_that_is_ready(node: Ag
     status = await windlass(node, "status", *at(node))
     assert status.returncode == 0, "it is ready, and nothing is wrong with what the agent does"
     assert "1 warning from the preflight checks" in status.stdout
-    assert "chain FORWARD of nftables table ip filter drops forwarded packets" in status.stdout
+    assert "chain FORWARD of nftables table ip filter drops forwarded" in status.stdout
     preflight = await windlass(node, "preflight", *at(node), "--json")
     assert preflight.returncode == 1
     _, state = await node.get("/v1/state")

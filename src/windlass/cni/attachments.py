@@ -1,7 +1,7 @@
 """The attachment of a Pod, and the interfaces to those who carry it out. No I/O.
 
-The agent implements `PodPorts` and `PodFlows`; links are created through `HostPods` of the host. Removing is idempotent
-everywhere: it succeeds if there is nothing to remove.
+The agent implements `PodPorts` and `PodProgrammer`; `HostPods` of the host creates links. Removing is idempotent: it
+succeeds if there is nothing to remove.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class NotReadyError(Exception):
     """The agent cannot attach Pods yet. The message says what it waits for."""
 
 
-class PodFlows(Protocol):
+class PodProgrammer(Protocol):
     def pod_network(self) -> PodNetwork:
         """Raises NotReadyError until the agent can attach Pods."""
 

@@ -20,9 +20,9 @@ from windlass.cni.attachments import (
     Addresses,
     Attachment,
     NotReadyError,
-    PodFlows,
     PodNetwork,
     PodPorts,
+    PodProgrammer,
     attached_pod,
     belongs_to,
     interface_name,
@@ -72,7 +72,7 @@ class Handler:
         addresses: Addresses,
         pods: HostPods,
         ports: PodPorts,
-        agent: PodFlows,
+        agent: PodProgrammer,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         observe: Observer = lambda _command, _seconds, _error: None,
     ) -> None:
