@@ -30,7 +30,7 @@ from windlass.agent.news import News
 from windlass.agent.pass_requests import RETRY_FIRST, RETRY_LONGEST, PassRequests
 from windlass.agent.passes import NodePass
 from windlass.agent.pod_records import PodRecords
-from windlass.agent.pods import PodFlows, RecordedPodPorts
+from windlass.agent.pods import PodProgrammer, RecordedPodPorts
 from windlass.agent.progress import Progress, Ticket
 from windlass.agent.readings import Reading
 from windlass.agent.samples import probes
@@ -107,7 +107,7 @@ class Agent:
         self._follower = ClusterFollower(
             news, self._serving, switch, hosting, checks, tunnels, progress, status.report, self._fail
         )
-        self._pods = pods = PodFlows(config, status, switch)
+        self._pods = pods = PodProgrammer(config, status, switch)
         self._pass = NodePass(
             config, host, view, switch, hosting, self._follower, progress, pods, checks, tunnels, snat_pools
         )
@@ -270,10 +270,10 @@ class Agent:
             await asyncio.sleep(self.config.audit_seconds)
             await self._switch.audit()
             await self._snat_pools.check()
-            if self._snat_pools.reserved and (state := self.view.state):  # another program may have set the list anew
+            if self._snat_pools.reserved and (state := self.view.state):  # another program may have replaced the list
                 await self._snat_pools.reserve(self._host, [address.ip for address in state.node.addresses.values()])
             if self._pass.uplink is not None:
-                with suppress(HostError):  # the next pass meets it as well, and reports it
+                with suppress(HostError):  # the next pass reports it
                     await self._pass.check_host(self._pass.uplink, database)
 
     def _lose_switch(self, reason: str) -> None:

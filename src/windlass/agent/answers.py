@@ -1,4 +1,4 @@
-"""Answers to packets that nobody serves: the switch hands them over, and gets the answer back to send."""
+"""Rejections of packets to Services without endpoints: the switch passes such packets to the agent, which answers."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ async def _refuse_served(socket: Path) -> None:
     try:
         _, writer = await asyncio.open_unix_connection(socket)
     except OSError:
-        return  # nobody there
+        return  # no process listens
     writer.close()
     raise OSError(f"{socket}: another agent serves this Node; stop it, or give this one a runDirectory of its own")
 
@@ -91,10 +91,10 @@ async def state(view: AgentView) -> web.Response:
 
 
 async def listing(view: AgentView, request: web.Request, member: str) -> web.StreamResponse:
-    """All flows or groups, or those of an `?owner=`, a `?table=`, a `?cookie=0x`: who asked for each, and why."""
+    """All flows or groups, or those of an `?owner=`, a `?table=`, a `?cookie=0x`: with owner and reason."""
     try:
         asked = listings.question(request)
-    except listings.BadQuestion as error:
+    except listings.BadFilter as error:
         return _json({"error": str(error)}, status=400)
     return await listings.answer(request, member, view.program, view.state, asked)
 

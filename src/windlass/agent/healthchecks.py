@@ -1,6 +1,6 @@
 """The health checks of load balancers: a port for each Service with healthCheckNodePort, and one for the whole Node.
 
-It answers what it is told about Services and about the agent; it finds nothing out by itself.
+It answers with what it was given about Services and about the agent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from windlass.model.families import IPAddress, IPNetwork
 from windlass.model.nodes import LocalNode
 from windlass.model.services import Service
 
-RETRY_SECONDS = 1.0  # between attempts to open a port that somebody else has
+RETRY_SECONDS = 1.0  # between attempts to open a port that another program holds
 
 _NODE = ""  # the key of the Node's own check among those of Services
 _LOOPBACK = (ip_address("127.0.0.1"), ip_address("::1"))
@@ -31,7 +31,7 @@ class ProxyHealth(Struct, frozen=True):
     """What the agent says of itself."""
 
     healthy: bool  # does the switch follow the cluster?
-    node_eligible: bool  # False: the Node is being deleted, and shall get no new connections
+    node_eligible: bool  # False: the Node is being deleted and should get no new connections
     updated: datetime  # when it last was healthy; with a time zone
 
 

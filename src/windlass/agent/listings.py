@@ -1,6 +1,6 @@
-"""The flows and groups that the agent wants in the switch, each with who asked for it and why; for the local API.
+"""The flows and groups that the agent wants in the switch, each with its owner and its reason; for the local API.
 
-Told as they are worked out: there may be a hundred thousand, which nobody needs in memory at once. It only reads.
+They are sent as they are computed: a hundred thousand of them need not be in memory at once. It only reads.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from windlass.pipeline.layout import LAYOUT
 from windlass.pipeline.symbols import flow_symbols, group_symbols
 from windlass.program import AnyPart, Owner, OwnerKind, Program
 
-_STEP = 20  # flows to tell of before others of this process have a turn
+_STEP = 20  # flows to send before other tasks run
 
 
-class BadQuestion(Exception):
-    """It cannot be answered; the message says what to ask instead."""
+class BadFilter(Exception):
+    """The request cannot be answered; the message says what to ask for instead."""
 
 
 class FlowReport(Struct):
@@ -48,8 +48,8 @@ class GroupReport(Struct):
 Report = FlowReport | GroupReport
 
 
-class Question(Struct, frozen=True):
-    """What of it is wanted; None: whatever it is."""
+class ListingFilter(Struct, frozen=True):
+    """Which flows or groups are wanted; None: all."""
 
     owner: str | None = None  # `Service default/web`, `service/default/web`, or its kind or its name alone
     table: int | None = None
@@ -61,16 +61,21 @@ class Question(Struct, frozen=True):
         return self.owner is None or self.owner.casefold() in names
 
 
-def question(request: web.Request) -> Question:
+_Reporter = Callable[[str, AnyPart, ListingFilter], Iterator[Report | None]]
+
+
+def question(request: web.Request) -> ListingFilter:
     asked = request.query
-    return Question(asked.get("owner"), _table(asked.get("table")), _cookie(asked.get("cookie")))
+    return ListingFilter(asked.get("owner"), _table(asked.get("table")), _cookie(asked.get("cookie")))
 
 
 async def answer(
-    request: web.Request, member: str, program: Program, state: NodeState | None, of: Question
+    request: web.Request, member: str, program: Program, state: NodeState | None, of: ListingFilter
 ) -> web.StreamResponse:
     """`{"flows": [...]}` or `{"groups": [...]}`."""
-    reports_of: Callable[[str, AnyPart, Question], Iterator[Report | None]] = _flows if member == "flows" else _groups
+    reports_of: Callable[[str, AnyPart, ListingFilter], Iterator[Report | None]] = (
+        _flows if member == "flows" else _groups
+    )
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     await response.prepare(request)
     await response.write(f'{{"{member}":['.encode())
@@ -92,17 +97,17 @@ async def answer(
 
 
 def owner_name(owner: Owner, state: NodeState | None) -> str:
-    """In the words of the cluster: the Program knows a Pod by its container's id."""
+    """The name of the object in the cluster: the Program identifies a Pod by its container id."""
     pod = state.pods.get(owner.name) if state and owner.kind is OwnerKind.POD else None
     return f"{owner.kind.value} {pod.key}" if pod else str(owner)
 
 
-def _flows(owner: str, part: AnyPart, of: Question) -> Iterator[FlowReport | None]:
+def _flows(owner: str, part: AnyPart, of: ListingFilter) -> Iterator[FlowReport | None]:
     for flow in part.flows:
         yield _flow(owner, flow, of) if of.table in {None, flow.table} else None
 
 
-def _flow(owner: str, flow: Flow, of: Question) -> FlowReport | None:
+def _flow(owner: str, flow: Flow, of: ListingFilter) -> FlowReport | None:
     cookie = encode(flow).cookie
     if of.cookie not in {None, cookie}:
         return None
@@ -111,7 +116,7 @@ def _flow(owner: str, flow: Flow, of: Question) -> FlowReport | None:
     )
 
 
-def _groups(owner: str, part: AnyPart, _: Question) -> Iterator[GroupReport]:
+def _groups(owner: str, part: AnyPart, _: ListingFilter) -> Iterator[GroupReport]:
     for group in part.groups:
         yield _group(owner, group)
 
@@ -128,11 +133,11 @@ def _table(text: str | None) -> int | None:
         if text.casefold() in {table.name.casefold(), str(table.number)}:
             return table.number
     known = ", ".join(f"{table.name} ({table.number})" for table in LAYOUT.tables.values())
-    raise BadQuestion(f"table: there is no {text}; there are {known}")
+    raise BadFilter(f"table: there is no {text}; there are {known}")
 
 
 def _cookie(text: str | None) -> int | None:
     try:
         return None if text is None else int(text, 16)
     except ValueError:
-        raise BadQuestion(f"cookie: {text!r} is not a hexadecimal number such as 0x1f") from None
+        raise BadFilter(f"cookie: {text!r} is not a hexadecimal number such as 0x1f") from None

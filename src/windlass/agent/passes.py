@@ -1,4 +1,4 @@
-"""The full pass: everything that this Node needs, compared with what is there, and set right.
+"""The full pass: all that this Node should have is compared with what is there, and differences are corrected.
 
 It is harmless to repeat, and whatever happens leads to it: a new Node object, a restarted switch, an address that
 another program removed. It waits for the switch and the host, and nothing else waits for it: Pods, Services and peers
@@ -19,7 +19,7 @@ from windlass.agent.contexts import NodeContext
 from windlass.agent.following import ClusterFollower
 from windlass.agent.healthchecks import HealthChecks, served_addresses
 from windlass.agent.hosting import Hosting
-from windlass.agent.pods import PodFlows, RecordedPodPorts, present_pods
+from windlass.agent.pods import PodProgrammer, RecordedPodPorts, present_pods
 from windlass.agent.progress import Progress, Ticket
 from windlass.agent.snat_pools import SnatPools
 from windlass.agent.switching import ProgrammedSwitch
@@ -52,7 +52,7 @@ class NodePass:
         hosting: Hosting,
         follower: ClusterFollower,
         progress: Progress,
-        pods: PodFlows,
+        pods: PodProgrammer,
         checks: HealthChecks,
         tunnels: Tunnelling,
         snat_pools: SnatPools,

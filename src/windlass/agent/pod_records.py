@@ -1,6 +1,6 @@
 """A small file for each attached Pod, so that its port can be made again when Open vSwitch's database is lost.
 
-Whether a recorded Pod is still there is not decided here: that is up to the host's links.
+Whether a recorded Pod still exists is not decided here but by the host's links.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ FOLDER: Final = "pods"  # in the agent's state directory
 
 
 class PodRecords:
-    """The records of one Node, in memory and on disk. Read once: no other process writes them.
+    """The records of one Node, in memory and on disk. They are read once: no other process writes them.
 
-    Writing is for threads. What was read before, `ports` for instance, does not change with it.
+    `save` and `forget` may be called in threads. A mapping that `ports` returned does not change afterwards.
     """
 
     def __init__(self, state_directory: Path) -> None:

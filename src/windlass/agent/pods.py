@@ -33,7 +33,7 @@ from windlass.switch.pod_ports import (
 _log = structlog.get_logger(__name__)
 
 
-class PodFlows:
+class PodProgrammer:
     """What the CNI server needs from the agent: the network of Pods, and their flows."""
 
     def __init__(self, config: Config, status: AgentStatus, switch: ProgrammedSwitch) -> None:
@@ -81,9 +81,9 @@ class PodFlows:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What came of restoring the bridge's Pod ports."""
+    """The result of restoring the bridge's Pod ports."""
 
-    containers: frozenset[str]  # whose ports were made again
+    containers: frozenset[str]  # whose ports were created again
     problems: tuple[str, ...]
 
 
@@ -105,7 +105,7 @@ class RecordedPodPorts:
         self._removing = asyncio.Lock()  # a port that is being removed must not be restored
 
     async def add_pod_port(self, port: PodPort) -> int:
-        # Side by side, for the disk takes a few milliseconds: a port without a record gets one when the agent starts.
+        # Side by side, because the disk takes milliseconds. A port without a record gets one when the agent starts.
         recording = asyncio.ensure_future(asyncio.to_thread(self._records.save, port))
         try:
             return await add_pod_port(self._database, self._bridge, port)
@@ -150,7 +150,7 @@ class RecordedPodPorts:
         return Restored(frozenset(containers), (*problems, *self._records.problems))
 
     def _record(self, ports: Sequence[PodPort]) -> list[str]:
-        """An agent before there were records attached them, or their record cannot be read."""
+        """Record ports whose record cannot be read, or that an agent attached which kept no records."""
         try:
             for port in ports:
                 if port.interface not in self._records.ports:
@@ -160,7 +160,7 @@ class RecordedPodPorts:
         return []
 
     async def _with_link(self, lost: AbstractSet[str]) -> list[PodPort]:
-        """Those whose Pod is still there. The other records are deleted."""
+        """The lost ports whose Pod still exists. The other records are deleted."""
         links = {link.host_interface: link.namespace for link in await self._links()}
         recorded = [port for interface, port in self._records.ports.items() if interface in lost]
         stale = {port.interface for port in recorded if port.netns and links.get(port.interface) != port.netns}
@@ -176,7 +176,7 @@ def present_pods(
     restored: AbstractSet[str],
     report: Callable[[Area, Iterable[str]], object],
 ) -> dict[str, AttachedPod]:
-    """At the start (nothing is known) all that have a port; later those known or restored, with their present ports."""
+    """At the start (`known` is None) all Pods with a port; later those known or restored, with their present ports."""
     remembered = attached_pods(database.view, bridge)
     by_container = {pod.container_id: pod for pod in remembered.pods}
     if known is None:

@@ -1,6 +1,6 @@
-"""The preflight checks of this Node: the facts of its host and its switch gathered, judged, and acted upon.
+"""The preflight checks of this Node: facts about its host and its switch, and what follows from them.
 
-Before the NIC is taken for the first time an error stops that: what works stays. Later all findings are told only.
+Before the NIC is taken for the first time, an error stops that. Later, findings are only reported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def intent(config: Config) -> Intent:
 
 
 async def checked(config: Config, host: Host, uplink: str, view: View) -> tuple[Finding, ...]:
-    """Everything that would hurt, now; a HostError if the NIC is not taken yet and must not be."""
+    """All findings now. HostError if the NIC has not been taken yet and must not be."""
     try:
         facts = with_switch(await host.facts(config.bridge, uplink), config, view)
     except HostError as error:
@@ -50,7 +50,7 @@ async def checked(config: Config, host: Host, uplink: str, view: View) -> tuple[
 
 
 def with_switch(facts: Facts, config: Config, view: View) -> Facts:
-    """The facts, with what the switch's database adds to them."""
+    """The facts, with those from the switch's database."""
     ports = view.interfaces_of(config.bridge)
     ours = any(ROLE in port.external_ids for port in ports)
     foreign = () if ours else tuple(sorted(port.name for port in ports if port.name != config.bridge))

@@ -10,7 +10,7 @@ from enum import Enum, auto
 from windlass.cluster.sources import ClusterChange
 
 
-class Stage(Enum):
+class TicketStage(Enum):
     OPEN = auto()  # its work is under way
     NEEDS_PASS = auto()  # only a full pass completes it
     DONE = auto()  # in the switch and on the host
@@ -21,7 +21,7 @@ class Ticket:
     """The work that one change of the cluster leads to."""
 
     change: ClusterChange
-    stage: Stage = Stage.OPEN
+    stage: TicketStage = TicketStage.OPEN
 
 
 class Progress:
@@ -38,7 +38,7 @@ class Progress:
 
     @property
     def waiting_for_pass(self) -> list[Ticket]:
-        return [ticket for ticket in self._tickets if ticket.stage is Stage.NEEDS_PASS]
+        return [ticket for ticket in self._tickets if ticket.stage is TicketStage.NEEDS_PASS]
 
     def begin(self, change: ClusterChange) -> Ticket:
         ticket = Ticket(change)
@@ -46,19 +46,19 @@ class Progress:
         return ticket
 
     def needs_pass(self, ticket: Ticket) -> None:
-        ticket.stage = Stage.NEEDS_PASS
+        ticket.stage = TicketStage.NEEDS_PASS
 
     def complete(self, ticket: Ticket) -> None:
         """Its work is done, unless it needs a pass."""
-        if ticket.stage is Stage.OPEN:
+        if ticket.stage is TicketStage.OPEN:
             self.complete_all([ticket])
 
     def complete_all(self, tickets: Iterable[Ticket]) -> None:
         """A pass has done the work of these."""
         for ticket in tickets:
-            ticket.stage = Stage.DONE
+            ticket.stage = TicketStage.DONE
         held: ClusterChange | None = None
-        while self._tickets and self._tickets[0].stage is Stage.DONE:
+        while self._tickets and self._tickets[0].stage is TicketStage.DONE:
             change = self._tickets.popleft().change
             held = change if held is None else _joined(held, change)
         if held is not None:

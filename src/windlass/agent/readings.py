@@ -1,4 +1,4 @@
-"""What the agent's own state says about its metrics, at the moment when somebody scrapes. It asks nobody else."""
+"""The metrics that come from the agent's own state, read at the moment of a scrape."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 SWITCH_FOLDER = "switch"  # in the state directory: the chart's Open vSwitch has its database there
 _LOOK_AGAIN = 0.2  # seconds
-_SECONDS_TO_END = 8.0  # of a daemon that was told to
+_SECONDS_TO_END = 8.0  # for a daemon that was asked to end
 
 
 class AgentRunsError(Exception):
@@ -122,7 +122,7 @@ async def _delete_bridge(config: Config, host: Host, database: Database, uplink:
         await _detach(config, host, uplink)
     say(f"{config.bridge} is deleted with all its ports")
     if pods:
-        say(f"{pods} Pods have lost their network: delete them, so that they are made anew")
+        say(f"{pods} Pods have lost their network: delete them, so that they are created again")
 
 
 async def _detach(config: Config, host: Host, uplink: str | None) -> None:

@@ -1,6 +1,6 @@
-"""What others must be asked when somebody scrapes: Open vSwitch, the kernel. Bounded in time, and not asked too often.
+"""The metrics that come from Open vSwitch and the kernel, asked at each scrape, with limits on time and rate.
 
-A part that does not answer is left out of that scrape; it delays and spoils nothing else.
+A source that does not answer is left out of that scrape, and does not delay the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from windlass.switch.ovsdb import SwitchRefusedError
 from windlass.switch.streams import SwitchUnreachableError
 
 PATIENCE = 1.0  # seconds for all samples of a scrape together: Prometheus gives up after ten
-FRESH = 1.0  # seconds for which an answer is used again, whoever scrapes
+FRESH = 1.0  # seconds for which an answer is reused
 
 _NETFILTER = Path("/proc/sys/net/netfilter")
 _STATISTICS = Path("/proc/net/stat/nf_conntrack")
@@ -38,7 +38,7 @@ class Samples:
         self._lock = asyncio.Lock()
 
     async def refresh(self) -> None:
-        async with self._lock:  # who comes meanwhile gets what the first one gets
+        async with self._lock:  # concurrent scrapes share one refresh
             if time.monotonic() - self._taken < FRESH:
                 return
             tasks = [asyncio.ensure_future(probe()) for probe in self._probes]
@@ -74,10 +74,10 @@ async def _version(config: Config) -> str:
     """Such as 3.1.0; empty while ovs-vswitchd does not answer."""
     try:
         async with asyncio.timeout(PATIENCE / 2):
-            told = await ask(control_socket(config.ovs_run_directory), "version")
+            answer = await ask(control_socket(config.ovs_run_directory), "version")
     except (SwitchRefusedError, SwitchUnreachableError, TimeoutError):
         return ""
-    return told.split("\n")[0].rpartition(" ")[2]
+    return answer.split("\n")[0].rpartition(" ")[2]
 
 
 async def _switch_connections(config: Config) -> list[Reading]:

@@ -1,4 +1,4 @@
-"""The agent's figures at a TCP address, for a Prometheus, and what stands in for kube-proxy here. Nothing else."""
+"""The agent's metrics at a TCP address for Prometheus, and /proxyMode as kube-proxy has it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-MODE = "windlass"  # kube-proxy says here how it does its work, and there are those who ask
-RETRY_SECONDS = 1.0  # between attempts to open a port that somebody else has
+MODE = "windlass"  # the answer of /proxyMode, where kube-proxy names its mode
+RETRY_SECONDS = 1.0  # between attempts to open a port that another program holds
 
 Text = Callable[[], Awaitable[bytes]]
 Report = Callable[[Iterable[str]], object]
@@ -21,7 +21,7 @@ Report = Callable[[Iterable[str]], object]
 async def exposed(at: tuple[str, int] | None, text: Text, report: Report) -> AsyncIterator[None]:
     """Within the block, at this address (empty: all) and port; None: nowhere.
 
-    A port that cannot be opened is reported and tried again: for want of figures no Node goes without its network.
+    A port that cannot be opened is reported and tried again; the agent runs without it.
     """
     if at is None:
         yield

@@ -1,4 +1,4 @@
-"""What the agent knows of itself: is it ready, which state of the cluster is in the switch, what is wrong."""
+"""The status of the agent: whether it is ready, which state of the cluster the Node holds, and all problems."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from windlass.host.preflight import Finding
 
 _log = structlog.get_logger(__name__)
 
-STALLED = 60.0  # seconds in which whatever is to be done is done, or the Node does not follow any more
+STALLED = 60.0  # seconds: if work takes longer, the Node does not follow the cluster any more
 
 
 class AgentStatus:
-    """Written by the agent, read by the local API. Whoever waits is woken by every change."""
+    """Written by the agent, read by the local API. Every change wakes those that wait."""
 
     def __init__(self) -> None:
         self.ready = False
@@ -27,17 +27,17 @@ class AgentStatus:
         self.revision = ""  # of the cluster state that the switch and the host hold
         self.generation = 0  # counts the states applied
         self.updated = datetime.now(UTC)  # when one was last applied; at first, when this began
-        self._behind_since: float | None = None  # there is something to do that is not done yet
+        self._behind_since: float | None = None  # since when there is work to do
         self.refusals: tuple[Problem, ...] = ()  # those problems that are objects'; the very same while none changes
         self._unready_since = time.monotonic()  # while not ready
         self.findings: tuple[Finding, ...] = ()  # of the preflight checks
         self._problems: dict[Area, tuple[str | Problem, ...]] = {}
-        self._notices: tuple[Problem, ...] = ()  # told by Events, and too many to be listed here
+        self._notices: tuple[Problem, ...] = ()  # reported as Events; too many to be listed here
         self._changed = asyncio.Event()
 
     @property
     def problems(self) -> Mapping[Area, tuple[str, ...]]:
-        return {area: tuple(map(str, told)) for area, told in self._problems.items() if told}
+        return {area: tuple(map(str, problems)) for area, problems in self._problems.items() if problems}
 
     @property
     def unready_seconds(self) -> float:
@@ -58,7 +58,7 @@ class AgentStatus:
         self._wake()
 
     def falls_behind(self) -> None:
-        """Something is to be done."""
+        """There is work to do."""
         if self._behind_since is None:
             self._behind_since = time.monotonic()
 
@@ -72,12 +72,12 @@ class AgentStatus:
 
     @property
     def behind_seconds(self) -> float:
-        """For how long there is something to do that is not done yet; 0: all is done."""
+        """For how long there has been work to do; 0: all is done."""
         return 0.0 if self._behind_since is None else time.monotonic() - self._behind_since
 
     @property
     def healthy(self) -> bool:
-        """Does the Node follow the cluster? What takes a little longer is no illness."""
+        """Whether the Node follows the cluster."""
         return self.ready and self.behind_seconds <= STALLED
 
     def report(self, area: Area, problems: Iterable[str | Problem]) -> None:
@@ -98,12 +98,12 @@ class AgentStatus:
         return new
 
     def notice(self, problems: tuple[Problem, ...]) -> None:
-        """Tell these by Events; what `report` says of them is a summary."""
+        """Report these as Events; what `report` gets about them is a summary."""
         self._notices = problems
         self._gather_refusals()
 
     def _gather_refusals(self) -> None:
-        every = (one for told in self._problems.values() for one in told)
+        every = (one for problems in self._problems.values() for one in problems)
         listed = tuple(one for one in every if isinstance(one, Problem) and one.regarding)
         self.refusals = listed + self._notices
         self._wake()
