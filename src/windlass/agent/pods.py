@@ -103,14 +103,17 @@ class RecordedPodPorts:
         self._records = records
         self._links = links
         self._removing = asyncio.Lock()  # a port that is being removed must not be restored
+        self._adding: set[str] = set()  # interfaces of ports that are not there yet, and so are not lost either
 
     async def add_pod_port(self, port: PodPort) -> int:
         # Side by side, because the disk takes milliseconds. A port without a record gets one when the agent starts.
+        self._adding.add(port.interface)
         recording = asyncio.ensure_future(asyncio.to_thread(self._records.save, port))
         try:
             return await add_pod_port(self._database, self._bridge, port)
         finally:
             await recording
+            self._adding.discard(port.interface)
 
     async def delete_pod_port(self, interface: str) -> None:
         async with self._removing:
@@ -130,7 +133,7 @@ class RecordedPodPorts:
         async with self._removing:
             there = pod_ports(self._database.view, self._bridge)
             problems = await asyncio.to_thread(self._record, there)
-            lost = self._records.interfaces - {port.interface for port in there}
+            lost = self._records.interfaces - {port.interface for port in there} - self._adding
             declared = []
             for port in await self._with_link(lost) if lost else ():
                 try:

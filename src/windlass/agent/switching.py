@@ -28,7 +28,7 @@ from windlass.switch.streams import SwitchUnreachableError
 PATIENCE = 10.0  # seconds for the switch to accept flows; after that the pass is tried again
 _STEP = 20  # parts to compute before other tasks run: about a millisecond
 _TOGETHER = 200  # owners whose flows change in one bundle. If there are more,
-_SLICE = 50  # this many change together, and other changes are sent in between
+_SLICE = 20  # this many change together, and then other tasks run for as long as that took
 _CHECK_PAUSE = 1.0  # seconds during which changed owners are collected, to be checked together
 _CHECKED_TOGETHER = 5  # parts: about a millisecond, which a change may have to wait for
 _CHECK_SHARE = 0.03  # of the time, at most, is for checks, so that changes rarely wait for one
@@ -121,24 +121,28 @@ class ProgrammedSwitch:
         async with _patience(installed):
             await installed.synced()
         ordered = list(owners)
-        size = _TOGETHER if len(ordered) <= _TOGETHER else _SLICE
-        for index in range(0, len(ordered), size):
-            async with self._sending:
-                await self._send(installed, ordered[index : index + size])
+        if len(ordered) <= _TOGETHER:
+            await self._send(installed, ordered)
+        else:
+            for index in range(0, len(ordered), _SLICE):
+                began = time.perf_counter()
+                await self._send(installed, ordered[index : index + _SLICE])
+                await asyncio.sleep(time.perf_counter() - began)
         self._report(Area.SWITCH, map(str, installed.problems))
 
     async def _send(self, installed: InstalledProgram, owners: Iterable[Owner]) -> None:
-        taken = [owner for owner in owners if owner in self._owed]  # the others were sent by another caller
-        if not taken or self.state is None:
-            return
-        self._owed.difference_update(taken)
-        try:
-            parts = {owner: part(self.state, owner) for owner in taken}
-            async with _patience(installed):
-                await installed.apply(parts)
-        except BaseException:
-            self._owed.update(taken)
-            raise
+        async with self._sending:
+            taken = [owner for owner in owners if owner in self._owed]  # the others were sent by another caller
+            if not taken or self.state is None:
+                return
+            self._owed.difference_update(taken)
+            try:
+                parts = {owner: part(self.state, owner) for owner in taken}
+                async with _patience(installed):
+                    await installed.apply(parts)
+            except BaseException:
+                self._owed.update(taken)
+                raise
         self._check_later(parts)
 
     # --- requests besides the Program -----------------------------------------------------------------------------
