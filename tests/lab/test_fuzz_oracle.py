@@ -385,3 +385,8 @@ def _agrees(probe, desired, found):
 def _own(client, to, found):
     """A Node's own address and its Node IP are the same, where it asks by its main NIC."""
     return str(found.nodes[client.node].main(to.family)) if client.node else oracle.PRESERVED
+
+
+def test_a_node_port_outside_of_the_range_is_not_served():
+    low = service(ports=[{"name": "http", "port": 80, "targetPort": "http", "nodePort": 81}])
+    assert ask(cluster(low), OUT, "10.0.0.1", 81).outcome is ProbeOutcome.REFUSED

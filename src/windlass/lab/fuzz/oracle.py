@@ -18,6 +18,7 @@ from windlass.model.families import Family, IPAddress, family_of
 
 PRESERVED = "Preserved"
 LOOPBACK = ip_network("127.0.0.0/8")
+NODE_PORTS = range(30000, 32768)  # a Service with another NodePort is malformed
 WIRE = {Family.IPV4: 24, Family.IPV6: 64}  # addresses with this many common bits are on one segment
 
 
@@ -115,7 +116,7 @@ def claimed(cluster: ClusterView, node: NodeView, query: Query) -> Claim | None:
         for service in services:
             for port in service.spec.ports:
                 asked = (port.node_port, port.protocol) == (query.port, query.protocol)
-                if asked and query.family in service.families:
+                if asked and port.node_port in NODE_PORTS and query.family in service.families:
                     return Claim(FrontendKind.NODE_PORT, service, port)
     unused = next((service for service in services if query.address in service.cluster_ips), None)
     return Claim(FrontendKind.UNUSED_PORT, unused, None) if unused else None
