@@ -12,7 +12,6 @@ import msgspec
 from windlass.lab.control.kubernetes_binaries import VERSION
 from windlass.lab.kubelets.conformance import FAILED, NOT_ASKED, PASSED, Result
 from windlass.lab.network.ovs import datapath_type
-from windlass.model.nodes import TrafficMode
 
 _LABEL = re.compile(r"\[([^]]+)\]")
 # What a test needs that these clusters do not have, by its labels; the first that it has says why it was not run.
@@ -36,14 +35,6 @@ REASONS = {
 
 
 # Tests that cannot pass, and why: they are about how packets get to Services and not whether they do.
-# In encap mode:
-KNOWN_IN_ENCAP = {
-    "NodePort and HealthCheckNodePort correctly when ExternalTrafficPolicy changes": "in one step a host asks its own "
-    "NodePort by policy Local while the endpoint is on another Node: through a tunnel the endpoint sees the gateway's "
-    "address, but the test wants the Node IP (seen in noEncap mode). An answer to the Node IP would leave outside of "
-    "the tunnel with a Pod's source address, which the underlay need not carry; and from the tunnel a Node accepts "
-    "only what is for its PodCIDR, by its rules of security",
-}
 # Those that cannot pass where the clusters' switches are in user space, as on a machine without the module openvswitch.
 KNOWN_IN_USER_SPACE = {
     "should set TCP CLOSE_WAIT timeout": "it looks for a Pod's connection to another Node in the kernel's list, as "
@@ -53,10 +44,9 @@ KNOWN_IN_USER_SPACE = {
 }
 
 
-def known(name: str, mode: str) -> str:
-    """Why this test cannot pass here in this traffic mode; empty: it can."""
-    there = KNOWN_IN_ENCAP if mode == TrafficMode.ENCAP.value else {}
-    there = there | (KNOWN_IN_USER_SPACE if datapath_type() == "netdev" else {})
+def known(name: str) -> str:
+    """Why this test cannot pass here; empty: it can."""
+    there = KNOWN_IN_USER_SPACE if datapath_type() == "netdev" else {}
     return next((why for part, why in there.items() if part in name), "")
 
 
@@ -100,11 +90,11 @@ def _outcome(name: str, found: list[tuple[str, Result]]) -> str:
     asked = [(run, result) for run, result in found if result.verdict != NOT_ASKED]
     if not asked:
         return f"not run: {_reason(name)}"
-    return "; ".join(dict.fromkeys(_told(name, run, result) for run, result in asked))
+    return "; ".join(dict.fromkeys(_told(name, result) for _, result in asked))
 
 
-def _told(name: str, run: str, result: Result) -> str:
-    why = known(name, run.rpartition("-")[2]) if result.verdict == FAILED else ""
+def _told(name: str, result: Result) -> str:
+    why = known(name) if result.verdict == FAILED else ""
     why = why or (result.message.splitlines()[0] if result.message else "")
     return f"{result.verdict}: {why}" if why else result.verdict
 

@@ -49,6 +49,7 @@ from windlass.lab.sandbox.time_limits import seconds
 from windlass.model.families import family_of
 from windlass.model.nodes import mac_for
 from windlass.pipeline.layout import NODE_PORT_ADDRESS, NODE_STAND_IN, VIRTUAL_CLIENT
+from windlass.pipeline.snat_ports import RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -192,10 +193,17 @@ async def test_a_peer_carries_its_own_pods_only(scene: Scene, inner: str) -> Non
 @pytest.mark.parametrize("inner", BOTH)
 async def test_a_tunnel_delivers_only_to_local_pods(scene: Scene, inner: str) -> None:
     mac, ends = scene.mac_of("b"), BOTH[inner]
-    for name, to in (("the Node", ends.b), ("somebody outside", ends.stranger), ("a peer's Pod", ends.mallory)):
+    for name, to, port in (
+        ("the Node", ends.b, 5300),
+        ("a NodePort", ends.b, KEPT_NODE_PORT),
+        ("an SNAT port of Pods", ends.b, RESERVED.pods[0]),
+        ("an SNAT port of Services", ends.b, RESERVED.services[0]),
+        ("somebody outside", ends.stranger, 5300),
+        ("a peer's Pod", ends.mallory, 5300),
+    ):
         sign = token()
         frame = from_outside(
-            mac, V4.a, V4.b, scene.port, tunnelled(scene.port, udp(ends.alice, to, (1234, 5300), sign))
+            mac, V4.a, V4.b, scene.port, tunnelled(scene.port, udp(ends.alice, to, (1234, port), sign))
         )
         assert not await arrived(
             scene.outsider,

@@ -201,9 +201,14 @@ def test_external_policy_local_does_not_hold_for_pods_and_the_node(at):
     for frontend, address, port in from_outside(at, local_only=True):
         by_host = at.host_node_port if frontend.reach is Reach.NODE_PORT else address
         state = cluster(at, frontend, elsewhere(at.near_pod), here(at.pod_2))
-        for client, where, seen_as in ((POD_1, address, at.pod_1), (HOST, by_host, at.gateway)):
+        by_node_port = frontend.reach is Reach.NODE_PORT
+        as_node = at.node if by_node_port else at.gateway
+        for client, where, seen_as in (
+            (POD_1, address, (at.pod_1, at.pod_1)),
+            (HOST, by_host, (as_node, at.gateway)),
+        ):
             seen = answered_by_each(state, client, at.asks(client, where, port))
-            assert [(found.place, found.client) for found in seen] == [(TUNNEL, seen_as), (POD_2, seen_as)]
+            assert [(found.place, found.client) for found in seen] == [(TUNNEL, seen_as[0]), (POD_2, seen_as[1])]
 
 
 # loadBalancerSourceRanges ------------------------------------------------------------------------------------------

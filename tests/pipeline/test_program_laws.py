@@ -230,7 +230,9 @@ def test_packets_to_a_peer_without_a_common_underlay_are_dropped():
 @given(node_states())
 @settings(max_examples=30)
 def test_a_peer_costs_a_few_flows_for_each_common_family(state):
-    """One to its Pods; from the tunnel one for each underlay and its Pods and Node IP; one against forged sources."""
+    """To its Pods one, another as the Node, and one for replies to its host; from the tunnel for each underlay one from
+    its Pods, one from its host and one to this host; one against forged sources.
+    """
     for name, found in state.peers.items():
         common = set(found.pod_cidrs) & set(state.node.families)
-        assert len(part(state, Owner(OwnerKind.PEER, name)).flows) <= len(common) * (1 + 2 * 2 + 1)
+        assert len(part(state, Owner(OwnerKind.PEER, name)).flows) <= len(common) * (3 + 2 * 3 + 1)

@@ -15,7 +15,7 @@ from table_statements import unused, violations
 
 from windlass.cli.render import state_of
 from windlass.lab.scenarios.scenario_files import find
-from windlass.model.nodes import NodeState, OperatingSystem, TrafficMode
+from windlass.model.nodes import HostConnection, NodeState, OperatingSystem, TrafficMode
 from windlass.model.services import Endpoint, Protocol
 from windlass.openflow.actions import Ct, Goto, Learn, LearnLoad, LearnMatch, Set, ToController
 from windlass.openflow.fields import ETH_SRC, IPV4_DST
@@ -58,12 +58,14 @@ def test_tables_declare_no_more_than_flows_need():
 
 
 def variants(state: NodeState) -> list[NodeState]:
-    """The same Node with each datapath, and with a Service of very many endpoints."""
+    """The same Node with each datapath, with a Service of very many endpoints, and with a connection of the host."""
     web = state.services["default/web"]
+    of_host = HostConnection(Protocol.TCP, 0x8001, IPv4Address("192.0.2.1"), 6443)
     many = tuple(Endpoint.at(IPv4Address(0x0A000000 + number), 80) for number in range(600))
     crowded = structs.replace(web, ports=tuple(structs.replace(port, endpoints=many) for port in web.ports[:1]))
     return [
         replace(state, services={**state.services, web.key: crowded}),
+        replace(state, node=replace(state.node, host_connections=(of_host,))),
         over_sctp(state),
         with_policies(state),
         with_policies(over_sctp(state)),

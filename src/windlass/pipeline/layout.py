@@ -281,7 +281,7 @@ L3_FORWARDING = ROUTE_STAGE.table(
     "Where is the destination: a local Pod, the host, a peer Node, or outside?",
     matches=(
         *(IN_PORT, PROTOCOL, IP_SOURCE, IP_DESTINATION, DESTINATION_PORT, SOURCE),
-        *(CT_SERVICE, CT_TO_NODE, CT_MASQUERADE),
+        *(CT_STATE, CT_SERVICE, CT_TO_NODE, CT_MASQUERADE),
     ),
     sets=(ETH_SRC, ETH_DST, TUNNEL_DESTINATION, OUT_PORT, SNAT, SNAT_VIRTUAL, HAIRPIN),
     leads_to=(ONWARD,),
@@ -387,7 +387,10 @@ CONNTRACK_COMMIT = COMMIT_STAGE.table(
     105,
     "ConntrackCommit",
     "Is it the first packet of a connection? Then store the connection and decide its source translation.",
-    matches=(PROTOCOL, CT_STATE, CT_SERVICE, CT_MASQUERADE, SNAT, SNAT_VIRTUAL, HAIRPIN),
+    matches=(
+        *(PROTOCOL, IP_DESTINATION, DESTINATION_PORT),
+        *(CT_STATE, CT_SERVICE, CT_MASQUERADE, SNAT, SNAT_VIRTUAL, HAIRPIN),
+    ),
     sets=(CT_SNAT, IP_SOURCE),
     zones=(POD_ZONE, SNAT_ZONE, CLIENT_ZONE, CLIENT_SNAT_ZONE),
     leads_to=(ONWARD,),

@@ -29,12 +29,14 @@ from windlass.pipeline.layout import (
     CT_SERVICE,
     CT_TO_NODE,
     FROM_GATEWAY,
+    FROM_POD,
     HAIRPIN,
     HIGH,
     L3_FORWARDING,
     LOW,
     NORMAL,
     OUT_PORT,
+    REPLY,
     SNAT,
     TOP,
     UPLINK,
@@ -119,31 +121,29 @@ def peer_flows(node: LocalNode, peer: Peer) -> Iterator[Flow]:
     for family in node.families:
         if family not in peer.pod_cidrs:
             continue
-        to_its_pods = L3_FORWARDING.flow(NORMAL, destination(peer.pod_cidrs[family]))
+        to_its_pods = destination(peer.pod_cidrs[family])
         if is_direct(node, peer, family):
-            yield to_its_pods.then(
-                *out_of_gateway(node), why=f"to a Pod of {peer.name}, without a tunnel: the host routes it"
-            )
-            # The endpoint replies to the Node IP by the underlay. Through a tunnel no reply to a Node IP is accepted.
-            by_policy_local = (*CT_SERVICE, *CT_TO_NODE, CT_MASQUERADE.unset)
-            itself = (*FROM_GATEWAY, *source(node.gateway(family)))
-            yield L3_FORWARDING.flow(HIGH, itself, by_policy_local, destination(peer.pod_cidrs[family])).then(
-                SNAT.set(),
-                *out_of_gateway(node),
-                why=f"from this Node by its NodePort, policy Local, to a Pod of {peer.name}: the Pod sees the Node IP",
-            )
+            there, path = out_of_gateway(node), ", without a tunnel: the host routes it"
         elif (end := tunnel_end(node, peer)) is None:
-            yield to_its_pods.drop(
+            yield L3_FORWARDING.flow(NORMAL, to_its_pods).drop(
                 why=f"to a Pod of {peer.name}, but the two Nodes have no common address family: drop"
             )
+            continue
         else:
-            yield to_its_pods.then(
-                Set(ETH_DST(VIRTUAL_MAC)),
-                Set(tunnel_destination(end)),
-                OUT_PORT.load(node.ports.tunnel),
-                onward(L3_FORWARDING),
-                why=f"to a Pod of {peer.name}: send it through the tunnel",
-            )
+            there, path = into_tunnel(node, end), ": send it through the tunnel"
+            if family in peer.addresses:
+                to_peer = (*destination(peer.addresses[family]), REPLY, CT_SERVICE.unset)
+                yield L3_FORWARDING.flow(HIGH, FROM_POD, to_peer).then(
+                    *there, why=f"reply of a Pod to the host of {peer.name}{path}, by which the request came"
+                )
+        yield L3_FORWARDING.flow(NORMAL, to_its_pods).then(*there, why=f"to a Pod of {peer.name}{path}")
+        by_policy_local = (*CT_SERVICE, *CT_TO_NODE, CT_MASQUERADE.unset)
+        itself = (*FROM_GATEWAY, *source(node.gateway(family)))
+        yield L3_FORWARDING.flow(HIGH, itself, by_policy_local, to_its_pods).then(
+            SNAT.set(),
+            *there,
+            why=f"from this Node by its NodePort, policy Local, to a Pod of {peer.name}: the Pod sees the Node IP",
+        )
 
 
 def is_direct(node: LocalNode, peer: Peer, family: Family) -> bool:
@@ -169,6 +169,15 @@ def tunnel_ends(node: LocalNode, peers: Iterable[Peer]) -> set[IPAddress]:
         peer for peer in peers if any(not is_direct(node, peer, f) for f in node.families if f in peer.pod_cidrs)
     )
     return {end for peer in tunnelled if (end := tunnel_end(node, peer)) is not None}
+
+
+def into_tunnel(node: LocalNode, end: IPAddress) -> tuple[Action, ...]:
+    return (
+        Set(ETH_DST(VIRTUAL_MAC)),
+        Set(tunnel_destination(end)),
+        OUT_PORT.load(node.ports.tunnel),
+        onward(L3_FORWARDING),
+    )
 
 
 def out_of_gateway(node: LocalNode) -> tuple[Action, ...]:

@@ -46,7 +46,6 @@ from windlass.pipeline.layout import (
     CT_SNAT,
     ESTABLISHED_ORIGINAL,
     FROM_GATEWAY,
-    FROM_UPLINK,
     HIGH,
     LOW,
     NEW,
@@ -67,6 +66,7 @@ from windlass.pipeline.layout import (
     VALID,
     VIRTUAL_CLIENT,
 )
+from windlass.pipeline.snat_ports import origins_of_replies
 
 
 class SourceTracking(NamedTuple):
@@ -117,7 +117,7 @@ def replies(node: LocalNode, family: Family) -> Iterator[Flow]:
     )
     for translated in (
         destination(node.gateway(family)),
-        (*FROM_UPLINK, *to_node),
+        *((*origin, *to_node) for origin in origins_of_replies(node)),
         (*FROM_GATEWAY, *destination(VIRTUAL_CLIENT[family])),
     ):
         yield UN_SNAT.flow(NORMAL + 1, translated, sctp).then(

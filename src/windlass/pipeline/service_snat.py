@@ -26,7 +26,6 @@ from windlass.pipeline.layout import (
     CT_SERVICE,
     ESTABLISHED_ORIGINAL,
     FROM_GATEWAY,
-    FROM_UPLINK,
     GATEWAY_SNAT_PORTS,
     HAIRPIN,
     HIGH,
@@ -42,7 +41,7 @@ from windlass.pipeline.layout import (
     VIRTUAL_CLIENT,
     VIRTUAL_SNAT_PORTS,
 )
-from windlass.pipeline.snat_ports import BESIDE_THE_HOST, Ports, beside_the_host, snat_ports
+from windlass.pipeline.snat_ports import BESIDE_THE_HOST, Ports, beside_the_host, origins_of_replies, snat_ports
 
 
 def flows(node: LocalNode) -> Iterator[Flow]:
@@ -54,6 +53,7 @@ def flows(node: LocalNode) -> Iterator[Flow]:
 def replies(node: LocalNode, family: Family) -> Iterator[Flow]:
     node_ip = node.addresses[family].ip
     undo = Ct(SNAT_ZONE, table=UN_SNAT.onward, nat=Nat())
+    to_node = [(*origin, *destination(node_ip)) for origin in origins_of_replies(node)]
     for number in datapath_of(node).transports:
         by_gateway = destination_port(family, number, *GATEWAY_SNAT_PORTS.mask)
         yield UN_SNAT.flow(NORMAL, destination(node.gateway(family)), by_gateway).then(
@@ -65,10 +65,11 @@ def replies(node: LocalNode, family: Family) -> Iterator[Flow]:
             goto(CONNTRACK_STAGE),
             why="to an SNAT port of Services at the Node IP: look up whether it is a reply to a client of a Service",
         )
-        yield UN_SNAT.flow(NORMAL, FROM_UPLINK, destination(node_ip), ours).then(
-            undo, why="reply of an endpoint outside, to a client that it sees as the Node: restore the client's address"
-        )
-    for when in (destination(node.gateway(family)), (*FROM_UPLINK, *destination(node_ip))):
+        for when in to_node:
+            yield UN_SNAT.flow(NORMAL, when, ours).then(
+                undo, why="reply of an endpoint to a client that it sees as the Node: restore the client's address"
+            )
+    for when in (destination(node.gateway(family)), *to_node):
         yield UN_SNAT.flow(NORMAL, when, ANY_FRAGMENT).then(
             undo, why="fragment, without a port to match: look up whether it belongs to a reply to a translated client"
         )

@@ -13,8 +13,15 @@ from windlass.model.families import Family, IPAddress, family_of
 from windlass.model.nodes import LocalNode
 from windlass.openflow.fields import destination, destination_port, protocol
 from windlass.openflow.matches import Condition
-from windlass.pipeline.declarations import PortRange
-from windlass.pipeline.layout import RESERVED_SERVICE_SNAT_PORTS, RESERVED_SNAT_PORTS, SERVICE_SNAT_PORTS, SNAT_PORTS
+from windlass.pipeline.declarations import Mark, PortRange
+from windlass.pipeline.layout import (
+    FROM_TUNNEL,
+    FROM_UPLINK,
+    RESERVED_SERVICE_SNAT_PORTS,
+    RESERVED_SNAT_PORTS,
+    SERVICE_SNAT_PORTS,
+    SNAT_PORTS,
+)
 
 Ports = tuple[int, int]  # first and last
 
@@ -50,6 +57,11 @@ BESIDE_THE_HOST = ", by a port that the host itself does not use to that destina
 
 def snat_ports(node: LocalNode) -> SnatPorts:
     return RESERVED if node.ports_reserved else UNRESERVED
+
+
+def origins_of_replies(node: LocalNode) -> tuple[Mark, ...]:
+    """From where replies to the Node IP come: endpoints outside, and Pods of peers behind the tunnel."""
+    return (FROM_UPLINK,) if node.tunnel_port is None else (FROM_UPLINK, FROM_TUNNEL)
 
 
 def used_ports(node: LocalNode) -> tuple[Ports, ...]:

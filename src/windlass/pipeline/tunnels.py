@@ -27,13 +27,18 @@ from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import (
     CLASSIFIER,
     CONNTRACK_STAGE,
+    CONNTRACK_STATE,
     DEFAULT,
     FROM_TUNNEL,
+    HIGH,
     L3_FORWARDING,
+    NEW,
     NORMAL,
+    REPLY,
     TOP,
     UPLINK,
 )
+from windlass.pipeline.routing import out_of_gateway
 
 
 def flows(node: LocalNode) -> Iterator[Flow]:
@@ -44,6 +49,7 @@ def flows(node: LocalNode) -> Iterator[Flow]:
     )
     for family in node.families:
         yield from closed_port(node, family, node.tunnel_port)
+        yield from replies_to_the_node(node, family)
 
 
 def closed_port(node: LocalNode, family: Family, port: int) -> Iterator[Flow]:
@@ -65,6 +71,22 @@ def closed_port(node: LocalNode, family: Family, port: int) -> Iterator[Flow]:
     )
 
 
+def replies_to_the_node(node: LocalNode, family: Family) -> Iterator[Flow]:
+    """Pods of peers may reply to connections of this host that they see by its Node IP; nothing else to that address is
+    accepted. What UnSNAT translated has another destination by now.
+    """
+    to_node = (*FROM_TUNNEL, *destination(node.addresses[family].ip))
+    yield CONNTRACK_STATE.flow(TOP + 1, to_node, NEW).drop(
+        why="from the tunnel to the Node IP, but not a reply to a connection of this host: drop"
+    )
+    yield L3_FORWARDING.flow(HIGH, to_node, REPLY).then(
+        *out_of_gateway(node), why="from the tunnel, reply to a connection of this host: send it to the host"
+    )
+    yield L3_FORWARDING.flow(NORMAL + 1, to_node).drop(
+        why="from the tunnel to the Node IP, of no known connection: drop"
+    )
+
+
 def peer_flows(node: LocalNode, peer: Peer) -> Iterator[Flow]:
     if node.tunnel_port is None:
         return
@@ -82,6 +104,13 @@ def peer_flows(node: LocalNode, peer: Peer) -> Iterator[Flow]:
                     goto(CONNTRACK_STAGE),
                     why=f"from the tunnel, of a Pod or the host of {peer.name}: look up its connection",
                 )
+            yield CLASSIFIER.flow(
+                NORMAL, from_peer, source(peer.pod_cidrs[family]), destination(node.addresses[family].ip)
+            ).then(
+                FROM_TUNNEL.set(),
+                goto(CONNTRACK_STAGE),
+                why=f"from the tunnel, of a Pod of {peer.name} to the Node IP: look up whether it is a reply",
+            )
         if node.mode is TrafficMode.ENCAP:
             yield UPLINK.flow(TOP, source(peer.pod_cidrs[family]), to_pods).drop(
                 why=f"from the wire with the source of a Pod of {peer.name}, which sends through the tunnel: drop"

@@ -210,16 +210,7 @@ def _seen(
     if endpoint.place is not EndpointLocation.POD:
         return None
     local = claim.kind is FrontendKind.NODE_PORT and claim.service.spec.external_traffic_policy == "Local"
-    return node_ip if inside and local and _without_tunnel(cluster, entry, endpoint, family) else gateway
-
-
-def _without_tunnel(cluster: ClusterView, entry: NodeView, endpoint: OracleEndpoint, family: Family) -> bool:
-    """Whether the endpoint is a Pod of another Node that is reached without a tunnel."""
-    other = cluster.nodes[cluster.pods[endpoint.backend].spec.node_name]
-    if other == entry or cluster.traffic_mode == "encap":
-        return False
-    own, its = entry.main(family), other.main(family)
-    return cluster.traffic_mode == "noEncap" or (own is not None and its is not None and on_one_wire([own], its))
+    return node_ip if inside and local and cluster.pods[endpoint.backend].spec.node_name != entry.name else gateway
 
 
 def _in_range(cluster: ClusterView, query: Query, service: ServiceView) -> bool | None:
