@@ -51,6 +51,9 @@ class Datapath:
     # When ct translates an outer address of an ICMPv6 error, it also adjusts what it takes for the checksum of TCP or
     # UDP: bytes of the quoted source address (TCP) or of the MTU (UDP). If the address stays the same, nothing changes.
     damages_icmpv6_errors: bool
+    # Whether ct must commit to translate an ICMP error in the direction of its connection's first packet: the kernel
+    # treats it as the first packet of an expected connection.
+    translates_related_by_commit: bool
     unmatched: frozenset[Field]  # accepted in a match, but ignored
     unwritten: frozenset[Field]  # accepted in an action, but not applied
     routes_replies: bool  # the host can send a reply back by the gateway on which the request came
@@ -69,6 +72,7 @@ DATAPATHS = {
         reassembles=True,
         icmp_errors=True,
         damages_icmpv6_errors=False,
+        translates_related_by_commit=True,
         unmatched=frozenset(),
         unwritten=frozenset(),
         routes_replies=True,
@@ -86,6 +90,7 @@ DATAPATHS = {
         reassembles=True,
         icmp_errors=False,  # ct reports them as invalid
         damages_icmpv6_errors=False,
+        translates_related_by_commit=False,
         unmatched=frozenset({TCP_FLAGS, PKT_MARK}),
         unwritten=frozenset({PKT_MARK, IPV6_SRC, IPV6_DST, SCTP_SRC, SCTP_DST}),
         routes_replies=False,
@@ -103,6 +108,7 @@ USERSPACE = replace(
     passes_untranslated=True,
     reassembles=False,
     damages_icmpv6_errors=True,
+    translates_related_by_commit=False,
 )
 
 

@@ -42,6 +42,8 @@ def flows(node: LocalNode) -> Iterator[Flow]:
         yield from from_the_wire(node, family)
         if family is Family.IPV6 and datapath.damages_icmpv6_errors:
             yield from translated_source()
+        if datapath.translates_related_by_commit:
+            yield from translated_by_commit(family)
 
 
 def from_the_wire(node: LocalNode, family: Family) -> Iterator[Flow]:
@@ -62,6 +64,15 @@ def from_the_wire(node: LocalNode, family: Family) -> Iterator[Flow]:
             yield CONNTRACK.flow(NORMAL, FROM_UPLINK, to_node, error).then(
                 Ct(POD_ZONE, table=CONNTRACK.onward, nat=Nat()), why="ICMP error: look up its connection"
             )
+
+
+def translated_by_commit(family: Family) -> Iterator[Flow]:
+    """The connection is there already, so committing it changes nothing else. See `Datapath`."""
+    for kind in ICMP_ERRORS[family]:
+        yield CONNTRACK.flow(HIGH, icmp(family, kind)).then(
+            Ct(POD_ZONE, table=CONNTRACK.onward, commit=True, nat=Nat()),
+            why="ICMP error: look up the connection that it is about and translate, in both directions",
+        )
 
 
 def translated_source() -> Iterator[Flow]:

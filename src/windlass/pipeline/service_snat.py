@@ -131,6 +131,11 @@ def translations(node: LocalNode, family: Family) -> Iterator[Flow]:
         yield CONNTRACK_COMMIT.flow(TOP + above, packets, CT_SERVICE, outside, NEW).then(
             Ct(SNAT_ZONE, table, commit=True, nat=Nat(as_node, ports=ports)), why=f"{cases[0][-1]}{BESIDE_THE_HOST}"
         )
+    if datapath_of(node).translates_related_by_commit:
+        for priority, condition, _, _, why in cases:
+            yield CONNTRACK_COMMIT.flow(priority + 1, icmp(family), RELATED_ORIGINAL, CT_SERVICE, condition).then(
+                Ct(SNAT_ZONE, table, commit=True, nat=Nat()), why=f"ICMP error about a reply; {why}"
+            )
     if family is Family.IPV6 and datapath_of(node).damages_icmpv6_errors:
         for priority, condition, seen_as, _, why in cases:
             error = (*icmp(family), RELATED_ORIGINAL, *CT_SERVICE)
