@@ -8,7 +8,8 @@ from api_objects import endpoint, service, slice_of
 from windlass.cluster.changes import EVERYTHING, NOTHING, ChangeSet, Ledger
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.kinds import Concern
-from windlass.cluster.objects import EndpointSlice, Metadata, NetworkPolicy, Node, Pod, Service, ServiceCIDR
+from windlass.cluster.objects import EndpointSlice, Metadata, Node, Pod, Service, ServiceCIDR
+from windlass.cluster.policy_objects import NetworkPolicy
 from windlass.cluster.sources import changes_between, concerns
 
 WEB, SHOP = service("web"), service("shop")

@@ -10,7 +10,7 @@ import pytest
 from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
 from windlass.model.port_sets import ALL_PORTS, NO_PORTS, in_words
 from windlass.policy.readings import read_cluster_network_policy, read_network_policy
-from windlass.policy.rules import Action, PodPeers, PolicyRule
+from windlass.policy.rules import PodPeers, PolicyRule, RuleAction
 
 
 def network_policy(spec: dict[str, Any]) -> NetworkPolicy:
@@ -110,12 +110,12 @@ def test_a_cluster_rule_that_cannot_be_read_accepts_nothing_there_or_denies_ever
             assert policy.egress[0].peers == ()
             assert problems == [f"egress[0], {what}; the rule accepts nothing there"]
         else:
-            assert policy.egress[0] == PolicyRule("ClusterNetworkPolicy p egress[0]", Action.DENY, None, ALL_PORTS)
+            assert policy.egress[0] == PolicyRule("ClusterNetworkPolicy p egress[0]", RuleAction.DENY, None, ALL_PORTS)
             assert problems == [f"egress[0], {what}; the rule denies everything instead"]
 
 
 def test_the_rules_of_a_tier_that_is_not_known_deny_everything():
     policy, problems = read_cluster_network_policy(cluster_network_policy({"action": "Accept"}, tier="Middle"))
-    assert policy.egress == (PolicyRule("ClusterNetworkPolicy p egress", Action.DENY),)
+    assert policy.egress == (PolicyRule("ClusterNetworkPolicy p egress", RuleAction.DENY),)
     assert policy.ingress is None
     assert problems == ["tier: Middle is neither Admin nor Baseline; its rules deny everything"]

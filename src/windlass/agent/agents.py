@@ -30,7 +30,7 @@ from windlass.agent.news import News
 from windlass.agent.pass_requests import RETRY_FIRST, RETRY_LONGEST, PassRequests
 from windlass.agent.passes import NodePass
 from windlass.agent.pod_records import PodRecords
-from windlass.agent.pods import PodProgrammer, RecordedPodPorts
+from windlass.agent.pods import PodFlows, RecordedPodPorts
 from windlass.agent.progress import Progress, Ticket
 from windlass.agent.readings import Reading
 from windlass.agent.samples import probes
@@ -107,7 +107,7 @@ class Agent:
         self._follower = ClusterFollower(
             news, self._serving, switch, hosting, checks, tunnels, progress, status.report, self._fail
         )
-        self._pods = pods = PodProgrammer(config, status, switch)
+        self._pods = pods = PodFlows(config, status, switch)
         self._pass = NodePass(
             config, host, view, switch, hosting, self._follower, progress, pods, checks, tunnels, snat_pools
         )

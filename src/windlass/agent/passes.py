@@ -19,7 +19,7 @@ from windlass.agent.contexts import NodeContext
 from windlass.agent.following import ClusterFollower
 from windlass.agent.healthchecks import HealthChecks, served_addresses
 from windlass.agent.hosting import Hosting
-from windlass.agent.pods import PodProgrammer, RecordedPodPorts, present_pods
+from windlass.agent.pods import PodFlows, RecordedPodPorts, present_pods
 from windlass.agent.progress import Progress, Ticket
 from windlass.agent.snat_pools import SnatPools
 from windlass.agent.switching import ProgrammedSwitch
@@ -52,7 +52,7 @@ class NodePass:
         hosting: Hosting,
         follower: ClusterFollower,
         progress: Progress,
-        pods: PodProgrammer,
+        pods: PodFlows,
         checks: HealthChecks,
         tunnels: Tunnelling,
         snat_pools: SnatPools,

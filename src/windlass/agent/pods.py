@@ -33,7 +33,7 @@ from windlass.switch.pod_ports import (
 _log = structlog.get_logger(__name__)
 
 
-class PodProgrammer:
+class PodFlows:
     """What the CNI server needs from the agent: the network of Pods, and their flows."""
 
     def __init__(self, config: Config, status: AgentStatus, switch: ProgrammedSwitch) -> None:

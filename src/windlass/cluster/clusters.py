@@ -15,11 +15,9 @@ from windlass.cluster.objects import (
     AdminNetworkPolicy,
     APIObject,
     BaselineAdminNetworkPolicy,
-    ClusterNetworkPolicy,
     EndpointSlice,
     Malformed,
     Namespace,
-    NetworkPolicy,
     Node,
     Pod,
     Problem,
@@ -27,6 +25,7 @@ from windlass.cluster.objects import (
     ServiceCIDR,
     field_sentence,
 )
+from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
 
 # As kube-proxy does: neither headless Services, which only DNS uses, nor those of another proxy.
 _SERVED = f"!{HEADLESS_LABEL},!{PROXY_NAME_LABEL}"

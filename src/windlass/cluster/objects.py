@@ -220,15 +220,7 @@ class Pod(APIObject, frozen=True):
     status: PodStatus | None = None
 
 
-# Of policies only the metadata is read: they are not enforced yet.
-
-
-class NetworkPolicy(APIObject, frozen=True):
-    pass
-
-
-class ClusterNetworkPolicy(APIObject, frozen=True):
-    is_namespaced: ClassVar[bool] = False
+# Of these only the metadata is read: ClusterNetworkPolicy replaced both.
 
 
 class AdminNetworkPolicy(APIObject, frozen=True):

@@ -1,15 +1,17 @@
 """NetworkPolicy and ClusterNetworkPolicy as the API has them, typed; what they mean is decided in `windlass.policy`.
 
 Fields that hold one of several words (operators, actions, tiers, protocols) are plain strings: a word that this version
-does not know must cost one rule, not the whole object.
+does not know must cost one rule, not the whole object. Likewise everything may be absent.
 """
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 from msgspec import Struct
 
-from windlass.cluster.objects import Metadata
+from windlass.cluster.objects import APIObject
 
 
 class Requirement(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -69,13 +71,8 @@ class NetworkPolicySpec(Struct, frozen=True, omit_defaults=True, rename="camel",
     egress: tuple[EgressRule, ...] | None = None
 
 
-class NetworkPolicy(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="NetworkPolicy", gc=False):
-    metadata: Metadata
+class NetworkPolicy(APIObject, frozen=True):
     spec: NetworkPolicySpec = NetworkPolicySpec()
-
-    @property
-    def key(self) -> str:
-        return self.metadata.key
 
 
 class NamespacedPods(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
@@ -122,7 +119,7 @@ class ClusterNetworkPolicyProtocol(Struct, frozen=True, omit_defaults=True, rena
 class ClusterNetworkPolicyRule(Struct, frozen=True, omit_defaults=True, gc=False):
     """An ingress rule has `from`, an egress rule has `to`."""
 
-    action: str
+    action: str = ""
     name: str | None = None
     from_: tuple[ClusterNetworkPolicyPeer, ...] | None = msgspec.field(default=None, name="from")
     to: tuple[ClusterNetworkPolicyPeer, ...] | None = None
@@ -134,19 +131,14 @@ class ClusterNetworkPolicyRule(Struct, frozen=True, omit_defaults=True, gc=False
 
 
 class ClusterNetworkPolicySpec(Struct, frozen=True, omit_defaults=True, gc=False):
-    tier: str
-    priority: int
-    subject: ClusterNetworkPolicySubject
+    tier: str = ""
+    priority: int = 0
+    subject: ClusterNetworkPolicySubject = ClusterNetworkPolicySubject()
     ingress: tuple[ClusterNetworkPolicyRule, ...] | None = None
     egress: tuple[ClusterNetworkPolicyRule, ...] | None = None
 
 
-class ClusterNetworkPolicy(
-    Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="ClusterNetworkPolicy", gc=False
-):
-    metadata: Metadata
-    spec: ClusterNetworkPolicySpec
+class ClusterNetworkPolicy(APIObject, frozen=True):
+    is_namespaced: ClassVar[bool] = False
 
-    @property
-    def key(self) -> str:
-        return self.metadata.name
+    spec: ClusterNetworkPolicySpec = ClusterNetworkPolicySpec()

@@ -2,6 +2,8 @@
 
 Numbers are those of the design notes where the notes name them, so that a reader of the notes recognises a dump. The
 pipeline page of the docs, the words of a rendered flow and the checks all come from here.
+
+It is longer than other files because it is read as one: what a packet passes, from the first table to the last.
 """
 
 from __future__ import annotations

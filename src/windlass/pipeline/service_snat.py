@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from typing import NamedTuple
 
 from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import LocalNode
@@ -82,65 +83,65 @@ def replies(node: LocalNode, family: Family) -> Iterator[Flow]:
     )
 
 
-def translations(node: LocalNode, family: Family) -> Iterator[Flow]:
+class SourceCase(NamedTuple):
+    """Which Service connections get another source, and which."""
+
+    priority: int
+    condition: Condition
+    seen_as: IPAddress
+    ports: Ports
+    why: str
+
+
+def cases(node: LocalNode, family: Family) -> tuple[SourceCase, ...]:
     """L3Forwarding sets at most one of the flags. The matches say so, too: no two flows of one priority may match a
     packet.
     """
     gateway, as_node, virtual = node.gateway(family), node.addresses[family].ip, VIRTUAL_CLIENT[family]
-    outside, on_host, itself = SNAT, (SNAT.unset, *SNAT_VIRTUAL), (SNAT.unset, SNAT_VIRTUAL.unset, *HAIRPIN)
-    cases: tuple[tuple[int, Condition, IPAddress, Ports, str], ...] = (
-        (
-            TOP,
-            outside,
-            as_node,
-            snat_ports(node).services,
-            "Service connection to an endpoint outside: the source becomes the Node IP",
-        ),
-        (
-            TOP,
-            on_host,
-            virtual,
-            VIRTUAL_SNAT_PORTS,
-            "Service connection to an endpoint on this host: the source becomes the virtual client",
-        ),
-        (
-            TOP,
-            itself,
-            gateway,
-            GATEWAY_SNAT_PORTS,
-            "Service connection of a Pod to itself: the source becomes the gateway",
-        ),
-        (
-            HIGH,
-            CT_MASQUERADE,
-            gateway,
-            GATEWAY_SNAT_PORTS,
-            "Service connection by policy Cluster: the source becomes the gateway",
-        ),
+    on_host, itself = (SNAT.unset, *SNAT_VIRTUAL), (SNAT.unset, SNAT_VIRTUAL.unset, *HAIRPIN)
+    to_outside = "Service connection to an endpoint outside: the source becomes the Node IP"
+    to_host = "Service connection to an endpoint on this host: the source becomes the virtual client"
+    to_itself = "Service connection of a Pod to itself: the source becomes the gateway"
+    masquerade = "Service connection by policy Cluster: the source becomes the gateway"
+    return (
+        SourceCase(TOP, SNAT, as_node, snat_ports(node).services, to_outside),
+        SourceCase(TOP, on_host, virtual, VIRTUAL_SNAT_PORTS, to_host),
+        SourceCase(TOP, itself, gateway, GATEWAY_SNAT_PORTS, to_itself),
+        SourceCase(HIGH, CT_MASQUERADE, gateway, GATEWAY_SNAT_PORTS, masquerade),
     )
+
+
+def translations(node: LocalNode, family: Family) -> Iterator[Flow]:
     table = CONNTRACK_COMMIT.onward
-    for tracking, (priority, condition, seen_as, ports, why) in product(sctp.trackings(node), cases):
-        when: tuple[Condition, ...] = (tracking.packets(family), CT_SERVICE, condition)
-        nat = Nat(seen_as, ports=ports if tracking.with_ports else None)
+    for tracking, case in product(sctp.trackings(node), cases(node, family)):
+        when: tuple[Condition, ...] = (tracking.packets(family), CT_SERVICE, case.condition)
+        nat = Nat(case.seen_as, ports=case.ports if tracking.with_ports else None)
         commit = Ct(tracking.snat_zone, table, commit=True, nat=nat)
-        yield CONNTRACK_COMMIT.flow(priority + tracking.above, *when, NEW).then(commit, why=why)
-        yield CONNTRACK_COMMIT.flow(priority + tracking.above, *when, ESTABLISHED_ORIGINAL).then(
-            Ct(tracking.snat_zone, table, nat=Nat()), why=why
+        yield CONNTRACK_COMMIT.flow(case.priority + tracking.above, *when, NEW).then(commit, why=case.why)
+        yield CONNTRACK_COMMIT.flow(case.priority + tracking.above, *when, ESTABLISHED_ORIGINAL).then(
+            Ct(tracking.snat_zone, table, nat=Nat()), why=case.why
         )
+    outside, *_ = cases(node, family)
     for above, packets, ports in beside_the_host(node, family, snat_ports(node).services):
-        yield CONNTRACK_COMMIT.flow(TOP + above, packets, CT_SERVICE, outside, NEW).then(
-            Ct(SNAT_ZONE, table, commit=True, nat=Nat(as_node, ports=ports)), why=f"{cases[0][-1]}{BESIDE_THE_HOST}"
+        yield CONNTRACK_COMMIT.flow(TOP + above, packets, CT_SERVICE, outside.condition, NEW).then(
+            Ct(SNAT_ZONE, table, commit=True, nat=Nat(outside.seen_as, ports=ports)),
+            why=f"{outside.why}{BESIDE_THE_HOST}",
         )
+    yield from errors_about_replies(node, family)
+
+
+def errors_about_replies(node: LocalNode, family: Family) -> Iterator[Flow]:
+    """ICMP errors of clients; most datapaths translate them as the connection was."""
+    table, error = CONNTRACK_COMMIT.onward, (*icmp(family), RELATED_ORIGINAL, *CT_SERVICE)
     if datapath_of(node).translates_related_by_commit:
-        for priority, condition, _, _, why in cases:
-            yield CONNTRACK_COMMIT.flow(priority + 1, icmp(family), RELATED_ORIGINAL, CT_SERVICE, condition).then(
-                Ct(SNAT_ZONE, table, commit=True, nat=Nat()), why=f"ICMP error about a reply; {why}"
+        for case in cases(node, family):
+            yield CONNTRACK_COMMIT.flow(case.priority + 1, error, case.condition).then(
+                Ct(SNAT_ZONE, table, commit=True, nat=Nat()), why=f"ICMP error about a reply; {case.why}"
             )
     if family is Family.IPV6 and datapath_of(node).damages_icmpv6_errors:
-        for priority, condition, seen_as, _, why in cases:
-            error = (*icmp(family), RELATED_ORIGINAL, *CT_SERVICE)
-            yield CONNTRACK_COMMIT.flow(priority + 1, error, condition).then(
-                Set(source(seen_as)[1]),  # which translation would write anyway: now it changes nothing, so no checksum
+        for case in cases(node, family):
+            yield CONNTRACK_COMMIT.flow(case.priority + 1, error, case.condition).then(
+                Set(source(case.seen_as)[1]),  # which translation would write anyway: now it changes no checksum
                 Ct(SNAT_ZONE, table, nat=Nat()),
-                why=f"ICMPv6 error about a reply; {why}",
+                why=f"ICMPv6 error about a reply; {case.why}",
             )

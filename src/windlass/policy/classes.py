@@ -71,7 +71,7 @@ class PeerClasses:
                 self._refresh_block(self._blocks.add(number, peers))
             case NodePeers() | OwnNode():
                 self._of_nodes[number] = peers
-                self._refresh_nodes()
+                self._refresh(map(prefix_of, self._directory.node_addresses()))
 
     def release(self, number: int, peers: Peers) -> None:
         self._uses[number] -= 1
@@ -85,7 +85,7 @@ class PeerClasses:
                 self._refresh_block(self._blocks.remove(number, peers))
             case NodePeers() | OwnNode():
                 del self._of_nodes[number]
-                self._refresh_nodes()
+                self._refresh(map(prefix_of, self._directory.node_addresses()))
 
     def use_name(self, name: str) -> None:
         self._names[name] += 1
@@ -125,9 +125,6 @@ class PeerClasses:
 
     def _refresh_pods(self, keys: Iterable[str]) -> None:
         self._refresh(prefix_of(a) for key in keys for a in self._directory.pods[key].addresses)
-
-    def _refresh_nodes(self) -> None:
-        self._refresh(prefix_of(a) for node in self._directory.nodes.values() for a in node.addresses)
 
     def _refresh_block(self, networks: tuple[Prefix, ...]) -> None:
         """What lies in the first of these, the block itself; the others are its exceptions."""

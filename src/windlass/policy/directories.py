@@ -86,6 +86,9 @@ class Directory:
     def nodes_at(self, address: IPAddress) -> Iterator[PeerNode]:
         return (self.nodes[name] for name in self._nodes_at.get(address, ()))
 
+    def node_addresses(self) -> Iterator[IPAddress]:
+        return (address for node in self.nodes.values() for address in node.addresses)
+
     def labels_of(self, namespace: str) -> Labels:
         return self.namespaces.get(namespace, {})
 

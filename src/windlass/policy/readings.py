@@ -28,7 +28,6 @@ from windlass.model.policies import Direction
 from windlass.model.port_sets import ALL_PORTS, PortSet, ports, union
 from windlass.model.services import Protocol
 from windlass.policy.rules import (
-    Action,
     BlockPeers,
     NamedPort,
     NodePeers,
@@ -36,6 +35,7 @@ from windlass.policy.rules import (
     PodPeers,
     PolicyRule,
     ReadPolicy,
+    RuleAction,
     Tier,
 )
 from windlass.policy.selectors import Selector, read_selector
@@ -109,7 +109,7 @@ class _Reader:
                 (named if isinstance(read, NamedPort) else numbered).append(read)  # type: ignore[arg-type]
         return PolicyRule(
             name=f"{policy} {where}",
-            action=Action.ACCEPT,
+            action=RuleAction.ACCEPT,
             peers=tuple(peers) if rule.peers else None,
             ports=union(numbered) if rule.ports else ALL_PORTS,
             named_ports=tuple(named),
@@ -156,7 +156,7 @@ class _Reader:
         if not rules:
             return None
         if not is_tier_known:
-            return (PolicyRule(f"{policy} {direction.value}", Action.DENY),)
+            return (PolicyRule(f"{policy} {direction.value}", RuleAction.DENY),)
         return tuple(self._tier_rule(policy, direction, index, rule) for index, rule in enumerate(rules))
 
     def _tier_rule(self, policy: str, direction: Direction, index: int, rule: ClusterNetworkPolicyRule) -> PolicyRule:
@@ -178,13 +178,13 @@ class _Reader:
                 unreadable.append(f"protocol {number}: {error}")
             else:
                 (named if isinstance(read, NamedPort) else numbered).append(read)  # type: ignore[arg-type]
-        accepts = rule.action == Action.ACCEPT.value
+        accepts = rule.action == RuleAction.ACCEPT.value
         now = "the rule accepts nothing there" if accepts else "the rule denies everything instead"
         self.problems += [f"{where}, {sentence}; {now}" for sentence in unreadable]
         if unreadable and not accepts:
-            return PolicyRule(name, Action.DENY)
+            return PolicyRule(name, RuleAction.DENY)
         return PolicyRule(
-            name, Action(rule.action), tuple(peers), union(numbered) if rule.protocols else ALL_PORTS, tuple(named)
+            name, RuleAction(rule.action), tuple(peers), union(numbered) if rule.protocols else ALL_PORTS, tuple(named)
         )
 
     # --- both kinds ---------------------------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ def _peer_selector(where: str, selector: LabelSelector | None) -> Selector:
 
 
 def _unreadable_parts(rule: ClusterNetworkPolicyRule) -> Iterator[str]:
-    if rule.action not in {action.value for action in Action}:
+    if rule.action not in {action.value for action in RuleAction}:
         yield f"action: {rule.action} is none of Accept, Deny and Pass"
     if not rule.peers:
         yield "no peers"

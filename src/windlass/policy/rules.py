@@ -23,7 +23,7 @@ class Tier(IntEnum):
     BASELINE = 2
 
 
-class Action(Enum):
+class RuleAction(Enum):
     ACCEPT = "Accept"
     DENY = "Deny"
     PASS = "Pass"  # noqa: S105 - to the next tier; not a password
@@ -62,7 +62,7 @@ class NamedPort(Struct, frozen=True, gc=False):
 
 class PolicyRule(Struct, frozen=True, gc=False):
     name: str  # for people: the policy, the direction and the place of the rule in it
-    action: Action
+    action: RuleAction
     peers: tuple[Peers, ...] | None = None  # None: everyone
     ports: PortSet = ALL_PORTS
     named_ports: tuple[NamedPort, ...] = ()

@@ -20,7 +20,7 @@ from windlass.model.port_sets import (
     union,
 )
 from windlass.model.services import Protocol
-from windlass.policy.rules import Action, OwnNode, PolicyRule, ReadPolicy, Tier
+from windlass.policy.rules import OwnNode, PolicyRule, ReadPolicy, RuleAction, Tier
 
 PodPort = tuple[str, Protocol, int]  # a named port of a container
 
@@ -57,7 +57,9 @@ def subject_of(
     isolated = any(policy.tier is Tier.NETWORK_POLICY for _, policy in concerned)
     rules = [TierRule(p.tier, rule) for _, p in concerned for rule in p.rules(direction) or ()]
     if isolated and direction is Direction.EGRESS:
-        own_node = PolicyRule("a NetworkPolicy cannot deny a Pod access to its own Node", Action.ACCEPT, (OwnNode(),))
+        own_node = PolicyRule(
+            "a NetworkPolicy cannot deny a Pod access to its own Node", RuleAction.ACCEPT, (OwnNode(),)
+        )
         rules.append(TierRule(Tier.NETWORK_POLICY, own_node))
     names = set(named_ports_of(rules))
     known = tuple(sorted(port for port in pod_ports if port[0] in names)) if direction is Direction.INGRESS else ()
@@ -94,10 +96,10 @@ def outcomes(subject: Subject, matching: Sequence[TierRule], peer_ports: Sequenc
         for rule in rules:
             hit = intersection(left, _rule_ports(subject, rule, peer_ports))
             left = difference(left, hit)
-            if rule.action is Action.PASS:
+            if rule.action is RuleAction.PASS:
                 passed = union((passed, hit))
             else:
-                yield RuleOutcome(rule, allows=rule.action is Action.ACCEPT, ports=hit)
+                yield RuleOutcome(rule, allows=rule.action is RuleAction.ACCEPT, ports=hit)
         left = union((left, passed))
     yield RuleOutcome(None, allows=True, ports=left)
 
@@ -108,7 +110,7 @@ def allowed_ports(subject: Subject, matching: Sequence[TierRule], peer_ports: Se
 
 def allowed_to_itself(subject: Subject, matching: Sequence[TierRule], peer_ports: Sequence[PodPort]) -> PortSet:
     """Of a Pod that reaches itself through a Service: a NetworkPolicy cannot deny that, a ClusterNetworkPolicy can."""
-    itself = TierRule(Tier.NETWORK_POLICY, PolicyRule("a Pod may reach itself", Action.ACCEPT))
+    itself = TierRule(Tier.NETWORK_POLICY, PolicyRule("a Pod may reach itself", RuleAction.ACCEPT))
     return allowed_ports(subject, (*matching, itself) if subject.isolated else matching, peer_ports)
 
 
