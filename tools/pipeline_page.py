@@ -9,8 +9,9 @@ from windlass.cli.render import state_of, world_of
 from windlass.model.families import Family
 from windlass.openflow.fields import mac_text
 from windlass.pipeline import layout
-from windlass.pipeline.declarations import MISS, Onward, RegisterField, Stage, Table, Usable, band
+from windlass.pipeline.declarations import MISS, Onward, Stage, Table, Usable, band
 from windlass.pipeline.layout import LAYOUT
+from windlass.pipeline.registers import RegisterField
 from windlass.pipeline.symbols import flow_symbols
 from windlass.program import program
 

@@ -21,7 +21,8 @@ from agent_nodes import NODE, AgentNode, agent_node, peer
 from switches import requires_ovs
 from windlass.host.linux import namespaces
 from windlass.support import bundles, sources
-from windlass.support.bundles import Part, collect, packed, summary
+from windlass.support.bundles import collect, packed, summary
+from windlass.support.items import BundleItem
 from windlass.support.sources import LARGEST, Unavailable, command
 
 HIDDEN = "hunter2-and-more"
@@ -173,8 +174,8 @@ async def test_each_part_is_bounded_in_time_and_size(monkeypatch):
     async def small() -> bytes:
         return f"password={HIDDEN}".encode()
 
-    parts = [Part(each.__name__, "a part", each) for each in (forever, large, broken, absent, small)]
-    collected = {one.part.name: one for one in await collect(parts)}
+    parts = [BundleItem(each.__name__, "a part", each) for each in (forever, large, broken, absent, small)]
+    collected = {one.item.name: one for one in await collect(parts)}
     assert collected["forever"].missing == "it took more than 0.05 s"
     assert collected["large"].content.endswith(b"(cut off here: there is more than 10 MiB of it)\n")
     assert collected["absent"].missing == "there is none"

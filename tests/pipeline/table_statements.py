@@ -21,7 +21,8 @@ from windlass.openflow.actions import (
 )
 from windlass.openflow.fields import Field, FieldSet
 from windlass.openflow.flows import Flow, Group
-from windlass.pipeline.declarations import Layout, RegisterField, Table, Usable, band
+from windlass.pipeline.declarations import Layout, Table, Usable, band
+from windlass.pipeline.registers import RegisterField
 from windlass.program import Program
 
 

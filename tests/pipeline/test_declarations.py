@@ -10,8 +10,9 @@ from windlass.model.families import Family
 from windlass.openflow.actions import Goto, Output, Set
 from windlass.openflow.fields import IN_PORT, reg
 from windlass.openflow.flows import Flow
-from windlass.pipeline.declarations import ONWARD, DeclarationError, Layout, Mark, Miss, adjacent, goto, onward
+from windlass.pipeline.declarations import ONWARD, Layout, Miss, goto, onward
 from windlass.pipeline.layout import LAYOUT, NODE_PORT_ADDRESS, NODE_STAND_IN, VIRTUAL_ADDRESSES, VIRTUAL_CLIENT
+from windlass.pipeline.registers import DeclarationError, Mark, adjacent
 
 DROP = Miss("nothing matches: drop")
 

@@ -13,10 +13,11 @@ from typing import Generic, NamedTuple, TypeVar
 from msgspec import Struct
 
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
-from windlass.openflow.actions import Action, Actions, Goto, Set
-from windlass.openflow.fields import Bits, Field, FieldSet, Term
+from windlass.openflow.actions import Action, Actions, Goto
+from windlass.openflow.fields import Bits, Field, FieldSet
 from windlass.openflow.flows import Flow
 from windlass.openflow.matches import Condition, match
+from windlass.pipeline.registers import HIGH_HALF, LOW_HALF, DeclarationError, Mark, RegisterField, WideField
 
 V = TypeVar("V")
 A = TypeVar("A", bound=IPAddress | IPNetwork)
@@ -25,87 +26,10 @@ LAST_TABLE = 254  # OpenFlow uses 255 for "all tables"
 MISS = 0  # the priority of a table's miss; no other flow has it
 MAX_PREFIX = 128  # the longest prefix of an IPv6 address
 BAND = 10  # a priority is the first of a band: flows use the numbers above it for exceptions to that priority
-_HIGH_HALF, _LOW_HALF = " (high half)", " (low half)"
 _ZONES = range(1, 1 << 16)  # the host tracks its own connections in zone 0
 _PRIORITIES = range(1 << 16)
 _PORTS = range(1 << 16)
 _METERS = range(1, 0xFFFF0000)
-
-
-class DeclarationError(Exception):
-    """The pipeline's declarations contradict each other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A register field (or ct_mark bit) with one particular, named value."""
-
-    bits: Bits
-    value: int
-    name: str
-
-    def __iter__(self) -> Iterator[Term]:
-        """Makes a mark usable as a condition of a match."""
-        yield self.bits(self.value)
-
-    def set(self) -> Set:
-        return Set(self.bits(self.value))
-
-    def clear(self) -> Set:
-        """Of a flag."""
-        return Set(self.bits(0))
-
-    @property
-    def unset(self) -> Term:
-        """The condition that a flag is not set."""
-        return self.bits(0)
-
-
-@dataclass(frozen=True, slots=True)
-class RegisterField:
-    bits: Bits
-    name: str
-    purpose: str
-    names: dict[int, str] = field(default_factory=dict)  # of its values
-
-    def is_(self, value: int) -> Term:
-        return self.bits(value)
-
-    def load(self, value: int) -> Action:
-        return Set(self.bits(value))
-
-    def mark(self, value: int, name: str) -> Mark:
-        self.bits(value)  # raises if the value does not fit
-        if value in self.names:
-            raise DeclarationError(f"{self.name}: {value} is declared as {self.names[value]} and as {name}")
-        self.names[value] = name
-        return Mark(self.bits, value, name)
-
-
-def adjacent(first: Mark, second: Mark) -> Bits:
-    """The bits of both flags, so that one move copies them."""
-    low = first.bits
-    if second.bits != Bits(low.field, low.low + low.width, second.bits.width):
-        raise DeclarationError(f"{second.name} does not follow {first.name}: one move cannot copy both")
-    return Bits(low.field, low.low, low.width + second.bits.width)
-
-
-@dataclass(frozen=True, slots=True)
-class WideField:
-    """A number of 64 bits in two adjacent registers, which Open vSwitch matches and reports as one."""
-
-    high: RegisterField
-    low: RegisterField
-
-    @property
-    def name(self) -> str:
-        return self.high.name.removesuffix(_HIGH_HALF)
-
-    def is_(self, value: int) -> tuple[Term, Term]:
-        return self.high.is_(value >> 32), self.low.is_(value & 0xFFFFFFFF)
-
-    def load(self, value: int) -> tuple[Action, Action]:
-        return self.high.load(value >> 32), self.low.load(value & 0xFFFFFFFF)
 
 
 Usable = Field | FieldSet | RegisterField | Mark  # what a table may match or set
@@ -278,7 +202,7 @@ class Layout:
         if high.number % 2 or low.number != high.number + 1:
             raise DeclarationError(f"{name}: {high.name} and {low.name} are not a pair of registers")
         declared = WideField(
-            self.field(high.whole, name + _HIGH_HALF, purpose), self.field(low.whole, name + _LOW_HALF, purpose)
+            self.field(high.whole, name + HIGH_HALF, purpose), self.field(low.whole, name + LOW_HALF, purpose)
         )
         self.wide_fields[high] = declared
         return declared
@@ -400,10 +324,6 @@ def goto(target: Stage | Table) -> Goto:
 
 def onward(table: Table) -> Goto:
     return Goto(table.onward)
-
-
-def halves(*fields: WideField) -> tuple[RegisterField, ...]:
-    return tuple(half for one in fields for half in (one.high, one.low))
 
 
 def band(priority: int) -> range:

@@ -44,7 +44,8 @@ from windlass.openflow.fields import (
     mac,
     reg,
 )
-from windlass.pipeline.declarations import ONWARD, Layout, Miss, adjacent, halves
+from windlass.pipeline.declarations import ONWARD, Layout, Miss
+from windlass.pipeline.registers import adjacent, halves
 
 LAYOUT = Layout()
 

@@ -13,7 +13,7 @@ from windlass.model.families import Family, IPAddress, family_of
 from windlass.model.nodes import LocalNode
 from windlass.openflow.fields import destination, destination_port, protocol
 from windlass.openflow.matches import Condition
-from windlass.pipeline.declarations import Mark, PortRange
+from windlass.pipeline.declarations import PortRange
 from windlass.pipeline.layout import (
     FROM_TUNNEL,
     FROM_UPLINK,
@@ -22,6 +22,7 @@ from windlass.pipeline.layout import (
     SERVICE_SNAT_PORTS,
     SNAT_PORTS,
 )
+from windlass.pipeline.registers import Mark
 
 Ports = tuple[int, int]  # first and last
 
