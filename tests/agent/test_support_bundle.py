@@ -177,7 +177,7 @@ async def test_each_part_is_bounded_in_time_and_size(monkeypatch):
     parts = [BundleItem(each.__name__, "a part", each) for each in (forever, large, broken, absent, small)]
     collected = {one.item.name: one for one in await collect(parts)}
     assert collected["forever"].missing == "it took more than 0.05 s"
-    assert collected["large"].content.endswith(b"(cut off here: there is more than 10 MiB of it)\n")
+    assert collected["large"].content.endswith(b"(truncated: there are more than 10 MiB)\n")
     assert collected["absent"].missing == "there is none"
     assert collected["broken"].missing.startswith("unexpected: ZeroDivisionError")
     assert collected["small"].content == b"password=<redacted>"

@@ -34,6 +34,12 @@ class GroupNumbers:
         self._by_name = dict(_read(self._file, spaces))
         self._taken = set(self._by_name.values())  # also by Services that are gone: they may come back
         self._unkept: list[str] = []
+        self._names_at_last_look = 0
+
+    @property
+    def may_have_stale_names(self) -> bool:
+        """Whether so many names are new since `forget_all_but` that it is worth going through all Services for it."""
+        return len(self._by_name) > self._names_at_last_look + _STALE
 
     def of(self, name: str) -> int:
         """The first number of the name's space. It is kept with the next call of `keep`."""
@@ -65,9 +71,11 @@ class GroupNumbers:
 
     def forget_all_but(self, names: Collection[str]) -> None:
         """Names of deleted Services leave the file, once they are many. Their numbers are still not given again."""
+        self._names_at_last_look = len(self._by_name)
         if self._file is None or self._unkept or len(self._by_name) - len(names) <= _STALE:
             return
         self._by_name = {name: space for name, space in self._by_name.items() if name in names}
+        self._names_at_last_look = len(self._by_name)
         with suppress(OSError):  # the longer file does no harm
             files.write(self._file, "".join(map(self._line, self._by_name)).encode(), durable=False)
 

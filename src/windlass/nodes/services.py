@@ -13,7 +13,7 @@ from windlass.cluster.catalogues import Catalogue
 from windlass.cluster.changes import EVERYTHING, ChangeSet
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.endpoints import ServingNode
-from windlass.cluster.objects import Node, Problem
+from windlass.cluster.objects import Problem
 from windlass.model.mappings import PersistentMap
 from windlass.model.services import Service, ServicePort
 from windlass.nodes.group_numbers import GroupNumbers
@@ -52,7 +52,7 @@ class NodeServices:
         if now:
             self.services = self.services.updated(now)
         self._numbers.keep()
-        if changes.concerns(Node):  # seldom enough to go through all Services
+        if self._numbers.may_have_stale_names:
             self._numbers.forget_all_but({_number_name(s, port) for s in self.services.values() for port in s.ports})
         return before
 
