@@ -32,7 +32,7 @@ UP, IN_A_NODE, *KUBECTL = ON_A_CLUSTER
 def lab() -> Iterator[tuple[str, dict[str, str]]]:
     """The ID of the lab, and the environment that `lab up` tells its user to set."""
     said = run(UP)
-    identity = re.findall(r"lab (\w+) stands", said)[0]
+    identity = re.findall(r"lab (\w+) is up", said)[0]
     kubeconfig = re.findall(r"export KUBECONFIG=(\S+)", said)[0]
     path = f"{path_of('kubectl').parent}:{os.environ['PATH']}"
     try:

@@ -48,7 +48,7 @@ def test_a_feature_that_does_not_exist_is_an_error_of_usage():
     [
         ("--write", "a-file", "is a file"),
         ("--json", "", "is a directory"),
-        ("--json", "nowhere/result.json", "nowhere is no folder: make it first"),
+        ("--json", "nowhere/result.json", "nowhere does not exist"),
     ],
 )
 def test_an_output_that_cannot_be_written_is_an_error_before_the_run(tmp_path, option, place, said):

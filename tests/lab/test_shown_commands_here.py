@@ -22,7 +22,7 @@ def test_a_command_works(command: str, tmp_path: Path):
 def test_commands_with_a_lab_work():
     """They get `--lab`, because other labs may run on this machine, and `preflight` the configuration of the Node."""
     up, look, preflight, down = WITH_A_LAB
-    lab = re.findall(r"lab (\w+) stands", run(up))[0]
+    lab = re.findall(r"lab (\w+) is up", run(up))[0]
     inside = f"windlass lab exec --lab {lab} node-1"
     try:
         assert "cookie=" in run(look.replace("windlass lab exec node-1", inside))

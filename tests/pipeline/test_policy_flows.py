@@ -82,7 +82,7 @@ def questions(world: PolicyWorld) -> Iterator[tuple[IPAddress, IPAddress]]:
 
 
 @given(worlds, st.sampled_from(PORTS), st.sampled_from(sorted(PROTOCOLS)))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_a_packet_passes_the_switch_where_the_oracle_allows_it(world: PolicyWorld, port: int, protocol: str):
     flows = program(compiled_state(world))
     for source, destination in questions(world):
@@ -95,7 +95,7 @@ def test_a_packet_passes_the_switch_where_the_oracle_allows_it(world: PolicyWorl
 
 
 @given(st.lists(worlds, min_size=2, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_flows_of_changed_owners_are_all_that_changes(history: list[PolicyWorld]):
     compiler = PolicyCompiler(OWN_NODE)
     compiled = CompiledPolicies(compiler)

@@ -37,7 +37,7 @@ def compiled_verdict(direction: DirectionCompiler, pod: PolicyPod, peer: IPAddre
 
 
 @given(worlds)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_compiler_and_the_oracle_agree_on_every_packet(world: PolicyWorld):
     compiler = compiled(world)
     own_node = next(node for node in world.nodes if node.name == OWN_NODE)
@@ -56,7 +56,7 @@ def test_the_compiler_and_the_oracle_agree_on_every_packet(world: PolicyWorld):
 
 
 @given(st.lists(worlds, min_size=2, max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_changes_step_by_step_lead_to_the_same_tables_as_starting_anew(history: list[PolicyWorld]):
     compiler = PolicyCompiler(OWN_NODE)
     before = PolicyWorld()
@@ -72,7 +72,7 @@ def test_changes_step_by_step_lead_to_the_same_tables_as_starting_anew(history: 
 
 
 @given(st.lists(worlds, min_size=2, max_size=3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_change_names_everything_that_differs(history: list[PolicyWorld]):
     compiler = PolicyCompiler(OWN_NODE)
     before = PolicyWorld()
