@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
+
 from switches import switch
 
 __all__ = ["switch"]
