@@ -118,8 +118,9 @@ class ProgrammedSwitch:
         installed = self._installed
         if installed is None:
             raise SwitchUnreachableError("the switch has not been set up yet")
-        async with _patience(installed):
-            await installed.synced()
+        if installed.trouble:
+            async with _patience(installed):
+                await installed.synced()
         ordered = list(owners)
         if len(ordered) <= _TOGETHER:
             await self._send(installed, ordered)
