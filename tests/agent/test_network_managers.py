@@ -152,7 +152,8 @@ async def test_the_bridge_interface_hears_the_router_in_the_nics_place(node: Age
         await node.start_agent()
         await node.ready()
         assert address(node, "br-int", own)["dynamic"]
-        assert address(node, "eth0", own) is None
+        # An advertisement that the NIC heard last may have put it there once more, for the next pass.
+        await until(lambda: address(node, "eth0", own) is None)
         # The copy that was moved gives way to what the bridge interface has learned itself.
         await until(lambda: [route["metric"] for route in learned(node, "br-int")] == [1024])
     await until(lambda: not learned(node, "br-int"))
