@@ -115,7 +115,7 @@ class _Adoption:
         self._save(self._record())
         try:
             self._make_like()
-            for step in self._steps(self.goal):
+            for step in self._steps():
                 _do(self.netlink, step)
         except (HostError, OSError) as error:
             _undo(self.netlink, self.record_file, self.goal, self.bridge.name, error)
@@ -127,18 +127,17 @@ class _Adoption:
         the bridge interface ends up without any Node IP, everything goes back to the uplink.
         """
         problems = [*adapters.not_movable(self.netlink, self.uplink)]
-        is_recorded, goal = True, self.goal
+        is_recorded = True
         try:
             self._save(self._record())
         except HostError as error:
-            # Moved without a record, they would be lost together with the bridge, and never be recorded afterwards.
-            is_recorded, goal = False, _without(self.goal, [*self._unrecorded()])
-            problems.append(f"{error}; new items of {self.uplink.name} stay there until it can be written")
+            is_recorded = False
+            problems.append(f"{error}; new items of {self.uplink.name} would be lost together with {self.bridge.name}")
         try:
             self._make_like()
         except HostError as error:
             problems.append(str(error))
-        refused = _do_all(self.netlink, self._steps(goal))
+        refused = _do_all(self.netlink, self._steps())
         problems += refused.values()
         now = adapters.read(self.netlink, self.bridge.name)
         if now is None or not adapters.has_any(now, self.node_ips):
@@ -149,16 +148,10 @@ class _Adoption:
             problems += self._settle(_without(self.goal, refused))
         return Adopted(self.goal.uplink, tuple(problems))
 
-    def _steps(self, goal: Adapter) -> Iterator[MoveStep]:
-        lasting = migrations.lasting(goal, self.node_ips)
+    def _steps(self) -> Iterator[MoveStep]:
+        goal = migrations.lasting(self.goal, self.node_ips)
         replaced = migrations.replaced_leases(self.uplink, self.bridge, self.node_ips)
-        return migrations.steps(lasting, source=self.uplink, target=self.bridge, replaced=replaced)
-
-    def _unrecorded(self) -> Iterator[MovableItem]:
-        """Items of the NIC that no record has. Never a Node IP: the Node must answer at it whatever fails."""
-        known = {migrations.key(item) for item in _items(self.stored.uplink)} if self.stored else set()
-        known.update(self.node_ips)  # the key of an address is its IP
-        yield from (item for item in _items(self.uplink) if migrations.key(item) not in known)
+        return migrations.steps(goal, source=self.uplink, target=self.bridge, replaced=replaced)
 
     def _make_like(self) -> None:
         _make_like(self.netlink, self.bridge.name, self.uplink)
@@ -325,11 +318,6 @@ def _do_all(netlink: Netlink, steps: Iterable[MoveStep]) -> dict[MovableItem, st
             if isinstance(step, RemoveItem):
                 removed.setdefault(key, []).append(step)
     return dict(refused.values())
-
-
-def _items(adapter: Adapter) -> Iterator[MovableItem]:
-    yield from adapter.addresses
-    yield from adapter.routes
 
 
 def _without(adapter: Adapter, items: Collection[MovableItem]) -> Adapter:
