@@ -14,7 +14,7 @@ test: setup ## all tests, on real Open vSwitch where it and root are there
 	.venv/bin/python -m pytest -q
 
 scenarios: setup ## every scenario, with real packets
-	.venv/bin/windlass lab run scenarios/
+	.venv/bin/windlass lab run scenarios/ $(if $(RESULTS),--json $(RESULTS))
 
 lint: setup ## formatting, lint, types, layers, generated pages
 	.venv/bin/ruff format --check .
