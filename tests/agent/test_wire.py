@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 
 import pytest_asyncio
 from agent_nodes import NODE, AgentNode, agent_node
 
+from disks import full, small_disk
 from switches import requires_ovs
 from windlass.host.linux import namespaces
 
@@ -50,20 +49,24 @@ async def test_a_route_over_two_interfaces_does_not_cost_the_node_its_wire(adopt
     assert_wired(adopted)
 
 
-async def test_a_full_disk_and_a_new_address_do_not_cost_the_node_its_wire(adopted: AgentNode) -> None:
-    with full_disk(adopted.folder / "state"):
-        adopted.run("ip", "address", "add", "198.18.0.1/24", "dev", "eth0")
-        await adopted.complains("could not write the record", "No space left on device")
-        await until(lambda: "198.18.0.1/24" in adopted.addresses("br-int"))
-        assert_wired(adopted)
-    adopted.run("ip", "address", "add", "198.18.0.2/24", "dev", "eth0")
-    await adopted.health(lambda status, body: status == 200 and "uplink" not in body["problems"])
-    assert "198.18.0.2" in (adopted.folder / "state" / "uplink.json").read_text()
+async def test_a_full_disk_and_a_new_address_do_not_cost_the_node_its_wire(node: AgentNode) -> None:
+    with small_disk(node.folder / "state") as disk:
+        await node.start_agent()
+        await node.ready()
+        with full(disk):
+            node.run("ip", "address", "add", "198.18.0.1/24", "dev", "eth0")
+            await node.complains("could not write the record", "No space left on device")
+            await until(lambda: "198.18.0.1/24" in node.addresses("br-int"))
+            assert_wired(node)
+            node.run("ip", "link", "set", "br-int", "mtu", "1400")  # leads to another pass
+            await until(lambda: " mtu 1500 " in node.run("ip", "link", "show", "br-int"))
+            assert "could not write the record" in await node.complains("uplink")
+        await node.health(lambda status, body: status == 200 and "uplink" not in body["problems"])
+        assert "198.18.0.1" in (disk / "uplink.json").read_text()
 
 
 async def test_a_node_that_starts_with_a_full_disk_keeps_its_nic(node: AgentNode) -> None:
-    (node.folder / "state").mkdir()
-    with full_disk(node.folder / "state"):
+    with small_disk(node.folder / "state") as disk, full(disk):
         await node.start_agent()
         await node.complains("could not write the record", "No space left on device")
         await until(lambda: "eth0" not in ports(node))
@@ -142,17 +145,6 @@ def ports(node: AgentNode) -> list[str]:
     environment = {"PATH": "/usr/bin:/usr/sbin:/bin:/sbin", **node.switch.environment}
     command = ["ovs-vsctl", "list-ports", "br-int"]
     return subprocess.run(command, check=False, capture_output=True, text=True, env=environment).stdout.split()
-
-
-@contextmanager
-def full_disk(folder: Path) -> Iterator[None]:
-    """A file system without a free byte lies over the folder."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(folder)], check=True)
-    try:
-        (folder / "full").write_bytes(bytes(4096))
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from ipaddress import ip_address
@@ -22,6 +21,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
+from disks import full, small_disk
 from switches import Switch, requires_ovs, run, running_switch
 from windlass.agent.hosting import Hosting
 from windlass.host.linux.hosts import LinuxHost, LinuxUplink
@@ -142,7 +142,7 @@ class FaultyHost(LinuxHost):
 
     def __init__(self, state_directory: Path) -> None:
         super().__init__(state_directory)
-        self._uplink = FaultyUplink(self._threads, self._record_file)
+        self._uplink = FaultyUplink(self._threads, self._file)
         self._uplink.host = self
 
     def _start_threads(self) -> KernelThreads:
@@ -175,7 +175,9 @@ class World:
             host = FaultyHost(self.disk)
         host.fault, host.at, host.switch = fault, at, self.switch
         hosting = Hosting(host, lambda *_: None, lambda: None)
-        (self.disk / "full").write_bytes(bytes(_free(self.disk)) if fault is Fault.DISK_FULL else b"")
+        filling = ExitStack()
+        if fault is Fault.DISK_FULL:
+            filling.enter_context(full(self.disk))
         if fault is Fault.DATABASE_AWAY:
             await self.switch.stop_database()
             await self.database.wait_for(lambda view: view.problem)
@@ -186,7 +188,7 @@ class World:
         except (HostError, SwitchRefusedError, SwitchUnreachableError, KilledError):
             assert fault is not Fault.NONE
         finally:
-            (self.disk / "full").unlink()
+            filling.close()
             await host.close()
             if fault in {Fault.DATABASE_AWAY, Fault.DATABASE_GOES}:
                 # Meanwhile a userspace datapath forwards nothing, whoever has the addresses: ovs-vswitchd waits.
@@ -251,13 +253,13 @@ async def _world(folder: Path) -> AsyncIterator[World]:
     async with (
         running_switch(folder) as switch,
         _wire(switch) as wire,
-        _disk(folder / "disk") as disk,
         open_database(str(switch.database), patience=5.0) as database,
     ):
         await ensure_bridge(database, SPEC)
         await switch.ofctl("add-flow", str(switch.management("br-int")), "actions=NORMAL")
         await run("ip", "-n", switch.namespace, "-batch", "-", stdin=OTHER)
-        yield World(switch, wire, disk, database)
+        with small_disk(folder / "disk") as disk:
+            yield World(switch, wire, disk, database)
 
 
 @asynccontextmanager
@@ -268,21 +270,6 @@ async def _wire(switch: Switch) -> AsyncIterator[str]:
         yield name
     finally:
         await run("ip", "netns", "delete", name)
-
-
-@asynccontextmanager
-async def _disk(folder: Path) -> AsyncIterator[Path]:
-    await run("mkdir", str(folder))
-    await run("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder))
-    try:
-        yield folder
-    finally:
-        await run("umount", str(folder))
-
-
-def _free(folder: Path) -> int:
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_bsize
 
 
 def _reaches(address: str) -> bool:

@@ -13,6 +13,7 @@ from host_machines import LinuxMachine, ip, requires_namespaces
 
 from windlass.host.linux import facts, settings
 from windlass.host.linux.netlink import Netlink
+from windlass.host.linux.records import RecordFile
 from windlass.host.preflight import ConntrackUse
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ pytestmark = requires_namespaces
 
 def gathered(machine: LinuxMachine, folder: Path = Path("/nonexistent")) -> Facts:
     with Netlink() as netlink:
-        return facts.gather(netlink, machine.state_directory / "uplink.json", "br-int", None, folder)
+        return facts.gather(netlink, RecordFile(machine.state_directory / "uplink.json"), "br-int", None, folder)
 
 
 def run(*command: str) -> None:

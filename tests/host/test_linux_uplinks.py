@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from host_machines import LinuxMachine, ip, ip_batch, ip_json, reaches, requires_namespaces
 
+from disks import full, small_disk
 from windlass.host.linux import canaries, records, settings, uplinks
 from windlass.host.linux.netlink import Netlink, NetlinkError
+from windlass.host.linux.records import RecordFile
 from windlass.host.plans import HostChange, InterfaceSettings
 from windlass.host.protocol import HostError
 from windlass.model.families import Family
@@ -80,12 +82,12 @@ def record_file(machine: LinuxMachine) -> Path:
 def test_what_moves_is_the_same_in_the_eyes_of_ip_there_and_back(machine: LinuxMachine, record_file: Path):
     before = seen("eth0")
     with Netlink() as netlink:
-        uplinks.adopt(netlink, record_file, "eth0", "br-int", machine.node_ips)
+        uplinks.adopt(netlink, RecordFile(record_file), "eth0", "br-int", machine.node_ips)
         assert seen("eth0") == EMPTY
         assert seen("br-int") == before
         (bridge,) = ip_json("link", "show", "br-int")
         assert (bridge["address"], bridge["mtu"]) == ("02:00:00:00:00:05", 1500)
-        uplinks.release(netlink, record_file, "eth0", "br-int")
+        uplinks.release(netlink, RecordFile(record_file), "eth0", "br-int")
     assert seen("eth0") == before
     assert seen("br-int") == EMPTY
     assert not record_file.exists()
@@ -93,10 +95,10 @@ def test_what_moves_is_the_same_in_the_eyes_of_ip_there_and_back(machine: LinuxM
 
 def test_when_everything_is_in_place_nothing_is_changed_and_nothing_written(machine: LinuxMachine, record_file: Path):
     with Netlink() as netlink:
-        uplinks.adopt(netlink, record_file, "eth0", "br-int", machine.node_ips)
+        uplinks.adopt(netlink, RecordFile(record_file), "eth0", "br-int", machine.node_ips)
     written = record_file.stat().st_ino
     with Faulty(1, CrashError()) as netlink:
-        uplinks.adopt(netlink, record_file, "eth0", "br-int", machine.node_ips)
+        uplinks.adopt(netlink, RecordFile(record_file), "eth0", "br-int", machine.node_ips)
         assert netlink.changes == 0
     assert record_file.stat().st_ino == written  # a new record is a new file
 
@@ -108,7 +110,7 @@ def test_whichever_change_is_refused_the_uplink_is_as_it_was(machine: LinuxMachi
         told = ""
         with Faulty(at, NetlinkError(errno.EIO, "refused by the test")) as netlink:
             try:
-                uplinks.adopt(netlink, record_file, "eth0", "br-int", machine.node_ips)
+                uplinks.adopt(netlink, RecordFile(record_file), "eth0", "br-int", machine.node_ips)
             except HostError as error:
                 told = str(error)
         if not told:
@@ -126,15 +128,15 @@ def test_whenever_it_crashes_the_next_try_completes_the_move(machine: LinuxMachi
     for at in itertools.count(1):
         machine.remake_bridge()
         with Faulty(at, CrashError()) as netlink, suppress(CrashError):
-            uplinks.adopt(netlink, record_file, "eth0", "br-int", machine.node_ips)
+            uplinks.adopt(netlink, RecordFile(record_file), "eth0", "br-int", machine.node_ips)
             crashed = False
         held = ip("address")
         assert all(f" {address}/" in held for address in machine.node_ips), f"change {at}"
         with Netlink() as netlink:
-            uplinks.adopt(netlink, record_file, "eth0", "br-int", machine.node_ips)
+            uplinks.adopt(netlink, RecordFile(record_file), "eth0", "br-int", machine.node_ips)
             assert seen("br-int") == before, f"change {at}"
             assert seen("eth0") == EMPTY, f"change {at}"
-            uplinks.release(netlink, record_file, "eth0", "br-int")
+            uplinks.release(netlink, RecordFile(record_file), "eth0", "br-int")
         if not crashed:
             break
     assert at > CHANGES
@@ -145,12 +147,12 @@ def test_whenever_a_release_crashes_the_next_one_completes_it(machine: LinuxMach
     crashed = True
     for at in itertools.count(1):
         with Netlink() as netlink:
-            uplinks.adopt(netlink, record_file, "eth0", "br-int", machine.node_ips)
+            uplinks.adopt(netlink, RecordFile(record_file), "eth0", "br-int", machine.node_ips)
         with Faulty(at, CrashError()) as netlink, suppress(CrashError):
-            uplinks.release(netlink, record_file, "eth0", "br-int")
+            uplinks.release(netlink, RecordFile(record_file), "eth0", "br-int")
             crashed = False
         with Netlink() as netlink:
-            uplinks.release(netlink, record_file, "eth0", "br-int")
+            uplinks.release(netlink, RecordFile(record_file), "eth0", "br-int")
         assert seen("eth0") == before, f"change {at}"
         if not crashed:
             break
@@ -299,3 +301,36 @@ async def test_a_record_that_cannot_be_read_is_as_good_as_none(
     assert await host.uplink.find("br-int", machine.node_ips, "eth0") == adopted
     assert (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).uplink == adopted
     assert records.load(record_file) is not None
+
+
+async def test_what_comes_while_the_disk_is_full_is_recorded_when_it_is_not(
+    host: LinuxHost, machine: LinuxMachine, record_file: Path
+):
+    with small_disk(machine.state_directory) as disk:
+        await host.uplink.adopt("eth0", "br-int", machine.node_ips)
+        with full(disk):
+            ip("address", "add", "198.18.0.1/24", "dev", "eth0")
+            ip("route", "add", "172.17.0.0/16", "via", "198.18.0.9", "dev", "eth0")
+            for _ in range(2):
+                (problem,) = (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).problems
+                assert f"could not write the record {record_file}: No space left on device" in problem
+            assert machine.holders("198.18.0.1") == {"br-int"}
+            before = seen("br-int")
+        assert (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).problems == ()
+
+        machine.remake_bridge()
+        await host.uplink.adopt("eth0", "br-int", machine.node_ips)
+        assert seen("br-int") == before
+
+
+async def test_what_leaves_while_the_disk_is_full_does_not_come_back(host: LinuxHost, machine: LinuxMachine):
+    with small_disk(machine.state_directory) as disk:
+        await host.uplink.adopt("eth0", "br-int", machine.node_ips)
+        with full(disk):
+            ip("address", "add", "198.18.0.1/24", "dev", "eth0")
+            await host.uplink.adopt("eth0", "br-int", machine.node_ips)
+            for address in ("198.18.0.1/24", "192.0.2.77/24"):
+                ip("address", "delete", address, "dev", "br-int")
+            await host.uplink.adopt("eth0", "br-int", machine.node_ips)
+        await host.uplink.adopt("eth0", "br-int", machine.node_ips)
+        assert machine.holders("198.18.0.1") == machine.holders("192.0.2.77") == set()

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from windlass.host.linux import datapaths, firewalls, local_ports, records, rtnetlink, settings, tracking, uplinks
+from windlass.host.linux import datapaths, firewalls, local_ports, rtnetlink, settings, tracking, uplinks
 from windlass.host.linux.netlink import Netlink
+from windlass.host.linux.records import RecordFile
 from windlass.host.linux.route_messages import TABLE_MAIN
 from windlass.host.linux.rtnetlink import Link
 from windlass.host.preflight import ConntrackUse, Facts
@@ -26,16 +27,16 @@ _KUBE_PROXY_METRICS = ("127.0.0.1", 10249)
 
 
 def gather(
-    netlink: Netlink, record_file: Path, bridge: str, uplink: str | None, configurations: Path = CONFIGURATIONS
+    netlink: Netlink, file: RecordFile, bridge: str, uplink: str | None, configurations: Path = CONFIGURATIONS
 ) -> Facts:
     """For this NIC; without a name, for the adopted NIC or the one that the agent will probably take."""
-    name = uplink or _probable_uplink(netlink, record_file, bridge)
+    name = uplink or _probable_uplink(netlink, file, bridge)
     link = rtnetlink.link(netlink, name)
     if link is None:
         raise HostError(f"there is no interface {name}, which should be the uplink")
     chains = firewalls.nftables_chains()
     master = rtnetlink.link(netlink, link.master) if link.master else None
-    adapter = uplinks.find(netlink, record_file, bridge, (), name)
+    adapter = uplinks.find(netlink, file, bridge, (), name)
     return Facts(
         uplink=name,
         mtu=link.mtu,
@@ -57,9 +58,9 @@ def gather(
     )
 
 
-def _probable_uplink(netlink: Netlink, record_file: Path, bridge: str) -> str:
+def _probable_uplink(netlink: Netlink, file: RecordFile, bridge: str) -> str:
     """The adopted NIC, else the NIC of the best default route."""
-    record = records.load(record_file)
+    record = file.load()
     if record is not None and record.bridge == bridge:
         return record.uplink.name
     defaults = [

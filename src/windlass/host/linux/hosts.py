@@ -13,6 +13,7 @@ from windlass.host.linux.former_settings import FormerSettings
 from windlass.host.linux.kernel_threads import KernelThreads
 from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.nftables import Nftables
+from windlass.host.linux.records import RecordFile
 from windlass.host.linux.watches import InterfaceWatch, TableWatch
 from windlass.host.plans import HostChange, HostNames, HostPlan
 from windlass.host.preflight import Facts
@@ -24,29 +25,29 @@ W = TypeVar("W", InterfaceWatch, TableWatch)
 
 
 class LinuxUplink(HostUplink):
-    def __init__(self, threads: KernelThreads, record_file: Path) -> None:
+    def __init__(self, threads: KernelThreads, file: RecordFile) -> None:
         self._run = threads.run
-        self._record_file = record_file
+        self._file = file
 
     async def find(
         self, bridge: str, node_ips: Collection[IPAddress], name: str | None = None, port: str | None = None
     ) -> Uplink:
-        return (await self._run(uplinks.find, self._record_file, bridge, node_ips, name, port)).uplink
+        return (await self._run(uplinks.find, self._file, bridge, node_ips, name, port)).uplink
 
     async def adopt(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> Adopted:
-        return await self._run(uplinks.adopt, self._record_file, uplink, bridge, node_ips)
+        return await self._run(uplinks.adopt, self._file, uplink, bridge, node_ips)
 
     async def needs_wire(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> bool:
         return await self._run(uplinks.needs_wire, uplink, bridge, node_ips)
 
     async def release(self, uplink: str, bridge: str, *, keep_record: bool = False) -> None:
-        await self._run(uplinks.release, self._record_file, uplink, bridge, keep_record=keep_record)
+        await self._run(uplinks.release, self._file, uplink, bridge, keep_record=keep_record)
 
     async def recorded(self) -> str | None:
-        return await self._run(uplinks.recorded, self._record_file)
+        return await self._run(uplinks.recorded, self._file)
 
     async def lend(self, uplink: str, bridge: str) -> None:
-        await self._run(uplinks.lend, self._record_file, uplink, bridge)
+        await self._run(uplinks.lend, self._file, uplink, bridge)
 
     async def detach(self, names: HostNames) -> None:
         await self._run(leftovers.detach, names)
@@ -99,12 +100,12 @@ class LinuxPods(HostPods):
 
 class LinuxHost(Host):
     def __init__(self, state_directory: Path) -> None:
-        self._record_file = state_directory / "uplink.json"
+        self._file = RecordFile(state_directory / "uplink.json")
         self._formers = FormerSettings(state_directory / "former-settings.json")
         self._threads = self._start_threads()
         self._run = self._threads.run
         self._nftables = Nftables()
-        self._uplink = LinuxUplink(self._threads, self._record_file)
+        self._uplink = LinuxUplink(self._threads, self._file)
         self._pods = LinuxPods(self._threads)
 
     @property
@@ -131,7 +132,7 @@ class LinuxHost(Host):
         return await self._run(local_ports.reserve, self._formers, ports, addresses)
 
     async def facts(self, bridge: str, uplink: str | None = None) -> Facts:
-        return await self._run(facts.gather, self._record_file, bridge, uplink)
+        return await self._run(facts.gather, self._file, bridge, uplink)
 
     async def held_addresses(self) -> frozenset[IPAddress]:
         return await self._run(_held_addresses)

@@ -12,6 +12,7 @@ from msgspec import structs
 from windlass import files
 from windlass.host.linux.adapter_state import Adapter, AdapterAddress, AdapterRoute, NextHop
 from windlass.host.linux.migrations import UplinkRecord
+from windlass.host.linux.netlink import attempting
 from windlass.model.families import IPAddress
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -68,6 +69,31 @@ def boot() -> str:
     return _BOOT.read_text().strip()
 
 
+class RecordFile:
+    """The file of the record. A record that could not be written takes its place until one can be."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.unwritten: UplinkRecord | None = None
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def load(self) -> UplinkRecord | None:
+        return self.unwritten or load(self.path)
+
+    def write(self, record: UplinkRecord) -> None:
+        """The record is on the disk when this returns; HostError if it cannot be written."""
+        with attempting(f"write the record {self}"):
+            save(self.path, record)
+        self.unwritten = None
+
+    def remove(self) -> None:
+        self.unwritten = None
+        with attempting(f"remove the record {self}"):
+            files.remove(self.path)
+
+
 def load(path: Path) -> UplinkRecord | None:
     """None without a readable record; what the interfaces hold is all that is known then."""
     try:
@@ -86,7 +112,6 @@ def load(path: Path) -> UplinkRecord | None:
 
 
 def save(path: Path, record: UplinkRecord) -> None:
-    """The record is on the disk when this returns."""
     uplink = record.uplink
     stored = _StoredRecord(
         uplink=uplink.name,

@@ -7,9 +7,7 @@ import time
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from windlass import files
 from windlass.host.linux import (
     adapters,
     advertisements,
@@ -24,24 +22,25 @@ from windlass.host.linux import (
 from windlass.host.linux.adapter_state import Adapter, AdapterAddress, AdapterRoute
 from windlass.host.linux.migrations import AddItem, MovableItem, MoveStep, RemoveItem, UplinkRecord
 from windlass.host.linux.netlink import Netlink, NetlinkError, attempting
+from windlass.host.linux.records import RecordFile
 from windlass.host.protocol import Adopted, HostError
 from windlass.model.families import Family, IPAddress
 
 
 def find(
     netlink: Netlink,
-    record_file: Path,
+    file: RecordFile,
     bridge: str,
     node_ips: Collection[IPAddress],
     name: str | None,
     port: str | None = None,
 ) -> Adapter:
-    record = records.load(record_file)
+    record = file.load()
     if name is None:
         recorded = record.uplink.name if record is not None and record.bridge == bridge else None
         name = _adopted(netlink, bridge, node_ips, recorded or port)
     if name is None:
-        name = _only_holder(netlink, record_file, bridge, node_ips)
+        name = _only_holder(netlink, file, bridge, node_ips)
     uplink = adapters.read(netlink, name)
     if uplink is None:
         raise HostError(f"there is no interface {name}, which should be the uplink")
@@ -56,35 +55,35 @@ def _adopted(netlink: Netlink, bridge_name: str, node_ips: Collection[IPAddress]
     return remembered if is_adopted or not holders or remembered in holders else None
 
 
-def _only_holder(netlink: Netlink, record_file: Path, bridge: str, node_ips: Collection[IPAddress]) -> str:
+def _only_holder(netlink: Netlink, file: RecordFile, bridge: str, node_ips: Collection[IPAddress]) -> str:
     holders = adapters.holders(netlink, node_ips) - {bridge}
     wanted = ", ".join(map(str, node_ips))
     if len(holders) > 1:
         raise HostError(f"the Node IPs {wanted} are on several interfaces: set `uplink` in the configuration")
     if not holders:
         raise HostError(
-            f"no interface except perhaps {bridge} has the Node IP {wanted}, and {record_file} does not say which one "
+            f"no interface except perhaps {bridge} has the Node IP {wanted}, and {file} does not say which one "
             "had it: set `uplink` in the configuration"
         )
     return holders.pop()
 
 
 def adopt(
-    netlink: Netlink, record_file: Path, uplink_name: str, bridge_name: str, node_ips: Collection[IPAddress]
+    netlink: Netlink, file: RecordFile, uplink_name: str, bridge_name: str, node_ips: Collection[IPAddress]
 ) -> Adopted:
     uplink, bridge = adapters.read(netlink, uplink_name), adapters.read(netlink, bridge_name)
     if uplink is None or bridge is None:
         missing = uplink_name if uplink is None else bridge_name
         raise HostError(f"there is no interface {missing}: {uplink_name} was not changed")
-    stored = records.load(record_file)
+    stored = file.load()
     goal = _with_all(netlink, stored, uplink, bridge, node_ips)
     unknown = [str(ip) for ip in node_ips if ip not in {address.ip for address in goal.addresses}]
     if unknown:
         raise HostError(
-            f"neither {uplink_name} nor {bridge_name} nor the record {record_file} has the Node IP "
+            f"neither {uplink_name} nor {bridge_name} nor the record {file} has the Node IP "
             f"{', '.join(unknown)}: {uplink_name} was not changed"
         )
-    adoption = _Adoption(netlink, record_file, stored, goal, uplink, bridge, node_ips)
+    adoption = _Adoption(netlink, file, stored, goal, uplink, bridge, node_ips)
     if adapters.has_all(uplink, node_ips) and not adapters.has_any(bridge, node_ips):
         return adoption.move_all_or_nothing()
     return adoption.move_what_can_be()
@@ -101,7 +100,7 @@ class _Adoption:
     """One attempt to move the addresses and routes of `goal` from the uplink to the bridge interface."""
 
     netlink: Netlink
-    record_file: Path
+    file: RecordFile
     stored: UplinkRecord | None
     goal: Adapter
     uplink: Adapter
@@ -118,7 +117,7 @@ class _Adoption:
             for step in self._steps():
                 _do(self.netlink, step)
         except (HostError, OSError) as error:
-            _undo(self.netlink, self.record_file, self.goal, self.bridge.name, error)
+            _undo(self.netlink, self.file, self.goal, self.bridge.name, error)
             raise HostError(f"{error}: the addresses are back on {self.uplink.name}") from error
         return Adopted(self.goal.uplink, tuple(self._settle(self.goal)))
 
@@ -126,13 +125,7 @@ class _Adoption:
         """The bridge interface holds or held a Node IP: a refused item stays where it is, and the others are moved. If
         the bridge interface ends up without any Node IP, everything goes back to the uplink.
         """
-        problems = [*adapters.not_movable(self.netlink, self.uplink)]
-        is_recorded = True
-        try:
-            self._save(self._record())
-        except HostError as error:
-            is_recorded = False
-            problems.append(f"{error}; new items of {self.uplink.name} would be lost together with {self.bridge.name}")
+        problems = [*adapters.not_movable(self.netlink, self.uplink), *self._keep(self._record())]
         try:
             self._make_like()
         except HostError as error:
@@ -142,11 +135,11 @@ class _Adoption:
         now = adapters.read(self.netlink, self.bridge.name)
         if now is None or not adapters.has_any(now, self.node_ips):
             cause = HostError("; ".join(problems) or f"{self.bridge.name} has disappeared")
-            _undo(self.netlink, self.record_file, self.goal, self.bridge.name, cause)
+            _undo(self.netlink, self.file, self.goal, self.bridge.name, cause)
             raise HostError(f"{cause}: the addresses are back on {self.uplink.name}")
-        if is_recorded and self._are_on_uplink(refused):  # otherwise keep the record: an item may be in it only
+        if self._are_on_uplink(refused):  # otherwise keep the record: an item may be in it only
             problems += self._settle(_without(self.goal, refused))
-        return Adopted(self.goal.uplink, tuple(problems))
+        return Adopted(self.goal.uplink, tuple(dict.fromkeys(problems)))
 
     def _steps(self) -> Iterator[MoveStep]:
         goal = migrations.lasting(self.goal, self.node_ips)
@@ -168,47 +161,51 @@ class _Adoption:
         return UplinkRecord(self.goal, self.bridge.name, records.boot())
 
     def _settle(self, moved: Adapter) -> list[str]:
-        try:
-            self._save(replace(self._record(), uplink=moved, settled_on=self.bridge.index))
-        except HostError as error:
-            return [str(error)]
         canaries.place(self.netlink, self.bridge.index)
+        return self._keep(replace(self._record(), uplink=moved, settled_on=self.bridge.index))
+
+    def _keep(self, record: UplinkRecord) -> list[str]:
+        """Save the record, or remember it until it can be saved. Returns the problem."""
+        try:
+            self._save(record)
+        except HostError as error:
+            self.file.unwritten = record
+            return [f"{error}; new items of {self.uplink.name} would be lost together with {self.bridge.name}"]
         return []
 
     def _save(self, record: UplinkRecord) -> None:
         """Unless the file already contains the same record."""
-        if not _is_recorded(self.stored, record):
-            with attempting(f"write the record {self.record_file}"):
-                records.save(self.record_file, record)
+        if self.file.unwritten or not _is_recorded(self.stored, record):
+            self.file.write(record)
 
 
 def release(
-    netlink: Netlink, record_file: Path, uplink_name: str, bridge_name: str, *, keep_record: bool = False
+    netlink: Netlink, file: RecordFile, uplink_name: str, bridge_name: str, *, keep_record: bool = False
 ) -> None:
     uplink, bridge = adapters.read(netlink, uplink_name), adapters.read(netlink, bridge_name)
     if uplink is None:
-        raise HostError(f"there is no interface {uplink_name}; its addresses and routes stay recorded in {record_file}")
-    goal = _with_all(netlink, records.load(record_file), uplink, bridge, ())
+        raise HostError(f"there is no interface {uplink_name}; its addresses and routes stay recorded in {file}")
+    goal = _with_all(netlink, file.load(), uplink, bridge, ())
     _give_back(netlink, goal, bridge)
     if not keep_record:
-        _forget(record_file)
+        file.remove()
 
 
-def recorded(netlink: Netlink, record_file: Path) -> str | None:
+def recorded(netlink: Netlink, file: RecordFile) -> str | None:
     """The adopted NIC of the record, if it exists."""
-    record = records.load(record_file)
+    record = file.load()
     return record.uplink.name if record and rtnetlink.link(netlink, record.uplink.name) else None
 
 
-def lend(netlink: Netlink, record_file: Path, uplink_name: str, bridge_name: str) -> None:
+def lend(netlink: Netlink, file: RecordFile, uplink_name: str, bridge_name: str) -> None:
     """Add everything to the NIC as well: the Node keeps its addresses if one of both interfaces disappears.
 
     The routes by the NIC have a higher metric and the protocol of Windlass: `clean` and the next adoption remove them.
     """
     uplink, bridge = adapters.read(netlink, uplink_name), adapters.read(netlink, bridge_name)
     if uplink is None:
-        raise HostError(f"there is no interface {uplink_name}; its addresses and routes stay recorded in {record_file}")
-    goal = _with_all(netlink, records.load(record_file), uplink, bridge, ())
+        raise HostError(f"there is no interface {uplink_name}; its addresses and routes stay recorded in {file}")
+    goal = _with_all(netlink, file.load(), uplink, bridge, ())
     with attempting(f"bring {uplink_name} up"):
         rtnetlink.set_link(netlink, uplink.index, up=True)
     held = {address.ip for address in uplink.addresses}
@@ -245,19 +242,14 @@ def _with_all(
     return migrations.uplink_with_all(record, uplink, bridge, records.boot(), node_ips, intact=intact, now=now)
 
 
-def _undo(netlink: Netlink, record_file: Path, goal: Adapter, bridge_name: str, error: Exception) -> None:
+def _undo(netlink: Netlink, file: RecordFile, goal: Adapter, bridge_name: str, error: Exception) -> None:
     try:
         _give_back(netlink, goal, adapters.read(netlink, bridge_name))
     except (HostError, OSError) as second:
         raise HostError(
-            f"{error}; undoing it failed, too: {second}; the addresses and routes of {goal.name} are in {record_file}"
+            f"{error}; undoing it failed, too: {second}; the addresses and routes of {goal.name} are in {file}"
         ) from error
-    _forget(record_file)
-
-
-def _forget(record_file: Path) -> None:
-    with attempting(f"remove the record {record_file}"):
-        files.remove(record_file)
+    file.remove()
 
 
 def _give_back(netlink: Netlink, goal: Adapter, bridge: Adapter | None) -> None:
