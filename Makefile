@@ -20,6 +20,7 @@ lint: setup ## formatting, lint, types, layers, generated pages
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+	.venv/bin/mypy --platform win32 --follow-imports=silent -m windlass.channels.named_pipes
 	.venv/bin/lint-imports --no-cache
 	.venv/bin/python tools/generate-docs --check
 

@@ -19,7 +19,7 @@ from windlass.switch import ovsdb
 from windlass.switch.operations import insert, link, new_ref, put_keys, ref, update
 from windlass.switch.ovsdb import Frames, SwitchRefusedError, open_database
 from windlass.switch.rows import BridgeRow, OpenVSwitchRow
-from windlass.switch.streams import SwitchUnreachableError, pipe_name
+from windlass.switch.streams import SwitchUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -178,14 +178,6 @@ async def test_a_path_too_long_for_a_socket_is_an_error(tmp_path: Path):
     with pytest.raises(SwitchUnreachableError, match="path too long"):
         async with open_database(path):
             pass
-
-
-def test_a_pipe_is_named_after_the_socket_path_without_its_slashes():
-    assert pipe_name("C:\\openvswitch\\var\\run\\openvswitch\\db.sock") == (
-        "\\\\.\\pipe\\C:openvswitchvarrunopenvswitchdb.sock"
-    )
-    assert pipe_name("C:/openvswitch/br-int.mgmt") == "\\\\.\\pipe\\C:openvswitchbr-int.mgmt"
-    assert pipe_name("\\\\.\\pipe\\already") == "\\\\.\\pipe\\already"
 
 
 @requires_ovs

@@ -1,13 +1,12 @@
-"""The local HTTP API on a unix socket: state, flows with their reasons, convergence, health, metrics, logs.
+"""The local HTTP API: state, flows with their reasons, convergence, health, metrics, logs.
 
 It changes nothing but the level of the logs.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -18,6 +17,7 @@ from windlass.agent import listings
 from windlass.agent.expositions import Exposition
 from windlass.agent.logs import Logs
 from windlass.agent.views import AgentView
+from windlass.channels import local
 from windlass.model.nodes import NodeState
 from windlass.nodes.config import LogLevel
 
@@ -43,27 +43,25 @@ async def serving(socket: Path, view: AgentView, exposition: Exposition, logs: L
     runner = web.AppRunner(application, handle_signals=False, access_log=None, shutdown_timeout=0.5)
     await runner.setup()
     socket.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    await _refuse_served(socket)
-    with suppress(FileNotFoundError):
-        socket.unlink()  # of an agent that was killed
     try:
-        await web.UnixSite(runner, str(socket)).start()
-        socket.chmod(0o600)
-        yield
+        async with _listening(socket, runner):
+            yield
     finally:
         await runner.cleanup()
-        with suppress(FileNotFoundError):
-            socket.unlink()
 
 
-async def _refuse_served(socket: Path) -> None:
-    """Two agents on a Node would undo each other's work."""
-    try:
-        _, writer = await asyncio.open_unix_connection(socket)
-    except OSError:
-        return  # no process listens
-    writer.close()
-    raise OSError(f"{socket}: another agent serves this Node; stop it, or give this one a runDirectory of its own")
+@asynccontextmanager
+async def _listening(socket: Path, runner: web.AppRunner) -> AsyncIterator[None]:
+    if runner.server is None:
+        raise RuntimeError("the runner was not set up")
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(local.listening(socket, runner.server))
+        except local.ServedError:
+            # Two agents on a Node would undo each other's work.
+            sentence = "another agent serves this Node; stop it, or give this one a runDirectory of its own"
+            raise OSError(f"{socket}: {sentence}") from None
+        yield
 
 
 async def health(view: AgentView) -> web.Response:

@@ -6,7 +6,6 @@ It answers with what it was given about Services and about the agent.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
+from windlass import os_errors
 from windlass.model.families import IPAddress, IPNetwork
 from windlass.model.nodes import LocalNode
 from windlass.model.services import Service
@@ -180,7 +180,7 @@ class HealthChecks:
             try:
                 await self._listen(key, port, addresses)
             except OSError as error:
-                problem = f"{what} cannot be opened: {os.strerror(error.errno or 0)}"
+                problem = f"{what} cannot be opened: {os_errors.reason(error)}"
         self._tell(key, problem and f"{problem}; it is tried again every {RETRY_SECONDS:g} s")
 
     async def _listen(self, key: str, port: int, addresses: frozenset[str] | None) -> None:

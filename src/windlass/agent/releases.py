@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from windlass.channels import local
 from windlass.host.plans import HostNames
 from windlass.host.protocol import Host
 from windlass.nodes.config import Config
@@ -87,7 +88,7 @@ async def without_agent(config: Config, seconds: float) -> AsyncIterator[None]:
     """No agent runs, and none can start, within the block. One that runs has so many seconds to end."""
     socket = config.api_socket
     deadline = asyncio.get_running_loop().time() + seconds
-    while await _answers(socket):
+    while _answers(socket):
         if asyncio.get_running_loop().time() >= deadline:
             raise AgentRunsError(
                 f"{socket}: an agent serves this Node, and would take the NIC again; stop it first (delete DaemonSet "
@@ -95,16 +96,19 @@ async def without_agent(config: Config, seconds: float) -> AsyncIterator[None]:
             )
         await asyncio.sleep(_LOOK_AGAIN)
     socket.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    socket.unlink(missing_ok=True)
-    placeholder = await asyncio.start_unix_server(lambda _, writer: writer.close(), socket)
     try:
-        yield
+        async with local.listening(socket, _Placeholder):
+            yield
     finally:
-        placeholder.close()
-        await placeholder.wait_closed()
-        socket.unlink(missing_ok=True)
         with suppress(OSError):
             socket.parent.rmdir()  # unless something else is in it, or mounted there
+
+
+class _Placeholder(asyncio.Protocol):
+    """Takes the agent's place at its socket and ends every connection."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
 
 
 async def _lend(config: Config, host: Host, uplink: str | None) -> None:
@@ -157,27 +161,25 @@ def _remove_files(config: Config, *, keep_switch: bool) -> list[str]:
     return problems
 
 
-async def _ends(answers: Callable[[], Awaitable[bool]]) -> bool:
+async def _ends(answers: Callable[[], bool]) -> bool:
     """Within the time that a Pod has between its end and that of its containers."""
     deadline = asyncio.get_running_loop().time() + _SECONDS_TO_END
-    while await answers():
+    while answers():
         if asyncio.get_running_loop().time() >= deadline:
             return False
         await asyncio.sleep(_LOOK_AGAIN / 10)
     return True
 
 
-async def _switch_answers(config: Config) -> bool:
+def _switch_answers(config: Config) -> bool:
     try:
-        return await _answers(Path(control_socket(config.ovs_run_directory)))
+        return _answers(Path(control_socket(config.ovs_run_directory)))
     except SwitchUnreachableError:
         return False
 
 
-async def _answers(socket: Path) -> bool:
+def _answers(socket: Path) -> bool:
     try:
-        _, writer = await asyncio.open_unix_connection(socket)
+        return local.is_served(socket)
     except OSError:
         return False
-    writer.close()
-    return True

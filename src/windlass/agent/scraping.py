@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
+
+from windlass import os_errors
 
 MODE = "windlass"  # the answer of /proxyMode, where kube-proxy names its mode
 RETRY_SECONDS = 1.0  # between attempts to open a port that another program holds
@@ -52,7 +53,7 @@ async def _open(runner: web.AppRunner, at: tuple[str, int], report: Report) -> N
         try:
             await web.TCPSite(runner, address or None, port).start()
         except OSError as error:
-            reason = os.strerror(error.errno or 0)
+            reason = os_errors.reason(error)
             report([f"port {port} for metrics cannot be opened: {reason}; it is tried again every {RETRY_SECONDS:g} s"])
             await asyncio.sleep(RETRY_SECONDS)
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from windlass.agent.cluster_writers import ClusterWriter
 from windlass.agent.logs import Logs
 from windlass.cli.node_commands import CONFIG, opened_host
 from windlass.cli.outputs import fail
+from windlass.cli.stop_requests import stop_requests
 from windlass.cluster.kubernetes.credentials import reader
 from windlass.cluster.kubernetes.servers import APIServer
 from windlass.cluster.manifests import Manifests
@@ -24,7 +24,7 @@ from windlass.nodes.config import Config, ConfigError, load
 @click.command()
 @CONFIG
 def agent(file: Path) -> None:
-    """Run the agent of a Node in the foreground, until SIGTERM or SIGINT.
+    """Run the agent of a Node in the foreground, until SIGTERM or SIGINT (on Windows: a console event).
 
     The Node keeps forwarding when the agent stops. The next start changes only flows that differ.
 
@@ -44,9 +44,7 @@ def agent(file: Path) -> None:
 async def _run_until_signal(config: Config, logs: Logs) -> None:
     async with opened_host(config) as host:
         work = asyncio.create_task(run(config, logs, host, *_source(config)))
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, work.cancel)
-        with suppress(asyncio.CancelledError):
+        with stop_requests(work.cancel), suppress(asyncio.CancelledError):
             await work
 
 

@@ -6,7 +6,6 @@ It uses the standard library only: importing an HTTP client would take much long
 from __future__ import annotations
 
 import http.client
-import socket
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
@@ -16,9 +15,11 @@ from urllib.parse import urlencode
 import click
 import msgspec
 
+from windlass.channels import local
 from windlass.nodes.config import ConfigError, load
+from windlass.places import HERE
 
-SOCKET = Path("/run/windlass/agent.sock")
+SOCKET = Path(HERE.run, "agent.sock")
 SECONDS = 20.0  # without an answer
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
@@ -85,9 +86,8 @@ class _Connection(http.client.HTTPConnection):
         self._path = socket
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
+        # It needs no more of a socket than every stream has.
+        self.sock = local.dial(self._path, self.timeout)
 
 
 def _no_agent(path: Path, error: OSError, seconds: float) -> str:

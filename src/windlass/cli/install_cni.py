@@ -14,10 +14,11 @@ import click
 
 from windlass import files
 from windlass.cli.outputs import fail
+from windlass.places import HERE
 
 # The runtime uses the first file of its directory, by name.
 CONFIGURATION_NAME = "10-windlass.conflist"
-PLUGIN_NAME = "windlass-cni"
+PLUGIN = Path(HERE.shipped_plugin)
 _FORMS = (".conf", ".conflist", ".json")  # file types that a runtime reads
 
 # A runtime that knows `cniVersions` selects the newest that it supports; one that does not would reject 1.1.0.
@@ -25,7 +26,7 @@ CONFIGURATION = {
     "cniVersion": "1.0.0",
     "cniVersions": ["1.0.0", "1.1.0"],
     "name": "windlass",
-    "plugins": [{"type": PLUGIN_NAME}],
+    "plugins": [{"type": PLUGIN.stem}],
 }
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -34,14 +35,14 @@ _FILE = click.Path(path_type=Path)
 BINARIES = click.option(
     "--binaries",
     type=_FOLDER,
-    default=Path("/opt/cni/bin"),
+    default=Path(HERE.cni_binaries),
     show_default=True,
     help="The runtime's directory of plugins.",
 )
 CONFIGURATIONS = click.option(
     "--configurations",
     type=_FOLDER,
-    default=Path("/etc/cni/net.d"),
+    default=Path(HERE.cni_configurations),
     show_default=True,
     help="The runtime's directory of network configurations.",
 )
@@ -59,7 +60,7 @@ class NotInstalled(Exception):
     "plugins",
     type=_FILE,
     multiple=True,
-    default=(Path("/opt/windlass/cni/windlass-cni"),),
+    default=(PLUGIN,),
     show_default=True,
     help="A program to install; it replaces one of the same name. Can be repeated.",
 )
@@ -105,7 +106,7 @@ def uninstall(binaries: Path, configurations: Path) -> Iterator[str]:
 
     Plugins of `--plugin-if-absent` stay: other networks may use them by now.
     """
-    for target in (configurations / CONFIGURATION_NAME, binaries / PLUGIN_NAME):
+    for target in (configurations / CONFIGURATION_NAME, binaries / PLUGIN.name):
         try:
             target.unlink()
         except FileNotFoundError:

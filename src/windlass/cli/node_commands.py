@@ -11,8 +11,9 @@ import click
 from windlass.host.linux.hosts import LinuxHost
 from windlass.host.protocol import Host
 from windlass.nodes.config import Config
+from windlass.places import HERE
 
-DEFAULT_CONFIG = Path("/etc/windlass/windlass.yaml")
+DEFAULT_CONFIG = Path(HERE.config)
 
 CONFIG = click.option(
     "--config",

@@ -1,17 +1,20 @@
 """`windlass probe`: the probe that kubelet runs in the agent's container. People use `windlass status`.
 
 It runs every few seconds: it writes HTTP itself, because importing a client would take most of its time. It asks the
-Unix socket, because another process may listen on the ports of the Node.
+local API, because another process may listen on the ports of the Node.
 """
 
 from __future__ import annotations
 
 import errno
-import socket
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import click
+
+from windlass.channels import local
+from windlass.places import HERE
 
 SECONDS = 5.0
 _OK = "200"
@@ -23,7 +26,7 @@ _OK = "200"
     "--socket",
     "path",
     type=click.Path(path_type=Path),
-    default=Path("/run/windlass/agent.sock"),
+    default=Path(HERE.run, "agent.sock"),
     show_default=True,
     help="The agent's local API.",
 )
@@ -48,9 +51,7 @@ def probe(question: str, path: Path) -> None:
 def _asked(path: Path) -> tuple[str, str]:
     """The HTTP status and the body of the answer."""
     answer = b""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
-        agent.settimeout(SECONDS)
-        agent.connect(str(path))
+    with closing(local.dial(path, SECONDS)) as agent:
         agent.sendall(b"GET /healthz HTTP/1.0\r\nHost: agent\r\n\r\n")
         while piece := agent.recv(2**16):
             answer += piece

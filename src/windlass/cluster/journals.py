@@ -68,7 +68,8 @@ class Journal:
         """Replace the file by these lines: those that follow the whole state that was just saved."""
         self.close()
         files.write(self._directory / FILE, lines, durable=False)
-        self._file = os.open(self._directory / FILE, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        # Windows would translate line ends; elsewhere Python marks every file as closed on exec.
+        self._file = os.open(self._directory / FILE, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
 
     def add(self, change: bytes) -> None:
         if self._file >= 0 and os.write(self._file, change) < len(change):

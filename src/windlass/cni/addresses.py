@@ -149,6 +149,7 @@ class HostLocal:
             # host-local does not enter the namespace; later versions would compare it with their own.
             "CNI_NETNS": "none",
             "CNI_NETNS_OVERRIDE": "1",
+            **{name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ},  # Windows' programs need it
         }
         try:
             process = await asyncio.create_subprocess_exec(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import structlog
 
+from windlass.channels import local
 from windlass.cni import results, wire
 from windlass.cni.configurations import NEWEST_VERSION
 from windlass.cni.errors import Code, RequestError
@@ -49,55 +48,28 @@ async def serving(path: Path, answering: Answering, on_refusal: Refusing = lambd
         connections.add(task)
         task.add_done_callback(connections.discard)
 
-    listener = _listening(path)
-    inode = os.stat(path).st_ino  # noqa: PTH116 - the file was just created
-    server = await asyncio.start_unix_server(connected, sock=listener)
+    def protocol() -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), connected)
+
     try:
-        yield
+        async with _listening(path, protocol):
+            yield
     finally:
-        _remove_own(path, inode)
-        server.close()
         await _stop(connections)
-        await server.wait_closed()
 
 
-def _listening(path: Path) -> socket.socket:
-    """A listening socket that only root can connect to. It replaces the old one atomically."""
-    _refuse_served(path)
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        os.fchmod(listener.fileno(), 0o600)  # on Linux, the file that bind creates has the mode of the socket
-        new.unlink(missing_ok=True)
-        listener.bind(str(new))
-        listener.listen(_CONNECTIONS)
-        new.rename(path)
-    except OSError as error:
-        listener.close()
-        new.unlink(missing_ok=True)
-        raise SocketError(f"{path}: the agent cannot listen there: {error}; see runDirectory") from error
-    return listener
-
-
-def _refuse_served(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
+@asynccontextmanager
+async def _listening(path: Path, protocol: Callable[[], asyncio.BaseProtocol]) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
         try:
-            probe.connect(str(path))
-        except (FileNotFoundError, ConnectionRefusedError):
-            return
-        except BlockingIOError:
-            pass  # a busy agent with a full backlog
+            await stack.enter_async_context(local.listening(path, protocol))
+        except local.ServedError:
+            raise SocketError(
+                f"{path}: another agent uses this socket; stop it, or set a different runDirectory"
+            ) from None
         except OSError as error:
             raise SocketError(f"{path}: the agent cannot listen there: {error}; see runDirectory") from error
-    raise SocketError(f"{path}: another agent uses this socket; stop it, or set a different runDirectory")
-
-
-def _remove_own(path: Path, inode: int) -> None:
-    """Unless a successor has replaced the socket with its own."""
-    with suppress(FileNotFoundError):
-        if path.stat().st_ino == inode:
-            path.unlink()
+        yield
 
 
 async def _stop(connections: set[asyncio.Task[None]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import platform
+import sys
 from enum import Enum
 from ipaddress import IPv4Address, IPv6Address, ip_network
 from pathlib import Path
@@ -16,6 +17,7 @@ from msgspec import Meta, Struct
 
 from windlass.model.nodes import TrafficMode, TunnelType
 from windlass.pipeline.snat_ports import HOST_RESERVED, UNRESERVED
+from windlass.places import HERE
 
 
 class DatapathType(Enum):
@@ -36,6 +38,8 @@ class LogLevel(Enum):
 
 
 InterfaceName = Annotated[str, Meta(pattern=r"^[^\s/]{1,15}$")]
+# A NIC of Windows is called "Ethernet 2", or "vEthernet (Ethernet 2)".
+NicName = Annotated[str, Meta(pattern=r"^[^/\\]{0,256}$" if sys.platform == "win32" else r"^[^\s/]{0,15}$")]
 NODE_NAME_VARIABLE = "WINDLASS_NODE_NAME"  # of the environment: all Nodes of a cluster may share one file
 
 
@@ -75,7 +79,7 @@ class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw
     # The OVS bridge, and the name of the interface that takes over the Node's address.
     bridge: InterfaceName = "br-int"
     # The NIC that becomes the bridge's uplink. Empty: the one that holds the Node's address.
-    uplink: Annotated[str, Meta(pattern=r"^[^\s/]{0,15}$")] = ""
+    uplink: NicName = ""
     # The host's interface into the Pod network.
     gateway: InterfaceName = "windlass-gw0"
     # The tunnel port.
@@ -106,13 +110,13 @@ class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw
     # names a Service. It must be an address that is there without Services: they come with the agent.
     api_server: str = ""
     # Where the agent's sockets are: agent.sock (local API), cni.sock (the CNI plugin).
-    run_directory: str = "/run/windlass"
+    run_directory: str = HERE.run
     # What must survive a restart of the machine: addresses handed out, the last known good state.
-    state_directory: str = "/var/lib/windlass"
+    state_directory: str = HERE.state
     # Where Open vSwitch's sockets are: db.sock and <bridge>.mgmt.
-    ovs_run_directory: str = "/run/openvswitch"
+    ovs_run_directory: str = HERE.ovs_run
     # The host-local IPAM plugin.
-    ipam_plugin: str = "/opt/cni/bin/host-local"
+    ipam_plugin: str = HERE.ipam_plugin
     # How often, in seconds, all flows are compared with the switch, beside the changes it reports by itself.
     audit_seconds: Annotated[int, Meta(ge=1)] = 60
     # json for machines, text for people.

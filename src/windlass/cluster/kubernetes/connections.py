@@ -12,13 +12,14 @@ import socket
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import aiohttp
 
+from windlass import os_errors
 from windlass.cluster.kubernetes.credentials import Access, NoAccess, Reader
 from windlass.cluster.kubernetes.decoding import status
 
@@ -54,7 +55,8 @@ def watched_socket(address: AddressInfo) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
         if (option := getattr(socket, name, None)) is not None:
-            made.setsockopt(socket.IPPROTO_TCP, option, value)
+            with suppress(OSError):  # Wine knows the names only
+                made.setsockopt(socket.IPPROTO_TCP, option, value)
     return made
 
 
@@ -229,7 +231,7 @@ def _reason(error: Exception) -> str:
     if isinstance(cause, ConnectionResetError):  # in a handshake, asyncio gives no more detail
         return os.strerror(errno.ECONNRESET)
     if isinstance(cause, OSError) and cause.errno and cause.errno > 0:  # other errors have only a text
-        return os.strerror(cause.errno)
+        return os_errors.reason(cause)
     return (str(cause) or type(cause).__name__).partition("\n")[0]
 
 

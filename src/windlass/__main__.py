@@ -1,0 +1,5 @@
+"""`python -m windlass`: the command, where there is no script for it."""
+
+from windlass.cli import main
+
+main(prog_name="windlass")
