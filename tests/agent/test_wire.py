@@ -105,23 +105,50 @@ async def test_a_nic_that_goes_and_comes_back_is_wired_again(adopted: AgentNode)
 
 async def test_without_ovsdb_server_the_node_answers_by_its_nic_and_is_adopted_again(adopted: AgentNode) -> None:
     await adopted.switch._database.kill()
-    await until(adopted.answers)
-    assert "10.176.25.11/24" in adopted.addresses("eth0")
-    adopted.switch._database = adopted.switch._daemon(
-        "ovsdb-server", "conf.db", f"--remote=punix:{adopted.switch.folder}/db.sock"
-    )
-    await until(lambda: "10.176.25.11/24" in adopted.addresses("br-int") and adopted.answers())
-    await adopted.ready()
-    assert_wired(adopted)
+    await answers_by_its_nic(adopted)
+    start_database(adopted)
+    await is_adopted_again(adopted)
 
 
 async def test_without_ovs_vswitchd_the_node_answers_by_its_nic_and_is_adopted_again(adopted: AgentNode) -> None:
     await adopted.switch._switch.kill()
-    await until(adopted.answers)
+    await answers_by_its_nic(adopted)
     await adopted.switch._start_switch()
-    await until(lambda: "10.176.25.11/24" in adopted.addresses("br-int") and adopted.answers())
-    await adopted.ready()
-    assert_wired(adopted)
+    await is_adopted_again(adopted)
+
+
+async def test_an_agent_that_starts_without_ovsdb_server_gives_the_nic_its_addresses_back(adopted: AgentNode) -> None:
+    await adopted.agent.kill()
+    await adopted.switch._database.kill()
+    await adopted.start_agent()
+    await answers_by_its_nic(adopted)
+    await adopted.complains("has the Node's addresses until Open vSwitch answers")
+    start_database(adopted)
+    await is_adopted_again(adopted)
+
+
+async def test_an_agent_that_starts_without_ovs_vswitchd_gives_the_nic_its_addresses_back(adopted: AgentNode) -> None:
+    await adopted.agent.kill()
+    await adopted.switch._switch.kill()
+    await adopted.start_agent()
+    await answers_by_its_nic(adopted)
+    await adopted.switch._start_switch()
+    await is_adopted_again(adopted)
+
+
+async def answers_by_its_nic(node: AgentNode) -> None:
+    await until(lambda: "10.176.25.11/24" in node.addresses("eth0") and node.answers())
+
+
+async def is_adopted_again(node: AgentNode) -> None:
+    await until(lambda: "10.176.25.11/24" in node.addresses("br-int") and node.answers())
+    await node.health(lambda status, body: status == 200 and "uplink" not in body["problems"])
+    assert_wired(node)
+
+
+def start_database(node: AgentNode) -> None:
+    switch = node.switch
+    switch._database = switch._daemon("ovsdb-server", "conf.db", f"--remote=punix:{switch.folder}/db.sock")
 
 
 def plug_a_new_nic_in(node: AgentNode) -> None:

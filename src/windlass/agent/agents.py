@@ -21,7 +21,7 @@ from windlass.agent.cluster_writers import ClusterWriter
 from windlass.agent.collector import relax
 from windlass.agent.expositions import Exposition
 from windlass.agent.failures import FAILURES
-from windlass.agent.fallbacks import Fallback
+from windlass.agent.fallbacks import Fallback, unanswered
 from windlass.agent.following import ClusterFollower
 from windlass.agent.healthchecks import HealthChecks
 from windlass.agent.hosting import Hosting
@@ -77,12 +77,14 @@ async def run(
     async with api.serving(config.api_socket, view, exposition, logs), figures, asyncio.TaskGroup() as tasks:
         if writer:
             tasks.create_task(writer.run(view), name="cluster writer")
+        if config.is_userspace:
+            tasks.create_task(agent.keep_host_reachable(), name="fallback")
         while True:
             try:
                 async with open_database(str(config.ovsdb_socket), patience=1.0) as database:
                     await agent.serve(database)
             except SwitchUnreachableError as error:
-                agent.status.waits(str(error))
+                agent.lack_database(str(error))
 
 
 class Agent:
@@ -115,8 +117,15 @@ class Agent:
         self._pause = RETRY_FIRST  # before the next pass, if one fails
         self._has_news = asyncio.Event()
         self._policies: tuple[Reference, ...] = ()  # those that were reported
+        self._database: Database | None = None
+        self._database_lacks = ""  # until there is one: why
+
+    def lack_database(self, reason: str) -> None:
+        self._database_lacks = reason
+        self.status.waits(reason)
 
     async def serve(self, database: Database) -> None:
+        self._database = database
         if (saved := await self._news.last_good()) is not None:
             self._serving.remember(saved)
         folder = Path(self.config.state_directory)
@@ -139,11 +148,6 @@ class Agent:
             tasks.create_task(self._follower.flush_again(), name="flush again")
             tasks.create_task(self._tunnels.keep(), name="tunnels")
             tasks.create_task(self._news.saver.run(), name="last known good")
-            if self.config.is_userspace:
-                fallback = Fallback(self._host, self.config.bridge, self.status.report)
-                away = lambda: database.view.problem or self._switch.trouble  # noqa: E731
-                keeping = fallback.keep(away, lambda: self._pass.uplink, self._using_uplink)
-                tasks.create_task(keeping, name="fallback")
             async with cni_server.serving(
                 self.config.cni_socket, handler.answer, self.exposition.measurements.cni_refusal
             ):
@@ -280,6 +284,20 @@ class Agent:
         """Its interfaces may be gone as well: the Node is not ready again before the next pass is completed."""
         self.status.waits(reason)
         self._requests.request()
+
+    async def keep_host_reachable(self) -> NoReturn:
+        """On the userspace datapath, while Open vSwitch is away."""
+        fallback = Fallback(self._host, self.config.bridge, self.status.report)
+        await fallback.keep(self._missing_switch, lambda: self._pass.uplink, self._using_uplink)
+
+    async def _missing_switch(self) -> str:
+        """Why Open vSwitch is away; empty while it is there."""
+        if problem := self._database.view.problem if self._database else self._database_lacks:
+            return problem
+        if self._pass.uplink is not None:
+            return self._switch.trouble
+        # Before the first pass nothing is connected: it may have no state of the cluster while the host is cut off.
+        return await unanswered(str(self.config.openflow_socket)) if self._database else ""
 
     @asynccontextmanager
     async def _using_uplink(self) -> AsyncIterator[None]:

@@ -7,7 +7,7 @@ the host would not answer. The kernel datapath goes on by itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import NoReturn
 
@@ -15,6 +15,7 @@ import structlog
 
 from windlass.agent.areas import Area
 from windlass.host.protocol import Host, HostError, Uplink
+from windlass.switch.streams import SwitchUnreachableError, open_stream
 
 PATIENCE = 3.0  # seconds: a restart of the switch takes less
 _log = structlog.get_logger(__name__)
@@ -28,26 +29,30 @@ class Fallback:
 
     async def keep(
         self,
-        is_away: Callable[[], str],
+        is_away: Callable[[], Awaitable[str]],
         adopted: Callable[[], Uplink | None],
         exclusively: Callable[[], AbstractAsyncContextManager[None]],
     ) -> NoReturn:
-        """`is_away`: the reason, or nothing. `adopted`: the uplink, once there is one. The next pass takes it again.
+        """`is_away`: the reason, or nothing. `adopted`: the uplink, once a pass was made; before that, the record says
+        whether an earlier agent took it. The next pass takes it again.
 
         Within `exclusively()` no other task changes the host's addresses.
         """
         while True:
             await asyncio.sleep(PATIENCE)
-            before = is_away()
-            await asyncio.sleep(PATIENCE if before else 0)
+            if not await is_away():
+                continue
+            await asyncio.sleep(PATIENCE)
             async with exclusively():
-                uplink = adopted()
-                if before and is_away() and uplink is not None:
-                    await self._give_back(uplink, is_away())
+                if reason := await is_away():
+                    await self._give_back(adopted(), reason)
 
-    async def _give_back(self, uplink: Uplink, reason: str) -> None:
-        ips = [address.ip for address in uplink.addresses]
+    async def _give_back(self, adopted: Uplink | None, reason: str) -> None:
         try:
+            uplink = adopted or await self._recorded()
+            if uplink is None:
+                return
+            ips = [address.ip for address in uplink.addresses]
             if await self._host.uplink.needs_wire(uplink.name, self._bridge, ips):
                 return
             await self._host.uplink.release(uplink.name, self._bridge)
@@ -56,3 +61,18 @@ class Fallback:
             return
         _log.warning("the NIC has the Node's addresses until the switch is back", uplink=uplink.name)
         self._report(Area.UPLINK, [f"{reason}; {uplink.name} has the Node's addresses until Open vSwitch answers"])
+
+    async def _recorded(self) -> Uplink | None:
+        """Not after a reboot: then the host itself configures its NIC, perhaps later than an agent starts."""
+        name = await self._host.uplink.recorded(since_boot=True)
+        return await self._host.uplink.find(self._bridge, (), name) if name else None
+
+
+async def unanswered(socket: str) -> str:
+    """Why nobody answers at this socket of the switch; empty if somebody does."""
+    try:
+        _, writer = await open_stream(socket)
+    except SwitchUnreachableError as error:
+        return str(error)
+    writer.close()
+    return ""

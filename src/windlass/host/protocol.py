@@ -93,8 +93,10 @@ class HostUplink(Protocol):
     async def release(self, uplink: str, bridge: str, *, keep_record: bool = False) -> None:
         """Move everything back to the uplink, and remove the record of the move unless a later step needs it."""
 
-    async def recorded(self) -> str | None:
-        """The name of the adopted NIC, if there is a record and the NIC exists."""
+    async def recorded(self, *, since_boot: bool = False) -> str | None:
+        """The name of the adopted NIC, if there is a record and the NIC exists. since_boot: if it was adopted in this
+        boot of the machine.
+        """
 
     async def lend(self, uplink: str, bridge: str) -> None:
         """Copy addresses and routes to the uplink, so that the Node keeps them when the bridge interface disappears.

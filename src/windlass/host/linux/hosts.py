@@ -43,8 +43,8 @@ class LinuxUplink(HostUplink):
     async def release(self, uplink: str, bridge: str, *, keep_record: bool = False) -> None:
         await self._run(uplinks.release, self._file, uplink, bridge, keep_record=keep_record)
 
-    async def recorded(self) -> str | None:
-        return await self._run(uplinks.recorded, self._file)
+    async def recorded(self, *, since_boot: bool = False) -> str | None:
+        return await self._run(uplinks.recorded, self._file, since_boot=since_boot)
 
     async def lend(self, uplink: str, bridge: str) -> None:
         await self._run(uplinks.lend, self._file, uplink, bridge)

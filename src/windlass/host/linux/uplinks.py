@@ -191,10 +191,12 @@ def release(
         file.remove()
 
 
-def recorded(netlink: Netlink, file: RecordFile) -> str | None:
+def recorded(netlink: Netlink, file: RecordFile, *, since_boot: bool = False) -> str | None:
     """The adopted NIC of the record, if it exists."""
     record = file.load()
-    return record.uplink.name if record and rtnetlink.link(netlink, record.uplink.name) else None
+    if record is None or (since_boot and record.boot != records.boot()):
+        return None
+    return record.uplink.name if rtnetlink.link(netlink, record.uplink.name) else None
 
 
 def lend(netlink: Netlink, file: RecordFile, uplink_name: str, bridge_name: str) -> None:
