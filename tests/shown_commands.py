@@ -22,6 +22,12 @@ ALONE = (
     "windlass render scenarios/tour --node node-1 --why",
     "windlass lab fuzz --seed 117 --count 1 --write scenarios/found/117",
 )
+# Run by tests/policy/test_explanations.py, which compares their output with the page.
+WITH_OUTPUT = (
+    "windlass policy explain shop/web docs/examples/shop",
+    "windlass policy explain shop/cart docs/examples/shop --peer monitoring/prometheus",
+    "windlass policy diff docs/examples/shop docs/examples/shop-change",
+)
 # Run by tests/lab/test_shown_commands_here.py, in this order, with one lab. Exit status 1 of `preflight` is a finding.
 WITH_A_LAB = (
     "windlass lab up scenarios/tour --detach",
@@ -57,6 +63,7 @@ _PODMAN = "there is neither podman nor a registry here"
 _KERNEL = "minutes in an emulated machine: `make test-kernel`"
 # By the beginning of the command: why no test runs it.
 NOT_RUN = {
+    "kubectl get pods,nodes,namespaces,networkpolicies": "tests/policy/test_explanations.py reads standard input",
     "make test ": "the tests themselves",
     "windlass lab run scenarios/": "six minutes: `make scenarios`",
     "windlass bench sync": "a minute of measuring; tests/bench runs the same code with fewer flows",

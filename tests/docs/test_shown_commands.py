@@ -8,11 +8,11 @@ import shlex
 import click
 import pytest
 
-from shown_commands import ALONE, NOT_RUN, ON_A_CLUSTER, PAGES, WITH_A_LAB, shown
+from shown_commands import ALONE, NOT_RUN, ON_A_CLUSTER, PAGES, WITH_A_LAB, WITH_OUTPUT, shown
 from windlass.cli.main import main
 
 SHOWN = [*shown()]
-RUN = (*ALONE, *WITH_A_LAB, *ON_A_CLUSTER)
+RUN = (*ALONE, *WITH_OUTPUT, *WITH_A_LAB, *ON_A_CLUSTER)
 
 
 def reasons(command: str) -> list[str]:

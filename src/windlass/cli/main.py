@@ -20,6 +20,7 @@ _COMMANDS = {
     "support-bundle": "write the state of this Node into one file, without secrets",
     "lab": "run clusters on this machine, with real packets",
     "render": "print the flows of a Node from manifests, without a cluster",
+    "policy": "explain policies: what may reach a Pod, and what a change adds",
     "bench": "run a benchmark, with a floor measured in the same run",
 }
 

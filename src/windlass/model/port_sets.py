@@ -7,6 +7,7 @@ without ports. A set is a sorted tuple of ranges that neither touch nor overlap,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from windlass.model.services import Protocol
 
@@ -64,6 +65,17 @@ def _complement(port_set: PortSet) -> PortSet:
     if start <= _OTHERS:
         gaps.append((start, _OTHERS))
     return tuple(gaps)
+
+
+def atoms(sets: Iterable[PortSet]) -> Iterator[PortSet]:
+    """The parts into which the sets cut their union: each set has a part whole or not at all."""
+    whole, cuts = NO_PORTS, {0}
+    for port_set in sets:
+        whole = union((whole, port_set))
+        cuts |= {place for first, last in port_set for place in (first, last + 1)}
+    for first, after in pairwise(sorted(cuts)):
+        if part := intersection(whole, ((first, after - 1),)):
+            yield part
 
 
 def by_protocol(port_set: PortSet) -> Iterator[tuple[Protocol | None, int, int]]:

@@ -49,7 +49,7 @@ class Blocks:
 
     def add(self, number: int, block: BlockPeers) -> tuple[Prefix, ...]:
         """Returns the block's own network, and then its exceptions: only what lies in the first is affected."""
-        whole, *excepts = _networks(block)
+        whole, *excepts = networks_of(block)
         self._begins.setdefault(whole, set()).add(number)
         for one in excepts:
             self._excepts.setdefault(one, set()).add(number)
@@ -61,7 +61,7 @@ class Blocks:
         return whole, *excepts
 
     def remove(self, number: int, block: BlockPeers) -> tuple[Prefix, ...]:
-        whole, *excepts = _networks(block)
+        whole, *excepts = networks_of(block)
         _discard(self._begins, whole, number)
         for one in excepts:
             _discard(self._excepts, one, number)
@@ -100,7 +100,8 @@ def within(ordered: list[Prefix], prefix: Prefix) -> list[Prefix]:
     return ordered[bisect_left(ordered, prefix) : bisect_right(ordered, (version, last, _BITS[version]))]
 
 
-def _networks(block: BlockPeers) -> tuple[Prefix, ...]:
+def networks_of(block: BlockPeers) -> tuple[Prefix, ...]:
+    """The block's own network, and then its exceptions."""
     return prefix_of(ip_network(block.network)), *{prefix_of(ip_network(text)) for text in block.excepts}
 
 

@@ -174,26 +174,31 @@ def _typed(file: Path, documents: Sequence[Mapping[str, object]], problems: list
 
 
 def _documents(file: Path, problems: list[str]) -> Iterator[Mapping[str, object]]:
+    return documents_in(file.read_bytes(), file.name, problems)
+
+
+def documents_in(content: bytes, name: str, problems: list[str]) -> Iterator[Mapping[str, object]]:
+    """The objects as they are written; `name` is for problems."""
     try:
-        for document in yaml.load_all(file.read_bytes(), Loader=yaml.CSafeLoader):
-            yield from _opened(document, file, problems)
+        for document in yaml.load_all(content, Loader=yaml.CSafeLoader):
+            yield from _opened(document, name, problems)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        problems.append(f"{file.name}: {where}is not YAML: {error.problem}")
+        problems.append(f"{name}: {where}is not YAML: {error.problem}")
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        problems.append(f"{file.name}: is not YAML: {error}")
+        problems.append(f"{name}: is not YAML: {error}")
 
 
-def _opened(document: object, file: Path, problems: list[str]) -> Iterator[Mapping[str, object]]:
+def _opened(document: object, name: str, problems: list[str]) -> Iterator[Mapping[str, object]]:
     """The objects of a document: none if it is empty, the items of a List, else the document itself."""
     if document is None:
         return
     if not isinstance(document, dict):
-        problems.append(f"{file.name}: has a {type(document).__name__} instead of an object with apiVersion and kind")
+        problems.append(f"{name}: has a {type(document).__name__} instead of an object with apiVersion and kind")
     elif document.get("kind") == "List":
         for item in document.get("items") or ():
-            yield from _opened(item, file, problems)
+            yield from _opened(item, name, problems)
     else:
         yield document
 

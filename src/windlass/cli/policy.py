@@ -1,0 +1,265 @@
+"""`windlass policy`: what policies allow and which rules say so, from manifests, without a cluster."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import msgspec
+
+from windlass.cli.outputs import colour, fail
+from windlass.lab.scenarios import policy_manifests
+from windlass.lab.scenarios.scenario_files import ScenarioError
+from windlass.policy.connectivity import Connectivity, End, EndKind
+from windlass.policy.explanations import (
+    ConnectivityDifference,
+    DirectionExplanation,
+    Peers,
+    PodExplanation,
+    compare,
+    explain,
+)
+
+_PATH = click.Path(path_type=Path)
+_FEW = 4  # names of one namespace that are listed
+_WIDTH = 120  # where the output is not a terminal
+
+
+class _NotFound(Exception):
+    """The message says what is not in the manifests, and what is."""
+
+
+@click.group()
+def policy() -> None:
+    """Explain NetworkPolicies and ClusterNetworkPolicies: what they allow, and which rule says so.
+
+    \b
+    windlass policy explain shop/web docs/examples/shop
+    windlass policy diff docs/examples/shop docs/examples/shop-change
+    """
+
+
+@policy.command("explain", short_help="What may reach a Pod, and what it may reach.")
+@click.argument("pod")
+@click.argument("path", type=_PATH)
+@click.option("--peer", help="Only the traffic with this Pod (namespace/name), Node or IP address.")
+@click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
+def explain_pod(pod: str, path: Path, peer: str | None, as_json: bool) -> None:
+    """Say what may reach POD (namespace/name), what it may reach, and which rules decide.
+
+    PATH is a file or a folder of manifests: Pods, Nodes, Namespaces and policies; a scenario is fine, and `-` is the
+    standard input. A Deployment or another workload counts as one Pod of its name. Traffic passes if the egress
+    policies of its source and the ingress policies of its destination allow it. Pods that are treated alike share a
+    line.
+
+    \b
+    windlass policy explain shop/web docs/examples/shop
+    windlass policy explain shop/web docs/examples/shop --peer shop/cart
+    windlass policy explain shop/web docs/examples/shop --peer 203.0.113.9 --json
+    kubectl get pods,nodes,namespaces,networkpolicies -A -o yaml | windlass policy explain shop/web -
+
+    Exit status: 0 explained, 2 the manifests cannot be read, or have no such Pod or peer.
+    """
+    try:
+        connectivity = _read(path)
+        explanation = explain(connectivity, _pod(connectivity, pod), _ends_of(connectivity, peer) if peer else None)
+    except (ScenarioError, _NotFound) as error:
+        fail("policy explain", error)
+    _warn(connectivity, "policy explain")
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(explanation)))
+        return
+    for line in _explanation_lines(explanation, _Names(connectivity)):
+        click.echo(line, color=colour())
+
+
+@policy.command("diff", short_help="What connectivity a change adds and removes.")
+@click.argument("old", type=_PATH)
+@click.argument("new", type=_PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print the difference as JSON.")
+def diff_states(old: Path, new: Path, as_json: bool) -> None:
+    """Say what traffic passes with the manifests in NEW and not with those in OLD, and the reverse.
+
+    It needs no cluster: compare the manifests of a pull request with those of the main branch. Whatever changed,
+    policies, labels or named ports, only what it means for traffic is listed.
+
+    \b
+    windlass policy diff docs/examples/shop docs/examples/shop-change
+
+    Exit status: 0 no change of connectivity, 1 some changes, 2 the manifests cannot be read.
+    """
+    try:
+        before, now = _read(old), _read(new)
+    except ScenarioError as error:
+        fail("policy diff", error)
+    _warn(now, "policy diff")
+    found = compare(before, now)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(found)))
+    else:
+        for line in _difference_lines(found, _Names(now)):
+            click.echo(line, color=colour())
+    sys.exit(1 if found else 0)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _read(path: Path) -> Connectivity:
+    if str(path) == "-":
+        return Connectivity(policy_manifests.world_in(sys.stdin.buffer.read(), "standard input"))
+    return Connectivity(policy_manifests.world_at(path))
+
+
+def _warn(connectivity: Connectivity, command: str) -> None:
+    for name, problems in connectivity.problems.items():
+        for problem in problems:
+            click.echo(f"windlass {command}: {name}, {problem}", err=True)
+
+
+def _pod(connectivity: Connectivity, name: str) -> str:
+    """A Pod without a namespace is one of `default`, as in kubectl."""
+    key = name if "/" in name else f"default/{name}"
+    pods = sorted({end.name for end in connectivity.ends if end.kind is EndKind.POD})
+    if key not in pods:
+        raise _NotFound(f"there is no Pod {key} with an address of its own; there: {_listed(pods) or 'none'}")
+    return key
+
+
+def _ends_of(connectivity: Connectivity, peer: str) -> list[End]:
+    try:
+        return [connectivity.end_at(ip_address(peer))]
+    except ValueError:
+        pass
+    machines = [end for end in connectivity.ends if end.kind is not EndKind.NETWORK]
+    if found := [end for end in machines if end.name in {peer, f"default/{peer}"}]:
+        return found
+    known = _listed(sorted({end.name for end in machines}))
+    raise _NotFound(f"--peer {peer}: neither a Pod nor a Node nor an IP address; there: {known}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join([*names[:10], *(["..."] if len(names) > 10 else [])])
+
+
+# --- printing ---------------------------------------------------------------------------------------------------------
+
+
+class _Row(NamedTuple):
+    cells: tuple[str, ...]
+    is_good: bool  # green or red
+
+
+class _Names:
+    """Short names for many Pods: a whole namespace is one name."""
+
+    def __init__(self, connectivity: Connectivity) -> None:
+        self._pods: dict[str, int] = {}
+        for pod in connectivity.world.pods:
+            self._pods[pod.namespace] = self._pods.get(pod.namespace, 0) + 1
+        self._nodes = len(connectivity.world.nodes)
+
+    def of(self, peers: Peers) -> str:
+        parts = [*self._pods_in_words(peers.pods)]
+        if len(peers.nodes) == self._nodes > 1:
+            parts.append(f"all {self._nodes} Nodes")
+        else:
+            parts += [name if name.startswith("its own") else f"Node {name}" for name in peers.nodes[:_FEW]]
+            parts += [f"{len(peers.nodes) - _FEW} more Nodes"] if len(peers.nodes) > _FEW else []
+        parts += [_network_in_words(name) for name in peers.networks[:_FEW]]
+        parts += [f"{len(peers.networks) - _FEW} more networks"] if len(peers.networks) > _FEW else []
+        return ", ".join(parts)
+
+    def _pods_in_words(self, pods: Iterable[str]) -> Iterator[str]:
+        by_namespace: dict[str, list[str]] = {}
+        for pod in pods:
+            by_namespace.setdefault(pod.partition("/")[0] if "/" in pod else "", []).append(pod)
+        for namespace, names in by_namespace.items():
+            if len(names) == self._pods.get(namespace, 0) > 1:
+                yield f"all {len(names)} Pods of {namespace}"
+            else:
+                yield from names[:_FEW]
+                if len(names) > _FEW:
+                    yield f"{len(names) - _FEW} more Pods of {namespace}"
+
+
+def _network_in_words(name: str) -> str:
+    return {"0.0.0.0/0": "any other IPv4 address", "::/0": "any other IPv6 address"}.get(name, name)
+
+
+def _explanation_lines(explanation: PodExplanation, names: _Names) -> Iterator[str]:
+    where = f" on {explanation.node}" if explanation.node else ""
+    yield f"Pod {click.style(explanation.pod, bold=True)}{where}: {', '.join(explanation.addresses)}"
+    for title, end, side in (
+        ("What may reach it", "FROM", explanation.ingress),
+        ("What it may reach", "TO", explanation.egress),
+    ):
+        yield ""
+        yield click.style(title, bold=True)
+        yield f"  selected by: {', '.join(side.policies) or 'no policy'}"
+        yield from _table((end, "TRAFFIC", "VERDICT", "BECAUSE OF"), _explanation_rows(side, names))
+
+
+def _explanation_rows(side: DirectionExplanation, names: _Names) -> Iterator[_Row]:
+    for row in side.peers:
+        peers = names.of(row.peers)
+        for one in row.verdicts:
+            cells = peers, one.traffic, one.verdict.lower(), "\n".join(one.rules)
+            yield _Row(cells, one.verdict == "Allow")
+            peers = ""  # only in the first line
+
+
+def _difference_lines(difference: ConnectivityDifference, names: _Names) -> Iterator[str]:
+    if not difference:
+        yield "no change of connectivity"
+        return
+    for pods, what in ((difference.added_pods, "only in NEW"), (difference.removed_pods, "only in OLD")):
+        if pods:
+            yield f"{what}: {'Pod' if len(pods) == 1 else f'{len(pods)} Pods'} {_listed(pods)}"
+    rows = []
+    for one in difference.changes:
+        source, destination = names.of(one.source), names.of(one.destination)
+        reasons = "\n".join(
+            (*(f"now: {rule}" for rule in one.rules_now), *(f"was: {rule}" for rule in one.rules_before))
+        )
+        rows.append(_Row((one.change.lower(), source, destination, one.traffic, reasons), one.change == "Added"))
+    if rows:
+        yield from _table(("CHANGE", "FROM", "TO", "TRAFFIC", "BECAUSE OF"), rows)
+
+
+def _table(header: tuple[str, ...], rows: Iterable[_Row]) -> Iterator[str]:
+    """Columns as wide as they need; the long ones share the width of the terminal."""
+    listed = [*rows]
+    needed = [
+        max(len(line) for row in (header, *(r.cells for r in listed)) for line in row[i].split("\n"))
+        for i in range(len(header))
+    ]
+    width = shutil.get_terminal_size((_WIDTH, 0)).columns if sys.stdout.isatty() else _WIDTH
+    widths = _shared(needed, width - 2 * len(header))
+    yield click.style(
+        "  " + "  ".join(cell.ljust(w) for cell, w in zip(header, widths, strict=True)).rstrip(), dim=True
+    )
+    for row in listed:
+        wrapped = [
+            [part for line in cell.split("\n") for part in textwrap.wrap(line, w, break_long_words=False) or [""]]
+            for cell, w in zip(row.cells, widths, strict=True)
+        ]
+        for number in range(max(map(len, wrapped))):
+            cells = [lines[number] if number < len(lines) else "" for lines in wrapped]
+            text = "  " + "  ".join(cell.ljust(w) for cell, w in zip(cells, widths, strict=True)).rstrip()
+            yield click.style(text, fg="green" if row.is_good else "red")
+
+
+def _shared(needed: Sequence[int], available: int) -> list[int]:
+    """Gives each column what it needs, or an equal share of what the smaller ones leave."""
+    widths, left, columns = dict.fromkeys(range(len(needed)), 0), available, len(needed)
+    for index in sorted(range(len(needed)), key=lambda i: needed[i]):
+        widths[index] = min(needed[index], max(left // columns, 12))
+        left, columns = left - widths[index], columns - 1
+    return [widths[index] for index in range(len(needed))]

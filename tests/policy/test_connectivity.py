@@ -1,0 +1,78 @@
+"""Who reaches whom: all traffic at once says what the oracle says packet by packet, with the same rules."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from itertools import product
+
+from hypothesis import given
+
+from policy_worlds import OUTSIDE, worlds
+from windlass.model.port_sets import ALL_PORTS, contains, union
+from windlass.model.services import Protocol
+from windlass.policy.connectivity import Connectivity, End, EndKind, Verdict
+from windlass.policy.oracle import PolicyPacket, PolicyWorld, judge
+
+PROTOCOLS = {"TCP": Protocol.TCP, "UDP": Protocol.UDP, "SCTP": Protocol.SCTP, "ICMP": None}
+
+
+PACKETS = (("TCP", 80), ("TCP", 82), ("UDP", 79), ("ICMP", None))
+
+
+def packets(source: End, destination: End):
+    for protocol, port in PACKETS:
+        yield PolicyPacket(source.address, destination.address, protocol, port)
+
+
+def pairs(ends):
+    """Those of one family in which policies have a say."""
+    for source, destination in product(ends, ends):
+        is_judged = EndKind.POD in {source.kind, destination.kind}
+        if is_judged and source.address.version == destination.address.version:
+            yield source, destination
+
+
+def verdict_on(verdicts: tuple[Verdict, ...], packet: PolicyPacket) -> Verdict:
+    [found] = [v for v in verdicts if contains(v.ports, PROTOCOLS[packet.protocol], packet.port)]
+    return found
+
+
+@given(worlds)
+def test_it_says_of_all_traffic_what_the_oracle_says_of_each_packet(world: PolicyWorld):
+    connectivity = Connectivity(world)
+    ends = [*connectivity.ends, *map(connectivity.end_at, OUTSIDE)]
+    for source, destination in pairs(ends):
+        verdicts = connectivity.between(source, destination)
+        assert union(v.ports for v in verdicts) == ALL_PORTS
+        for packet in packets(source, destination):
+            assert verdict_on(verdicts, packet).allowed == judge(world, packet).allowed, packet
+
+
+@given(worlds)
+def test_it_names_the_rules_that_the_oracle_names(world: PolicyWorld):
+    connectivity = Connectivity(world)
+    for source, destination in pairs(connectivity.ends):
+        verdicts = connectivity.between(source, destination)
+        for packet in packets(source, destination):
+            judged, verdict = judge(world, packet).egress, verdict_on(verdicts, packet)
+            if any("[" in rule for rule in judged.rules) and (verdict.allowed or not judged.allowed):
+                said = set(verdict.egress)
+                # Of an unknown tier no rule can be named: all of its rules together deny.
+                assert said == set(judged.rules) or not any("[" in rule for rule in said)
+
+
+@given(worlds)
+def test_a_network_stands_for_addresses_that_no_longer_one_has(world: PolicyWorld):
+    connectivity = Connectivity(world)
+    networks = [end for end in connectivity.ends if end.kind is EndKind.NETWORK]
+    machines = {address for one in (*world.pods, *world.nodes) for address in one.addresses}
+    assert not machines & {end.address for end in networks}
+    for end in networks:
+        longest = max(
+            (ip_network(other.name) for other in networks if end.address in ip_network(other.name)), key=len_of
+        )
+        assert str(longest) == end.name
+
+
+def len_of(network: IPv4Network | IPv6Network) -> int:
+    return network.prefixlen
