@@ -109,7 +109,8 @@ class ClusterFollower:
         return [Owner(OwnerKind.SERVICE, key) for key in changed]
 
     def _follow_peers(self, change: ClusterChange, context: NodeContext) -> list[Owner]:
-        if not change.changes.concerns(Node) and self.context is not None and context.own == self.context.own:
+        is_same_node = self.context is context or (self.context is not None and self.context.own == context.own)
+        if is_same_node and not change.changes.concerns(Node):
             return []
         names = None if change.changes.is_everything else change.changes.keys(Node)
         changed = self._peers.follow(change.cluster.nodes, context.own, names)
@@ -203,7 +204,8 @@ class ClusterFollower:
     async def bring_all(self, tasks: asyncio.TaskGroup) -> None:
         """Returns when the switch has all flows that are owed to it; the host has given up what goes before."""
         owed = list(self._switch.owed)
-        _, removed = self._hosting.give_up(await run_in_slices(self._differing(list(self._unasked))))
+        holders = [owner for owner in self._unasked if owner in self._hosting.owners]
+        _, removed = self._hosting.give_up(await run_in_slices(self._differing(holders)))
         await removed
         await self._hosting.drained()  # owners that are owed may wait for a removal that was queued before
         if self._switch.is_started:

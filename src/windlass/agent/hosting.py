@@ -7,7 +7,7 @@ and does not stop the others; the host is compared as a whole after a while.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
 from typing import NoReturn
 
@@ -85,23 +85,24 @@ class Hosting:
         still_wanted = frozenset[Item]().union(*wanted.values())
         kept: dict[Owner, frozenset[Item]] = {}
         for owner, items in wanted.items():
-            before = self._claims.of(str(owner))
+            before = self._claims.of(owner)
             if before - items - still_wanted:
                 kept[owner] = before & (items | still_wanted)
-        removed = self._claims.set_all({str(owner): items for owner, items in kept.items()}).removed
+        removed = self._claims.set_all(kept).removed
         leaving = frozenset(kept) if removed else frozenset()
         return leaving, self._change(HostChange(removed=removed))
 
     def ask(self, wanted: Mapping[Owner, frozenset[Item]]) -> Done:
         """These owners want these items and no others: to be called when their flows are in the switch."""
-        return self._change(self._claims.set_all({str(owner): items for owner, items in wanted.items()}))
+        return self._change(self._claims.set_all(wanted))
 
     def differs(self, owner: Owner, items: frozenset[Item]) -> bool:
         """Whether the owner asked for other items before."""
-        return self._claims.of(str(owner)) != items
+        return self._claims.of(owner) != items
 
     @property
-    def owners(self) -> Collection[str]:
+    def owners(self) -> Collection[Hashable]:
+        """Those that asked for items."""
         return self._claims.owners
 
     async def drained(self) -> None:
@@ -120,7 +121,7 @@ class Hosting:
 
         `wanted`: as for `ask`; with `shared`, which these items may depend on, they are done in one.
         """
-        change = self._claims.set_all({str(owner): items for owner, items in wanted.items()})
+        change = self._claims.set_all(wanted)
         self._desired -= change.removed
         self._desired |= change.added
         self._names, self._shared = names, shared

@@ -7,8 +7,9 @@ port of the switch (design notes 000 and 001).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
+from typing import TypeVar
 
 from windlass.host.plans import (
     ExternalPort,
@@ -27,6 +28,8 @@ from windlass.model.services import Reach, Service
 from windlass.openflow.fields import mac_text
 from windlass.pipeline.layout import NODE_PORT_ADDRESS, NODE_STAND_IN, VIRTUAL_CLIENT, VIRTUAL_MAC
 from windlass.pipeline.snat_ports import used_ports
+
+_Owner = TypeVar("_Owner", bound=Hashable)
 
 
 def plan_services(
@@ -66,21 +69,21 @@ class ItemClaims:
     """Which owner needs which items: an item stays installed while at least one owner needs it."""
 
     def __init__(self) -> None:
-        self._by_owner: dict[str, frozenset[Item]] = {}
+        self._by_owner: dict[Hashable, frozenset[Item]] = {}
         self._count: Counter[Item] = Counter()
 
     @property
-    def owners(self) -> Collection[str]:
+    def owners(self) -> Collection[Hashable]:
         return self._by_owner.keys()
 
     @property
     def items(self) -> frozenset[Item]:
         return frozenset(self._count)
 
-    def of(self, owner: str) -> frozenset[Item]:
+    def of(self, owner: Hashable) -> frozenset[Item]:
         return self._by_owner.get(owner, frozenset())
 
-    def set(self, owner: str, items: frozenset[Item]) -> HostChange:
+    def set(self, owner: Hashable, items: frozenset[Item]) -> HostChange:
         """Replace the items of the owner. Returns the resulting change."""
         before = self._by_owner.pop(owner, frozenset())
         if items:
@@ -91,7 +94,7 @@ class ItemClaims:
         removed = frozenset(self._released(before - items))
         return HostChange(removed=removed, added=added)
 
-    def set_all(self, items_by_owner: Mapping[str, frozenset[Item]]) -> HostChange:
+    def set_all(self, items_by_owner: Mapping[_Owner, frozenset[Item]]) -> HostChange:
         """Replace the items of several owners. An item that moves from one owner to another does not change."""
         changes = [self.set(owner, items) for owner, items in items_by_owner.items()]
         removed = frozenset[Item]().union(*(change.removed for change in changes))
