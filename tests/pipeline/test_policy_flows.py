@@ -14,10 +14,13 @@ from packets import ACK, SYN, SYN_ACK, Ends, Switch
 from policy_worlds import OUTSIDE, OWN_NODE, PORTS, pod_key, tell, worlds
 from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import AttachedPod, LocalNode, NodeState, OperatingSystem, TrafficMode, TunnelType, mac_for
-from windlass.model.policies import DENY_UNTIL_KNOWN, NodePolicies
+from windlass.model.policies import DENY_UNTIL_KNOWN, Direction, NodePolicies
+from windlass.model.port_sets import ports
+from windlass.model.services import Protocol
 from windlass.openflow.fields import ETH_DST, ETH_SRC, IN_PORT, TCP, TCP_FLAGS, UDP, mac
+from windlass.openflow.ofctl import flow_text
 from windlass.pipeline.layout import VIRTUAL_MAC
-from windlass.pipeline.policies import masks
+from windlass.pipeline.policies import masks, port_flows
 from windlass.policy.compiler import PolicyCompiler
 from windlass.policy.node_policies import CompiledPolicies
 from windlass.policy.oracle import PolicyPacket, PolicyPod, PolicyWorld, judge
@@ -143,6 +146,13 @@ def test_a_new_denial_cuts_an_established_connection_in_both_directions_and_an_a
     switch.hold(program(open_state))
     assert passes(switch, world, named, ACK)
     assert passes(switch, world, named.back, ACK)
+
+
+def test_flows_for_fragments_name_their_family_which_a_switch_asks_for():
+    rendered = map(flow_text, port_flows(NODE, Direction.INGRESS, ports(Protocol.TCP, 80, 81)))
+    of_fragments = [text for text in rendered if "ip_frag" in text]
+    assert len(of_fragments) == 4
+    assert all(",ip," in text or ",ipv6," in text for text in of_fragments)
 
 
 @pytest.mark.parametrize(("first", "last"), [(1, 65535), (80, 80), (80, 90), (1, 1), (32768, 65535), (1000, 1999)])

@@ -197,13 +197,15 @@ def port_flows(node: LocalNode, direction: Direction, ports: PortSet) -> Iterato
                 yield table.flow(LOW, of_set, protocol(family, number)).then(
                     goto(DENIAL_STAGE), why=f"to a {number.name} port that policies do not allow: deny"
                 )
-    # Where the switch forwards fragments, they show no port. The connection's first packet did.
-    yield table.flow(HIGH, of_set, ANY_FRAGMENT, ESTABLISHED_ORIGINAL).then(
-        onward(table), why="fragment of an established connection, which policies allowed by its port: send it on"
-    )
-    yield table.flow(HIGH, of_set, ANY_FRAGMENT, NEW).then(
-        goto(DENIAL_STAGE), why="fragment that shows no port and begins a connection: deny, policies allow some ports"
-    )
+        # Where the switch forwards fragments, they show no port. The connection's first packet did.
+        fragment = (ip(family), ANY_FRAGMENT)
+        yield table.flow(HIGH, of_set, fragment, ESTABLISHED_ORIGINAL).then(
+            onward(table), why="fragment of an established connection, which policies allowed by its port: send it on"
+        )
+        yield table.flow(HIGH, of_set, fragment, NEW).then(
+            goto(DENIAL_STAGE),
+            why="fragment that shows no port and begins a connection: deny, policies allow some ports",
+        )
 
 
 def _conditions(family: Family, number: Protocol | None, first: int, last: int) -> Iterator[tuple[Term, ...]]:
