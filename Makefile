@@ -1,5 +1,5 @@
 # One target per habit. `make demo` and `make test` need nothing beforehand but a Debian 12 machine and root.
-.PHONY: help setup demo test scenarios lint format goldens docs cases bench test-cluster test-conformance test-conformance-all test-corner-cases test-kernel manifests lock clean
+.PHONY: help setup demo test scenarios lint format goldens docs cases bench test-cluster test-conformance test-conformance-all test-policy test-corner-cases test-kernel manifests lock clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-12s %s\n", $$1, $$2 }'
@@ -54,6 +54,9 @@ test-conformance: setup ## Kubernetes' own Conformance tests of the network, in 
 
 test-conformance-all: setup ## the other tests of the network that need nothing special, on four Nodes in three zones (minutes)
 	.venv/bin/python tools/test-conformance --suite others
+
+test-policy: setup ## three suites of tests about policies, on a whole cluster (an hour)
+	.venv/bin/python tools/test-policy
 
 test-corner-cases: setup ## a container runtime's corner cases, and parts that are killed, on a whole cluster (minutes)
 	tools/test-corner-cases

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import policy_section
 
 from windlass.lab.control.kubernetes_binaries import VERSION
 from windlass.lab.kubelets.conformance import FAILED, NOT_ASKED, PASSED, Result
@@ -16,9 +17,9 @@ from windlass.lab.network.ovs import datapath_type
 _LABEL = re.compile(r"\[([^]]+)\]")
 # What a test needs that these clusters do not have, by its labels; the first that it has says why it was not run.
 REASONS = {
-    "Feature:NetworkPolicy": "network policies are not there yet",
-    "Feature:SCTP": "the kernel of the machine has no SCTP",
     "Feature:SCTPConnectivity": "the kernel of the machine has no SCTP",
+    "Feature:NetworkPolicy": "see [Policies](#policies)",
+    "Feature:SCTP": "the kernel of the machine has no SCTP",
     "Feature:LoadBalancer": "needs a cloud's load balancer",
     "Feature:Ingress": "needs an Ingress controller",
     "Feature:NEG": "needs Google's cloud",
@@ -56,10 +57,11 @@ def write(reports: Path, page: Path) -> None:
         for folder in sorted(reports.iterdir())
         if (folder / "results.json").exists() and not folder.name.startswith("some-")
     }
-    page.write_text("\n".join(_lines(runs)) + "\n")
+    former = page.read_text() if page.exists() else ""
+    page.write_text("\n".join(_lines(runs, policy_section.taken(former))) + "\n")
 
 
-def _lines(runs: dict[str, list[Result]]) -> Iterator[str]:
+def _lines(runs: dict[str, list[Result]], policies: str) -> Iterator[str]:
     yield "# Kubernetes' own tests"
     yield ""
     yield (
@@ -77,6 +79,8 @@ def _lines(runs: dict[str, list[Result]]) -> Iterator[str]:
     names = sorted({result.name for results in runs.values() for result in results})
     by_run = {run: {result.name: result for result in results} for run, results in runs.items()}
     yield ""
+    if policies:
+        yield policies
     yield f"## All {len(names)} of them"
     yield ""
     yield "| test | result |"

@@ -12,7 +12,8 @@ from itertools import cycle, islice
 
 from windlass.bench import metronomes
 from windlass.lab.sandbox.labs import LabError
-from windlass.openflow.flows import Group
+from windlass.openflow.flows import Flow, Group
+from windlass.openflow.wire import flows as flow_wire
 from windlass.openflow.wire import groups as group_wire
 from windlass.openflow.wire import messages as wire
 
@@ -24,6 +25,12 @@ def messages(groups: Iterable[Group], count: int) -> list[bytes]:
     """The messages that change one endpoint in each of that many groups."""
     encoded = (group_wire.encode(group) for group in groups)
     return [group_wire.modify(one, 1) + wire.barrier_request(2) for one in islice(cycle(encoded), count)]
+
+
+def flow_messages(flows: Iterable[Flow], count: int) -> list[bytes]:
+    """The messages that add that many flows, one each."""
+    encoded = (flow_wire.encode(flow) for flow in flows)
+    return [flow_wire.add(one, 1) + wire.barrier_request(2) for one in islice(cycle(encoded), count)]
 
 
 def alone(path: str, changes: Sequence[bytes]) -> list[float]:

@@ -10,37 +10,29 @@ import gc
 import os
 import resource
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from msgspec import Struct
 
 from windlass.agent.agents import Agent
-from windlass.agent.collector import relax
 from windlass.agent.serving import Serving
 from windlass.agent.slices import run_in_slices
 from windlass.agent.switching import ProgrammedSwitch
-from windlass.bench import bare_changes, metronomes
+from windlass.bench import agent_runs, bare_changes, metronomes
 from windlass.bench import service_states as states
-from windlass.bench.reports import log_warnings_only
-from windlass.cluster.changes import ChangeSet
-from windlass.cluster.clusters import Cluster
+from windlass.bench.agent_runs import TIMEOUT, Events
 from windlass.cluster.objects import EndpointSlice
-from windlass.cluster.sources import ClusterChange, WatchHealth
+from windlass.cluster.sources import ClusterChange
 from windlass.host.linux import namespaces
-from windlass.host.linux.hosts import LinuxHost
 from windlass.lab.sandbox.labs import LabError
-from windlass.model.mappings import PersistentMap
 from windlass.model.nodes import NodeState
 from windlass.nodes.config import Config
 from windlass.openflow.wire import flows as flow_wire
 from windlass.openflow.wire import groups as group_wire
 from windlass.program import program
-from windlass.switch.ovsdb import open_database
 
-TIMEOUT = 60.0  # seconds
 _PRIME = 7919  # so that consecutive changes concern Services that are far apart
 
 
@@ -76,21 +68,15 @@ class Changes(Struct, frozen=True):
 
 def cold_sync(socket: Path, services: int, endpoints: int) -> ColdSync:
     """From decoded objects until the switch has confirmed all flows and groups."""
-    _configure_process()
+    agent_runs.configure_process()
     return asyncio.run(_cold_sync(socket, services, endpoints))
 
 
 def changes(config: Config, namespace: str, services: int, endpoints: int, course: Course) -> Changes:
     """A whole agent in the Node's namespace, with a source that reports one changed EndpointSlice at a time."""
-    _configure_process()
+    agent_runs.configure_process()
     with namespaces.entered(namespaces.path_of(namespace)):
         return asyncio.run(_changes(config, services, endpoints, course))
-
-
-def _configure_process() -> None:
-    """As the agent configures itself, but without its log of progress."""
-    relax()
-    log_warnings_only()
 
 
 # ---- a cold sync
@@ -132,41 +118,17 @@ def _parts(state: NodeState) -> tuple[float, float]:
 # ---- one change
 
 
-class _Events:
-    """A source of the cluster's state that reports what the benchmark changes."""
-
-    watches: tuple[WatchHealth, ...] = ()
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self._slices = PersistentMap(cluster.slices)
-        self._changes: asyncio.Queue[ClusterChange] = asyncio.Queue()
-
-    async def changes(self) -> AsyncGenerator[ClusterChange, None]:
-        yield ClusterChange(self.cluster)
-        while True:
-            yield await self._changes.get()
-
-    def publish(self, changed: EndpointSlice) -> int:
-        """Returns the revision of the cluster with this change."""
-        number = int(self.cluster.revision) + 1
-        self._slices = self._slices.updated({changed.key: changed})
-        self.cluster = replace(self.cluster, revision=str(number), slices=self._slices)
-        self._changes.put_nowait(ClusterChange(self.cluster, ChangeSet.of({EndpointSlice: {changed.key}})))
-        return number
-
-
 async def _changes(config: Config, services: int, endpoints: int, course: Course) -> Changes:
     count = course.count
     changed = [states.changed_slice(_PRIME * number % services, endpoints, number) for number in range(2 * count)]
-    events = _Events(states.cluster(services, endpoints))
-    async with _agent(config, events) as (agent, start):
+    events = Events(states.cluster(services, endpoints))
+    async with agent_runs.running(config, events) as (agent, start):
         await asyncio.sleep(course.settling)
         alone = [await _change(agent, events, one, time.perf_counter()) for one in changed[:count]]
         apart = await _changes_apart(agent, events, changed[count:], course.gap)
         if agent.view.problems:
             raise LabError(f"the figures are invalid, because the agent has problems: {agent.view.problems}")
-        rss, peak = _rss(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+        rss, peak = agent_runs.rss(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
         messages = bare_changes.messages(
             (group for part in agent.view.program.values() for group in part.groups), count
         )
@@ -176,14 +138,16 @@ async def _changes(config: Config, services: int, endpoints: int, course: Course
     return Changes(start, alone, alone_floor, apart, apart_floor, rss, peak)
 
 
-async def _change(agent: Agent, events: _Events, changed: EndpointSlice, began: float) -> float:
-    number = events.publish(changed)
-    if not await agent.status.wait_until(lambda: int(agent.status.revision) >= number, TIMEOUT):
-        raise LabError(f"a changed EndpointSlice is not in the switch after {TIMEOUT:.0f} s: {agent.view.problems}")
+def _publish(events: Events, changed: EndpointSlice) -> int:
+    return events.publish("slices", {changed.key: changed})
+
+
+async def _change(agent: Agent, events: Events, changed: EndpointSlice, began: float) -> float:
+    await agent_runs.confirmed(agent, _publish(events, changed))
     return 1000 * (time.perf_counter() - began)
 
 
-async def _changes_apart(agent: Agent, events: _Events, changed: list[EndpointSlice], gap: float) -> list[float]:
+async def _changes_apart(agent: Agent, events: Events, changed: list[EndpointSlice], gap: float) -> list[float]:
     """Each starts at its time, also if the one before is not done, so that the time in the queue counts.
 
     The times come from another process, as from an API server: timers of this event loop are up to a millisecond late.
@@ -195,7 +159,7 @@ async def _changes_apart(agent: Agent, events: _Events, changed: list[EndpointSl
         def on_ticks() -> None:
             times = metronomes.read(ticks)
             for when in times:
-                published.append((when, events.publish(changed[len(published)])))
+                published.append((when, _publish(events, changed[len(published)])))
             if not times:  # it has ended
                 loop.remove_reader(ticks)
 
@@ -230,30 +194,3 @@ async def _metronome(count: int, gap: float) -> AsyncIterator[int]:
             process.kill()
         await process.wait()
         os.close(ticks)
-
-
-@asynccontextmanager
-async def _agent(config: Config, events: _Events) -> AsyncIterator[tuple[Agent, float]]:
-    """An agent whose Node is ready, and the seconds that it took."""
-    host = LinuxHost(Path(config.state_directory))
-    agent = Agent(config, host, events)
-    began = time.perf_counter()
-    async with open_database(str(config.ovsdb_socket), patience=TIMEOUT) as database:
-        work = asyncio.create_task(agent.serve(database))
-        ready = asyncio.create_task(agent.status.wait_until(lambda: agent.status.ready, TIMEOUT))
-        try:
-            await asyncio.wait([work, ready], return_when=asyncio.FIRST_COMPLETED)
-            if not agent.status.ready:
-                why = work.exception() if work.done() else f"it waits for {agent.status.waiting_for}"
-                raise LabError(f"the agent does not become ready: {why}")
-            yield agent, time.perf_counter() - began
-        finally:
-            work.cancel()
-            ready.cancel()
-            await asyncio.wait([work, ready])
-            await host.close()
-
-
-def _rss() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 1e6

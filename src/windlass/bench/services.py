@@ -8,34 +8,23 @@ beforehand, over a plain socket: what the switch and the machine take themselves
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import statistics
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from ipaddress import ip_interface
-from typing import ParamSpec, TypeVar
 
 from windlass.agent.serving import Serving
-from windlass.bench import bridges, service_runs
+from windlass.bench import bench_nodes, bridges, service_runs
 from windlass.bench import service_states as states
+from windlass.bench.agent_runs import in_new_process
 from windlass.bench.reports import Figure, Report, Say, figure, percentiles, this_machine
 from windlass.bench.service_runs import Changes, ColdSync, Course
 from windlass.cluster.sources import ClusterChange
-from windlass.lab.network import ovs
-from windlass.lab.network.underlays import Underlay
 from windlass.lab.sandbox import labs
-from windlass.lab.scenarios.segments import UPLINK, Machine, Nic, segments
 from windlass.model.nodes import NodeState
-from windlass.nodes.config import Config, DatapathType
 from windlass.program import Program, program
 
 MANY, FEW = 10_000, 100  # Services
 ENDPOINTS = 10  # of a Service
 ROUNDS = 5
 COURSE = Course(settling=3.0, count=1000, gap=0.005)
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 def run(say: Say = print) -> Report:
@@ -76,7 +65,7 @@ async def _cold_sync(say: Say) -> list[Figure]:
             for turn in range(1, ROUNDS + 1):
                 theirs = await floor.measure(socket)
                 await bridges.empty(socket)
-                ours.append(await _in_new_process(service_runs.cold_sync, socket, MANY, ENDPOINTS))
+                ours.append(await in_new_process(service_runs.cold_sync, socket, MANY, ENDPOINTS))
                 if ours[-1].flows != flows:
                     raise labs.LabError(f"the figures are invalid: the switch holds {ours[-1].flows} flows of {flows}")
                 say(f"{MANY} Services, round {turn} of {ROUNDS}: {ours[-1].whole:.2f} s; {theirs}")
@@ -106,30 +95,6 @@ def _program(services: int) -> Program:
 
 
 async def _changes(say: Say, services: int) -> Changes:
-    machine = Machine("node", states.NODE, (Nic(UPLINK, (ip_interface(f"{states.NODE_IP}/24"),)),))
-    with labs.opened() as lab:
-        underlay = Underlay(lab, segments([machine]))
-        await asyncio.to_thread(underlay.create)
-        namespace = await asyncio.to_thread(underlay.plug, machine)
-        folder = lab.node_folder(states.NODE)
-        switch = ovs.SwitchProcesses(states.NODE, namespace, folder / "ovs")
-        config = Config(
-            node_name=states.NODE,
-            datapath_type=DatapathType(ovs.datapath_type()),
-            run_directory=str(folder),
-            state_directory=str(folder / "state"),
-            ovs_run_directory=str(switch.folder),
-        )
+    async with bench_nodes.standing() as (config, namespace):
         say(f"an agent with {services} Services: {2 * COURSE.count} changes of one endpoint")
-        try:
-            await switch.start()
-            return await _in_new_process(service_runs.changes, config, namespace, services, ENDPOINTS, COURSE)
-        finally:
-            await switch.end()
-
-
-async def _in_new_process(work: Callable[P, R], *arguments: P.args, **_: P.kwargs) -> R:
-    """Run `work` in a new process, which ends afterwards."""
-    fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=fresh) as processes:
-        return await asyncio.get_running_loop().run_in_executor(processes, work, *arguments)
+        return await in_new_process(service_runs.changes, config, namespace, services, ENDPOINTS, COURSE)

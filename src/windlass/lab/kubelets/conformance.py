@@ -45,6 +45,21 @@ SUITES = {
         r").*\[Conformance\]",
         r"\[Serial\]|with a custom proxy",
     ),
+    # Those of policies, but for three that need SCTP in the kernel; and a share of them.
+    "network-policy": Suite(r"\[Feature:NetworkPolicy\]", "SCTPConnectivity"),
+    "network-policy-some": Suite(
+        r"NetworkPolicy between server and client ("
+        r"should support a .default-deny-all. policy|"
+        r"should enforce multiple egress policies with egress allow-all policy taking precedence|"
+        r"should enforce policy based on Multiple PodSelectors and NamespaceSelectors|"
+        r"should enforce except clause while egress access to server in CIDR block|"
+        r"should allow ingress access from updated pod|"
+        r"should work with Ingress, Egress specified together|"
+        r"should enforce updated policy|"
+        r"should allow egress access on one named port"
+        r").*\[Feature:NetworkPolicy\]",
+        "SCTPConnectivity",
+    ),
     # All other tests without special requirements.
     "others": Suite(r"\[sig-network\]", rf"{_SPECIAL}|\[Conformance\]", nodes=4, zones=3),
 }
@@ -62,15 +77,22 @@ PASSED, FAILED, SKIPPED, NOT_ASKED = "passed", "failed", "skipped", "not asked f
 
 async def run(cluster: KubeletCluster, suite: Suite, reports: Path) -> list[Result]:
     """Runs the suite on the first Node. The output of the tests goes to `reports`/e2e.log."""
-    log_file = _emptied(reports) / "e2e.log"
-    machine = cluster.machines[cluster.shape.names[0]]
-    command = machine.command(
-        *("env", f"HOME={reports}", f"KUBECONFIG={cluster.kubeconfig}"),
+    command = (
         *(str(path_of("ginkgo")), f"--procs={PROCESSES}", "--no-color", "--timeout=60m"),
         *(f"--focus={suite.focus}", f"--skip={suite.skip}", str(path_of("e2e.test")), "--"),
         *(f"--kubeconfig={cluster.kubeconfig}", f"--kubectl-path={path_of('kubectl')}", "--provider=skeleton"),
         *(f"--report-dir={reports}", "--disable-log-dump=true", f"--num-nodes={cluster.shape.nodes}"),
     )
+    await run_on_first_node(cluster, reports, "e2e.log", *command)
+    return read(reports)
+
+
+async def run_on_first_node(cluster: KubeletCluster, reports: Path, log_name: str, *command: str) -> None:
+    """Runs a program of tests in the folder `reports`, emptied before. It may fail: its reports tell the results."""
+    log_file = _emptied(reports) / log_name
+    machine = cluster.machines[cluster.shape.names[0]]
+    environment = ("env", f"HOME={reports}", f"KUBECONFIG={cluster.kubeconfig}")
+    command = tuple(machine.command(*environment, *command))
     with log_file.open("wb") as log:
         process = await asyncio.create_subprocess_exec(*command, cwd=reports, stdout=log, stderr=log)
         try:
@@ -79,7 +101,6 @@ async def run(cluster: KubeletCluster, suite: Suite, reports: Path) -> list[Resu
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-    return read(reports)
 
 
 def _emptied(folder: Path) -> Path:

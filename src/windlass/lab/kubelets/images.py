@@ -26,7 +26,10 @@ from windlass.lab.sandbox.processes import program
 REPOSITORY = Path(__file__).parents[4]
 WINDLASS = f"windlass:{__version__}"
 COREDNS = "registry.k8s.io/coredns/coredns:v1.12.1"
-AGNHOST = "registry.k8s.io/e2e-test-images/agnhost:2.56"
+_TESTS = "registry.k8s.io/e2e-test-images"
+AGNHOST = f"{_TESTS}/agnhost:2.56"
+# The suites about policies name older ones, for commands that have not changed since: cyclonus, network-policy-api.
+OLDER_AGNHOSTS = (f"{_TESTS}/agnhost:2.43", f"{_TESTS}/agnhost:2.45")
 PAUSE = "registry.k8s.io/pause:3.10.1"
 
 # Packages that every Debian system has, and on which no package declares a dependency.
@@ -36,7 +39,6 @@ USERLAND = (
     *(*ESSENTIAL, "procps", "busybox"),
     *("curl", "wget", "netcat-openbsd", "iproute2", "iputils-ping", "bind9-dnsutils", "iperf", "iptables"),
 )
-_TESTS = "registry.k8s.io/e2e-test-images"
 _PAUSE_SOURCE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
 
 Say = Callable[[str], None]
@@ -48,7 +50,7 @@ def make(say: Say) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another process may bring up a cluster, too
-        return [_archive(folder / f"{name}.tar", image) for name, image in _images(folder, say)]
+        return [_archive(folder / f"{name}-{_short(*image.names)}.tar", image) for name, image in _images(folder, say)]
 
 
 def _archive(target: Path, image: Image) -> Path:
@@ -64,7 +66,7 @@ def _images(folder: Path, say: Say) -> Iterator[tuple[str, Image]]:
     coredns = _program("coredns", folder)
     yield "coredns", Image((COREDNS,), (coredns,), entrypoint=("/coredns",))
     agnhost = (userland, coredns, _program("agnhost", folder, certificate=True))  # some tests bring a DNS of their own
-    yield "agnhost", Image((AGNHOST,), agnhost, entrypoint=("/agnhost",), command=("pause",))
+    yield "agnhost", Image((AGNHOST, *OLDER_AGNHOSTS), agnhost, entrypoint=("/agnhost",), command=("pause",))
     servers = tuple(f"{_TESTS}/{name}" for name in ("nginx:1.14-4", "nginx:1.15-4", "httpd:2.4.38-4", "httpd:2.4.39-4"))
     yield "servers", Image(servers, agnhost, command=("/agnhost", "netexec", "--http-port=80", "--udp-port=-1"))
     tools = (f"{_TESTS}/jessie-dnsutils:1.7", f"{_TESTS}/busybox:1.37.0-1", _IPTABLES)

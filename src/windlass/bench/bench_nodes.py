@@ -1,0 +1,39 @@
+"""One Node with a running switch, for an agent in a process of the benchmark."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from ipaddress import ip_interface
+
+from windlass.bench import service_states as states
+from windlass.lab.network import ovs
+from windlass.lab.network.underlays import Underlay
+from windlass.lab.sandbox import labs
+from windlass.lab.scenarios.segments import UPLINK, Machine, Nic, segments
+from windlass.nodes.config import Config, DatapathType
+
+
+@asynccontextmanager
+async def standing() -> AsyncIterator[tuple[Config, str]]:
+    """Yields the configuration of its agent, and the name of its network namespace."""
+    machine = Machine("node", states.NODE, (Nic(UPLINK, (ip_interface(f"{states.NODE_IP}/24"),)),))
+    with labs.opened() as lab:
+        underlay = Underlay(lab, segments([machine]))
+        await asyncio.to_thread(underlay.create)
+        namespace = await asyncio.to_thread(underlay.plug, machine)
+        folder = lab.node_folder(states.NODE)
+        switch = ovs.SwitchProcesses(states.NODE, namespace, folder / "ovs")
+        config = Config(
+            node_name=states.NODE,
+            datapath_type=DatapathType(ovs.datapath_type()),
+            run_directory=str(folder),
+            state_directory=str(folder / "state"),
+            ovs_run_directory=str(switch.folder),
+        )
+        try:
+            await switch.start()
+            yield config, namespace
+        finally:
+            await switch.end()

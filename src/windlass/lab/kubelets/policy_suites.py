@@ -1,0 +1,83 @@
+"""Runs the suites about policies that are not Kubernetes' own on a cluster of the lab, and reads their results."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from windlass.lab.kubelets.clusters import KubeletCluster
+from windlass.lab.kubelets.conformance import FAILED, PASSED, SKIPPED, Result, run_on_first_node
+from windlass.lab.kubelets.policy_programs import has_sctp, programs
+
+# A case is one or more steps; each asks from 9 Pods to 9 Pods. These tags take a case of each kind.
+CYCLONUS_SHARE = ("action", "example", "namespaces-by-default-label")
+# A denied connection takes the whole time-out, so it is short; a wrong matrix is asked again, up to two times.
+_PATIENCE = (
+    "--job-timeout-seconds=1",
+    "--perturbation-wait-seconds=1",
+    "--retries=2",
+    "--pod-creation-timeout-seconds=300",
+)
+
+# A share of the tests; CNPAdminTierIntegration has a policy of each tier.
+API_SHARE = "/^CNP(AdminTier(Integration|PriorityField|EgressNodePeers|EgressNamedPort)|BaselineTierIngressUDP)$"
+# What asks for SCTP: whole tests, and subtests of others.
+_NEEDS_SCTP = "TestConformance/CNP.*(SCTP|Gress$|InlineCIDR)|TestConformance/CNP.*NodePeers/.*deny"
+_VERDICTS = {"PASS": PASSED, "FAIL": FAILED, "SKIP": SKIPPED}
+_LINE = re.compile(r"^ *--- (PASS|FAIL|SKIP): (TestConformance\S*) \((\d+\.\d+)s\)$", re.MULTILINE)
+
+
+async def run_cyclonus(cluster: KubeletCluster, tags: tuple[str, ...], reports: Path) -> list[Result]:
+    """All cases, or those with one of the tags. A Pod that asks itself does not count, as in Kubernetes' own tests."""
+    protocols = "TCP,UDP,SCTP" if has_sctp() else "TCP,UDP"
+    command = (
+        *(str(programs().cyclonus), "generate", f"--include={','.join(tags)}", "--exclude="),
+        *(f"--server-protocol={protocols}", "--destination-type=service-ip", "--ignore-loopback", *_PATIENCE),
+        f"--junit-results-file={reports}/cyclonus.xml",
+    )
+    await run_on_first_node(cluster, reports, "cyclonus.log", *command)
+    return read_cyclonus(reports / "cyclonus.xml")
+
+
+def read_cyclonus(report: Path) -> list[Result]:
+    if not report.exists():  # it is written at the end
+        return []
+    cases = ET.parse(report).iter("testcase")  # noqa: S314 - our own child wrote it
+    return [_case(number, case) for number, case in enumerate(cases, start=1)]
+
+
+def _case(number: int, case: ET.Element) -> Result:
+    name = f"{number}: {case.get('name', '')}"  # different cases may have the same name
+    failure = case.find("failure")
+    if failure is None:
+        return Result(name, PASSED)
+    return Result(name, FAILED, 0.0, (failure.get("message") or failure.text or "no reason given").strip())
+
+
+async def run_network_policy_api(cluster: KubeletCluster, tests: str, reports: Path) -> list[Result]:
+    """All subtests, or those of some tests (a regular expression), with all features."""
+    await cluster.kubectl("apply", "--server-side", "-f", str(programs().crd))
+    command = (
+        *(
+            str(programs().conformance),
+            f"-test.run=TestConformance${tests}",
+            "-test.v",
+            "-test.timeout=60m",
+            "-all-features",
+        ),
+        *(() if has_sctp() else (f"-test.skip={_NEEDS_SCTP}",)),
+    )
+    await run_on_first_node(cluster, reports, "network-policy-api.log", *command)
+    return read_network_policy_api((reports / "network-policy-api.log").read_text(errors="replace"))
+
+
+def read_network_policy_api(log: str) -> list[Result]:
+    """The subtests. A test without any is a result too, if it failed: then something went wrong before them."""
+    found = [(name.split("/"), _VERDICTS[verdict], float(spent)) for verdict, name, spent in _LINE.findall(log)]
+    with_parts = {tuple(path[:length]) for path, _, _ in found for length in range(1, len(path))}
+    return [
+        Result("/".join(path[1:]) or path[0], verdict, spent)
+        for path, verdict, spent in found
+        if len(path) == 3 or (verdict == FAILED and tuple(path) not in with_parts)
+    ]

@@ -1,0 +1,93 @@
+"""The section about policies of docs/conformance.md, from the results of tools/test-policy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from windlass.lab.control.kubernetes_binaries import VERSION
+from windlass.lab.kubelets import policy_programs
+from windlass.lab.kubelets.conformance import FAILED, NOT_ASKED, PASSED, Result
+
+KUBERNETES, CYCLONUS, NETWORK_POLICY_API = "kubernetes", "cyclonus", "network-policy-api"
+HEADING, NEXT_HEADING = "## Policies", "## All "
+
+
+class PolicyRun(Struct, frozen=True):
+    suite: str
+    mode: str
+    seconds: float
+    results: list[Result]
+
+
+class Suite(Struct, frozen=True):
+    title: str
+    tests: int  # that must pass on a kernel without SCTP
+    with_sctp: str  # what is left out there
+
+
+ALL = {
+    KUBERNETES: Suite(f"Kubernetes {VERSION}, [Feature:NetworkPolicy]", 45, "3 tests"),
+    NETWORK_POLICY_API: Suite(
+        policy_programs.NETWORK_POLICY_API + ", all features",
+        56,
+        "36 subtests, and the servers for SCTP in its manifests",
+    ),
+    CYCLONUS: Suite(policy_programs.CYCLONUS + ", all cases", 230, "the probes by SCTP of each case"),
+}
+
+
+def write(reports: Path, page: Path) -> None:
+    """Replaces the section in the page; shares of the suites are not told."""
+    files = sorted(file for file in reports.glob("policy-*/run.json") if "-some-" not in file.parent.name)
+    runs = [msgspec.json.decode(file.read_bytes(), type=PolicyRun) for file in files]
+    page.write_text(replaced(page.read_text(), "\n".join(_lines(runs)) + "\n"))
+
+
+def replaced(page: str, section: str) -> str:
+    before, _, rest = page.partition(NEXT_HEADING)
+    return f"{before.partition(HEADING)[0]}{section}\n{NEXT_HEADING}{rest}"
+
+
+def taken(page: str) -> str:
+    """The section of a page, to be put into the next one; empty: it has none."""
+    section = page.partition(HEADING)[2].partition(NEXT_HEADING)[0]
+    return HEADING + section.rstrip() + "\n" if section else ""
+
+
+def _lines(runs: list[PolicyRun]) -> Iterator[str]:
+    yield HEADING
+    yield ""
+    yield (
+        "Three suites about policies on clusters of the same kind, two Nodes. Made by `tools/test-policy --record`; "
+        "`make test-policy` repeats it. The kernel of the machine has no SCTP, so what needs it is left out. cyclonus "
+        "probes Service addresses, with `--ignore-loopback`: it has no exception for a Pod's connections to itself."
+    )
+    yield ""
+    yield "| suite | traffic mode | passed | failed | minutes | without SCTP it leaves out |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for run in runs:
+        counts, suite = Counter(result.verdict for result in run.results), ALL[run.suite]
+        passed = f"{counts[PASSED]} of {max(suite.tests, counts[PASSED] + counts[FAILED])}"
+        minutes = f"{run.seconds / 60:.0f}"
+        yield f"| {suite.title} | {run.mode} | {passed} | {counts[FAILED]} | {minutes} | {suite.with_sctp} |"
+    for run in runs:
+        yield ""
+        yield f"<details><summary>{ALL[run.suite].title}, {run.mode}</summary>"
+        yield ""
+        yield "| test | result |"
+        yield "| --- | --- |"
+        for result in run.results:
+            if result.verdict != NOT_ASKED:
+                yield f"| {_plain(result.name)} | {result.verdict} |"
+        yield ""
+        yield "</details>"
+
+
+def _plain(name: str) -> str:
+    """In one cell of a table, as text."""
+    return name.replace("|", "/").replace("\n", " ").replace("<", "&lt;").replace("[sig-network] Netpol ", "")
