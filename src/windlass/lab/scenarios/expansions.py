@@ -1,7 +1,8 @@
-"""Expands the shorthands of the scenario format into plain documents: a Matrix of variants, and tables of Probes.
+"""Expands the shorthands of the scenario format into plain documents: a Matrix of variants, and two kinds of tables.
 
 A Matrix runs one scenario several times: each variant changes the traffic mode, the address families or the operating
-systems of Nodes. A table of Probes states once what its rows share. All other modules see only plain documents.
+systems of Nodes. A table of Probes states once what its rows share, a TruthTable says who reaches whom. All other
+modules see only plain documents.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import TypeAlias, TypeVar
 import yaml
 from msgspec import Struct, ValidationError, convert
 
+from windlass.lab.scenarios import truth_tables
 from windlass.lab.scenarios.directives import API_VERSION
 from windlass.lab.scenarios.objects import IPFamily, ProbeProtocol
+from windlass.lab.scenarios.truth_tables import CellError, TruthTableSpec
 
 Document: TypeAlias = Mapping[str, object]
 S = TypeVar("S", bound=Struct)
@@ -88,6 +91,8 @@ def expand(documents: Iterable[Document], variant: Variant, names: frozenset[str
                     yield _configured(_NO_CONFIGURATION, variant)
             case "Probes":
                 yield from _rows(document, variant, names)
+            case "TruthTable":
+                yield from _cells(document, variant, names)
             case "Probe":
                 yield from _one_probe(document, variant, names)
             case _:
@@ -102,6 +107,15 @@ def _rows(document: Document, variant: Variant, names: frozenset[str]) -> Iterat
     labels = {"labels": _mapping(document.get("metadata")).get("labels", {})}
     for name, row in spec.each.items():
         yield from _probes(name, labels, _merged(spec.share, row), variant, names)
+
+
+def _cells(document: Document, variant: Variant, names: frozenset[str]) -> Iterator[Document]:
+    spec, metadata = _converted(document, TruthTableSpec), _mapping(document.get("metadata"))
+    try:
+        for name, probe in truth_tables.probes(str(metadata.get("name", "")), spec):
+            yield from _probes(name, {"labels": metadata.get("labels", {})}, probe, variant, names)
+    except CellError as error:
+        raise ExpansionError(f"TruthTable {metadata.get('name', '')}, spec.{error}") from None
 
 
 def _one_probe(document: Document, variant: Variant, names: frozenset[str]) -> Iterator[Document]:
