@@ -1,4 +1,4 @@
-"""A policy that Windlass does not enforce is not ignored in silence: `windlass status` and a metric say so."""
+"""A policy of a kind that is not enforced is not ignored in silence: `windlass status` and a metric say so."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from agent_nodes import NODE, agent_node
 from switches import requires_ovs
 
 
-def policy(name: str, kind: str = "NetworkPolicy", api_version: str = "networking.k8s.io/v1") -> dict[str, object]:
-    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, "spec": {"podSelector": {}}}
+def policy(name: str, kind: str = "AdminNetworkPolicy") -> dict[str, object]:
+    return {"apiVersion": "policy.networking.k8s.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": {}}
 
 
 POLICIES = [policy(name) for name in ("deny-a", "deny-b", "deny-c", "deny-d")]
-CLUSTER_POLICY = policy("no-egress", "ClusterNetworkPolicy", "policy.networking.k8s.io/v1alpha2")
+DEFAULT_POLICY = policy("default", "BaselineAdminNetworkPolicy")
 
 
 async def windlass(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -30,26 +30,26 @@ async def windlass(*arguments: str) -> subprocess.CompletedProcess[str]:
 @requires_ovs
 async def test_a_policy_in_the_manifests_is_reported_as_not_enforced() -> None:
     async with agent_node() as node:
-        node.write("cluster.yaml", NODE, *POLICIES, CLUSTER_POLICY)
+        node.write("cluster.yaml", NODE, *POLICIES, DEFAULT_POLICY)
         await node.switch.start()
         await node.start_agent()
         await node.ready()
         told = await windlass("status", "--socket", str(node.folder / "run" / "agent.sock"))
         assert told.returncode == 1
         assert re.search(
-            r"^1 problem\n  policies\n    - 5 policies are not enforced: ClusterNetworkPolicy no-egress, "
-            r"NetworkPolicy default/deny-a, NetworkPolicy default/deny-b, \.\.\.; ",
+            r"^1 problem\n  replaced policies\n    - 5 policies are not enforced: AdminNetworkPolicy deny-a, "
+            r"AdminNetworkPolicy deny-b, AdminNetworkPolicy deny-c, \.\.\.; ",
             told.stdout,
             re.MULTILINE,
         ), told.stdout
-        assert await node.metric('windlass_policies_not_enforced{kind="NetworkPolicy"}') == 4
-        assert await node.metric('windlass_policies_not_enforced{kind="ClusterNetworkPolicy"}') == 1
+        assert await node.metric('windlass_policies_not_enforced{kind="AdminNetworkPolicy"}') == 4
+        assert await node.metric('windlass_policies_not_enforced{kind="BaselineAdminNetworkPolicy"}') == 1
 
         node.write("cluster.yaml", NODE, POLICIES[0])
-        await node.complains("1 policy is not enforced: NetworkPolicy default/deny-a;")
+        await node.complains("1 policy is not enforced: AdminNetworkPolicy deny-a;")
         node.write("cluster.yaml", NODE)
         await node.health(lambda _, body: not body["problems"])
-        assert await node.metric('windlass_policies_not_enforced{kind="NetworkPolicy"}') == 0
+        assert await node.metric('windlass_policies_not_enforced{kind="AdminNetworkPolicy"}') == 0
 
 
 def test_render_says_it(tmp_path: Path) -> None:
@@ -57,4 +57,4 @@ def test_render_says_it(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump_all([NODE, POLICIES[0]]))
     told = asyncio.run(windlass("render", str(file), "--node", "node-1"))
     assert told.returncode == 0
-    assert "1 policy is not enforced: NetworkPolicy default/deny-a;" in told.stderr
+    assert "1 policy is not enforced: AdminNetworkPolicy deny-a;" in told.stderr

@@ -63,6 +63,12 @@ items:
      status: {loadBalancer: {ingress: [{ip: 198.51.100.7}]}}}
   - {apiVersion: v1, kind: Service, metadata: {name: empty},
      spec: {clusterIP: 10.97.0.12, ports: [{port: 53, protocol: UDP}]}}
+  - {apiVersion: v1, kind: Namespace, metadata: {name: default, labels: {team: web}}}
+  - {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: web}, spec: {podSelector: {},
+     ingress: [{from: [{namespaceSelector: {matchLabels: {team: web}}, podSelector: {matchLabels: {app: web}}},
+                       {ipBlock: {cidr: 0.0.0.0/0, except: [192.0.2.0/24]}}], ports: [{port: 80, endPort: 99}]}]}}
+  - {apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: nodes},
+     spec: {tier: Baseline, priority: 1, subject: {namespaces: {}}, egress: [{action: Deny, to: [{nodes: {}}]}]}}
   - {kind: Probe, metadata: {name: any},
      spec: {from: {pod: default/web-1}, to: {pod: default/web-2, port: 80}}}
 """
@@ -76,6 +82,7 @@ async def test_render_is_what_the_agents_program(mode: str) -> None:
         for node in cluster.desired.nodes:
             state = state_of(cluster.desired, node, await facts_on(cluster, node))
             assert ("default/web-1 (host ports)" in state.services) is (node == "node-1")
+            assert bool(state.policies.subjects) is (node != "node-3")  # where the only Pod is part of its Node
             rendered = program(state).values()
             flows = {flow_text(flow) for part in rendered for flow in part.flows}
             groups = {group_text(group) for part in rendered for group in part.groups}

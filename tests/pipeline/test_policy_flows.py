@@ -51,10 +51,15 @@ def state_of(world: PolicyWorld, policies: NodePolicies) -> NodeState:
     return NodeState(NODE, pods={pod.name: attached(pod) for pod in world.pods}, policies=policies)
 
 
+def settled(compiled: CompiledPolicies) -> NodePolicies:
+    compiled.settle()
+    return compiled.policies
+
+
 def compiled_state(world: PolicyWorld) -> NodeState:
     compiler = PolicyCompiler(OWN_NODE)
     tell(compiler, PolicyWorld(), world)
-    return state_of(world, CompiledPolicies(compiler).settle())
+    return state_of(world, settled(CompiledPolicies(compiler)))
 
 
 def enters(world: PolicyWorld, named: Ends) -> dict:
@@ -106,7 +111,7 @@ def test_the_flows_of_changed_owners_are_all_that_changes(history: list[PolicyWo
     kept = dict(program(state))
     for after in history:
         tell(compiler, before, after)
-        later = state_of(after, compiled.settle())
+        later = state_of(after, settled(compiled))
         for owner in changed_owners(state, later):
             owned = part(later, owner)
             if owned == NOTHING:

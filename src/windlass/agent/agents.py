@@ -31,6 +31,7 @@ from windlass.agent.pass_requests import RETRY_FIRST, RETRY_LONGEST, PassRequest
 from windlass.agent.passes import NodePass
 from windlass.agent.pod_records import PodRecords
 from windlass.agent.pods import PodFlows, RecordedPodPorts
+from windlass.agent.policing import Policing
 from windlass.agent.progress import Progress, Ticket
 from windlass.agent.readings import Reading
 from windlass.agent.samples import probes
@@ -106,12 +107,13 @@ class Agent:
         )
         self._tunnels = tunnels = Tunnelling(config, switch, status.report, requests.look_again)
         self._progress = progress = Progress(self._hold)
+        policing = Policing(config.node_name, status.report)
         self._follower = ClusterFollower(
-            news, self._serving, switch, hosting, checks, tunnels, progress, status.report, self._fail
+            news, self._serving, switch, hosting, checks, tunnels, policing, progress, status.report, self._fail
         )
-        self._pods = pods = PodFlows(config, status, switch)
+        self._pods = pods = PodFlows(config, status, switch, policing)
         self._pass = NodePass(
-            config, host, view, switch, hosting, self._follower, progress, pods, checks, tunnels, snat_pools
+            config, host, view, switch, hosting, self._follower, progress, pods, policing, checks, tunnels, snat_pools
         )
         self._passing = asyncio.Lock()  # held during a pass
         self._pause = RETRY_FIRST  # before the next pass, if one fails
@@ -171,7 +173,7 @@ class Agent:
         if found != self._policies:
             self._policies = found
             self.status.notice(policies.problems(found))
-            self.status.report(Area.POLICIES, policies.summary(found))
+            self.status.report(Area.REPLACED_POLICIES, policies.summary(found))
 
     async def _follow_changes(self, tasks: asyncio.TaskGroup) -> NoReturn:
         """From the first pass on, which follows the first state of the cluster by itself."""

@@ -27,4 +27,5 @@ class Area(StrEnum):
     HOST = "host"  # addresses, routes, settings, nftables
     HEALTH_CHECKS = "health checks"
     METRICS = "metrics"
-    POLICIES = "policies"  # of the cluster, which are not enforced yet
+    POLICIES = "policies"  # what cannot be used of them
+    REPLACED_POLICIES = "replaced policies"  # of kinds that are not enforced

@@ -1,4 +1,4 @@
-"""Changes of Services and peers, on a path of their own: the work is that of the objects that changed.
+"""Changes of Services, peers and policies, on a path of their own: the work is that of the objects that changed.
 
 The host never leads packets into a switch that has no flows for them: they would be lost there, whereas the host
 refuses them, which a client notices. So the flows of a Service come before its items on the host, and go after them.
@@ -21,6 +21,7 @@ from windlass.agent.forgetting import Forgetting
 from windlass.agent.healthchecks import HealthChecks, health_check
 from windlass.agent.hosting import Done, Hosting
 from windlass.agent.news import News
+from windlass.agent.policing import Policing
 from windlass.agent.progress import Progress, Ticket
 from windlass.agent.serving import Serving
 from windlass.agent.slices import run_in_slices
@@ -40,7 +41,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ClusterFollower:
-    """Keeps the Services and peers of the state up to date with the cluster, and carries out what that changes."""
+    """Keeps Services, peers and policies of the state up to date, and carries out what a change of them asks for."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class ClusterFollower:
         hosting: Hosting,
         checks: HealthChecks,
         tunnels: Tunnelling,
+        policing: Policing,
         progress: Progress,
         report: Report,
         on_failure: Callable[[Ticket, Exception], None],
@@ -62,6 +64,7 @@ class ClusterFollower:
         self._forgetting = Forgetting(serving, switch)
         self._checks = checks
         self._tunnels = tunnels
+        self._policing = policing
         self._progress = progress
         self._report = report
         self._on_failure = on_failure
@@ -74,7 +77,7 @@ class ClusterFollower:
     # --- the state ------------------------------------------------------------------------------------------------
 
     async def follow(self, context: NodeContext) -> tuple[Ticket, list[Owner]]:
-        """Bring Services and peers up to the newest state of the cluster.
+        """Bring Services, peers and policies up to the newest state of the cluster.
 
         Returns the owners that changed by this. From now on they are owed to the switch.
         """
@@ -88,9 +91,12 @@ class ClusterFollower:
                 self._unasked.update(Owner(OwnerKind.SERVICE, key) for key in self._serving.services)
                 self._unasked.update(Owner(OwnerKind.PEER, name) for name in self._peers.usable)
             self.context = context
+            await self._policing.follow(change)
             state = self._switch.state
             if state is not None:
                 after = replace(state, services=self._serving.services, peers=self._peers.usable)
+                after, policed = self._policing.applied(after)
+                changed += policed
                 self._switch.update(after, changed)
         return ticket, changed
 

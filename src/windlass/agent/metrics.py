@@ -100,9 +100,7 @@ APPLY = _histogram(
 PODS = _gauge("windlass_pods", "Pods attached to the bridge", like="antrea_agent_local_pod_count, cilium_endpoint")
 PEERS = _gauge("windlass_peers", "Other Nodes to which this Node has a route or a tunnel", like="cilium_nodes_all_num")
 SERVICES = _gauge("windlass_services", "Services that this Node serves, host ports of Pods included")
-POLICIES = _gauge(
-    "windlass_policies_not_enforced", "Policies of the cluster that Windlass does not enforce yet, by kind", "kind"
-)
+POLICIES = _gauge("windlass_policies_not_enforced", "Policies of kinds that Windlass does not enforce, by kind", "kind")
 WATCH_AGE = _gauge(
     "windlass_watch_age_seconds",
     "Seconds since the API server last sent anything for this resource; a healthy watch gets a bookmark every minute",

@@ -20,6 +20,7 @@ from windlass.agent.following import ClusterFollower
 from windlass.agent.healthchecks import HealthChecks, served_addresses
 from windlass.agent.hosting import Hosting
 from windlass.agent.pods import PodFlows, RecordedPodPorts, present_pods
+from windlass.agent.policing import Policing
 from windlass.agent.progress import Progress, Ticket
 from windlass.agent.snat_pools import SnatPools
 from windlass.agent.switching import ProgrammedSwitch
@@ -53,6 +54,7 @@ class NodePass:
         follower: ClusterFollower,
         progress: Progress,
         pods: PodFlows,
+        policing: Policing,
         checks: HealthChecks,
         tunnels: Tunnelling,
         snat_pools: SnatPools,
@@ -66,6 +68,7 @@ class NodePass:
         self._follower = follower
         self._progress = progress
         self._pods = pods
+        self._policing = policing
         self._checks = checks
         self._tunnels = tunnels
         self._snat_pools = snat_pools
@@ -87,6 +90,7 @@ class NodePass:
         self._view.report(Area.POD_PORTS, restored.problems)
         ticket, _ = await self._follower.follow(context)
         try:
+            await self._policing.is_read()
             known = self._switch.state.pods if self._switch.state else None
             pods = present_pods(database, spec.name, known, restored.containers, self._view.report)
             self._update(self._follower.state_with(context.node, pods))
@@ -135,8 +139,9 @@ class NodePass:
     def _update(self, state: NodeState) -> None:
         """With all owners if the Node itself changed; otherwise with the Pods that did."""
         before = self._switch.state
+        state, policed = self._policing.applied(state)
         old_pods = before.pods if before else {}
-        changed = [
+        changed = policed + [
             Owner(OwnerKind.POD, container)
             for container in old_pods.keys() | state.pods.keys()
             if old_pods.get(container) != state.pods.get(container)

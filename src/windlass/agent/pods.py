@@ -11,6 +11,7 @@ import structlog
 
 from windlass.agent.areas import Area
 from windlass.agent.pod_records import PodRecords
+from windlass.agent.policing import Policing
 from windlass.agent.status import AgentStatus
 from windlass.agent.switching import ProgrammedSwitch
 from windlass.cni.attachments import NotReadyError, PodNetwork
@@ -36,7 +37,8 @@ _log = structlog.get_logger(__name__)
 class PodFlows:
     """What the CNI server needs from the agent: the network of Pods, and their flows."""
 
-    def __init__(self, config: Config, status: AgentStatus, switch: ProgrammedSwitch) -> None:
+    def __init__(self, config: Config, status: AgentStatus, switch: ProgrammedSwitch, policing: Policing) -> None:
+        self._policing = policing
         self._config = config
         self._status = status
         self._switch = switch
@@ -55,18 +57,28 @@ class PodFlows:
         return PodNetwork(cidrs, mtu, max(mtu, self._uplink_mtu), self._config.is_userspace)
 
     async def programmed(self, pod: AttachedPod) -> None:
-        """Returns when the switch has the flows of this Pod."""
-        state, owner = self._state(), Owner(OwnerKind.POD, pod.container_id)
+        """Returns when the switch has the flows of this Pod, and those of the policies that select it."""
+        await self._policing.is_read()
+        state = self._state()
         if state.pods.get(pod.container_id) != pod:
-            self._switch.update(replace(state, pods={**state.pods, pod.container_id: pod}), [owner])
-        if owner in self._switch.owed:
-            await self._switch.bring([owner])
+            self._update(replace(state, pods={**state.pods, pod.container_id: pod}), pod.container_id)
+        await self._bring(pod.container_id)
 
     async def forget(self, container_id: str) -> None:
-        state, owner = self._switch.state, Owner(OwnerKind.POD, container_id)
+        await self._policing.is_read()
+        state = self._switch.state
         if state is not None and container_id in state.pods:
             rest = {key: pod for key, pod in state.pods.items() if key != container_id}
-            self._switch.update(replace(state, pods=rest), [owner])
+            self._update(replace(state, pods=rest), container_id)
+        await self._bring(container_id)
+
+    def _update(self, state: NodeState, container_id: str) -> None:
+        """As one of its Pods came, went or changed."""
+        policed_state, policed = self._policing.applied(state)
+        self._switch.update(policed_state, [Owner(OwnerKind.POD, container_id), *policed])
+
+    async def _bring(self, container_id: str) -> None:
+        owner = Owner(OwnerKind.POD, container_id)
         if owner in self._switch.owed:
             await self._switch.bring([owner])
 

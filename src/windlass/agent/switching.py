@@ -29,6 +29,8 @@ PATIENCE = 10.0  # seconds for the switch to accept flows; after that the pass i
 _STEP = 20  # parts to compute before other tasks run: about a millisecond
 _TOGETHER = 200  # owners whose flows change in one bundle. If there are more,
 _SLICE = 20  # this many change together, and then other tasks run for as long as that took
+# Flows of these look each other up: in half of a change a Pod would have policies whose verdicts are missing.
+_IN_ONE_BUNDLE = {OwnerKind.POD, OwnerKind.POLICY_SUBJECT, OwnerKind.POLICY_PEER}
 _CHECK_PAUSE = 1.0  # seconds during which changed owners are collected, to be checked together
 _CHECKED_TOGETHER = 5  # parts: about a millisecond, which a change may have to wait for
 _CHECK_SHARE = 0.03  # of the time, at most, is for checks, so that changes rarely wait for one
@@ -133,9 +135,11 @@ class ProgrammedSwitch:
 
     async def _send(self, installed: InstalledProgram, owners: Iterable[Owner]) -> None:
         async with self._sending:
-            taken = [owner for owner in owners if owner in self._owed]  # the others were sent by another caller
+            taken = {owner for owner in owners if owner in self._owed}  # the others were sent by another caller
             if not taken or self.state is None:
                 return
+            if any(owner.kind in _IN_ONE_BUNDLE for owner in taken):
+                taken |= {owner for owner in self._owed if owner.kind in _IN_ONE_BUNDLE}
             self._owed.difference_update(taken)
             try:
                 parts = {owner: part(self.state, owner) for owner in taken}

@@ -32,9 +32,10 @@ _SERVED = f"!{HEADLESS_LABEL},!{PROXY_NAME_LABEL}"
 P = TypeVar("P", bound=APIObject)
 
 
-def _policies(struct: type[P], api_version: str, resource: str) -> Mapping[str, P]:
-    """Not enforced yet: see `policies`. A Node gets its network whether or not these can be read."""
-    return by_key(WatchedKind(struct, api_version, resource, Concern.POLICIES, is_optional=True, is_required=False))
+def _replaced_policies(struct: type[P], resource: str) -> Mapping[str, P]:
+    """Not enforced: see `policies`. A Node gets its network whether or not these can be read."""
+    version = "policy.networking.k8s.io/v1alpha1"
+    return by_key(WatchedKind(struct, version, resource, Concern.NOT_ENFORCED, is_optional=True, is_required=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,7 @@ class Cluster:
     revision: str = ""  # identifies this state: equal revisions mean equal states
     problems: tuple[Problem, ...] = ()
     nodes: Mapping[str, Node] = by_key(WatchedKind(Node, "v1", "nodes", Concern.NODE))
-    # In manifests, Namespaces are not needed yet.
-    namespaces: Mapping[str, Namespace] = by_key(
-        WatchedKind(Namespace, "v1", "namespaces", Concern.NONE, is_in_manifests=False)
-    )
+    namespaces: Mapping[str, Namespace] = by_key(WatchedKind(Namespace, "v1", "namespaces", Concern.POLICIES))
     services: Mapping[str, Service] = by_key(
         WatchedKind(Service, "v1", "services", Concern.SERVICES, label_selector=_SERVED)
     )
@@ -61,16 +59,24 @@ class Cluster:
     service_cidrs: Mapping[str, ServiceCIDR] = by_key(
         WatchedKind(ServiceCIDR, "networking.k8s.io/v1", "servicecidrs", Concern.NODE, is_optional=True)
     )
-    network_policies: Mapping[str, NetworkPolicy] = _policies(NetworkPolicy, "networking.k8s.io/v1", "networkpolicies")
-    cluster_network_policies: Mapping[str, ClusterNetworkPolicy] = _policies(
-        ClusterNetworkPolicy, "policy.networking.k8s.io/v1alpha2", "clusternetworkpolicies"
+    network_policies: Mapping[str, NetworkPolicy] = by_key(
+        WatchedKind(NetworkPolicy, "networking.k8s.io/v1", "networkpolicies", Concern.POLICIES)
+    )
+    cluster_network_policies: Mapping[str, ClusterNetworkPolicy] = by_key(
+        WatchedKind(
+            ClusterNetworkPolicy,
+            "policy.networking.k8s.io/v1alpha2",
+            "clusternetworkpolicies",
+            Concern.POLICIES,
+            is_optional=True,
+        )
     )
     # The two that ClusterNetworkPolicy replaced.
-    admin_network_policies: Mapping[str, AdminNetworkPolicy] = _policies(
-        AdminNetworkPolicy, "policy.networking.k8s.io/v1alpha1", "adminnetworkpolicies"
+    admin_network_policies: Mapping[str, AdminNetworkPolicy] = _replaced_policies(
+        AdminNetworkPolicy, "adminnetworkpolicies"
     )
-    baseline_admin_network_policies: Mapping[str, BaselineAdminNetworkPolicy] = _policies(
-        BaselineAdminNetworkPolicy, "policy.networking.k8s.io/v1alpha1", "baselineadminnetworkpolicies"
+    baseline_admin_network_policies: Mapping[str, BaselineAdminNetworkPolicy] = _replaced_policies(
+        BaselineAdminNetworkPolicy, "baselineadminnetworkpolicies"
     )
 
 

@@ -26,8 +26,8 @@ class Concern(Enum):
 
     NODE = "this Node, its peers and the addresses of the cluster: a full pass"
     SERVICES = "the Services and host ports that this Node serves"
-    POLICIES = "the report of policies that are not enforced"
-    NONE = "nothing yet: objects are only kept"
+    POLICIES = "the policies of this Node's Pods"
+    NOT_ENFORCED = "the report of policies that are not enforced"
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,7 @@ class Namespace(APIObject, frozen=True):
 
 
 class ContainerPort(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    name: str | None = None
     container_port: int | None = None
     protocol: str | None = None
     host_port: int | None = None

@@ -1,6 +1,6 @@
-"""Policies that the cluster has and Windlass does not enforce yet: which they are, and the sentences about them. Pure.
+"""Policies of the kinds that ClusterNetworkPolicy replaced, which Windlass does not enforce: the sentences about them.
 
-Only their names are read. This module goes away when policies are enforced.
+Pure. Only their names are read.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from windlass.cluster.kinds import Concern, kinds_of
 from windlass.cluster.objects import EventReason, Malformed, Problem, Reference
 
 NOT_ENFORCED = EventReason("NotEnforced", "Ignore")
-POLICY_KINDS = tuple(kind for kind in KINDS if kind.concern is Concern.POLICIES)
+POLICY_KINDS = tuple(kind for kind in KINDS if kind.concern is Concern.NOT_ENFORCED)
 
+_INSTEAD = "Kubernetes has replaced its kind; write a ClusterNetworkPolicy (v1alpha2) instead"
 _NAMED = 3  # policies that the summary names
 _STRUCTS = {kind.struct for kind in POLICY_KINDS}
 
 
 def policies_of(cluster: Cluster) -> tuple[Reference, ...]:
-    members = (name for name, kind in kinds_of(type(cluster)).items() if kind.concern is Concern.POLICIES)
+    members = (name for name, kind in kinds_of(type(cluster)).items() if kind.concern is Concern.NOT_ENFORCED)
     return tuple(Reference.to(policy) for member in members for policy in objects_of(cluster, member).values())
 
 
@@ -34,7 +35,7 @@ def policy_in(document: object) -> Reference | None:
 
 def problems(policies: Iterable[Reference]) -> tuple[Problem, ...]:
     """One for each policy, for an Event about it."""
-    sentence = "Windlass does not enforce this policy: it does not implement policies yet, and allows all traffic"
+    sentence = f"Windlass does not enforce this policy: {_INSTEAD}"
     return tuple(Problem(_name(policy), sentence, policy, NOT_ENFORCED) for policy in policies)
 
 
@@ -45,7 +46,7 @@ def summary(policies: Iterable[Reference]) -> tuple[str, ...]:
         return ()
     what = "1 policy is not enforced" if len(names) == 1 else f"{len(names):,} policies are not enforced"
     listed = ", ".join([*names[:_NAMED], *(["..."] if len(names) > _NAMED else [])])
-    return (f"{what}: {listed}; Windlass does not implement policies yet: this Node allows all traffic",)
+    return (f"{what}: {listed}; {_INSTEAD}",)
 
 
 def _name(policy: Reference) -> str:

@@ -1,7 +1,7 @@
 """The NodeState of one Node from its configuration, the cluster's objects and what the Node holds itself. Pure.
 
-`node_state` works it out whole. The agent keeps it up to date with `local_node`, `Peers` and `NodeServices`, of which
-`node_state` is made.
+`node_state` works it out whole. The agent keeps it up to date with `local_node`, `Peers`, `NodeServices` and
+`FollowedPolicies`, of which `node_state` is made.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from windlass.nodes.config import Config
 from windlass.nodes.group_numbers import GroupNumbers
 from windlass.nodes.identities import local_node, other_addresses, own_identity, service_cidrs, serving_node
 from windlass.nodes.peers import Peers
+from windlass.nodes.policies import FollowedPolicies
 from windlass.nodes.services import NodeServices
 
 R = TypeVar("R")
@@ -44,7 +45,10 @@ def node_state(config: Config, cluster: Cluster, facts: NodeFacts, numbers: Grou
     peers.follow(cluster.nodes, own)
     services = NodeServices(numbers or GroupNumbers())
     run_to_end(services.following(cluster, serving_node(config, cluster, own)))
-    return NodeState(node, peers.usable, facts.pods, services.services)
+    policies = FollowedPolicies(own.name)
+    run_to_end(policies.following(cluster))
+    policies.settle(node, facts.pods)
+    return NodeState(node, peers.usable, facts.pods, services.services, policies.policies)
 
 
 def run_to_end(slices: Generator[None, None, R]) -> R:

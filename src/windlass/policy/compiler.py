@@ -267,6 +267,15 @@ class PolicyCompiler:
         self.egress.peers.follow_node(before, node)
         self.ingress.peers.follow_node(before, node)
 
+    def is_local(self, pod: str) -> bool:
+        """Whether this is a Pod of this Node whose labels are known."""
+        return pod in self._local
+
+    def may_select_in(self, namespace: str) -> bool:
+        """Whether a policy can select Pods of this namespace, whatever their labels are."""
+        selects = self._directory.selects_namespace
+        return any(selects(policy.subject, namespace) for _, policy in self._policies.values())
+
     def settle(self) -> Mapping[Direction, PolicyChange]:
         """Returns what has changed in each direction since the last call."""
         for key in self._unsettled:

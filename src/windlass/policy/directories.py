@@ -18,6 +18,13 @@ Identity: TypeAlias = tuple[str, LabelSet]  # the namespace and the labels of a 
 
 Key = TypeVar("Key")
 
+NAME_LABEL = "kubernetes.io/metadata.name"
+
+
+def namespace_labels(name: str, labels: Labels | None) -> Labels:
+    """An API server gives each namespace a label with its name; manifests may lack it, or the whole namespace."""
+    return {NAME_LABEL: name, **(labels or {})}
+
 
 class PeerPod(Struct, frozen=True, gc=False):
     """A Pod with addresses of its own, and all that policies can mean of it."""
@@ -90,7 +97,8 @@ class Directory:
         return (address for node in self.nodes.values() for address in node.addresses)
 
     def labels_of(self, namespace: str) -> Labels:
-        return self.namespaces.get(namespace, {})
+        known = self.namespaces.get(namespace)
+        return namespace_labels(namespace, None) if known is None else known
 
     def selects_namespace(self, peers: PodPeers, namespace: str) -> bool:
         if peers.namespace is not None:

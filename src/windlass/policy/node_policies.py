@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 from windlass.model.mappings import PersistentMap
 from windlass.model.policies import Direction, NodePolicies, PeerEntry, PodPolicies, PolicySubject
@@ -10,6 +12,14 @@ from windlass.policy.blocks import Prefix, network_of
 from windlass.policy.compiler import PolicyChange, PolicyCompiler
 
 Changes = Mapping[Direction, PolicyChange]
+
+
+class SettledKeys(NamedTuple):
+    """Keys in NodePolicies of what differs from before."""
+
+    pods: AbstractSet[str]
+    subjects: AbstractSet[str]
+    peers: AbstractSet[str]
 
 
 class CompiledPolicies:
@@ -25,13 +35,15 @@ class CompiledPolicies:
     def policies(self) -> NodePolicies:
         return NodePolicies(self._pods, self._subjects, self._peers)
 
-    def settle(self) -> NodePolicies:
+    def settle(self) -> SettledKeys:
         """Works out what follows from all changes since the last call."""
         changes = self.compiler.settle()
-        self._pods = self._pods.updated(self._changed_pods(changes))
-        self._subjects = self._subjects.updated(self._changed_subjects(changes))
-        self._peers = self._peers.updated(self._changed_peers(changes))
-        return self.policies
+        pods, subjects = self._changed_pods(changes), self._changed_subjects(changes)
+        peers = self._changed_peers(changes)
+        self._pods = self._pods.updated(pods)
+        self._subjects = self._subjects.updated(subjects)
+        self._peers = self._peers.updated(peers)
+        return SettledKeys(pods.keys(), subjects.keys(), peers.keys())
 
     def _changed_pods(self, changes: Changes) -> dict[str, PodPolicies | None]:
         egress, ingress = self.compiler.egress.pods, self.compiler.ingress.pods

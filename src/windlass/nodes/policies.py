@@ -1,0 +1,133 @@
+"""The policies of one Node's Pods, from one state of the cluster to the next. Pure.
+
+What a policy means is decided in `windlass.policy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import replace
+
+from windlass.cluster.changes import EVERYTHING, ChangeSet
+from windlass.cluster.clusters import Cluster
+from windlass.cluster.objects import Namespace, Node, Pod, Problem
+from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
+from windlass.model.families import IPAddress
+from windlass.model.nodes import AttachedPod, LocalNode
+from windlass.model.policies import DENY_UNTIL_KNOWN, NodePolicies
+from windlass.nodes.policy_peers import peer_node, peer_pod
+from windlass.policy.compiler import PolicyCompiler
+from windlass.policy.directories import namespace_labels
+from windlass.policy.node_policies import CompiledPolicies, SettledKeys
+from windlass.policy.readings import read_cluster_network_policy, read_network_policy
+
+_SLICE = 50  # objects to read before other tasks run: about a millisecond
+
+
+class FollowedPolicies:
+    """`following` reads what the cluster says, `settle` works out what it means for the Pods on this Node."""
+
+    def __init__(self, node: str) -> None:
+        self.compiler = PolicyCompiler(node)
+        self.policies = NodePolicies()
+        self._compiled = CompiledPolicies(self.compiler)
+        self._node = node
+        self._cluster = Cluster()
+        self._pods: Mapping[str, AttachedPod] = {}  # by container id
+        self._attached: dict[str, tuple[IPAddress, ...]] = {}  # the addresses of each Pod with a port, by its key
+        self._own_addresses: tuple[IPAddress, ...] = ()
+        self._unknown: frozenset[str] = frozenset()  # Pods with a port of which the cluster says nothing yet
+        self._problems: dict[str, tuple[Problem, ...]] = {}
+        self._listed: tuple[Problem, ...] | None = ()  # all problems, sorted; None: must be rebuilt
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What cannot be used of policies. The same object as long as none has come, gone or changed."""
+        if self._listed is None:
+            self._listed = tuple(one for key in sorted(self._problems) for one in self._problems[key])
+        return self._listed
+
+    def following(self, cluster: Cluster, changes: ChangeSet = EVERYTHING) -> Generator[None, None, None]:
+        """Read what has changed, in slices. The generator must be run to its end, and then `settle` called."""
+        before, self._cluster = self._cluster, cluster
+        for name in changes.keys_between(Namespace, before.namespaces, cluster.namespaces):
+            namespace = cluster.namespaces.get(name)
+            labels = namespace_labels(name, namespace.metadata.labels) if namespace else None
+            self.compiler.set_namespace(name, labels)
+        for name in changes.keys_between(Node, before.nodes, cluster.nodes):
+            self._set_node(name)
+        pods = changes.keys_between(Pod, before.pods, cluster.pods)
+        yield from _in_slices(self._set_pod, pods)
+        policies = changes.keys_between(NetworkPolicy, before.network_policies, cluster.network_policies)
+        yield from _in_slices(self._set_network_policy, policies)
+        old, new = before.cluster_network_policies, cluster.cluster_network_policies
+        yield from _in_slices(self._set_cluster_network_policy, changes.keys_between(ClusterNetworkPolicy, old, new))
+
+    def settle(self, node: LocalNode, pods: Mapping[str, AttachedPod]) -> SettledKeys:
+        """Bring `policies` up to what was read, for these Pods with a port. Returns what differs from before."""
+        own = tuple(a for f in node.families for a in (*node.own_addresses(f), node.gateway(f)))
+        if own != self._own_addresses:
+            self._own_addresses = own
+            self._set_node(self._node)
+        if pods is not self._pods:
+            self._follow_attached(pods)
+        settled = self._compiled.settle()
+        unknown = frozenset(key for key in self._attached if not self._is_known(key))
+        changed = settled.pods | (unknown ^ self._unknown)
+        self._unknown = unknown
+        self.policies = self._compiled.policies
+        if unknown:
+            known = self.policies.pods
+            self.policies = replace(self.policies, pods={**known, **dict.fromkeys(unknown, DENY_UNTIL_KNOWN)})
+        return SettledKeys(changed, settled.subjects, settled.peers)
+
+    def _follow_attached(self, pods: Mapping[str, AttachedPod]) -> None:
+        before, self._pods, self._attached = self._attached, pods, {}
+        for pod in pods.values():  # one Pod may have two for a moment, while its sandbox is replaced
+            self._attached[pod.key] = (*self._attached.get(pod.key, ()), *pod.addresses)
+        for key in before.keys() | self._attached.keys():
+            if before.get(key) != self._attached.get(key):
+                self._set_pod(key)
+
+    def _is_known(self, key: str) -> bool:
+        """Otherwise nothing is allowed: a policy might select the Pod."""
+        return self.compiler.is_local(key) or not self.compiler.may_select_in(key.partition("/")[0])
+
+    # --- one object -------------------------------------------------------------------------------------------------
+
+    def _set_node(self, name: str) -> None:
+        node = self._cluster.nodes.get(name)
+        held = self._own_addresses if name == self._node else ()
+        self.compiler.set_node(name, peer_node(node, held) if node else None)
+
+    def _set_pod(self, key: str) -> None:
+        pod, attached = self._cluster.pods.get(key), self._attached.get(key)
+        is_local = attached is not None or bool(pod and pod.spec and pod.spec.node_name == self._node)
+        self.compiler.set_pod(key, peer_pod(pod, attached or ()) if pod else None, local=is_local)
+
+    def _set_network_policy(self, key: str) -> None:
+        policy = self._cluster.network_policies.get(key)
+        read, problems = read_network_policy(policy) if policy else (None, [])
+        self.compiler.set_policy(f"NetworkPolicy {key}", read)
+        self._report(f"NetworkPolicy {key}", policy, problems)
+
+    def _set_cluster_network_policy(self, key: str) -> None:
+        policy = self._cluster.cluster_network_policies.get(key)
+        read, problems = read_cluster_network_policy(policy) if policy else (None, [])
+        self.compiler.set_policy(f"ClusterNetworkPolicy {key}", read)
+        self._report(f"ClusterNetworkPolicy {key}", policy, problems)
+
+    def _report(self, name: str, policy: NetworkPolicy | ClusterNetworkPolicy | None, sentences: Iterable[str]) -> None:
+        found = tuple(Problem.of(policy, sentence) for sentence in sentences) if policy else ()
+        if found != self._problems.get(name, ()):
+            self._problems[name] = found
+            self._listed = None
+        if not found:
+            self._problems.pop(name, None)
+
+
+def _in_slices(read: Callable[[str], None], keys: Iterable[str]) -> Generator[None, None, None]:
+    for number, key in enumerate(keys, start=1):
+        read(key)
+        if not number % _SLICE:
+            yield

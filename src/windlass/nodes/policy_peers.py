@@ -1,0 +1,72 @@
+"""Pods and Nodes of the cluster as policies see them: labels, addresses and named ports. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from ipaddress import ip_address, ip_network
+
+from windlass.cluster.objects import Node, Pod, PodSpec
+from windlass.model.families import IPAddress
+from windlass.model.services import Protocol
+from windlass.policy.directories import LabelSet, PeerNode, PeerPod
+from windlass.policy.selectors import Labels
+from windlass.policy.subjects import PodPort
+
+_ENDED = ("Succeeded", "Failed")  # such a Pod never runs again, and its address may be given to another one
+_PROTOCOLS = {protocol.name: protocol for protocol in Protocol}
+_PORTS = range(1, 65536)
+
+
+def peer_pod(pod: Pod, attached: tuple[IPAddress, ...] = ()) -> PeerPod | None:
+    """None for a Pod without a network of its own: it has ended, or it uses the host's.
+
+    `attached`: the addresses that it has on this Node, which its status may not say yet.
+    """
+    spec, status = pod.spec or PodSpec(), pod.status
+    if spec.host_network or (status and status.phase in _ENDED):
+        return None
+    listed = (one.ip for one in (status.pod_ips if status else None) or ())
+    return PeerPod(
+        namespace=pod.metadata.namespace or "default",
+        name=pod.metadata.name,
+        labels=_label_set(pod.metadata.labels),
+        addresses=attached or tuple(_addresses(listed)),
+        named_ports=tuple(sorted(set(_named_ports(spec)))),
+        created=pod.metadata.creation_timestamp,
+    )
+
+
+def peer_node(node: Node, held: Collection[IPAddress] = ()) -> PeerNode:
+    """With the gateways of its PodCIDRs, which its host has as well. `held`: what is known beside the Node object."""
+    listed = (one.address for one in node.status.addresses if one.type in {"InternalIP", "ExternalIP"})
+    addresses = dict.fromkeys((*_addresses(listed), *_gateways(node), *held))
+    return PeerNode(node.metadata.name, _label_set(node.metadata.labels), tuple(addresses))
+
+
+def _label_set(labels: Labels | None) -> LabelSet:
+    return tuple(sorted((labels or {}).items()))
+
+
+def _addresses(texts: Iterable[str | None]) -> Iterator[IPAddress]:
+    for text in texts:
+        try:
+            yield ip_address(text or "")
+        except ValueError:
+            continue  # nothing comes from there, and nothing can be sent there
+
+
+def _gateways(node: Node) -> Iterator[IPAddress]:
+    for text in node.pod_cidrs:
+        try:
+            yield ip_network(text).network_address + 1
+        except ValueError:
+            continue  # such a Node is reported by `nodes`
+
+
+def _named_ports(spec: PodSpec) -> Iterator[PodPort]:
+    for container in (*(spec.containers or ()), *(spec.init_containers or ())):
+        for port in container.ports or ():
+            protocol = _PROTOCOLS.get(port.protocol or "TCP")
+            number = port.container_port or 0
+            if port.name and protocol and number in _PORTS:
+                yield port.name, protocol, number
