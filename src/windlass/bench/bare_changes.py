@@ -35,7 +35,7 @@ def flow_messages(flows: Iterable[Flow], count: int) -> list[bytes]:
 
 def alone(path: str, changes: Sequence[bytes]) -> list[float]:
     """Milliseconds of each, sent one after the other."""
-    with _connected(path) as switch:
+    with connected(path) as switch:
         return [_milliseconds(switch, change, time.perf_counter()) for change in changes]
 
 
@@ -43,7 +43,7 @@ def apart(path: str, changes: Sequence[bytes], gap: float) -> list[float]:
     """Milliseconds of each since its time to be sent, also if the one before was not confirmed by then."""
     command = metronomes.command(len(changes), gap)
     ticks, theirs = os.pipe()
-    with _connected(path) as switch, os.fdopen(ticks), subprocess.Popen(command, stdout=theirs):
+    with connected(path) as switch, os.fdopen(ticks), subprocess.Popen(command, stdout=theirs):
         os.close(theirs)
         ticking = (when for came in iter(lambda: metronomes.read(ticks), []) for when in came)
         return [_milliseconds(switch, change, when) for change, when in zip(changes, ticking, strict=True)]
@@ -56,7 +56,8 @@ def _milliseconds(switch: socket.socket, change: bytes, began: float) -> float:
 
 
 @contextmanager
-def _connected(path: str) -> Iterator[socket.socket]:
+def connected(path: str) -> Iterator[socket.socket]:
+    """An OpenFlow connection to the switch."""
     with socket.socket(socket.AF_UNIX) as switch:
         switch.settimeout(_PATIENCE)
         switch.connect(path)

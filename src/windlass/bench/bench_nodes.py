@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from ipaddress import ip_interface
 
 from windlass.bench import service_states as states
+from windlass.bench.cni import PLUGINS
 from windlass.lab.network import ovs
 from windlass.lab.network.underlays import Underlay
 from windlass.lab.sandbox import labs
@@ -31,6 +32,7 @@ async def standing() -> AsyncIterator[tuple[Config, str]]:
             run_directory=str(folder),
             state_directory=str(folder / "state"),
             ovs_run_directory=str(switch.folder),
+            ipam_plugin=str(PLUGINS / "host-local"),
         )
         try:
             await switch.start()

@@ -78,22 +78,28 @@ def _measure(cluster: RunningCluster) -> list[Figure]:
 
 
 def _attach_and_detach(node: str, plugin: Path, network: Mapping[str, object]) -> dict[str, list[float]]:
-    configuration = json.dumps({"cniVersion": "1.0.0", "name": "bench", **network}).encode()
     times: dict[str, list[float]] = {"ADD": [], "DEL": []}
     for number in range(ROUNDS):
-        with _pod_namespace() as pod:
-            for verb in times:
-                environment = {
-                    "CNI_COMMAND": verb,
-                    "CNI_CONTAINERID": f"bench-{plugin.name}-{number}",
-                    "CNI_NETNS": str(pod),
-                    "CNI_IFNAME": "eth0",
-                    "CNI_PATH": str(PLUGINS),
-                    "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=bench;K8S_POD_NAME=pod-{number}",
-                }
+        with pod_namespace() as pod:
+            for verb, taken in times.items():
                 with namespaces.entered(namespaces.path_of(node)):
-                    times[verb] += _timed([[str(plugin)]], environment, configuration)
+                    taken.append(call_plugin(plugin, network, verb, pod, number))
     return times
+
+
+def call_plugin(plugin: Path, network: Mapping[str, object], verb: str, namespace: Path, number: int) -> float:
+    """Milliseconds of a request for Pod `number`. To be called in the Node's namespace."""
+    environment = {
+        "CNI_COMMAND": verb,
+        "CNI_CONTAINERID": f"bench-{plugin.name}-{number}",
+        "CNI_NETNS": str(namespace),
+        "CNI_IFNAME": "eth0",
+        "CNI_PATH": str(PLUGINS),
+        "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=bench;K8S_POD_NAME=pod-{number}",
+    }
+    configuration = json.dumps({"cniVersion": "1.0.0", "name": "bench", **network}).encode()
+    (taken,) = _timed([[str(plugin)]], environment, configuration)
+    return taken
 
 
 def _timed(commands: list[list[str]], environment: Mapping[str, str], stdin: bytes = b"") -> list[float]:
@@ -109,7 +115,8 @@ def _timed(commands: list[list[str]], environment: Mapping[str, str], stdin: byt
 
 
 @contextmanager
-def _pod_namespace() -> Iterator[Path]:
+def pod_namespace() -> Iterator[Path]:
+    """A new one; one at a time."""
     name = f"windlass-bench-{os.getpid()}"
     path = namespaces.create(name)
     try:

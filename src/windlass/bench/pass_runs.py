@@ -1,31 +1,19 @@
-"""The agent that `windlass bench passes` measures, in a process of its own, and how it is told of changes."""
+"""The agent that `windlass bench passes` measures, in a process of its own, and requests that change its cluster."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncGenerator
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import msgspec
-import structlog
 
-from windlass.agent.agents import Agent
-from windlass.agent.collector import relax
+from windlass.bench import agent_runs
 from windlass.bench import service_states as states
-from windlass.cluster.changes import ChangeSet
-from windlass.cluster.clusters import Cluster
-from windlass.cluster.objects import EndpointSlice, Node
-from windlass.cluster.sources import ClusterChange, WatchHealth
+from windlass.bench.agent_runs import TIMEOUT, Events
+from windlass.cluster.objects import Node
 from windlass.host.linux import namespaces
-from windlass.host.linux.hosts import LinuxHost
-from windlass.model.mappings import PersistentMap
 from windlass.nodes.config import Config
-from windlass.switch.ovsdb import open_database
-
-PATIENCE = 120.0  # seconds
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -42,10 +30,12 @@ def serve(connection: Connection, config: Config, namespace: str, services: int,
 
     True is sent when the Node is ready, and then when the Node holds what a request about a Node asked for.
     """
-    relax()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    agent_runs.configure_process()
+    cluster = states.cluster(services, endpoints)
+    nodes = {**cluster.nodes, **{f"node-{number}": peer(number) for number in range(2, peers + 2)}}
+    source = Events(replace(cluster, nodes=nodes))
     with namespaces.entered(namespaces.path_of(namespace)):
-        asyncio.run(_serve(connection, config, _Requested(services, endpoints, peers)))
+        asyncio.run(_serve(connection, config, source, endpoints))
 
 
 def peer(number: int, address: int = 1) -> Node:
@@ -60,73 +50,18 @@ def peer(number: int, address: int = 1) -> Node:
     return msgspec.json.decode(msgspec.json.encode(document), type=Node)
 
 
-class _Requested:
-    """A source of the cluster's state that changes on request."""
-
-    watches: tuple[WatchHealth, ...] = ()
-
-    def __init__(self, services: int, endpoints: int, peers: int) -> None:
-        cluster = states.cluster(services, endpoints)
-        self._nodes = PersistentMap({**cluster.nodes, **{f"node-{n}": peer(n) for n in range(2, peers + 2)}})
-        self._slices = PersistentMap(cluster.slices)
-        self._endpoints = endpoints
-        self.cluster = replace(cluster, nodes=self._nodes)
-        self._changes: asyncio.Queue[ClusterChange] = asyncio.Queue()
-
-    async def changes(self) -> AsyncGenerator[ClusterChange, None]:
-        yield ClusterChange(self.cluster)
-        while True:
-            yield await self._changes.get()
-
-    def change(self, request: Request) -> int:
-        """The revision of the state that the cluster has by this."""
-        if request.slice is not None:
-            changed = states.changed_slice(request.slice, self._endpoints, request.times)
-            self._slices = self._slices.updated({changed.key: changed})
-            changes = ChangeSet.of({EndpointSlice: {changed.key}})
-        else:
-            name = f"node-{request.node}"
-            node = peer(request.node or 0, request.address) if request.address else None
-            self._nodes = self._nodes.updated({name: node})
-            changes = ChangeSet.of({Node: {name}})
-        revision = int(self.cluster.revision) + 1
-        self.cluster = Cluster(
-            str(revision),
-            nodes=self._nodes,
-            services=self.cluster.services,
-            slices=self._slices,
-            service_cidrs=self.cluster.service_cidrs,
-        )
-        self._changes.put_nowait(ClusterChange(self.cluster, changes))
-        return revision
-
-
-async def _serve(connection: Connection, config: Config, source: _Requested) -> None:
-    host = LinuxHost(Path(config.state_directory))
-    agent = Agent(config, host, source)
-    async with open_database(str(config.ovsdb_socket), patience=PATIENCE) as database:
-        working = asyncio.create_task(agent.serve(database))
-        answering = asyncio.create_task(_answer(connection, agent, source))
-        await asyncio.wait([working, answering], return_when=asyncio.FIRST_COMPLETED)
-        working.cancel()
-        answering.cancel()
-        await asyncio.wait([working, answering])
-        await host.close()
-    if not working.cancelled():
-        working.result()
-
-
-async def _answer(connection: Connection, agent: Agent, source: _Requested) -> None:
+async def _serve(connection: Connection, config: Config, source: Events, endpoints: int) -> None:
     loop = asyncio.get_running_loop()
     requests: asyncio.Queue[Request] = asyncio.Queue()
-    await agent.status.wait_until(lambda: agent.status.ready, PATIENCE)
-    connection.send(agent.status.ready)
-    loop.add_reader(connection.fileno(), lambda: requests.put_nowait(connection.recv()))
-    while True:
-        request = await requests.get()
-        if request == Request():
-            loop.remove_reader(connection.fileno())
-            return
-        revision = source.change(request)
-        if request.slice is None:
-            connection.send(await agent.status.wait_for_revision(str(revision), PATIENCE))
+    async with agent_runs.running(config, source) as (agent, _):
+        connection.send(True)
+        loop.add_reader(connection.fileno(), lambda: requests.put_nowait(connection.recv()))
+        while (request := await requests.get()) != Request():
+            if request.slice is not None:
+                changed = states.changed_slice(request.slice, endpoints, request.times)
+                source.publish("slices", {changed.key: changed})
+                continue
+            node = peer(request.node or 0, request.address) if request.address else None
+            revision = source.publish("nodes", {f"node-{request.node}": node})
+            connection.send(await agent.status.wait_for_revision(str(revision), TIMEOUT))
+        loop.remove_reader(connection.fileno())

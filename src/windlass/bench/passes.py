@@ -11,36 +11,29 @@ There is no floor: the figures during passes are to be compared with those of th
 from __future__ import annotations
 
 import asyncio
-import json
 import multiprocessing
-import os
 import socket
-import statistics
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from ipaddress import IPv4Address, ip_interface
+from ipaddress import IPv4Address
 from multiprocessing.connection import Connection
-from pathlib import Path
 from threading import Event, Thread
 
-from windlass.bench import pass_runs
+from windlass.bench import bare_changes, bench_nodes, cni, pass_runs
 from windlass.bench import service_states as states
+from windlass.bench.agent_runs import TIMEOUT
 from windlass.bench.pass_runs import Request
-from windlass.bench.reports import Figure, Report, figure, this_machine
+from windlass.bench.reports import Figure, Report, Say, percentiles, this_machine
 from windlass.cluster.objects import EndpointSlice
 from windlass.host.linux import namespaces
-from windlass.lab.network import ovs
-from windlass.lab.network.underlays import Underlay
 from windlass.lab.orchestration.agents import Programs
-from windlass.lab.sandbox import labs
 from windlass.lab.sandbox.labs import LabError
-from windlass.lab.scenarios.segments import UPLINK, Machine, Nic, segments
 from windlass.model.families import Family
 from windlass.model.services import Protocol
-from windlass.nodes.config import Config, DatapathType
+from windlass.nodes.config import Config
 from windlass.nodes.group_numbers import GroupNumbers
 from windlass.openflow.wire import messages as wire
 
@@ -48,9 +41,7 @@ SERVICES, ENDPOINTS, PEERS = 10_000, 10, 1_000
 ADDS, CHANGES, NODES = 60, 200, 20  # how many of each are measured, in each stretch
 SETTLING = 5.0  # seconds after the start in which the agent compares and saves everything once
 GAP = 0.02  # seconds between changes, so that they meet every part of a pass
-PLUGINS = "/usr/lib/cni"
-_PATIENCE = 60.0  # seconds
-_PRIME = 7919  # so that successive changes are of Services that are not neighbours
+_PRIME = 7919  # so that consecutive changes concern Services that are far apart
 
 Causes = dict[str, tuple[str, str]]
 CAUSES: Causes = {  # of passes: two commands, done in turn
@@ -59,35 +50,17 @@ CAUSES: Causes = {  # of passes: two commands, done in turn
 }
 
 
-def run(say: Callable[[str], None] = print) -> Report:
+def run(say: Say = print) -> Report:
     """Takes about five minutes. `say` gets the progress."""
     return Report("passes", this_machine(), tuple(asyncio.run(_run(say))))
 
 
-async def _run(say: Callable[[str], None]) -> list[Figure]:
-    machine = Machine("node", states.NODE, (Nic(UPLINK, (ip_interface(f"{states.NODE_IP}/24"),)),))
-    with labs.opened() as lab:
-        underlay = Underlay(lab, segments([machine]))
-        await asyncio.to_thread(underlay.create)
-        namespace = await asyncio.to_thread(underlay.plug, machine)
-        folder = lab.node_folder(states.NODE)
-        switch = ovs.SwitchProcesses(states.NODE, namespace, folder / "ovs")
-        config = Config(
-            node_name=states.NODE,
-            datapath_type=DatapathType(ovs.datapath_type()),
-            run_directory=str(folder),
-            state_directory=str(folder / "state"),
-            ovs_run_directory=str(switch.folder),
-            ipam_plugin=f"{PLUGINS}/host-local",
-        )
-        try:
-            await switch.start()
-            return await asyncio.to_thread(_measure, config, namespace, say)
-        finally:
-            await switch.end()
+async def _run(say: Say) -> list[Figure]:
+    async with bench_nodes.standing() as (config, namespace):
+        return await asyncio.to_thread(_measure, config, namespace, say)
 
 
-def _measure(config: Config, namespace: str, say: Callable[[str], None]) -> list[Figure]:
+def _measure(config: Config, namespace: str, say: Say) -> list[Figure]:
     figures: list[Figure] = []
     with namespaces.entered(namespaces.path_of(namespace)):
         subprocess.run(["ip", "link", "add", "other0", "up", "type", "veth", "peer", "name", "other1"], check=True)
@@ -117,8 +90,8 @@ class _Bench:
     def waits(self, name: str) -> list[Figure]:
         adds = [self._add() for _ in range(ADDS)]
         return [
-            *_percentiles(f"cni-add-{name}", adds),
-            *_percentiles(f"service-change-{name}", self._change_endpoints()),
+            *percentiles(f"cni-add-{name}", adds, "ms"),
+            *percentiles(f"service-change-{name}", self._change_endpoints(), "ms"),
         ]
 
     def nodes(self) -> list[Figure]:
@@ -126,7 +99,7 @@ class _Bench:
         for number in range(PEERS + 2, PEERS + 2 + NODES):
             for what, address in (("joins", 1), ("changes", 2), ("leaves", 0)):
                 taken[what].append(self._ask(Request(node=number, address=address)))
-        return [one for what, times in taken.items() for one in _percentiles(f"node-{what}", times)]
+        return [one for what, times in taken.items() for one in percentiles(f"node-{what}", times, "ms")]
 
     def calm(self) -> None:
         """Wait until the agent holds everything."""
@@ -136,8 +109,8 @@ class _Bench:
     def _ask(self, request: Request) -> float:
         began = time.perf_counter()
         self._agent.send(request)
-        if not self._agent.poll(_PATIENCE) or not self._agent.recv():
-            raise LabError(f"the agent does not carry out a change within {_PATIENCE:.0f} s")
+        if not self._agent.poll(TIMEOUT) or not self._agent.recv():
+            raise LabError(f"the agent does not carry out a change within {TIMEOUT:.0f} s")
         return 1000 * (time.perf_counter() - began)
 
     def _change_endpoints(self) -> list[float]:
@@ -149,15 +122,15 @@ class _Bench:
         due = [began + number * GAP for number in range(CHANGES)]
         sent: list[tuple[int, bytes]] = []
         taken: list[float] = []
-        with _switch(str(self._config.openflow_socket)) as switch:
+        with bare_changes.connected(str(self._config.openflow_socket)) as switch:
             while len(taken) < CHANGES:
                 now = time.perf_counter()
                 if len(sent) < CHANGES and now >= due[len(sent)]:
                     sent.append(self._change())
                 elif len(sent) > len(taken) and _has(switch, *sent[len(taken)]):
                     taken.append(1000 * (time.perf_counter() - due[len(taken)]))
-                elif now > due[-1] + _PATIENCE:
-                    raise LabError(f"a changed endpoint is not in the switch after {_PATIENCE:.0f} s")
+                elif now > due[-1] + TIMEOUT:
+                    raise LabError(f"a changed endpoint is not in the switch after {TIMEOUT:.0f} s")
                 else:
                     time.sleep(0.0005)
         return taken
@@ -173,29 +146,12 @@ class _Bench:
     def _add(self) -> float:
         """Milliseconds of the plugin, which is started anew for each Pod."""
         self._pods += 1
-        pod = f"windlass-bench-{os.getpid()}-{self._pods}"
-        network = {"cniVersion": "1.0.0", "name": "bench", "type": "windlass-cni"}
-        stdin = json.dumps({**network, "agentSocket": str(self._config.cni_socket)}).encode()
-        with _pod_namespace(pod) as path:
-            environment = {
-                "CNI_CONTAINERID": pod,
-                "CNI_NETNS": str(path),
-                "CNI_IFNAME": "eth0",
-                "CNI_PATH": PLUGINS,
-                "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=bench;K8S_POD_NAME=pod-{self._pods}",
-            }
-            began = time.perf_counter()
-            _plugin("ADD", environment, stdin)
-            taken = time.perf_counter() - began
-            _plugin("DEL", environment, stdin)
-        return 1000 * taken
-
-
-def _plugin(command: str, environment: dict[str, str], stdin: bytes) -> None:
-    variables = {**os.environ, **environment, "CNI_COMMAND": command}
-    done = subprocess.run([str(Programs().cni.resolve())], input=stdin, env=variables, capture_output=True, check=False)
-    if done.returncode:
-        raise LabError(f"CNI {command} failed: {done.stdout.decode()} {done.stderr.decode()}")
+        plugin = Programs().cni.resolve()
+        network = {"type": "windlass-cni", "agentSocket": str(self._config.cni_socket)}
+        with cni.pod_namespace() as pod:
+            taken = cni.call_plugin(plugin, network, "ADD", pod, self._pods)
+            cni.call_plugin(plugin, network, "DEL", pod, self._pods)
+        return taken
 
 
 @contextmanager
@@ -205,8 +161,8 @@ def _agent(config: Config, namespace: str) -> Iterator[Connection]:
     process = fresh.Process(target=pass_runs.serve, args=(theirs, config, namespace, SERVICES, ENDPOINTS, PEERS))
     process.start()
     try:
-        if not ours.poll(_PATIENCE) or not ours.recv():
-            raise LabError(f"the agent is not ready after {_PATIENCE:.0f} s")
+        if not ours.poll(TIMEOUT) or not ours.recv():
+            raise LabError(f"the agent is not ready after {TIMEOUT:.0f} s")
         yield ours
         ours.send(Request())
         process.join(10)
@@ -243,31 +199,7 @@ def _last_endpoint(one: EndpointSlice) -> bytes:
     return IPv4Address(address).packed
 
 
-@contextmanager
-def _switch(path: str) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX) as switch:
-        switch.settimeout(_PATIENCE)
-        switch.connect(path)
-        switch.sendall(wire.hello(1))
-        switch.recv(65536)
-        yield switch
-
-
 def _has(switch: socket.socket, group: int, endpoint: bytes) -> bool:
     """Whether a bucket of this group leads to the endpoint."""
     switch.sendall(wire.multipart_request(wire.MultipartType.GROUPS, 2, struct.pack("!I4x", group)))
     return endpoint in switch.recv(65536)
-
-
-@contextmanager
-def _pod_namespace(name: str) -> Iterator[Path]:
-    path = namespaces.create(name)
-    try:
-        yield path
-    finally:
-        namespaces.delete(name)
-
-
-def _percentiles(name: str, milliseconds: list[float]) -> list[Figure]:
-    parts = statistics.quantiles(milliseconds, n=100, method="inclusive")
-    return [figure(f"{name}-p{n}", parts[n - 1], "ms") for n in (50, 99)]
