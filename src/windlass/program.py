@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from windlass.model.nodes import LocalNode, NodeState
 from windlass.model.policies import PodPolicies
-from windlass.model.services import Service
+from windlass.model.services import ServedService
 from windlass.openflow.flows import Flow, Group, Meter
 from windlass.pipeline import (
     connections,
@@ -70,7 +70,7 @@ class ServicePart(Struct, frozen=True, gc=False):
     """The part of a Service, computed whenever it is read: a cluster may have ten thousand Services."""
 
     node: LocalNode
-    service: Service
+    service: ServedService
 
     @property
     def flows(self) -> tuple[Flow, ...]:

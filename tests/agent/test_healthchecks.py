@@ -19,7 +19,7 @@ from windlass.agent.healthchecks import HealthCheck, HealthChecks, ProxyHealth, 
 from windlass.host.linux import namespaces
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode, OperatingSystem, TrafficMode, TunnelType
-from windlass.model.services import Service
+from windlass.model.services import ServedService
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -234,9 +234,9 @@ async def test_of_two_services_with_one_port_the_first_has_it_until_it_goes():
 
 
 def test_only_services_that_have_one_are_checked():
-    service = Service("default", "web", (), (), health_check_port=31000, ready_local_endpoints=2)
+    service = ServedService("default", "web", (), (), health_check_port=31000, ready_local_endpoints=2)
     assert health_check(service) == WEB
-    assert health_check(Service("default", "web", (), ())) is None
+    assert health_check(ServedService("default", "web", (), ())) is None
 
 
 def test_checks_are_served_where_node_ports_are():

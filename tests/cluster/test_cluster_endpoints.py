@@ -14,7 +14,7 @@ from windlass.cluster.endpoints import zone_of
 from windlass.cluster.objects import EndpointSlice, Metadata, Node
 from windlass.cluster.services import serve
 from windlass.model.families import Family
-from windlass.model.services import Endpoint, Protocol, ServicePort
+from windlass.model.services import Endpoint, Protocol, ServedPort
 
 LOCAL, REMOTE = "node-1", "node-2"
 READY = {"ready": True, "serving": True, "terminating": False}
@@ -22,7 +22,7 @@ DRAINING = {"ready": False, "serving": True, "terminating": True}
 GONE = {"ready": False, "serving": False, "terminating": True}
 
 
-def port(*slices: EndpointSlice, **spec: object) -> ServicePort:
+def port(*slices: EndpointSlice, **spec: object) -> ServedPort:
     """The only port of a Service with these slices, which must have no problems."""
     served, problems = serve(service(**spec), slices, NODE)
     assert problems == []

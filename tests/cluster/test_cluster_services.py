@@ -16,7 +16,7 @@ from windlass.cluster.objects import Malformed, Metadata, ServiceCIDR, ServiceCI
 from windlass.cluster.services import serve, service_networks
 from windlass.model.families import Family
 from windlass.model.nodes import OperatingSystem
-from windlass.model.services import Frontend, Protocol, Reach, Service
+from windlass.model.services import Frontend, Protocol, Reach, ServedService
 
 IPV4_ONLY = replace(NODE, families=(Family.IPV4,))
 WINDOWS = replace(IPV4_ONLY, os=OperatingSystem.WINDOWS)
@@ -25,7 +25,7 @@ BALANCED = {"type": "LoadBalancer", "ports": [NODE_PORT]}
 DUAL = {"clusterIPs": ["10.96.0.10", "fd00:96::10"]}
 
 
-def served(one: objects.Service, *slices: objects.EndpointSlice, node=NODE) -> Service:
+def served(one: objects.Service, *slices: objects.EndpointSlice, node=NODE) -> ServedService:
     """The Service as it is served, which must have no problems."""
     found, problems = serve(one, slices, node)
     assert problems == []
@@ -33,18 +33,18 @@ def served(one: objects.Service, *slices: objects.EndpointSlice, node=NODE) -> S
     return found
 
 
-def served_with_problems(one: objects.Service, *, node=NODE) -> tuple[Service, list[str]]:
+def served_with_problems(one: objects.Service, *, node=NODE) -> tuple[ServedService, list[str]]:
     found, problems = serve(one, [], node)
     assert found is not None
     assert {problem.where for problem in problems} <= {"Service default/web"}
     return found, [problem.sentence for problem in problems]
 
 
-def frontends(one: Service, number: int = 0) -> list[Frontend]:
+def frontends(one: ServedService, number: int = 0) -> list[Frontend]:
     return list(one.ports[number].frontends)
 
 
-def doors(one: Service) -> list[str]:
+def doors(one: ServedService) -> list[str]:
     return [f"{door.address or 'node'}:{door.port}" for port in one.ports for door in port.frontends]
 
 

@@ -13,7 +13,7 @@ from windlass.host.plans import ExternalPort, HostNames, Neighbour, NodePort, Ro
 from windlass.host.services import ItemClaims, plan_service, plan_services
 from windlass.model.families import Family
 from windlass.model.nodes import TrafficMode
-from windlass.model.services import Frontend, Protocol, Reach, Service, ServicePort
+from windlass.model.services import Frontend, Protocol, Reach, ServedPort, ServedService
 
 NODE = node(TrafficMode.ENCAP)
 ONLY_IPV4 = replace(NODE, pod_cidrs={Family.IPV4: NODE.pod_cidrs[Family.IPV4]})
@@ -21,8 +21,8 @@ NAMES = HostNames(uplink="eth0")
 CIDRS = (ip_network("10.96.0.0/16"), ip_network("fd00:10:96::/112"))
 
 
-def port(family: Family, *frontends: Frontend, protocol: Protocol = Protocol.TCP) -> ServicePort:
-    return ServicePort("http", protocol, family, frontends, (), ())
+def port(family: Family, *frontends: Frontend, protocol: Protocol = Protocol.TCP) -> ServedPort:
+    return ServedPort("http", protocol, family, frontends, (), ())
 
 
 def frontend(reach: Reach, number: int, address: str | None = None) -> Frontend:
@@ -81,7 +81,7 @@ def test_a_host_that_uses_ephemeral_ports_itself_is_told_of_others_only():
 def test_a_node_of_one_family_is_asked_for_that_family_alone():
     shared = plan_services(ONLY_IPV4, NAMES, CIDRS, mtu=1450).items
     assert not any(":" in route for route in routes(shared))
-    service = Service(
+    service = ServedService(
         "default",
         "web",
         (port(Family.IPV6, frontend(Reach.NODE_PORT, 30080)), port(Family.IPV4, frontend(Reach.NODE_PORT, 30081))),
@@ -96,7 +96,7 @@ def test_a_service_asks_for_its_node_ports_and_external_ports():
         frontend(Reach.NODE_PORT, 30080),
         frontend(Reach.EXTERNAL, 80, "203.0.113.80"),
     )
-    service = Service("default", "web", (port(Family.IPV4, *frontends),), (ip_address("10.96.0.10"),))
+    service = ServedService("default", "web", (port(Family.IPV4, *frontends),), (ip_address("10.96.0.10"),))
     assert plan_service(NODE, NAMES, service, CIDRS) == {
         NodePort(Family.IPV4, Protocol.TCP, 30080),
         ExternalPort(ip_address("203.0.113.80"), Protocol.TCP, 80),
@@ -104,7 +104,7 @@ def test_a_service_asks_for_its_node_ports_and_external_ports():
 
 
 def test_a_cluster_ip_outside_of_the_known_networks_has_a_route_of_its_own():
-    service = Service("default", "old", (), (ip_address("172.30.0.1"), ip_address("10.96.0.7")))
+    service = ServedService("default", "old", (), (ip_address("172.30.0.1"), ip_address("10.96.0.7")))
     assert routes(plan_service(NODE, NAMES, service, CIDRS)) == {
         "172.30.0.1/32 via 169.254.169.111 dev windlass-gw0 src 10.0.1.1 onlink"
     }

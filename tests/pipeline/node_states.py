@@ -29,7 +29,7 @@ from windlass.model.policies import (
     PolicySubject,
 )
 from windlass.model.port_sets import ALL_PORTS, NO_PORTS, difference, ports, union
-from windlass.model.services import Endpoint, Frontend, Protocol, Reach, Service, ServicePort
+from windlass.model.services import Endpoint, Frontend, Protocol, Reach, ServedPort, ServedService
 
 BOTH = (Family.IPV4, Family.IPV6)
 SECOND_SEGMENT = 26
@@ -118,10 +118,10 @@ GROUPS_OF_A_PORT = 256
 
 def service_port(
     number: int, frontends: tuple[Frontend, ...], endpoints: tuple[Endpoint, ...], family: Family, name: str = "http"
-) -> ServicePort:
+) -> ServedPort:
     """As the builder of NodeState makes it: local endpoints if a policy needs them, and its own group numbers."""
     local_only = any(frontend.local_only for frontend in frontends)
-    return ServicePort(
+    return ServedPort(
         name=name,
         protocol=Protocol.TCP,
         family=family,
@@ -133,10 +133,10 @@ def service_port(
     )
 
 
-def small_services(*families: Family) -> tuple[Service, ...]:
+def small_services(*families: Family) -> tuple[ServedService, ...]:
     """One of each kind: with Pods, with Nodes, without endpoints, and with session affinity."""
 
-    def web(family: Family) -> ServicePort:
+    def web(family: Family) -> ServedPort:
         pods = (Endpoint.at(pod_address(1, 1, family), 8080, local=True), Endpoint.at(pod_address(2, 1, family), 8080))
         frontends = (
             Frontend(Reach.CLUSTER_IP, cluster_ip(10, family), 80),
@@ -144,7 +144,7 @@ def small_services(*families: Family) -> tuple[Service, ...]:
         )
         return service_port(1, frontends, pods, family)
 
-    def ingress(family: Family) -> ServicePort:
+    def ingress(family: Family) -> ServedPort:
         nodes = (
             Endpoint.at(node_address(1, 25, family), 8443, local=True),
             Endpoint.at(node_address(2, 25, family), 8443),
@@ -157,12 +157,12 @@ def small_services(*families: Family) -> tuple[Service, ...]:
         )
         return service_port(2, frontends, nodes, family)
 
-    def sticky(family: Family) -> ServicePort:
+    def sticky(family: Family) -> ServedPort:
         pods = (Endpoint.at(pod_address(1, 1, family), 8080, local=True), Endpoint.at(pod_address(2, 1, family), 8080))
         port = service_port(4, (Frontend(Reach.CLUSTER_IP, cluster_ip(40, family), 80),), pods, family)
         return structs.replace(port, affinity_seconds=10800)
 
-    def idle(family: Family) -> ServicePort:
+    def idle(family: Family) -> ServedPort:
         frontends = (
             Frontend(Reach.CLUSTER_IP, cluster_ip(30, family), 80),
             Frontend(Reach.EXTERNAL, load_balancer(30, family), 80),
@@ -170,7 +170,7 @@ def small_services(*families: Family) -> tuple[Service, ...]:
         return service_port(3, frontends, (), family)
 
     return tuple(
-        Service(
+        ServedService(
             "default",
             make.__name__,
             tuple(make(family) for family in families),
@@ -265,7 +265,7 @@ def attached_pods(draw: st.DrawFn, number: int) -> AttachedPod:
 
 
 @st.composite
-def services(draw: st.DrawFn, number: int) -> Service:
+def services(draw: st.DrawFn, number: int) -> ServedService:
     """Services never share a frontend here: `cluster.claims` resolves such conflicts before."""
     own = draw(families)
     protocols = draw(st.lists(st.sampled_from(Protocol), min_size=1, max_size=2))
@@ -274,11 +274,11 @@ def services(draw: st.DrawFn, number: int) -> Service:
         for index, protocol in enumerate(protocols)
         for family in own
     )
-    return Service("default", f"service-{number}", ports, tuple(cluster_ip(number, family) for family in own))
+    return ServedService("default", f"service-{number}", ports, tuple(cluster_ip(number, family) for family in own))
 
 
 @st.composite
-def service_ports(draw: st.DrawFn, number: int, index: int, protocol: Protocol, family: Family) -> ServicePort:
+def service_ports(draw: st.DrawFn, number: int, index: int, protocol: Protocol, family: Family) -> ServedPort:
     own_number = 10 * number + index
     everywhere = [
         (Reach.CLUSTER_IP, cluster_ip(number, family), 80 + index),

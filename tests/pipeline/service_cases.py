@@ -20,7 +20,7 @@ from packets import Ends
 
 from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import NodeState, TrafficMode
-from windlass.model.services import Endpoint, Frontend, Protocol, Reach, Service
+from windlass.model.services import Endpoint, Frontend, Protocol, Reach, ServedService
 from windlass.openflow.fields import TCP
 from windlass.pipeline.layout import NODE_PORT_ADDRESS, VIRTUAL_CLIENT
 
@@ -130,7 +130,7 @@ def cluster(
     at: Known, frontend: Frontend, *endpoints: Endpoint, mode: TrafficMode = TrafficMode.ENCAP, protocol: int = TCP
 ) -> NodeState:
     port = structs.replace(service_port(1, (frontend,), endpoints, at.family), protocol=Protocol(protocol))
-    service = Service("default", "web", (port,), (at.service,))
+    service = ServedService("default", "web", (port,), (at.service,))
     return replace(small_cluster(mode, at.family), services={service.key: service})
 
 

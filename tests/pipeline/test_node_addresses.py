@@ -28,7 +28,7 @@ from service_cases import (
 
 from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import NodeState, OperatingSystem, TrafficMode
-from windlass.model.services import Frontend, Reach, Service
+from windlass.model.services import Frontend, Reach, ServedService
 from windlass.openflow.fields import LOCAL_PORT
 from windlass.pipeline.layout import CLASSIFIER, stand_in
 from windlass.program import Owner, OwnerKind, part
@@ -175,7 +175,7 @@ def test_ports_of_a_service_may_share_an_endpoint_on_a_windows_host():
         )
         for number, node_port in ((1, NODE_PORT), (2, NODE_PORT + 1))
     )
-    service = Service("default", "web", ports, (at.service,))
+    service = ServedService("default", "web", ports, (at.service,))
     state = on_windows(replace(small_cluster(TrafficMode.ENCAP, at.family), services={service.key: service}))
     flows = part(state, Owner(OwnerKind.SERVICE, service.key)).flows
     assert len([flow for flow in flows if flow.table == CLASSIFIER.number]) == 1
@@ -229,7 +229,7 @@ def test_one_port_at_two_addresses_of_the_host(at):
         service_port(number, (at_node(at, own),), (here(pod),), at.family)
         for number, own, pod in ((1, at.node, at.pod_1), (2, at.other, at.pod_2))
     ]
-    found = [Service("default", f"web-{port.group}", (port,), ()) for port in ports]
+    found = [ServedService("default", f"web-{port.group}", (port,), ()) for port in ports]
     state = replace(small_cluster(TrafficMode.ENCAP, at.family), services={service.key: service for service in found})
     way = Journeys(state)
     assert way.converse(HOST, at.asks(HOST, stand_in(at.node), 80)).place == POD_1

@@ -36,7 +36,7 @@ from service_cases import (
 
 from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import TrafficMode
-from windlass.model.services import Frontend, Protocol, Reach, Service
+from windlass.model.services import Frontend, Protocol, Reach, ServedService
 from windlass.openflow.fields import LOCAL_PORT
 from windlass.pipeline.layout import GATEWAY_SNAT_PORTS
 from windlass.pipeline.snat_ports import RESERVED
@@ -99,7 +99,7 @@ def test_protocols_with_the_same_port_number_have_their_own_endpoints(at):
         )
         for number, protocol, address in ((1, Protocol.TCP, at.pod_1), (2, Protocol.UDP, at.pod_2))
     )
-    service = Service("default", "dns", ports, (at.service,))
+    service = ServedService("default", "dns", ports, (at.service,))
     state = replace(small_cluster(TrafficMode.ENCAP, at.family), services={service.key: service})
     assert Journeys(state).converse(HOST, at.asks(HOST, at.service, 80, Protocol.TCP)).place == POD_1
     assert Journeys(state).converse(HOST, at.asks(HOST, at.service, 80, Protocol.UDP)).place == POD_2

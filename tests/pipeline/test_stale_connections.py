@@ -12,7 +12,7 @@ from msgspec.structs import replace as altered
 
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode, OperatingSystem, TrafficMode, TunnelType
-from windlass.model.services import Endpoint, Frontend, Protocol, Reach, Service, ServicePort
+from windlass.model.services import Endpoint, Frontend, Protocol, Reach, ServedPort, ServedService
 from windlass.openflow.wire.ct_flush import Flush
 from windlass.pipeline.layout import POD_ZONE
 from windlass.pipeline.stale_connections import ENDPOINTS_APART, has_udp, stale
@@ -32,14 +32,16 @@ NODE_PORT = Frontend(Reach.NODE_PORT, None, 30053)
 EXTERNAL = Frontend(Reach.EXTERNAL, ip_address("192.0.2.1"), 53)
 
 
-def dns(*pods: int, frontends: tuple[Frontend, ...] = (CLUSTER_IP,), protocol: Protocol = Protocol.UDP) -> Service:
+def dns(
+    *pods: int, frontends: tuple[Frontend, ...] = (CLUSTER_IP,), protocol: Protocol = Protocol.UDP
+) -> ServedService:
     """A Service with endpoints 172.16.2.<pod>:5353."""
     serving = tuple(Endpoint.at(ip_address(f"172.16.2.{pod}"), 5353) for pod in pods)
-    port = ServicePort("dns", protocol, Family.IPV4, frontends, serving, (), bool(pods), serving=serving)
-    return Service("default", "dns", (port,), (CLUSTER_IP.address,))
+    port = ServedPort("dns", protocol, Family.IPV4, frontends, serving, (), bool(pods), serving=serving)
+    return ServedService("default", "dns", (port,), (CLUSTER_IP.address,))
 
 
-def words(before: Service | None, after: Service | None, node: LocalNode = NODE) -> list[str]:
+def words(before: ServedService | None, after: ServedService | None, node: LocalNode = NODE) -> list[str]:
     return sorted(
         f"{one.to or '*'}:{one.to_port}"
         + (f" at {one.replies_from}:{one.replies_from_port}" if one.replies_from else "")

@@ -12,7 +12,7 @@ from typing import NoReturn
 from windlass.agent.serving import Serving
 from windlass.agent.switching import ProgrammedSwitch
 from windlass.model.nodes import LocalNode
-from windlass.model.services import Service
+from windlass.model.services import ServedService
 from windlass.openflow.wire.ct_flush import Flush
 from windlass.pipeline.stale_connections import stale
 from windlass.program import Owner, OwnerKind
@@ -21,7 +21,7 @@ AT_ONCE = 32  # messages that a change waits for; the switch searches all its co
 TOGETHER = 8  # messages before the switch may do other work
 PAUSE = 1.0  # seconds after a change in which the switch may still handle packets by its former flows
 
-Outdated = tuple[str, Service | None]  # a Service by its key, as it was
+Outdated = tuple[str, ServedService | None]  # a Service by its key, as it was
 
 
 class Forgetting:
@@ -55,7 +55,7 @@ class Forgetting:
                     self._put(dict(outdated))  # the switch is away; the kernel datapath keeps its connections meanwhile
                     break
 
-    def _put(self, outdated: Mapping[str, Service | None]) -> None:
+    def _put(self, outdated: Mapping[str, ServedService | None]) -> None:
         self._once_more += outdated.items()
         self._woken.set()
 

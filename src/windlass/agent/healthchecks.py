@@ -19,7 +19,7 @@ from msgspec import Struct
 from windlass import os_errors
 from windlass.model.families import IPAddress, IPNetwork
 from windlass.model.nodes import LocalNode
-from windlass.model.services import Service
+from windlass.model.services import ServedService
 
 RETRY_SECONDS = 1.0  # between attempts to open a port that another program holds
 
@@ -45,7 +45,7 @@ class HealthCheck(Struct, frozen=True):
         return f"Service {self.namespace}/{self.name}: its health check port {self.port}"
 
 
-def health_check(service: Service) -> HealthCheck | None:
+def health_check(service: ServedService) -> HealthCheck | None:
     if not service.health_check_port:
         return None
     return HealthCheck(service.namespace, service.name, service.health_check_port, service.ready_local_endpoints)

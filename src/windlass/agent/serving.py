@@ -14,7 +14,7 @@ from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.objects import Problem
 from windlass.cluster.sources import ClusterChange
 from windlass.model.mappings import PersistentMap
-from windlass.model.services import Protocol, Service
+from windlass.model.services import Protocol, ServedService
 from windlass.nodes.group_numbers import GroupNumbers
 from windlass.nodes.services import NodeServices
 from windlass.pipeline.stale_connections import has_udp
@@ -28,10 +28,10 @@ class Serving:
         self._is_first = True
         self._saved: Cluster | None = None
         # Services with UDP as they were before they changed; at first as an earlier agent had them, if that is known.
-        self._outdated: dict[str, Service | None] = {}
+        self._outdated: dict[str, ServedService | None] = {}
 
     @property
-    def services(self) -> PersistentMap[Service]:
+    def services(self) -> PersistentMap[ServedService]:
         """By namespace/name."""
         return self._served.services
 
@@ -65,7 +65,7 @@ class Serving:
                 self._outdated.setdefault(key, service)
         return set(before)
 
-    def take_outdated(self, is_ready: Callable[[str], bool]) -> dict[str, Service | None]:
+    def take_outdated(self, is_ready: Callable[[str], bool]) -> dict[str, ServedService | None]:
         """Services with UDP that have changed, as they were before; None: the Service is new.
 
         Those that are not ready stay, for the next time.
@@ -76,7 +76,7 @@ class Serving:
         return taken
 
 
-def _with_udp(cluster: Cluster, node: ServingNode) -> Generator[None, None, dict[str, Service]]:
+def _with_udp(cluster: Cluster, node: ServingNode) -> Generator[None, None, dict[str, ServedService]]:
     """The Services with UDP of this cluster, as this Node served them."""
     services = {
         key: service

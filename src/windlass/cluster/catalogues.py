@@ -15,7 +15,7 @@ from windlass.cluster.clusters import Cluster
 from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.objects import EndpointSlice, Pod, Problem
 from windlass.cluster.services import serve
-from windlass.model.services import Service
+from windlass.model.services import ServedService
 
 SERVICE_LABEL = "kubernetes.io/service-name"
 _SLICE = 20  # Services to work on before other tasks run: about a millisecond
@@ -25,7 +25,7 @@ class Catalogue:
     """The Services as they are served; `follow` updates them to a Cluster."""
 
     def __init__(self) -> None:
-        self.services: dict[str, Service] = {}  # by namespace/name
+        self.services: dict[str, ServedService] = {}  # by namespace/name
         self._problems: dict[str, list[Problem]] = {}
         self._listed: tuple[Problem, ...] | None = ()  # all problems, sorted; None: must be rebuilt
         self._cluster = Cluster()
@@ -72,7 +72,7 @@ class Catalogue:
             changed |= cluster.services.keys()
             pods = cluster.pods.keys()
         changed |= set(map(host_ports.key_of, pods))
-        decided: dict[str, tuple[Service | None, list[Problem]]] = {}
+        decided: dict[str, tuple[ServedService | None, list[Problem]]] = {}
         for key in sorted(changed):  # likely the order in which they lie in memory
             decided[key] = self._decide(key, node)
             if not len(decided) % _SLICE:
@@ -87,7 +87,7 @@ class Catalogue:
                 yield
         return entered
 
-    def _decide(self, key: str, node: ServingNode) -> tuple[Service | None, list[Problem]]:
+    def _decide(self, key: str, node: ServingNode) -> tuple[ServedService | None, list[Problem]]:
         service, problems = self._serve(key, node)
         self._at_tunnel_port.discard(key)
         if service and node.tunnel_port and tunnel_ports.uses(service, node.tunnel_port):
@@ -97,7 +97,7 @@ class Catalogue:
                 problems = problems + [Problem.of(one, sentence) for sentence in sentences]
         return service, problems
 
-    def _serve(self, key: str, node: ServingNode) -> tuple[Service | None, list[Problem]]:
+    def _serve(self, key: str, node: ServingNode) -> tuple[ServedService | None, list[Problem]]:
         match self._object(key):
             case objects.Service() as service:
                 return serve(service, self._slices.of(key), node)
@@ -116,7 +116,7 @@ class Catalogue:
         created = one.metadata.creation_timestamp if one else None
         return created.timestamp() if created else float("inf"), key
 
-    def _enter(self, key: str, service: Service | None, problems: list[Problem]) -> bool:
+    def _enter(self, key: str, service: ServedService | None, problems: list[Problem]) -> bool:
         before = self.services.pop(key, None)
         problems_before = self._problems.pop(key, [])
         if service and (one := self._object(key)):

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from msgspec.structs import replace
 
 from windlass.model.families import Family, IPAddress
-from windlass.model.services import Frontend, Protocol, Reach, Service, ServicePort
+from windlass.model.services import Frontend, Protocol, Reach, ServedPort, ServedService
 
 # An address (the family, for a NodePort), a port (0 for all ports of a ClusterIP) and a protocol.
 Claim = tuple[bytes | int, int, int]
@@ -29,7 +29,7 @@ class FrontendClaims:
         self._waiting: dict[Claim, set[str]] = {}  # the Services that claim what another one owns
         self._external: dict[Claim, set[str]] = {}  # Services with an external IP, by the claim of an equal ClusterIP
 
-    def settle(self, changed: Mapping[str, Service | None], order: Order) -> set[str]:
+    def settle(self, changed: Mapping[str, ServedService | None], order: Order) -> set[str]:
         """Update the claims of these Services (None: deleted). The keys of other Services that may be affected."""
         before = {key: self._claims.pop(key, ()) for key in changed}
         self._claims |= {key: tuple(_claims(service)) for key, service in changed.items() if service}
@@ -60,7 +60,7 @@ class FrontendClaims:
             _remove(self._waiting, claim, heir)
         return affected - changed.keys()
 
-    def granted(self, service: Service) -> tuple[Service, list[str]]:
+    def granted(self, service: ServedService) -> tuple[ServedService, list[str]]:
         """The Service without the frontends that another one owns, and a sentence about each of them."""
         key = service.key
         lost = {claim: owner for claim in self._claims[key] if (owner := self._owner(claim)) != key}
@@ -82,7 +82,7 @@ def _remove(keys: dict[Claim, set[str]], claim: Claim, key: str) -> None:
         del keys[claim]
 
 
-def _claims(service: Service) -> Iterator[Claim]:
+def _claims(service: ServedService) -> Iterator[Claim]:
     for address in service.cluster_ips:
         yield _of_cluster_ip(address)
     for port in service.ports:
@@ -97,11 +97,11 @@ def _of_cluster_ip(address: IPAddress) -> Claim:
     return address.packed, 0, 0
 
 
-def _of_frontend(frontend: Frontend, port: ServicePort) -> Claim:
+def _of_frontend(frontend: Frontend, port: ServedPort) -> Claim:
     return frontend.address.packed if frontend.address else port.family.value, frontend.port, port.protocol.value
 
 
-def _of_health_check(service: Service) -> Iterator[Claim]:
+def _of_health_check(service: ServedService) -> Iterator[Claim]:
     if service.health_check_port:
         for family in Family:
             yield family.value, service.health_check_port, Protocol.TCP.value
@@ -116,8 +116,8 @@ def _external_addresses(claims: Iterable[Claim]) -> set[Claim]:
     return {_as_cluster_ip(claim) for claim in claims if isinstance(claim[0], bytes) and claim[1]}
 
 
-def _without(service: Service, lost: Mapping[Claim, str]) -> Service:
-    def keeps(frontend: Frontend, port: ServicePort) -> bool:
+def _without(service: ServedService, lost: Mapping[Claim, str]) -> ServedService:
+    def keeps(frontend: Frontend, port: ServedPort) -> bool:
         if frontend.address and frontend.reach is Reach.CLUSTER_IP:
             return _of_cluster_ip(frontend.address) not in lost
         return _of_frontend(frontend, port) not in lost

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from windlass.cluster.endpoints import PROTOCOLS, ServingNode
 from windlass.cluster.objects import ContainerPort, Pod, Problem
 from windlass.model.families import IPAddress, family_of
-from windlass.model.services import Endpoint, Frontend, Reach, Service, ServicePort
+from windlass.model.services import Endpoint, Frontend, Reach, ServedPort, ServedService
 
 _SUFFIX = " (host ports)"  # no Service can have such a name
 _ENDED = ("Succeeded", "Failed")
@@ -29,17 +29,17 @@ def pod_of(key: str) -> str:
     return key.removesuffix(_SUFFIX) if key.endswith(_SUFFIX) else ""
 
 
-def serve(pod: Pod, node: ServingNode) -> tuple[Service | None, list[Problem]]:
+def serve(pod: Pod, node: ServingNode) -> tuple[ServedService | None, list[Problem]]:
     """None if the Pod has no host ports, or no address yet."""
     problems: list[Problem] = []
     ports = {(port.name, port.protocol, port.family): port for port in _ports(pod, node, problems)}
     if not ports:
         return None, problems
     name = key_of(pod.metadata.name)
-    return Service(pod.metadata.namespace or "default", name, tuple(ports.values()), ()), problems
+    return ServedService(pod.metadata.namespace or "default", name, tuple(ports.values()), ()), problems
 
 
-def _ports(pod: Pod, node: ServingNode, problems: list[Problem]) -> Iterator[ServicePort]:
+def _ports(pod: Pod, node: ServingNode, problems: list[Problem]) -> Iterator[ServedPort]:
     spec = pod.spec
     if spec is None or spec.host_network or (pod.status and pod.status.phase in _ENDED):
         return
@@ -54,7 +54,7 @@ def _ports(pod: Pod, node: ServingNode, problems: list[Problem]) -> Iterator[Ser
 
 def _served(
     port: ContainerPort, addresses: list[IPAddress], node: ServingNode, report: Callable[[str], None]
-) -> Iterator[ServicePort]:
+) -> Iterator[ServedPort]:
     protocol = PROTOCOLS.get(port.protocol or "TCP")
     host_port, container_port = port.host_port or 0, port.container_port or 0
     if protocol is None or host_port not in _PORTS or container_port not in _PORTS:
@@ -71,7 +71,7 @@ def _served(
         reach = Reach.NODE_PORT if everywhere else Reach.EXTERNAL
         frontend = Frontend(reach, None if everywhere else at, host_port, local_only=True)
         endpoint = Endpoint.at(address, container_port, local=True)
-        yield ServicePort(
+        yield ServedPort(
             f"{port.host_ip or ''}:{host_port}",
             protocol,
             family_of(address),

@@ -155,7 +155,7 @@ class EndpointHints(Struct, frozen=True, omit_defaults=True, rename="camel", gc=
     for_nodes: tuple[Hint, ...] | None = None
 
 
-class Endpoint(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+class SliceEndpoint(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
     addresses: tuple[str, ...] | None = None
     conditions: EndpointConditions | None = None
     node_name: str | None = None
@@ -171,7 +171,7 @@ class EndpointPort(Struct, frozen=True, omit_defaults=True, gc=False):
 class EndpointSlice(APIObject, frozen=True, rename="camel"):
     address_type: str | None = None
     ports: tuple[EndpointPort, ...] | None = None
-    endpoints: tuple[Endpoint, ...] | None = None
+    endpoints: tuple[SliceEndpoint, ...] | None = None
 
 
 class ServiceCIDRSpec(Struct, frozen=True, omit_defaults=True, gc=False):

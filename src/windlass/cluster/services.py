@@ -23,7 +23,7 @@ from windlass.cluster.endpoints import (
 from windlass.cluster.objects import HEADLESS_LABEL, PROXY_NAME_LABEL, EndpointSlice, Problem, ServiceCIDR, ServiceSpec
 from windlass.model.families import IPAddress, IPNetwork
 from windlass.model.nodes import OperatingSystem
-from windlass.model.services import Frontend, Protocol, Reach, Service, ServicePort
+from windlass.model.services import Frontend, Protocol, Reach, ServedPort, ServedService
 
 TYPES = ("ClusterIP", "NodePort", "LoadBalancer")
 AFFINITY_SECONDS = 10800
@@ -35,7 +35,7 @@ Sources = tuple[IPNetwork, ...] | None  # None: all clients
 
 def serve(
     service: objects.Service, slices: Iterable[EndpointSlice], node: ServingNode
-) -> tuple[Service | None, list[Problem]]:
+) -> tuple[ServedService | None, list[Problem]]:
     """The Service as this Node serves it; None if it is not for a proxy, or cannot be served at all."""
     spec = service.spec or ServiceSpec()
     if _is_for_others(service, spec):
@@ -46,7 +46,7 @@ def serve(
         return None, report.problems
     listed = _listed(spec, terms.type, node, report)
     endpoints, slice_problems = rows_by_port(slices, terms.families, node)
-    ports: list[ServicePort] = []
+    ports: list[ServedPort] = []
     ready_local = 0
     for family in terms.families:
         ready: set[bytes] = set()
@@ -55,7 +55,7 @@ def serve(
             rows = endpoints.get((family, name, port.protocol or "TCP"), [])
             choice = usable(rows, node, local=terms.internal_local or terms.external_local)
             ports.append(
-                ServicePort(
+                ServedPort(
                     name,
                     protocol,
                     FAMILIES[family],
@@ -70,7 +70,7 @@ def serve(
             if terms.health_check_port:
                 ready.update(endpoint.packed for endpoint in choice.ready_local)
         ready_local = max(ready_local, len(ready))  # not the sum: a Pod with two families counts once
-    return Service(
+    return ServedService(
         service.metadata.namespace or "default",
         service.metadata.name,
         tuple(ports),

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from msgspec.structs import replace
 
 from windlass.cluster.objects import Node
-from windlass.model.services import Endpoint, Frontend, Protocol, Reach, Service, ServicePort
+from windlass.model.services import Endpoint, Frontend, Protocol, Reach, ServedPort, ServedService
 
 _REST = "the rest is served"
 
@@ -30,12 +30,12 @@ def addresses_of(nodes: Mapping[str, Node]) -> dict[bytes, str]:
     return found
 
 
-def uses(service: Service, port: int) -> bool:
+def uses(service: ServedService, port: int) -> bool:
     """Whether the Service has this UDP port anywhere, and so depends on the addresses of Nodes."""
     return any(True for _ in _at(service, port))
 
 
-def without(service: Service, port: int, nodes: Mapping[bytes, str]) -> tuple[Service, list[str]]:
+def without(service: ServedService, port: int, nodes: Mapping[bytes, str]) -> tuple[ServedService, list[str]]:
     """The Service without the frontends and endpoints of the tunnel, and a sentence about each of them."""
     sentences: dict[str, None] = {}
 
@@ -58,7 +58,7 @@ def without(service: Service, port: int, nodes: Mapping[bytes, str]) -> tuple[Se
     return (replace(service, ports=ports) if sentences else service), list(sentences)
 
 
-def _kept(port: ServicePort, taken: Callable[[Frontend | Endpoint], bool]) -> ServicePort:
+def _kept(port: ServedPort, taken: Callable[[Frontend | Endpoint], bool]) -> ServedPort:
     endpoints = tuple(one for one in port.endpoints if not taken(one))
     return replace(
         port,
@@ -70,7 +70,7 @@ def _kept(port: ServicePort, taken: Callable[[Frontend | Endpoint], bool]) -> Se
     )
 
 
-def _at(service: Service, port: int) -> Iterator[Frontend | Endpoint]:
+def _at(service: ServedService, port: int) -> Iterator[Frontend | Endpoint]:
     for one in service.ports:
         if one.protocol is Protocol.UDP:
             yield from (frontend for frontend in one.frontends if frontend.port == port)

@@ -24,7 +24,7 @@ from windlass.host.plans import (
 )
 from windlass.model.families import Family, IPNetwork, family_of
 from windlass.model.nodes import LocalNode
-from windlass.model.services import Reach, Service
+from windlass.model.services import Reach, ServedService
 from windlass.openflow.fields import mac_text
 from windlass.pipeline.layout import NODE_PORT_ADDRESS, NODE_STAND_IN, VIRTUAL_CLIENT, VIRTUAL_MAC
 from windlass.pipeline.snat_ports import used_ports
@@ -59,7 +59,7 @@ def plan_services(
 
 
 def plan_service(
-    node: LocalNode, names: HostNames, service: Service, service_cidrs: Collection[IPNetwork]
+    node: LocalNode, names: HostNames, service: ServedService, service_cidrs: Collection[IPNetwork]
 ) -> frozenset[Item]:
     """The items of one Service. Several Services may need the same item, for example a port: see `ItemClaims`."""
     return frozenset(_items(node, names, service, service_cidrs))
@@ -129,7 +129,9 @@ def _shared_routes(node: LocalNode, names: HostNames, service_cidrs: Collection[
             yield _route(node, names, cidr)
 
 
-def _items(node: LocalNode, names: HostNames, service: Service, service_cidrs: Collection[IPNetwork]) -> Iterator[Item]:
+def _items(
+    node: LocalNode, names: HostNames, service: ServedService, service_cidrs: Collection[IPNetwork]
+) -> Iterator[Item]:
     for address in service.cluster_ips:
         if family_of(address) in node.families and not any(address in cidr for cidr in service_cidrs):
             yield _route(node, names, ip_network(address))

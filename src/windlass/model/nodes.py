@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork, family_of
 from windlass.model.policies import NodePolicies
-from windlass.model.services import Protocol, Service
+from windlass.model.services import Protocol, ServedService
 
 _FAMILIES = tuple(Family)  # each Service needs them, and iterating over an Enum is slow
 
@@ -142,5 +142,5 @@ class NodeState:
     node: LocalNode
     peers: Mapping[str, Peer] = field(default_factory=dict)  # by Node name
     pods: Mapping[str, AttachedPod] = field(default_factory=dict)  # by container id
-    services: Mapping[str, Service] = field(default_factory=dict)  # by namespace/name
+    services: Mapping[str, ServedService] = field(default_factory=dict)  # by namespace/name
     policies: NodePolicies = field(default_factory=NodePolicies)

@@ -48,8 +48,8 @@ class Frontend(Struct, frozen=True, gc=False):
     sources: tuple[IPNetwork, ...] | None = None  # loadBalancerSourceRanges; None: no restriction
 
 
-class ServicePort(Struct, frozen=True, gc=False):
-    """One port of a Service in one family."""
+class ServedPort(Struct, frozen=True, gc=False):
+    """One port of a Service in one family, as this Node serves it."""
 
     name: str
     protocol: Protocol
@@ -64,10 +64,12 @@ class ServicePort(Struct, frozen=True, gc=False):
     group: int = 0  # the first of 256 group numbers that belong to this port, whatever other Services do
 
 
-class Service(Struct, frozen=True, gc=False):
+class ServedService(Struct, frozen=True, gc=False):
+    """A Service as this Node serves it."""
+
     namespace: str
     name: str
-    ports: tuple[ServicePort, ...]
+    ports: tuple[ServedPort, ...]
     cluster_ips: tuple[IPAddress, ...]  # connections to their other ports are refused
     health_check_port: int = 0  # healthCheckNodePort
     ready_local_endpoints: int = 0  # the count that its health check reports

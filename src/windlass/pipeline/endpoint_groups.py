@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from windlass.model.nodes import LocalNode
-from windlass.model.services import Endpoint, Service, ServicePort
+from windlass.model.services import Endpoint, ServedPort, ServedService
 from windlass.openflow.actions import Action, Ct, Move, Nat, ToGroup
 from windlass.openflow.fields import Term, source_port
 from windlass.openflow.flows import Bucket, Flow, Group, Translations
@@ -21,14 +21,14 @@ from windlass.pipeline.layout import CT_SERVICE, CT_SERVICE_FLAGS, POD_ZONE, SER
 GROUP_SIZE = 500  # a dump of a group must fit into 64 KiB, or ovs-vswitchd crashes; a bucket takes up to 120 bytes
 
 
-def service_groups(node: LocalNode, service: Service) -> Iterator[Group]:
+def service_groups(node: LocalNode, service: ServedService) -> Iterator[Group]:
     for port in served_ports(node, service):
         for endpoints, local in _choices(port):
             yield from _groups(node, service, port, endpoints, local=local)
 
 
 def to_groups(
-    port: ServicePort,
+    port: ServedPort,
     priority: int,
     conditions: tuple[Condition, ...],
     before: tuple[Action, ...],
@@ -48,12 +48,12 @@ def to_groups(
         yield SERVICE_LB.flow(priority, *conditions, share).then(*does, why=why)
 
 
-def to_group(port: ServicePort, number: int, *, local: bool) -> tuple[Action, ...]:
+def to_group(port: ServedPort, number: int, *, local: bool) -> tuple[Action, ...]:
     group, other = (_group_id(port, number, local=one) for one in (local, not local))
     return affinity.look_up(group, other) if port.affinity_seconds else (ToGroup(group),)
 
 
-def affinity_flows(node: LocalNode, service: Service, port: ServicePort) -> Iterator[Flow]:
+def affinity_flows(node: LocalNode, service: ServedService, port: ServedPort) -> Iterator[Flow]:
     for endpoints, local in _choices(port):
         count = group_count(endpoints)
         for number in range(count if endpoints else 0):
@@ -64,7 +64,7 @@ def affinity_flows(node: LocalNode, service: Service, port: ServicePort) -> Iter
             yield from affinity.flows(port.family, group, other, translations, port.affinity_seconds, why)
 
 
-def served_ports(node: LocalNode, service: Service) -> Iterator[ServicePort]:
+def served_ports(node: LocalNode, service: ServedService) -> Iterator[ServedPort]:
     """The ports of the Service in the families and protocols that this Node supports."""
     datapath = datapath_of(node)
     for port in service.ports:
@@ -81,7 +81,7 @@ def group_count(endpoints: Sequence[Endpoint]) -> int:
 
 
 def _groups(
-    node: LocalNode, service: Service, port: ServicePort, endpoints: tuple[Endpoint, ...], *, local: bool
+    node: LocalNode, service: ServedService, port: ServedPort, endpoints: tuple[Endpoint, ...], *, local: bool
 ) -> Iterator[Group]:
     count = group_count(endpoints) if endpoints else 0
     why = f"the endpoints of Service {service.key}" + (" on this Node" if local else "")
@@ -98,20 +98,20 @@ def _groups(
             yield Group(group, Translations(_TO_ENDPOINT, choice), why)
 
 
-def _choices(port: ServicePort) -> Iterator[tuple[tuple[Endpoint, ...], bool]]:
+def _choices(port: ServedPort) -> Iterator[tuple[tuple[Endpoint, ...], bool]]:
     """The endpoints of each group, and whether they are only those on this Node (policy Local)."""
     yield port.endpoints, False
     if any(frontend.local_only for frontend in port.frontends):
         yield port.local_endpoints, True
 
 
-def _translate(node: LocalNode, port: ServicePort, endpoint: Endpoint) -> Ct:
+def _translate(node: LocalNode, port: ServedPort, endpoint: Endpoint) -> Ct:
     if port.protocol in datapath_of(node).portless:
         return sctp.to_endpoint(endpoint, _MARKS)
     return replace(_TO_ENDPOINT, nat=Nat(to=endpoint.address, ports=(endpoint.port, endpoint.port)))
 
 
-def _group_id(port: ServicePort, number: int, *, local: bool) -> int:
+def _group_id(port: ServedPort, number: int, *, local: bool) -> int:
     return port.group + 2 * number + local
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from windlass.model.families import Family, IPAddress, family_of
 from windlass.model.nodes import LocalNode
-from windlass.model.services import Frontend, Protocol, Reach, Service, ServicePort
+from windlass.model.services import Frontend, Protocol, Reach, ServedPort, ServedService
 from windlass.openflow.fields import Term, destination, destination_port, ip, protocol, source
 from windlass.openflow.flows import Flow
 from windlass.pipeline import affinity
@@ -76,7 +76,7 @@ def node_port_addresses(node: LocalNode, family: Family) -> Iterator[IPAddress]:
     yield NODE_PORT_ADDRESS[family]  # which the host writes in place of its own addresses that serve NodePorts
 
 
-def service_flows(node: LocalNode, service: Service) -> Iterator[Flow]:
+def service_flows(node: LocalNode, service: ServedService) -> Iterator[Flow]:
     for port in served_ports(node, service):
         for frontend in port.frontends:
             if frontend.address is None or not frontend.address.is_loopback:  # only the host itself connects there
@@ -98,7 +98,7 @@ def service_flows(node: LocalNode, service: Service) -> Iterator[Flow]:
             )
 
 
-def from_the_wire(service: Service, port: ServicePort, frontend: Frontend) -> Iterator[Flow]:
+def from_the_wire(service: ServedService, port: ServedPort, frontend: Frontend) -> Iterator[Flow]:
     """Only packets to Services that are reachable from outside are taken out of the host's traffic."""
     ports = destination_port(port.family, port.protocol, frontend.port)
     match frontend.reach:
@@ -112,7 +112,7 @@ def from_the_wire(service: Service, port: ServicePort, frontend: Frontend) -> It
             )
 
 
-def fragments_from_the_wire(node: LocalNode, service: Service) -> Iterator[Flow]:
+def fragments_from_the_wire(node: LocalNode, service: ServedService) -> Iterator[Flow]:
     """To external addresses; fragments to the Node IP are looked up anyway. Services can share such a flow."""
     frontends = (frontend for port in served_ports(node, service) for frontend in port.frontends)
     external = (f.address for f in frontends if f.reach is Reach.EXTERNAL and f.address is not None)
@@ -124,7 +124,7 @@ def fragments_from_the_wire(node: LocalNode, service: Service) -> Iterator[Flow]
 
 
 def serves(
-    node: LocalNode, service: Service, port: ServicePort, frontend: Frontend, stands_for: IPAddress | None = None
+    node: LocalNode, service: ServedService, port: ServedPort, frontend: Frontend, stands_for: IPAddress | None = None
 ) -> Iterator[Flow]:
     """`stands_for`: the host's own address, if the frontend has its stand-in."""
     at = TO_NODE if frontend.address is None else destination(frontend.address)
@@ -143,7 +143,7 @@ def serves(
     yield SERVICE_LB.flow(LOW + 1, addressed).drop(why=not_allowed)
 
 
-def fragments(node: LocalNode, service: Service, port: ServicePort, frontend: Frontend) -> Iterator[Flow]:
+def fragments(node: LocalNode, service: ServedService, port: ServedPort, frontend: Frontend) -> Iterator[Flow]:
     """A flow sees no port of a fragmented datagram. A ClusterIP with only one UDP port needs none.
 
     Connection tracking waits for all fragments and then applies to them the action of the last one: it does not matter
@@ -170,8 +170,8 @@ def fragments(node: LocalNode, service: Service, port: ServicePort, frontend: Fr
 
 def _balanced(
     node: LocalNode,
-    service: Service,
-    port: ServicePort,
+    service: ServedService,
+    port: ServedPort,
     frontend: Frontend,
     addressed: tuple[Term, ...],
     origin: tuple[Term, ...],
@@ -209,7 +209,9 @@ def _node_itself(node: LocalNode, family: Family) -> tuple[Term, ...]:
     return (*source(node.gateway(family)), *FROM_GATEWAY)
 
 
-def _from_node(node: LocalNode, service: Service, port: ServicePort, addressed: tuple[Term, ...]) -> Iterator[Flow]:
+def _from_node(
+    node: LocalNode, service: ServedService, port: ServedPort, addressed: tuple[Term, ...]
+) -> Iterator[Flow]:
     when = (addressed, _node_itself(node, port.family))
     if port.anywhere:
         yield from to_groups(

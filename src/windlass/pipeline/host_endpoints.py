@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode
-from windlass.model.services import Protocol, Reach, Service
+from windlass.model.services import Protocol, Reach, ServedService
 from windlass.openflow.actions import Output
 from windlass.openflow.fields import IN_PORT, LOCAL_PORT, destination, ip, source, source_port
 from windlass.openflow.flows import Flow
@@ -90,7 +90,7 @@ def by_the_bridge(node: LocalNode, family: Family) -> Iterator[Flow]:
     )
 
 
-def reply_flows(node: LocalNode, service: Service) -> Iterator[Flow]:
+def reply_flows(node: LocalNode, service: ServedService) -> Iterator[Flow]:
     """By policy Local, a client from outside is not translated: replies of the host are looked up on their way out,
     unless the host itself routes them back to the switch.
     """

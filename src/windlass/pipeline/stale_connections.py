@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import LocalNode
-from windlass.model.services import Endpoint, Protocol, Reach, Service
+from windlass.model.services import Endpoint, Protocol, Reach, ServedService
 from windlass.openflow.wire.ct_flush import Flush
 from windlass.pipeline.frontends import node_port_addresses
 from windlass.pipeline.layout import POD_ZONE, stand_in
@@ -23,7 +23,7 @@ ENDPOINTS_APART = 8
 FrontendKey = tuple[Family, IPAddress | None, int]  # None: at the Node's own addresses
 
 
-def stale(before: Service | None, after: Service | None, node: LocalNode) -> list[Flush]:
+def stale(before: ServedService | None, after: ServedService | None, node: LocalNode) -> list[Flush]:
     """What to delete once the switch has `after` instead of `before`; None: there was, or is, no such Service."""
     old, new = _serving(before), _serving(after)
     found: dict[Flush, None] = {}
@@ -32,11 +32,11 @@ def stale(before: Service | None, after: Service | None, node: LocalNode) -> lis
     return list(found)
 
 
-def has_udp(service: Service | None) -> bool:
+def has_udp(service: ServedService | None) -> bool:
     return service is not None and any(port.protocol is Protocol.UDP for port in service.ports)
 
 
-def _serving(service: Service | None) -> dict[FrontendKey, frozenset[Endpoint]]:
+def _serving(service: ServedService | None) -> dict[FrontendKey, frozenset[Endpoint]]:
     """By frontend: the endpoints whose connections may stay."""
     found: dict[FrontendKey, frozenset[Endpoint]] = {}
     for port in service.ports if service else ():

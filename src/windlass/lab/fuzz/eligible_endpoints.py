@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from windlass.cluster.objects import Endpoint, EndpointConditions, EndpointHints, EndpointSlice
+from windlass.cluster.objects import EndpointConditions, EndpointHints, EndpointSlice, SliceEndpoint
 from windlass.lab.fuzz import object_views
 from windlass.lab.fuzz.cluster_views import ClusterView
 from windlass.lab.fuzz.object_views import NodeView, ServicePortView, ServiceView
@@ -125,7 +125,7 @@ def _numbers(one: EndpointSlice, port: ServicePortView) -> Iterator[int]:
             yield p.port
 
 
-def _address(endpoint: Endpoint, family: Family) -> IPAddress | None:
+def _address(endpoint: SliceEndpoint, family: Family) -> IPAddress | None:
     """The first address, if it has the family of the slice."""
     try:
         address = object_views.address((endpoint.addresses or ("",))[0])
@@ -134,7 +134,9 @@ def _address(endpoint: Endpoint, family: Family) -> IPAddress | None:
     return address if family_of(address) is family else None
 
 
-def _endpoint(cluster: ClusterView, written: Endpoint, address: IPAddress, port: int, protocol: str) -> OracleEndpoint:
+def _endpoint(
+    cluster: ClusterView, written: SliceEndpoint, address: IPAddress, port: int, protocol: str
+) -> OracleEndpoint:
     conditions, hints = written.conditions or EndpointConditions(), written.hints or EndpointHints()
     backend, place, host = _owner_of(cluster, address, port, protocol)
     return OracleEndpoint(
