@@ -17,6 +17,7 @@ from host_machines import ip, requires_namespaces
 from service_machines import NAMES, ServiceMachine, apply, desired, requires_nftables, service_machine, told
 
 from windlass.host.linux import nftables
+from windlass.host.linux.watches import InterfaceWatch
 from windlass.host.plans import ExternalPort, HostPlan, NodePort, ServiceAccess, diff
 from windlass.model.families import Family
 from windlass.model.services import Protocol
@@ -329,7 +330,7 @@ async def test_what_somebody_changed_is_put_right(host: LinuxHost, machine: Serv
 
 
 @requires_nft
-async def test_whoever_watches_is_told_when_somebody_flushes_the_ruleset(host: LinuxHost, machine: ServiceMachine):
+async def test_a_watch_reports_a_flushed_ruleset(host: LinuxHost, machine: ServiceMachine):
     wanted = desired(TCP)
     assert await apply(host, wanted) == ()
     async with aclosing(host.watch(NAMES)) as changes:
@@ -338,6 +339,30 @@ async def test_whoever_watches_is_told_when_somebody_flushes_the_ruleset(host: L
         assert NAMES.gateway in await asyncio.wait_for(anext(changes), 5)
         assert await apply(host, wanted) == ()
     assert not diff(await host.installed(NAMES), wanted)
+
+
+async def test_a_watch_that_is_cancelled_while_it_opens_closes_its_sockets(host: LinuxHost, monkeypatch):
+    run, opens_second = host._run, asyncio.Event()
+    opened: list[InterfaceWatch] = []
+
+    async def run_first(work, *arguments):
+        if work is not InterfaceWatch:
+            opens_second.set()
+            await asyncio.Event().wait()
+        opened.append(await run(work, *arguments))
+        return opened[0]
+
+    monkeypatch.setattr(host, "_run", run_first)
+
+    async def follow() -> None:
+        async with aclosing(host.watch(NAMES)) as changes:
+            await anext(changes)
+
+    following = asyncio.create_task(follow())
+    await opens_second.wait()
+    following.cancel()
+    await asyncio.wait([following])
+    assert [watch.fileno() for watch in opened] == [-1], "closed"
 
 
 @requires_nft

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Coroutine
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias
 
 from windlass.host.linux import facts, items, leftovers, local_ports, pods, records, rtnetlink, service_tables, uplinks
 from windlass.host.linux.former_settings import FormerSettings
@@ -21,7 +21,7 @@ from windlass.host.protocol import Adopted, AttachedLink, Host, HostError, HostP
 from windlass.model.families import IPAddress
 from windlass.model.nodes import HostConnection
 
-W = TypeVar("W", InterfaceWatch, TableWatch)
+_Watch: TypeAlias = InterfaceWatch | TableWatch
 
 
 class LinuxUplink(HostUplink):
@@ -141,12 +141,10 @@ class LinuxHost(Host):
         return await self._run(leftovers.clean, self._nftables, self._formers, names)
 
     async def watch(self, names: HostNames) -> AsyncGenerator[frozenset[str], None]:
-        watches: list[InterfaceWatch | TableWatch] = [await _opened(self._run(InterfaceWatch, names))]
-        with suppress(HostError):  # a kernel without nftables
-            watches.append(await _opened(self._run(TableWatch, service_tables.NAME, names.gateway)))
         loop = asyncio.get_running_loop()
         changed = set(names)
         wake = asyncio.Event()
+        watches: list[_Watch] = []
 
         def look() -> None:
             for watch in watches:
@@ -154,19 +152,23 @@ class LinuxHost(Host):
             if changed:
                 wake.set()
 
-        for watch in watches:
-            loop.add_reader(watch.fileno(), look)
-        try:
+        with ExitStack() as opened:
+
+            async def open_watch(opening: Coroutine[None, None, _Watch]) -> None:
+                watch = opened.enter_context(closing(await _opened(opening)))
+                loop.add_reader(watch.fileno(), look)
+                opened.callback(loop.remove_reader, watch.fileno())
+                watches.append(watch)
+
+            await open_watch(self._run(InterfaceWatch, names))
+            with suppress(HostError):  # a kernel without nftables
+                await open_watch(self._run(TableWatch, service_tables.NAME, names.gateway))
             while True:
                 event = frozenset(changed)
                 changed.clear()
                 wake.clear()
                 yield event
                 await wake.wait()
-        finally:
-            for watch in watches:
-                loop.remove_reader(watch.fileno())
-                watch.close()
 
     async def close(self) -> None:
         await self._pods.close()
@@ -177,7 +179,7 @@ class LinuxHost(Host):
         return KernelThreads()
 
 
-async def _opened(opening: Coroutine[None, None, W]) -> W:
+async def _opened(opening: Coroutine[None, None, _Watch]) -> _Watch:
     """The watch; closed again if the caller is cancelled meanwhile."""
     task = asyncio.get_running_loop().create_task(opening)
     try:
@@ -187,7 +189,7 @@ async def _opened(opening: Coroutine[None, None, W]) -> W:
         raise
 
 
-def _close(opened: asyncio.Task[W]) -> None:
+def _close(opened: asyncio.Task[_Watch]) -> None:
     if opened.exception() is None:
         opened.result().close()
 
