@@ -1,0 +1,36 @@
+"""Services of the tests, as a Node serves them."""
+
+from __future__ import annotations
+
+from api_objects import HTTP, NODE
+
+from windlass.cluster.objects import EndpointSlice, Service
+from windlass.cluster.services import serve
+from windlass.model.services import Frontend, ServedService
+
+NODE_PORT = HTTP | {"nodePort": 30080}
+BALANCED = {"type": "LoadBalancer", "ports": [NODE_PORT]}
+
+
+def served(one: Service, *slices: EndpointSlice, node=NODE) -> ServedService:
+    """The Service as it is served, which must have no problems."""
+    found, problems = serve(one, slices, node)
+    assert problems == []
+    assert found is not None
+    return found
+
+
+def served_with_problems(one: Service, *, node=NODE) -> tuple[ServedService, list[str]]:
+    found, problems = serve(one, [], node)
+    assert found is not None
+    assert {problem.where for problem in problems} <= {"Service default/web"}
+    return found, [problem.sentence for problem in problems]
+
+
+def frontends(one: ServedService, number: int = 0) -> list[Frontend]:
+    return list(one.ports[number].frontends)
+
+
+def frontend_names(one: ServedService) -> list[str]:
+    """address:port; "node" stands for the addresses of the Node."""
+    return [f"{frontend.address or 'node'}:{frontend.port}" for port in one.ports for frontend in port.frontends]
