@@ -104,6 +104,13 @@ def test_applying_the_difference_gives_the_desired_contents_whatever_was_install
     assert switch.contents == desired
 
 
+def test_a_flow_that_several_owners_want_is_added_once_and_not_again():
+    flow, held = encoded_flow(1, 1, 1, None), contents_of({}, {(1, 1): 1})
+    assert [*held.flows.values()] == [flow]
+    assert [*diff(held, [flow, flow])] == []
+    assert [*diff(SwitchContents(), [flow, flow])] == [AddFlow(flow)]
+
+
 @given(contents)
 def test_equal_contents_have_no_difference(held):
     assert steps_between(held, held) == []

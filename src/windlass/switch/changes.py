@@ -141,9 +141,12 @@ def diff(installed: SwitchContents, wanted: Iterable[EncodedFlow | EncodedGroup]
     """
     surplus_groups = dict(installed.groups)
     surplus_flows = dict(installed.flows)
+    met: dict[Key, EncodedFlow] = {}  # several owners may want the same flow
     for encoded in wanted:
         if isinstance(encoded, EncodedFlow):
-            if surplus_flows.pop(encoded.key, None) != encoded:
+            flow = met.get(encoded.key) or surplus_flows.pop(encoded.key, None)
+            met[encoded.key] = encoded
+            if flow != encoded:
                 yield AddFlow(encoded)
         else:
             held = surplus_groups.pop(encoded.identity, None)
