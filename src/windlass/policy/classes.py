@@ -6,7 +6,6 @@ class, so a Pod that comes or goes costs one entry, whatever the number of rules
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
@@ -58,7 +57,6 @@ class PeerClasses:
         self._uses: Counter[int] = Counter()  # how many rules use a selector or block
         self._names: Counter[str] = Counter()  # of named ports: how many rules use them
         self._members: Counter[int] = Counter()  # how many entries have a class
-        self._addresses: list[Prefix] = []  # of Pods and Nodes, sorted
 
     def use(self, number: int, peers: Peers) -> None:
         self._uses[number] += 1
@@ -129,22 +127,15 @@ class PeerClasses:
     def _refresh_block(self, networks: tuple[Prefix, ...]) -> None:
         """What lies in the first of these, the block itself; the others are its exceptions."""
         whole = networks[0]
-        self._refresh({*networks, *self._blocks.networks_in(whole), *within(self._addresses, whole)})
+        self._refresh({*networks, *self._blocks.networks_in(whole), *within(self._directory.addresses, whole)})
 
     def _refresh_name(self, name: str) -> None:
         pods = self._directory.pods.values()
         self._refresh_pods([pod.key for pod in pods if any(name == port[0] for port in pod.named_ports)])
 
     def _follow_addresses(self, addresses: set[IPAddress]) -> None:
-        for address in addresses:
-            prefix = prefix_of(address)
-            place = bisect_left(self._addresses, prefix)
-            is_listed = place < len(self._addresses) and self._addresses[place] == prefix
-            if self._directory.is_known(address) and not is_listed:
-                insort(self._addresses, prefix)
-            elif is_listed and not self._directory.is_known(address):
-                del self._addresses[place]
-        self._refresh(map(prefix_of, addresses))
+        if self._uses or self._names:  # else nothing has a class
+            self._refresh(map(prefix_of, addresses))
 
     def _refresh(self, prefixes: Iterable[Prefix]) -> None:
         for prefix in prefixes:

@@ -229,25 +229,33 @@ class PolicyCompiler:
         self.egress = DirectionCompiler(Direction.EGRESS, self._directory)
         self.ingress = DirectionCompiler(Direction.INGRESS, self._directory)
         self._policies: dict[str, tuple[int, ReadPolicy]] = {}  # with their digests
-        self._local: set[str] = set()  # Pods of this Node
+        # The policies that select each Pod of this Node, by their keys.
+        self._local: dict[str, dict[str, tuple[int, ReadPolicy]]] = {}
         self._unsettled: set[str] = set()  # local Pods whose subjects may have changed
 
     def of(self, direction: Direction) -> DirectionCompiler:
         return self.egress if direction is Direction.EGRESS else self.ingress
 
     def set_policy(self, key: str, policy: ReadPolicy | None) -> None:
-        before = self._policies.pop(key, None)
+        self._policies.pop(key, None)
         if policy is not None:
             self._policies[key] = digest_of(policy), policy
-        for one in filter(None, (before[1] if before else None, policy)):
-            self._unsettled |= {pod for pod in self._local if self._selects(one, pod)}
+        for pod, selecting in self._local.items():
+            if selecting.pop(key, None) is not None:
+                self._unsettled.add(pod)
+            if policy is not None and self._selects(policy, pod):
+                selecting[key] = self._policies[key]
+                self._unsettled.add(pod)
 
     def set_namespace(self, name: str, labels: Labels | None) -> None:
         if labels is None:
             self._directory.namespaces.pop(name, None)
         else:
             self._directory.namespaces[name] = labels
-        self._unsettled |= {pod for pod in self._local if pod.partition("/")[0] == name}
+        for pod in self._local:
+            if pod.partition("/")[0] == name:
+                self._select_for(pod)
+                self._unsettled.add(pod)
         self.egress.peers.follow_namespace(name)
         self.ingress.peers.follow_namespace(name)
 
@@ -256,10 +264,10 @@ class PolicyCompiler:
         self.egress.peers.follow_pod(before, pod)
         self.ingress.peers.follow_pod(before, pod)
         if local and pod is not None:
-            self._local.add(key)
+            if key not in self._local or before is None or before.identity != pod.identity:
+                self._select_for(key)
             self._unsettled.add(key)
-        elif key in self._local:
-            self._local.discard(key)
+        elif self._local.pop(key, None) is not None:
             self._unsettled.add(key)
 
     def set_node(self, name: str, node: PeerNode | None) -> None:
@@ -279,9 +287,8 @@ class PolicyCompiler:
     def settle(self) -> Mapping[Direction, PolicyChange]:
         """Returns what has changed in each direction since the last call."""
         for key in self._unsettled:
-            pod = self._directory.pods.get(key) if key in self._local else None
-            selecting = [one for one in self._policies.values() if pod and self._selects(one[1], key)]
-            ports = pod.named_ports if pod else ()
+            selecting = self._local.get(key, {}).values()
+            ports = self._directory.pods[key].named_ports if selecting else ()
             self.egress.set_subject(key, subject_of(selecting, Direction.EGRESS, ports))
             self.ingress.set_subject(key, subject_of(selecting, Direction.INGRESS, ports))
         self._unsettled.clear()
@@ -289,6 +296,10 @@ class PolicyCompiler:
             Direction.EGRESS: self.egress.settle(self._local),
             Direction.INGRESS: self.ingress.settle(self._local),
         }
+
+    def _select_for(self, key: str) -> None:
+        """A Pod of this Node is new, or labels have changed that policies may select it by."""
+        self._local[key] = {name: one for name, one in self._policies.items() if self._selects(one[1], key)}
 
     def _selects(self, policy: ReadPolicy, key: str) -> bool:
         pod = self._directory.pods.get(key)

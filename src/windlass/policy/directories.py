@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TypeAlias, TypeVar
@@ -9,6 +10,7 @@ from typing import TypeAlias, TypeVar
 from msgspec import Struct
 
 from windlass.model.families import IPAddress
+from windlass.policy.blocks import Prefix, prefix_of
 from windlass.policy.rules import PodPeers
 from windlass.policy.selectors import Labels
 from windlass.policy.subjects import PodPort
@@ -58,6 +60,7 @@ class Directory:
         self.nodes: dict[str, PeerNode] = {}
         self.namespaces: dict[str, Labels] = {}
         self.identities: dict[str, dict[Identity, set[str]]] = {}  # by namespace: the Pods of each
+        self.addresses: list[Prefix] = []  # of Pods and Nodes, sorted
         self._pods_at: dict[IPAddress, set[str]] = {}
         self._nodes_at: dict[IPAddress, set[str]] = {}
 
@@ -71,6 +74,7 @@ class Directory:
             self.identities.setdefault(pod.namespace, {}).setdefault(pod.identity, set()).add(key)
             for address in pod.addresses:
                 self._pods_at.setdefault(address, set()).add(key)
+        self._list_addresses((before, pod))
         return before
 
     def set_node(self, name: str, node: PeerNode | None) -> PeerNode | None:
@@ -80,10 +84,8 @@ class Directory:
             self.nodes[name] = node
             for address in node.addresses:
                 self._nodes_at.setdefault(address, set()).add(name)
+        self._list_addresses((before, node))
         return before
-
-    def is_known(self, address: IPAddress) -> bool:
-        return address in self._pods_at or address in self._nodes_at
 
     def pod_at(self, address: IPAddress) -> PeerPod | None:
         """The newest of those that claim it: an address is given out again when a Pod has ended."""
@@ -95,6 +97,18 @@ class Directory:
 
     def node_addresses(self) -> Iterator[IPAddress]:
         return (address for node in self.nodes.values() for address in node.addresses)
+
+    def _list_addresses(self, holders: Iterable[PeerPod | PeerNode | None]) -> None:
+        """Bring `addresses` up to date with those that these had or have."""
+        for address in {address for one in holders if one is not None for address in one.addresses}:
+            prefix = prefix_of(address)
+            place = bisect_left(self.addresses, prefix)
+            is_listed = place < len(self.addresses) and self.addresses[place] == prefix
+            is_known = address in self._pods_at or address in self._nodes_at
+            if is_known and not is_listed:
+                self.addresses.insert(place, prefix)
+            elif is_listed and not is_known:
+                del self.addresses[place]
 
     def labels_of(self, namespace: str) -> Labels:
         known = self.namespaces.get(namespace)
