@@ -44,6 +44,7 @@ bench: setup ## the benchmarks, each beside its floor
 	.venv/bin/windlass bench datapath
 	.venv/bin/windlass bench continuity
 	.venv/bin/windlass bench cluster
+	.venv/bin/windlass bench policy
 	.venv/bin/windlass bench watch
 
 test-cluster: setup ## tests and scenarios on a real API server, which it builds once for a machine (minutes)

@@ -74,7 +74,8 @@ class OfctlFloor:
 def ofctl_floor(program: Program, folder: Path) -> OfctlFloor:
     """Writes the files that `ovs-ofctl` loads."""
     flows, groups = folder / "flows.txt", folder / "groups.txt"
-    flows.write_text("".join(f"{ofctl.flow_text(flow)}\n" for part in program.values() for flow in part.flows))
+    distinct = dict.fromkeys(flow for part in program.values() for flow in part.flows)
+    flows.write_text("".join(f"{ofctl.flow_text(flow)}\n" for flow in distinct))
     groups.write_text("".join(f"{ofctl.group_text(group)}\n" for part in program.values() for group in part.groups))
     return OfctlFloor(flows, groups)
 

@@ -1,0 +1,80 @@
+"""`windlass bench policy`: 1,000 policies of ten rules over 10,000 Pods, 50 of them on this Node.
+
+The floor of the first sync is `ovs-ofctl` loading the same flows from a text file. Changes are measured with a whole
+agent on a Node of its own; each is one object. The floor of a Pod that comes is its one flow, encoded beforehand, over
+a plain socket: what the switch and the machine take themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+
+from windlass.bench import bench_nodes, bridges, policy_runs, policy_states
+from windlass.bench.agent_runs import in_new_process
+from windlass.bench.policy_runs import Changes, ColdSync, Course
+from windlass.bench.policy_states import Size
+from windlass.bench.reports import Figure, Report, Say, figure, percentiles, this_machine
+from windlass.lab.sandbox import labs
+from windlass.program import program
+
+SIZE = Size(namespaces=100, pods=100, local=50, policies=1_000, rules=10)
+ROUNDS = 5
+COURSE = Course(settling=3.0, pods=500, policies=100, namespaces=20)
+
+
+def run(say: Say = print) -> Report:
+    """Takes about two minutes."""
+    return asyncio.run(_run(say))
+
+
+async def _run(say: Say) -> Report:
+    first = await _cold_sync(say)
+    changes, without = await _changes(say)
+    rules = SIZE.policies
+    return Report(
+        "policy",
+        this_machine(),
+        (
+            *first,
+            figure("agent-start", changes.start, "s"),
+            *percentiles(f"pod-comes-{rules}-rules", changes.pod_comes, "ms", changes.one_flow),
+            *percentiles(f"pod-goes-{rules}-rules", changes.pod_goes, "ms", changes.one_flow),
+            *percentiles(f"policy-of-{SIZE.rules}-rules-comes", changes.policy_comes, "ms"),
+            *percentiles(f"policy-of-{SIZE.rules}-rules-goes", changes.policy_goes, "ms"),
+            *percentiles(f"namespace-of-{SIZE.pods}-relabelled", changes.relabelled, "ms"),
+            figure("restart-same-state", changes.restart, "s"),
+            figure("restart-same-state-changes-sent", changes.sent_at_restart, "messages"),
+            figure("rss", changes.rss, "MB"),
+            figure("rss-more-than-without", changes.rss - without, "MB"),
+        ),
+    )
+
+
+async def _cold_sync(say: Say) -> list[Figure]:
+    """Windlass and the floor alternate, so that other work on the machine affects both."""
+    desired = program(policy_runs.state_of(policy_states.cluster(SIZE), SIZE))
+    flows = len({flow for part in desired.values() for flow in part.flows})  # several subjects may ask for the same one
+    ours: list[ColdSync] = []
+    with labs.opened() as lab:
+        floor = bridges.ofctl_floor(desired, lab.folder)
+        async with bridges.empty_bridge(lab) as socket:
+            for turn in range(1, ROUNDS + 1):
+                theirs = await floor.measure(socket)
+                await bridges.empty(socket)
+                ours.append(await in_new_process(policy_runs.cold_sync, socket, SIZE))
+                if ours[-1].flows != flows:
+                    raise labs.LabError(f"the figures are invalid: the switch holds {ours[-1].flows} flows of {flows}")
+                say(f"{SIZE.policies} policies, round {turn} of {ROUNDS}: {ours[-1].whole:.2f} s; {theirs}")
+    return [
+        figure("first-sync", statistics.median(one.whole for one in ours), "s", statistics.median(floor.seconds)),
+        figure("first-sync-compiling", statistics.median(one.compiling for one in ours), "s"),
+        figure("flows", flows, "flows"),
+    ]
+
+
+async def _changes(say: Say) -> tuple[Changes, float]:
+    async with bench_nodes.standing() as (config, namespace):
+        without = await in_new_process(policy_runs.memory_without, config, namespace)
+        say(f"an agent with {SIZE.policies} policies: changes of one Pod, one policy, one namespace")
+        return await in_new_process(policy_runs.changes, config, namespace, SIZE, COURSE), without
