@@ -341,6 +341,55 @@ def test_named_ports_are_each_pods_own_and_conditions_follow_the_pod():
     assert [(e.backend, e.ready) for e in got] == [("default/web-a", True), ("default/web-b", True)]
 
 
+# Policies ---------------------------------------------------------------------------------------------------------
+
+
+def only_from(*peers, **spec):
+    """A policy that selects the Pods `web`, and lets only these reach them."""
+    allowed = {"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{"from": [*peers]}], **spec}
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "np"}, "spec": allowed}
+
+
+def block(cidr):
+    return {"ipBlock": {"cidr": cidr}}
+
+
+@pytest.mark.parametrize(
+    ("client", "address", "port", "peer", "outcome"),
+    [
+        (POD, "10.96.0.1", 80, block("172.16.1.20/32"), ProbeOutcome.CONNECTED),  # after the Service's translation
+        (POD, "10.96.0.1", 80, block("10.0.0.0/8"), ProbeOutcome.TIMEOUT),
+        (POD, "172.16.2.10", 8081, block("172.16.1.20/32"), ProbeOutcome.CONNECTED),
+        (POD, "172.16.2.10", 8081, block("172.16.2.0/24"), ProbeOutcome.TIMEOUT),
+        (NODE, "172.16.1.10", 8080, block("192.0.2.0/24"), ProbeOutcome.CONNECTED),  # a Node reaches its own Pods
+        (NODE, "172.16.2.10", 8081, block("192.0.2.0/24"), ProbeOutcome.TIMEOUT),
+        (NODE, "172.16.2.10", 8081, block("10.0.0.0/16"), None),  # by its Node IP or by its gateway?
+        # At the entry Node policies see the client, at the other Node the gateway of the entry Node: it depends.
+        (OUT, "10.0.0.1", 30080, block("10.3.0.3/32"), None),
+        (OUT, "10.0.0.1", 30080, block("172.16.1.1/32"), None),
+        (OUT, "10.0.0.1", 30080, block("0.0.0.0/0"), ProbeOutcome.CONNECTED),
+        (OUT, "10.0.0.1", 30080, block("192.0.2.0/24"), ProbeOutcome.TIMEOUT),
+        # A Pod is masqueraded as its Node on the way to another Node's NodePort, by which both endpoints can be chosen.
+        (POD, "10.0.0.2", 30080, block("172.16.1.20/32"), ProbeOutcome.TIMEOUT),
+    ],
+)
+def test_policies_are_judged_by_the_addresses_that_each_node_sees(client, address, port, peer, outcome):
+    answer = ask(cluster(service(), only_from(peer)), client, address, port)
+    assert (answer and answer.outcome) is outcome
+
+
+def test_egress_is_judged_before_a_pod_is_masqueraded_and_the_own_node_is_exempt():
+    def to(cidr):
+        spec = {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": [block(cidr)]}]}
+        return cluster(service(), {**only_from(), "spec": spec})
+
+    assert ask(to("10.0.0.2/32"), POD, "10.0.0.2", 9090).outcome is ProbeOutcome.CONNECTED
+    assert ask(to("192.0.2.0/24"), POD, "10.0.0.2", 9090).outcome is ProbeOutcome.TIMEOUT
+    assert ask(to("192.0.2.0/24"), POD, "10.0.0.1", 9090).outcome is ProbeOutcome.REFUSED
+    assert ask(to("172.16.0.0/16"), POD, "10.96.0.1").outcome is ProbeOutcome.CONNECTED
+    assert ask(to("172.16.1.0/24"), POD, "10.96.0.1") is None, "one of the two endpoints is allowed"
+
+
 # The scenarios that people have written ----------------------------------------------------------------------------
 
 

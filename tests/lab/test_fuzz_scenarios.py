@@ -22,6 +22,7 @@ from windlass.lab.scenarios.objects import ProbeOutcome
 
 ALL = features.without(())
 SEEDS = st.integers(0, 10**9)
+POLICIES = ("NetworkPolicy", "ClusterNetworkPolicy")
 
 DIGEST = """
 import hashlib, sys
@@ -54,7 +55,7 @@ def test_the_lab_reads_the_scenario_and_the_oracle_agrees_with_its_probes(tmp_pa
     files = made.write(tmp_path_factory.mktemp("fuzz"))
     read = scenario_files.ScenarioFiles(made.name, files).read()
     assert read.warnings == ()
-    assert 0 < made.probes <= 69
+    assert 0 < made.probes <= 165
     standing = {}
     for (step, desired), file in zip(read.states(), files, strict=True):
         standing = cluster_views.applied(standing, yaml.load_all(file.read_bytes(), yaml.CSafeLoader))
@@ -117,9 +118,10 @@ def test_addresses_and_node_ports_have_one_owner(seed):
 @given(SEEDS)
 def test_a_feature_that_is_turned_off_does_not_appear(seed):
     made = random_scenario(
-        seed, features.without(("ipv6", "udp", "sctp", "affinity", "ranges", "changes", "noise", "windows"))
+        seed, features.without(("ipv6", "udp", "sctp", "affinity", "ranges", "changes", "noise", "windows", "policies"))
     )
     assert len(made.parts) == 1
+    assert not any(documents(made, kind) for kind in POLICIES)
     assert not any("noise" in str(document["metadata"]) for document in made.parts[0].documents)
     for service in documents(made, "Service"):
         assert service["spec"].keys().isdisjoint({"sessionAffinity", "loadBalancerSourceRanges"})
@@ -164,10 +166,11 @@ def test_some_dozens_of_seeds_cover_the_ground():
             if isinstance(written["endpoints"], list):
                 states.update(str(e.get("conditions")) for e in written["endpoints"])
                 states.update(hint for e in written["endpoints"] for hint in e.get("hints", {}))
+        fields.update(field for kind in POLICIES for policy in documents(made, kind) for field in policy["spec"])
         actions.update(verb for action in documents(made, "Action") for verb in action["spec"])
         actions.update(gone["spec"]["kind"] for gone in documents(made, "Delete"))
     assert clients.keys() == {"pod", "node", "externalHost"}
-    assert addresses.keys() == {"service", "nodePort", "loadBalancer", "externalIP", "address"}
+    assert addresses.keys() == {"service", "nodePort", "loadBalancer", "externalIP", "address", "pod"}
     assert outcomes.keys() >= {
         "Connected",
         "Refused",
@@ -183,5 +186,6 @@ def test_some_dozens_of_seeds_cover_the_ground():
     assert fields.keys() >= {"ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "Local", "externalIPs"}
     assert fields.keys() >= {"sessionAffinity", "loadBalancerSourceRanges", "allocateLoadBalancerNodePorts"}
     assert fields.keys() >= {"trafficDistribution", "internalTrafficPolicy", "publishNotReadyAddresses", "clusterIPs"}
+    assert fields.keys() >= {"policyTypes", "tier", "subject", "ingress", "egress"}
     assert len(states) >= 7, states
-    assert actions.keys() >= {"killAgent", "restartAgent", "Pod", "Service", "EndpointSlice", "Node"}
+    assert actions.keys() >= {"killAgent", "restartAgent", "Pod", "Service", "EndpointSlice", "Node", *POLICIES}

@@ -11,11 +11,13 @@ import msgspec
 import yaml
 
 from windlass.cluster.objects import EndpointSlice
+from windlass.lab.fuzz import policy_views
 from windlass.lab.fuzz.object_views import (
     MetadataView,
     NodeView,
     ServiceView,
 )
+from windlass.lab.fuzz.policy_views import PolicyView
 from windlass.lab.scenarios.directives import ExternalHost
 from windlass.lab.scenarios.objects import LabPod
 from windlass.model.families import IPNetwork
@@ -23,7 +25,7 @@ from windlass.model.families import IPNetwork
 Document = dict[str, object]
 Documents = dict[tuple[str, str], Document]  # by kind and `namespace/name`, or the name alone
 
-_CLUSTER_SCOPED = frozenset({"Node", "Namespace", "ExternalHost", "Probe", "Action", "Delete"})
+_CLUSTER_SCOPED = frozenset({"Node", "Namespace", "ClusterNetworkPolicy", "ExternalHost", "Probe", "Action", "Delete"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class ClusterView:
     slices: tuple[EndpointSlice, ...]
     node_port_networks: tuple[IPNetwork, ...]  # empty: NodePorts are open on all addresses
     traffic_mode: str
+    policies: PolicyView
 
 
 def applied(before: Documents, step: Iterable[Document]) -> Documents:
@@ -69,14 +72,17 @@ def read(documents: Documents) -> ClusterView:
     """Leaves out malformed objects: the product must report and ignore them."""
     found = list(documents.values())
     settings = _settings(documents)
+    nodes = {node.name: node for node in _of("Node", NodeView, found)}
+    pods = {pod.key: pod for pod in _of("Pod", LabPod, found) if pod.runs}
     return ClusterView(
-        {node.name: node for node in _of("Node", NodeView, found)},
+        nodes,
         {host.name: host for host in _of("ExternalHost", ExternalHost, found)},
-        {pod.key: pod for pod in _of("Pod", LabPod, found) if pod.runs},
+        pods,
         {service.key: service for service in _of("Service", ServiceView, found)},
         tuple(_of("EndpointSlice", EndpointSlice, found)),
         tuple(map(ip_network, msgspec.convert(settings.get("nodePortAddresses") or [], list[str]))),
         str(settings.get("trafficMode") or "encap"),
+        policy_views.read(found, pods, nodes),
     )
 
 

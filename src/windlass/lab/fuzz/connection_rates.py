@@ -40,6 +40,9 @@ def _is_served(query: Query, views: Sequence[ClusterView]) -> bool:
     answers = [oracle.predict(view, query) for view in views]
     if not all(answer and answer.outcome is ProbeOutcome.CONNECTED and not answer.sticky for answer in answers):
         return False
+    given = [answer for answer in answers if answer]
+    if any(oracle.allows(view, query, answer) is not True for view in views for answer in given):
+        return False  # while the cluster changes, a Node may have the policies of before and the endpoints of after
     choices = [(view, answer.backends) for view, answer in zip(views, answers, strict=True) if answer]
     return all(
         any(backend in after and _is_same(first, then, backend) for backend in before)

@@ -24,6 +24,8 @@ class Draft:
     pods: tuple[PodDraft, ...]
     services: tuple[ServiceDraft, ...]
     noise: tuple[Document, ...] = ()
+    teams: tuple[tuple[str, str], ...] = ()  # the label of each namespace; empty: the cluster has no policies
+    policies: tuple[Document, ...] = ()
 
     def documents(self) -> Iterator[Document]:
         settings: Document = {"trafficMode": self.mode}
@@ -41,6 +43,9 @@ class Draft:
             if service.endpoints is not None:
                 yield from slices(service, service.endpoints, self.pods, self.hosts)
         yield from self.noise
+        for name, team in self.teams:
+            yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {"team": team}}}
+        yield from self.policies
 
     def by_identity(self) -> Documents:
         return {identity(document): document for document in self.documents()}

@@ -32,6 +32,7 @@ class OracleEndpoint:
     node: str  # the Node on which it is local; empty: none
     host: str = ""  # the Node that has its address
     address: IPAddress | None = None  # None: the address of a Pod that is not fixed
+    port: int = 0  # 0: the port that the client addressed
     ready: bool = True
     serving: bool = True
     terminating: bool = False
@@ -145,6 +146,7 @@ def _endpoint(
         written.node_name or "",
         host,
         address,
+        port,
         ready=conditions.ready is not False,
         serving=conditions.serving is not False,
         terminating=conditions.terminating is True,
@@ -207,6 +209,7 @@ def _of_pods(
             pod.spec.node_name,
             pod.spec.node_name if pod.spec.host_network else "",
             node.main(family) if pod.spec.host_network else None,
+            number,
             ready=service.spec.publish_not_ready_addresses or (pod.ready and not pod.terminating),
             serving=pod.ready,
             terminating=pod.terminating,

@@ -20,6 +20,7 @@ FEATURES = {
     "external-endpoints": "endpoints outside of the cluster",
     "other-endpoints": "endpoints at a Node's address on its second NIC",
     "noise": "objects that are malformed, or not for a proxy",
+    "policies": "NetworkPolicies and ClusterNetworkPolicies in half of the clusters, with probes of Pods",
     "changes": "further steps that change the cluster",
     "nodes": "Nodes that join and leave between steps",
     "agents": "agents that are killed and restarted between steps",

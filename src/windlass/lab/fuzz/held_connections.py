@@ -37,6 +37,7 @@ def _lasts(asked: QueryProbe, first: Prediction, views: Sequence[ClusterView]) -
         views[0].nodes.keys() <= view.nodes.keys()
         and all(is_same_pod(views[0], view, person) for person in people)
         and first.backends <= _serving(view, asked)
+        and oracle.allows(view, query, first) is True
         for view in views
     )
 

@@ -12,6 +12,7 @@ from windlass.model.families import Family
 
 NAMESPACES = {"blue": "shop"}  # by app; all other apps are in NAMESPACE
 NAMESPACE = "default"
+TIERS = ("", "front", "back")  # the label that policies select by; empty: none
 V4, V6 = Family.IPV4, Family.IPV6
 
 
@@ -97,6 +98,7 @@ class PodDraft:
     ports: tuple[tuple[str, str, int], ...] = ()  # name, protocol, number
     host_network: bool = False
     state: EndpointState = EndpointState.READY
+    tier: str = ""
 
     @property
     def name(self) -> str:
@@ -123,6 +125,7 @@ class PodDraft:
             status["podIPs"] = [{"ip": self.address(family)} for family in self.node.families]
         if self.state in {EndpointState.NOT_READY, EndpointState.ENDED}:
             status["conditions"] = [{"type": "Ready", "status": "False"}]
+        labels = {**({"app": self.app} if self.app else {}), **({"tier": self.tier} if self.tier else {})}
         ending = self.state in {EndpointState.DRAINING, EndpointState.ENDED}
         return {
             "apiVersion": "v1",
@@ -130,7 +133,7 @@ class PodDraft:
             "metadata": {
                 "name": self.name,
                 "namespace": self.namespace,
-                **({"labels": {"app": self.app}} if self.app else {}),
+                **({"labels": labels} if labels else {}),
                 **({"deletionTimestamp": "2026-01-01T00:00:00Z"} if ending else {}),
             },
             "spec": {

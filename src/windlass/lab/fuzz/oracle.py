@@ -5,10 +5,10 @@ It follows one connection from its client to the endpoints that may answer. Pure
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 
 from windlass.lab.fuzz.cluster_views import ClusterView
 from windlass.lab.fuzz.eligible_endpoints import EndpointLocation, OracleEndpoint, choice, endpoints, listener, listens
@@ -62,6 +62,9 @@ class Prediction:
     sticky: bool = False
     narrowed: bool = False  # the Service has other endpoints, which must not be chosen here
     why: str = ""
+    seen_by: tuple[str | None, ...] = ()  # the client address that each endpoint sees
+    entry: str = ""  # the Node where a Service is translated; empty: no Service
+    inside: bool = False  # the client is on that Node
 
     @property
     def backends(self) -> frozenset[str]:
@@ -79,6 +82,16 @@ class Claim:
 
 def predict(cluster: ClusterView, query: Query) -> Prediction | None:
     """None if the rules do not specify the outcome."""
+    answer = _without_policies(cluster, query)
+    if answer is None or not cluster.policies or answer.outcome is ProbeOutcome.TIMEOUT:
+        return answer
+    allowed = allows(cluster, query, answer)
+    if allowed is None:
+        return None
+    return answer if allowed else replace(answer, outcome=ProbeOutcome.TIMEOUT, why=f"{answer.why}: denied by policies")
+
+
+def _without_policies(cluster: ClusterView, query: Query) -> Prediction | None:
     home = _home(cluster, query.client)
     if home is not None:
         claim = claimed(cluster, home, query)
@@ -130,7 +143,7 @@ def _served(cluster: ClusterView, query: Query, claim: Claim, entry: NodeView, *
     service = claim.service
     words = f"{claim.kind.value} of {service.key} at {entry.name}"
     if claim.port is None:
-        return Prediction(ProbeOutcome.REFUSED, why=words)
+        return Prediction(ProbeOutcome.REFUSED, why=words, entry=entry.name, inside=inside)
     everything = endpoints(cluster, service, claim.port, query.family)
     found = choice(everything, entry)
     if claim.kind is FrontendKind.LOAD_BALANCER:
@@ -140,14 +153,15 @@ def _served(cluster: ClusterView, query: Query, claim: Claim, entry: NodeView, *
         if not allowed:
             return Prediction(ProbeOutcome.TIMEOUT, why=f"{words}: the client is outside of loadBalancerSourceRanges")
     if not found.any:
-        return Prediction(ProbeOutcome.REFUSED, why=f"{words}: the Service has no endpoint")
+        why = f"{words}: the Service has no endpoint"
+        return Prediction(ProbeOutcome.REFUSED, why=why, entry=entry.name, inside=inside)
     local, masquerade = _policy(claim, inside=inside, from_pod=_pod(cluster, query.client) is not None)
     eligible = found.local if local else found.cluster
     words += ", only endpoints of this Node" if local else ""
     if not eligible:
         return Prediction(ProbeOutcome.TIMEOUT, why=f"{words}: this Node has none")
     answer = _chosen(cluster, query, claim, entry, eligible, inside=inside, masquerade=masquerade, why=words)
-    return answer and replace(answer, narrowed=len(eligible) < len(everything))
+    return answer and replace(answer, narrowed=len(eligible) < len(everything), entry=entry.name, inside=inside)
 
 
 def _policy(claim: Claim, *, inside: bool, from_pod: bool) -> tuple[bool, bool]:
@@ -174,13 +188,15 @@ def _chosen(
 ) -> Prediction | None:
     answering = [endpoint for endpoint in eligible if endpoint.backend]
     if not answering:
+        if cluster.policies:
+            return None  # they may deny the endpoint's port, which nobody can tell from a port without a listener
         return _no_listener(query, f"{why}: it has endpoints")
     if len(answering) < len(eligible):
         return None  # the outcome depends on the choice
     seen = [_seen(cluster, query, claim, entry, e, inside=inside, masquerade=masquerade) for e in eligible]
     sticky = claim.service.spec.session_affinity == "ClientIP"
     known = frozenset(s for s in seen if s) if all(seen) else frozenset()
-    return Prediction(ProbeOutcome.CONNECTED, eligible, known, sticky, why=why)
+    return Prediction(ProbeOutcome.CONNECTED, eligible, known, sticky, why=why, seen_by=tuple(seen))
 
 
 def _seen(
@@ -246,9 +262,20 @@ def _host_itself(cluster: ClusterView, query: Query, node: NodeView, seen: str) 
     return Prediction(ProbeOutcome.CONNECTED, (found,), frozenset({seen}), why=f"{node.name} itself")
 
 
+def _pod_itself(cluster: ClusterView, query: Query) -> Prediction | None:
+    """Not specified from outside: only in some modes the underlay knows the way."""
+    pod = next((pod for pod in cluster.pods.values() if query.address in pod.fixed_addresses), None)
+    if pod is None or query.client.host or query.client.pod == pod.key or not cluster.policies:
+        return None
+    if query.protocol != "ICMP" and not listens(pod, query.protocol, query.port):
+        return None
+    found = OracleEndpoint(pod.key, EndpointLocation.POD, pod.spec.node_name, address=query.address)
+    return Prediction(ProbeOutcome.CONNECTED, (found,), why=f"{pod.key} itself")
+
+
 def _outside(cluster: ClusterView, query: Query, home: NodeView | None) -> Prediction | None:
     if any(query.address in cidr for node in cluster.nodes.values() for cidr in node.pod_cidrs):
-        return None  # a connection to a Pod, not to a Service
+        return _pod_itself(cluster, query)
     for host in cluster.hosts.values():
         if query.address in host.addresses:
             if not listens(host, query.protocol, query.port):
@@ -257,6 +284,75 @@ def _outside(cluster: ClusterView, query: Query, home: NodeView | None) -> Predi
             seen = str(_source_of_node(home, query)) if home and _pod(cluster, query.client) else PRESERVED
             return Prediction(ProbeOutcome.CONNECTED, (found,), frozenset({seen}), why=f"{host.name}, outside")
     return Prediction(ProbeOutcome.REFUSED, why="no machine has this address: the router reports it as unreachable")
+
+
+# Policies -------------------------------------------------------------------------------------------------------
+
+
+def allows(cluster: ClusterView, query: Query, answer: Prediction) -> bool | None:
+    """Whether policies allow the connection to all endpoints of the answer, or to none; None if it depends."""
+    if not answer.endpoints:
+        return _allows_egress(cluster, query, query.address, query.port) if not answer.inside else True
+    verdicts: set[bool | None] = set()
+    seen_by = answer.seen_by or (None,) * len(answer.endpoints)
+    for endpoint, seen in zip(answer.endpoints, seen_by, strict=True):
+        address, port = _address_of(cluster, query, endpoint), endpoint.port or query.port
+        if address is None:
+            return None
+        is_translated = answer.inside or not answer.entry
+        egress = _allows_egress(cluster, query, *((address, port) if is_translated else (query.address, query.port)))
+        ingress = _allows_ingress(cluster, query, answer, endpoint, address, port, seen)
+        verdicts.add(None if ingress is None else egress and ingress)
+    return verdicts.pop() if len(verdicts) == 1 else None
+
+
+def _allows_egress(cluster: ClusterView, query: Query, address: IPAddress, port: int) -> bool:
+    pod = _pod(cluster, query.client)
+    source = next((one for one in pod.fixed_addresses if family_of(one) is query.family), None) if pod else None
+    return source is None or cluster.policies.allows_egress(source, address, query.protocol, port)
+
+
+def _allows_ingress(
+    cluster: ClusterView,
+    query: Query,
+    answer: Prediction,
+    endpoint: OracleEndpoint,
+    address: IPAddress,
+    port: int,
+    seen: str | None,
+) -> bool | None:
+    """Policies see the client where it enters, before it is masqueraded; another Node sees the masqueraded one."""
+    if endpoint.place is not EndpointLocation.POD or endpoint.backend not in cluster.pods:
+        return True
+    node = cluster.pods[endpoint.backend].spec.node_name
+    if answer.entry and node != answer.entry and seen != PRESERVED:
+        sources = [ip_address(seen)] if seen else []
+    else:
+        sources = [*_sources(cluster, query, answer)]
+    policies = cluster.policies
+    verdicts = {policies.allows_ingress(source, address, query.protocol, port) for source in sources}
+    return verdicts.pop() if len(verdicts) == 1 else None
+
+
+def _sources(cluster: ClusterView, query: Query, answer: Prediction) -> Iterator[IPAddress]:
+    """The addresses by which the client may be seen. A host's depends on the way to the Pod."""
+    home, pod = _home(cluster, query.client), _pod(cluster, query.client)
+    if home is not None and pod is None:
+        gateway = home.gateway(query.family)
+        yield from (one for one in (*home.addresses, gateway) if one and family_of(one) is query.family)
+    elif pod is not None and answer.entry and not answer.inside and home is not None:
+        yield from filter(None, [_source_of_node(home, query)])  # it leaves its Node masqueraded
+    else:
+        yield from filter(None, [_source(cluster, query)])
+
+
+def _address_of(cluster: ClusterView, query: Query, endpoint: OracleEndpoint) -> IPAddress | None:
+    if endpoint.address is not None or not endpoint.backend:
+        return endpoint.address
+    if endpoint.place is EndpointLocation.POD and endpoint.backend in cluster.pods:
+        own = cluster.pods[endpoint.backend].fixed_addresses
+        return next((one for one in own if family_of(one) is query.family), None)
+    return query.address  # the Node itself, or a host outside
 
 
 # Clients --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from windlass.lab.fuzz import irrelevant_objects, random_services
+from windlass.lab.fuzz import irrelevant_objects, random_policies, random_services
 from windlass.lab.fuzz.dice import Dice
 from windlass.lab.fuzz.drafts import Draft
 from windlass.lab.fuzz.features import Features
@@ -33,7 +33,9 @@ def cluster(seed: int, features: Features) -> Draft:
     networks = _open_addresses(Dice(seed, "open"), nodes, features)
     draft = Draft(families, mode, tunnel, networks, nodes, hosts, pods, ())
     draft = replace(draft, services=random_services.services(Dice(seed, "services"), draft, features))
-    return irrelevant_objects.added(Dice(seed, "noise"), draft) if "noise" in features else draft
+    draft = irrelevant_objects.added(Dice(seed, "noise"), draft) if "noise" in features else draft
+    policies = Dice(seed, "policies")
+    return random_policies.added(policies, draft) if policies.chance(0.5) and "policies" in features else draft
 
 
 def possible(nodes: Iterable[NodeDraft], features: Features) -> Features:

@@ -15,6 +15,8 @@ from windlass.lab.fuzz import (
     oracle,
     random_changes,
     random_clusters,
+    random_policies,
+    random_policy_probes,
     random_probes,
     random_queries,
 )
@@ -28,6 +30,7 @@ from windlass.lab.scenarios.directives import API_VERSION
 
 PROBES_AT_FIRST = 24
 PROBES_LATER = 11
+POLICY_PROBES = 24
 RESTART = "restartSwitch"
 
 
@@ -102,7 +105,12 @@ def random_scenario(seed: int, features: Features) -> RandomScenario:
             )
         dice, count = Dice(seed, "probes", number), PROBES_LATER if number else PROBES_AT_FIRST
         asked = keys + 3 * sorted(_touched(before, states[number]).intersection(keys))  # changed Services more often
-        documents += random_probes.chosen(dice, view, count, asked, history, patient=number == patient)
+        documents += random_probes.chosen(
+            dice, view, count, asked, history, patient=number == patient or bool(view.policies)
+        )
+        if stage.draft.teams:
+            dice = Dice(seed, "policy probes", number)
+            documents += random_policy_probes.chosen(dice, view, POLICY_PROBES)
         documents += _gone(dice, views[number - 1], view) if number else []
         name = f"{number}0-{'changes' if number else 'cluster'}.yaml"
         parts.append(ScenarioFile(name, stage.words, tuple(documents)))
@@ -117,6 +125,8 @@ def _stages(seed: int, features: Features) -> list[ClusterStep]:
     for _ in range(dice.number(1, 3) if "changes" in features else 0):
         before = stages[-1].draft
         draft, words = random_changes.changed(dice, before, features)
+        draft, of_policies = random_policies.changed(Dice(seed, "policy changes", len(stages)), draft)
+        words += of_policies
         verb = dice.weighted({"": 0.65, "killAgent": 0.2, "restartAgent": 0.1, RESTART: 0.05})
         node = dice.one([node for node in draft.nodes if node in before.nodes]).name  # not a Node that just started
         if verb and ("switches" if verb == RESTART else "agents") in features:
@@ -167,7 +177,9 @@ def _actions(stage: ClusterStep) -> Iterator[Document]:
 
 def _title(seed: int, draft: Draft) -> str:
     families = " and ".join(str(family) for family in draft.families)
-    machines = f"{len(draft.nodes)} Nodes, {len(draft.pods)} Pods, {len(draft.services)} Services"
+    machines = f"{len(draft.nodes)} Nodes, {len(draft.pods)} Pods, {len(draft.services)} Services" + (
+        f", {len(draft.policies)} policies" if draft.teams else ""
+    )
     return f"Seed {seed}: {draft.mode}, {families}, {machines}"
 
 

@@ -1,0 +1,77 @@
+"""Random connections to Pods, to the Nodes' own ports and to machines outside, where policies have a say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from windlass.lab.fuzz import oracle
+from windlass.lab.fuzz.cluster_views import ClusterView, Document
+from windlass.lab.fuzz.dice import Dice
+from windlass.lab.fuzz.oracle import Client, Prediction, Query
+from windlass.lab.scenarios.directives import API_VERSION
+from windlass.lab.scenarios.objects import LabPod, ProbeOutcome
+from windlass.model.families import family_of
+
+THROWS = 6
+
+
+def chosen(dice: Dice, cluster: ClusterView, wanted: int) -> Iterator[Document]:
+    """This many probes, denied and allowed ones in turn as far as there are both."""
+    seen: set[Query] = set()
+    for number in range(wanted):
+        throws = [one for one in (_throw(dice, cluster) for _ in range(THROWS)) if one and one[0] not in seen]
+        if throws:
+            denied = number % 2 == 0
+            query, to, answer = min(throws, key=lambda one: (one[2].outcome is ProbeOutcome.TIMEOUT) != denied)
+            seen.add(query)
+            yield _document(number + 1, query, to, answer)
+
+
+def _throw(dice: Dice, cluster: ClusterView) -> tuple[Query, Document, Prediction] | None:
+    clients = [Client(pod=key) for key, pod in cluster.pods.items() if not pod.spec.host_network]
+    nodes = [Client(node=name) for name in cluster.nodes]
+    client = dice.one(clients if clients and dice.chance(0.8) else nodes)
+    servers = [pod for pod in cluster.pods.values() if pod.ports]
+    if not servers:
+        return None
+    asked = _of_pod(dice, client, dice.one(servers), cluster)
+    answer = oracle.predict(cluster, asked[0]) if asked else None
+    return None if asked is None or answer is None else (*asked, answer)
+
+
+def _of_pod(dice: Dice, client: Client, pod: LabPod, cluster: ClusterView) -> tuple[Query, Document] | None:
+    node = cluster.nodes[pod.spec.node_name]
+    if pod.spec.host_network:
+        addresses = [one for one in (node.main(family_of(own)) for own in node.addresses) if one]
+    else:
+        addresses = [*pod.fixed_addresses]
+    address, port, ping = dice.one(addresses), dice.one(pod.ports), dice.chance(0.1) and not pod.spec.host_network
+    protocol = "ICMP" if ping else port.protocol.value
+    number = 0 if ping else port.container_port
+    to: Document = {"pod": pod.key, **({} if ping else {"port": number}), "family": str(family_of(address))}
+    return Query(client, address, number, protocol), to
+
+
+def _document(number: int, query: Query, to: Document, answer: Prediction) -> Document:
+    client = query.client
+    source = {"pod": client.pod} if client.pod else {"node": client.node}
+    name = (client.pod or client.node).rpartition("/")[2]
+    target = str(to["pod"]).rpartition("/")[2]
+    expect: Document = {"outcome": answer.outcome.value}
+    is_checked = answer.outcome is ProbeOutcome.CONNECTED and query.protocol != "ICMP"
+    family = "-ipv6" if query.family.value == 6 else ""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Probe",
+        "metadata": {
+            "name": f"pod-{number:02}-{name}-to-{target}-{query.protocol.lower()}{family}",
+            "annotations": {"why": answer.why},
+        },
+        "spec": {
+            "from": source,
+            "to": to,
+            **({} if query.protocol == "TCP" else {"protocol": query.protocol}),
+            "connections": 2,
+            "expect": {**expect, **({"backends": sorted(answer.backends)} if is_checked else {})},
+        },
+    }
