@@ -1,4 +1,4 @@
-"""docs/conformance.md from the results of Kubernetes' own tests: each, what came of it, or why it was not run."""
+"""Writes docs/conformance.md: each of Kubernetes' own tests, and its result or the reason why it was not run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windlass.lab.kubelets.conformance import FAILED, NOT_ASKED, PASSED, Result
 from windlass.lab.network.ovs import datapath_type
 
 _LABEL = re.compile(r"\[([^]]+)\]")
-# What a test needs that these clusters do not have, by its labels; the first that it has says why it was not run.
+# Reasons why a test is not run, by its labels; the first label that matches counts.
 REASONS = {
     "Feature:SCTPConnectivity": "the kernel of the machine has no SCTP",
     "Feature:NetworkPolicy": "see [Policies](#policies)",
@@ -35,8 +35,8 @@ REASONS = {
 }
 
 
-# Tests that cannot pass, and why: they are about how packets get to Services and not whether they do.
-# Those that cannot pass where the clusters' switches are in user space, as on a machine without the module openvswitch.
+# Tests that cannot pass, with the reason: they check the mechanism of a proxy, not its effect.
+# Tests that cannot pass with the userspace datapath, as on a machine without the kernel module openvswitch.
 KNOWN_IN_USER_SPACE = {
     "should set TCP CLOSE_WAIT timeout": "it looks for a Pod's connection to another Node in the kernel's list, as "
     "CLOSE_WAIT with about 3600 s left. Of a connection that is tracked in user space the kernel sees only what goes "

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from windlass.agent.metrics import METRICS, Metric
 
-OURS_AND_THEIRS = """
-## Coming from kube-proxy
+NOTES = """
+## Migrating from kube-proxy
 
-A dashboard or an alert of kube-proxy works here when its metric is replaced by the one beside it in the last column.
-The histogram `windlass_network_programming_duration_seconds` has the buckets of kube-proxy's SLI and its rules: it
-counts from the trigger time that the EndpointSlice controller writes, leaves out slices without one, deleted slices,
-and whatever was triggered before the agent started. It ends later than kube-proxy's: when Open vSwitch has answered
-the barrier behind the flows, and the host has its routes and NodePorts. Prometheus reads the figures at the address
-where kube-proxy has its own (`metricsBindAddress`, by default 127.0.0.1:10249).
+To use a dashboard or an alert of kube-proxy, replace each of its metrics by the one with the same entry in the last
+column. The histogram `windlass_network_programming_duration_seconds` has the same buckets and rules as kube-proxy's SLI:
+it starts at the trigger time that the EndpointSlice controller writes, and ignores slices without one, deleted slices
+and changes that were triggered before the agent started. It ends later than kube-proxy's: when Open vSwitch has answered
+the barrier after the flows, and the host has its routes and NodePorts. The default address of the metrics
+(`metricsBindAddress`, 127.0.0.1:10249) is that of kube-proxy.
 
-## What a scrape costs
+## The cost of a scrape
 
-Most values are read from the agent's memory. Open vSwitch is asked for its version and for the number of tracked
-connections by its control socket, and the kernel by two files; no question grows with the cluster or with the number
-of connections. All of that together gets one second: what has not answered by then is left out of that scrape.
-Answers are used again for one second.
+Most values are in the agent's memory. The agent asks Open vSwitch for its version and the number of tracked connections
+by its control socket, and reads two files of the kernel; none of this depends on the size of the cluster or the number of
+connections. A scrape waits for these answers for at most one second, and omits what has not arrived by then. Answers are
+cached for one second.
 
-Standard metrics of the process are there, too: `process_cpu_seconds_total`, `process_resident_memory_bytes`,
+The standard metrics of the process are included: `process_cpu_seconds_total`, `process_resident_memory_bytes`,
 `process_virtual_memory_bytes`, `process_start_time_seconds`, `process_open_fds`, `process_max_fds`.
 """
 
@@ -31,7 +31,7 @@ def page(note: str) -> str:
         "# Metrics",
         "",
         note,
-        "What the agent of each Node tells a Prometheus, at `/metrics` of `metricsBindAddress` and of the local API.",
+        "The metrics of each Node's agent, at `/metrics` of `metricsBindAddress` and of the local API.",
         "The chart has a PodMonitor, alert rules and a Grafana dashboard for them ([values](chart-values.md)); the",
         "[runbook](runbook.md#alerts) says what to do when an alert fires.",
         "",
@@ -39,7 +39,7 @@ def page(note: str) -> str:
         "| --- | --- | --- | --- | --- |",
         *map(_row, METRICS.values()),
     ]
-    return "\n".join(lines) + "\n" + OURS_AND_THEIRS
+    return "\n".join(lines) + "\n" + NOTES
 
 
 def _row(metric: Metric) -> str:

@@ -1,4 +1,4 @@
-"""Imported first by tools that need the virtual environment: who starts one with another Python gets that one."""
+"""Imported first by tools that need the virtual environment: restarts the tool with the Python of that environment."""
 
 import importlib.util
 import os
@@ -9,5 +9,5 @@ _PYTHON = Path(__file__).resolve().parent.parent / ".venv/bin/python"
 
 if importlib.util.find_spec("windlass") is None:
     if not _PYTHON.exists():
-        sys.exit(f"{sys.argv[0]}: there is no virtual environment yet; `make setup` makes it")
+        sys.exit(f"{sys.argv[0]}: there is no virtual environment yet; run `make setup`")
     os.execv(_PYTHON, [str(_PYTHON), *sys.argv])  # noqa: S606 - no shell is needed

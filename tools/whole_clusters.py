@@ -1,4 +1,4 @@
-"""For tests on whole clusters: whether this machine can have one, what must be built, and what came of the tests."""
+"""For tests on whole clusters: whether this machine can run one, what must be built, and the results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUILT = (("build-kubernetes", "--whole"), ("build-helm",))
 
 
 def prepare(built: Sequence[tuple[str, ...]] = BUILT) -> int:
-    """Builds what is needed. NO_GO: there can be no cluster on this machine; 1: something failed; both are told."""
+    """Build the programs. Returns NO_GO if this machine cannot run a cluster, 1 if a build failed; both print a message."""
     if absent := not_possible():
         say(f"skipped: {absent}")
         return NO_GO
@@ -34,7 +34,7 @@ def prepare(built: Sequence[tuple[str, ...]] = BUILT) -> int:
 
 
 def not_possible() -> str:
-    """What this machine does not let a Node's machine do; nothing if there can be one."""
+    """Why this machine cannot run a Node; empty if it can."""
     if os.geteuid() != 0:
         return "only root can make machines for Nodes"
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
@@ -60,12 +60,12 @@ def told(results: list[Result], what: str, seconds: float) -> bool:
     unexpected = 0
     for result in results:
         if result.verdict == FAILED and (why := conformance_page.known(result.name)):
-            print(f"FAILED as known: {result.name}\n       {why}")
+            print(f"FAILED (known): {result.name}\n       {why}")
         elif result.verdict == FAILED:
             unexpected += 1
             print(f"FAILED {result.name}\n       {result.message.partition(chr(10))[0]}")
         elif result.verdict == SKIPPED:
-            print(f"skipped by itself: {result.name}: {result.message}")
+            print(f"skipped by the test: {result.name}: {result.message}")
     say(
         f"{what}: {counts[PASSED]} passed, {counts[FAILED]} failed, {counts[FAILED] - unexpected} of them known, "
         f"{counts[SKIPPED]} skipped by themselves, in {seconds:.0f} s"

@@ -1,1 +1,1 @@
-"""The pages under docs/cases: hand-written text, and between marks what real traces say."""
+"""The pages under docs/cases: hand-written text, and generated text from real traces between marks."""

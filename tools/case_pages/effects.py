@@ -1,4 +1,4 @@
-"""What each pass through a switch did to a packet, in a few words: read off the traces of this pass and the next."""
+"""What each pass through a switch changed in a packet, in a few words, found by comparing the traces of two passes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SOURCES, _DESTINATIONS = ("nw_src", "ipv6_src"), ("nw_dst", "ipv6_dst")
 
 
 def effects(passes: Sequence[Pass], place: int, known_ports: Iterable[int]) -> Iterator[str]:
-    """Of the pass at this place."""
+    """The effect of the pass at this place."""
     this, following = passes[place], passes[place + 1] if place + 1 < len(passes) else None
     for action in this.actions:
         if action.startswith("tnl_pop("):
@@ -55,7 +55,7 @@ def _changed(
 
 
 def end(address: str, port: int, known_ports: Iterable[int]) -> str:
-    """With its port if a manifest names it; others are of the moment."""
+    """With its port if a manifest names it; other ports differ between runs."""
     if port not in known_ports:
         return address
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -1,4 +1,4 @@
-"""Flows as the pages show them: in symbols, with names for ports and the NIC's MAC, which are of the moment. Pure."""
+"""Flows as the pages show them: in symbols, with names for ports and the NIC's MAC, which differ between runs. Pure."""
 
 from __future__ import annotations
 

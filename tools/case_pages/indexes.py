@@ -1,4 +1,4 @@
-"""The generated table of all cases in docs/cases/README.md: where each is told, tried, and what it costs. Pure."""
+"""The generated table of all cases in docs/cases/README.md: its page, its scenario and its cost. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def filled(index: str, pages: Mapping[str, str], found: Mapping[Case, Travelled]
 
 
 def sections(page: str) -> Iterator[tuple[str, str, Case]]:
-    """Each case with the page's title and the heading it stands under."""
+    """Each case with the title of its page and the heading above it."""
     title = heading = ""
     for found in _LINE.finditer(marks.filled(page, lambda _: "")):
         if found[3]:

@@ -17,7 +17,7 @@ _FLOW = re.compile(rf"^(?:{'|'.join(table.name for table in LAYOUT.tables.values
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A probe of a scenario: one connection of it is what the page shows."""
+    """A probe of a scenario; the page shows one connection of it."""
 
     scenario: str  # a folder below the repository's
     step: str  # one of its files
@@ -38,7 +38,7 @@ def cases(page: str) -> list[Case]:
 
 
 def filled(page: str, generated: Callable[[Case], str]) -> str:
-    """The page with the text of each case as it is now; the rest stays as it was written."""
+    """The page with the current text of each case; hand-written text is kept."""
 
     def fill(found: re.Match[str]) -> str:
         case = Case(*found.groups())
@@ -48,7 +48,7 @@ def filled(page: str, generated: Callable[[Case], str]) -> str:
 
 
 def flows(page: str) -> Iterator[tuple[Case, str, str]]:
-    """Each flow on the page: its case, the Node that has it, and its text."""
+    """Each flow on the page: its case, its Node, and its text."""
     for found in _BLOCK.finditer(page):
         node = ""
         for line in found[0].splitlines():
@@ -59,5 +59,5 @@ def flows(page: str) -> Iterator[tuple[Case, str, str]]:
 
 
 def unfilled(case: Case) -> str:
-    """What a new page is to hold."""
+    """The flows of a new page."""
     return f"{case.mark}\n{END}"

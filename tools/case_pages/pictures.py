@@ -1,4 +1,4 @@
-"""The picture of a packet's way there and back, as SVG: a lane for everybody it meets, time runs down. Pure.
+"""The path of a packet and its reply as an SVG sequence diagram: one lane for each place, time runs down. Pure.
 
 SVG because it needs nothing but a browser: GitHub shows it, and so does a reader without a network.
 """
@@ -94,7 +94,7 @@ def picture(travelled: Travelled) -> str:
 
 
 def summary(travelled: Travelled) -> str:
-    """The picture in a sentence, for who cannot see it."""
+    """The picture as a sentence, for screen readers."""
     sentences = []
     for phase, title in (("request", Phase.FIRST), ("reply", Phase.REPLY)):
         way = travelled.journey.paths.get(title)
@@ -105,7 +105,7 @@ def summary(travelled: Travelled) -> str:
 
 
 def known_ports(travelled: Travelled) -> frozenset[int]:
-    """Those that manifests name: of Services, NodePorts and containers."""
+    """The ports that manifests name: of Services, NodePorts and containers."""
     desired = travelled.desired
     ports = {port.container_port for pod in desired.pods.values() for port in pod.ports}
     for service in desired.services.values():
@@ -114,7 +114,7 @@ def known_ports(travelled: Travelled) -> frozenset[int]:
 
 
 def pass_lines(visit: SwitchVisit, ports: Iterable[int], kind: str) -> Iterator[tuple[str, str]]:
-    """A visit as text: per pass its tables, then what it did, and as `kind` what is another now."""
+    """A visit as text: the tables of each pass, then its effects; `kind` marks what has changed."""
     for number, this in enumerate(visit.passes):
         tables = [LAYOUT.tables[met.table].name for met in this.met if not met.outer]
         words = ", ".join(tables) or "the Service's group"
@@ -128,7 +128,7 @@ def pass_lines(visit: SwitchVisit, ports: Iterable[int], kind: str) -> Iterator[
 
 
 def _lanes(ways: Iterable[PacketPath]) -> list[PathPoint]:
-    """In the order in which the packet comes to them; a Node's host and switch side by side."""
+    """In the order in which the packet reaches them; host and switch of a Node side by side."""
     met = list(dict.fromkeys(place for way in ways for hop in way.hops for place in (hop.sender, hop.receiver)))
     nodes = dict.fromkeys(place.name for place in met if place.kind in {"host", "switch"})
     beside = {

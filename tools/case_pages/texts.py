@@ -18,7 +18,7 @@ _INTERFACES = {"windlass-gw0": "the gateway", "br-int": "the bridge interface", 
 
 
 class StaleTraceError(Exception):
-    """A trace names a flow that the pipeline would not make from the same manifests."""
+    """A trace contains a flow that the pipeline does not compute from the same manifests."""
 
 
 def text(root: Path, case: Case, travelled: Travelled) -> str:

@@ -1,4 +1,4 @@
-"""Brings a scenario's cluster up, and follows one connection of each probe that a page shows."""
+"""Starts the cluster of a scenario, and follows one connection of each probe that a page shows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def _travel(folder: Path, cases: Iterable[Case]) -> dict[Case, Travelled]:
 
 
 def pinned(scenario: Scenario) -> Scenario:
-    """With the addresses of all Pods as `windlass render` has them; else the order in which they start decides."""
+    """With fixed addresses for all Pods, as in `windlass render`; otherwise they depend on the order in which Pods start."""
     *_, (_, desired) = scenario.states()
     addresses = {
         pod.key: [{"ip": str(address)} for address in pod.addresses]
