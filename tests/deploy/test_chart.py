@@ -225,18 +225,18 @@ def test_figures_for_the_prometheus_operator():
 
 
 @needs_helm
-def test_without_an_api_server_it_says_why_there_must_be_one():
-    said = refusal()
-    assert "apiServer: say where the API server is" in said
-    assert "Services come with Windlass" in said
+def test_a_missing_api_server_is_an_error_with_a_reason():
+    error = refusal()
+    assert "apiServer: set the URL of the API server" in error
+    assert "is a Service, which Windlass itself provides" in error
 
 
 @needs_helm
-def test_a_monitor_needs_something_to_monitor():
-    asked = (API_SERVER, "podMonitor.enabled=true")
+def test_a_pod_monitor_needs_metrics_that_prometheus_can_reach():
+    settings = (API_SERVER, "podMonitor.enabled=true")
     for address in ("127.0.0.1:10249", "[::1]:10249", ""):
-        said = refusal(*asked, f"config.metricsBindAddress={address}")
-        assert "say where others do, such as --set config.metricsBindAddress=:10249" in said
+        error = refusal(*settings, f"config.metricsBindAddress={address}")
+        assert "set an address that Prometheus can reach, such as --set config.metricsBindAddress=:10249" in error
 
 
 @needs_helm
