@@ -21,7 +21,7 @@ BUILT = (("build-kubernetes", "--whole"), ("build-helm",))
 
 
 def prepare(built: Sequence[tuple[str, ...]] = BUILT) -> int:
-    """Build the programs. Returns NO_GO if this machine cannot run a cluster, 1 if a build failed; both print a message."""
+    """Build the programs. NO_GO: this machine cannot run a cluster; 1: a build failed; both print why."""
     if absent := not_possible():
         say(f"skipped: {absent}")
         return NO_GO

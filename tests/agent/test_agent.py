@@ -76,7 +76,7 @@ async def test_a_broken_manifest_is_named_and_the_rest_is_used(running: AgentNod
     await _until(lambda: "172.16.2.0/24" in running.flows())
 
 
-async def test_a_manifest_that_breaks_keeps_what_it_held(running: AgentNode) -> None:
+async def test_a_broken_manifest_keeps_its_previous_objects(running: AgentNode) -> None:
     running.write("peers.yaml", peer("node-2", "10.176.25.12", "172.16.2.0/24"))
     await _until(lambda: "172.16.2.0/24" in running.flows())
     (running.manifests / "peers.yaml").write_text("kind: [Node\n")
@@ -101,7 +101,7 @@ async def test_overlapping_pod_cidrs_stay_with_their_first_holder(running: Agent
     assert "10.176.25.13" not in running.flows()
 
 
-async def test_without_its_node_object_it_waits_and_says_which_it_knows(node: AgentNode) -> None:
+async def test_without_its_node_object_the_agent_waits_and_lists_the_nodes_it_knows(node: AgentNode) -> None:
     node.write("other.yaml", peer("node-2", "10.176.25.12", "172.16.2.0/24"))
     await node.switch.start()
     await node.start_agent()
@@ -110,7 +110,7 @@ async def test_without_its_node_object_it_waits_and_says_which_it_knows(node: Ag
     await node.ready()
 
 
-async def test_a_node_without_pod_cidr_says_who_assigns_it(node: AgentNode) -> None:
+async def test_a_node_without_pod_cidr_is_reported_with_the_component_that_assigns_it(node: AgentNode) -> None:
     node.write("node.yaml", {**NODE, "spec": {}})
     await node.switch.start()
     await node.start_agent()
@@ -176,7 +176,7 @@ async def test_without_a_source_the_last_known_good_state_is_used(running: Agent
     ],
     ids=["deleted", "added", "modified"],
 )
-async def test_what_others_do_to_our_flows_is_healed(running: AgentNode, drift: tuple[str, ...]) -> None:
+async def test_changes_of_our_flows_by_other_programs_are_reverted(running: AgentNode, drift: tuple[str, ...]) -> None:
     before = sorted(running.flows().splitlines())
     running.ofctl(*drift)
     await _until(lambda: sorted(running.flows().splitlines()) == before)
@@ -207,7 +207,7 @@ async def test_every_flow_of_a_dump_can_be_asked_for_its_reason(running: AgentNo
         assert body["flows"][0]["why"]
 
 
-async def test_a_second_agent_is_refused_and_the_first_goes_on(running: AgentNode) -> None:
+async def test_a_second_agent_is_refused_and_the_first_continues(running: AgentNode) -> None:
     first = running.agent
     command = [
         str(Path(sys.executable).with_name("windlass")),

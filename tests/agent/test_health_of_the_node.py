@@ -94,7 +94,7 @@ async def test_the_node_is_healthy_while_it_follows_the_cluster(fed: FedAgent, m
     assert await code(NODE_IP, 31500) == 200
 
 
-async def test_a_switch_that_is_away_serves_nobody(fed: FedAgent) -> None:
+async def test_the_node_is_unhealthy_while_its_switch_is_down(fed: FedAgent) -> None:
     await fed.holds(service("web", "10.96.0.1", **LOCAL), endpoints("web", "172.16.1.5"))
     await fed.switch._switch.kill()
     status = fed.agent.status
@@ -109,7 +109,7 @@ async def test_a_switch_that_is_away_serves_nobody(fed: FedAgent) -> None:
     )
 
 
-async def test_a_node_that_leaves_wants_no_new_connections(fed: FedAgent) -> None:
+async def test_a_node_that_is_being_deleted_is_unhealthy(fed: FedAgent) -> None:
     await fed.holds(node(deletionTimestamp=datetime.now(UTC).isoformat()))
     assert await code(NODE_IP, 10256, "/healthz") == 503
     assert await code(NODE_IP, 10256, "/livez") == 200
@@ -120,7 +120,7 @@ async def test_a_node_that_leaves_wants_no_new_connections(fed: FedAgent) -> Non
     assert await code(NODE_IP, 10256, "/healthz") == 503
 
 
-async def test_a_port_that_somebody_else_has_is_told_and_costs_nothing_else(fed: FedAgent) -> None:
+async def test_a_port_in_use_is_reported_and_everything_else_works(fed: FedAgent) -> None:
     with socket.create_server(("", 31500)):
         await fed.holds(service("web", "10.96.0.1", **LOCAL), endpoints("web", "172.16.1.5"))
         (told,) = fed.agent.view.problems["health checks"]

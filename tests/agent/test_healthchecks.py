@@ -166,7 +166,7 @@ async def test_ports_open_and_close_as_services_come_change_and_go():
     assert await status("192.0.2.5", 31001) == await status("192.0.2.5", 10256, "/livez") == "refused"
 
 
-async def test_a_connection_that_outlives_its_service_is_told():
+async def test_an_open_connection_gets_an_answer_after_its_service_is_deleted():
     async with Agent().checks() as checks, aiohttp.ClientSession() as session:
         await checks.set("default/web", WEB)
         async with session.get("http://192.0.2.5:31000/") as answer:
@@ -192,7 +192,7 @@ async def test_services_answer_at_the_configured_addresses_only():
             assert await status("127.0.0.1", 10256, "/livez") == 200
 
 
-async def test_a_port_that_is_taken_is_told_and_opened_when_it_is_free():
+async def test_a_port_in_use_is_reported_and_opened_when_it_is_free():
     agent = Agent()
     with socket.create_server(("192.0.2.5", 31000)), socket.create_server(("192.0.2.5", 10256)):
         async with agent.checks() as checks:
@@ -217,7 +217,7 @@ async def test_a_port_that_is_taken_is_told_and_opened_when_it_is_free():
         assert await status("192.0.2.5", 31000) == 200
 
 
-async def test_of_two_services_with_one_port_the_first_has_it_until_it_goes():
+async def test_the_first_of_two_services_with_one_port_keeps_it_until_it_is_deleted():
     agent = Agent()
     async with agent.checks() as checks:
         await checks.set("default/web", WEB)

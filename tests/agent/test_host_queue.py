@@ -73,7 +73,7 @@ async def queue() -> AsyncIterator[Queue]:
         await asyncio.wait([working])
 
 
-async def test_what_an_owner_asks_for_is_added_and_what_it_gives_up_is_removed():
+async def test_items_are_added_on_request_and_removed_when_given_up():
     async with queue() as one:
         await one.hosting.ask({A: ports(1, 2)})
         assert one.host.items == ports(1, 2)
@@ -109,7 +109,7 @@ async def test_changes_that_come_while_the_host_is_busy_are_done_together():
         assert one.host.items == ports(1, 2, 3)
 
 
-async def test_a_comparison_removes_what_nobody_asked_for():
+async def test_a_comparison_removes_items_that_no_owner_requests():
     async with queue() as one:
         stale = Route(ip_network("10.0.0.0/8"), "windlass-gw0")
         one.host.items = {stale, *ports(9)}
@@ -142,7 +142,7 @@ wishes = st.dictionaries(st.sampled_from([A, B]), st.sets(st.integers(1, 4)).map
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(wishes, st.booleans(), st.booleans())))
-def test_in_the_end_the_host_holds_what_the_owners_want(steps):
+def test_the_host_finally_holds_the_items_of_all_owners(steps):
     """Whether or not each step is awaited, and with a comparison of everything in between."""
 
     async def run() -> None:

@@ -84,7 +84,7 @@ async def test_a_node_that_is_well(node: AgentNode) -> None:
 
 
 @requires_ovs
-async def test_what_is_wrong_is_listed_by_area(node: AgentNode) -> None:
+async def test_problems_are_listed_by_area(node: AgentNode) -> None:
     (node.manifests / "broken.yaml").write_text("kind: [Node\n")
     await node.complains("broken.yaml")
     told = await windlass("status", *at(node))
@@ -95,7 +95,7 @@ async def test_what_is_wrong_is_listed_by_area(node: AgentNode) -> None:
 
 
 @requires_ovs
-async def test_what_it_waits_for_is_told() -> None:
+async def test_status_shows_what_the_agent_waits_for() -> None:
     async with agent_node() as node:
         node.write("other.yaml", peer("node-2", "10.176.25.12", "172.16.2.0/24"))
         await node.switch.start()
@@ -199,7 +199,7 @@ async def test_a_log_level_that_is_none_is_refused(node: AgentNode, asked: tuple
 
 
 @pytest.mark.parametrize("command", ["status", "flows", "log-level"])
-async def test_where_no_agent_is_a_sentence_says_what_to_do(command: str, tmp_path: Path) -> None:
+async def test_status_without_an_agent_says_what_to_do(command: str, tmp_path: Path) -> None:
     told = await windlass(command, "--socket", str(tmp_path / "agent.sock"))
     assert told.returncode == 2
     assert "no agent listens here; start it" in told.stderr

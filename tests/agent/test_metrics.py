@@ -126,7 +126,7 @@ async def test_a_changed_slice_is_timed_from_its_trigger_to_the_switch(fed):
 
 
 @requires_ovs
-async def test_what_the_switch_does_not_hold_yet_is_timed_when_it_does(fed):
+async def test_a_change_is_timed_when_the_switch_holds_it(fed):
     """A change that arrives while the switch is away ends only when the switch is back."""
     await fed.holds(service("web", "10.96.0.10"), endpoints("web", "172.16.2.5"))
     os.kill(daemon_of(fed), signal.SIGTERM)
@@ -142,7 +142,7 @@ async def test_what_the_switch_does_not_hold_yet_is_timed_when_it_does(fed):
 
 
 @requires_ovs
-async def test_a_switch_that_hangs_costs_a_scrape_its_own_figures_only(fed):
+async def test_a_scrape_omits_only_the_metrics_of_a_hanging_switch(fed):
     pid, ticks = daemon_of(fed), 0
 
     async def tick() -> None:

@@ -143,7 +143,7 @@ async def test_a_node_ip_that_was_leased_stays_when_the_lease_is_renewed(node: A
             await until(lambda: address(node, "eth0", "10.176.25.11") is None)
 
 
-async def test_the_bridge_interface_hears_the_router_in_the_nics_place(node: AgentNode) -> None:
+async def test_the_bridge_interface_receives_router_advertisements(node: AgentNode) -> None:
     with namespaces.entered(namespaces.path_of(node.namespace)):
         set_sysctl(Family.IPV6, "eth0", "accept_ra", 2)
     async with advertising_router(node, lifetime=60, valid=300):

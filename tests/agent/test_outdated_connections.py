@@ -76,7 +76,7 @@ def dns(*addresses: str, **conditions: bool) -> list[object]:
     return [service("dns", CLUSTER_IP[0], DNS), endpoints("dns", *addresses, protocol="UDP", **conditions)]
 
 
-async def test_a_client_goes_on_with_another_endpoint_when_its_own_is_gone(fed: FedAgent) -> None:
+async def test_a_udp_client_gets_another_endpoint_when_its_own_is_removed(fed: FedAgent) -> None:
     await fed.settled(*dns(ONE))
     with client() as one:
         assert await asked(one) == ONE
@@ -86,7 +86,7 @@ async def test_a_client_goes_on_with_another_endpoint_when_its_own_is_gone(fed: 
         assert await asked(one) == OTHER
 
 
-async def test_of_many_clients_each_goes_on_with_another_endpoint(fed: FedAgent) -> None:
+async def test_many_udp_clients_get_other_endpoints(fed: FedAgent) -> None:
     """More than the switch looks through at once; and those whose endpoint stays are left alone."""
     await fed.settled(*dns(ONE, OTHER))
     with ExitStack() as stack:
@@ -112,7 +112,7 @@ async def test_a_client_keeps_an_endpoint_that_ends_but_serves(fed: FedAgent) ->
         assert await asked(one) == OTHER
 
 
-async def test_a_client_is_refused_when_nobody_serves_any_more_and_served_when_somebody_does(fed: FedAgent) -> None:
+async def test_a_udp_client_is_refused_without_endpoints_and_served_again_with_one(fed: FedAgent) -> None:
     await fed.settled(*dns(ONE))
     with client() as one:
         assert await asked(one) == ONE
@@ -135,7 +135,7 @@ async def test_a_client_that_was_there_before_its_service_is_served(fed: FedAgen
         assert await asked(one) == OTHER
 
 
-async def test_what_changed_while_no_agent_was_there_is_outdated_as_well() -> None:
+async def test_connections_are_flushed_for_changes_while_no_agent_ran() -> None:
     async with fed_node(**OPTIONS) as fed:
         with servers(fed), client() as one:
             async with fed.running():
@@ -150,7 +150,7 @@ async def test_what_changed_while_no_agent_was_there_is_outdated_as_well() -> No
 
 
 @pytest.mark.parametrize("left", [[OTHER], []])
-async def test_tcp_connections_stay_whatever_becomes_of_their_endpoint(fed: FedAgent, left: list[str]) -> None:
+async def test_tcp_connections_are_not_flushed_with_their_endpoint(fed: FedAgent, left: list[str]) -> None:
     """They end with their endpoint itself, and not before."""
     web = service("web", CLUSTER_IP[0], {"name": "http", "port": 53})
     with namespaces.entered(namespaces.path_of(fed.outside)):

@@ -54,7 +54,7 @@ def link(port: PodPort) -> AttachedLink:
 # ---- the files
 
 
-def test_a_saved_record_is_what_the_next_agent_reads(tmp_path: Path) -> None:
+def test_the_next_agent_reads_a_saved_record(tmp_path: Path) -> None:
     records = PodRecords(tmp_path)
     records.save(pod(1))
     records.save(pod(2))
@@ -64,7 +64,7 @@ def test_a_saved_record_is_what_the_next_agent_reads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b'{"containerId": "c', b"\xff\x00", b"[]", b'{"containerId": 3}'])
-def test_a_record_that_cannot_be_read_is_named_and_costs_no_other(tmp_path: Path, content: bytes) -> None:
+def test_an_unreadable_record_is_reported_and_the_others_are_read(tmp_path: Path, content: bytes) -> None:
     PodRecords(tmp_path).save(pod(1))
     (tmp_path / "pods" / "pod2.json").write_bytes(content)
     records = PodRecords(tmp_path)
@@ -175,7 +175,7 @@ async def test_ports_of_an_agent_without_records_are_recorded(node: Node) -> Non
 
 
 @requires_ovs
-async def test_a_record_that_cannot_be_read_is_written_anew_while_the_port_is_there(node: Node) -> None:
+async def test_an_unreadable_record_is_rewritten_while_the_port_exists(node: Node) -> None:
     await node.plug(pod(1))
     await node.ports().add_pod_port(pod(1))
     (node.state / "pods" / "pod1.json").write_bytes(b"{")
@@ -184,7 +184,7 @@ async def test_a_record_that_cannot_be_read_is_written_anew_while_the_port_is_th
 
 
 @requires_ovs
-async def test_a_record_that_cannot_be_read_costs_only_its_own_pod(node: Node) -> None:
+async def test_an_unreadable_record_affects_only_its_own_pod(node: Node) -> None:
     for number in (1, 2):
         await node.plug(pod(number))
         await node.ports().add_pod_port(pod(number))
@@ -199,7 +199,7 @@ async def test_a_record_that_cannot_be_read_costs_only_its_own_pod(node: Node) -
 
 
 @requires_ovs
-async def test_a_port_that_cannot_be_made_costs_no_other(node: Node) -> None:
+async def test_a_port_that_cannot_be_created_does_not_stop_the_others(node: Node) -> None:
     ports = node.ports()
     for number in (1, 2):
         await node.plug(pod(number))

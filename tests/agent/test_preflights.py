@@ -70,7 +70,7 @@ async def test_a_nic_of_another_bridge_is_not_taken(node: AgentNode) -> None:
     await node.ready()
 
 
-async def test_what_would_hurt_is_in_the_status_of_a_node_that_is_ready(node: AgentNode) -> None:
+async def test_the_status_of_a_ready_node_shows_preflight_warnings(node: AgentNode) -> None:
     on(node, "iptables-nft", "-P", "FORWARD", "DROP")
     await node.start_agent(auditSeconds=1)
     await node.ready()
@@ -92,7 +92,7 @@ async def test_what_would_hurt_is_in_the_status_of_a_node_that_is_ready(node: Ag
     assert "Ready for Windlass" in clear.stdout
 
 
-async def test_preflight_says_why_it_cannot_check(node: AgentNode) -> None:
+async def test_preflight_reports_why_it_cannot_check(node: AgentNode) -> None:
     told = await windlass(node, "preflight", "--config", "/nonexistent.yaml")
     assert (told.returncode, told.stdout) == (2, "")
     assert told.stderr == "windlass preflight: /nonexistent.yaml: cannot be read: No such file or directory\n"

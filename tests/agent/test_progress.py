@@ -33,7 +33,7 @@ def test_a_state_is_held_when_the_states_before_it_are():
     assert held.progress.is_idle
 
 
-def test_what_is_held_at_once_is_one_change_of_all():
+def test_changes_that_complete_together_are_reported_as_one():
     held = Held()
     first, second = held.progress.begin(change(1)), held.progress.begin(change(2))
     held.progress.complete(second)
@@ -56,7 +56,7 @@ def test_a_change_that_needs_a_pass_is_held_after_it():
     assert held.revisions == ["2"]
 
 
-def test_a_pass_does_not_complete_what_came_after_it_began():
+def test_a_pass_does_not_complete_changes_that_arrived_after_it_began():
     held = Held()
     waiting = held.progress.waiting_for_pass
     late = held.progress.begin(change(1))

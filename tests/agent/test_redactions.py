@@ -29,18 +29,18 @@ HIDDEN = "hunter2-and-more"
         f"AWS_SECRET={HIDDEN}",
     ],
 )
-def test_a_secret_goes(text):
+def test_a_secret_is_removed(text):
     kept = redacted(f"before\n{text}\nafter")
     assert HIDDEN not in kept
     assert REDACTED in kept
     assert kept.startswith("before\n")
 
 
-def test_a_token_goes_wherever_it_stands():
+def test_a_token_is_removed_anywhere_in_a_text():
     assert redacted(f'error="401 for {WEB_TOKEN}" x=1') == f'error="401 for {REDACTED}" x=1'
 
 
-def test_what_is_after_a_secret_stays():
+def test_text_after_a_secret_is_kept():
     assert redacted('{"token": "abc", "node": "node-1"}') == f'{{"token": {REDACTED}, "node": "node-1"}}'
     assert redacted("-----BEGIN X-----\nabc\n-----END X-----\nnext").endswith("\nnext")
 
@@ -55,5 +55,5 @@ def test_what_is_after_a_secret_stays():
         "the token of the service account is not accepted\n",
     ],
 )
-def test_what_is_no_secret_stays(text):
+def test_text_without_secrets_is_kept(text):
     assert redacted(text) == text

@@ -43,7 +43,7 @@ async def opened(port: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_figures_and_nothing_else_are_told():
+async def test_only_the_metrics_paths_are_served():
     port = free_port()
     async with scraping.exposed(("127.0.0.1", port), figures, lambda _: None):
         await opened(port)
@@ -53,7 +53,7 @@ async def test_figures_and_nothing_else_are_told():
             assert (await get(port, path))[0] == HTTPStatus.NOT_FOUND
 
 
-async def test_a_port_that_somebody_else_has_is_told_of_and_tried_again(monkeypatch):
+async def test_a_port_in_use_is_reported_and_retried(monkeypatch):
     monkeypatch.setattr(scraping, "RETRY_SECONDS", 0.01)
     told: asyncio.Queue[list[str]] = asyncio.Queue()
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -123,7 +123,7 @@ async def test_no_agent_is_neither(tmp_path, question):
     assert f"{path}: the agent does not answer: No such file or directory" in said
 
 
-async def test_one_that_says_nothing_is_neither(tmp_path):
+async def test_a_silent_client_does_not_block_others(tmp_path):
     path = tmp_path / "agent.sock"
     server = await asyncio.start_unix_server(lambda _, writer: writer.close(), path)
     async with server:

@@ -113,7 +113,7 @@ async def test_a_node_port_is_in_the_switch_whenever_the_host_leads_there() -> N
         assert "tp_dst=30080" not in await fed.ofctl("dump-flows", "br-int", "table=6")
 
 
-async def test_a_node_port_that_goes_over_to_another_service_stays_open() -> None:
+async def test_a_node_port_that_moves_to_another_service_stays_open() -> None:
     async with fed_agent(Witness) as fed:
         await fed.holds(service("web", "10.96.0.1", NODE_PORT, type="NodePort"), endpoints("web", "172.16.1.5"))
         fed.host.fed = fed
@@ -138,7 +138,7 @@ async def test_a_cluster_ip_has_a_route_of_its_own_until_its_cidr_is_known(fed: 
     assert "10.97.0.1 via 169.254.169.111" in routes
 
 
-async def test_what_is_wrong_with_a_service_is_told_until_it_is_mended(fed: FedAgent) -> None:
+async def test_a_problem_of_a_service_is_reported_until_it_is_fixed(fed: FedAgent) -> None:
     await fed.holds(service("web", "10.96.0.1", {"name": "http", "port": 0}))
     assert "spec.ports[0].port: 0 is outside" in str(fed.agent.view.problems["services"])
     await fed.holds(service("web", "10.96.0.1", {"name": "http", "port": 70000}))

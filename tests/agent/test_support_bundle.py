@@ -133,7 +133,7 @@ async def test_a_place_that_cannot_be_written_to_is_a_sentence(tmp_path):
     assert b"Traceback" not in done.stderr
 
 
-async def test_an_agent_that_hangs_costs_only_its_own_parts(tmp_path, monkeypatch):
+async def test_the_bundle_of_a_hanging_agent_lacks_only_the_agents_parts(tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
 
     async def never(_request: aiohttp.web.BaseRequest) -> aiohttp.web.Response:

@@ -52,7 +52,7 @@ async def test_a_policy_in_the_manifests_is_reported_as_not_enforced() -> None:
         assert await node.metric('windlass_policies_not_enforced{kind="AdminNetworkPolicy"}') == 0
 
 
-def test_render_says_it(tmp_path: Path) -> None:
+def test_render_reports_policies_that_are_not_enforced(tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(yaml.safe_dump_all([NODE, POLICIES[0]]))
     told = asyncio.run(windlass("render", str(file), "--node", "node-1"))

@@ -76,7 +76,7 @@ async def test_a_node_that_starts_with_a_full_disk_keeps_its_nic(node: AgentNode
     assert_wired(node)
 
 
-async def test_a_lost_state_directory_costs_nothing(adopted: AgentNode) -> None:
+async def test_the_node_stays_reachable_if_the_state_directory_is_lost(adopted: AgentNode) -> None:
     await adopted.agent.kill()
     await adopted.start_agent(stateDirectory=str(adopted.folder / "another"))
     await adopted.ready()
@@ -92,7 +92,7 @@ async def test_a_copy_of_the_node_ip_elsewhere_does_not_take_the_wire(adopted: A
     assert_wired(adopted)
 
 
-async def test_a_nic_that_goes_and_comes_back_is_wired_again(adopted: AgentNode) -> None:
+async def test_a_nic_that_is_removed_and_added_again_becomes_the_uplink_again(adopted: AgentNode) -> None:
     """As a driver that is loaded again does."""
     adopted.run("ip", "link", "delete", "eth0")
     await adopted.complains("there is no interface eth0")

@@ -122,7 +122,7 @@ def test_the_service_that_was_created_first_wins():
     assert [key for key in made.services if "node:30080" in doors(made, key)] == ["default/c"]
 
 
-def test_the_owner_keeps_what_it_has():
+def test_the_owner_of_a_frontend_keeps_it():
     old, new = node_port("z", 1), node_port("a", 2)
     made = catalogue(old)
     assert made.follow(cluster(old, new), NODE) == {"default/a"}

@@ -330,7 +330,7 @@ async def test_a_server_that_is_no_api_server(server):
     assert "does not answer like an API server" in await refusal(server)
 
 
-async def test_no_server_at_all(server):
+async def test_an_unreachable_server(server):
     await server.stop()
     sentence = await refusal(server)
     assert sentence.startswith(f"{server.address}: ")

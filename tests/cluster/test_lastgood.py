@@ -35,7 +35,7 @@ NODE = Node(
 )
 
 
-def test_what_was_saved_is_loaded(tmp_path):
+def test_a_saved_state_is_loaded(tmp_path):
     lastgood.save(tmp_path / "state", Cluster("r1", nodes={"node-1": NODE}))
     assert lastgood.load(tmp_path / "state") == Cluster("r1", nodes={"node-1": NODE})
 

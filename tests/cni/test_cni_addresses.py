@@ -36,7 +36,7 @@ async def test_asking_again_gives_the_same(addresses):
     assert await addresses.holders() == {ONE}
 
 
-async def test_what_is_held_but_does_not_fit_any_more_is_given_back(addresses):
+async def test_a_reserved_address_that_no_longer_fits_is_released(addresses):
     """The Node has got a second family, or the Pod another wish."""
     await addresses.allocate(ONE, SMALL, ())
     assert len(await addresses.allocate(ONE, BOTH, ())) == 2
@@ -98,7 +98,7 @@ async def test_a_wish_that_cannot_be_granted_is_explained(addresses, wish, words
     assert await addresses.holders() == {OTHER}
 
 
-async def test_check_says_which_address_is_not_reserved_and_who_has_it(addresses):
+async def test_check_reports_an_address_that_is_not_reserved_and_its_holder(addresses):
     (given, _) = await addresses.allocate(ONE, BOTH, ())
     (taken, _) = await addresses.allocate(OTHER, BOTH, ())
     assert await addresses.check(ONE, [given.ip]) == []
@@ -128,7 +128,7 @@ async def test_words_of_the_plugin_that_we_do_not_know_are_passed_on(addresses):
     assert caught.value.code == 102
 
 
-async def test_what_says_nothing_sensible_is_quoted(tmp_path):
+async def test_invalid_output_of_the_plugin_is_quoted(tmp_path):
     odd = tmp_path / "host-local"
     odd.write_text("#!/bin/sh\necho oops; echo dear >&2; exit 3\n")
     odd.chmod(0o755)

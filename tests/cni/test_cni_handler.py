@@ -47,7 +47,7 @@ async def test_add_again_gives_the_same_result_and_changes_nothing(node):
     assert node.journal == done
 
 
-async def test_add_of_a_pod_that_was_damaged_attaches_it_anew(node):
+async def test_add_of_a_damaged_pod_attaches_it_again(node):
     await node.call("ADD")
     (name,) = node.host.links
     node.host.links.clear()
@@ -56,7 +56,7 @@ async def test_add_of_a_pod_that_was_damaged_attaches_it_anew(node):
     assert node.journal[3:5] == [f"forget {name}", f"delete port {name}"]
 
 
-async def test_add_of_a_pod_whose_address_is_not_the_nodes_any_more_gives_it_another(make_node):
+async def test_add_of_a_pod_with_an_address_of_another_pod_cidr_allocates_a_new_one(make_node):
     node = make_node()
     await node.call("ADD")
     moved = {Family.IPV4: ip_network("10.9.0.0/24")}
@@ -65,7 +65,7 @@ async def test_add_of_a_pod_whose_address_is_not_the_nodes_any_more_gives_it_ano
     assert node.held() == ["10.9.0.2"]
 
 
-async def test_add_goes_on_where_a_killed_agent_stopped(node):
+async def test_add_completes_the_work_of_a_killed_agent(node):
     """The address and the link are there, the port is not."""
     first = await node.call("ADD")
     node.switch.ports.clear()
@@ -116,7 +116,7 @@ async def test_an_add_that_is_cancelled_leaves_nothing_behind(node, step):
     assert node.is_empty()
 
 
-async def test_steps_back_that_fail_are_told_and_do_not_stop_the_others(node):
+async def test_failed_rollback_steps_are_reported_and_the_others_run(node):
     node.faults.errors |= {
         "programmed": OSError("the switch is away"),
         "forget": OSError("still away"),
@@ -160,7 +160,7 @@ async def test_a_bug_is_one_requests_error(node):
     assert (await node.call("DEL")).exit_code == 0
 
 
-async def test_del_of_what_is_gone_is_success(node):
+async def test_del_of_a_missing_pod_succeeds(node):
     assert (await node.call("DEL")).exit_code == 0
     await node.call("ADD")
     assert (await node.call("DEL", CNI_NETNS="")).exit_code == 0
@@ -250,7 +250,7 @@ async def test_check_of_a_pod_that_is_well(node):
         (lambda node: node.faults.errors.update(list_pod_ports=OSError("no database")), "no database"),
     ],
 )
-async def test_check_names_what_is_wrong(node, damage, words):
+async def test_check_reports_what_differs(node, damage, words):
     result = (await node.call("ADD")).json
     damage(node)
     failed = await node.call("CHECK", config={"prevResult": result})
@@ -269,7 +269,7 @@ async def test_check_compares_with_the_previous_result(node):
     )
 
 
-async def test_garbage_collection_keeps_what_is_valid_and_removes_the_rest(node):
+async def test_garbage_collection_keeps_valid_attachments_and_removes_the_rest(node):
     for container in ("c1", "c2", "c3"):
         await node.call("ADD", container)
     node.host.links.pop(next(name for name, port in node.switch.ports.items() if port.container_id == "c3"))
@@ -282,7 +282,7 @@ async def test_garbage_collection_keeps_what_is_valid_and_removes_the_rest(node)
     assert len(node.held()) == 2
 
 
-async def test_garbage_collection_frees_addresses_that_nobody_uses(node):
+async def test_garbage_collection_frees_unused_addresses(node):
     """An agent was killed, or somebody emptied the switch."""
     await node.call("ADD", "c1")
     node.switch.ports.clear()
@@ -291,13 +291,13 @@ async def test_garbage_collection_frees_addresses_that_nobody_uses(node):
     assert not node.held()
 
 
-async def test_garbage_collection_goes_by_the_interface_too(node):
+async def test_garbage_collection_compares_the_interface_too(node):
     await node.call("ADD")
     await node.call("GC", config={VALID: [{"containerID": "c1", "ifname": "net1"}]})
     assert node.is_empty()
 
 
-async def test_garbage_collection_tells_failures_and_goes_on(node):
+async def test_garbage_collection_reports_failures_and_continues(node):
     for container in ("c1", "c2"):
         await node.call("ADD", container)
     node.faults.errors["detach"] = OSError("busy")
@@ -308,7 +308,7 @@ async def test_garbage_collection_tells_failures_and_goes_on(node):
     assert not node.held()
 
 
-async def test_garbage_collection_leaves_alone_what_is_just_being_added(node):
+async def test_garbage_collection_keeps_attachments_that_are_being_added(node):
     node.faults.hang.add("programmed")
     adding = asyncio.create_task(node.call("ADD"))
     await node.faults.reached["programmed"].wait()

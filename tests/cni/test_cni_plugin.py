@@ -53,7 +53,7 @@ async def test_version_needs_no_agent_and_agrees_with_it(plugin, run_plugin):
 
 
 @pytest.mark.parametrize(("command", "code"), [("ADD", 11), ("DEL", 11), ("CHECK", 11), ("GC", 11), ("STATUS", 50)])
-async def test_without_an_agent_the_error_names_the_socket_and_what_to_look_at(
+async def test_without_an_agent_the_error_names_the_socket_and_what_to_check(
     plugin, run_plugin, tmp_path, command, code
 ):
     socket = str(tmp_path / "nobody.sock")
@@ -104,7 +104,7 @@ async def test_a_version_that_is_none_is_not_repeated(plugin, run_plugin):
     assert outcome.json["cniVersion"] == "1.1.0"
 
 
-async def test_without_a_command_it_says_what_it_is(plugin, run_plugin):
+async def test_without_a_command_the_plugin_explains_itself(plugin, run_plugin):
     outcome = await run_plugin(plugin, {}, b"")
     assert (outcome.exit_code, outcome.json["code"]) == (1, 4)
     assert "CNI_COMMAND" in outcome.json["msg"]

@@ -133,7 +133,7 @@ def test_an_invalid_configuration_is_refused_with_the_place(config, code, words)
     assert words in str(error)
 
 
-def test_what_is_empty_is_not_asked_for():
+def test_empty_options_are_ignored():
     ask({"runtimeConfig": {"portMappings": [], "bandwidth": None}, "ipam": {"type": "host-local"}, "args": None})
 
 
@@ -191,7 +191,7 @@ def test_status_and_version():
 
 
 @given(st.dictionaries(st.sampled_from(sorted(ENVIRONMENT)), st.text(max_size=20)), st.binary(max_size=100))
-def test_whatever_comes_is_parsed_or_refused(environment, config):
+def test_any_input_is_parsed_or_refused(environment, config):
     with suppress(RequestError):
         parse(ENVIRONMENT | environment, config)
 
@@ -223,7 +223,7 @@ def test_the_result_has_the_form_of_the_version_asked_for():
     assert "mtu" not in newer["interfaces"][0]
 
 
-def test_the_result_goes_on_from_that_of_earlier_plugins_in_a_chain():
+def test_the_result_extends_that_of_earlier_plugins_in_a_chain():
     link = pod_link(NETWORK, PORT, Attachment("c1", "eth0"), "/run/netns/c1")
     previous = {
         "interfaces": [{"name": "other0"}],

@@ -37,7 +37,7 @@ def error_in(answer: bytes):
     return json.loads(text)
 
 
-async def test_only_root_may_use_the_socket_and_it_goes_with_the_server(tmp_path):
+async def test_only_root_may_use_the_socket_and_the_server_removes_it(tmp_path):
     path = tmp_path / "cni.sock"
     async with serving(path, says_yes):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -88,7 +88,7 @@ async def test_the_socket_of_a_successor_is_not_removed(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["missing/cni.sock", "x" * 120])
-async def test_a_place_where_nobody_can_listen_is_named(tmp_path, place):
+async def test_an_unusable_socket_path_is_named_in_the_error(tmp_path, place):
     with pytest.raises(SocketError, match=r"the agent cannot listen there: .*; see runDirectory"):
         async with serving(tmp_path / place, says_yes):
             pass
@@ -105,7 +105,7 @@ async def test_a_place_where_nobody_can_listen_is_named(tmp_path, place):
         (PROTOCOL + b"0 999999999\n", "the maximum is 65536 and 1048576"),
     ],
 )
-async def test_nonsense_gets_an_error_and_costs_nothing_else(served, data, words):
+async def test_an_invalid_request_gets_an_error_and_the_server_continues(served, data, words):
     failed = error_in(await talk(served.socket, data))
     assert failed["code"] == 6
     assert words in failed["details"]
@@ -120,7 +120,7 @@ async def test_a_request_that_does_not_come_is_not_waited_for(tmp_path, monkeypa
     assert "was incomplete after" in failed["msg"]
 
 
-async def test_too_many_connections_are_told_to_come_later(tmp_path, monkeypatch):
+async def test_too_many_connections_get_try_again_later(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "_CONNECTIONS", 1)
     path = tmp_path / "cni.sock"
     inside, go = asyncio.Event(), asyncio.Event()
@@ -138,7 +138,7 @@ async def test_too_many_connections_are_told_to_come_later(tmp_path, monkeypatch
         assert (await first).endswith(b"yes")
 
 
-async def test_a_plugin_that_went_away_is_nobodys_problem(tmp_path):
+async def test_a_plugin_that_disconnects_does_not_disturb_the_server(tmp_path):
     path = tmp_path / "cni.sock"
     inside, go, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -158,7 +158,7 @@ async def test_a_plugin_that_went_away_is_nobodys_problem(tmp_path):
     assert not path.exists()
 
 
-async def test_a_stop_waits_for_what_is_under_way(tmp_path):
+async def test_a_stop_waits_for_running_requests(tmp_path):
     path = tmp_path / "cni.sock"
     inside, go = asyncio.Event(), asyncio.Event()
 
@@ -174,7 +174,7 @@ async def test_a_stop_waits_for_what_is_under_way(tmp_path):
     assert (await first).endswith(b"yes")
 
 
-async def test_a_stop_breaks_off_what_hangs_and_it_leaves_nothing_behind(node, plugin, monkeypatch):
+async def test_a_stop_cancels_a_hanging_request_which_rolls_back(node, plugin, monkeypatch):
     monkeypatch.setattr(server, "_STOP_SECONDS", 0.05)
     node.faults.hang.add("programmed")
     async with node.serving():

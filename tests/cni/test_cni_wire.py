@@ -81,7 +81,7 @@ def test_what_follows_a_request_is_ignored(request_):
         (PROTOCOL + b"8 0\nCNI_A=\xff\0", "not UTF-8"),
     ],
 )
-def test_what_is_wrong_is_said(data, words):
+def test_a_malformed_request_is_an_error(data, words):
     assert words in read([data])
 
 

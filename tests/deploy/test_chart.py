@@ -96,7 +96,7 @@ def test_the_agent_understands_its_configuration(mode, monkeypatch):
 
 
 @needs_helm
-def test_the_role_is_what_the_agent_needs_and_no_more():
+def test_the_role_allows_exactly_what_the_agent_needs():
     objects = rendered()
     assert objects["ClusterRole", "windlass-agent"]["rules"] == rules()
     binding = objects["ClusterRoleBinding", "windlass-agent"]
@@ -163,7 +163,7 @@ def test_each_container_has_the_capabilities_that_it_needs():
 
 
 @needs_helm
-def test_before_an_uninstallation_the_agents_make_way_for_those_who_give_nics_back():
+def test_with_release_the_release_daemonset_replaces_the_agents():
     objects = rendered("release=true")
     assert ("DaemonSet", "windlass-agent") not in objects
     assert ("DaemonSet", "windlass-switch") in objects
@@ -194,7 +194,7 @@ def test_each_container_is_confined_in_every_other_way():
 
 
 @needs_helm
-def test_privileged_where_somebody_asks_for_it():
+def test_containers_are_privileged_on_request():
     objects = rendered("privileged=true")
     for daemon_set in ("windlass-agent", "windlass-switch"):
         for container in containers(objects["DaemonSet", daemon_set]).values():

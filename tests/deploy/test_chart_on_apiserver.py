@@ -72,7 +72,7 @@ async def test_the_rendered_manifests_are_accepted(control_plane, file: Path):
     ],
     ids=lambda settings: settings[0],
 )
-async def test_what_the_chart_makes_of_other_values_is_accepted(control_plane, settings):
+async def test_the_api_server_accepts_the_chart_with_other_values(control_plane, settings):
     made = helm("apiServer=https://10.0.0.1:6443", *settings)
     assert made.returncode == 0, made.stderr
     said = await kubectl(control_plane, "apply", "--dry-run=server", "--validate=strict", "-f", "-", text=made.stdout)
@@ -181,7 +181,7 @@ async def test_an_agent_marks_its_own_node(installed):
         ("node-1", "node-1", {"spec": {"providerID": "x://y"}}, "nothing of a Node's spec"),
     ],
 )
-async def test_an_agent_may_do_nothing_else_to_a_node(installed, node, bound_to, change, sentence):
+async def test_an_agent_may_not_change_anything_else_of_a_node(installed, node, bound_to, change, sentence):
     before = await read(installed, node)
     async with agent_of(installed, bound_to) as agent:
         with pytest.raises(RequestRefused, match=sentence) as refused:
@@ -190,7 +190,7 @@ async def test_an_agent_may_do_nothing_else_to_a_node(installed, node, bound_to,
     assert await read(installed, node) == before
 
 
-async def test_others_change_nodes_as_before(installed):
+async def test_other_users_may_change_nodes(installed):
     async with installed.connection() as administrator:
         await patch(administrator, "node-2", {"spec": {"unschedulable": True}})
     assert (await read(installed, "node-2"))["spec"]["unschedulable"] is True
@@ -207,7 +207,7 @@ async def test_others_change_nodes_as_before(installed):
         ("POST", f"{ACCOUNT}/token"),
     ],
 )
-async def test_an_agent_may_do_nothing_else_at_all(installed, method, path):
+async def test_an_agent_has_no_other_permissions(installed, method, path):
     async with agent_of(installed, "node-1") as agent:
         with pytest.raises(RequestRefused) as refused:
             await agent.request(method, path, body=b"{}", content_type="application/merge-patch+json")

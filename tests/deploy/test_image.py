@@ -36,7 +36,7 @@ def test_every_package_has_its_reason():
     assert [line for line in lines if not re.fullmatch(r"[a-z0-9.+-]+ +# \S.*", line)] == []
 
 
-def test_what_is_copied_into_the_image_is_there():
+def test_all_files_that_the_image_copies_exist():
     copied = re.findall(r"^COPY (?!--from)(?:--\S+ )?(\S+) ", CONTAINERFILE, flags=re.MULTILINE)
     assert copied
     assert [path for path in copied if not (ROOT / path).exists()] == []
@@ -99,7 +99,7 @@ def test_a_database_is_made_where_there_is_none_and_left_where_it_is(tmp_path):
 
 
 @needs_switch
-def test_a_database_of_another_version_is_converted_with_what_it_holds(tmp_path):
+def test_a_database_of_another_version_is_converted_with_its_contents(tmp_path):
     current = re.search(r'"version": "([^"]+)"', SCHEMA.read_text())[1]
     older = tmp_path / "older.ovsschema"
     older.write_text(re.sub(r'"cksum": "[^"]*",?', "", SCHEMA.read_text().replace(f'"{current}"', '"7.0.0"')))

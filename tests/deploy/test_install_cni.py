@@ -51,7 +51,7 @@ def test_the_configuration_is_one_that_the_plugin_serves():
     assert SUPPORTED_VERSIONS[-1] in CONFIGURATION["cniVersions"]
 
 
-def test_once_more_it_has_nothing_to_do(node):
+def test_a_second_run_changes_nothing(node):
     put(node)
     before = {path: path.stat().st_ino for path in node.rglob("*") if path.is_file()}
     assert all(sentence.endswith(("is up to date", "exists, not replaced")) for sentence in put(node))
@@ -73,21 +73,21 @@ def test_a_newer_plugin_takes_the_place_of_one_that_runs(node):
             process.kill()
 
 
-def test_what_the_node_has_of_its_own_stays(node):
+def test_existing_files_of_the_node_are_kept(node):
     (node / "bin").mkdir()
     (node / "bin" / "loopback").write_bytes(b"\x7fELF theirs")
     assert f"{node}/bin/loopback: exists, not replaced" in put(node)
     assert (node / "bin" / "loopback").read_bytes() == b"\x7fELF theirs"
 
 
-def test_what_an_interrupted_one_left_is_no_obstacle(node):
+def test_an_interrupted_installation_is_completed(node):
     (node / "bin").mkdir()
     (node / "bin" / ".windlass-cni.new").write_bytes(b"half")
     put(node)
     assert sorted(path.name for path in (node / "bin").iterdir()) == ["loopback", "windlass-cni"]
 
 
-def test_a_network_that_comes_first_is_told_of(node):
+def test_a_network_configuration_that_sorts_first_is_reported(node):
     (node / "net.d").mkdir()
     for name in ("05-bridge.conflist", "00-note.txt", "99-other.conf"):
         (node / "net.d" / name).write_text("{}")
@@ -98,7 +98,7 @@ def test_a_network_that_comes_first_is_told_of(node):
     )
 
 
-def test_the_configuration_comes_last(node):
+def test_the_configuration_is_written_last(node):
     """Where the plugin could not be put, the runtime must not think that the Node has a network."""
     (node / "bin").write_text("a file")
     with pytest.raises(NotInstalled, match="bin/windlass-cni: cannot be written: Not a directory"):

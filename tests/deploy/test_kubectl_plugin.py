@@ -64,7 +64,7 @@ def kubectl(tmp_path: Path) -> Kubectl:
     return made
 
 
-def test_status_asks_every_node_and_ends_with_the_worst(kubectl: Kubectl):
+def test_status_queries_all_nodes_and_exits_with_the_worst_status(kubectl: Kubectl):
     kubectl.ends("agent-a", 1)
     done = kubectl.windlass("status")
     assert done.stdout == "== alpha\nanswer of agent-a\n\n== beta\nanswer of agent-b\n\n"

@@ -22,7 +22,7 @@ def test_they_are_up_to_date():
 
 
 @pytest.mark.parametrize("name", MODES)
-def test_nobody_can_overlook_what_is_to_be_filled_in(name):
+def test_the_placeholder_is_explained_in_the_header(name):
     text = (ROOT / "deploy" / "manifests" / name).read_text()
     objects = list(yaml.safe_load_all(text))
     config = next(one for one in objects if one and one["kind"] == "ConfigMap")["data"]["windlass.yaml"]

@@ -60,13 +60,13 @@ def names_in(query: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("what", "query"), list(queries()))
-def test_what_is_asked_for_is_what_the_agent_tells(what, query):
+def test_rules_and_dashboard_use_metrics_that_the_agent_exports(what, query):
     assert names_in(query), what
     assert names_in(query) <= series()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_every_alert_says_what_it_is_and_what_to_do(rule):
+def test_every_alert_has_a_description_and_a_runbook_section(rule):
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
     assert rule["annotations"]["summary"]
     assert rule["annotations"]["description"].endswith(".")

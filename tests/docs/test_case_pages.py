@@ -66,14 +66,14 @@ def test_every_case_is_a_probe_of_a_design_note_that_still_is_there(name):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_page_tells_what_happens_and_what_differs_from_the_notes(name):
+def test_every_page_has_an_intro_and_the_differences_from_the_notes(name):
     title, paragraph = PAGES[name].split("\n\n")[:2]
     assert title.startswith("# ")
     assert len(paragraph) > 200, "first of all one paragraph that says what happens"
     assert "## What differs from " in PAGES[name]
 
 
-def test_the_index_leads_to_every_case_and_says_how_it_is_tried():
+def test_the_index_links_every_case_with_its_scenario():
     for name, page in PAGES.items():
         for title, heading, case in indexes.sections(page):
             link = f"[{title}: {heading}]({name}#{indexes.anchor(heading)})"

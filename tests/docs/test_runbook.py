@@ -46,7 +46,7 @@ SAID = "\n".join(said())
 
 
 @pytest.mark.parametrize("sentence", list(quoted()))
-def test_what_is_quoted_is_said(sentence: str) -> None:
+def test_every_quoted_sentence_exists_in_the_code(sentence: str) -> None:
     """Every piece of it (some sentences have two parts), as it stands in some string of the source."""
     pieces = [piece.strip(" :;,[].") for piece in re.split(r"\.\.\.|; ", sentence)]
     assert [piece for piece in pieces if piece and piece not in SAID] == []

@@ -71,7 +71,7 @@ def pod_link(sandbox: str, name: str = "pod-1") -> PodLink:
 class PlanContract:
     """A plan is applied by its difference from what is there."""
 
-    async def test_what_is_applied_is_installed_and_then_there_is_nothing_to_do(self, host: Host, machine: Machine):
+    async def test_applied_items_are_installed_and_the_difference_is_empty(self, host: Host, machine: Machine):
         desired = plan(STATE, machine.names, 1500, userspace=True)
         await host.uplink.adopt("eth0", "br-int", machine.node_ips)
 
@@ -91,7 +91,7 @@ class PlanContract:
         finally:
             await again.close()
 
-    async def test_a_peer_that_leaves_takes_its_routes_and_no_others(self, host: Host, machine: Machine):
+    async def test_only_the_routes_of_a_removed_peer_are_removed(self, host: Host, machine: Machine):
         desired = plan(STATE, machine.names, 1500, userspace=True)
         await host.uplink.adopt("eth0", "br-int", machine.node_ips)
         await host.apply(diff(await host.installed(machine.names), desired))
@@ -102,7 +102,7 @@ class PlanContract:
         assert (await host.installed(machine.names)).items == desired.items - leaving.items
         assert await host.apply(diff(leaving, HostPlan())) == ()  # gone is gone
 
-    async def test_routes_of_others_are_neither_seen_nor_touched(self, host: Host, machine: Machine):
+    async def test_routes_of_others_are_ignored(self, host: Host, machine: Machine):
         machine.add_foreign_route("10.250.0.0/16")
         before = (await host.installed(machine.names)).items
 
@@ -110,7 +110,7 @@ class PlanContract:
         await host.apply(diff(await host.installed(machine.names), HostPlan()))
         assert machine.has_route("10.250.0.0/16")
 
-    async def test_a_refused_item_is_told_and_does_not_stop_the_others(self, host: Host, machine: Machine):
+    async def test_a_refused_item_is_reported_and_the_others_are_applied(self, host: Host, machine: Machine):
         taken = Route(ip_network("10.250.0.0/16"), "windlass-gw0", via=ip_address("10.250.0.1"), onlink=True)
         nowhere = HostAddress("no-such", ip_interface("10.9.9.9/24"))
         desired = plan(STATE, machine.names, 1500, userspace=True)
@@ -166,7 +166,7 @@ class ServiceContract:
         shared = plan_services(STATE.node, machine.names, cidrs, tuple(map(ip_network, networks)), mtu=1450)
         return plan(STATE, machine.names, 1500, userspace=True) | shared | HostPlan(items=self.PORTS)
 
-    async def test_what_is_applied_is_installed_and_a_restart_finds_it(self, host: Host, machine: Machine):
+    async def test_applied_items_are_installed_and_found_after_a_restart(self, host: Host, machine: Machine):
         await host.uplink.adopt("eth0", "br-int", machine.node_ips)
         for networks in ((), ("192.0.2.5/32", "127.0.0.0/8", "2001:db8::/32"), ("2001:db8::5/128",)):
             desired = self.desired(machine, *networks)
@@ -178,7 +178,7 @@ class ServiceContract:
             finally:
                 await again.close()
 
-    async def test_a_port_that_goes_takes_no_other_with_it(self, host: Host, machine: Machine):
+    async def test_removing_a_port_keeps_the_others(self, host: Host, machine: Machine):
         await host.uplink.adopt("eth0", "br-int", machine.node_ips)
         desired = self.desired(machine)
         await host.apply(diff(await host.installed(machine.names), desired))
@@ -208,7 +208,7 @@ class UplinkContract:
         assert ip_interface("192.0.2.5/24") in found.addresses
         assert {str(r.destination) for r in found.routes} >= {"0.0.0.0/0", "::/0", "203.0.113.0/24"}
 
-    async def test_no_nic_with_the_node_ip_is_told(self, host: Host, machine: Machine):
+    async def test_a_node_ip_on_no_nic_is_reported(self, host: Host, machine: Machine):
         with pytest.raises(HostError, match=r"Node IP 192\.0\.2\.99.*set `uplink` in the configuration"):
             await host.uplink.find("br-int", [ip_address("192.0.2.99")])
         with pytest.raises(HostError, match="there is no interface eth9"):
@@ -230,7 +230,7 @@ class UplinkContract:
         for address in adopted.addresses:
             assert machine.holders(str(address.ip)) == {"br-int"}
 
-    async def test_after_a_restart_the_uplink_is_found_by_what_was_adopted(self, host: Host, machine: Machine):
+    async def test_after_a_restart_the_uplink_is_found_by_the_record(self, host: Host, machine: Machine):
         adopted = (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).uplink
 
         again = machine.open_host()
@@ -262,7 +262,7 @@ class UplinkContract:
         assert await host.uplink.find("br-int", machine.node_ips) == before
         assert machine.holders("192.0.2.5") == {"eth0"}
 
-    async def test_a_node_ip_that_is_nowhere_is_told_and_nothing_moves(self, host: Host, machine: Machine):
+    async def test_a_missing_node_ip_is_reported_and_nothing_moves(self, host: Host, machine: Machine):
         with pytest.raises(HostError, match=r"has the Node IP 192\.0\.2\.99: eth0 was not changed"):
             await host.uplink.adopt("eth0", "br-int", [ip_address("192.0.2.99")])
         assert machine.holders("192.0.2.5") == {"eth0"}
@@ -301,7 +301,7 @@ class PodContract:
         assert await host.pods.check(link) == ()
         assert await host.pods.links() == (AttachedLink("pod-1", "eth0", link.namespace),)
 
-    async def test_a_difference_is_told_in_a_sentence(self, host: Host, machine: Machine):
+    async def test_a_difference_is_described_in_a_sentence(self, host: Host, machine: Machine):
         link = pod_link(machine.new_sandbox())
         assert await host.pods.check(link) == ("there is no interface pod-1",)
         await host.pods.attach(link)
@@ -361,7 +361,7 @@ class PodContract:
 class WatchContract:
     """Whoever watches is told at once, and told what was told meanwhile together."""
 
-    async def test_it_speaks_at_once_and_then_of_what_changes(self, host: Host, machine: Machine):
+    async def test_a_watch_yields_everything_first_and_then_changes(self, host: Host, machine: Machine):
         async with aclosing(host.watch(machine.names)) as changes:
             assert await anext(changes) == {"eth0", "br-int", "windlass-gw0"}
 
@@ -370,7 +370,7 @@ class WatchContract:
             while not {"eth0", "br-int"} <= told:
                 told |= await anext(changes)
 
-    async def test_a_bridge_interface_that_goes_and_comes_is_told(self, host: Host, machine: Machine):
+    async def test_a_watch_reports_a_removed_and_added_bridge_interface(self, host: Host, machine: Machine):
         await host.uplink.adopt("eth0", "br-int", machine.node_ips)
         async with aclosing(host.watch(machine.names)) as changes:
             await anext(changes)
@@ -381,7 +381,7 @@ class WatchContract:
             await host.uplink.adopt("eth0", "br-int", machine.node_ips)
             assert machine.holders("192.0.2.5") == {"br-int"}
 
-    async def test_a_route_that_somebody_takes_away_is_told(self, host: Host, machine: Machine):
+    async def test_a_watch_reports_a_removed_route(self, host: Host, machine: Machine):
         await host.uplink.adopt("eth0", "br-int", machine.node_ips)
         desired = plan(STATE, machine.names, 1500, userspace=True)
         await host.apply(diff(await host.installed(machine.names), desired))
@@ -393,7 +393,7 @@ class WatchContract:
             assert await host.apply(diff(await host.installed(machine.names), desired)) == ()
             assert machine.has_route("10.0.3.0/24")
 
-    async def test_an_address_that_another_interface_gets_is_told(self, host: Host, machine: Machine):
+    async def test_a_watch_reports_an_address_of_another_interface(self, host: Host, machine: Machine):
         held = await host.held_addresses()
         assert set(machine.node_ips) <= held
         assert not any(address.is_loopback or address.is_link_local for address in held)

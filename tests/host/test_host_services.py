@@ -72,7 +72,7 @@ def test_node_ports_answer_everywhere_or_in_the_configured_networks():
     assert access.networks == {ip_network("192.0.2.0/24"), ip_network("127.0.0.0/8")}
 
 
-def test_a_host_that_uses_ephemeral_ports_itself_is_told_of_others_only():
+def test_unreserved_ephemeral_ports_are_not_items_of_the_host():
     items = plan_services(replace(NODE, ports_reserved=False), NAMES, CIDRS, mtu=1450).items
     (access,) = (item for item in items if isinstance(item, ServiceAccess))
     assert access.snat_ports == ((16384, 28671),)
@@ -90,7 +90,7 @@ def test_a_node_of_one_family_is_asked_for_that_family_alone():
     assert plan_service(ONLY_IPV4, NAMES, service, CIDRS) == {NodePort(Family.IPV4, Protocol.TCP, 30081)}
 
 
-def test_a_service_asks_for_its_node_ports_and_external_ports():
+def test_a_service_requests_its_node_ports_and_external_ports():
     frontends = (
         frontend(Reach.CLUSTER_IP, 80, "10.96.0.10"),
         frontend(Reach.NODE_PORT, 30080),
@@ -110,7 +110,7 @@ def test_a_cluster_ip_outside_of_the_known_networks_has_a_route_of_its_own():
     }
 
 
-def test_what_two_services_ask_for_stays_until_the_last_of_them_goes():
+def test_an_item_of_two_services_stays_until_both_release_it():
     shared, own = (NodePort(Family.IPV4, Protocol.TCP, number) for number in (30080, 30081))
     claims = ItemClaims()
     assert claims.set("default/a", frozenset((shared, own))).added == {shared, own}
@@ -131,7 +131,7 @@ def test_what_two_services_ask_for_stays_until_the_last_of_them_goes():
         )
     )
 )
-def test_the_changes_of_claims_lead_to_what_is_claimed(steps):
+def test_the_changes_of_claims_add_up_to_the_claimed_items(steps):
     claims, asked, there = ItemClaims(), {}, frozenset()
     for owner, items in steps:
         change = claims.set(owner, items)
@@ -151,7 +151,7 @@ def test_the_changes_of_claims_lead_to_what_is_claimed(steps):
         )
     )
 )
-def test_what_one_gives_up_and_another_takes_at_once_stays_as_it_is(steps):
+def test_an_item_that_moves_between_owners_does_not_change(steps):
     claims, asked, there = ItemClaims(), {}, frozenset()
     for together in steps:
         change = claims.set_all(together)

@@ -80,7 +80,7 @@ async def test_a_lease_renewed_on_the_nic_extends_the_address_on_the_bridge_inte
         assert abs(address("br-int", local)["valid_life_time"] - seconds) <= SLACK
 
 
-async def test_a_lease_renewed_on_the_bridge_interface_is_what_is_restored(host: LinuxHost, machine: LinuxMachine):
+async def test_a_lease_renewed_on_the_bridge_interface_is_restored(host: LinuxHost, machine: LinuxMachine):
     """A manager may know the bridge interface, too."""
     ip("address", "add", "198.18.0.5/24", "dev", "eth0", "valid_lft", "60", "preferred_lft", "60")
     await adopt(host, machine)
@@ -142,7 +142,7 @@ async def test_a_route_that_was_withdrawn_stays_withdrawn(
         machine.remake_bridge()
 
 
-async def test_a_route_made_anew_on_the_nic_replaces_the_one_that_moved(host: LinuxHost, machine: LinuxMachine):
+async def test_a_route_recreated_on_the_nic_replaces_the_moved_one(host: LinuxHost, machine: LinuxMachine):
     await adopt(host, machine)
     ip("route", "replace", "default", "via", "192.0.2.254", "dev", "eth0", "onlink", "proto", "dhcp", "metric", "100")
     ip("-6", "route", "replace", "default", "via", "fe80::254", "dev", "eth0", "metric", "512")

@@ -51,7 +51,7 @@ async def test_no_new_connection_of_the_host_gets_a_reserved_port(host: LinuxHos
     assert read(RESERVED) == ""
 
 
-async def test_what_others_have_reserved_stays(host: LinuxHost, machine: LinuxMachine):
+async def test_ports_that_others_reserved_are_kept(host: LinuxHost, machine: LinuxMachine):
     write(RESERVED, "8080,20000-20010")
     await host.reserve_ports(HOST_RESERVED, ADDRESSES)
     assert read(RESERVED) == f"8080,{OURS}"
@@ -61,7 +61,7 @@ async def test_what_others_have_reserved_stays(host: LinuxHost, machine: LinuxMa
     assert read(RESERVED) == "8080,9090,20000-20010"
 
 
-async def test_a_list_that_somebody_set_anew_is_completed(host: LinuxHost, machine: LinuxMachine):
+async def test_a_list_that_another_program_replaced_is_completed(host: LinuxHost, machine: LinuxMachine):
     await host.reserve_ports(HOST_RESERVED, ADDRESSES)
     write(RESERVED, "8080")
     await host.reserve_ports(HOST_RESERVED, ADDRESSES)
@@ -80,7 +80,7 @@ async def test_a_host_that_would_have_too_few_ports_keeps_them(
     assert read(RESERVED) == ""
 
 
-async def test_connections_from_before_are_told(host: LinuxHost, machine: LinuxMachine):
+async def test_earlier_connections_from_reserved_ports_are_reported(host: LinuxHost, machine: LinuxMachine):
     """Both families; not those of other ports, and no servers."""
     ip("link", "set", "lo", "up")
     with ExitStack() as sockets:

@@ -123,7 +123,7 @@ async def test_an_interface_that_is_no_pod_link_is_left_alone(host: LinuxHost, m
     assert ip_json("link", "show", "cni0")
 
 
-async def test_an_interface_that_the_pod_has_already_is_told_and_kept(host: LinuxHost, machine: LinuxMachine):
+async def test_an_existing_interface_of_the_pod_is_reported_and_kept(host: LinuxHost, machine: LinuxMachine):
     link = pod_link(machine.new_sandbox())
     await host.pods.attach(link)
     with pytest.raises(HostError, match=f"could not create eth0 in the Pod's namespace {link.namespace}: File exists"):
@@ -132,7 +132,7 @@ async def test_an_interface_that_the_pod_has_already_is_told_and_kept(host: Linu
     assert [attached.host_interface for attached in await host.pods.links()] == ["pod-1"]
 
 
-async def test_what_was_changed_in_the_pod_is_told(host: LinuxHost, machine: LinuxMachine):
+async def test_changes_inside_the_pod_are_reported(host: LinuxHost, machine: LinuxMachine):
     link = pod_link(machine.new_sandbox())
     await host.pods.attach(link)
     with entered(link.namespace):
@@ -145,7 +145,7 @@ async def test_what_was_changed_in_the_pod_is_told(host: LinuxHost, machine: Lin
     )
 
 
-def test_a_socket_stays_where_it_was_made_and_the_thread_comes_back(machine: LinuxMachine):
+def test_a_socket_stays_in_its_namespace_and_the_thread_returns(machine: LinuxMachine):
     home = Path("/proc/thread-self/ns/net").readlink()
     with entered(machine.new_sandbox()):
         assert Path("/proc/thread-self/ns/net").readlink() != home

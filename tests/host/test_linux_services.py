@@ -74,7 +74,7 @@ async def test_the_host_reaches_a_node_port_at_each_of_its_addresses(host: Linux
     assert await machine.ask("node", "192.0.2.5", PORT, source="198.51.100.5") == "switch saw 10.0.1.1"
 
 
-async def test_who_comes_by_a_second_nic_keeps_his_address(host: LinuxHost, machine: ServiceMachine):
+async def test_clients_of_a_second_nic_keep_their_address(host: LinuxHost, machine: ServiceMachine):
     """Design note 001, "Other NodeIPs": whether the client is translated is the switch's decision."""
     await machine.answers("switch", PORT)
     assert await apply(host, desired(TCP, TCP6)) == ()
@@ -86,7 +86,7 @@ async def test_who_comes_by_a_second_nic_keeps_his_address(host: LinuxHost, mach
         assert await machine.ask("client", address, PORT) == f"switch saw {seen}"
 
 
-async def test_what_comes_by_the_bridge_interface_for_the_node_ip_is_the_hosts_own(
+async def test_packets_to_the_node_ip_by_the_bridge_interface_stay_on_the_host(
     host: LinuxHost, machine: ServiceMachine
 ):
     await machine.answers("switch", PORT)
@@ -190,7 +190,7 @@ async def test_an_external_address_may_be_the_hosts_own(host: LinuxHost, machine
     assert await machine.ask("wire", "192.0.2.5", 80) == "refused"
 
 
-async def test_whom_the_switch_brings_the_host_answers_by_the_switch(host: LinuxHost, machine: ServiceMachine):
+async def test_replies_to_clients_from_the_switch_go_back_to_the_switch(host: LinuxHost, machine: ServiceMachine):
     """Endpoints on this host by policy Local: the client is anywhere, here behind the second NIC."""
     await machine.answers("node", 9090)
     assert await apply(host, desired()) == ()
@@ -202,7 +202,7 @@ async def test_whom_the_switch_brings_the_host_answers_by_the_switch(host: Linux
             assert await told(udp, b"?") == f"node saw {client}"
 
 
-async def test_nobody_behind_the_switch_speaks_to_the_hosts_loopback(host: LinuxHost, machine: ServiceMachine):
+async def test_packets_from_the_switch_cannot_reach_the_hosts_loopback(host: LinuxHost, machine: ServiceMachine):
     """What `route_localnet` would allow: a Pod reaches what the host's processes offer to the host alone."""
     assert await apply(host, desired(UDP)) == ()
     loop = asyncio.get_running_loop()
@@ -260,7 +260,7 @@ async def test_connections_go_on_while_the_table_is_replaced(host: LinuxHost, ma
         assert await told(of_client, b"still there?") == await told(of_host, b"still there?") == "still there?"
 
 
-async def test_what_is_applied_is_installed_and_a_restart_finds_it(host: LinuxHost, machine: ServiceMachine):
+async def test_applied_items_are_installed_and_found_after_a_restart(host: LinuxHost, machine: ServiceMachine):
     wanted = desired(TCP, UDP6, EXTERNAL, EXTERNAL6, NodePort(Family.IPV4, Protocol.SCTP, 31000))
     for networks in ((), ("192.0.2.5/32", "198.51.100.0/24", "127.0.0.0/8", "2001:db8::/32")):
         wanted = desired(*(i for i in wanted.items if isinstance(i, NodePort | ExternalPort)), networks=networks)
@@ -290,7 +290,7 @@ async def test_one_node_port_is_one_element(host: LinuxHost, machine: ServiceMac
 
 
 @requires_nft
-async def test_removed_nothing_remains_but_what_others_made(host: LinuxHost, machine: ServiceMachine):
+async def test_after_removal_only_rules_of_others_remain(host: LinuxHost, machine: ServiceMachine):
     nft("add table inet foreign; add chain inet foreign c { type nat hook output priority 0; }")
     ip("rule", "add", "fwmark", "7", "lookup", "100")
     ip("route", "add", "10.250.0.0/16", "via", "192.0.2.1", "table", "100")
@@ -306,7 +306,7 @@ async def test_removed_nothing_remains_but_what_others_made(host: LinuxHost, mac
 
 
 @requires_nft
-async def test_what_somebody_changed_is_put_right(host: LinuxHost, machine: ServiceMachine):
+async def test_changes_by_other_programs_are_reverted(host: LinuxHost, machine: ServiceMachine):
     wanted = desired(TCP, EXTERNAL)
     assert await apply(host, wanted) == ()
     for spoil in (
@@ -387,7 +387,7 @@ async def test_the_mark_of_external_ports_does_not_leave_the_host(host: LinuxHos
     assert "packets 0 " not in unmarked  # and what others marked stays marked
 
 
-async def test_without_the_library_it_is_told_and_all_else_works(
+async def test_a_missing_library_is_reported_and_everything_else_works(
     host: LinuxHost, machine: ServiceMachine, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(nftables, "LIBRARY", "libnftables.so.none")

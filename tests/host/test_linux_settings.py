@@ -49,7 +49,9 @@ async def test_forwarding_is_on_for_the_families_asked_for(host: LinuxHost, mach
     assert sysctl("ipv6/conf/all/forwarding") == sysctl("ipv6/conf/br-int/forwarding") == 1
 
 
-async def test_who_listened_to_routers_still_does_when_the_host_becomes_one(host: LinuxHost, machine: LinuxMachine):
+async def test_interfaces_still_accept_router_advertisements_when_the_host_forwards(
+    host: LinuxHost, machine: LinuxMachine
+):
     sysctl("ipv6/conf/all/forwarding", 0)
     sysctl("ipv6/conf/eth0/accept_ra", 1)
     sysctl("ipv6/conf/gw-far/accept_ra", 0)
@@ -78,7 +80,7 @@ async def test_offloads_go_and_come(host: LinuxHost, machine: LinuxMachine):
         assert {feature: shown[feature] for feature in work} == dict.fromkeys(work, "on" if on else "off")
 
 
-async def test_what_cannot_be_set_is_told_and_the_rest_is_set(host: LinuxHost, machine: LinuxMachine):
+async def test_a_setting_that_fails_is_reported_and_the_rest_is_set(host: LinuxHost, machine: LinuxMachine):
     impossible = InterfaceSettings("br-int", up=True, mac="01:00:00:00:00:01", mtu=1400)
     (problem,) = await host.apply(HostChange(settings=(impossible,)))
     assert problem.startswith("br-int: could not set its MAC to 01:00:00:00:00:01: ")

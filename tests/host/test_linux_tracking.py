@@ -144,7 +144,7 @@ def test_a_kernel_that_tracks_no_connections_has_nothing_to_set(tmp_path: Path, 
     assert list(tracking.installed()) == []
 
 
-def test_what_cannot_be_set_is_told_and_the_rest_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_setting_that_fails_is_reported_and_the_rest_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(settings, "_NET", tmp_path)
     files = Files(tmp_path, 65536, 16384)
     wanted = {

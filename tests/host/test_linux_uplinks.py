@@ -79,7 +79,7 @@ def record_file(machine: LinuxMachine) -> Path:
     return machine.state_directory / "uplink.json"
 
 
-def test_what_moves_is_the_same_in_the_eyes_of_ip_there_and_back(machine: LinuxMachine, record_file: Path):
+def test_moved_items_look_the_same_to_the_ip_command(machine: LinuxMachine, record_file: Path):
     before = seen("eth0")
     with Netlink() as netlink:
         uplinks.adopt(netlink, RecordFile(record_file), "eth0", "br-int", machine.node_ips)
@@ -181,7 +181,9 @@ def test_whenever_a_release_crashes_the_next_one_completes_it(machine: LinuxMach
     ],
     ids=["nothing", "mtu", "mac", "address", "route"],
 )
-async def test_what_the_kernel_refuses_is_undone_and_told(host: LinuxHost, machine: LinuxMachine, preparation, refused):
+async def test_a_move_that_the_kernel_refuses_is_reverted_and_reported(
+    host: LinuxHost, machine: LinuxMachine, preparation, refused
+):
     machine.remove_bridge()
     subprocess.run(["sh", "-ec", preparation], check=True)  # noqa: ASYNC221
     before = seen("eth0")
@@ -194,7 +196,7 @@ async def test_what_the_kernel_refuses_is_undone_and_told(host: LinuxHost, machi
     assert seen("br-int")["addresses"] == []
 
 
-async def test_giving_back_also_gives_the_kernel_what_comes_in(host: LinuxHost, machine: LinuxMachine):
+async def test_after_giving_back_the_kernel_receives_packets_again(host: LinuxHost, machine: LinuxMachine):
     await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     await host.apply(HostChange(settings=(InterfaceSettings("eth0", kernel_ingress=False),)))
     assert not reaches("192.0.2.1")
@@ -204,7 +206,7 @@ async def test_giving_back_also_gives_the_kernel_what_comes_in(host: LinuxHost, 
     assert reaches("192.0.2.1")
 
 
-async def test_an_address_that_comes_to_the_nic_later_moves_too(host: LinuxHost, machine: LinuxMachine):
+async def test_an_address_added_to_the_nic_later_is_moved(host: LinuxHost, machine: LinuxMachine):
     await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     ip("address", "add", "198.18.0.1/24", "dev", "eth0")
 
@@ -228,7 +230,7 @@ async def test_an_address_that_left_the_bridge_interface_does_not_come_back(host
     assert machine.holders("192.0.2.5") == {"br-int"}  # that of the Node always does
 
 
-async def test_down_and_up_again_restores_what_the_kernel_took(host: LinuxHost, machine: LinuxMachine):
+async def test_items_that_the_kernel_removed_with_a_link_down_are_restored(host: LinuxHost, machine: LinuxMachine):
     await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     before = seen("br-int")["routes"]
     ip("link", "set", "br-int", "down")
@@ -240,7 +242,9 @@ async def test_down_and_up_again_restores_what_the_kernel_took(host: LinuxHost, 
     assert machine.holders("2001:db8::5") == {"br-int"}
 
 
-async def test_a_route_that_cannot_be_moved_is_refused_at_first_and_told_later(host: LinuxHost, machine: LinuxMachine):
+async def test_an_immovable_route_stops_the_first_adoption_and_is_reported_later(
+    host: LinuxHost, machine: LinuxMachine
+):
     encapsulated = f"{ENCAPSULATED} dev eth0".split()
     ip(*encapsulated)
     before = seen("eth0")
@@ -260,7 +264,7 @@ async def test_a_route_that_cannot_be_moved_is_refused_at_first_and_told_later(h
     assert not await host.uplink.needs_wire("eth0", "br-int", machine.node_ips)
 
 
-async def test_what_the_kernel_refuses_later_is_told_and_does_not_stop_the_rest(host: LinuxHost, machine: LinuxMachine):
+async def test_a_later_refusal_of_the_kernel_is_reported_and_the_rest_moves(host: LinuxHost, machine: LinuxMachine):
     await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     before = seen("br-int")
     ip("route", "add", "172.16.0.1", "dev", "eth0")
@@ -303,7 +307,7 @@ async def test_a_record_that_cannot_be_read_is_as_good_as_none(
     assert records.load(record_file) is not None
 
 
-async def test_what_comes_while_the_disk_is_full_is_recorded_when_it_is_not(
+async def test_items_added_while_the_disk_is_full_are_recorded_later(
     host: LinuxHost, machine: LinuxMachine, record_file: Path
 ):
     with small_disk(machine.state_directory) as disk:
@@ -323,7 +327,7 @@ async def test_what_comes_while_the_disk_is_full_is_recorded_when_it_is_not(
         assert seen("br-int") == before
 
 
-async def test_what_leaves_while_the_disk_is_full_does_not_come_back(host: LinuxHost, machine: LinuxMachine):
+async def test_items_removed_while_the_disk_is_full_stay_removed(host: LinuxHost, machine: LinuxMachine):
     with small_disk(machine.state_directory) as disk:
         await host.uplink.adopt("eth0", "br-int", machine.node_ips)
         with full(disk):

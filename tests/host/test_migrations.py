@@ -26,17 +26,17 @@ BRIDGE = Adapter("br-int", 7, "02:00:00:00:00:99", 1500)
 SETTLED = UplinkRecord(FULL, "br-int", boot="today", settled_on=7)
 
 
-def test_the_first_time_it_is_what_the_nic_holds():
+def test_the_first_time_the_items_are_those_of_the_nic():
     assert uplink_with_all(None, FULL, BRIDGE, "today") == FULL
 
 
-def test_without_a_record_it_is_also_what_the_bridge_interface_holds():
+def test_without_a_record_the_items_include_those_of_the_bridge_interface():
     bridge = replace(BRIDGE, addresses=(NODE_IP,), routes=(DEFAULT,))
     half = replace(FULL, addresses=(VIRTUAL,), routes=(OTHER,))
     assert uplink_with_all(None, half, bridge, "today") == FULL
 
 
-def test_after_a_boot_what_the_nic_was_given_counts_and_not_the_record():
+def test_after_a_boot_the_items_of_the_nic_replace_the_record():
     renumbered = replace(BARE, addresses=(AdapterAddress(ip_interface("192.0.2.6/24")),))
     assert uplink_with_all(SETTLED, renumbered, BRIDGE, "tomorrow") == renumbered
 
@@ -89,7 +89,7 @@ def test_where_the_node_ip_is_missing_routes_are_restored():
     assert goal.routes == FULL.routes
 
 
-def test_what_expired_while_the_bridge_interface_was_away_is_not_restored():
+def test_items_that_expired_without_the_bridge_interface_are_not_restored():
     lease = replace(VIRTUAL, valid_until=100)
     advertised = replace(DEFAULT6, expires_at=100)
     record = replace(SETTLED, uplink=replace(FULL, addresses=(NODE_IP, lease), routes=(DEFAULT, advertised)))
@@ -99,7 +99,7 @@ def test_what_expired_while_the_bridge_interface_was_away_is_not_restored():
     )
 
 
-def test_a_node_ip_whose_lease_expired_is_restored_for_good():
+def test_a_node_ip_whose_lease_expired_is_restored_permanently():
     record = replace(SETTLED, uplink=replace(FULL, addresses=(replace(NODE_IP, valid_until=100), VIRTUAL)))
     assert uplink_with_all(record, BARE, None, "today", [NODE_IP.ip], now=200).addresses == (NODE_IP, VIRTUAL)
 
@@ -128,14 +128,14 @@ def test_another_node_ip_on_the_bridge_interface_is_ours():
     assert uplink_with_all(SETTLED, BARE, bridge, "today", [renumbered.ip]).addresses == (renumbered,)
 
 
-def test_what_others_put_on_the_bridge_interface_is_not_ours():
+def test_items_of_others_on_the_bridge_interface_are_ignored():
     bridge = replace(
         BRIDGE, addresses=(NODE_IP, VIRTUAL, AdapterAddress(ip_interface("192.0.2.200/32"))), routes=(DEFAULT, OTHER)
     )
     assert uplink_with_all(SETTLED, BARE, bridge, "today") == FULL
 
 
-def test_steps_read_as_what_happens():
+def test_steps_are_described_in_words():
     goal = replace(FULL, routes=(DEFAULT, ON_LINK, DEFAULT6))
     assert [str(step) for step in steps(goal, goal, BRIDGE)] == [
         "add address 192.0.2.5/24 to br-int",

@@ -16,7 +16,7 @@ from windlass.host.plans import HostAddress, Route, diff, plan
 pytestmark = requires_namespaces
 
 
-async def test_pyroute2_reads_what_we_wrote(machine: LinuxMachine, host: LinuxHost) -> None:
+async def test_pyroute2_decodes_our_messages(machine: LinuxMachine, host: LinuxHost) -> None:
     await host.uplink.adopt(machine.names.uplink, machine.names.bridge, machine.node_ips)
     desired = plan(STATE, machine.names, 1500, userspace=True)
     assert await host.apply(diff(await host.installed(machine.names), desired)) == ()

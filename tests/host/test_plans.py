@@ -222,7 +222,7 @@ def test_from_a_plan_to_itself_there_is_nothing_to_do():
     assert not diff(desired, desired)
 
 
-def test_a_difference_in_settings_names_only_what_is_different():
+def test_a_difference_in_settings_names_only_changed_settings():
     (settings,) = diff(
         HostPlan(frozenset((InterfaceSettings("br-int", up=True, mtu=1500, forwards=frozenset((Family.IPV4,))),))),
         HostPlan(frozenset((InterfaceSettings("br-int", up=True, mtu=9000, forwards=frozenset(Family)),))),

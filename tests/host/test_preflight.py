@@ -91,7 +91,7 @@ def test_local_ports_that_overlap_those_of_snat():
     assert f"{UNRESERVED.services[0]}-{UNRESERVED.services[1]}" in finding.what
 
 
-def test_what_the_configuration_does_not_need_does_not_hurt():
+def test_checks_for_unused_features_are_skipped():
     user_space = replace(INTENT, userspace=True)
     assert findings(replace(SOUND, missing_modules=frozenset({"openvswitch", "geneve"})), user_space) == ()
     assert findings(replace(SOUND, missing_modules=frozenset({"vxlan"})), INTENT) == ()

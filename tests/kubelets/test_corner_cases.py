@@ -80,7 +80,7 @@ class TestUnderLoad:
     async def test_containerd_that_is_killed_loses_no_connection(self, load):
         assert not lost(await load.run.phase("containerd", load.kill_containerd()))
 
-    async def test_a_switch_that_is_killed_comes_back_with_all_that_it_had(self, load):
+    async def test_a_killed_switch_recovers_completely(self, load):
         """What it carried meanwhile is lost. Nothing is afterwards.
 
         But for clients that come again from a port from which they were not answered (docs/continuity.md): the other

@@ -17,7 +17,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_without_go_it_says_so_and_exits_with_a_status_of_its_own(tmp_path):
+def test_without_go_it_exits_with_status_3_and_a_message(tmp_path):
     done = run(tmp_path)
     assert done.returncode == 3
     assert f"Kubernetes {VERSION} cannot be built: there is no `go` in the PATH" in done.stdout

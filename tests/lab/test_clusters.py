@@ -207,7 +207,7 @@ async def test_a_host_network_pod_is_no_endpoint_before_it_answers(read):
 IP_MTU, IPV6_MTU = 14, 24  # of Linux; the socket module does not have them
 
 
-async def test_a_router_says_what_does_not_fit_a_narrow_link(read):
+async def test_a_router_sends_icmp_errors_for_packets_longer_than_the_mtu(read):
     scenario = read(CLUSTER)
     ((_, desired),) = scenario.states()
     with labs.opened() as lab:

@@ -165,7 +165,7 @@ def pretended(inner: Family) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("inner", BOTH)
 @pytest.mark.parametrize("outer", BOTH)
-async def test_no_machine_outside_speaks_through_the_tunnel(scene: Scene, outer: str, inner: str) -> None:
+async def test_tunnel_packets_of_machines_outside_are_dropped(scene: Scene, outer: str, inner: str) -> None:
     mac = scene.mac_of("b")
     for name, source in pretended(BOTH[inner]):
         sign = token()
@@ -290,7 +290,7 @@ async def test_fragments_of_a_pod_pass(scene: Scene, family: str) -> None:
 
 
 @pytest.mark.parametrize("family", BOTH)
-async def test_no_pod_speaks_as_another(scene: Scene, family: str) -> None:
+async def test_a_pod_cannot_use_the_address_of_another(scene: Scene, family: str) -> None:
     """Neither in tags nor behind extension headers nor in fragments. In tags not as itself either."""
     ends = BOTH[family]
     kind = ip_type(ends.bob)
@@ -324,7 +324,7 @@ async def test_no_pod_speaks_as_another(scene: Scene, family: str) -> None:
             ), f"as {name}: {how}"
 
 
-async def test_no_pod_asks_in_tags(scene: Scene) -> None:
+async def test_tagged_frames_of_pods_are_dropped(scene: Scene) -> None:
     """Nobody answers ARP in a tag."""
     sha, sender = bytes.fromhex(mallory_mac().replace(":", "")), bytes([172, 16, 1, 66])
     asks = b"\0\1\x08\0\6\4\0\1" + sha + sender + bytes(6) + bytes([172, 16, 1, 77])
@@ -355,7 +355,9 @@ async def test_a_frame_for_another_machine_is_not_ours(scene: Scene, family: str
 
 
 @pytest.mark.parametrize("family", BOTH)
-async def test_the_wire_speaks_neither_as_the_node_nor_as_its_pods(scene: Scene, family: str) -> None:
+async def test_frames_from_outside_with_addresses_of_the_node_or_its_pods_are_dropped(
+    scene: Scene, family: str
+) -> None:
     ends, mac = BOTH[family], scene.mac_of("b")
     for name in ("b", "gateway_b", "alice", "gateway_a", "stranger"):
         sign = token()

@@ -225,7 +225,7 @@ def test_a_node_is_seen_by_its_own_address_at_its_own_node_port_by_policy_local(
     assert ask(by_cluster, NODE, "10.0.0.1", 30080).seen == {"172.16.1.1"}
 
 
-def test_node_port_addresses_close_the_others():
+def test_node_ports_are_closed_at_other_addresses():
     found = cluster(service(), config("nodePortAddresses: [10.9.0.0/16]"))
     assert ask(found, OUT, "10.9.0.1", 30080).outcome is ProbeOutcome.CONNECTED
     assert {ask(found, NODE, ip, 30080).outcome for ip in ("10.0.0.1", "127.0.0.1")} == {ProbeOutcome.REFUSED}

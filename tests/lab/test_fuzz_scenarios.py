@@ -132,7 +132,7 @@ def test_a_feature_that_is_turned_off_does_not_appear(seed):
         )
 
 
-def test_to_leave_something_out_moves_nothing_else():
+def test_leaving_out_a_feature_does_not_change_the_rest():
     whole, less = random_scenario(11, ALL), random_scenario(11, ALL - {"affinity"})
     assert documents(whole, "Node") == documents(less, "Node")
     assert documents(whole, "Pod")[:3] == documents(less, "Pod")[:3]

@@ -26,7 +26,7 @@ def _content(archive: Path) -> dict[str, bytes]:
         return {entry.name: (opened.extractfile(entry) or io.BytesIO()).read() for entry in opened.getmembers()}
 
 
-def test_names_layers_and_what_to_start_are_where_a_runtime_looks(tmp_path: Path):
+def test_an_archive_has_names_layers_and_command_in_the_expected_places(tmp_path: Path):
     layers = (_layer(tmp_path, "one"), _layer(tmp_path, "two"))
     archives.write(
         Image(("a.example/web:1", "b.example/web:2"), layers, entrypoint=("/bin/one",)), tmp_path / "image.tar"

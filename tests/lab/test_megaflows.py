@@ -37,7 +37,7 @@ def kinds(way: tuple[Megaflow, ...]) -> list[str]:
     return [flow.actions[-2 if flow.actions[-1].startswith("recirc") else 0].partition("(")[0] for flow in way]
 
 
-def test_a_first_packet_goes_around_for_its_look_up_its_endpoint_and_its_source(flows, asking):
+def test_a_first_packet_recirculates_for_lookup_endpoint_and_source(flows, asking):
     way = megaflows.path(flows, "eth0", asking, Phase.FIRST)
     assert kinds(way) == ["ct", "hash", "ct", "ct", "tnl_push"]
     assert sum(len(list(ct_actions(flow.actions))) for flow in way) == 3
@@ -61,7 +61,7 @@ def test_a_packet_of_which_the_switch_remembers_nothing_has_no_way(flows, asking
         megaflows.path(flows, "eth0", other, Phase.FIRST)
 
 
-def test_masks_decide_what_fits():
+def test_a_megaflow_matches_by_its_masks():
     line = (
         "recirc_id(0),in_port(a),eth(src=02:00:00:00:00:01,dst=02:00:00:00:00:02/00:00:00:00:00:00),eth_type(0x0800),"
         "ipv4(src=10.0.0.0/255.0.0.0,dst=10.0.0.2,proto=6,frag=no),tcp(src=1/0,dst=0x50/0xfff0), "

@@ -49,7 +49,7 @@ items:
 
 @needs_root
 @pytest.mark.parametrize("protocol", [GRE, ESP, EXPERIMENT])
-async def test_a_pod_speaks_other_protocols_as_its_node(protocol):
+async def test_other_protocols_of_pods_leave_with_the_node_ip(protocol):
     loop = asyncio.get_running_loop()
     async with running_cluster(CLUSTER) as cluster:
         for address, node_ip in ADDRESSES.items():

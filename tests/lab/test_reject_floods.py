@@ -52,7 +52,7 @@ ASKED_EVERY, IN_TIME = 0.05, 0.9  # seconds; the latter less than until a SYN is
 
 @needs_root
 @pytest.mark.parametrize("family", FLOODS)
-async def test_a_flood_takes_neither_the_agent_nor_the_refusals_of_others(family):
+async def test_a_flood_neither_overloads_the_agent_nor_uses_up_the_rejects_of_others(family):
     flooder, service = FLOODS[family]
     async with running_cluster(CLUSTER) as cluster:
         flooding = asyncio.create_task(asyncio.to_thread(flood, cluster, flooder, service))

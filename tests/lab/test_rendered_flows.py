@@ -76,7 +76,7 @@ items:
 
 @needs_root
 @pytest.mark.parametrize("mode", ["encap", "noEncap", "hybrid"])
-async def test_render_is_what_the_agents_program(mode: str) -> None:
+async def test_render_equals_the_flows_of_the_agents(mode: str) -> None:
     text = CLUSTER.replace("MODE", mode).replace("DATAPATH", ovs.datapath_type())
     async with running_cluster(text) as cluster:
         for node in cluster.desired.nodes:

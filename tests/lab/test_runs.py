@@ -79,7 +79,7 @@ def test_a_failed_probe_is_status_1_and_the_table_says_why(folder, capsys):
     assert "FAIL: expected Connected, saw Refused; no answer from externalHost/right" in printed
 
 
-def test_what_cannot_be_read_is_status_2_and_the_others_run(folder, tmp_path, capsys):
+def test_an_unreadable_scenario_is_status_2_and_the_others_run(folder, tmp_path, capsys):
     status = runs.run([folder(a=HOSTS + GOOD, b="- 1"), tmp_path / "nowhere"], json_file=tmp_path / "out.json")
     report = json.loads((tmp_path / "out.json").read_text())
     assert (status, report["passed"]) == (2, 1)

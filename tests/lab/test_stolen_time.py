@@ -31,5 +31,5 @@ def test_the_core_that_was_taken_for_longest_counts(tmp_path):
     assert stolen.until(1.3) == pytest.approx(0.31)
 
 
-def test_this_machine_has_such_counts():
+def test_this_machine_reports_stolen_time():
     assert StolenTime().until(1.0) >= 0.0

@@ -64,7 +64,7 @@ def test_flows_of_the_outer_tunnel_packet_are_marked():
     assert not any(traces.recirculations(one.actions))
 
 
-def test_what_goes_to_the_host_leaves_by_the_local_port():
+def test_packets_to_the_host_leave_by_the_local_port():
     (one,) = recorded("from-the-tunnel").passes
     assert one.outputs == ("LOCAL",)
     assert one.actions == ("tnl_pop(1)",)

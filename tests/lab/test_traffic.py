@@ -81,7 +81,7 @@ async def test_a_connection_reports_the_backend_and_the_client_address_that_it_s
 
 @every_protocol
 @both_families
-async def test_payload_comes_back_byte_for_byte(traffic, flow, protocol, version):
+async def test_the_payload_is_echoed_byte_for_byte(traffic, flow, protocol, version):
     size = 1_000_000 if protocol is ProbeProtocol.TCP else 20_000
     (attempt,) = (await traffic.observe(flow(protocol, version, bytes=size))).attempts
     assert (attempt.outcome, attempt.fault) == (ProbeOutcome.CONNECTED, "")
@@ -121,7 +121,7 @@ async def test_an_unreachable_that_the_router_sends_is_a_refusal(traffic, flow):
     assert observation.outcome is ProbeOutcome.REFUSED
 
 
-async def test_no_route_at_all_is_no_outcome_but_a_fault(traffic, flow, lab):
+async def test_a_missing_route_is_an_error_not_an_outcome(traffic, flow, lab):
     inside(lab, "client", "ip", "-6", "route", "del", "default")
     (attempt,) = (await traffic.observe(flow(ProbeProtocol.TCP, 6, to=FARAWAY_IPS))).attempts
     inside(lab, "client", "ip", "-6", "route", "add", "default", "via", "fd07::1")
@@ -162,7 +162,7 @@ async def test_a_held_connection_measures_its_longest_silence(traffic, flow, pro
     assert 0 < observation.max_gap < 1
 
 
-async def test_a_rate_counts_what_was_not_answered(traffic, flow, servers):
+async def test_a_rate_counts_unanswered_connections(traffic, flow, servers):
     rated = traffic.rate(flow(ProbeProtocol.TCP), per_second=200)
     await traffic.observe(flow(ProbeProtocol.TCP, connections=50))
     good = len((await rated.end()).attempts)

@@ -39,7 +39,7 @@ def test_every_option_has_a_default(content):
     assert (config.log_format, config.log_level) == (LogFormat.JSON, LogLevel.INFO)
 
 
-def test_a_file_that_all_nodes_share_leaves_the_name_to_the_environment(monkeypatch):
+def test_the_node_name_may_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("WINDLASS_NODE_NAME", "node-7")
     assert parse(b"", "windlass.yaml").node_name == "node-7"
     assert parse(b"nodeName: node-8", "windlass.yaml").node_name == "node-8"
@@ -181,7 +181,7 @@ def test_a_file_with_everything(tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_used_is_said_and_what_to_write_instead(content, sentence):
+def test_an_invalid_option_is_an_error_with_a_suggestion(content, sentence):
     with pytest.raises(ConfigError) as refusal:
         parse(content, "windlass.yaml")
     assert str(refusal.value) == sentence
@@ -215,7 +215,7 @@ def test_where_health_and_figures_are_answered(text, parsed):
 
 @pytest.mark.parametrize("text", ["10256", "localhost:10256", "::1:10256", "[1.2.3.4]:80", "1.2.3.4:0", "1.2.3.4:x"])
 @pytest.mark.parametrize("option", ["healthzBindAddress", "metricsBindAddress"])
-def test_nothing_is_answered_at_what_is_no_address(option, text):
+def test_an_invalid_bind_address_is_an_error(option, text):
     with pytest.raises(ConfigError, match=f"{option}: .* is no address with a port"):
         parse(f"{option}: '{text}'".encode(), "windlass.yaml")
 

@@ -61,7 +61,7 @@ def test_all_others_are_peers():
     }
 
 
-def test_a_node_that_cannot_be_used_costs_only_itself():
+def test_an_unusable_node_does_not_affect_the_others():
     found, problems = peers(node("node-2", cidrs=()), node("node-3", cidrs=("172.16.3.0/24",)))
     assert list(found) == ["node-3"]
     [problem] = problems
@@ -90,7 +90,7 @@ def test_of_two_peers_that_claim_the_same_the_first_by_name_has_it():
     assert [problem.where for problem in problems] == ["Node b", "Node c"]
 
 
-def test_a_node_that_shares_its_pod_cidr_says_so_of_itself():
+def test_a_node_reports_that_it_shares_its_pod_cidr():
     """To third Nodes it may be the one that cannot be reached; and it may be the only one whose agent runs."""
     refused = refusals(node("node-1"), node("a", cidrs=("172.16.1.128/25",)), node("b", cidrs=("172.16.0.0/16",)))
     assert list(refused) == ["Node a", "Node b", "Node node-1"]

@@ -173,7 +173,7 @@ class TestBundles:
 class TestPackets:
     PACKET = bytes.fromhex("ffffffffffff0a5801020304 0800") + bytes(range(46))
 
-    def test_a_packet_comes_with_its_reason(self, channel: Channel) -> None:
+    def test_a_packet_in_has_its_reason(self, channel: Channel) -> None:
         """The flow that sends it gives its registers and its reason."""
         does = (Set(Bits(reg(5), 4, 8)(0x7F)), ToController(b"rejected"))
         flow = flows.encode(Flow(0, 1, match(IN_PORT(LOCAL_PORT)), does, ""))
@@ -226,7 +226,9 @@ class TestPorts:
 class TestMonitors:
     """Changes by other controllers are reported in full, our own by their xid."""
 
-    def test_changes_by_others_and_by_us(self, channel: Channel, stranger: Channel) -> None:
+    def test_changes_by_other_controllers_and_by_us_are_distinguished(
+        self, channel: Channel, stranger: Channel
+    ) -> None:
         channel.send(monitors.monitor_request(1, channel.xid()))
         assert self.updates(channel) == []
         first, second = a_flow(1, Output(1), Goto(9)), a_flow(1, Output(2))
@@ -261,7 +263,7 @@ class TestFrames:
         header, body = channel.await_type(Type.ECHO_REPLY)
         assert (header.xid, body) == (7, b"alive?")
 
-    def test_a_peer_that_speaks_only_older_versions(self) -> None:
+    def test_a_peer_with_only_older_versions_is_an_error(self) -> None:
         hello = messages.Header(4, Type.HELLO, 8, 1)
         assert messages.VERSION not in messages.versions(hello, b"")
         assert messages.versions(hello, bytes.fromhex("0001 0008 00000012")) == {1, 4}

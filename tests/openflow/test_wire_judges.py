@@ -332,7 +332,7 @@ def _with_xid(message: MsgBase) -> MsgBase:
 
 @requires_ovs
 @pytest.mark.parametrize("name", CASES)
-def test_ovs_ofctl_reads_what_we_meant(name: str) -> None:
+def test_ovs_ofctl_decodes_our_messages_as_intended(name: str) -> None:
     text = printed(CASES[name].ours)
     for words in CASES[name].ovs_ofctl:
         assert words in text

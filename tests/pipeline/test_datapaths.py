@@ -51,13 +51,13 @@ def all_groups(state: NodeState) -> list[Group]:
 
 @given(node_states(OperatingSystem.WINDOWS))
 @settings(max_examples=60)
-def test_windows_nodes_get_only_what_windows_can_do(state):
+def test_flows_of_windows_nodes_use_only_features_of_windows(state):
     assert list(violations(WINDOWS, all_flows(state), all_groups(state))) == []
 
 
 @given(node_states())
 @settings(max_examples=30)
-def test_linux_nodes_get_only_what_linux_can_do(state):
+def test_flows_of_linux_nodes_use_only_features_of_linux(state):
     assert list(violations(LINUX, all_flows(state), all_groups(state))) == []
 
 
@@ -66,7 +66,7 @@ def test_windows_does_not_support_a_linux_program_of_both_families():
     assert any("Windows datapath, table 20 " in sentence and "a write to ipv6_src" in sentence for sentence in found)
 
 
-def test_what_windows_cannot_track_is_not_tracked_there():
+def test_protocols_that_windows_cannot_track_are_not_tracked_there():
     """Its connection tracking does not know SCTP, and reports ICMP errors as invalid."""
     state = small_cluster(TrafficMode.ENCAP, Family.IPV4, os=OperatingSystem.WINDOWS)
     tracked = {flow.match[1:] for flow in all_flows(state) if flow.table == 30 and flow.priority >= NORMAL}

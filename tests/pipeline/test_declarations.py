@@ -128,7 +128,7 @@ def test_a_table_that_names_a_table_of_another_stage():
         layout.complete()
 
 
-def test_a_table_that_comes_too_late():
+def test_a_table_that_is_declared_too_late_is_an_error():
     """Flows may already lead past it."""
     layout = Layout()
     stage = layout.stage("one", "the only one")
@@ -165,7 +165,7 @@ def test_a_stage_without_a_table_is_passed_over():
     assert goto(policy) == goto(output) == onward(first) == Goto(last.number)
 
 
-def test_a_table_that_comes_between_two_others_changes_neither():
+def test_a_table_between_two_others_changes_neither():
     layout = Layout()
     route, policy, output = (layout.stage(name, f"{name}s packets") for name in ("route", "policy", "output"))
     first = route.table(70, "Forwarding", "where?", miss=Miss("on", leads_to=ONWARD))

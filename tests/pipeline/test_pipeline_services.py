@@ -73,7 +73,7 @@ def test_host_to_cluster_ip(at):
         (TrafficMode.HYBRID, WIRE, TUNNEL),
     ],
 )
-def test_remote_endpoints_are_reached_as_the_traffic_mode_says(at, client, mode, near, far):
+def test_remote_endpoints_are_reached_according_to_the_traffic_mode(at, client, mode, near, far):
     state = cluster(at, on_cluster_ip(at), elsewhere(at.near_pod), elsewhere(at.far_pod), mode=mode)
     seen = answered_by_each(state, client, at.asks(client, at.service, 80))
     assert [found.place for found in seen] == [near, far]
@@ -303,7 +303,7 @@ def test_node_port_and_external_address_with_an_endpoint_outside(at):
 
 
 @pytest.mark.parametrize("mode", TrafficMode)
-def test_a_pod_that_leaves_as_its_node_and_a_client_of_a_service_are_told_apart(at, mode):
+def test_masqueraded_pods_and_clients_of_services_use_different_ports(at, mode):
     """The server sees the Node IP for both; each gets its own replies."""
     way = journeys(at, on_cluster_ip(at), elsewhere(at.outside), mode=mode)
     by_service = way.converse(POD_1, at.asks(POD_1, at.service, 80))

@@ -45,7 +45,7 @@ def flows(state: NodeState) -> list[Flow]:
 
 @given(before=node_states(), data=st.data())
 @settings(max_examples=60)
-def test_recomputing_what_changed_is_recomputing_everything(before, data):
+def test_recomputing_changed_owners_equals_recomputing_everything(before, data):
     kept = dict(program(before))
     state = before
     for _ in range(data.draw(st.integers(1, 4))):
@@ -175,7 +175,7 @@ def test_every_table_has_the_miss_that_it_declares_and_no_other(state):
 
 @given(any_state)
 @settings(max_examples=30)
-def test_every_flow_says_why(state):
+def test_every_flow_has_a_reason(state):
     assert [flow for flow in flows(state) if not flow.why.strip()] == []
     assert all(group.why.strip() for owned in program(state).values() for group in owned.groups)
 
@@ -229,7 +229,7 @@ def test_packets_to_a_peer_without_a_common_underlay_are_dropped():
 
 @given(node_states())
 @settings(max_examples=30)
-def test_a_peer_costs_a_few_flows_for_each_common_family(state):
+def test_a_peer_has_a_few_flows_for_each_common_family(state):
     """To its Pods one, another as the Node, and one for replies to its host; from the tunnel for each underlay one from
     its Pods, one from its host and one to this host; one against forged sources.
     """

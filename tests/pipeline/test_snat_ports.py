@@ -53,7 +53,7 @@ def test_without_a_reservation_only_ports_are_used_that_linux_does_not_give_to_t
     assert not used & ({*range(32768, 61000), *NODE_PORTS} | KUBERNETES_PORTS)
 
 
-def test_what_is_looked_up_is_reserved_and_no_port_of_a_server():
+def test_looked_up_ports_are_reserved_and_no_server_ports():
     used = matched((*RESERVED.pod_replies, *RESERVED.service_replies))
     assert used == members(*HOST_RESERVED)
     assert not used & ({*NODE_PORTS, *range(49152, 65536)} | KUBERNETES_PORTS)

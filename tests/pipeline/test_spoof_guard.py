@@ -43,7 +43,7 @@ STRANGERS = {Family.IPV4: 0xC6336407, Family.IPV6: int(IPv6Network("2001:db8:bad
 
 @given(state=node_states().filter(lambda state: state.pods), data=st.data())
 @settings(max_examples=30)
-def test_only_what_is_the_pods_own_passes(state, data):
+def test_only_packets_with_the_pods_own_addresses_pass(state, data):
     guards = [flow for _, flow in flows_of(program(state)) if flow.table in {CLASSIFIER.number, SPOOF_GUARD.number}]
     pod = data.draw(st.sampled_from(list(state.pods.values())))
     for packet in data.draw(st.lists(sent_by(pod, state), min_size=8, max_size=12)):

@@ -103,7 +103,7 @@ def test_tunnelled_packets_go_straight_to_the_host(mode, family):
 
 @pytest.mark.parametrize("mode", TrafficMode)
 @pytest.mark.parametrize("family", BOTH)
-def test_only_frames_for_this_node_are_taken_from_the_wire(mode, family):
+def test_only_frames_for_this_node_are_accepted_from_the_uplink(mode, family):
     switch = Switch(program(small_cluster(mode, *BOTH)))
     to_node = Ends(outside(1, family), 1234, node_address(1, 25, family), 53, UDP)
     for to, out in (

@@ -56,7 +56,7 @@ async def test_an_uplink_of_another_boot_is_removed_from_the_bridge(switch: Swit
 
 
 @pytest.mark.parametrize("boot", [THIS_BOOT, ""], ids=["this boot", "unknown"])
-async def test_an_uplink_of_this_boot_or_of_an_unknown_one_stays(switch: Switch, boot: str) -> None:
+async def test_an_uplink_port_of_this_or_an_unknown_boot_is_kept(switch: Switch, boot: str) -> None:
     await make_port(boot, switch)
     assert sorted(await prepare(switch)) == ["eth0", "windlass-gw0"]
 

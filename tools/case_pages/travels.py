@@ -54,7 +54,7 @@ async def _travel(folder: Path, cases: Iterable[Case]) -> dict[Case, Travelled]:
 
 
 def pinned(scenario: Scenario) -> Scenario:
-    """With fixed addresses for all Pods, as in `windlass render`; otherwise they depend on the order in which Pods start."""
+    """With fixed addresses for all Pods, as in `windlass render`; otherwise they depend on the order of starts."""
     *_, (_, desired) = scenario.states()
     addresses = {
         pod.key: [{"ip": str(address)} for address in pod.addresses]
