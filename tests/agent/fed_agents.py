@@ -13,7 +13,7 @@ from windlass.cluster.changes import NOTHING, ChangeSet
 from windlass.cluster.clusters import Cluster, decode, objects_of, with_objects
 from windlass.cluster.kinds import kinds_of
 from windlass.cluster.objects import APIObject, EndpointSlice, Node, Service, ServiceCIDR
-from windlass.cluster.sources import ClusterChange
+from windlass.cluster.sources import AllPodsKnown, ClusterChange
 from windlass.host.linux import namespaces
 from windlass.host.linux.hosts import LinuxHost
 from windlass.lab.network import ovs
@@ -28,7 +28,7 @@ PATIENCE = 20.0
 NODE_IP, OUTSIDE_IPS = "10.176.25.11", ("10.176.25.98", "10.176.25.99")
 
 
-class Fed:
+class Fed(AllPodsKnown):
     """A source that tells what the test feeds it."""
 
     watches = ()
@@ -47,7 +47,7 @@ class Fed:
 
     def put(self, *objects: APIObject | str, triggered: tuple[float, ...] = ()) -> str:
         """Set these objects; delete those named by a key (`Service default/web`). The revision of the new state."""
-        members = {kind.name: (member, kind) for member, kind in kinds_of(Cluster).items()}
+        members = {kind.struct.__name__: (member, kind) for member, kind in kinds_of(Cluster).items()}
         content: dict[str, dict[str, APIObject]] = {}
         changes = NOTHING
         for one in objects:

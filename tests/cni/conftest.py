@@ -144,7 +144,7 @@ class Agent:
             raise NotReadyError("the Node has no podCIDR yet")
         return self.network
 
-    async def programmed(self, pod):
+    async def programmed(self, pod, uid=""):  # noqa: ARG002 - it knows every Pod
         if self.pods.get(pod.container_id) != pod:
             self.journal.append(f"program {pod.interface}")
         self.pods[pod.container_id] = pod

@@ -107,7 +107,7 @@ class Agent:
         )
         self._tunnels = tunnels = Tunnelling(config, switch, status.report, requests.look_again)
         self._progress = progress = Progress(self._hold)
-        policing = Policing(config.node_name, status.report)
+        policing = Policing(config.node_name, source, news, status.report)
         self._follower = ClusterFollower(
             news, self._serving, switch, hosting, checks, tunnels, policing, progress, status.report, self._fail
         )

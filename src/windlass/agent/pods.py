@@ -56,9 +56,9 @@ class PodFlows:
         cidrs = {family: state.node.pod_cidrs[family] for family in state.node.families}
         return PodNetwork(cidrs, mtu, max(mtu, self._uplink_mtu), self._config.is_userspace)
 
-    async def programmed(self, pod: AttachedPod) -> None:
+    async def programmed(self, pod: AttachedPod, uid: str = "") -> None:
         """Returns when the switch has the flows of this Pod, and those of the policies that select it."""
-        await self._policing.is_read()
+        await self._policing.learn(pod.key, uid)
         state = self._state()
         if state.pods.get(pod.container_id) != pod:
             self._update(replace(state, pods={**state.pods, pod.container_id: pod}), pod.container_id)

@@ -1,39 +1,65 @@
 """The policies of this Node's Pods as a part of the state that the switch should have.
 
 Pods, subjects and peers of policies change in one bundle (`switching`): at no moment does a packet meet half a change.
+So nothing is applied while a change is half read, or while Pods that new policies mean are not known yet.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from windlass.agent.areas import Area
+from windlass.agent.news import News
 from windlass.agent.slices import run_in_slices
-from windlass.cluster.objects import Problem
-from windlass.cluster.sources import ClusterChange
+from windlass.cluster.changes import ChangeSet, differences
+from windlass.cluster.objects import PeerPod, Pod, Problem
+from windlass.cluster.sources import ClusterChange, ClusterSource, Namespaces
 from windlass.model.nodes import NodeState
 from windlass.nodes.policies import FollowedPolicies
 from windlass.program import Owner, OwnerKind
+
+PATIENCE = 2.0  # seconds to wait for Pods that policies mean; after that policies hold without them
 
 Report = Callable[[Area, Iterable[str | Problem]], None]
 
 
 class Policing:
-    def __init__(self, node_name: str, report: Report) -> None:
+    def __init__(self, node_name: str, source: ClusterSource, news: News, report: Report) -> None:
         self._policies = FollowedPolicies(node_name)
+        self._source = source
+        self._news = news
         self._report = report
         self._reported: tuple[Problem, ...] = ()
+        self._namespaces: Namespaces = frozenset()  # those whose Pods the source was asked for
         self._reading = asyncio.Lock()  # held while a change is half read
 
     async def follow(self, change: ClusterChange) -> None:
-        """Read what has changed; `applied` must follow without an await in between."""
+        """Read what has changed. Call `applied` without an await in between."""
         async with self._reading:
             await run_in_slices(self._policies.following(change.cluster, change.changes))
+            await self._find_peers()
         if self._policies.problems is not self._reported:
             self._reported = self._policies.problems
             self._report(Area.POLICIES, self._reported)
+
+    async def learn(self, pod: str, uid: str) -> None:
+        """Ask for a Pod on this Node if the cluster has not told of it yet. Call `applied` without an await in between.
+
+        If it cannot be found in time, it may do nothing until it is known.
+        """
+        await self.is_read()
+        found: Pod | None = None
+        if not self._policies.knows(pod, uid):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE):
+                    found = await self._source.find_pod(pod)
+        async with self._reading:
+            if found is not None and not self._policies.knows(pod, uid):
+                self._policies.tell(found)
+                await self._find_peers()
 
     async def is_read(self) -> None:
         """Returns when no change is half read. Call `applied` without an await in between."""
@@ -47,3 +73,18 @@ class Policing:
         owners += [Owner(OwnerKind.POLICY_PEER, key) for key in changed.peers]
         owners += [Owner(OwnerKind.POD, pod.container_id) for pod in state.pods.values() if pod.key in changed.pods]
         return replace(state, policies=self._policies.policies), owners
+
+    async def _find_peers(self) -> None:
+        """Ask for the Pods of other Nodes that policies mean now, and wait for them."""
+        namespaces = self._policies.namespaces
+        if namespaces == self._namespaces:
+            return
+        self._namespaces = namespaces
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                await self._source.find_pods(namespaces)
+        known, newest = self._policies.cluster, self._news.cluster
+        if newest is not None and newest.peer_pods is not known.peer_pods:
+            changes = ChangeSet.of({PeerPod: differences(known.peer_pods, newest.peer_pods)})
+            cluster = replace(known, peer_pods=newest.peer_pods)
+            await run_in_slices(self._policies.following(cluster, changes))

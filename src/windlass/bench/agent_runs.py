@@ -20,7 +20,7 @@ from windlass.cluster.changes import ChangeSet
 from windlass.cluster.clusters import Cluster, objects_of, with_objects
 from windlass.cluster.kinds import kinds_of
 from windlass.cluster.objects import APIObject
-from windlass.cluster.sources import ClusterChange, WatchHealth
+from windlass.cluster.sources import AllPodsKnown, ClusterChange, WatchHealth
 from windlass.host.linux.hosts import LinuxHost
 from windlass.lab.sandbox.labs import LabError
 from windlass.model.mappings import PersistentMap
@@ -46,7 +46,7 @@ def configure_process() -> None:
     log_warnings_only()
 
 
-class Events:
+class Events(AllPodsKnown):
     """A source of the cluster's state. An event is an object that has been decoded."""
 
     watches: tuple[WatchHealth, ...] = ()

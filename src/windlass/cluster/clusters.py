@@ -19,6 +19,7 @@ from windlass.cluster.objects import (
     Malformed,
     Namespace,
     Node,
+    PeerPod,
     Pod,
     Problem,
     Service,
@@ -54,6 +55,20 @@ class Cluster:
     )
     pods: Mapping[str, Pod] = by_key(
         WatchedKind(Pod, "v1", "pods", Concern.SERVICES, field_selector="spec.nodeName={node}")
+    )
+    # Of other Nodes, as far as policies of this Node's Pods mean them. Manifests have all Pods above.
+    peer_pods: Mapping[str, PeerPod] = by_key(
+        WatchedKind(
+            PeerPod,
+            "v1",
+            "pods",
+            Concern.POLICIES,
+            field_selector="spec.nodeName!={node},status.phase!=Succeeded,status.phase!=Failed",
+            is_required=False,
+            is_in_manifests=False,
+            is_on_demand=True,
+            second_name="pods of other Nodes",
+        )
     )
     # In v1 since Kubernetes 1.33. Without it the Node learns ClusterIPs from the Services alone.
     service_cidrs: Mapping[str, ServiceCIDR] = by_key(

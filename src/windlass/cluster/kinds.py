@@ -41,10 +41,17 @@ class WatchedKind(Generic[T]):
     is_optional: bool = False  # some API servers do not know this kind
     is_required: bool = True  # there is no Cluster before these are listed, and its revision covers them
     is_in_manifests: bool = True
+    is_on_demand: bool = False  # only in namespaces in which the agent needs the objects; see `scoped_feeds`
+    second_name: str = ""  # where another declaration has the same resource: what the metrics call this one
 
     @property
     def name(self) -> str:
         return kind_name(self.struct)
+
+    @property
+    def watch_name(self) -> str:
+        """In the metrics."""
+        return self.second_name or self.resource
 
     @property
     def is_metadata_only(self) -> bool:

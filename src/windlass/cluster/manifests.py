@@ -20,7 +20,7 @@ from windlass.cluster.changes import EVERYTHING
 from windlass.cluster.clusters import Cluster, decode, with_objects
 from windlass.cluster.kinds import kinds_of
 from windlass.cluster.objects import APIObject, Malformed, Problem
-from windlass.cluster.sources import ClusterChange, SourceAway, WatchHealth, changes_between
+from windlass.cluster.sources import AllPodsKnown, ClusterChange, SourceAway, WatchHealth, changes_between
 
 SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -43,7 +43,7 @@ def revision_of(path: Path) -> str:
     return _revision({name: _digest(content) for name, content in _contents(path)})
 
 
-class Manifests:
+class Manifests(AllPodsKnown):
     """A ClusterSource that reads a folder; each `read` decodes only the files that changed."""
 
     def __init__(self, path: Path, cluster: type[Cluster] = Cluster) -> None:

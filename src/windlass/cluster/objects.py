@@ -221,6 +221,39 @@ class Pod(APIObject, frozen=True):
     status: PodStatus | None = None
 
 
+class NamedContainerPort(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    name: str | None = None
+    container_port: int | None = None
+    protocol: str | None = None
+
+
+class NamedPortsContainer(Struct, frozen=True, omit_defaults=True, gc=False):
+    ports: tuple[NamedContainerPort, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Drop ports without names: policies cannot mean them."""
+        named = tuple(port for port in self.ports or () if port.name)
+        msgspec.structs.force_setattr(self, "ports", named or None)
+
+
+class PeerPodSpec(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    host_network: bool | None = None
+    containers: tuple[NamedPortsContainer, ...] | None = None
+    init_containers: tuple[NamedPortsContainer, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("containers", "init_containers"):
+            kept = tuple(one for one in getattr(self, name) or () if one.ports)
+            msgspec.structs.force_setattr(self, name, kept or None)
+
+
+class PeerPod(APIObject, frozen=True, tag="Pod"):
+    """A Pod of another Node: no more than policies can mean of it. There may be many."""
+
+    spec: PeerPodSpec | None = None
+    status: PodStatus | None = None
+
+
 # Of these only the metadata is read: ClusterNetworkPolicy replaced both.
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from windlass.cluster.changes import EVERYTHING, ChangeSet, differences
 from windlass.cluster.clusters import Cluster, objects_of
 from windlass.cluster.kinds import Concern, kinds_of
+from windlass.cluster.objects import Pod
 
 
 class ClusterChange(NamedTuple):
@@ -17,10 +18,13 @@ class ClusterChange(NamedTuple):
     triggered: tuple[float, ...] = ()
 
 
+Namespaces: TypeAlias = frozenset[str] | None  # None: all of them
+
+
 class WatchHealth(NamedTuple):
     """How well one kind of objects is followed, for the metrics."""
 
-    resource: str
+    resource: str  # or another name, where a resource is followed in two ways
     age: float | None  # seconds since the server last sent anything; None: the server does not know the resource
     restarts: Mapping[str, int]  # by reason
 
@@ -36,6 +40,20 @@ class ClusterSource(Protocol):
 
     def changes(self) -> AsyncGenerator[ClusterChange, None]:
         """The present cluster as a change of everything, then each change. SourceAway if it cannot be read."""
+
+    async def find_pods(self, namespaces: Namespaces) -> None:
+        """From now on `peer_pods` has the Pods of other Nodes in these namespaces. Returns when they were listed."""
+
+    async def find_pod(self, key: str) -> Pod | None:
+        """A Pod of this Node of which `changes` has not told yet; None if there is none, or it cannot be read."""
+
+
+class AllPodsKnown:
+    """A source that has the Pods of all Nodes in `pods`: nothing is left to find."""
+
+    async def find_pods(self, namespaces: Namespaces) -> None: ...
+
+    async def find_pod(self, key: str) -> Pod | None: ...
 
 
 def changes_between(before: Cluster, after: Cluster) -> ChangeSet:

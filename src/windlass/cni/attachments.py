@@ -80,8 +80,11 @@ class PodProgrammer(Protocol):
     def pod_network(self) -> PodNetwork:
         """Raises NotReadyError until the agent can attach Pods."""
 
-    async def programmed(self, pod: AttachedPod) -> None:
-        """Returns when the switch has the flows of this Pod. Changes nothing for a Pod that it knows."""
+    async def programmed(self, pod: AttachedPod, uid: str = "") -> None:
+        """Returns when the switch has the flows of this Pod. Changes nothing for a Pod that it knows.
+
+        `uid`: of the Pod object; another Pod may have had the same name.
+        """
 
     async def forget(self, container_id: str) -> None:
         """Returns when the switch no longer has the flows of this Pod."""

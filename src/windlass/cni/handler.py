@@ -176,7 +176,7 @@ class Handler:
         begun.append(next(removals))
         ofport = await self._add_port(port)
         begun.append(next(removals))
-        await self._program(port, ofport)
+        await self._program(port, ofport, add.uid)
         return link
 
     async def _existing(self, add: AddRequest, network: PodNetwork) -> PodLink | None:
@@ -189,7 +189,7 @@ class Handler:
             return None
         problems = await self._problems(attachment, add.netns, port, network)
         if not problems:
-            await self._program(port, await self._add_port(port))
+            await self._program(port, await self._add_port(port), add.uid)
             return pod_link(network, port, attachment, add.netns)
         log.warning("repeated ADD: the existing attachment is damaged and is replaced", port=port, problems=problems)
         removals = self._removals(port.container_id, [attachment], [port.interface], forget=True)
@@ -321,9 +321,9 @@ class Handler:
         with _failing(Code.PORT_FAILED, f"{port.interface} could not be added to the bridge"):
             return await self._ports.add_pod_port(port)
 
-    async def _program(self, port: PodPort, ofport: int) -> None:
+    async def _program(self, port: PodPort, ofport: int, uid: str = "") -> None:
         with _failing(Code.FLOWS_FAILED, f"the flows of the Pod at {port.interface} could not be installed"):
-            await self._agent.programmed(attached_pod(port, ofport))
+            await self._agent.programmed(attached_pod(port, ofport), uid)
 
     async def _list_ports(self, deadline: float) -> Sequence[PodPort]:
         with _failing(Code.PORT_FAILED, "the ports of the bridge could not be listed"):

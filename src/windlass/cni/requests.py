@@ -22,6 +22,7 @@ class AddRequest:
     netns: str
     namespace: str
     name: str
+    uid: str  # of the Pod; empty if the runtime does not pass it
     requested: tuple[IPAddress, ...]  # addresses for the Pod, at most one of each family
     dns: Dns
     previous: PreviousResult
@@ -103,6 +104,7 @@ def _add(environment: Mapping[str, str], config: Configuration) -> AddRequest:
         netns=_netns(environment),
         namespace=namespace,
         name=name,
+        uid=arguments.get("K8S_POD_UID", ""),
         requested=configurations.requested(config, arguments.get("IP", "")),
         dns=configurations.dns(config),
         previous=config.previous_result or PreviousResult(),

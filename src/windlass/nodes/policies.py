@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from windlass.cluster.changes import EVERYTHING, ChangeSet
 from windlass.cluster.clusters import Cluster
-from windlass.cluster.objects import Namespace, Node, Pod, Problem
+from windlass.cluster.objects import Namespace, Node, PeerPod, Pod, Problem
 from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
 from windlass.model.families import IPAddress
 from windlass.model.nodes import AttachedPod, LocalNode
@@ -21,6 +21,7 @@ from windlass.policy.directories import namespace_labels
 from windlass.policy.node_policies import CompiledPolicies, SettledKeys
 from windlass.policy.readings import read_cluster_network_policy, read_network_policy
 
+_NOTHING = SettledKeys(frozenset(), frozenset(), frozenset())
 _SLICE = 50  # objects to read before other tasks run: about a millisecond
 
 
@@ -32,10 +33,12 @@ class FollowedPolicies:
         self.policies = NodePolicies()
         self._compiled = CompiledPolicies(self.compiler)
         self._node = node
-        self._cluster = Cluster()
+        self.cluster = Cluster()  # what was read last
         self._pods: Mapping[str, AttachedPod] = {}  # by container id
         self._attached: dict[str, tuple[IPAddress, ...]] = {}  # the addresses of each Pod with a port, by its key
         self._own_addresses: tuple[IPAddress, ...] = ()
+        self._asked: dict[str, Pod] = {}  # Pods of which the cluster had not told yet, by key
+        self._unsaid = _NOTHING  # what differs, and `settle` has not returned
         self._unknown: frozenset[str] = frozenset()  # Pods with a port of which the cluster says nothing yet
         self._problems: dict[str, tuple[Problem, ...]] = {}
         self._listed: tuple[Problem, ...] | None = ()  # all problems, sorted; None: must be rebuilt
@@ -47,9 +50,15 @@ class FollowedPolicies:
             self._listed = tuple(one for key in sorted(self._problems) for one in self._problems[key])
         return self._listed
 
+    @property
+    def namespaces(self) -> frozenset[str] | None:
+        """Those whose Pods the policies of this Node's Pods mean, by what was read; None: all."""
+        self._compile()
+        return self.compiler.namespaces
+
     def following(self, cluster: Cluster, changes: ChangeSet = EVERYTHING) -> Generator[None, None, None]:
         """Read what has changed, in slices. The generator must be run to its end, and then `settle` called."""
-        before, self._cluster = self._cluster, cluster
+        before, self.cluster = self.cluster, cluster
         for name in changes.keys_between(Namespace, before.namespaces, cluster.namespaces):
             namespace = cluster.namespaces.get(name)
             labels = namespace_labels(name, namespace.metadata.labels) if namespace else None
@@ -57,7 +66,10 @@ class FollowedPolicies:
         for name in changes.keys_between(Node, before.nodes, cluster.nodes):
             self._set_node(name)
         pods = changes.keys_between(Pod, before.pods, cluster.pods)
-        yield from _in_slices(self._set_pod, pods)
+        for key in self._asked.keys() & pods:
+            del self._asked[key]
+        peers = changes.keys_between(PeerPod, before.peer_pods, cluster.peer_pods)
+        yield from _in_slices(self._set_pod, pods | peers)
         policies = changes.keys_between(NetworkPolicy, before.network_policies, cluster.network_policies)
         yield from _in_slices(self._set_network_policy, policies)
         old, new = before.cluster_network_policies, cluster.cluster_network_policies
@@ -71,7 +83,8 @@ class FollowedPolicies:
             self._set_node(self._node)
         if pods is not self._pods:
             self._follow_attached(pods)
-        settled = self._compiled.settle()
+        self._compile()
+        settled, self._unsaid = self._unsaid, _NOTHING
         unknown = frozenset(key for key in self._attached if not self._is_known(key))
         changed = settled.pods | (unknown ^ self._unknown)
         self._unknown = unknown
@@ -80,6 +93,22 @@ class FollowedPolicies:
             known = self.policies.pods
             self.policies = replace(self.policies, pods={**known, **dict.fromkeys(unknown, DENY_UNTIL_KNOWN)})
         return SettledKeys(changed, settled.subjects, settled.peers)
+
+    def knows(self, key: str, uid: str = "") -> bool:
+        """Whether the labels of this Pod are known, or no policy can select it. Another `uid` is another Pod."""
+        pod = self._asked.get(key) or self.cluster.pods.get(key)
+        if pod is not None and uid in {"", pod.metadata.uid or ""}:
+            return True
+        return not self.compiler.may_select_in(key.partition("/")[0])
+
+    def tell(self, pod: Pod) -> None:
+        """A Pod of this Node, until the cluster tells of it."""
+        self._asked[pod.key] = pod
+        self._set_pod(pod.key)
+
+    def _compile(self) -> None:
+        settled = self._compiled.settle()
+        self._unsaid = SettledKeys(*(before | now for before, now in zip(self._unsaid, settled, strict=True)))
 
     def _follow_attached(self, pods: Mapping[str, AttachedPod]) -> None:
         before, self._pods, self._attached = self._attached, pods, {}
@@ -96,23 +125,27 @@ class FollowedPolicies:
     # --- one object -------------------------------------------------------------------------------------------------
 
     def _set_node(self, name: str) -> None:
-        node = self._cluster.nodes.get(name)
+        node = self.cluster.nodes.get(name)
         held = self._own_addresses if name == self._node else ()
         self.compiler.set_node(name, peer_node(node, held) if node else None)
 
     def _set_pod(self, key: str) -> None:
-        pod, attached = self._cluster.pods.get(key), self._attached.get(key)
-        is_local = attached is not None or bool(pod and pod.spec and pod.spec.node_name == self._node)
-        self.compiler.set_pod(key, peer_pod(pod, attached or ()) if pod else None, local=is_local)
+        own, attached = self._asked.get(key) or self.cluster.pods.get(key), self._attached.get(key)
+        if own is not None:
+            is_local = attached is not None or bool(own.spec and own.spec.node_name == self._node)
+            self.compiler.set_pod(key, peer_pod(own, attached or ()), local=is_local)
+        else:
+            peer = self.cluster.peer_pods.get(key)
+            self.compiler.set_pod(key, peer_pod(peer) if peer else None, local=False)
 
     def _set_network_policy(self, key: str) -> None:
-        policy = self._cluster.network_policies.get(key)
+        policy = self.cluster.network_policies.get(key)
         read, problems = read_network_policy(policy) if policy else (None, [])
         self.compiler.set_policy(f"NetworkPolicy {key}", read)
         self._report(f"NetworkPolicy {key}", policy, problems)
 
     def _set_cluster_network_policy(self, key: str) -> None:
-        policy = self._cluster.cluster_network_policies.get(key)
+        policy = self.cluster.cluster_network_policies.get(key)
         read, problems = read_cluster_network_policy(policy) if policy else (None, [])
         self.compiler.set_policy(f"ClusterNetworkPolicy {key}", read)
         self._report(f"ClusterNetworkPolicy {key}", policy, problems)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from ipaddress import ip_address, ip_network
 
-from windlass.cluster.objects import Node, Pod, PodSpec
+from windlass.cluster import objects
+from windlass.cluster.objects import Node, PeerPodSpec, Pod, PodSpec
 from windlass.model.families import IPAddress
 from windlass.model.services import Protocol
 from windlass.policy.directories import LabelSet, PeerNode, PeerPod
@@ -17,13 +18,13 @@ _PROTOCOLS = {protocol.name: protocol for protocol in Protocol}
 _PORTS = range(1, 65536)
 
 
-def peer_pod(pod: Pod, attached: tuple[IPAddress, ...] = ()) -> PeerPod | None:
+def peer_pod(pod: Pod | objects.PeerPod, attached: tuple[IPAddress, ...] = ()) -> PeerPod | None:
     """None for a Pod without a network of its own: it has ended, or it uses the host's.
 
     `attached`: the addresses that it has on this Node, which its status may not say yet.
     """
-    spec, status = pod.spec or PodSpec(), pod.status
-    if spec.host_network or (status and status.phase in _ENDED):
+    spec, status = pod.spec, pod.status
+    if (spec and spec.host_network) or (status and status.phase in _ENDED):
         return None
     listed = (one.ip for one in (status.pod_ips if status else None) or ())
     return PeerPod(
@@ -31,7 +32,7 @@ def peer_pod(pod: Pod, attached: tuple[IPAddress, ...] = ()) -> PeerPod | None:
         name=pod.metadata.name,
         labels=_label_set(pod.metadata.labels),
         addresses=attached or tuple(_addresses(listed)),
-        named_ports=tuple(sorted(set(_named_ports(spec)))),
+        named_ports=tuple(sorted(set(_named_ports(spec)))) if spec else (),
         created=pod.metadata.creation_timestamp,
     )
 
@@ -63,7 +64,7 @@ def _gateways(node: Node) -> Iterator[IPAddress]:
             continue  # such a Node is reported by `nodes`
 
 
-def _named_ports(spec: PodSpec) -> Iterator[PodPort]:
+def _named_ports(spec: PodSpec | PeerPodSpec) -> Iterator[PodPort]:
     for container in (*(spec.containers or ()), *(spec.init_containers or ())):
         for port in container.ports or ():
             protocol = _PROTOCOLS.get(port.protocol or "TCP")

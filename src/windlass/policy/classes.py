@@ -58,6 +58,11 @@ class PeerClasses:
         self._names: Counter[str] = Counter()  # of named ports: how many rules use them
         self._members: Counter[int] = Counter()  # how many entries have a class
 
+    @property
+    def namespaces(self) -> frozenset[str] | None:
+        """Those in which rules in use mean Pods; None: all."""
+        return self._selections.namespaces
+
     def use(self, number: int, peers: Peers) -> None:
         self._uses[number] += 1
         if self._uses[number] > 1:

@@ -16,7 +16,7 @@ from windlass.model.port_sets import ALL_PORTS, PortSet
 from windlass.policy.blocks import Prefix
 from windlass.policy.classes import ClassPart, PeerClass, PeerClasses
 from windlass.policy.directories import Directory, PeerNode, PeerPod
-from windlass.policy.rules import Peers, ReadPolicy
+from windlass.policy.rules import BlockPeers, Peers, ReadPolicy
 from windlass.policy.selectors import Labels
 from windlass.policy.subjects import (
     RuleOutcome,
@@ -59,12 +59,18 @@ class DirectionCompiler:
         self._subjects: dict[int, _RulesOfSubject] = {}
         self._users: dict[int, set[str]] = {}  # the Pods of a subject
         self._mentions: dict[ClassPart, set[int]] = {}  # the subjects whose rules use a selector, a block or a name
+        self._naming_anyone: set[int] = set()  # subjects with a named port of Pods that no selector means
         self._changed_pods: set[str] = set()
         self._changed_subjects: set[int] = set()
 
     @property
     def entries(self) -> Mapping[Prefix, int]:
         return self.peers.entries
+
+    @property
+    def namespaces(self) -> frozenset[str] | None:
+        """Those whose Pods the rules in use mean; None: all."""
+        return None if self._naming_anyone else self.peers.namespaces
 
     def set_subject(self, pod: str, subject: Subject | None) -> None:
         before = self.pods.get(pod)
@@ -126,6 +132,8 @@ class DirectionCompiler:
     def _add_subject(self, rules: _RulesOfSubject) -> None:
         number = rules.subject.number
         self._subjects[number] = rules
+        if rules.names_ports_of_anyone:
+            self._naming_anyone.add(number)
         self._changed_subjects.add(number)
         for peers, one in rules.peers.items():
             self.peers.use(peers, one)
@@ -139,6 +147,7 @@ class DirectionCompiler:
 
     def _remove_subject(self, number: int) -> None:
         rules = self._subjects.pop(number)
+        self._naming_anyone.discard(number)
         del self.verdicts[number]
         self._changed_subjects.add(number)
         for part in rules.parts:
@@ -192,6 +201,15 @@ class _RulesOfSubject:
                 number = digest_of(peers)
                 self.peers[number] = peers
                 self._by_peers.setdefault(number, []).append(place)
+
+    @property
+    def names_ports_of_anyone(self) -> bool:
+        """Is there a rule with a named port for all peers, or for a block? Any Pod may have that port."""
+        return bool(self.names) and any(
+            one.rule.named_ports
+            and (one.rule.peers is None or any(isinstance(peers, BlockPeers) for peers in one.rule.peers))
+            for one in self.subject.rules
+        )
 
     @property
     def parts(self) -> Iterator[ClassPart]:
@@ -274,6 +292,12 @@ class PolicyCompiler:
         before = self._directory.set_node(name, node)
         self.egress.peers.follow_node(before, node)
         self.ingress.peers.follow_node(before, node)
+
+    @property
+    def namespaces(self) -> frozenset[str] | None:
+        """Those whose Pods policies in effect on this Node mean, as of the last `settle`; None: all."""
+        egress, ingress = self.egress.namespaces, self.ingress.namespaces
+        return None if egress is None or ingress is None else egress | ingress
 
     def is_local(self, pod: str) -> bool:
         """Whether this is a Pod of this Node whose labels are known."""

@@ -27,7 +27,7 @@ from windlass.cluster.objects import APIObject
 _STEADY = 10.0  # seconds that a connection must last to reset the backoff
 _WATCH_SECONDS = range(300, 600)  # how long a watch is asked to last; random, to spread the reconnects
 _PAGE = 500  # objects in a page of a list
-_ASK_AGAIN = 600.0  # seconds between attempts to list a kind that the server does not know
+_ASK_AGAIN = 60.0  # seconds between attempts to list a kind that the server does not know
 
 _GONE, _NOT_FOUND = 410, 404
 _CANNOT_STREAM_LISTS = {400, 422}  # the server does not know the parameters, or has them disabled
@@ -70,9 +70,12 @@ class Recovery:
 
 
 class Feed:
-    def __init__(self, kind: WatchedKind[APIObject], node_name: str, changed: Callable[[], None]) -> None:
-        """`changed` is called after each change of the objects or of `trouble`."""
+    def __init__(
+        self, kind: WatchedKind[APIObject], node_name: str, changed: Callable[[], None], namespace: str = ""
+    ) -> None:
+        """`changed` is called after each change of the objects or of `trouble`. Without a namespace: in all."""
         self.kind = kind
+        self._path = kind.path_in(namespace) if namespace else kind.path
         self.store = ObjectStore(kind)
         self.is_listed = False  # whether a list was ever read to its end
         self.trouble = ""  # why the kind cannot be followed now
@@ -135,7 +138,7 @@ class Feed:
         if is_list:
             parameters |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         try:
-            async with connection.stream(self.kind.path, parameters, self._format("")) as chunks:
+            async with connection.stream(self._path, parameters, self._format("")) as chunks:
                 self._answered(recovery)
                 listed = self.store.emptied() if is_list else None
                 async for lines in decoding.line_batches(chunks):
@@ -178,7 +181,7 @@ class Feed:
         listed, following = self.store.emptied(), ""
         while True:
             parameters = {**self._selectors, "limit": str(_PAGE)} | ({"continue": following} if following else {})
-            content = await connection.request("GET", self.kind.path, parameters, accept=self._format("List"))
+            content = await connection.request("GET", self._path, parameters, accept=self._format("List"))
             page = decoding.page(content)
             self._answered(recovery)
             for item in page.items or ():

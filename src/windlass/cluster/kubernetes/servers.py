@@ -17,11 +17,20 @@ from operator import xor
 from windlass.cluster.changes import ChangeSet
 from windlass.cluster.clusters import Cluster, with_objects
 from windlass.cluster.kinds import kinds_of
-from windlass.cluster.kubernetes.connections import APIConnection, SocketFactory, watched_socket
-from windlass.cluster.kubernetes.credentials import Reader
+from windlass.cluster.kubernetes import decoding
+from windlass.cluster.kubernetes.connections import (
+    APIConnection,
+    RequestRefused,
+    SocketFactory,
+    Unreachable,
+    watched_socket,
+)
+from windlass.cluster.kubernetes.credentials import NoAccess, Reader
+from windlass.cluster.kubernetes.decoding import Garbled
 from windlass.cluster.kubernetes.feeds import Feed, Recovery
-from windlass.cluster.objects import APIObject, Problem
-from windlass.cluster.sources import ClusterChange, SourceAway, WatchHealth
+from windlass.cluster.kubernetes.scoped_feeds import ScopedFeeds
+from windlass.cluster.objects import APIObject, Malformed, Pod, Problem
+from windlass.cluster.sources import ClusterChange, Namespaces, SourceAway, WatchHealth
 
 OWN_SERVICE = "default/kubernetes"
 
@@ -40,8 +49,16 @@ class APIServer:
         self._access = access
         self._socket_factory = socket_factory
         self._fresh = asyncio.Event()
-        kinds = kinds_of(cluster).items()
-        self._feeds = {member: Feed(kind, node_name, self._fresh.set) for member, kind in kinds}
+        kinds = kinds_of(cluster)
+        on_demand = [member for member, kind in kinds.items() if kind.is_on_demand]
+        self._feeds = {
+            member: Feed(kind, node_name, self._fresh.set) for member, kind in kinds.items() if member not in on_demand
+        }
+        self._scoped = {member: ScopedFeeds(kinds[member], node_name, self._fresh.set) for member in on_demand}
+        self._pods = kinds["pods"]
+        self._node_name = node_name
+        self._connection: APIConnection | None = None  # while there is one
+        self._listed = asyncio.Event()  # set when all kinds on demand were listed where they are needed
         self._required = [feed for feed in self._feeds.values() if feed.kind.is_required]
         self._cluster = cluster()
         self._reported: set[str] = set()  # why there is no cluster yet
@@ -50,10 +67,11 @@ class APIServer:
     @property
     def watches(self) -> tuple[WatchHealth, ...]:
         now = time.monotonic()
-        return tuple(
-            WatchHealth(feed.kind.resource, None if feed.heard is None else now - feed.heard, feed.restarts)
+        always = (
+            WatchHealth(feed.kind.watch_name, None if feed.heard is None else now - feed.heard, feed.restarts)
             for feed in self._feeds.values()
         )
+        return (*always, *(watch for feeds in self._scoped.values() for watch in feeds.watches))
 
     async def changes(self) -> AsyncGenerator[ClusterChange, None]:
         self._host = self._access().host  # raises NoAccess, a SourceAway, if there is no server to connect to
@@ -62,6 +80,9 @@ class APIServer:
             tasks = [asyncio.create_task(feed.follow(connection, recovery)) for feed in self._feeds.values()]
             for task in tasks:
                 task.add_done_callback(lambda _: self._fresh.set())
+            for feeds in self._scoped.values():
+                feeds.connect(connection, recovery)
+            self._connection = connection
             try:
                 await self._all_listed(tasks)
                 self._update()
@@ -74,9 +95,32 @@ class APIServer:
                     if self._cluster is not before:
                         yield ClusterChange(self._cluster, changes, triggered)
             finally:
+                self._connection = None
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                for feeds in self._scoped.values():
+                    await feeds.disconnect()
+
+    async def find_pods(self, namespaces: Namespaces) -> None:
+        for feeds in self._scoped.values():
+            feeds.need(namespaces)
+        self._listed.clear()
+        self._fresh.set()
+        if self._connection is not None:
+            await self._listed.wait()
+
+    async def find_pod(self, key: str) -> Pod | None:
+        namespace, _, name = key.partition("/")
+        fields = {"fieldSelector": f"metadata.name={name},spec.nodeName={self._node_name}"}
+        if self._connection is None:
+            return None
+        try:
+            found = decoding.page(await self._connection.request("GET", self._pods.path_in(namespace), fields))
+            pods = [decoding.Decoder(self._pods).object(one) for one in found.items or ()]
+        except (RequestRefused, Unreachable, NoAccess, Garbled, Malformed):
+            return None
+        return next((pod for pod in pods if isinstance(pod, Pod)), None)
 
     async def _all_listed(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         """SourceAway if a required kind cannot be listed. Each reason is raised once; the feeds keep trying."""
@@ -93,6 +137,8 @@ class APIServer:
         for task in tasks:
             if task.done():  # a feed never returns: raise the error that ended it
                 task.result()
+        for feeds in self._scoped.values():
+            feeds.check()
 
     def _update(self) -> ChangeSet:
         """Bring the Cluster up to date with the feeds; the work grows with the changes only."""
@@ -101,20 +147,30 @@ class APIServer:
         for member, feed in self._feeds.items():
             if feed.store.changed:
                 members[member], keys[feed.kind.struct] = feed.store.snapshot()
+        for member, feeds in self._scoped.items():
+            objects, changed = feeds.snapshot()
+            if changed:
+                members[member], keys[feeds.kind.struct] = objects, changed
+        if all(feeds.is_listed for feeds in self._scoped.values()):
+            self._listed.set()
         cluster = with_objects(self._cluster, members)
         problems = tuple(self._problems(cluster))
         if members or problems != cluster.problems:
-            digest = reduce(xor, (feed.store.digest for feed in self._required))
+            scoped = (feeds.digest for feeds in self._scoped.values())
+            digest = reduce(xor, (*(feed.store.digest for feed in self._required), *scoped))
             self._cluster = replace(cluster, revision=f"{digest:016x}", problems=problems)
         return ChangeSet.of(keys)
 
     def _problems(self, cluster: Cluster) -> Iterator[Problem]:
-        feeds = self._feeds.values()
-        for sentence in dict.fromkeys(feed.trouble for feed in feeds if feed.trouble):
+        feeds, scoped = self._feeds.values(), self._scoped.values()
+        troubles = (*(feed.trouble for feed in feeds), *(trouble for one in scoped for trouble in one.troubles))
+        for sentence in dict.fromkeys(filter(None, troubles)):
             yield Problem("API server", f"{sentence}; the state that was read before stays in use")
         yield from self._own_service(cluster)
         for feed in feeds:
             yield from feed.store.problems.values()
+        for one in scoped:
+            yield from one.problems
 
     def _own_service(self, cluster: Cluster) -> Iterator[Problem]:
         """An agent cannot start if it reaches the API server only through a Service that it provides itself."""

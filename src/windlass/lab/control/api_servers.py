@@ -21,11 +21,14 @@ from windlass.lab.sandbox.time_limits import seconds
 from windlass.lab.scenarios.desired_states import DesiredState
 from windlass.lab.scenarios.segments import UPLINK, Machine, Nic
 from windlass.model.families import Family
+from windlass.nodes.policies import FollowedPolicies
+from windlass.nodes.states import run_to_end
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from windlass.cluster.clusters import Cluster
+    from windlass.cluster.sources import ClusterChange
     from windlass.lab.control.api_objects import Published
     from windlass.lab.sandbox.labs import Lab
     from windlass.lab.scenarios.desired_states import Addresses
@@ -160,10 +163,18 @@ class RealAPIServer:
         return APIServer(lambda: self._plane.access(ADMINISTRATOR), node, self._plane.socket_factory)
 
     async def _cluster(self, node: str) -> Cluster:
-        """Reads the whole cluster again, so that it contains all earlier writes."""
+        """Reads the whole cluster again, so that it contains all earlier writes, and the Pods that policies mean."""
+        source = self._source(node)
         try:
-            async with aclosing(self._source(node).changes()) as changes:
-                return (await anext(changes)).cluster
+            async with aclosing(source.changes()) as changes:
+                read = [(await anext(changes)).cluster]
+                policies = FollowedPolicies(node)
+                run_to_end(policies.following(read[0]))
+                reading = asyncio.create_task(_read_on(changes, read))
+                await source.find_pods(policies.namespaces)
+                reading.cancel()
+                await asyncio.wait((reading,))
+                return read[-1]
         except SourceAway as error:
             raise LabError(str(error)) from None
 
@@ -177,6 +188,11 @@ class RealAPIServer:
             if service and not service.headless and PROXY_NAME_LABEL not in service.metadata.labels:
                 found |= _endpoints_of(decoded)
         return found
+
+
+async def _read_on(changes: AsyncIterator[ClusterChange], read: list[Cluster]) -> None:
+    async for change in changes:
+        read.append(change.cluster)  # noqa: PERF401 - the caller looks at it in between
 
 
 def _endpoints(cluster: Cluster) -> set[_Endpoint]:

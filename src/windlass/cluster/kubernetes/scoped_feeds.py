@@ -1,0 +1,127 @@
+"""Follows one kind of objects in some namespaces only, which may change: a feed for each, together as one store.
+
+If many namespaces are needed, one feed follows all of them: a connection for each would cost the server more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from operator import xor
+
+from windlass.cluster.kinds import WatchedKind
+from windlass.cluster.kubernetes.connections import APIConnection
+from windlass.cluster.kubernetes.feeds import Feed, Recovery
+from windlass.cluster.objects import APIObject, Problem
+from windlass.cluster.sources import Namespaces, WatchHealth
+from windlass.model.mappings import PersistentMap
+
+MOST_FEEDS = 16  # namespaces that are followed one by one
+
+
+class ScopedFeeds:
+    """The namespaces that were asked for before stay until the objects of the present ones are listed."""
+
+    def __init__(self, kind: WatchedKind[APIObject], node_name: str, changed: Callable[[], None]) -> None:
+        """`changed` is called after each change of the objects."""
+        self.kind = kind
+        self._node_name = node_name
+        self._changed = changed
+        self._scopes: frozenset[str] = frozenset()  # namespaces that are followed; "" stands for all
+        self._feeds: dict[str, Feed] = {}  # by scope; more than those needed until these are listed
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._using: tuple[APIConnection, Recovery] | None = None  # while connected
+        self._moved: set[str] = set()  # keys whose feed came or went
+        self._objects: PersistentMap[APIObject] = PersistentMap()
+
+    def need(self, namespaces: Namespaces) -> None:
+        """Follow the objects in these, and in no others."""
+        scopes = frozenset({""}) if namespaces is None or len(namespaces) > MOST_FEEDS else namespaces
+        if scopes == self._scopes:
+            return
+        self._scopes = scopes
+        for scope in scopes - self._feeds.keys():
+            self._feeds[scope] = Feed(self.kind, self._node_name, self._changed, namespace=scope)
+            self._start(scope)
+        self._changed()
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether all objects that are needed have been read."""
+        return all(self._feeds[scope].is_listed for scope in self._scopes)
+
+    @property
+    def digest(self) -> int:
+        """Of the objects that are needed, whatever the order in which they came."""
+        return reduce(xor, (self._feeds[scope].store.digest for scope in self._scopes), 0)
+
+    @property
+    def troubles(self) -> Iterator[str]:
+        return (self._feeds[scope].trouble for scope in self._scopes)
+
+    @property
+    def problems(self) -> Iterator[Problem]:
+        return (problem for scope in self._scopes for problem in self._feeds[scope].store.problems.values())
+
+    @property
+    def watches(self) -> Iterator[WatchHealth]:
+        """One for all of them together, if there is any: the one that was silent for longest."""
+        feeds = [self._feeds[scope] for scope in self._scopes]
+        if feeds:
+            heard = [feed.heard for feed in feeds if feed.heard is not None]
+            restarts: Counter[str] = Counter()
+            for feed in feeds:
+                restarts.update(feed.restarts)
+            yield WatchHealth(self.kind.watch_name, time.monotonic() - min(heard) if heard else None, restarts)
+
+    def connect(self, connection: APIConnection, recovery: Recovery) -> None:
+        self._using = connection, recovery
+        for scope in self._feeds:
+            self._start(scope)
+
+    async def disconnect(self) -> None:
+        """The objects stay."""
+        tasks, self._tasks, self._using = [*self._tasks.values()], {}, None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def snapshot(self) -> tuple[Mapping[str, APIObject], frozenset[str]]:
+        """All objects as an immutable mapping, and the keys of those that changed since the last snapshot."""
+        if self.is_listed:
+            for scope in self._feeds.keys() - self._scopes:
+                self._end(scope)
+        changed, self._moved = self._moved, set()
+        for feed in self._feeds.values():
+            changed |= feed.store.changed
+            feed.store.changed = set()
+        if changed:
+            self._objects = self._objects.updated({key: self._find(key) for key in changed})
+        return self._objects, frozenset(changed)
+
+    def check(self) -> None:
+        """Raise the error that ended a feed: none returns by itself."""
+        for task in self._tasks.values():
+            if task.done():
+                task.result()
+
+    def _find(self, key: str) -> APIObject | None:
+        """Of a namespace that is needed; of another one only until those are listed."""
+        for scope in (*self._scopes, *(self._feeds.keys() - self._scopes)):
+            if (one := self._feeds[scope].store.objects.get(key)) is not None:
+                return one
+        return None
+
+    def _start(self, scope: str) -> None:
+        if self._using and scope not in self._tasks:
+            task = asyncio.create_task(self._feeds[scope].follow(*self._using))
+            task.add_done_callback(lambda _: self._changed())
+            self._tasks[scope] = task
+
+    def _end(self, scope: str) -> None:
+        if task := self._tasks.pop(scope, None):
+            task.cancel()
+        self._moved |= self._feeds.pop(scope).store.objects.keys()
