@@ -119,10 +119,10 @@ class LinuxMachine:
         }
 
 
-def reaches(address: str) -> bool:
+def reaches(address: str, source: str = "") -> bool:
     """Is somebody at home there, who refuses a connection to a port on which nobody listens?"""
     try:
-        socket.create_connection((address, 9), timeout=0.3).close()
+        socket.create_connection((address, 9), timeout=0.3, source_address=(source, 0) if source else None).close()
     except ConnectionRefusedError:
         return True
     except OSError:

@@ -8,13 +8,14 @@ import re
 import subprocess
 from contextlib import suppress
 from ipaddress import ip_interface
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from host_machines import LinuxMachine, ip, ip_batch, ip_json, reaches, requires_namespaces
+from host_machines import LinuxMachine, ip, ip_json, reaches, requires_namespaces
+from moved_items import EMPTY, CrashError, Faulty, seen
 
 from disks import full, small_disk
-from windlass.host.linux import canaries, records, settings, uplinks
+from windlass.host.linux import records, settings, uplinks
 from windlass.host.linux.netlink import Netlink, NetlinkError
 from windlass.host.linux.records import RecordFile
 from windlass.host.plans import HostChange, InterfaceSettings
@@ -29,49 +30,8 @@ if TYPE_CHECKING:
 pytestmark = requires_namespaces
 
 
-def seen(interface: str) -> dict[str, Any]:
-    """What `ip` says that an interface holds."""
-    (link,), routes = ip_batch(f"address show dev {interface}", f"route show table all dev {interface}")
-    return {
-        "addresses": [
-            f"{a['local']}/{a['prefixlen']} brd {a.get('broadcast')}"
-            for a in link["addr_info"]
-            if a["scope"] == "global"
-        ],
-        "routes": sorted(
-            str({**route, "flags": [flag for flag in route["flags"] if flag != "linkdown"]})
-            for route in routes
-            if route["protocol"] != "kernel" and route.get("table") != str(canaries.TABLE)
-        ),
-        "connected": sorted(
-            route["dst"] for route in routes if route["protocol"] == "kernel" and route.get("table") != "local"
-        ),
-    }
-
-
 ENCAPSULATED = "route add 10.8.0.0/16 encap ip id 7 dst 198.51.100.1 via 192.0.2.1"
 CHANGES = 15  # there are at least so many steps to a move
-EMPTY: dict[str, Any] = {"addresses": [], "routes": [], "connected": ["fe80::/64"]}
-
-
-class Faulty(Netlink):
-    """The real thing, of which one change is refused."""
-
-    def __init__(self, at: int, error: BaseException) -> None:
-        super().__init__()
-        self.changes = 0
-        self._at = at
-        self._error = error
-
-    def do(self, kind: int, body: bytes, flags: int = 0) -> None:
-        self.changes += 1
-        if self.changes == self._at:
-            raise self._error
-        super().do(kind, body, flags)
-
-
-class CrashError(BaseException):
-    """The process is no more: nothing of ours runs any further."""
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ def test_a_copy_of_a_learned_route_is_worse_and_gives_way_to_the_kernels_own():
     learned = AdapterRoute(ip_network("::/0"), via=ip_address("fe80::1"), metric=1024, protocol=LEARNED, expires_at=900)
     goal, nic = replace(FULL, routes=(learned,)), replace(BARE, routes=(learned,))
     first = [step for step in steps(goal, nic, BRIDGE) if isinstance(step.item, AdapterRoute)]
-    assert first == [RemoveItem(nic, learned), AddItem(BRIDGE, learned.moved)]
+    assert first == [AddItem(BRIDGE, learned.moved), RemoveItem(nic, learned)]
     assert learned.moved.metric == 1025
 
     both = replace(BRIDGE, addresses=FULL.addresses, routes=(learned.moved, replace(learned, expires_at=1800)))
@@ -144,8 +144,7 @@ def test_steps_are_described_in_words():
         "remove route 198.51.100.7/32 from eth0",
         "add route 0.0.0.0/0 via 192.0.2.1 to br-int",
         "remove route 0.0.0.0/0 via 192.0.2.1 from eth0",
-        "remove route ::/0 via fe80::1 from eth0",
-        "add route ::/0 via fe80::1 to br-int",
+        "move route ::/0 via fe80::1 to br-int",
         "remove address 192.0.2.77/24 from eth0",
         "remove address 192.0.2.5/24 from eth0",
     ]

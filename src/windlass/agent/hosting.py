@@ -11,18 +11,22 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
 from typing import NoReturn
 
+import structlog
+
 from windlass.agent.areas import Area
 from windlass.host.plans import HostChange, HostNames, HostPlan, Item, diff
-from windlass.host.protocol import Host, HostError
+from windlass.host.protocol import Adopted, Host, HostError
 from windlass.host.services import ItemClaims
 from windlass.model.families import IPAddress
 from windlass.program import Owner
+from windlass.switch.bridge_differences import has_uplink
 from windlass.switch.bridge_specs import BridgeSpec
 from windlass.switch.bridges import add_uplink, remove_uplink
 from windlass.switch.ovsdb import Database, SwitchRefusedError
 from windlass.switch.streams import SwitchUnreachableError
 
 Done = asyncio.Future[None]
+_log = structlog.get_logger(__name__)
 
 
 class Hosting:
@@ -65,14 +69,27 @@ class Hosting:
             if away and await self._host.uplink.needs_wire(spec.uplink, spec.name, node_ips):
                 raise SwitchUnreachableError(away)  # the view may be out of date: the NIC works, and stays as it is
             try:
-                await add_uplink(database, spec)
-                adopted = await self._host.uplink.adopt(spec.uplink, spec.name, node_ips)
+                adopted = await self._adopt(database, spec, node_ips)
             except Exception:
                 with suppress(HostError, SwitchRefusedError, SwitchUnreachableError):
                     if await self._host.uplink.needs_wire(spec.uplink, spec.name, node_ips):
+                        await self._host.uplink.end_bypass(spec.uplink, spec.name)
                         await remove_uplink(database, spec.name)
                 raise
         self._tell(Area.UPLINK, adopted.problems)
+
+    async def _adopt(self, database: Database, spec: BridgeSpec, node_ips: Collection[IPAddress]) -> Adopted:
+        """After each step the Node answers, even if no other follows: the agent may be killed at any time."""
+        if not spec.is_userspace and not has_uplink(database.view, spec):
+            # In user space it is not needed: until its addresses have moved, the NIC answers as a port, too.
+            reason = await self._host.uplink.bypass(spec.uplink, spec.name, node_ips)
+            if reason:
+                _log.warning("the NIC becomes a port before its addresses move", uplink=spec.uplink, reason=reason)
+        await add_uplink(database, spec)
+        adopted = await self._host.uplink.adopt(spec.uplink, spec.name, node_ips)
+        if not spec.is_userspace:
+            await self._host.uplink.end_bypass(spec.uplink, spec.name)
+        return adopted
 
     # --- the items of owners --------------------------------------------------------------------------------------
 

@@ -85,6 +85,18 @@ class HostUplink(Protocol):
         HostError either interface may hold the addresses: ask `needs_wire`.
         """
 
+    async def bypass(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> str:
+        """Connect both interfaces past the switch, and give the bridge interface routes and a copy of the addresses.
+        The Node answers now, and also when the uplink has become a port. To be called before that, on a datapath that
+        keeps a port's packets from the host; then `adopt`, then `end_bypass`.
+
+        Returns why the host cannot do so; empty if it has. HostError, and nothing is changed, if the addresses or
+        routes cannot be moved.
+        """
+
+    async def end_bypass(self, uplink: str, bridge: str) -> None:
+        """The switch alone connects both interfaces. Does nothing without a bypass."""
+
     async def needs_wire(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> bool:
         """True if the uplink holds every Node IP and the bridge interface none: the uplink must not be a port of the
         bridge then. Read from the host at each call. False if in doubt.

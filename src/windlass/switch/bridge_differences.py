@@ -47,6 +47,12 @@ def uplink_difference(view: View, spec: BridgeSpec) -> list[Operation]:
     return [*former, *_port_difference(view, spec.name, ref(bridge.uuid), uplink)]
 
 
+def has_uplink(view: View, spec: BridgeSpec) -> bool:
+    """Whether the NIC is a port already. SwitchRefusedError if it cannot become one."""
+    uplink_difference(view, spec)
+    return uplink_of(view, spec.name) == spec.uplink and not outdated_uplink(view, spec)
+
+
 def uplink_of(view: View, bridge: str) -> str | None:
     """The name of the NIC that is the bridge's uplink."""
     return next((interface.name for interface in interfaces_with(view, bridge, Role.UPLINK)), None)

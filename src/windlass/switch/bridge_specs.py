@@ -57,3 +57,7 @@ class BridgeSpec:
     numbers: Ports = field(default_factory=Ports)
     # Windlass speaks OpenFlow 1.5; 1.3 is for command-line tools, whose default it is.
     protocols: frozenset[str] = frozenset({"OpenFlow13", "OpenFlow15"})
+
+    @property
+    def is_userspace(self) -> bool:
+        return self.datapath_type == "netdev"

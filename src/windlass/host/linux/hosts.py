@@ -25,9 +25,10 @@ _Watch: TypeAlias = InterfaceWatch | TableWatch
 
 
 class LinuxUplink(HostUplink):
-    def __init__(self, threads: KernelThreads, file: RecordFile) -> None:
+    def __init__(self, threads: KernelThreads, file: RecordFile, formers: FormerSettings) -> None:
         self._run = threads.run
         self._file = file
+        self._formers = formers
 
     async def find(
         self, bridge: str, node_ips: Collection[IPAddress], name: str | None = None, port: str | None = None
@@ -36,6 +37,12 @@ class LinuxUplink(HostUplink):
 
     async def adopt(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> Adopted:
         return await self._run(uplinks.adopt, self._file, uplink, bridge, node_ips)
+
+    async def bypass(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> str:
+        return await self._run(uplinks.bypass, self._file, self._formers, uplink, bridge, node_ips)
+
+    async def end_bypass(self, uplink: str, bridge: str) -> None:
+        await self._run(uplinks.end_bypass, uplink, bridge)
 
     async def needs_wire(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> bool:
         return await self._run(uplinks.needs_wire, uplink, bridge, node_ips)
@@ -105,7 +112,7 @@ class LinuxHost(Host):
         self._threads = self._start_threads()
         self._run = self._threads.run
         self._nftables = Nftables()
-        self._uplink = LinuxUplink(self._threads, self._file)
+        self._uplink = LinuxUplink(self._threads, self._file, self._formers)
         self._pods = LinuxPods(self._threads)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
 from windlass.host.linux.adapter_state import AdapterAddress
@@ -18,6 +19,8 @@ _TEMPORARY, _NODAD, _HOMEADDRESS, _DEPRECATED, _MANAGETEMPADDR, _MCAUTOJOIN = 0x
 _CHOSEN = _HOMEADDRESS | _MANAGETEMPADDR | NOPREFIXROUTE | _MCAUTOJOIN  # the kernel sets the others
 _LIFETIMES = struct.Struct("=II8x")  # preferred, valid: seconds left
 _FOREVER = 0xFFFFFFFF
+_IPV6_METRIC = 256  # of an address without one
+_DEMOTED = 0x4000_0000  # added to the metric of an address, which is that of the route to its network
 
 
 def held(netlink: Netlink, index: int) -> Iterator[AdapterAddress]:
@@ -38,6 +41,22 @@ def delete(netlink: Netlink, index: int, address: AdapterAddress) -> None:
         netlink.do(RTM_DELADDR, _written_key(index, address))
 
 
+def demote(netlink: Netlink, index: int) -> None:
+    """Prefer other interfaces for the networks of this one's addresses. These are read as before."""
+    for address in [*held(netlink, index)]:
+        put(netlink, index, replace(address, metric=address.metric | _DEMOTED))
+
+
+def promote(netlink: Netlink, index: int) -> None:
+    """Undo `demote`."""
+    for body in [*netlink.dump(RTM_GETADDR, ADDRESS.pack(0, 0, 0, 0, index))]:
+        metric = as_number(attributes(body, ADDRESS.size).get(_IFA_RT_PRIORITY, b""))
+        if metric & _DEMOTED and (address := _read(body)) is not None:
+            # For the kernel, no metric means: of an IPv4 address 0, of an IPv6 address the one that it has.
+            default = _IPV6_METRIC if address.version == 6 else 0
+            put(netlink, index, replace(address, metric=address.metric or default))
+
+
 def _read(body: bytes) -> AdapterAddress | None:
     _, prefix, short_flags, scope, _ = ADDRESS.unpack_from(body)
     parts = attributes(body, ADDRESS.size)
@@ -54,7 +73,7 @@ def _read(body: bytes) -> AdapterAddress | None:
         preferred_until=None if preferred == _FOREVER else now + preferred,
         peer=ip_address(remote) if remote and remote != local else None,
         broadcast=ip_address(parts[_IFA_BROADCAST]) if _IFA_BROADCAST in parts else None,
-        metric=as_number(parts.get(_IFA_RT_PRIORITY, b"")),
+        metric=as_number(parts.get(_IFA_RT_PRIORITY, b"")) & ~_DEMOTED,
         scope=scope,
         flags=flags & _CHOSEN,
     )

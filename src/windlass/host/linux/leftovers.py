@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from windlass.host.linux import datapaths, ingress, pods, rtnetlink, service_listings, service_tables, settings
+from windlass.host.linux import (
+    datapaths,
+    ingress,
+    packet_filters,
+    pods,
+    rtnetlink,
+    service_listings,
+    service_tables,
+    settings,
+)
 from windlass.host.linux.former_settings import FormerSettings
 from windlass.host.linux.netlink import Netlink, attempting
 from windlass.host.linux.nftables import Nftables
@@ -64,7 +73,7 @@ def _steps(netlink: Netlink, nftables: Nftables, names: HostNames) -> Iterator[t
         yield f"end promiscuous mode of {names.uplink}", promiscuous
     if uplink is not None:
         yield f"remove the ingress filter of {names.uplink}", partial(ingress.open_again, netlink, uplink.index)
-        yield f"remove the clsact hook of {names.uplink}", partial(ingress.remove_hook, netlink, uplink.index)
+        yield f"remove the clsact hook of {names.uplink}", partial(packet_filters.remove_hook, netlink, uplink.index)
 
 
 def _orphans(netlink: Netlink, names: HostNames) -> list[Link]:

@@ -53,7 +53,19 @@ class RemoveItem:
         return f"remove {self.item} from {self.by.name}"
 
 
-MoveStep = AddItem | RemoveItem
+@dataclass(frozen=True, slots=True)
+class MoveRoute:
+    """Of IPv6, in one step: two copies would form a multipath route."""
+
+    by: Adapter
+    to: Adapter
+    item: AdapterRoute
+
+    def __str__(self) -> str:
+        return f"move {self.item} to {self.to.name}"
+
+
+MoveStep = AddItem | RemoveItem | MoveRoute
 
 
 def uplink_with_all(
@@ -120,20 +132,25 @@ def steps(
 ) -> Iterator[MoveStep]:
     """The steps after which only `target` has the items of `goal`, and has none of `replaced`.
 
-    Items are added to the target before they are removed from the source. Exceptions, which are missing for the
-    microseconds between two steps: an IPv6 route (both copies would form a multipath route) and an IPv6 address whose
-    prefix length changes.
+    Items are added to the target before they are removed from the source, so that they are there after each step.
+    Exceptions, which are missing for the microseconds between two steps: an IPv6 route that the target has with other
+    next hops, and an IPv6 address whose prefix length changes.
     """
-    for address in goal.addresses:
-        yield from _address_steps(address, target)
-    # First routes without a next hop: they may lead to the next hop of others.
-    for route in sorted(goal.routes, key=lambda route: route.is_indirect):
-        yield from _route_steps(route, source, target)
+    yield from arrivals(goal, source, target)
     yield from (RemoveItem(target, address) for address in replaced)
     if source is not None:
         # In reverse, because the order of addresses matters: the first one is removed last.
         moved = {key(address) for address in goal.addresses}
         yield from (RemoveItem(source, address) for address in reversed(source.addresses) if key(address) in moved)
+
+
+def arrivals(goal: Adapter, source: Adapter | None, target: Adapter) -> Iterator[MoveStep]:
+    """The steps after which `target` has the addresses of `goal`, and only `target` its routes."""
+    for address in goal.addresses:
+        yield from _address_steps(address, target)
+    # First routes without a next hop: they may lead to the next hop of others.
+    for route in sorted(goal.routes, key=lambda route: route.is_indirect):
+        yield from _route_steps(route, source, target)
 
 
 def key(item: MovableItem) -> Hashable:
@@ -176,9 +193,16 @@ def _route_steps(route: AdapterRoute, source: Adapter | None, target: Adapter) -
     else:
         is_there = any(_same(there, route) for there in held)
         outdated = [] if is_there else held
+    old: list[MoveStep] = [RemoveItem(target, there) for there in outdated]
     add: list[MoveStep] = [] if is_there else [AddItem(target, route)]
-    leaving += [RemoveItem(target, there) for there in outdated]
-    yield from (*add, *leaving) if route.destination.version == 4 else (*leaving, *add)
+    if route.destination.version == 4:
+        yield from (*add, *leaving, *old)
+    elif route.is_learned:  # the copy has another metric
+        yield from (*old, *add, *leaving)
+    elif source is not None and add and leaving and not old:
+        yield MoveRoute(source, target, route)
+    else:
+        yield from (*leaving, *old, *add)
 
 
 def _not_withdrawn(

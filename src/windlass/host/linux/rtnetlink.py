@@ -244,6 +244,27 @@ def add_route(netlink: Netlink, index: int, route: AdapterRoute, *, instead: boo
     netlink.do(RTM_NEWROUTE, write_route(index, route), NLM_F_CREATE | exclusive)
 
 
+def move_route(netlink: Netlink, source: int, target: int, route: AdapterRoute) -> None:
+    """From one interface to another: an IPv6 route. At once if possible; the kernel replaces any route of the same
+    destination and metric, so not if other interfaces have one.
+    """
+    same = [
+        found.indexes
+        for found in routes(netlink)
+        if (found.route.destination, found.route.metric, found.route.table)
+        == (route.destination, route.metric, route.table)
+    ]
+    if all(indexes == {source} for indexes in same):
+        netlink.do(RTM_NEWROUTE, write_route(target, route), NLM_F_CREATE | NLM_F_REPLACE)
+        return
+    delete_route(netlink, source, route)
+    try:
+        add_route(netlink, target, route)
+    except NetlinkError:
+        add_route(netlink, source, route)
+        raise
+
+
 def delete_route(netlink: Netlink, index: int, route: AdapterRoute) -> None:
     with unless_absent():
         netlink.do(RTM_DELROUTE, write_route(index, route, SCOPE_ANY))

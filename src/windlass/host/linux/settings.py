@@ -30,6 +30,7 @@ SYSCTLS_VARIABLE = "WINDLASS_SYSCTLS"
 _NET = Path(os.environ.get(SYSCTLS_VARIABLE) or "/proc/sys/net")
 _CONF = {Family.IPV4: _NET / "ipv4" / "conf", Family.IPV6: _NET / "ipv6" / "conf"}
 RESERVED_PORTS = "ipv4/ip_local_reserved_ports"
+_STRICT, _LOOSE = 1, 2  # values of rp_filter
 _SIOCETHTOOL = 0x8946
 # The commands to read and to set each of: transmit checksums, TSO, GRO.
 _OFFLOADS = ((0x16, 0x17), (0x1E, 0x1F), (0x2B, 0x2C))
@@ -186,16 +187,30 @@ def _accepts_own_source(interface: str) -> bool:
 
 def _accept_own_source(formers: FormerSettings, interface: str, *, accept: bool) -> None:
     change_sysctl(formers, Family.IPV4, interface, "accept_local", int(accept))
-    strictness = sysctl(Family.IPV4, "all", "rp_filter")
-    if accept and strictness:
-        # The stricter value of `all` and the interface applies: the other interfaces keep theirs.
-        for other in _interfaces(Family.IPV4):
-            with suppress(FileNotFoundError):
-                if sysctl(Family.IPV4, other, "rp_filter") < strictness:
-                    change_sysctl(formers, Family.IPV4, other, "rp_filter", strictness)
-        change_sysctl(formers, Family.IPV4, "all", "rp_filter", 0)
     if accept:
+        _free_from_all(formers)
         change_sysctl(formers, Family.IPV4, interface, "rp_filter", 0)
+
+
+def loosen_reverse_path(formers: FormerSettings, interface: str) -> None:
+    """Accept packets also if the route to their source leads to another interface."""
+    if max(sysctl(Family.IPV4, where, "rp_filter") for where in ("all", interface)) == _STRICT:
+        _free_from_all(formers)
+        change_sysctl(formers, Family.IPV4, interface, "rp_filter", _LOOSE)
+
+
+def _free_from_all(formers: FormerSettings) -> None:
+    """Let each interface have an rp_filter of its own. The larger value of `all` and the interface applies: the
+    interfaces keep theirs.
+    """
+    of_all = sysctl(Family.IPV4, "all", "rp_filter")
+    if not of_all:
+        return
+    for other in _interfaces(Family.IPV4):
+        with suppress(FileNotFoundError):
+            if sysctl(Family.IPV4, other, "rp_filter") < of_all:
+                change_sysctl(formers, Family.IPV4, other, "rp_filter", of_all)
+    change_sysctl(formers, Family.IPV4, "all", "rp_filter", 0)
 
 
 def _interfaces(family: Family) -> list[str]:

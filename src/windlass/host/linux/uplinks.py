@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from windlass.host.linux import (
     adapters,
     advertisements,
+    bypasses,
     canaries,
     ingress,
     leases,
     migrations,
+    moves,
     records,
     rtnetlink,
     settings,
 )
-from windlass.host.linux.adapter_state import Adapter, AdapterAddress, AdapterRoute
-from windlass.host.linux.migrations import AddItem, MovableItem, MoveStep, RemoveItem, UplinkRecord
+from windlass.host.linux.adapter_state import Adapter
+from windlass.host.linux.former_settings import FormerSettings
+from windlass.host.linux.migrations import AddItem, MovableItem, MoveStep, UplinkRecord
 from windlass.host.linux.netlink import Netlink, NetlinkError, attempting
 from windlass.host.linux.records import RecordFile
 from windlass.host.protocol import Adopted, HostError
@@ -71,6 +74,43 @@ def _only_holder(netlink: Netlink, file: RecordFile, bridge: str, node_ips: Coll
 def adopt(
     netlink: Netlink, file: RecordFile, uplink_name: str, bridge_name: str, node_ips: Collection[IPAddress]
 ) -> Adopted:
+    adoption = _adoption(netlink, file, uplink_name, bridge_name, node_ips)
+    return adoption.move_all_or_nothing() if adoption.is_first else adoption.move_what_can_be()
+
+
+def bypass(
+    netlink: Netlink,
+    file: RecordFile,
+    formers: FormerSettings,
+    uplink_name: str,
+    bridge_name: str,
+    node_ips: Collection[IPAddress],
+) -> str:
+    adoption = _adoption(netlink, file, uplink_name, bridge_name, node_ips)
+    uplink, bridge = adoption.uplink, adoption.bridge
+    try:
+        _make_like(netlink, bridge_name, uplink)
+        with attempting(f"connect {bridge_name} with {uplink_name} past the switch"):
+            settings.loosen_reverse_path(formers, uplink_name)
+            bypasses.begin(netlink, uplink.index, bridge.index)
+    except HostError as error:
+        with suppress(OSError):
+            bypasses.end(netlink, uplink.index, bridge.index)
+        return str(error)
+    adoption.prepare()
+    return ""
+
+
+def end_bypass(netlink: Netlink, uplink_name: str, bridge_name: str) -> None:
+    uplink, bridge = rtnetlink.link(netlink, uplink_name), rtnetlink.link(netlink, bridge_name)
+    if uplink is not None:
+        with attempting(f"end the connection of {bridge_name} with {uplink_name} past the switch"):
+            bypasses.end(netlink, uplink.index, bridge.index if bridge else None)
+
+
+def _adoption(
+    netlink: Netlink, file: RecordFile, uplink_name: str, bridge_name: str, node_ips: Collection[IPAddress]
+) -> _Adoption:
     uplink, bridge = adapters.read(netlink, uplink_name), adapters.read(netlink, bridge_name)
     if uplink is None or bridge is None:
         missing = uplink_name if uplink is None else bridge_name
@@ -83,10 +123,7 @@ def adopt(
             f"neither {uplink_name} nor {bridge_name} nor the record {file} has the Node IP "
             f"{', '.join(unknown)}: {uplink_name} was not changed"
         )
-    adoption = _Adoption(netlink, file, stored, goal, uplink, bridge, node_ips)
-    if adapters.has_all(uplink, node_ips) and not adapters.has_any(bridge, node_ips):
-        return adoption.move_all_or_nothing()
-    return adoption.move_what_can_be()
+    return _Adoption(netlink, file, stored, goal, uplink, bridge, node_ips)
 
 
 def needs_wire(netlink: Netlink, uplink_name: str, bridge_name: str, node_ips: Collection[IPAddress]) -> bool:
@@ -107,19 +144,44 @@ class _Adoption:
     bridge: Adapter
     node_ips: Collection[IPAddress]
 
+    @property
+    def is_first(self) -> bool:
+        return adapters.has_all(self.uplink, self.node_ips) and not adapters.has_any(self.bridge, self.node_ips)
+
     def move_all_or_nothing(self) -> Adopted:
         """The Node still works through its NIC: if a step is refused, all steps are undone."""
+        self._do_all_or_nothing(self._steps())
+        return Adopted(self.goal.uplink, tuple(self._settle(self.goal)))
+
+    def prepare(self) -> None:
+        """Both interfaces get the addresses, and the bridge interface gets the routes. `move_what_can_be` completes it,
+        and reports what is refused there, unless this is the first adoption.
+        """
+        arrivals = migrations.arrivals(self._lasting_goal(), source=self.uplink, target=self.bridge)
+        if self.is_first:
+            self._do_all_or_nothing(arrivals, then=self._demote)
+        else:
+            self._keep(self._record())
+            moves.carry_out_possible(self.netlink, arrivals)
+            self._demote()
+
+    def _do_all_or_nothing(self, steps: Iterable[MoveStep], then: Callable[[], None] = lambda: None) -> None:
         for problem in adapters.not_movable(self.netlink, self.uplink):
             raise HostError(f"{problem}; {self.uplink.name} was not changed")
         self._save(self._record())
         try:
             self._make_like()
-            for step in self._steps():
-                _do(self.netlink, step)
+            for step in steps:
+                moves.carry_out(self.netlink, step)
+            then()
         except (HostError, OSError) as error:
             _undo(self.netlink, self.file, self.goal, self.bridge.name, error)
             raise HostError(f"{error}: the addresses are back on {self.uplink.name}") from error
-        return Adopted(self.goal.uplink, tuple(self._settle(self.goal)))
+
+    def _demote(self) -> None:
+        """The networks of the addresses are reached by the bridge interface."""
+        with attempting(f"set the metric of the addresses of {self.uplink.name}"):
+            leases.demote(self.netlink, self.uplink.index)
 
     def move_what_can_be(self) -> Adopted:
         """The bridge interface holds or held a Node IP: a refused item stays where it is, and the others are moved. If
@@ -130,7 +192,7 @@ class _Adoption:
             self._make_like()
         except HostError as error:
             problems.append(str(error))
-        refused = _do_all(self.netlink, self._steps())
+        refused = moves.carry_out_possible(self.netlink, self._steps())
         problems += refused.values()
         now = adapters.read(self.netlink, self.bridge.name)
         if now is None or not adapters.has_any(now, self.node_ips):
@@ -142,9 +204,11 @@ class _Adoption:
         return Adopted(self.goal.uplink, tuple(dict.fromkeys(problems)))
 
     def _steps(self) -> Iterator[MoveStep]:
-        goal = migrations.lasting(self.goal, self.node_ips)
         replaced = migrations.replaced_leases(self.uplink, self.bridge, self.node_ips)
-        return migrations.steps(goal, source=self.uplink, target=self.bridge, replaced=replaced)
+        return migrations.steps(self._lasting_goal(), source=self.uplink, target=self.bridge, replaced=replaced)
+
+    def _lasting_goal(self) -> Adapter:
+        return migrations.lasting(self.goal, self.node_ips)
 
     def _make_like(self) -> None:
         _make_like(self.netlink, self.bridge.name, self.uplink)
@@ -213,7 +277,7 @@ def lend(netlink: Netlink, file: RecordFile, uplink_name: str, bridge_name: str)
     held = {address.ip for address in uplink.addresses}
     for address in goal.addresses:
         if address.ip not in held:
-            _do(netlink, AddItem(uplink, address))
+            moves.carry_out(netlink, AddItem(uplink, address))
     for route in sorted(goal.routes, key=lambda route: route.via is not None):
         if route not in uplink.routes:
             beside = replace(route, metric=route.metric + 1, protocol=rtnetlink.PROTOCOL)
@@ -262,16 +326,18 @@ def _give_back(netlink: Netlink, goal: Adapter, bridge: Adapter | None) -> None:
     with attempting(f"bring {goal.name} up"):
         rtnetlink.set_link(netlink, uplink.index, up=True)
         ingress.open_again(netlink, uplink.index)
+        leases.promote(netlink, uplink.index)
     if bridge is not None:
         canaries.remove(netlink, bridge.index)
     problems = []
     for step in migrations.steps(goal, source=bridge, target=uplink):
         try:
-            _do(netlink, step)
+            moves.carry_out(netlink, step)
         except HostError as error:
             problems.append(str(error))
     if problems:
         raise HostError("; ".join(problems))
+    end_bypass(netlink, goal.name, bridge.name if bridge else "")
 
 
 def _make_like(netlink: Netlink, bridge_name: str, uplink: Adapter) -> None:
@@ -293,27 +359,6 @@ def _make_like(netlink: Netlink, bridge_name: str, uplink: Adapter) -> None:
             rtnetlink.set_link(netlink, bridge.index, up=True)
 
 
-def _do_all(netlink: Netlink, steps: Iterable[MoveStep]) -> dict[MovableItem, str]:
-    """Refused items with the reason. An item that the target refuses stays on its source, or goes back there."""
-    refused: dict[Hashable, tuple[MovableItem, str]] = {}
-    removed: dict[Hashable, list[RemoveItem]] = {}
-    for step in steps:
-        key = migrations.key(step.item)
-        if isinstance(step, RemoveItem) and key in refused:
-            continue
-        try:
-            _do(netlink, step)
-        except HostError as error:
-            refused[key] = (step.item, str(error))
-            for before in removed.get(key, ()):
-                with suppress(HostError):
-                    _do(netlink, AddItem(before.by, before.item))
-        else:
-            if isinstance(step, RemoveItem):
-                removed.setdefault(key, []).append(step)
-    return dict(refused.values())
-
-
 def _without(adapter: Adapter, items: Collection[MovableItem]) -> Adapter:
     keys = {migrations.key(item) for item in items}
     return replace(
@@ -329,16 +374,3 @@ def _is_recorded(stored: UplinkRecord | None, record: UplinkRecord) -> bool:
         return False
     same_place = (stored.bridge, stored.boot) == (record.bridge, record.boot)
     return same_place and migrations.alike(stored.uplink, record.uplink)
-
-
-def _do(netlink: Netlink, step: MoveStep) -> None:
-    with attempting(str(step)):
-        match step:
-            case AddItem(to, AdapterRoute() as route):
-                rtnetlink.add_route(netlink, to.index, route, instead=True)
-            case AddItem(to, AdapterAddress() as address):
-                leases.put(netlink, to.index, address)
-            case RemoveItem(by, AdapterRoute() as route):
-                rtnetlink.delete_route(netlink, by.index, route)
-            case RemoveItem(by, AdapterAddress() as address):
-                leases.delete(netlink, by.index, address)
