@@ -8,7 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from switches import requires_ovs
-from windlass.bench import watch
+from windlass.bench import watch, watch_policies
+from windlass.bench.policy_states import Size
 from windlass.cli import main
 from windlass.lab.control import kubernetes_binaries
 
@@ -20,10 +21,19 @@ ABSENT = kubernetes_binaries.missing("etcd", "kube-apiserver")
 def test_a_small_run_gives_every_figure_beside_its_floor(monkeypatch: pytest.MonkeyPatch):
     for name, value in {"SIZES": (3, 6), "COUNT": 5, "SETTLING": 0.0}.items():
         monkeypatch.setattr(watch, name, value)
+    size = Size(namespaces=100, pods=0, local=2, policies=20, rules=10)
+    for name, value in {"PODS": 120, "COUNT": 5, "SETTLING": 0.0, "SIZE": size}.items():
+        monkeypatch.setattr(watch_policies, name, value)
     said: list[str] = []
     report = watch.run(said.append)
-    assert [one.name for one in report.figures] == ["watch-3-p50", "watch-3-p99", "watch-6-p50", "watch-6-p99"]
-    assert all(one.value > 0 and one.floor and one.unit == "ms" for one in report.figures)
+    times = {one.name: one for one in report.figures if one.unit == "ms"}
+    assert [*times] == [
+        *("watch-3-p50", "watch-3-p99", "watch-6-p50", "watch-6-p99"),
+        *("policies-watch-120-pods-p50", "policies-watch-120-pods-p99"),
+    ]
+    assert all(one.value > 0 and one.floor for one in times.values())
+    others = {one.name for one in report.figures} - times.keys()
+    assert others == {"policies-first-list-120-pods", "policies-rss-120-pods"}
     assert any("an agent with 6 Services" in sentence for sentence in said)
 
 

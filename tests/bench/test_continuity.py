@@ -76,7 +76,7 @@ def test_a_short_run_gives_every_figure(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(continuity, name, value)
     said: list[str] = []
     figures = {figure.name: figure for figure in continuity.run(said.append).figures}
-    for phase in ("endpoints", "policies", "killed-0", "killed-7"):
+    for phase in ("endpoints", "policies", "network-policies", "killed-0", "killed-7"):
         assert figures[f"{phase}-attempted"].value > 20
         assert figures[f"{phase}-failed"].floor is not None
         assert any(sentence.startswith(f"{phase}: ") for sentence in said)

@@ -102,6 +102,7 @@ class ContinuityBench:
         figures = [
             *figures_of(await self.run.phase("endpoints", self._change_endpoints()), quiet),
             *figures_of(await self.run.phase("policies", self._change_policies()), quiet),
+            *figures_of(await self.run.phase("network-policies", self._change_network_policies()), quiet),
         ]
         floor: Resync | None = None  # a start with one Service
         for services in (0, *SERVICES):
@@ -170,9 +171,17 @@ class ContinuityBench:
                 await self.run.load.on(BOTH)
         await self._apply("as at first", objects.service(objects.FIRST_FORM))
 
-    async def _apply(self, what: str, changed: KubernetesObject) -> None:
+    async def _change_network_policies(self) -> None:
+        """What the load uses stays allowed; the rules of both policies change beside it."""
+        choices = cycle([(objects.TARGET_PORT, 9090), (objects.TARGET_PORT,), (443, objects.TARGET_PORT)])
+        async for _ in _paced():
+            ports = next(choices)
+            await self._apply(f"policies allow ports {', '.join(map(str, ports))}", *objects.network_policies(*ports))
+        await self._apply("policies as at first", *objects.network_policies(objects.TARGET_PORT))
+
+    async def _apply(self, what: str, *changed: KubernetesObject) -> None:
         self.run.note(what)
-        await self.cluster.reach(self.cluster.desired.after([changed], [], []), ())
+        await self.cluster.reach(self.cluster.desired.after([*changed], [], []), ())
         self.run.note(f"converged: {what}")
 
 

@@ -21,6 +21,7 @@ SERVERS = ("web-1", "web-2")  # on the client's Node, and on another
 ENDPOINTS = 10  # of each Service that is not loaded
 
 _ADDRESSES = {"web-1": "172.16.1.30", "web-2": "172.16.2.30"}
+_OUTSIDE = ("10.176.0.0/16", "172.16.1.1/32")
 _NODES = {"web-1": NODE, "web-2": "node-2"}
 # No container has a port: the load's own process answers.
 _CLUSTER = f"""
@@ -38,18 +39,18 @@ status: {{addresses: [{{type: InternalIP, address: 10.176.25.12}}]}}
 ---
 apiVersion: v1
 kind: Pod
-metadata: {{name: client}}
+metadata: {{name: client, labels: {{app: client}}}}
 spec: {{nodeName: {NODE}}}
 ---
 apiVersion: v1
 kind: Pod
-metadata: {{name: web-1}}
+metadata: {{name: web-1, labels: {{app: web}}}}
 spec: {{nodeName: {_NODES["web-1"]}}}
 status: {{podIPs: [{{ip: {_ADDRESSES["web-1"]}}}]}}
 ---
 apiVersion: v1
 kind: Pod
-metadata: {{name: web-2}}
+metadata: {{name: web-2, labels: {{app: web}}}}
 spec: {{nodeName: {_NODES["web-2"]}}}
 status: {{podIPs: [{{ip: {_ADDRESSES["web-2"]}}}]}}
 ---
@@ -109,7 +110,8 @@ def scenario() -> Scenario:
     """One step: the cluster with its Service and both endpoints."""
     read = lab_clusters.scenario_of("continuity", _CLUSTER)
     (step,) = read.steps
-    return replace(read, steps=(replace(step, objects=(*step.objects, service(FIRST_FORM), endpoint_slice(SERVERS))),))
+    changing = (service(FIRST_FORM), endpoint_slice(SERVERS), *network_policies(TARGET_PORT))
+    return replace(read, steps=(replace(step, objects=(*step.objects, *changing)),))
 
 
 def service(form: ServiceForm) -> KubernetesObject:
@@ -141,6 +143,26 @@ def endpoint_slice(servers: Sequence[str]) -> KubernetesObject:
     ports = [{"name": "http", "protocol": "TCP", "port": TARGET_PORT}]
     fields = {"addressType": "IPv4", "ports": ports, "endpoints": endpoints}
     return _object("discovery.k8s.io/v1", "EndpointSlice", metadata, fields)
+
+
+def network_policies(*ports: int) -> list[KubernetesObject]:
+    """The client may send to the servers, and they accept from it and from outside: to these ports only.
+
+    A server on another Node than the one with the NodePort sees the gateway of that one.
+    """
+    listed = [{"protocol": "TCP", "port": port} for port in ports]
+    client, servers = ({"matchLabels": {"app": app}} for app in ("client", "web"))
+    accepted = [{"podSelector": client}, *({"ipBlock": {"cidr": cidr}} for cidr in _OUTSIDE)]
+    specs = {
+        "client": {"podSelector": client, "policyTypes": ["Egress"]}
+        | {"egress": [{"to": [{"podSelector": servers}], "ports": listed}]},
+        "servers": {"podSelector": servers, "policyTypes": ["Ingress"]}
+        | {"ingress": [{"from": accepted, "ports": listed}]},
+    }
+    return [
+        _object("networking.k8s.io/v1", "NetworkPolicy", {"name": name, "namespace": "default"}, {"spec": spec})
+        for name, spec in specs.items()
+    ]
 
 
 def add_services(folder: Path, services: int) -> None:

@@ -117,7 +117,7 @@ async def _changes(config: Config, size: Size, course: Course) -> Changes:
     async with agent_runs.running(config, events) as (agent, start):
         timed = _TimedChanges(agent, events)
         await asyncio.sleep(course.settling)
-        came, went = await timed.come_and_go("pods", [_newcomer(number, size) for number in range(course.pods)])
+        came, went = await timed.come_and_go("peer_pods", [_newcomer(number, size) for number in range(course.pods)])
         more = [states.policy(size.policies + number, size) for number in range(course.policies)]
         policy_came, policy_went = await timed.come_and_go("network_policies", more)
         relabelled = [await timed.relabel(number) for number in range(2 * course.namespaces)]

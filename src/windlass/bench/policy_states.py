@@ -13,7 +13,7 @@ import msgspec
 
 from windlass.bench import service_states
 from windlass.cluster.clusters import Cluster
-from windlass.cluster.objects import Namespace, Pod
+from windlass.cluster.objects import APIObject, Namespace, PeerPod, Pod, kind_name
 from windlass.cluster.policy_objects import NetworkPolicy
 from windlass.model.nodes import AttachedPod, mac_for
 
@@ -25,7 +25,8 @@ _FIRST_PORT = 8000
 _FIRST_OFPORT = 16
 _NAMESPACES_APART = 7  # the rules of a policy name namespaces that are spread over all of them
 
-_Kind = TypeVar("_Kind", Namespace, Pod, NetworkPolicy)
+_Kind = TypeVar("_Kind", bound=APIObject)
+_AnyPod = TypeVar("_AnyPod", Pod, PeerPod)
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -44,7 +45,8 @@ def cluster(size: Size) -> Cluster:
         nodes=bare.nodes,
         service_cidrs=bare.service_cidrs,
         namespaces={one.key: one for one in (namespace("local"), *map(team, range(size.namespaces)))},
-        pods={pod.key: pod for pod in (*everywhere, *(local_pod(number) for number in range(size.local)))},
+        pods={pod.key: pod for pod in (local_pod(number) for number in range(size.local))},
+        peer_pods={pod.key: pod for pod in everywhere},
         network_policies={one.key: one for one in (policy(number, size) for number in range(size.policies))},
     )
 
@@ -57,14 +59,14 @@ def namespace(name: str, **labels: str) -> Namespace:
     return _object(Namespace, {"name": name, "labels": {"team": name, **labels}})
 
 
-def other_pod(team: int, number: int, size: Size, node: str = "node-2") -> Pod:
+def other_pod(team: int, number: int, size: Size) -> PeerPod:
     """A Pod of another Node; numbers from `size.pods` on are Pods that the cluster does not have yet."""
     address = _OTHER_PODS + (team * size.pods + number if number < size.pods else (1 << 20) + number)
-    return _pod(f"team-{team}", f"pod-{number}", node, address)
+    return _pod(PeerPod, f"team-{team}", f"pod-{number}", "node-2", address)
 
 
 def local_pod(number: int) -> Pod:
-    return _pod("local", f"pod-{number}", NODE, _LOCAL_PODS + number)
+    return _pod(Pod, "local", f"pod-{number}", NODE, _LOCAL_PODS + number)
 
 
 def attached_pods(size: Size) -> dict[str, AttachedPod]:
@@ -93,9 +95,9 @@ def _rule(number: int, place: int, size: Size) -> dict[str, object]:
     return {"from": peers, "ports": [{"protocol": "TCP", "port": _FIRST_PORT + place}]}
 
 
-def _pod(namespace: str, name: str, node: str, address: IPv4Address) -> Pod:
+def _pod(kind: type[_AnyPod], namespace: str, name: str, node: str, address: IPv4Address) -> _AnyPod:
     return _object(
-        Pod,
+        kind,
         {"namespace": namespace, "name": name, "labels": {"name": name, "app": namespace}},
         spec={"nodeName": node},
         status={"phase": "Running", "podIPs": [{"ip": str(address)}]},
@@ -104,4 +106,6 @@ def _pod(namespace: str, name: str, node: str, address: IPv4Address) -> Pod:
 
 def _object(kind: type[_Kind], metadata: object, **fields: object) -> _Kind:
     """Decoded from JSON, so that no two objects share a part, as from an API server."""
-    return msgspec.json.decode(msgspec.json.encode({"kind": kind.__name__, "metadata": metadata, **fields}), type=kind)
+    return msgspec.json.decode(
+        msgspec.json.encode({"kind": kind_name(kind), "metadata": metadata, **fields}), type=kind
+    )

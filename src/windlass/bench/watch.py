@@ -1,30 +1,28 @@
 """`windlass bench watch`: the time from a write to a real API server until the switch has confirmed the result.
 
 One endpoint of one EndpointSlice is replaced, with many Services present. The floor is the time until a client that
-does nothing but watch receives the event of the same write. Both times end in this process, which writes.
+does nothing but watch receives the event of the same write. Both times end in this process, which writes. The second
+part does the same with Pods of other Nodes that policies mean.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 
 import msgspec
-from msgspec import Raw, structs
+from msgspec import structs
 
 from windlass.bench import service_states as states
-from windlass.bench import watch_clusters
+from windlass.bench import watch_clusters, watch_policies
 from windlass.bench.reports import Figure, Report, Say, percentiles, this_machine
-from windlass.bench.watch_clusters import TIMEOUT, AgentClient, APIServerClient
+from windlass.bench.watch_clusters import AgentClient, APIServerClient, settled
+from windlass.bench.watch_floors import digest, watching, when
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.kinds import kinds_of
-from windlass.cluster.kubernetes import decoding
-from windlass.cluster.kubernetes.stores import ObjectStore
 from windlass.cluster.objects import EndpointSlice
 from windlass.lab.sandbox import labs
-from windlass.lab.sandbox.labs import LabError
 
 SIZES = (1_000, 10_000)  # Services
 ENDPOINTS = 10  # of each
@@ -42,7 +40,7 @@ _PRIME = 7919  # so that consecutive writes concern Services that are far apart
 
 
 def run(say: Say = print) -> Report:
-    """Takes about three minutes, most of them to create the Services in the API server."""
+    """Takes about ten minutes, most of them to create Services and Pods in the API server."""
     return asyncio.run(_run(say))
 
 
@@ -55,12 +53,12 @@ async def _run(say: Say) -> Report:
                 say(f"creating {size - made} Services with {ENDPOINTS} endpoints each in the API server")
                 await _make_services(server, range(_FIRST + made, _FIRST + size))
                 made = size
-                await _settled(server, agent)
+                await settled(server, agent)
                 say(f"an agent with {size} Services: {COUNT} writes of one endpoint")
                 await asyncio.sleep(SETTLING)
                 figures += await _measure(server, agent, size, range(turn * COUNT, (turn + 1) * COUNT))
                 await agent.serves(size + _OWN)
-    return Report("watch", this_machine(), tuple(figures))
+    return Report("watch", this_machine(), (*figures, *await watch_policies.measure(say)))
 
 
 async def _make_services(server: APIServerClient, numbers: Iterable[int]) -> None:
@@ -75,31 +73,22 @@ async def _make_services(server: APIServerClient, numbers: Iterable[int]) -> Non
     await asyncio.gather(*(worker() for _ in range(_CONCURRENT_WRITES)))
 
 
-async def _settled(server: APIServerClient, agent: AgentClient) -> Cluster:
-    """Wait until the Node has the cluster's state and nothing follows: the agent itself updates its Node object."""
-    while True:
-        cluster = await server.cluster()
-        await agent.holds(cluster.revision)
-        if (await server.cluster()).revision == cluster.revision:
-            return cluster
-
-
 # ---- one write
 
 
 async def _measure(server: APIServerClient, agent: AgentClient, size: int, writes: range) -> list[Figure]:
     """`writes` are numbers that no other call has: a write that changes nothing is no event."""
-    cluster = await _settled(server, agent)
+    cluster = await settled(server, agent)
     slices, revision = dict(cluster.slices), int(cluster.revision, 16)
     switch: list[float] = []
     watch: list[float] = []
-    async with _watching(server) as arrivals:
+    async with watching(server, _SLICES) as arrivals:
         for times in writes:
             changed = states.changed_slice(_FIRST + times * _PRIME % size, ENDPOINTS, times)
             before = slices[changed.key]
             after = slices[changed.key] = structs.replace(before, endpoints=changed.endpoints)
-            revision ^= _digest(before) ^ _digest(after)
-            held = asyncio.create_task(_when(agent.holds(f"{revision:016x}")))
+            revision ^= digest(_SLICES, before) ^ digest(_SLICES, after)
+            held = asyncio.create_task(when(agent.holds(f"{revision:016x}")))
             arrived = asyncio.create_task(arrivals.of(_new_address(after)))
             await asyncio.sleep(PAUSE)  # by now both tasks wait
             document = _slice_document(changed)
@@ -110,61 +99,10 @@ async def _measure(server: APIServerClient, agent: AgentClient, size: int, write
     return percentiles(f"watch-{size}", switch, "ms", watch)
 
 
-def _digest(one: EndpointSlice) -> int:
-    """Its part of the cluster's revision, from which the revision after a write is computed beforehand."""
-    store = ObjectStore(_SLICES)
-    store.put(Raw(msgspec.json.encode(one)))
-    return store.digest
-
-
 def _new_address(changed: EndpointSlice) -> bytes:
     """The new address as it is in the event. No other write has it."""
     *_, last = changed.endpoints or ()
     return msgspec.json.encode(last.addresses)
-
-
-async def _when(awaited: Awaitable[None]) -> float:
-    await awaited
-    return time.perf_counter()
-
-
-# ---- the floor
-
-
-class _Arrivals:
-    """The arrival times of events of a watch, which are not decoded."""
-
-    def __init__(self) -> None:
-        self._wanted = b""
-        self._arrived: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-
-    async def of(self, content: bytes) -> float:
-        """Wait for the event that contains these bytes. Returns the time of its arrival."""
-        self._wanted, self._arrived = content, asyncio.get_running_loop().create_future()
-        try:
-            return await asyncio.wait_for(self._arrived, TIMEOUT)
-        except TimeoutError:
-            raise LabError(f"a watch has not received the event of a write after {TIMEOUT:.0f} s") from None
-
-    async def follow(self, chunks: AsyncIterator[bytes]) -> None:
-        async for lines in decoding.line_batches(chunks):
-            if self._wanted and any(self._wanted in line for line in lines) and not self._arrived.done():
-                self._arrived.set_result(time.perf_counter())
-
-
-@asynccontextmanager
-async def _watching(server: APIServerClient) -> AsyncIterator[_Arrivals]:
-    """A client that watches the same objects as an agent, from now on."""
-    listed = await server.connection.request("GET", _SLICES.path, {"limit": "1"})
-    parameters = {"watch": "true", "resourceVersion": decoding.page(listed).metadata.resource_version}
-    arrivals = _Arrivals()
-    async with server.connection.stream(_SLICES.path, {**_SLICES.selectors(states.NODE), **parameters}) as chunks:
-        following = asyncio.create_task(arrivals.follow(chunks))
-        try:
-            yield arrivals
-        finally:
-            following.cancel()
-            await asyncio.wait([following])
 
 
 # ---- objects

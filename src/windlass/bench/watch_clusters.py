@@ -6,6 +6,7 @@ The agent is a separate process, as on a Node. Nothing is measured here.
 from __future__ import annotations
 
 import asyncio
+import resource
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -65,6 +66,12 @@ class AgentClient:
                 f"with the problems {state.problems}"
             )
 
+    @property
+    def rss(self) -> float:
+        """MB of the agent."""
+        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        return pages * resource.getpagesize() / 1e6
+
     async def _get(self, path: str, parameters: Mapping[str, str]) -> tuple[int, bytes]:
         try:
             async with self._session.get(f"http://agent{path}", params=parameters) as response:
@@ -97,6 +104,15 @@ class APIServerClient:
             raise LabError(str(error)) from None
 
 
+async def settled(server: APIServerClient, agent: AgentClient) -> Cluster:
+    """Wait until the Node has the cluster's state and nothing follows: the agent itself updates its Node object."""
+    while True:
+        cluster = await server.cluster()
+        await agent.holds(cluster.revision)
+        if (await server.cluster()).revision == cluster.revision:
+            return cluster
+
+
 @asynccontextmanager
 async def standing(lab: Lab) -> AsyncIterator[tuple[APIServerClient, AgentClient]]:
     """Only the Node's object is in the cluster; its agent has started."""
@@ -117,6 +133,22 @@ async def standing(lab: Lab) -> AsyncIterator[tuple[APIServerClient, AgentClient
                 yield server, agent
     finally:
         await switch.end()
+        await plane.end()
+
+
+@asynccontextmanager
+async def bare_server(lab: Lab) -> AsyncIterator[APIServerClient]:
+    """An API server alone."""
+    underlay = Underlay(lab, segments([CONTROL_PLANE]))
+    await asyncio.to_thread(underlay.create)
+    namespace = await asyncio.to_thread(underlay.plug, CONTROL_PLANE)
+    plane = ControlPlane(namespace, lab.folder / "control-plane", [one.ip for one in ADDRESSES])
+    try:
+        await plane.start()
+        access = plane.access(ADMINISTRATOR)  # read once, for many requests
+        async with APIConnection(lambda: access, plane.socket_factory) as connection:
+            yield APIServerClient(plane, connection)
+    finally:
         await plane.end()
 
 

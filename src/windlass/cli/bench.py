@@ -23,7 +23,8 @@ BENCHMARKS = {
     "cluster": "new and held connections while parts of a real cluster are killed",
     "passes": "attach Pods, change endpoints and Nodes while the agent makes full passes",
     "policy": "install 1,000 policies of ten rules over 10,000 Pods; change one Pod, one policy, one namespace",
-    "watch": "change one endpoint: from a write to a real API server until the switch has it",
+    "scale": "know the Pods of other Nodes: what it costs an agent and the API server",
+    "watch": "change one endpoint or one Pod: from a write to a real API server until the switch has it",
 }
 _WIDTH = max(map(len, BENCHMARKS))
 
