@@ -142,23 +142,24 @@ def test_a_file_with_everything(tmp_path):
         (
             b"nodePortRange: many",
             (
-                "windlass.yaml: nodePortRange: 'many' is no range of ports; "
-                "write the first and the last, such as 30000-32767"
+                "windlass.yaml: nodePortRange: 'many' is not a range of ports; "
+                "write the first and the last port, such as 30000-32767"
             ),
         ),
         (
             b"nodePortRange: 20000-32767",
             (
-                "windlass.yaml: nodePortRange: 20000-32767 meets 16384-24575, the ports by which Pods leave this Node; "
+                "windlass.yaml: nodePortRange: 20000-32767 overlaps 16384-24575, the source ports of Pods outside "
+                "this Node; "
                 "write a range outside of 16384-28671, in the API server's --service-node-port-range, too"
             ),
         ),
         (
             b"nodePortRange: 28671-30000",
             (
-                "windlass.yaml: nodePortRange: 28671-30000 meets 24576-28671, the ports by which clients of Services "
-                "leave this Node; write a range outside of 16384-28671, in the API server's --service-node-port-range, "
-                "too"
+                "windlass.yaml: nodePortRange: 28671-30000 overlaps 24576-28671, the source ports of clients of "
+                "Services outside this Node; write a range outside of 16384-28671, in the API server's "
+                "--service-node-port-range, too"
             ),
         ),
         (
@@ -189,7 +190,7 @@ def test_an_invalid_option_is_an_error_with_a_suggestion(content, sentence):
 
 @pytest.mark.parametrize("text", ["1-0", "0-5", "5-65536", "30000", "-", "5-", "1-2-3", "a-b"])
 def test_a_range_that_ports_cannot_have(text):
-    with pytest.raises(ConfigError, match=f"nodePortRange: '{text}' is no range of ports"):
+    with pytest.raises(ConfigError, match=f"nodePortRange: '{text}' is not a range of ports"):
         parse(f"nodePortRange: '{text}'".encode(), "windlass.yaml")
 
 

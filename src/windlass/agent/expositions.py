@@ -18,7 +18,7 @@ from windlass.agent.views import AgentView
 
 class Exposition:
     def __init__(self, view: AgentView, probes: list[Probe]) -> None:
-        # It would add a timestamp to each counter and histogram, which doubles the answer.
+        # It would add a timestamp to each counter and histogram, which doubles the size of the response.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self.measurements = Measurements(self.registry)
@@ -32,14 +32,14 @@ class Exposition:
 
 
 class _Collector(Collector):
-    """The metrics that are read when they are asked for; those that are counted as it happens are `Measurements`."""
+    """The metrics that are read at each scrape. Those that are counted continuously are in `Measurements`."""
 
     def __init__(self, view: AgentView, samples: Samples) -> None:
         self._view = view
         self._samples = samples
 
     def describe(self) -> list[Family]:
-        return []  # the registry would else collect, to learn the names, before there is anything to read
+        return []  # otherwise the registry collects once to learn the names, before there are values
 
     def collect(self) -> Iterator[Family]:
         families: dict[str, Family] = {}

@@ -1,6 +1,6 @@
 """The health checks of load balancers: a port for each Service with healthCheckNodePort, and one for the whole Node.
 
-It answers with what it was given about Services and about the agent.
+The answers depend only on the state that `set` and the agent have provided.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _LOOPBACK = (ip_address("127.0.0.1"), ip_address("::1"))
 
 
 class ProxyHealth(Struct, frozen=True):
-    """What the agent says of itself."""
+    """The health of this Node, as the agent reports it."""
 
-    healthy: bool  # does the switch follow the cluster?
+    healthy: bool  # whether the switch follows the cluster
     node_eligible: bool  # False: the Node is being deleted and should get no new connections
     updated: datetime  # when it last was healthy; with a time zone
 
@@ -52,7 +52,7 @@ def health_check(service: ServedService) -> HealthCheck | None:
 
 
 def served_addresses(node: LocalNode, node_port_networks: Collection[IPNetwork]) -> frozenset[IPAddress] | None:
-    """Those addresses of the Node that nodePortAddresses has; None: it has no entries, and all addresses are meant."""
+    """The addresses of the Node that are in nodePortAddresses; None: nodePortAddresses is empty, which means all."""
     if not node_port_networks:
         return None
     own = [*(address.ip for address in node.addresses.values()), *node.other_addresses, *_LOOPBACK]
@@ -70,7 +70,7 @@ class HealthChecks:
 
         `report` is called with all problems of the ports whenever they have changed.
         """
-        # One server for all ports: a port is a listening socket and nothing else.
+        # One server for all ports: each port is only a listening socket.
         server = web.Server(self._answer, access_log=None)
         self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=0.5)
         self._node_at = node_at
@@ -78,7 +78,7 @@ class HealthChecks:
         self._report = report
         self._addresses: frozenset[str] | None = None  # None: everywhere
         self._wanted: dict[str, HealthCheck] = {}  # by the key of the Service
-        self._open: dict[int, tuple[str, list[web.SockSite]]] = {}  # by port: whose it is
+        self._open: dict[int, tuple[str, list[web.SockSite]]] = {}  # the key of the check that owns each port
         self._problems: dict[str, str] = {}
         self._failed = asyncio.Event()
         self._lock = asyncio.Lock()
@@ -97,7 +97,7 @@ class HealthChecks:
             await self._runner.cleanup()
 
     async def set(self, key: str, check: HealthCheck | None) -> None:
-        """The check of this Service is now this; None: it has none (any more)."""
+        """Set the check of this Service; None: it has no check (any more)."""
         if self._wanted.get(key) == check:
             return
         async with self._lock:
@@ -109,7 +109,7 @@ class HealthChecks:
             await self._try(key)
 
     async def listen_at(self, addresses: frozenset[IPAddress] | None) -> None:
-        """The checks of Services answer at these; None: everywhere."""
+        """Set the addresses at which checks of Services answer; None: all."""
         texts = None if addresses is None else frozenset(map(str, addresses))
         async with self._lock:
             if texts == self._addresses:
@@ -135,7 +135,7 @@ class HealthChecks:
         if key == _NODE:
             return self._answer_for_node(request.path)
         check = self._wanted.get(key) if key else None
-        if check is None:  # a connection that was kept open for longer than its Service
+        if check is None:  # the connection was open when its Service was deleted
             return _json({"error": "there is no such Service any more"}, 503, {"Connection": "close"})
         healthy = self._health().healthy
         body = {
@@ -160,7 +160,7 @@ class HealthChecks:
                 return _json({"error": f"{path}: there are /healthz and /livez"}, 404)
 
     async def _try(self, key: str) -> None:
-        """To open the port of this check, if it has one and it is not open."""
+        """Open the port of this check, if it has one that is not open."""
         check = self._wanted.get(key)
         if key == _NODE and self._node_at is not None:
             address, port = self._node_at
@@ -184,11 +184,11 @@ class HealthChecks:
         self._tell(key, problem and f"{problem}; it is tried again every {RETRY_SECONDS:g} s")
 
     async def _listen(self, key: str, port: int, addresses: frozenset[str] | None) -> None:
-        """At all of the addresses, or at none and an error."""
+        """Listen at all of the addresses; if one fails, at none."""
         sockets: list[socket.socket] = []
         try:
             for address in ("",) if addresses is None else sorted(addresses):
-                sockets.append(_bound(address, port))  # noqa: PERF401  # those made before a failure are to be closed
+                sockets.append(_bound(address, port))  # noqa: PERF401  # sockets that were opened before a failure must be closed
         except OSError:
             for made in sockets:
                 made.close()
@@ -222,7 +222,7 @@ class HealthChecks:
 
 
 def _bound(address: str, port: int) -> socket.socket:
-    """Listening; at every address of both families if none is named, and of IPv4 where the kernel has no IPv6."""
+    """A listening socket; without an address: for all addresses of both families, or of IPv4 without IPv6."""
     if address:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         return socket.create_server((address, port), family=family)

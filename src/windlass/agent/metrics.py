@@ -1,7 +1,7 @@
 """Every metric of the agent, declared once: name, type, labels, meaning. docs/metrics.md is generated from here.
 
-Where the values come from is in `readings` (the agent's state), `samples` (what is asked of others when somebody
-scrapes) and `measurements` (durations and counts of what happens).
+The values come from `readings` (the agent's state), `samples` (Open vSwitch and the kernel, asked at each scrape) and
+`measurements` (durations and counts of events).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Metric:
     kind: Kind
     meaning: str
     labels: tuple[str, ...] = ()
-    like: str = ""  # the metric of kube-proxy, Antrea or Cilium that tells the same
+    like: str = ""  # the equivalent metric of kube-proxy, Antrea or Cilium
     buckets: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ def _histogram(name: str, meaning: str, *labels: str, buckets: tuple[float, ...]
     return Metric(name, Kind.HISTOGRAM, meaning, labels, like, buckets)
 
 
-# Those of kube-proxy's network programming SLI: 0.25 s, 0.5 s, each second to 59, then wider up to five minutes.
+# The buckets of kube-proxy's network programming SLI: 0.25 s, 0.5 s, each second to 59, then wider up to five minutes.
 SLI_BUCKETS = (0.25, 0.5, *map(float, (*range(1, 60), *range(60, 120, 5), *range(120, 301, 30))))
 _SHORT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -73,7 +73,7 @@ LAST_APPLIED = _gauge(
 )
 BEHIND = _gauge(
     "windlass_behind_seconds",
-    "For how long there have been changes that the Node does not hold yet; 0: none",
+    "Seconds since the first change that the Node does not hold yet arrived; 0: none",
 )
 GENERATION = _gauge("windlass_generation", "States of the cluster applied since the agent started")
 
@@ -82,14 +82,14 @@ GENERATION = _gauge("windlass_generation", "States of the cluster applied since 
 PROGRAMMING = _histogram(
     "windlass_network_programming_duration_seconds",
     "Seconds from the change that triggered an update of an EndpointSlice (its annotation "
-    "endpoints.kubernetes.io/last-change-trigger-time) to the moment when the switch has confirmed the new flows and "
-    "the host has its part; one observation for each changed slice. Trigger times of Pods have a resolution of 1 s",
+    "endpoints.kubernetes.io/last-change-trigger-time) until the switch has confirmed the new flows and "
+    "the host has its items; one observation for each changed slice. Trigger times of Pods have a resolution of 1 s",
     buckets=SLI_BUCKETS,
     like="kubeproxy_network_programming_duration_seconds",
 )
 APPLY = _histogram(
     "windlass_apply_duration_seconds",
-    "Seconds from the agent's first news of a change to the moment when switch and host hold it; changes that arrive "
+    "Seconds from the arrival of a change at the agent until switch and host hold it; changes that arrive "
     "together count once",
     buckets=_SHORT_BUCKETS,
     like="kubeproxy_sync_proxy_rules_duration_seconds",
@@ -172,7 +172,7 @@ SNAT_PORTS_EXHAUSTED = _counter(
     "pool",
 )
 
-# --- Pods that come and go ---
+# --- attaching Pods ---
 
 CNI_DURATION = _histogram(
     "windlass_cni_duration_seconds",

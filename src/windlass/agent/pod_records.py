@@ -78,7 +78,7 @@ class PodRecords:
         except (OSError, msgspec.MsgspecError, ValueError) as error:
             self._unreadable[interface] = (
                 f"{file} cannot be read: {error}; should Open vSwitch lose its database, the Pod with host interface "
-                f"{interface} has to be made again; the record is written anew while the bridge has the Pod's port"
+                f"{interface} has to be recreated; the agent rewrites the record while the bridge has the Pod's port"
             )
         else:
             self._ports[interface] = port

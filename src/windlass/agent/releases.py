@@ -1,8 +1,8 @@
-"""Giving the NIC back: this Node as it was before Windlass, step by step, so that it answers at its address throughout.
+"""Returns the NIC: restores the Node's network as it was before Windlass. The Node is reachable all the time.
 
-First the NIC gets its addresses and routes beside the bridge interface, which is still preferred. Then the bridge is
-deleted in one transaction, which Open vSwitch carries out by itself, even if this process is killed. Only then is
-everything else removed. Every step may be repeated.
+First the NIC gets the addresses and routes that the bridge interface also has, which is still preferred. Then the
+bridge is deleted in one transaction, which Open vSwitch carries out even if this process is killed. Everything else is
+removed afterwards. All steps can be repeated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 SWITCH_FOLDER = "switch"  # in the state directory: the chart's Open vSwitch has its database there
 _LOOK_AGAIN = 0.2  # seconds
-_SECONDS_TO_END = 8.0  # for a daemon that was asked to end
+_SECONDS_TO_END = 8.0  # for a daemon to end after SIGTERM
 
 
 class AgentRunsError(Exception):
@@ -37,7 +37,7 @@ class AgentRunsError(Exception):
 
 
 async def release(config: Config, host: Host, say: Say) -> list[str]:
-    """Returns what could not be done, a sentence each."""
+    """Returns a sentence for each step that failed."""
     problems: list[str] = []
     try:
         async with open_database(str(config.ovsdb_socket)) as database:
@@ -53,21 +53,21 @@ async def release(config: Config, host: Host, say: Say) -> list[str]:
         await _detach(config, host, uplink)
         problems += _database_left(config, str(error))
     if uplink:
-        await host.uplink.release(uplink, config.bridge, keep_record=True)  # which says what to clean
+        await host.uplink.release(uplink, config.bridge, keep_record=True)  # the record is needed to clean up
         say(f"{uplink} has its addresses and routes")
     left = await host.clean(HostNames(uplink or config.uplink, config.bridge, config.gateway))
-    if left:  # what is on disk says what is still to do
+    if left:  # the files on disk are needed for the next attempt
         return [*problems, *left]
     say("routes, rules, nftables, Pod links and settings of Windlass are removed")
     return [*problems, *_remove_files(config, keep_switch=is_switch_running)]
 
 
 async def hand_over(config: Config, host: Host, say: Say) -> None:
-    """For the end of ovs-vswitchd, whatever comes after it: the Node keeps its network.
+    """Called when ovs-vswitchd has ended: the Node keeps its network.
 
-    In user space nothing forwards any more, so the NIC is the host's until the agent takes it again. The kernel goes on
-    forwarding by the flows that it has, for an agent that will fill the next ovs-vswitchd; if no agent runs either, the
-    NIC is the host's, too.
+    The userspace datapath no longer forwards, so the NIC is returned to the host until the agent takes it again. The
+    kernel datapath keeps forwarding until an agent has programmed the next ovs-vswitchd; if no agent runs, the NIC is
+    returned, too.
     """
     if not await _ends(lambda: _switch_answers(config)):
         return
@@ -85,7 +85,7 @@ async def hand_over(config: Config, host: Host, say: Say) -> None:
 
 @asynccontextmanager
 async def without_agent(config: Config, seconds: float) -> AsyncIterator[None]:
-    """No agent runs, and none can start, within the block. One that runs has so many seconds to end."""
+    """Ensures that no agent runs within the block. Waits this many seconds for a running agent to end."""
     socket = config.api_socket
     deadline = asyncio.get_running_loop().time() + seconds
     while _answers(socket):
@@ -101,11 +101,11 @@ async def without_agent(config: Config, seconds: float) -> AsyncIterator[None]:
             yield
     finally:
         with suppress(OSError):
-            socket.parent.rmdir()  # unless something else is in it, or mounted there
+            socket.parent.rmdir()  # not if it contains other files, or is a mount point
 
 
 class _Placeholder(asyncio.Protocol):
-    """Takes the agent's place at its socket and ends every connection."""
+    """Occupies the agent's socket and closes every connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
@@ -122,7 +122,7 @@ async def _delete_bridge(config: Config, host: Host, database: Database, uplink:
     pods = len(interfaces_with(database.view, config.bridge, Role.POD))
     try:
         await delete_bridge(database, config.bridge)
-    except SwitchUnreachableError:  # the database runs, ovs-vswitchd does not; the change stands in the database
+    except SwitchUnreachableError:  # ovsdb-server runs without ovs-vswitchd; the change is in the database
         await _detach(config, host, uplink)
     say(f"{config.bridge} is deleted with all its ports")
     if pods:
@@ -156,13 +156,13 @@ def _remove_files(config: Config, *, keep_switch: bool) -> list[str]:
         except OSError as error:
             problems.append(f"{path}: cannot be removed: {error.strerror}")
     with suppress(OSError):
-        state.rmdir()  # unless something is left, or it is mounted
+        state.rmdir()  # not if files are left, or if it is a mount point
     config.cni_socket.unlink(missing_ok=True)
     return problems
 
 
 async def _ends(answers: Callable[[], bool]) -> bool:
-    """Within the time that a Pod has between its end and that of its containers."""
+    """Must be shorter than the termination grace period of the Pod."""
     deadline = asyncio.get_running_loop().time() + _SECONDS_TO_END
     while answers():
         if asyncio.get_running_loop().time() >= deadline:

@@ -92,14 +92,14 @@ async def _switch_connections(config: Config) -> list[Reading]:
 
 
 async def _full(config: Config) -> int:
-    """How often the table was full; an Open vSwitch that has no such counter says 0."""
+    """How often the table was full; 0 if this Open vSwitch has no such counter."""
     with suppress(SwitchRefusedError, ValueError):
         return int(await ask(control_socket(config.ovs_run_directory), "coverage/read-counter", "conntrack_full"))
     return 0
 
 
 def _kernel_connections() -> Iterator[Reading]:
-    """Of the network namespace of the Node; nothing where the kernel tracks no connections."""
+    """Those of the Node's network namespace; none if the kernel does not track connections."""
     for metric, file in ((metrics.CONNTRACK, "nf_conntrack_count"), (metrics.CONNTRACK_LIMIT, "nf_conntrack_max")):
         try:
             yield Reading(metric, float((_NETFILTER / file).read_text()), ("kernel",))
@@ -109,7 +109,7 @@ def _kernel_connections() -> Iterator[Reading]:
 
 
 def _kernel_failures() -> Iterator[Reading]:
-    """The kernel counts for each CPU, in hexadecimal, under a line of names."""
+    """The file has a line of names, then a line for each CPU with hexadecimal counts."""
     try:
         names, *rows = (line.split() for line in _STATISTICS.read_text().splitlines())
     except (OSError, ValueError):

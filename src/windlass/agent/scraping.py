@@ -1,4 +1,4 @@
-"""The agent's metrics at a TCP address for Prometheus, and /proxyMode as kube-proxy has it."""
+"""Serves the agent's metrics to Prometheus at a TCP address, and /proxyMode like kube-proxy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Report = Callable[[Iterable[str]], object]
 
 @asynccontextmanager
 async def exposed(at: tuple[str, int] | None, text: Text, report: Report) -> AsyncIterator[None]:
-    """Within the block, at this address (empty: all) and port; None: nowhere.
+    """Serve within the block, at this address (empty: all) and port; None: not at all.
 
     A port that cannot be opened is reported and tried again; the agent runs without it.
     """

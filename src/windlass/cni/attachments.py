@@ -1,4 +1,4 @@
-"""The attachment of a Pod, and the interfaces to those who carry it out. No I/O.
+"""The attachment of a Pod, and the interfaces of the components that carry it out. No I/O.
 
 The agent implements `PodPorts` and `PodProgrammer`; `HostPods` of the host creates links. Removing is idempotent: it
 succeeds if there is nothing to remove.

@@ -186,7 +186,7 @@ def local_ports(facts: Facts, intent: Intent) -> Iterator[Finding]:
             continue
         yield _warning(
             "local ports",
-            f"{local}, and {clients} leave this Node by {ports[0]}-{ports[1]}: two connections may meet in one port, "
+            f"{local}, and {clients} leave this Node by {ports[0]}-{ports[1]}: two connections may use the same port, "
             "and one of them fails",
             "Set net.ipv4.ip_local_port_range to 32768 60999, or reserve the ports: "
             f"sysctl -w net.ipv4.ip_local_reserved_ports={UNRESERVED.pods[0]}-{UNRESERVED.services[1]}.",

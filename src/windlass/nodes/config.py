@@ -40,7 +40,7 @@ class LogLevel(Enum):
 InterfaceName = Annotated[str, Meta(pattern=r"^[^\s/]{1,15}$")]
 # A NIC of Windows is called "Ethernet 2", or "vEthernet (Ethernet 2)".
 NicName = Annotated[str, Meta(pattern=r"^[^/\\]{0,256}$" if sys.platform == "win32" else r"^[^\s/]{0,15}$")]
-NODE_NAME_VARIABLE = "WINDLASS_NODE_NAME"  # of the environment: all Nodes of a cluster may share one file
+NODE_NAME_VARIABLE = "WINDLASS_NODE_NAME"  # an environment variable, so that all Nodes of a cluster can share one file
 
 
 class ConfigError(Exception):
@@ -50,78 +50,77 @@ class ConfigError(Exception):
 class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
     """Every option has a sound default; a comment here is its documentation."""
 
-    # The name of this Node's object in the cluster. Default: what the environment variable WINDLASS_NODE_NAME says, so
-    # that all Nodes may share one file; where that is not set, the host name.
+    # The name of this Node's object in the cluster. Default: the environment variable WINDLASS_NODE_NAME, so that all
+    # Nodes can share one file; if it is not set, the host name.
     node_name: Annotated[str, Meta(min_length=1)] = msgspec.field(
         default_factory=lambda: os.environ.get(NODE_NAME_VARIABLE) or platform.node()
     )
-    # How Pod traffic travels between Nodes: encap (a tunnel), noEncap (as it is; the network routes PodCIDRs),
-    # hybrid (as it is within a subnet, a tunnel across).
+    # How Pod traffic travels between Nodes: encap (in a tunnel), noEncap (without a tunnel; the network routes
+    # PodCIDRs), hybrid (without a tunnel within a subnet, in a tunnel between subnets).
     traffic_mode: TrafficMode = TrafficMode.ENCAP
-    # The tunnel's protocol: geneve or vxlan. All Nodes must agree.
+    # The tunnel's protocol: geneve or vxlan. It must be the same on all Nodes.
     tunnel_type: TunnelType = TunnelType.GENEVE
-    # Which datapath the bridge uses: system (the kernel's) or netdev (user space).
+    # The datapath of the bridge: system (the kernel module openvswitch) or netdev (user space).
     datapath_type: DatapathType = DatapathType.SYSTEM
-    # On which of the Node's addresses NodePorts answer, as networks. Empty: on all.
+    # Networks of the Node addresses at which NodePorts answer. Empty: all addresses.
     node_port_addresses: tuple[str, ...] = ()
-    # Which ports NodePorts have, as the API server's --service-node-port-range. They must not meet those by which
-    # translated connections leave.
+    # The range of NodePorts: the same as --service-node-port-range of the API server. It must not overlap the source
+    # ports of translated connections.
     node_port_range: str = "30000-32767"
-    # Where ClusterIPs come from, beside what ServiceCIDR objects say: the host has one route for each of these
-    # networks. A ClusterIP outside of all of them has a route of its own.
+    # The ranges of ClusterIPs, in addition to ServiceCIDR objects. The host has one route for each range, and one for
+    # each ClusterIP outside of all ranges.
     service_cidrs: tuple[str, ...] = msgspec.field(default=(), name="serviceCIDRs")
-    # Where the Node's own health is answered (/healthz, /livez), as address:port; without an address: at all of them.
-    # Empty: nowhere.
+    # The address:port at which load balancers check the Node's health (/healthz, /livez); without an address: all
+    # addresses. Empty: none.
     healthz_bind_address: str = ":10256"
-    # Where a Prometheus may read the agent's figures (/metrics; /proxyMode is for those who ask kube-proxy), as
-    # address:port; without an address: at all of them. Empty: nowhere but on the local API.
+    # The address:port of the agent's Prometheus metrics (/metrics, and /proxyMode for clients of kube-proxy); without
+    # an address: all addresses. Empty: only the local API has them.
     metrics_bind_address: str = "127.0.0.1:10249"
-    # The OVS bridge, and the name of the interface that takes over the Node's address.
+    # The name of the OVS bridge and of its interface, which gets the Node's addresses.
     bridge: InterfaceName = "br-int"
-    # The NIC that becomes the bridge's uplink. Empty: the one that holds the Node's address.
+    # The NIC that becomes the uplink of the bridge. Empty: the NIC with the Node's address.
     uplink: NicName = ""
-    # The host's interface into the Pod network.
+    # The name of the host's interface in the Pod network.
     gateway: InterfaceName = "windlass-gw0"
-    # The tunnel port.
+    # The name of the tunnel port.
     tunnel: InterfaceName = "windlass-tun0"
-    # The MTU of Pods. 0: the uplink's, less what the tunnel adds.
+    # The MTU of Pods. 0: the MTU of the uplink minus the tunnel header.
     mtu: Annotated[int, Meta(ge=0, le=65535)] = 0
-    # How many connections the Node can track, for each of its CPUs; a lower limit is raised to this. 0: the limit stays
-    # as it is.
+    # The limit of tracked connections for each CPU; a lower limit is raised to it. 0: the limit is not changed.
     conntrack_max_per_core: Annotated[int, Meta(ge=0)] = 32768
-    # How many connections it can track at least, however few CPUs it has, unless conntrackMaxPerCore is 0.
+    # The minimum of that limit, whatever the number of CPUs, unless conntrackMaxPerCore is 0.
     conntrack_min: Annotated[int, Meta(ge=0)] = 131072
-    # How long, in seconds, the kernel remembers an idle TCP connection that is established. 0: as it does now.
+    # The kernel's timeout of an idle established TCP connection, in seconds. 0: not changed.
     conntrack_tcp_established_seconds: Annotated[int, Meta(ge=0, le=2147483)] = 86400
-    # The same for a TCP connection that one side has closed and the other has not (CLOSE_WAIT).
+    # The same for a TCP connection that only one side has closed (CLOSE_WAIT).
     conntrack_tcp_close_wait_seconds: Annotated[int, Meta(ge=0, le=2147483)] = 3600
-    # The same for a UDP connection that was not answered. 0: as the kernel does now.
+    # The same for a UDP connection without replies. 0: not changed.
     conntrack_udp_seconds: Annotated[int, Meta(ge=0, le=2147483)] = 0
-    # The same for a UDP connection that was answered. 0: as the kernel does now.
+    # The same for a UDP connection with replies. 0: not changed.
     conntrack_udp_stream_seconds: Annotated[int, Meta(ge=0, le=2147483)] = 0
-    # Whether the host's own connections leave ports 12288-28671 and 32768-49151 to translated ones, by its sysctl
-    # net.ipv4.ip_local_reserved_ports. false, or where nodePortRange meets them: there are fewer SNAT ports.
+    # Whether ports 12288-28671 and 32768-49151 are reserved for SNAT by the sysctl net.ipv4.ip_local_reserved_ports.
+    # If false, or if nodePortRange overlaps them, there are fewer SNAT ports.
     reserve_local_ports: bool = True
-    # A folder or file of Kubernetes manifests to take the cluster's state from. Empty: from its API server.
+    # A folder or file of Kubernetes manifests with the state of the cluster. Empty: use the API server.
     manifests: str = ""
-    # How to reach the API server, as kubectl does. Empty: with the service account of the Pod that the agent runs in.
+    # The kubeconfig file for the API server. Empty: the service account of the Pod that the agent runs in.
     kubeconfig: str = ""
-    # Where the API server is, such as https://10.0.0.1:6443; overrides the kubeconfig and the Pod's environment, which
-    # names a Service. It must be an address that is there without Services: they come with the agent.
+    # The URL of the API server, such as https://10.0.0.1:6443. It overrides the kubeconfig and the Pod's environment,
+    # which names a Service. It must work without Services, because the agent itself provides them.
     api_server: str = ""
-    # Where the agent's sockets are: agent.sock (local API), cni.sock (the CNI plugin).
+    # The directory of the agent's sockets: agent.sock (local API), cni.sock (the CNI plugin).
     run_directory: str = HERE.run
-    # What must survive a restart of the machine: addresses handed out, the last known good state.
+    # The directory of files that must survive a reboot: allocated addresses, the last known good state.
     state_directory: str = HERE.state
-    # Where Open vSwitch's sockets are: db.sock and <bridge>.mgmt.
+    # The directory of Open vSwitch's sockets: db.sock and <bridge>.mgmt.
     ovs_run_directory: str = HERE.ovs_run
-    # The host-local IPAM plugin.
+    # The path of the host-local IPAM plugin.
     ipam_plugin: str = HERE.ipam_plugin
-    # How often, in seconds, all flows are compared with the switch, beside the changes it reports by itself.
+    # The interval, in seconds, at which the agent compares all flows with the switch, in addition to reported changes.
     audit_seconds: Annotated[int, Meta(ge=1)] = 60
-    # json for machines, text for people.
+    # The format of the logs: json or text.
     log_format: LogFormat = LogFormat.JSON
-    # debug, info, warning or error.
+    # The log level: debug, info, warning or error.
     log_level: LogLevel = LogLevel.INFO
 
     @property
@@ -237,14 +236,15 @@ def _check_node_ports(text: str, where: str) -> None:
     first, dash, last = text.partition("-")
     if not (dash and first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 65536):
         raise ConfigError(
-            f"{where}: nodePortRange: {text!r} is no range of ports; write the first and the last, such as 30000-32767"
+            f"{where}: nodePortRange: {text!r} is not a range of ports; write the first and the last port, such as "
+            "30000-32767"
         )
     for (used_first, used_last), by in ((UNRESERVED.pods, "Pods"), (UNRESERVED.services, "clients of Services")):
         if int(first) <= used_last and used_first <= int(last):
             raise ConfigError(
-                f"{where}: nodePortRange: {text} meets {used_first}-{used_last}, the ports by which {by} leave this "
-                f"Node; write a range outside of {UNRESERVED.pods[0]}-{UNRESERVED.services[1]}, in the API server's "
-                "--service-node-port-range, too"
+                f"{where}: nodePortRange: {text} overlaps {used_first}-{used_last}, the source ports of {by} "
+                f"outside this Node; write a range outside of {UNRESERVED.pods[0]}-{UNRESERVED.services[1]}, in the "
+                "API server's --service-node-port-range, too"
             )
 
 

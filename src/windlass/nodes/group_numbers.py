@@ -1,9 +1,9 @@
 """Group numbers for Services: a name keeps its number while its Service lives, however often the agent restarts.
 
 A number is a digest of the name. Two names may have the same digest; the second one then gets the next free number. So
-a number depends on which name came first, and a restarted agent must not give numbers anew: if two names exchanged
-theirs, packets of one Service would reach the endpoints of the other until all flows are exchanged. Therefore every
-name that has a number stands in a file.
+a number depends on which name came first, and a restarted agent must not assign different numbers: if two names
+exchanged theirs, packets of one Service would reach the endpoints of the other until all flows are exchanged. Therefore
+every name that has a number is in a file.
 
 The file is not synced to the disk: what a crash of the whole machine can lose, the switch loses as well.
 """

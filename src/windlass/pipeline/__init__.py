@@ -1,1 +1,1 @@
-"""What a packet can meet on a Node: the declarations (`layout`), and one module per concern. Pure."""
+"""The flows of a Node: the declarations (`layout`), and one module per concern. Pure."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from windlass.openflow.wire import messages as wire
 from windlass.openflow.wire.messages import HEADER_SIZE, Header, MalformedMessage, Type
 
-NO_REPLY = 0  # the xid of messages whose result nobody waits for
+NO_REPLY = 0  # the xid of messages without a waiting caller
 
 _READ = 1 << 18  # bytes
 _WRITE = 1 << 16  # bytes to encode before they are written: the switch works on them while we encode the next

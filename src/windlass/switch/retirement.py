@@ -1,6 +1,6 @@
 """Changes of groups that are sent some time after their cause: deletion, and rotation for session affinity.
 
-Both read what is installed when their time has come, not when they were asked for.
+Both read what is installed when they run, not when they were scheduled.
 """
 
 from __future__ import annotations

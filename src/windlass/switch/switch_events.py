@@ -21,7 +21,7 @@ class GroupsChanged(Struct, frozen=True, gc=False):
 
 
 class UnclaimedError(Struct, frozen=True):
-    """The switch refused a message whose result nobody waits for, such as a packet-out."""
+    """The switch refused a message for whose result no caller waits, such as a packet-out."""
 
     error: OpenFlowError
 

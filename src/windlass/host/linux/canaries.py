@@ -2,7 +2,7 @@
 
 An interface that goes down loses its routes and its IPv6 addresses; with its last IPv4 address it loses its IPv4
 routes. Windlass restores those, but not what a person or a network manager removes. The kernel removes the canary
-together with the other routes; nobody else does. It is in a routing table that no rule uses.
+together with the other routes; no other program does. It is in a routing table that no rule uses.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def replaced_leases(uplink: Adapter, bridge: Adapter, node_ips: Collection[IPAdd
 
 
 def lasting(adapter: Adapter, node_ips: Collection[IPAddress]) -> Adapter:
-    """Node IPs do not expire on the bridge interface: nobody would renew them while no agent runs."""
+    """Node IPs do not expire on the bridge interface: while no agent runs, no program would renew them."""
     return replace(
         adapter,
         addresses=tuple(

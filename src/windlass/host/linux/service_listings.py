@@ -1,6 +1,6 @@
 """Reads the installed items from a listing of the nftables table of Services. Pure.
 
-A table that somebody else has changed is recognised as incomplete.
+A table that another program has changed is recognised as incomplete.
 """
 
 from __future__ import annotations

@@ -27,11 +27,11 @@ def chosen(dice: Dice, views: Sequence[ClusterView], services: Sequence[str], hi
 
 
 def _is_served(query: Query, views: Sequence[ClusterView]) -> bool:
-    """From each step to the next somebody stays who may be chosen before and after, whoever comes and goes beside.
+    """Whether at each step an endpoint exists that may be selected both before and after the step.
 
-    Not by an address that the underlay routes to another Node for a later probe; not with affinity: these connections
-    would make their client known to an endpoint, in a moment that nobody can tell; and not with an endpoint that
-    starts in a step that also writes it into a slice by hand, for the lab publishes the slice before the Pod answers.
+    Excluded are: addresses that the underlay routes to another Node for a later probe; session affinity, because these
+    connections would create an affinity entry at an unpredictable moment; and endpoints that start in a step which also
+    writes them into a slice by hand, because the lab publishes the slice before the Pod answers.
     """
     if query.protocol != "TCP" or query.via:
         return False
@@ -52,7 +52,7 @@ def _is_served(query: Query, views: Sequence[ClusterView]) -> bool:
 
 
 def _stays(client: Client, first: ClusterView, view: ClusterView) -> bool:
-    """Whether the client and all Nodes stay: a Node that leaves takes connections with it."""
+    """Whether the client and all Nodes stay: connections of a removed Node break."""
     return first.nodes.keys() <= view.nodes.keys() and (not client.pod or is_same_pod(first, view, client.pod))
 
 
