@@ -117,7 +117,7 @@ def _commands(lines: list[str], *, has_prompt: bool) -> Iterator[tuple[int, str]
         if has_prompt and not line.startswith(("$ ", "# ")):
             continue  # output
         command = line[2:] if has_prompt else line
-        while command.endswith("\\") or command.count("'") % 2:  # it goes on in the next line
+        while command.endswith("\\") or command.count("'") % 2:  # it continues on the next line
             command = f"{command.removesuffix(chr(92)).rstrip()} {lines[position].strip()}"
             position += 1
         if command := re.sub(r"\s+#\s.*$", "", command):

@@ -77,7 +77,7 @@ class APICluster:
         return [event for event, what in regarded if what["kind"] == kind and name in {"", what["name"]}]
 
     async def allow(self, allowed: list[dict[str, object]]) -> None:
-        """The agents may do this, and no more."""
+        """Set the permissions of the agents."""
         api = {"apiVersion": f"{RBAC}/v1", "metadata": {"name": "windlass"}}
         path = f"/apis/{RBAC}/v1"
         await apply(self.connection, {**api, "kind": "ClusterRole", "rules": allowed}, f"{path}/clusterroles/windlass")

@@ -38,7 +38,7 @@ class Fed(AllPodsKnown):
         self._cluster = Cluster("0")
 
     async def changes(self) -> AsyncGenerator[ClusterChange, None]:
-        """What was fed before stays: a source tells everything to whoever begins to listen."""
+        """Earlier objects stay: a source reports everything to a new listener."""
         if self._cluster.nodes:
             self._queue = asyncio.Queue()
             yield ClusterChange(self._cluster)

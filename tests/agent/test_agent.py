@@ -1,4 +1,4 @@
-"""The agent and what goes wrong around it: each thing has a sentence, and costs nothing else."""
+"""The agent when something fails around it: each failure is reported, and does not affect anything else."""
 
 from __future__ import annotations
 

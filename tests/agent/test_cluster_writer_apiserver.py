@@ -204,7 +204,7 @@ async def test_no_event_is_written_into_a_namespace_that_is_being_deleted(api):
         namespaces_path = "/api/v1/namespaces"
         made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "going"}}
         await apply(api.connection, made, f"{namespaces_path}/going")
-        await api.delete(f"{namespaces_path}/going")  # nobody completes it: there are no controllers
+        await api.delete(f"{namespaces_path}/going")  # the deletion is never completed: there are no controllers
         await write_event(connection, Problem("", "it is wrong", Reference("Service", "web", "going", "1")), "node-1")
 
 

@@ -1,4 +1,4 @@
-"""An agent that is killed while it takes the NIC for the first time leaves a Node that answers, whenever that is."""
+"""The Node stays reachable if the agent is killed at any moment while it takes the NIC for the first time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Health checks of a whole agent, in the eyes of a load balancer: on the Node, and from outside by its main address."""
+"""Health checks of a whole agent, as a load balancer sees them: on the Node, and from outside by its main address."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_the_node_is_healthy_while_it_follows_the_cluster(fed: FedAgent, m
     monkeypatch.setattr(statuses, "STALLED", -1.0)
     async with fed.agent._follower._following:
         fed.source.put(service("web", "10.96.0.1", **LOCAL), endpoints("web", "172.16.1.5"))
-        while fed.agent.status.healthy:  # noqa: ASYNC110 (until it is heard of, which wakes nobody)
+        while fed.agent.status.healthy:  # noqa: ASYNC110 (no event tells when the agent has seen it)
             await asyncio.sleep(0)
         assert await code(NODE_IP, 10256, "/healthz") == await code(NODE_IP, 10256, "/livez") == 503
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""Health checks in the eyes of a load balancer: over HTTP, on a throw-away machine with two addresses."""
+"""Health checks as a load balancer sees them: over HTTP, on a temporary machine with two addresses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def machine() -> Iterator[None]:
 
 
 class Agent:
-    """What the checks ask about, and whom they tell."""
+    """The state that the checks report, and the problems that they reported."""
 
     def __init__(self) -> None:
         self.health = ProxyHealth(healthy=True, node_eligible=True, updated=LONG_AGO)
@@ -114,7 +114,7 @@ async def test_without_a_ready_local_endpoint_or_a_healthy_agent_it_is_not():
         assert (code, headers["X-Load-Balancing-Endpoint-Weight"]) == (503, "2")
         assert b'"serviceProxyHealthy":false' in body
 
-        # A Node that is being deleted serves what it has: only the Node's own check sends no more.
+        # A Node that is being deleted serves what it has: only the Node's own check fails.
         agent.health = ProxyHealth(healthy=True, node_eligible=False, updated=LONG_AGO)
         assert await status("192.0.2.5", 31000) == 200
 
@@ -207,7 +207,7 @@ async def test_a_port_in_use_is_reported_and_opened_when_it_is_free():
             await checks.set("default/web", None)
             assert len(agent.problems) == 1
             await checks.set("default/web", WEB)
-    # Once more, and this time somebody lets it go.
+    # Again, and this time the other program releases the port.
     other = socket.create_server(("192.0.2.5", 31000))
     async with agent.checks() as checks:
         await checks.set("default/web", WEB)

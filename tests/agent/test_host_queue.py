@@ -1,4 +1,4 @@
-"""The queue of the host: owners ask for items and give them up, in any order, and the host holds what they want."""
+"""The queue of the host: owners request and release items in any order, and the host holds the requested ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics of a real agent: what they say after things have happened, and that scraping disturbs nobody."""
+"""The metrics of a real agent: their values after certain events, and that a scrape does not disturb the agent."""
 
 from __future__ import annotations
 

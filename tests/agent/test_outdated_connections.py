@@ -1,4 +1,4 @@
-"""Clients that go on from the same port while a Service becomes another: UDP is led anew, TCP stays."""
+"""Clients that keep their port while a Service changes: UDP clients get another endpoint, TCP connections stay."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def client() -> Iterator[socket.socket]:
 
 
 async def asked(made: socket.socket) -> str:
-    """Who answers."""
+    """The name of the endpoint that answers."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(PATIENCE):

@@ -1,4 +1,4 @@
-"""An agent before it takes the NIC: what would break the Node keeps it from that, all else is told."""
+"""The checks of an agent before it takes the NIC: errors stop it, warnings are reported."""
 
 from __future__ import annotations
 

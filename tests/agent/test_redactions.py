@@ -1,4 +1,4 @@
-"""What must never leave a Node in a bundle, and what must stay as it is."""
+"""Secrets are removed from a support bundle; everything else is kept."""
 
 from __future__ import annotations
 

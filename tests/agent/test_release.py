@@ -1,4 +1,4 @@
-"""Giving the NIC back: a Node that had Windlass is what it was before, and answers at its addresses throughout."""
+"""`windlass release` restores the Node's network; the Node is reachable all the time."""
 
 from __future__ import annotations
 

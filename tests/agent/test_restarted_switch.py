@@ -1,4 +1,4 @@
-"""ovs-vswitchd restarts on the kernel datapath, which goes on forwarding: with an agent and without one.
+"""ovs-vswitchd restarts on the kernel datapath, which keeps forwarding: with an agent and without one.
 
 The userspace datapath ends with the daemon, so there is nothing to try there.
 """

@@ -1,4 +1,4 @@
-"""The agent's figures at a TCP address, and kubelet's probes: asked as Prometheus and kubelet ask."""
+"""The agent's metrics at a TCP address, and the kubelet's probes, requested as Prometheus and the kubelet do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short way of Services: a change costs what it changes, loses no packet, and none is forgotten."""
+"""Changes of Services and peers without a full pass: no packet and no change is lost."""
 
 from __future__ import annotations
 

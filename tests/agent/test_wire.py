@@ -1,4 +1,4 @@
-"""The wire of an adopted Node stays in the bridge, whatever goes wrong: the Node answers at its address."""
+"""The NIC stays in the bridge whatever fails, and the Node is reachable at its address."""
 
 from __future__ import annotations
 

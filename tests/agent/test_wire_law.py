@@ -1,4 +1,4 @@
-"""The law of the wire: whatever fails, and if nothing follows, the Node answers at its addresses.
+"""Property: whatever step of the adoption fails, the Node is reachable at its addresses.
 
 The kernel, Open vSwitch, the disk and the packets are real. Faults: the kernel refuses a change, or everything from a
 change on; the process is killed at a change; the disk is full; ovsdb-server goes away before the adoption or in the

@@ -1,4 +1,4 @@
-"""A Node with a real kernel, Open vSwitch, disk and wire, whose adoption fails in many ways: to test its wire."""
+"""A Node with a real kernel, Open vSwitch, disk and NIC, whose adoption fails in many ways."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ addr replace 198.18.7.7/32 dev lo
 addr replace 2001:db8:7::7/128 dev lo nodad
 link set lo up
 """
-FAR = ("198.18.7.7", "2001:db8:7::7")  # of a client whom the Node reaches by its router
+FAR = ("198.18.7.7", "2001:db8:7::7")  # of a client that the Node reaches by its router
 
 
 class Fault(Enum):
@@ -136,7 +136,7 @@ class World:
     database: Database
 
     async def attempt(self, tried: list[tuple[str, Fault, int]], *, far: bool = False) -> bool:
-        """Returns whether each fault occurred. far: the Node answers also those whom it reaches by its router."""
+        """Returns whether each fault occurred. far: the Node also answers clients that it reaches by its router."""
         await self._reset()
         occurred = True
         for event, fault, at in tried:
@@ -175,7 +175,7 @@ class World:
             filling.close()
             await host.close()
             if fault in {Fault.DATABASE_AWAY, Fault.DATABASE_GOES}:
-                # Meanwhile a userspace datapath forwards nothing, whoever has the addresses: ovs-vswitchd waits.
+                # Meanwhile a userspace datapath forwards nothing, because ovs-vswitchd waits for the database.
                 before = self.database.view.connections
                 await self.switch.start_database()
                 await self.database.wait_for(lambda view: view.connections > before and not view.problem)
@@ -236,7 +236,7 @@ async def _wire(switch: Switch) -> AsyncIterator[str]:
 
 
 def _reaches(address: str, source: str) -> bool:
-    """No one listens at the port: a machine that is there refuses. A neighbour may have to be asked for anew."""
+    """No process listens at the port, so a reachable machine refuses the connection. ARP may be needed again."""
     for _ in range(4):
         try:
             socket.create_connection((address, 9), timeout=1.5, source_address=(source, 0)).close()

@@ -1,6 +1,6 @@
-"""The real plugin, a real server and the real host-local; host, switch and agent are stood in for at their seams.
+"""The real plugin, a real server and the real host-local; host, switch and agent are fakes.
 
-The stand-ins keep state like the things they stand for, can be told to fail, and write down every change of state.
+The fakes keep state like the real components, can be made to fail, and record every change of state.
 """
 
 from __future__ import annotations

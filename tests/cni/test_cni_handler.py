@@ -1,4 +1,4 @@
-"""What becomes of addresses, link, port and flows of a Pod, whatever goes wrong and in whatever order it comes."""
+"""Addresses, link, port and flows of a Pod after every kind of failure and in every order of requests."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ async def test_garbage_collection_keeps_valid_attachments_and_removes_the_rest(n
 
 
 async def test_garbage_collection_frees_unused_addresses(node):
-    """An agent was killed, or somebody emptied the switch."""
+    """An agent was killed, or the switch was emptied."""
     await node.call("ADD", "c1")
     node.switch.ports.clear()
     node.agent.pods.clear()

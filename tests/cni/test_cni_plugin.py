@@ -1,4 +1,4 @@
-"""The plugin executable by itself: what it says without an agent, and that it trusts nobody on the other end."""
+"""The plugin executable alone: its errors without an agent, and that it does not trust the data of its peer."""
 
 from __future__ import annotations
 

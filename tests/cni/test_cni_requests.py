@@ -1,4 +1,4 @@
-"""What a runtime may ask, and how it is told what is wrong with it."""
+"""The requests of a container runtime, and the errors for invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The socket: who may use it, what becomes of nonsense, and an orderly start and stop."""
+"""The socket of the server: permissions, invalid requests, start and stop."""
 
 from __future__ import annotations
 

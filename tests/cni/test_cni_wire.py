@@ -1,4 +1,4 @@
-"""The bytes between plugin and agent: whatever comes, in whatever pieces."""
+"""The bytes between plugin and agent: any input, in any pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chart as Helm renders it: what it says is what the agent understands, and wrong values are refused by name."""
+"""The chart as Helm renders it: the agent accepts its configuration, and invalid values are rejected by name."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_with_release_the_release_daemonset_replaces_the_agents():
 
 @needs_helm
 def test_each_container_is_confined_in_every_other_way():
-    """Kubernetes gives a container no seccomp profile by itself, unless the kubelet was told to."""
+    """Kubernetes gives a container no seccomp profile by itself, unless the kubelet is configured to."""
     objects = rendered()
     for daemon_set in ("windlass-agent", "windlass-switch"):
         for name, container in containers(objects["DaemonSet", daemon_set]).items():

@@ -1,4 +1,4 @@
-"""A real API server takes what is in deploy/, and holds each agent to its own Node and to what of it is Windlass's."""
+"""A real API server accepts the chart, and limits each agent to its own Node and to the fields of Windlass."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _pod(node: str) -> dict[str, object]:
 
 @asynccontextmanager
 async def agent_of(plane: ControlPlane, node: str | None) -> AsyncIterator[APIConnection]:
-    """With a token as kubelet gets it for the Pod on that Node; None: one that somebody asked for, bound to no Pod."""
+    """With a token as kubelet gets it for the Pod on that Node; None: a token that is not bound to a Pod."""
     bound = {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": f"agent-{node}"}} if node else {}
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": [], **bound}}
     async with plane.connection() as administrator:

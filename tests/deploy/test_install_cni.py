@@ -1,4 +1,4 @@
-"""`windlass install-cni`: the plugin and its configuration are there, whole, whatever was there before."""
+"""`windlass install-cni`: installs the plugin and its configuration completely, whatever existed before."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_second_run_changes_nothing(node):
 
 
 def test_a_newer_plugin_takes_the_place_of_one_that_runs(node):
-    """To write into it would fail (text file busy), or spoil it for who has just started it."""
+    """Writing into the file would fail (text file busy), or break a process that has just started it."""
     (node / "bin").mkdir()
     running = node / "bin" / "windlass-cni"
     running.write_bytes(Path("/bin/sleep").read_bytes())

@@ -1,4 +1,4 @@
-"""Alert rules and dashboard of the chart: promtool tries them, and the metrics that they use are those of the agent."""
+"""Alert rules and dashboard of the chart: promtool checks them, and the agent exports the metrics that they use."""
 
 from __future__ import annotations
 

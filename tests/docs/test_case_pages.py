@@ -1,4 +1,4 @@
-"""The pages under docs/cases: what they show is what the pipeline makes, and every link leads somewhere.
+"""The pages under docs/cases: their flows are those of the pipeline, and their links work.
 
 Pictures and flows come from real traces (`make cases`, which needs a lab). Here it is only asked whether the flows they
 name are still among those that the same manifests give, so that a page cannot rot unseen.

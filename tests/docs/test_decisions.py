@@ -1,4 +1,4 @@
-"""Decisions are numbered once each, and every link to one leads somewhere."""
+"""Decisions have unique numbers, and links to them work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every page of --help can be read: no leftovers of its making, and examples that work."""
+"""Every page of --help is readable: no markup, and examples that work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the README says of the code is so."""
+"""Statements of the README about the code are true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/runbook.md has a section for every area of the status; what it quotes is what the programs say.
+"""docs/runbook.md has a section for every area of the status; the sentences that it quotes exist in the code.
 
 A sentence that no program says any more is found here, and so is a link that leads nowhere.
 """

@@ -359,7 +359,7 @@ class PodContract:
 
 
 class WatchContract:
-    """Whoever watches is told at once, and told what was told meanwhile together."""
+    """A watch yields at once, and then all changes since the last item together."""
 
     async def test_a_watch_yields_everything_first_and_then_changes(self, host: Host, machine: Machine):
         async with aclosing(host.watch(machine.names)) as changes:

@@ -120,7 +120,7 @@ class LinuxMachine:
 
 
 def reaches(address: str, source: str = "") -> bool:
-    """Is somebody at home there, who refuses a connection to a port on which nobody listens?"""
+    """Whether the machine is reachable: it refuses a connection to a port without a listener."""
     try:
         socket.create_connection((address, 9), timeout=0.3, source_address=(source, 0) if source else None).close()
     except ConnectionRefusedError:

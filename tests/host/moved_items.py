@@ -1,4 +1,4 @@
-"""What `ip` says that interfaces hold, and a kernel that refuses a change: to test moving the uplink."""
+"""The items of interfaces as `ip` shows them, and a kernel that refuses a change."""
 
 from __future__ import annotations
 
@@ -49,4 +49,4 @@ class Faulty(Netlink):
 
 
 class CrashError(BaseException):
-    """The process is no more: nothing of ours runs any further."""
+    """Simulates a killed process: none of our code runs after this."""

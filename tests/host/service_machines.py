@@ -1,4 +1,4 @@
-"""A throw-away Node for tests about Services: everything around it answers and tells whom it saw.
+"""A throw-away Node for tests about Services: all machines around it answer with the client address that they saw.
 
 Behind the gateway stands a namespace that plays the switch; on the wire of the bridge interface, and at a second NIC
 that is no port of the switch, stand others.
@@ -140,7 +140,7 @@ class ServiceMachine:
             await loop.create_datagram_endpoint(lambda: _UDPGreeter(name, self._transports), sock=udp)
 
     async def ask(self, name: str, address: str, port: int, source: str = "") -> str:
-        """What a TCP connection from that namespace is told, or why there is none."""
+        """The answer to a TCP connection from that namespace, or the error."""
         with self.socket(name, address, socket.SOCK_STREAM) as made:
             if source:
                 made.bind((source, 0))
@@ -190,7 +190,7 @@ async def told(made: socket.socket, question: bytes = b"") -> str:
 
 @dataclass
 class _TCPGreeter(asyncio.Protocol):
-    """Greets, and then repeats what it is told."""
+    """Sends a greeting, and then echoes its input."""
 
     name: str
     transports: list[asyncio.Transport | asyncio.DatagramTransport]

@@ -1,4 +1,4 @@
-"""What Services ask of the host, and who still asks for it."""
+"""The items that Services need on the host, and the claims of several owners."""
 
 from __future__ import annotations
 

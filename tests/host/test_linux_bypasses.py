@@ -24,7 +24,7 @@ pytestmark = requires_namespaces
 CHANGES = 15  # there are at least so many
 STRICT, LOOSE = 1, 2
 TRIES = 10  # of 0.3 s: a neighbour is asked for once a second
-FAR = ("198.18.7.7", "2001:db8:7::7")  # of a client whom the Node reaches by its router
+FAR = ("198.18.7.7", "2001:db8:7::7")  # of a client that the Node reaches by its router
 
 
 class Taking:

@@ -1,4 +1,4 @@
-"""What the host's network manager adds, renews or withdraws on either interface is followed, as `ip` sees it."""
+"""Changes by the host's network manager on either interface are followed, as `ip` shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ports that a Linux host leaves to SNAT: reserved, given back, and the connections that have one of them already."""
+"""Ports that a Linux host reserves for SNAT: reserving, releasing, and connections that already use one of them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_ports_that_others_reserved_are_kept(host: LinuxHost, machine: Lin
     write(RESERVED, "8080,20000-20010")
     await host.reserve_ports(HOST_RESERVED, ADDRESSES)
     assert read(RESERVED) == f"8080,{OURS}"
-    write(RESERVED, f"8080,9090,{OURS}")  # somebody adds one
+    write(RESERVED, f"8080,9090,{OURS}")  # another program adds one
     await host.reserve_ports(HOST_RESERVED, ADDRESSES)
     assert await host.clean(machine.names) == ()
     assert read(RESERVED) == "8080,9090,20000-20010"

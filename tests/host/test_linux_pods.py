@@ -1,4 +1,4 @@
-"""Pod links on Linux, in the eyes of `ip`, of packet sockets and of the Pod."""
+"""Pod links on Linux, as `ip`, packet sockets and the Pod see them."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ async def test_the_kernel_answers_no_pod_but_the_switch_sees_its_packets(host: L
             assert not reaches("10.0.1.1")
         requests = received(port, ETH_P_ARP)
     assert [target for _, target in requests][:1] == ["10.0.1.1"]
-    assert {sender for sender, _ in requests} == {"10.0.1.7"}  # nobody answered
+    assert {sender for sender, _ in requests} == {"10.0.1.7"}  # no reply
 
     await host.apply(HostChange(settings=(InterfaceSettings("pod-1", kernel_ingress=True),)))
     with packet_socket("pod-1", ETH_P_ALL) as port:
         with entered(link.namespace):
-            ip("neighbour", "flush", "all")  # it asks anew
+            ip("neighbour", "flush", "all")  # it sends a new request
             reaches("10.0.1.1")
         assert "10.0.1.1" in {sender for sender, _ in received(port, ETH_P_ARP)}
 

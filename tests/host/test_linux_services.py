@@ -1,4 +1,4 @@
-"""Services on a Linux host, with real packets: who asks whom, by which way, and as whom."""
+"""Services on a Linux host, with real packets: paths and source addresses."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def test_of_an_external_address_only_the_ports_of_services_are_ours(host: 
     assert await machine.ask("node", "203.0.113.80", 22) == "wire saw 192.0.2.5"
     assert await machine.ask("node", "2001:db8:cb::80", 80) == "switch saw 2001:db8:1::1"
     assert await machine.ask("node", "2001:db8:cb::80", 22) == "wire saw 2001:db8::5"
-    # And who comes by the second NIC keeps his address.
+    # Clients of the second NIC keep their address.
     assert await machine.ask("client", "203.0.113.80", 80) == "switch saw 198.51.100.9"
     assert await machine.ask("client", "2001:db8:cb::80", 80) == "switch saw 2001:db8:51::9"
 

@@ -1,4 +1,4 @@
-"""Interface settings on Linux, in the eyes of the sysctl files and of ethtool."""
+"""Interface settings on Linux, as the sysctl files and ethtool show them."""
 
 from __future__ import annotations
 

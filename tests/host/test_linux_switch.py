@@ -1,4 +1,4 @@
-"""The Linux host beside a real Open vSwitch, whose userspace datapath makes its interfaces anew when it starts."""
+"""The Linux host beside a real Open vSwitch, whose userspace datapath recreates its interfaces when it starts."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ async def test_timeouts_are_set_and_on_release_restored(host: LinuxHost, machine
     assert shown() == {name: setting.value for name, setting in TIMEOUTS.items()}
     assert not diff(HostPlan(tracking=(await host.installed(machine.names)).tracking), DESIRED)
 
-    (NETFILTER / "nf_conntrack_udp_timeout").write_text("55")  # somebody else's value stays
+    (NETFILTER / "nf_conntrack_udp_timeout").write_text("55")  # a value of another program is kept
     assert await host.clean(machine.names) == ()
     assert shown() == {**before, "nf_conntrack_udp_timeout": 55}
 

@@ -1,4 +1,4 @@
-"""Moving the uplink on Linux: whatever fails, and whenever, the Node keeps its addresses and routes as they were."""
+"""Moving the uplink on Linux: after any failure the Node still has its addresses and routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which addresses and routes belong to the uplink, and the steps that bring them to where they shall be."""
+"""Which addresses and routes belong to the uplink, and the steps that move them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our netlink messages, judged by pyroute2: what it reads in the kernel is what we meant to write there."""
+"""Our netlink messages, checked with pyroute2: it reads from the kernel what we wrote."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _BRIDGE = "unix:/run/openvswitch/br-int.mgmt"
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a Pod leaves behind if nobody removes it."""
+    """What a Pod leaves behind if it is not removed."""
 
     addresses: dict[str, str]  # by address: the container that holds it
     ports: dict[str, str]  # by interface: the container
@@ -144,7 +144,7 @@ async def event_about(cluster: KubeletCluster, pod: str, reason: str) -> str:
 
 
 async def until_gone(cluster: KubeletCluster, node: str, containers: frozenset[str]) -> Holdings:
-    """When nothing of these containers is left on the Node. Nobody tells of that: it is looked for.
+    """Returns when nothing of these containers is left on the Node. There is no event for it, so this polls.
 
     A kubelet looks once a minute for sandboxes whose Pod is gone.
     """

@@ -110,7 +110,7 @@ async def test_a_delete_can_be_repeated_and_needs_no_namespace(cluster):
 
 
 async def test_a_pod_that_is_attached_can_be_attached_again(cluster):
-    """With the same result, and its network goes on."""
+    """The result is the same, and the network of the Pod is not interrupted."""
     pod = await parts.make_pod(cluster, "again", FAR, SERVING)
     before = await findings.holdings(cluster, FAR)
     sandbox = await findings.sandbox_of(cluster, FAR, "again")

@@ -87,7 +87,7 @@ async def test_an_upgrade_of_the_switch_gives_nothing_away(cluster):
 
 
 async def answered(cluster: KubeletCluster, address: str) -> None:
-    """By the Pod `web`. The agent is ready again a moment after its switch is: nobody tells of that."""
+    """Through the Pod `web`. The agent is ready shortly after its switch; there is no event for it."""
     deadline = asyncio.get_running_loop().time() + findings.PATIENCE
     while True:
         try:

@@ -78,7 +78,7 @@ def extension(kind: int, following: int, payload: bytes) -> bytes:
     match kind:
         case 44:
             header = struct.pack("!BBHI", following, 0, 0, next(_numbers))
-        case 43:  # of a type that nobody knows, with no segment left: to be ignored
+        case 43:  # of an unknown type, with no segment left: to be ignored
             header = struct.pack("!BBBBI", following, 0, 253, 0, 0)
         case _:  # PadN
             header = struct.pack("!BBBB4x", following, 0, 1, 4)

@@ -1,4 +1,4 @@
-"""A World as an API server is told of it: complete enough to be accepted, and nothing of it left out."""
+"""The objects of a World for an API server: complete, and accepted by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tools/build-kubernetes where there is nothing to do, or nothing to do it with. That it builds, its users show."""
+"""tools/build-kubernetes if everything is built, or if there is no Go. Other tests use what it builds."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ async def learned_mtu(lab, family, address, level, option):
     with client:
         client.setblocking(False)
         client.connect((address, 9))
-        client.setsockopt(level, {socket.IPPROTO_IP: 11, socket.IPPROTO_IPV6: 25}[level], 1)  # hears of errors
+        client.setsockopt(level, {socket.IPPROTO_IP: 11, socket.IPPROTO_IPV6: 25}[level], 1)  # receives ICMP errors
         client.send(bytes(1400))
         with pytest.raises(OSError, match="Message too long"):
             await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 100), 5)
@@ -245,7 +245,7 @@ STOP, START = (
 
 
 async def test_a_pod_waits_for_an_agent_that_is_started_in_its_step(read, run):
-    """As a kubelet goes on asking until the CNI plugin answers."""
+    """Like a kubelet, retry until the CNI plugin succeeds."""
     asked = probe("late", "pod: default/b", "pod: default/late, port: 80")
     deleted = "{kind: Delete, metadata: {name: d}, spec: {kind: Pod, name: default/a}}\n---\n"
     result = await run(read(CLUSTER, STOP, deleted, START + POD_ON_N1 + asked))
@@ -290,7 +290,7 @@ SERVICE = """
 
 
 async def test_the_underlay_routes_a_load_balancers_address_to_one_node_at_a_time(read):
-    """Seen from outside: the Node it enters by decides who has the address; n2 has it, n1 has nobody there."""
+    """From outside, the Node where the packet enters decides: n2 has the address, n1 does not."""
     asked = probe(
         "by-n1", "externalHost: out", "loadBalancer: default/lb, port: 80, node: n1", ", expect: {outcome: Timeout}"
     )

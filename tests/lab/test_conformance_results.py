@@ -1,4 +1,4 @@
-"""What came of Kubernetes' own tests, from the files that they write."""
+"""The results of Kubernetes' own tests, read from their files."""
 
 from __future__ import annotations
 

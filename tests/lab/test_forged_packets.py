@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 class Family(NamedTuple):
-    """The addresses of everybody in one family."""
+    """The addresses of all machines and Pods in one family."""
 
     a: str
     b: str
@@ -158,7 +158,7 @@ pytestmark = [needs_root, pytest.mark.asyncio(loop_scope="module")]
 
 
 def pretended(inner: Family) -> Iterator[tuple[str, str]]:
-    """Whom a forged inner packet can pretend to come from."""
+    """The source addresses that a forged inner packet can have."""
     for name in ("gateway_a", "gateway_b", "alice", "a", "b", "outsider", "stranger"):
         yield name, getattr(inner, name)
 
@@ -178,7 +178,7 @@ async def test_tunnel_packets_of_machines_outside_are_dropped(scene: Scene, oute
 
 @pytest.mark.parametrize("inner", BOTH)
 async def test_a_peer_carries_its_own_pods_only(scene: Scene, inner: str) -> None:
-    """With the outer address of a peer, which nobody can tell from the peer itself."""
+    """With the outer address of a peer, which cannot be distinguished from the peer itself."""
     mac, ends = scene.mac_of("b"), BOTH[inner]
     for name, source in pretended(ends):
         sign = token()
@@ -325,7 +325,7 @@ async def test_a_pod_cannot_use_the_address_of_another(scene: Scene, family: str
 
 
 async def test_tagged_frames_of_pods_are_dropped(scene: Scene) -> None:
-    """Nobody answers ARP in a tag."""
+    """ARP requests in tagged frames are not answered."""
     sha, sender = bytes.fromhex(mallory_mac().replace(":", "")), bytes([172, 16, 1, 66])
     asks = b"\0\1\x08\0\6\4\0\1" + sha + sender + bytes(6) + bytes([172, 16, 1, 77])
     answer = bytes([172, 16, 1, 77]) + sha + sender

@@ -83,7 +83,7 @@ def test_an_endpoint_outside_sees_the_nic_that_leads_to_it(client, address, seen
     assert ask(found, client, "10.0.0.1", 30080).seen == {seen}
 
 
-# Who serves -----------------------------------------------------------------------------------------------------
+# Endpoints -----------------------------------------------------------------------------------------------------
 
 LOCAL = {"externalTrafficPolicy": "Local"}
 VIP = {"ingress": [{"ip": "198.51.100.1"}], "externalIPs": ["203.0.113.1"]}
@@ -122,7 +122,7 @@ EXTERNAL = [
         # policy Local, client from outside: local endpoints only, no SNAT
         (OUT, "10.0.0.1", 30080, LOCAL, {"default/web-a"}, "Preserved"),
         (OUT, "10.9.0.1", 30080, LOCAL, {"default/web-a"}, "Preserved"),
-        # but who is on the Node itself is served by all of them: a Pod without SNAT, the Node with it
+        # but all endpoints serve clients on the Node itself: a Pod without SNAT, the Node with it
         *((POD, *to, LOCAL, BOTH, "Preserved") for to in EXTERNAL),
         *((NODE, *to, LOCAL, BOTH, "172.16.1.1") for to in EXTERNAL[1:]),
         # another Node's NodePort is asked from outside, by the Node's address
@@ -144,7 +144,7 @@ def test_which_backends_serve_and_which_client_address_they_see(client, address,
         (OUT, "10.0.0.1", 30080, {}, {"10.0.0.1"}),
         (POD, "10.0.0.1", 30080, LOCAL, {"10.0.0.1"}),
         (OUT, "10.0.0.2", 30080, LOCAL, {"Preserved"}),
-        (OUT, "10.0.0.2", 30080, {}, set()),  # masqueraded to the host itself: no rule says as whom
+        (OUT, "10.0.0.2", 30080, {}, set()),  # masqueraded to the host itself: the source address is not specified
     ],
 )
 def test_an_endpoint_on_a_nodes_own_address_is_reached_as_the_node(client, address, port, spec, seen):

@@ -1,4 +1,4 @@
-"""`windlass lab fuzz` as a person uses it: real clusters on Open vSwitch, and what is kept of those that fail."""
+"""`windlass lab fuzz` on real clusters with Open vSwitch, and the files that it keeps of failed ones."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_a_rate_of_connections_can_be_answered_in_every_step(tmp_path_factory, s
 @settings(max_examples=12, deadline=None)
 @given(SEEDS)
 def test_addresses_and_node_ports_have_one_owner(seed):
-    """Else nobody could say who must answer."""
+    """Otherwise the expected endpoint would be ambiguous."""
     standing = {}
     for part in random_scenario(seed, ALL).parts:
         standing = cluster_views.applied(standing, part.documents)

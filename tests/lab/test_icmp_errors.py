@@ -1,4 +1,4 @@
-"""What a Service's clients and endpoints seldom send: fragments, and ICMP errors about what another has sent.
+"""Rare packets of clients and endpoints of Services: fragments, and ICMP errors.
 
 Errors by IPv4: about UDP the userspace datapath (Open vSwitch 3.1) damages ICMPv6 errors when it translates them, as it
 adjusts the checksum of UDP, which is not there, and so the MTU. The scenario services/path-mtu has IPv6 with TCP.
@@ -121,7 +121,7 @@ async def test_fragmentation_needed_reaches_the_sender():
 
                 too_big(router, entry[0], entry, client.getsockname())
                 assert await complaint(server) == errno.EMSGSIZE, f"about what the endpoint of {name} sent"
-                if node == "there":  # else nobody is between, who could complain
+                if node == "there":  # otherwise no router on the path could send an error
                     too_big(router, seen[0], seen, (endpoint, PORT))
                     assert await complaint(client) == errno.EMSGSIZE, f"about what the client of {name} sent"
                     assert client.getsockopt(socket.IPPROTO_IP, IP_MTU) == MTU
@@ -131,7 +131,7 @@ async def test_fragmentation_needed_reaches_the_sender():
 async def test_long_datagrams():
     """They come in fragments, of which none has a port for the switch: connection tracking knows whose they are.
 
-    But for the first datagram of a connection, which nobody knows yet: see `test_long_datagrams`.
+    Except for the first datagram of a connection, which has no conntrack entry yet: see `test_long_datagrams`.
     """
     async with routed_cluster() as cluster:
         for name, entry in entries():
@@ -159,7 +159,7 @@ async def talk(client: socket.socket, server: socket.socket, question: bytes, an
 
 @contextmanager
 def speaker(namespace: str) -> Iterator[socket.socket]:
-    """A UDP socket that hears of every error."""
+    """A UDP socket that reports every ICMP error."""
     with namespaces.entered(namespaces.path_of(namespace)):
         made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with made:

@@ -1,4 +1,4 @@
-"""One real connection, followed through a real cluster: who saw its packets, and what each switch did with them."""
+"""One real connection, followed through a real cluster: the places of its packets, and the flows of each switch."""
 
 from __future__ import annotations
 

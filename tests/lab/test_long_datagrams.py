@@ -92,7 +92,7 @@ async def test_long_datagrams(mode):
 
 
 async def answering(cluster: RunningCluster, source: ProbeSource, address: str, port: int = 53) -> set[str]:
-    """Who answers, if each answers as it must. One after the other: the switch handles 32 fragments at a time."""
+    """The endpoints that answer, each correctly. One at a time: the switch handles 32 fragments at once."""
     namespace = cluster.namespace_of(source)
     found: set[str] = set()
     for size in SIZES:
@@ -104,7 +104,7 @@ async def answering(cluster: RunningCluster, source: ProbeSource, address: str, 
 
 
 async def talk(namespace: str, address: str, port: int, size: int) -> str:
-    """Long datagrams, and the name of who answered them; each is sent once."""
+    """Send long datagrams, each once, and return the names of the endpoints that answered."""
     loop = asyncio.get_running_loop()
     with sockets.opened(namespace, family_of(ip_address(address)), socket.SOCK_DGRAM) as client:
         client.connect((address, port))

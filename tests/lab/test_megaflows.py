@@ -1,4 +1,4 @@
-"""A dump of megaflows tells how a packet went: recorded while a client outside asked a NodePort."""
+"""The path of a packet from a dump of megaflows, recorded for a client outside and a NodePort."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A Pod that floods a Service without endpoints: the switch limits what the agent hears, and other Pods are refused.
+"""A Pod that floods a Service without endpoints: the agent gets a limited rate, other Pods are rejected.
 
-Without the meters the agent hears all of it, answers some of it, and a Pod that asks politely seldom gets one of these.
+Without the meters the agent gets all of them, answers some, and a Pod that asks seldom rarely gets an answer.
 """
 
 from __future__ import annotations

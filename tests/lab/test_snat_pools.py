@@ -1,4 +1,4 @@
-"""The pools of SNAT ports with real packets: how many there are, when they are free again, and whose they are not."""
+"""The pools of SNAT ports with real packets: their sizes, when a port is free again, and that the host does not use them."""
 
 from __future__ import annotations
 

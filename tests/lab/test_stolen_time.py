@@ -1,4 +1,4 @@
-"""What a hypervisor took, read off the kernel's counts."""
+"""The time that a hypervisor took away, from the kernel's counters."""
 
 from __future__ import annotations
 

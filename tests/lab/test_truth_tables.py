@@ -1,4 +1,4 @@
-"""A truth table is a probe for each cell: who reaches whom."""
+"""A truth table is expanded to a probe for each cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The peers of a Node: no two share addresses, and following single changes leads to the same as starting anew."""
+"""The peers of a Node: no two share addresses, and single changes give the same result as the whole state."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ class TestMonitors:
 
         stranger.accepts(flows.add(first, 50))
         assert self.updates(channel) == [FlowUpdate(FlowEvent.ADDED, first)]
-        stranger.accepts(flows.add(second, 51))  # in place of the first, and yet told as an addition
+        stranger.accepts(flows.add(second, 51))  # replaces the first, but is reported as an addition
         assert self.updates(channel) == [FlowUpdate(FlowEvent.ADDED, second)]
         stranger.accepts(flows.delete(second, 52))
         assert self.updates(channel) == [FlowUpdate(FlowEvent.REMOVED, second)]

@@ -1,4 +1,4 @@
-"""Every message that the project can send, before two judges that know nothing of it: ovs-ofctl and os-ken.
+"""Every message that Windlass can send, checked by two independent decoders: ovs-ofctl and os-ken.
 
 ovs-ofctl prints the message as it understands it. os-ken builds the same message from its own objects, or takes ours
 apart and puts it together again. Where os-ken cannot, the test says so.

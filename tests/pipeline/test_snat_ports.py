@@ -1,4 +1,4 @@
-"""Which ports of the Node translated connections get, and that these are of nobody else."""
+"""The SNAT ports of translated connections, which nothing else on the Node uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scenarios that come with Windlass can be read, and hold what they promise; running them needs root and OVS."""
+"""The scenarios of the repository are valid and complete; running them needs root and Open vSwitch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_it_can_be_read(name):
     assert probes
     named = {(step.name, probe.name) for step in scenario.steps for probe in step.probes}
     assert len(named) == len(probes), "the names of a step's probes are to tell them apart"
-    # A rule of Kubernetes that no design note speaks of has no such label.
+    # A rule of Kubernetes that is in no design note has no such label.
     assert {probe.metadata.labels.get("seed") for probe in probes} <= {None, "000", "001", "002", "003", "004"}
 
 
@@ -54,7 +54,7 @@ def test_the_tour_is_short_enough_to_watch():
 
 
 def test_no_probe_is_lost():
-    """A scenario may be written anew, but what it asks stays asked. `make goldens` accepts a change that is meant."""
+    """A scenario may be rewritten, but its probes must stay. `make goldens` accepts an intended change."""
     now = sorted(
         {f"{probe.name} {_digest(probe)}" for name in FOUND for step in read(name).steps for probe in step.probes}
     )

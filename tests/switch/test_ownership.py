@@ -1,4 +1,4 @@
-"""Who requests which flow: properties of ownership, without a switch."""
+"""Which owner requests which flow: properties of ownership, without a switch."""
 
 from __future__ import annotations
 
