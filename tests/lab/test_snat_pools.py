@@ -1,4 +1,4 @@
-"""The pools of SNAT ports with real packets: their sizes, when a port is free again, and that the host does not use them."""
+"""The pools of SNAT ports with real packets: sizes, reuse of ports, and that the host does not use them."""
 
 from __future__ import annotations
 
