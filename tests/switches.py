@@ -1,4 +1,7 @@
-"""A real Open vSwitch for tests: both daemons as children, in a network namespace of their own."""
+"""A real Open vSwitch for tests: both daemons as children, in a network namespace of their own.
+
+On Windows it is the real one for Windows, with its dummy datapath: any name is a NIC there.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ if TYPE_CHECKING:
 _NAMED = Path("/run/netns")
 _NAMESPACE = "wltest-"
 _counter = itertools.count(1)
+_WINDOWS = sys.platform == "win32"
+_WINDOWS_PROGRAMS = "WINDLASS_WINDOWS_OVS"  # the environment variable with their folder
 
 
 def _why_not() -> str | None:
-    if sys.platform != "linux":
-        return "needs Linux network namespaces"
-    if os.geteuid() != 0:
+    if not _WINDOWS and os.geteuid() != 0:
         return "needs root, to make network namespaces"
     missing = [name for name in ("ovsdb-server", "ovs-vswitchd", "ovsdb-tool") if _program(name) is None]
     if missing:
@@ -35,6 +38,8 @@ def _why_not() -> str | None:
 
 
 def _program(name: str) -> str | None:
+    if _WINDOWS:
+        return shutil.which(f"{name}.exe", path=os.environ.get(_WINDOWS_PROGRAMS, ""))
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
@@ -60,7 +65,7 @@ class Switch:
         await self._start("ovsdb-server", f"{self.rundir}/conf.db", f"--remote=punix:{self.database}")
 
     async def start_vswitchd(self) -> None:
-        await self._start("ovs-vswitchd", f"unix:{self.database}")
+        await self._start("ovs-vswitchd", f"unix:{self.database}", *(["--enable-dummy=system"] if _WINDOWS else []))
 
     async def stop_database(self) -> None:
         await self._daemons.pop("ovsdb-server").stop()
@@ -80,17 +85,20 @@ class Switch:
 
     async def add_nics(self, *names: str) -> None:
         """Veth pairs inside the switch's namespace: stand-ins for a NIC or for the host end of a Pod."""
+        if _WINDOWS:
+            return
         batch = "".join(f"link add name {name} up type veth peer name {name[:11]}-far\n" for name in names)
         await run("ip", "-n", self.namespace, "-batch", "-", stdin=batch)
 
     async def _start(self, name: str, *arguments: str) -> None:
         program = _program(name)
         assert program
+        # A killed test run takes its daemons with it.
+        inside = ("setpriv", "--pdeathsig", "KILL", "nsenter", f"--net={_NAMED / self.namespace}")
         self._daemons[name] = await _Daemon.start(
             self.rundir,
             name,
-            # A killed test run takes its daemons with it.
-            *("setpriv", "--pdeathsig", "KILL", "nsenter", f"--net={_NAMED / self.namespace}"),
+            *(() if _WINDOWS else inside),
             *(
                 program,
                 *arguments,
@@ -109,7 +117,8 @@ async def running_switch(rundir: Path) -> AsyncIterator[Switch]:
             await run("ip", "netns", "delete", name)
     switch = Switch(rundir, f"{_NAMESPACE}{os.getpid()}-{next(_counter)}")
     await run("ovsdb-tool", "create", f"{rundir}/conf.db", _schema())
-    await run("ip", "netns", "add", switch.namespace)
+    if not _WINDOWS:
+        await run("ip", "netns", "add", switch.namespace)
     try:
         await switch.start_database()
         await switch.start_vswitchd()
@@ -117,7 +126,8 @@ async def running_switch(rundir: Path) -> AsyncIterator[Switch]:
     finally:
         for daemon in reversed(switch._daemons.values()):
             await daemon.stop()
-        await run("ip", "netns", "delete", switch.namespace)
+        if not _WINDOWS:
+            await run("ip", "netns", "delete", switch.namespace)
 
 
 @pytest.fixture
@@ -128,8 +138,9 @@ async def switch(tmp_path: Path) -> AsyncIterator[Switch]:
 
 async def run(*command: str, stdin: str | None = None, checked: bool = True) -> str:
     """The standard output of a command; a failure is raised with what it said."""
+    program, *arguments = command
     process = await asyncio.create_subprocess_exec(
-        *command, stdin=DEVNULL if stdin is None else PIPE, stdout=PIPE, stderr=PIPE
+        _program(program) or program, *arguments, stdin=DEVNULL if stdin is None else PIPE, stdout=PIPE, stderr=PIPE
     )
     output, errors = await process.communicate(None if stdin is None else stdin.encode())
     if checked and process.returncode != 0:
@@ -175,7 +186,8 @@ async def _keep(lines: asyncio.StreamReader, path: Path, said: bytes) -> None:
 
 
 def _schema() -> str:
-    return "/usr/share/openvswitch/vswitch.ovsschema"
+    folder = os.environ[_WINDOWS_PROGRAMS] if _WINDOWS else "/usr/share/openvswitch"
+    return f"{folder}/vswitch.ovsschema"
 
 
 def _namespaces_of_dead_runs() -> list[str]:

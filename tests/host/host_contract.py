@@ -13,7 +13,6 @@ from ipaddress import ip_address, ip_interface, ip_network
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import pytest
-from host_states import PEERS, STATE
 
 from windlass.host.plans import (
     ExternalPort,
@@ -31,14 +30,17 @@ from windlass.host.plans import (
 from windlass.host.protocol import OTHER_INTERFACES, AttachedLink, Host, HostError, PodLink
 from windlass.host.services import plan_services
 from windlass.model import services
-from windlass.model.families import Family
+from windlass.model.families import Family, family_of
 
 if TYPE_CHECKING:
     from windlass.model.families import IPAddress
+    from windlass.model.nodes import NodeState
 
 
 class Machine(Protocol):
     names: HostNames
+    state: NodeState  # of the families that the host forwards
+    userspace: bool  # its switch runs the userspace datapath
     node_ips: tuple[IPAddress, ...]
 
     def open_host(self) -> Host: ...
@@ -47,11 +49,16 @@ class Machine(Protocol):
     def new_sandbox(self) -> str: ...
     def remove_sandbox(self, path: str) -> None: ...
     def add_foreign_route(self, destination: str) -> None: ...
+    def add_conflicting_route(self, destination: str) -> None: ...
     def has_route(self, destination: str) -> bool: ...
     def take_route_away(self, destination: str) -> None: ...
     def holders(self, address: str) -> set[str]: ...
     def give_address(self, interface: str, address: str) -> None: ...
     def take_address(self, interface: str, address: str) -> None: ...
+
+
+def planned(machine: Machine) -> HostPlan:
+    return plan(machine.state, machine.names, 1500, userspace=machine.userspace)
 
 
 def pod_link(sandbox: str, name: str = "pod-1") -> PodLink:
@@ -72,7 +79,7 @@ class PlanContract:
     """A plan is applied by its difference from what is there."""
 
     async def test_applied_items_are_installed_and_the_difference_is_empty(self, host: Host, machine: Machine):
-        desired = plan(STATE, machine.names, 1500, userspace=True)
+        desired = planned(machine)
         await host.uplink.adopt("eth0", "br-int", machine.node_ips)
 
         assert await host.apply(diff(await host.installed(machine.names), desired)) == ()
@@ -81,7 +88,7 @@ class PlanContract:
         assert not diff(await host.installed(machine.names), desired)
 
     async def test_a_restart_finds_everything_in_place(self, host: Host, machine: Machine):
-        desired = plan(STATE, machine.names, 1500, userspace=True)
+        desired = planned(machine)
         await host.uplink.adopt("eth0", "br-int", machine.node_ips)
         await host.apply(diff(await host.installed(machine.names), desired))
 
@@ -92,11 +99,11 @@ class PlanContract:
             await again.close()
 
     async def test_only_the_routes_of_a_removed_peer_are_removed(self, host: Host, machine: Machine):
-        desired = plan(STATE, machine.names, 1500, userspace=True)
+        desired = planned(machine)
         await host.uplink.adopt("eth0", "br-int", machine.node_ips)
         await host.apply(diff(await host.installed(machine.names), desired))
 
-        leaving = plan_peer(STATE.node, PEERS["far"], machine.names)
+        leaving = plan_peer(machine.state.node, machine.state.peers["far"], machine.names)
         assert await host.apply(diff(leaving, HostPlan())) == ()
 
         assert (await host.installed(machine.names)).items == desired.items - leaving.items
@@ -113,8 +120,8 @@ class PlanContract:
     async def test_a_refused_item_is_reported_and_the_others_are_applied(self, host: Host, machine: Machine):
         taken = Route(ip_network("10.250.0.0/16"), "windlass-gw0", via=ip_address("10.250.0.1"), onlink=True)
         nowhere = HostAddress("no-such", ip_interface("10.9.9.9/24"))
-        desired = plan(STATE, machine.names, 1500, userspace=True)
-        machine.add_foreign_route("10.250.0.0/16")
+        desired = planned(machine)
+        machine.add_conflicting_route("10.250.0.0/16")
         await host.uplink.adopt("eth0", "br-int", machine.node_ips)
 
         change = diff(await host.installed(machine.names), desired)
@@ -127,9 +134,11 @@ class PlanContract:
 
     async def test_another_gateway_address_takes_no_route_away(self, host: Host, machine: Machine):
         gateway = machine.names.gateway
-        settings = plan(STATE, machine.names, 1500, userspace=True).settings
+        settings = planned(machine).settings
         for address in ("10.0.1.1/24", "10.0.2.1/24", "10.0.2.1/16", "2001:db8:1::1/64", "2001:db8:1::1/80"):
             mine = ip_interface(address)
+            if family_of(mine) not in machine.state.node.families:
+                continue
             far = ip_network("10.0.9.0/24" if mine.version == 4 else "2001:db8:a::/64")
             route = Route(far, gateway, via=far.network_address + 1, onlink=True)
             desired = HostPlan(settings, frozenset((route, HostAddress(gateway, mine))))
@@ -138,9 +147,11 @@ class PlanContract:
 
     async def test_a_neighbour_is_set_changed_and_removed(self, host: Host, machine: Machine):
         gateway = machine.names.gateway
-        await host.apply(HostChange(settings=tuple(plan(STATE, machine.names, 1500, userspace=True).settings)))
+        await host.apply(HostChange(settings=tuple(planned(machine).settings)))
         for mac in ("aa:bb:cc:dd:ee:ff", "aa:bb:cc:dd:ee:01"):
-            wanted = frozenset(Neighbour(gateway, ip_address(a), mac) for a in ("169.254.0.253", "fd00::253"))
+            addresses = [ip_address(text) for text in ("169.254.0.253", "fd00::253")]
+            families = machine.state.node.families
+            wanted = frozenset(Neighbour(gateway, a, mac) for a in addresses if family_of(a) in families)
             desired = HostPlan(items=wanted)
             assert await host.apply(diff(await host.installed(machine.names), desired)) == ()
             assert (await host.installed(machine.names)).items == wanted
@@ -163,8 +174,8 @@ class ServiceContract:
 
     def desired(self, machine: Machine, *networks: str) -> HostPlan:
         cidrs = (ip_network("10.96.0.0/16"), ip_network("fd00:10:96::/112"))
-        shared = plan_services(STATE.node, machine.names, cidrs, tuple(map(ip_network, networks)), mtu=1450)
-        return plan(STATE, machine.names, 1500, userspace=True) | shared | HostPlan(items=self.PORTS)
+        shared = plan_services(machine.state.node, machine.names, cidrs, tuple(map(ip_network, networks)), mtu=1450)
+        return planned(machine) | shared | HostPlan(items=self.PORTS)
 
     async def test_applied_items_are_installed_and_found_after_a_restart(self, host: Host, machine: Machine):
         await host.uplink.adopt("eth0", "br-int", machine.node_ips)
@@ -191,7 +202,7 @@ class ServiceContract:
 
     async def test_without_services_nothing_of_them_remains(self, host: Host, machine: Machine):
         await host.uplink.adopt("eth0", "br-int", machine.node_ips)
-        without = plan(STATE, machine.names, 1500, userspace=True)
+        without = planned(machine)
         await host.apply(diff(await host.installed(machine.names), self.desired(machine)))
         for _ in range(2):
             assert await host.apply(diff(self.desired(machine), without)) == ()
@@ -206,7 +217,8 @@ class UplinkContract:
 
         assert (found.name, found.mac, found.mtu) == ("eth0", "02:00:00:00:00:05", 1500)
         assert ip_interface("192.0.2.5/24") in found.addresses
-        assert {str(r.destination) for r in found.routes} >= {"0.0.0.0/0", "::/0", "203.0.113.0/24"}
+        assert {str(r.destination) for r in found.routes} >= {"0.0.0.0/0", "203.0.113.0/24"}
+        assert ("::/0" in {str(r.destination) for r in found.routes}) == (Family.IPV6 in machine.state.node.families)
 
     async def test_a_node_ip_on_no_nic_is_reported(self, host: Host, machine: Machine):
         with pytest.raises(HostError, match=r"Node IP 192\.0\.2\.99.*set `uplink` in the configuration"):
@@ -284,7 +296,7 @@ class UplinkContract:
 
         await host.uplink.release("eth0", "br-int")
 
-        assert machine.holders("192.0.2.5") == machine.holders("2001:db8::5") == {"eth0"}
+        assert [machine.holders(str(ip)) for ip in machine.node_ips] == [{"eth0"}] * len(machine.node_ips)
         assert set((await host.uplink.find("br-int", machine.node_ips)).routes) == set(before.routes)
 
 
@@ -383,7 +395,7 @@ class WatchContract:
 
     async def test_a_watch_reports_a_removed_route(self, host: Host, machine: Machine):
         await host.uplink.adopt("eth0", "br-int", machine.node_ips)
-        desired = plan(STATE, machine.names, 1500, userspace=True)
+        desired = planned(machine)
         await host.apply(diff(await host.installed(machine.names), desired))
         async with aclosing(host.watch(machine.names)) as changes:
             await anext(changes)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from host_states import STATE
 
 from windlass.host.linux import namespaces
 from windlass.host.linux.hosts import LinuxHost
@@ -74,6 +75,8 @@ class LinuxMachine:
     wire: str  # the namespace at the other end of the NIC
     _stack: ExitStack
     names = HostNames(uplink="eth0")
+    state = STATE
+    userspace = True
     node_ips = (ip_address("192.0.2.5"), ip_address("2001:db8::5"))
 
     def open_host(self) -> LinuxHost:
@@ -96,6 +99,10 @@ class LinuxMachine:
 
     def add_foreign_route(self, destination: str) -> None:
         ip("route", "add", destination, "dev", "gw-far")
+
+    def add_conflicting_route(self, destination: str) -> None:
+        """One that the kernel lets nobody add a second time."""
+        self.add_foreign_route(destination)
 
     def has_route(self, destination: str) -> bool:
         return bool(ip_json("route", "show", destination))

@@ -27,7 +27,9 @@
 #define EPFNOSUPPORT WSAEPFNOSUPPORT
 
 /* lib/timeval.c has a static function of this name; winpthreads declares one, too. */
+struct timespec;
 #define clock_gettime ovs_clock_gettime
+static int clock_gettime(clock_t id, struct timespec *ts);
 
 char *strsep(char **stringp, const char *delim);
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import click
 
-from windlass.host.linux.hosts import LinuxHost
 from windlass.host.protocol import Host
 from windlass.nodes.config import Config
 from windlass.places import HERE
@@ -27,8 +27,19 @@ CONFIG = click.option(
 
 @asynccontextmanager
 async def opened_host(config: Config) -> AsyncIterator[Host]:
-    host = LinuxHost(Path(config.state_directory))
+    host: Host = _host(Path(config.state_directory))
     try:
         yield host
     finally:
         await host.close()
+
+
+def _host(state_directory: Path) -> Host:
+    """Of this operating system; neither can be imported on the other."""
+    if sys.platform == "win32":
+        from windlass.host.windows.hosts import WindowsHost  # noqa: PLC0415
+
+        return WindowsHost(state_directory)
+    from windlass.host.linux.hosts import LinuxHost  # noqa: PLC0415
+
+    return LinuxHost(state_directory)

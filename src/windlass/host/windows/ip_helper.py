@@ -1,0 +1,235 @@
+"""Calls to IP Helper (iphlpapi.dll): interfaces, addresses, routes, neighbours, and their change.
+
+A refused call raises OSError with Windows' code and text. What the items mean is up to the callers.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if sys.platform != "win32":
+    raise ImportError("IP Helper is only on Windows")
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ctypes import POINTER, WINFUNCTYPE, Structure, byref, c_uint16, c_uint32, c_void_p, cast, sizeof, wintypes
+from typing import TypeVar
+
+from windlass.host.protocol import HostError
+from windlass.host.windows.ip_structures import (
+    FAMILIES,
+    NUMBERS,
+    AddressRow,
+    ForwardRow,
+    InterfaceRow,
+    LinkRow,
+    NeighbourRow,
+)
+from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork, family_of
+
+LIBRARY = "iphlpapi.dll"
+NOT_FOUND, EXISTS, ALREADY_EXISTS = 1168, 5010, 183  # Windows' codes
+_GONE = (NOT_FOUND, 2)  # an item, an interface
+_ANY_FAMILY = 0
+_INFINITE = 0xFFFFFFFF
+_FOREVER = 0xFFFFFFFF  # a lifetime
+_NET_MANAGEMENT = 3  # the protocol of routes that a program adds
+_PERMANENT = 6  # the state of a neighbour
+_PREFERRED = 4  # the state of an address: it is not tried out first
+_UP = 1
+_TABLE_HEADER = 8  # the count of rows, and padding
+
+R = TypeVar("R", bound=Structure)
+Changed = WINFUNCTYPE(None, c_void_p, c_void_p, ctypes.c_int)
+
+
+@contextmanager
+def attempting(what: str) -> Iterator[None]:
+    """Turn an OSError within the block into a HostError that says what was attempted."""
+    try:
+        yield
+    except OSError as error:
+        raise HostError(f"could not {what}: {error.strerror}") from error
+
+
+class IpHelper:
+    def __init__(self, library: str = LIBRARY) -> None:
+        self._calls = ctypes.WinDLL(library)
+
+    # --- interfaces ---------------------------------------------------------------------------------------------------
+
+    def links(self) -> list[LinkRow]:
+        return self._table("GetIfTable2", LinkRow)
+
+    def link(self, name: str) -> LinkRow | None:
+        return next((link for link in self.links() if link.alias == name), None)
+
+    def settings(self, index: int, family: Family) -> InterfaceRow:
+        row = InterfaceRow()
+        self._calls.InitializeIpInterfaceEntry(byref(row))
+        row.family, row.index = NUMBERS[family], index
+        self._call("GetIpInterfaceEntry", byref(row))
+        return row
+
+    def change_settings(
+        self,
+        index: int,
+        family: Family,
+        *,
+        forwarding: bool | None = None,
+        mtu: int | None = None,
+        metric: int | None = None,
+    ) -> None:
+        row = self.settings(index, family)
+        row.site_prefix_length = 0  # as read, Windows refuses it for IPv4
+        if forwarding is not None:
+            row.forwarding = forwarding
+        if mtu is not None:
+            row.mtu = mtu
+        if metric is not None:
+            row.automatic_metric, row.metric = False, metric
+        self._call("SetIpInterfaceEntry", byref(row))
+
+    # --- addresses ----------------------------------------------------------------------------------------------------
+
+    def addresses(self) -> list[AddressRow]:
+        return self._table("GetUnicastIpAddressTable", AddressRow, _ANY_FAMILY)
+
+    def add_address(self, index: int, address: IPInterface) -> None:
+        """An address that this interface has already is no error."""
+        row = self._address(index, address)
+        row.prefix_length = address.network.prefixlen
+        row.valid_lifetime = row.preferred_lifetime = _FOREVER
+        row.dad_state = _PREFERRED
+        with _unless(EXISTS, ALREADY_EXISTS, holds=lambda: self._has_address(index, address)):
+            self._call("CreateUnicastIpAddressEntry", byref(row))
+
+    def delete_address(self, index: int, address: IPInterface) -> None:
+        with _unless(*_GONE):
+            self._call("DeleteUnicastIpAddressEntry", byref(self._address(index, address)))
+
+    def _has_address(self, index: int, address: IPInterface) -> bool:
+        return any(row.index == index and row.interface == address for row in self.addresses())
+
+    def _address(self, index: int, address: IPInterface) -> AddressRow:
+        row = AddressRow()
+        self._calls.InitializeUnicastIpAddressEntry(byref(row))
+        row.index = index
+        row.address.ip = address.ip
+        return row
+
+    # --- routes -------------------------------------------------------------------------------------------------------
+
+    def routes(self) -> list[ForwardRow]:
+        return self._table("GetIpForwardTable2", ForwardRow, _ANY_FAMILY)
+
+    def add_route(self, index: int, destination: IPNetwork, via: IPAddress | None, metric: int) -> None:
+        """A route that this interface has already is no error."""
+        row = self._route(index, destination, via)
+        row.metric = metric
+        with _unless(EXISTS, ALREADY_EXISTS, holds=lambda: self._has_route(index, destination, via)):
+            self._call("CreateIpForwardEntry2", byref(row))
+
+    def delete_route(self, index: int, destination: IPNetwork, via: IPAddress | None) -> None:
+        with _unless(*_GONE):
+            self._call("DeleteIpForwardEntry2", byref(self._route(index, destination, via)))
+
+    def _has_route(self, index: int, destination: IPNetwork, via: IPAddress | None) -> bool:
+        wanted = (index, destination, via)
+        return any((row.index, row.destination, row.via) == wanted for row in self.routes())
+
+    def _route(self, index: int, destination: IPNetwork, via: IPAddress | None) -> ForwardRow:
+        row = ForwardRow()
+        self._calls.InitializeIpForwardEntry(byref(row))
+        row.index = index
+        row.destination_prefix.prefix.ip = destination.network_address
+        row.destination_prefix.length = destination.prefixlen
+        row.next_hop.ip = type(destination.network_address)(0) if via is None else via
+        row.protocol = _NET_MANAGEMENT
+        return row
+
+    # --- neighbours ---------------------------------------------------------------------------------------------------
+
+    def neighbours(self) -> list[NeighbourRow]:
+        """Those that a program has set. Windows itself sets permanent ones for groups and broadcasts."""
+        rows = self._table("GetIpNetTable2", NeighbourRow, _ANY_FAMILY)
+        return [row for row in rows if row.state == _PERMANENT and row.address.family in FAMILIES and _is_unicast(row)]
+
+    def set_neighbour(self, index: int, address: IPAddress, mac: str) -> None:
+        self.delete_neighbour(index, address)
+        row = _neighbour(index, address)
+        octets = bytes.fromhex(mac.replace(":", ""))
+        row.physical_address[: len(octets)] = octets
+        row.physical_address_length = len(octets)
+        row.state = _PERMANENT
+        self._call("CreateIpNetEntry2", byref(row))
+
+    def delete_neighbour(self, index: int, address: IPAddress) -> None:
+        with _unless(*_GONE):
+            self._call("DeleteIpNetEntry2", byref(_neighbour(index, address)))
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def watching(self, changed: Callable[[], object]) -> Iterator[None]:
+        """Within the block, `changed` is called in a thread of Windows' own whenever anything above has changed."""
+        callback = Changed(lambda _context, _row, _kind: changed() and None)
+        handles = []
+        try:
+            for call in ("NotifyIpInterfaceChange", "NotifyUnicastIpAddressChange", "NotifyRouteChange2"):
+                handle = wintypes.HANDLE()
+                self._call(call, c_uint16(_ANY_FAMILY), callback, None, False, byref(handle))
+                handles.append(handle)
+            yield
+        finally:
+            for handle in handles:  # waits for a callback that is running
+                self._calls.CancelMibChangeNotify2(handle)
+
+    def _call(self, name: str, *arguments: object) -> None:
+        try:
+            function = getattr(self._calls, name)
+        except AttributeError:
+            raise OSError(0, f"this Windows has no {name}; Windows Server 2019 or later is needed") from None
+        if code := function(*arguments):
+            raise ctypes.WinError(code)
+
+    def _table(self, name: str, row: type[R], *arguments: int) -> list[R]:
+        table = c_void_p()
+        self._call(name, *(c_uint16(argument) for argument in arguments), byref(table))
+        try:
+            if table.value is None:
+                return []
+            (count,) = cast(table, POINTER(c_uint32))[:1]
+            first = table.value + _TABLE_HEADER
+            return [row.from_buffer_copy(ctypes.string_at(first + i * sizeof(row), sizeof(row))) for i in range(count)]
+        finally:
+            self._calls.FreeMibTable(table)
+
+
+def is_up(link: LinkRow) -> bool:
+    return bool(link.oper_status == _UP)
+
+
+def family(row: AddressRow | NeighbourRow) -> Family:
+    return family_of(row.address.ip)
+
+
+def _neighbour(index: int, address: IPAddress) -> NeighbourRow:
+    row = NeighbourRow(index=index)
+    row.address.ip = address
+    return row
+
+
+def _is_unicast(row: NeighbourRow) -> bool:
+    return bool(row.physical_address_length) and not row.physical_address[0] & 1 and not row.address.ip.is_multicast
+
+
+@contextmanager
+def _unless(*codes: int, holds: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """An error with one of these codes is none, if the condition holds."""
+    try:
+        yield
+    except OSError as error:
+        if error.winerror not in codes or not holds():
+            raise
