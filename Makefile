@@ -1,5 +1,5 @@
 # One target per habit. `make demo` and `make test` need nothing beforehand but a Debian 12 machine and root.
-.PHONY: help setup demo test scenarios lint format goldens docs cases bench test-cluster test-conformance test-conformance-all test-policy test-corner-cases test-kernel manifests lock clean
+.PHONY: help setup demo test scenarios lint format goldens docs cases bench test-cluster test-conformance test-conformance-all test-policy test-corner-cases test-kernel test-windows manifests lock clean
 
 # What only Windows can import.
 WINDOWS_MODULES = $(patsubst src.%.py,-m %,$(subst /,.,$(filter-out %/__init__.py,$(wildcard src/windlass/host/windows/*.py)) src/windlass/channels/named_pipes.py))
@@ -69,6 +69,9 @@ test-kernel: setup ## a few scenarios on the kernel datapath, in an emulated mac
 	tools/test-kernel
 	tools/test-kernel --list edges
 
+test-windows: setup ## the Windows Node under Wine: the real Open vSwitch for Windows, Windows' own Python (builds once, minutes)
+	tools/test-windows
+
 manifests: setup ## render the chart into deploy/manifests (builds Helm once for a machine, minutes)
 	tools/build-helm
 	.venv/bin/python tools/render-manifests
@@ -79,6 +82,8 @@ lock: ## resolve the dependencies anew into requirements.lock, and the agent's a
 	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host -o requirements.lock pyproject.toml
 	.venv/bin/pip-compile --quiet --upgrade --generate-hashes --strip-extras --allow-unsafe -c requirements.lock \
 	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host -o requirements-agent.lock pyproject.toml
+	.venv/bin/pip-compile --quiet --upgrade --generate-hashes --strip-extras --allow-unsafe \
+	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host -o requirements-windows.lock requirements-windows.in
 
 clean: ## remove what setup and the tests made here
 	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -60,6 +60,7 @@ ON_A_CLUSTER = (
 
 _HELM = "tests/kubelets applies the same chart with `helm template`: there is no registry to pull an image from"
 _PODMAN = "there is neither podman nor a registry here"
+_WINDOWS = "minutes under Wine: `make test-windows`"
 _KERNEL = "minutes in an emulated machine: `make test-kernel`"
 # By the beginning of the command: why no test runs it.
 NOT_RUN = {
@@ -82,6 +83,9 @@ NOT_RUN = {
     "kubectl -n kube-system patch daemonset kube-proxy": "there is no kube-proxy to patch",
     "make test-kernel": _KERNEL,
     "tools/test-kernel": _KERNEL,
+    "make test-windows": _WINDOWS,
+    "tools/test-windows": _WINDOWS,
+    "tools/build-windows": _WINDOWS,
     "cp build/cni/windlass-cni /opt": "changes this machine; tests/deploy/test_install_cni.py installs the plugin",
     "cat /etc/cni/net.d/10-windlass.conflist": "needs an installed Node",
     "install -m 755 src/windlass/switch/start-ovs-vswitchd.sh": "changes this machine; tests/switch runs the script",

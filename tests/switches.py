@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from windlass.channels import local
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -155,12 +157,16 @@ class _Daemon:
 
     @classmethod
     async def start(cls, rundir: Path, name: str, *command: str) -> _Daemon:
+        environment = {**os.environ, "OVS_RUNDIR": str(rundir)}
+        if _WINDOWS:  # it writes nothing to a pipe; its log is `<name>.log`
+            logged = (f"--log-file={rundir}/{name}.log", "-vfile:info")
+            process = await asyncio.create_subprocess_exec(
+                *command, *logged, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, env=environment
+            )
+            await _listening(rundir / f"{name}.ctl", process)
+            return cls(process, asyncio.create_task(asyncio.sleep(0)))
         process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=DEVNULL,
-            stdout=DEVNULL,
-            stderr=PIPE,
-            env={**os.environ, "OVS_RUNDIR": str(rundir)},
+            *command, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, env=environment
         )
         assert process.stderr
         said = b""
@@ -176,6 +182,13 @@ class _Daemon:
             self.process.terminate()
         await self.process.wait()
         await self.log
+
+
+async def _listening(socket: Path, process: Process) -> None:
+    async with asyncio.timeout(60):
+        while not local.is_served(socket):
+            assert process.returncode is None, f"it ended with {process.returncode} before it was up"
+            await asyncio.sleep(0.02)
 
 
 async def _keep(lines: asyncio.StreamReader, path: Path, said: bytes) -> None:

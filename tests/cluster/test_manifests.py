@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from platforms import not_on_windows
 from windlass.cluster.changes import EVERYTHING, NOTHING, ChangeSet
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.manifests import Manifests, ManifestsMissing, revision_of
@@ -140,6 +141,7 @@ def test_hidden_and_foreign_files_are_not_read(tmp_path):
     assert Manifests(tmp_path).read().nodes == {}
 
 
+@not_on_windows("ConfigMaps are mounted by symbolic links that Wine does not follow")
 def test_a_mounted_config_map_is_read_once(tmp_path):
     """The kubelet keeps each version in a hidden folder, and links to it."""
     write(tmp_path, "..2024_01_01/nodes.yaml", node("node-1"))
@@ -372,7 +374,7 @@ async def test_a_change_of_a_single_file_is_seen(tmp_path):
     changes = Manifests(tmp_path / "a.yaml").changes()
     seen = (await anext(changes)).cluster
     write(tmp_path, "new.tmp", node("node-2"))
-    (tmp_path / "new.tmp").rename(tmp_path / "a.yaml")  # as editors save
+    (tmp_path / "new.tmp").replace(tmp_path / "a.yaml")  # as editors save
     while set(seen.nodes) != {"node-2"}:
         seen = (await anext(changes)).cluster
     await changes.aclose()
@@ -381,7 +383,7 @@ async def test_a_change_of_a_single_file_is_seen(tmp_path):
 async def test_a_change_names_the_objects_that_changed(tmp_path):
     async def changes_by(name: str, *documents: object) -> ChangeSet:
         write(tmp_path, "new.tmp", *documents)
-        (tmp_path / "new.tmp").rename(tmp_path / name)
+        (tmp_path / "new.tmp").replace(tmp_path / name)
         found = NOTHING
         while not found:  # the temporary file is not read
             found = (await anext(changes)).changes

@@ -78,7 +78,7 @@ async def test_it_is_read_from_manifests(tmp_path):
             "metadata": {"name": "red", "namespace": "park"},
         }
         (tmp_path / ".new").write_text(yaml.safe_dump(document | {"spec": {"colour": colour}}))
-        (tmp_path / ".new").rename(tmp_path / "garden.yaml")
+        (tmp_path / ".new").replace(tmp_path / "garden.yaml")
 
     write("red")
     changes = Manifests(tmp_path, Garden).changes()

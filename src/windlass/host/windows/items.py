@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from ipaddress import ip_network
 from typing import ParamSpec
 
@@ -42,8 +42,8 @@ def installed(helper: IpHelper, names: HostNames) -> HostPlan:
         items.update(HostAddress(names.gateway, address) for address in addresses.get(gateway, ()))
     sources = {family_of(address.ip): address.ip for address in addresses.get(gateway or 0, ())}
     for found in helper.routes():
-        if found.metric == METRIC and found.index in known:
-            items.add(_route(found, known[found.index], addresses.get(found.index, ()), sources))
+        if found.metric == METRIC and known.get(found.index, "") in names:
+            items.add(_route(found, known[found.index], names, sources))
     for neighbour in helper.neighbours():
         if known.get(neighbour.index) == names.gateway:
             items.add(Neighbour(names.gateway, neighbour.address.ip, neighbour.mac))
@@ -123,12 +123,10 @@ def _apply_settings(helper: IpHelper, indices: Mapping[str, int], wanted: Interf
                 helper.change_settings(index, family, forwarding=family in wanted.forwards or None, mtu=wanted.mtu)
 
 
-def _route(
-    row: ForwardRow, interface: str, addresses: Iterable[IPInterface], sources: Mapping[Family, IPAddress]
-) -> Route:
-    """As it was planned. Windows has no source for a route: on the gateway it takes the gateway's address."""
+def _route(row: ForwardRow, interface: str, names: HostNames, sources: Mapping[Family, IPAddress]) -> Route:
+    """As it was planned. Windows takes every next hop, and the address of the interface as the source."""
     destination, via = row.destination, row.via
-    is_onlink = via is not None and not any(via in address.network for address in addresses)
+    is_onlink = via is not None and interface == names.gateway
     is_virtual = via in _VIRTUAL or any(destination == ip_network(address) for address in _VIRTUAL)
     return Route(destination, interface, via, is_onlink, sources.get(family_of(destination)) if is_virtual else None)
 

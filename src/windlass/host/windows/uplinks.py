@@ -144,7 +144,7 @@ def _with_all(record: _Record | None, uplink: Adapter, bridge: Adapter | None) -
 def _move(helper: IpHelper, goal: Adapter, source_name: str, target_name: str) -> Iterator[str]:
     """Yields a sentence for each item that was refused; it stays, or comes back, where it was.
 
-    Windows refuses an address that another interface has: it leaves one before it comes to the other.
+    Windows refuses an address that another interface has: an item leaves one before it comes to the other.
     """
     source, target = adapters.read(helper, source_name), adapters.read(helper, target_name)
     if target is None:
@@ -158,15 +158,7 @@ def _move(helper: IpHelper, goal: Adapter, source_name: str, target_name: str) -
     held = {(route.destination, route.via) for route in target.routes}
     for route in goal.routes:
         if (route.destination, route.via) not in held:
-            try:
-                with attempting(f"add {route} to {target_name}"):
-                    helper.add_route(target.index, route.destination, route.via, route.metric)
-            except HostError as error:
-                yield str(error)
-                continue
-        if source is not None:
-            with suppress(OSError):  # it went with the address
-                helper.delete_route(source.index, route.destination, route.via)
+            yield from _move_route(helper, route, source, target)
 
 
 def _move_address(helper: IpHelper, address: IPInterface, source: Adapter | None, target: Adapter) -> Iterator[str]:
@@ -181,6 +173,20 @@ def _move_address(helper: IpHelper, address: IPInterface, source: Adapter | None
         if source is not None and has_source:
             with suppress(OSError):
                 helper.add_address(source.index, address)
+        yield str(error)
+
+
+def _move_route(helper: IpHelper, route: AdapterRoute, source: Adapter | None, target: Adapter) -> Iterator[str]:
+    try:
+        if source is not None:
+            with suppress(OSError):  # it went with the address
+                helper.delete_route(source.index, route.destination, route.via)
+        with attempting(f"add {route} to {target.name}"):
+            helper.add_route(target.index, route.destination, route.via, route.metric)
+    except HostError as error:
+        if source is not None:
+            with suppress(OSError):
+                helper.add_route(source.index, route.destination, route.via, route.metric)
         yield str(error)
 
 
