@@ -27,10 +27,10 @@ from windlass.nodes.config import Config, LogFormat, LogLevel
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-PATIENCE = 90
+PATIENCE = 120
 
 # Of aiohttp, about lambdas as handlers: a warning is an error in this process.
-pytestmark = pytest.mark.filterwarnings("ignore:Bare functions are deprecated")
+pytestmark = [pytest.mark.filterwarnings("ignore:Bare functions are deprecated"), pytest.mark.timeout(600)]
 
 
 def node(name: str, address: str, number: int) -> dict[str, object]:

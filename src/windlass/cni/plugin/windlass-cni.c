@@ -30,7 +30,7 @@ extern char **environ;
 
 #ifndef WINDLASS_CNI_SOCKET
 #ifdef _WIN32
-#define WINDLASS_CNI_SOCKET "\\\\.\\pipe\\windlass-cni"
+#define WINDLASS_CNI_SOCKET "C:/ProgramData/windlass/run/cni.sock"
 #else
 #define WINDLASS_CNI_SOCKET "/run/windlass/cni.sock"
 #endif
@@ -165,15 +165,34 @@ static const char *last_error(void)
     return text.data;
 }
 
+/* The pipe for the path of a socket: without any slash, as the agent and Open vSwitch name theirs. */
+static const char *pipe_name(void)
+{
+    static const char prefix[] = "\\\\.\\pipe\\";
+    static char name[sizeof prefix + MAX_SOCKET];
+    size_t used = sizeof prefix - 1;
+
+    if (strncmp(socket_path, prefix, used) == 0)
+        return socket_path;
+    memcpy(name, prefix, used);
+    for (const char *at = socket_path; *at != '\0'; at++)
+        if (*at != '/' && *at != '\\')
+            name[used++] = *at;
+    name[used] = '\0';
+    return name;
+}
+
 static bool connect_agent(stream *agent)
 {
+    const char *pipe = pipe_name();
+
     for (;;) {
         /* Identification only: a foreign server of a pipe of this name cannot impersonate us. */
-        *agent = CreateFileA(socket_path, GENERIC_READ | GENERIC_WRITE, 0, NULL, OPEN_EXISTING,
+        *agent = CreateFileA(pipe, GENERIC_READ | GENERIC_WRITE, 0, NULL, OPEN_EXISTING,
                              SECURITY_SQOS_PRESENT | SECURITY_IDENTIFICATION, NULL);
         if (*agent != INVALID_HANDLE_VALUE)
             return true;
-        if (GetLastError() != ERROR_PIPE_BUSY || !WaitNamedPipeA(socket_path, WINDLASS_CNI_SECONDS * 1000))
+        if (GetLastError() != ERROR_PIPE_BUSY || !WaitNamedPipeA(pipe, WINDLASS_CNI_SECONDS * 1000))
             return false;
     }
 }

@@ -64,14 +64,21 @@ class WindowsUplink(HostUplink):
     async def adopt(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> Adopted:
         return await self._run(uplinks.adopt, self._record_file, uplink, bridge, node_ips)
 
+    async def bypass(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> str:  # noqa: ARG002
+        return "Windows cannot connect two interfaces past the switch"
+
+    async def end_bypass(self, uplink: str, bridge: str) -> None:
+        """There is none."""
+
     async def needs_wire(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> bool:
         return await self._run(uplinks.needs_wire, uplink, bridge, node_ips)
 
     async def release(self, uplink: str, bridge: str, *, keep_record: bool = False) -> None:
         await self._run(uplinks.release, self._record_file, uplink, bridge, keep_record=keep_record)
 
-    async def recorded(self) -> str | None:
-        return await self._run(uplinks.recorded, self._record_file)
+    async def recorded(self, *, since_boot: bool = False) -> str | None:
+        """Windows has no ID of a boot: nothing is known to be of this one."""
+        return None if since_boot else await self._run(uplinks.recorded, self._record_file)
 
     async def lend(self, uplink: str, bridge: str) -> None:
         """Nothing: Windows refuses an address on two interfaces, and the bridge interface is not the switch's own."""
