@@ -1,0 +1,143 @@
+"""A policy that denies what was allowed cuts connections that are open, in both directions; allowed again, they go on."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import ExitStack
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+import pytest
+from labnet import needs_root, running_cluster
+
+from windlass.bench.lab_clusters import scenario_of
+from windlass.lab.orchestration.clusters import RunningCluster
+from windlass.lab.probing import sockets
+from windlass.lab.sandbox.time_limits import seconds
+from windlass.lab.scenarios.directives import ProbeSource
+from windlass.model.families import family_of
+
+PORT = 7777
+PATIENCE = 20.0  # seconds: TCP doubles the time between its attempts while it is cut
+CLUSTER = """
+apiVersion: v1
+kind: List
+items:
+  - {apiVersion: v1, kind: ConfigMap, metadata: {name: windlass-config, namespace: kube-system},
+     data: {windlass.yaml: "trafficMode: MODE"}}
+  - {apiVersion: v1, kind: Node, metadata: {name: here}, spec: {podCIDRs: [172.16.1.0/24, "fd00:172:16:1::/64"]},
+     status: {addresses: [
+       {type: InternalIP, address: 10.176.25.11}, {type: InternalIP, address: "fd00:10:176:25::11"}]}}
+  - {apiVersion: v1, kind: Node, metadata: {name: there}, spec: {podCIDRs: [172.16.2.0/24, "fd00:172:16:2::/64"]},
+     status: {addresses: [
+       {type: InternalIP, address: 10.176.25.12}, {type: InternalIP, address: "fd00:10:176:25::12"}]}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: near, labels: {app: client}}, spec: {nodeName: there}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: far, labels: {app: client}}, spec: {nodeName: here}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: server, labels: {app: server}}, spec: {nodeName: there}}
+  - {apiVersion: v1, kind: Service, metadata: {name: server}, spec: {selector: {app: server},
+     clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10, "fd00:10:96::10"], ipFamilies: [IPv4, IPv6],
+     ports: [{name: tcp, port: 7777}, {name: udp, port: 7777, protocol: UDP}]}}
+"""
+INGRESS = """
+  - {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny},
+     spec: {podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress]}}
+"""
+EGRESS = """
+  - {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny},
+     spec: {podSelector: {matchLabels: {app: client}}, policyTypes: [Egress]}}
+"""
+CLUSTER_IPS = ("10.96.0.10", "fd00:10:96::10")
+
+
+@dataclass
+class Connection:
+    name: str
+    client: socket.socket
+    server: socket.socket
+
+    async def passes(self, text: bytes, patience: float) -> tuple[bool, bool]:
+        """Sends this from both ends, the client first. Whether it arrived at the server, and at the client."""
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self.client, text)
+        at_server = await arrives(self.server, text, patience)
+        await loop.sock_sendall(self.server, text)
+        return at_server, await arrives(self.client, text, patience)
+
+
+async def arrives(sock: socket.socket, text: bytes, patience: float) -> bool:
+    """TCP may send what was held up before in front of it."""
+    loop, seen = asyncio.get_running_loop(), b""
+    try:
+        async with asyncio.timeout(seconds(patience)):
+            while text not in seen:
+                seen += await loop.sock_recv(sock, 4096)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def tcp(stack: ExitStack, client_at: str, server_at: str, address: str) -> Connection:
+    loop, family = asyncio.get_running_loop(), family_of(ip_address(address))
+    listening = stack.enter_context(sockets.opened(server_at, family, socket.SOCK_STREAM))
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind(("", PORT))
+    listening.listen()
+    client = stack.enter_context(sockets.opened(client_at, family, socket.SOCK_STREAM))
+    await loop.sock_connect(client, (address, PORT))
+    accepted, _ = await loop.sock_accept(listening)
+    listening.close()
+    return Connection(f"TCP to {address}", client, stack.enter_context(accepted))
+
+
+async def udp(stack: ExitStack, client_at: str, server_at: str, address: str) -> Connection:
+    loop, family = asyncio.get_running_loop(), family_of(ip_address(address))
+    server = stack.enter_context(sockets.opened(server_at, family, socket.SOCK_DGRAM))
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind(("", PORT))
+    client = stack.enter_context(sockets.opened(client_at, family, socket.SOCK_DGRAM))
+    client.connect((address, PORT))
+    await loop.sock_sendall(client, b"hello")
+    _, peer = await loop.sock_recvfrom(server, 4096)
+    server.connect(peer)
+    return Connection(f"UDP to {address}", client, server)
+
+
+async def opened(stack: ExitStack, cluster: RunningCluster) -> list[Connection]:
+    server_at = cluster.namespace_of(ProbeSource(pod="default/server"))
+    found = []
+    for client in ("default/near", "default/far"):
+        client_at = cluster.namespace_of(ProbeSource(pod=client))
+        for address in (*map(str, cluster.addresses["default/server"]), *CLUSTER_IPS):
+            for opens in (tcp, udp):
+                one = await opens(stack, client_at, server_at, address)
+                one.name += f" from {client}"
+                found.append(one)
+    return found
+
+
+async def all_pass(connections: list[Connection], text: bytes, patience: float) -> dict[str, tuple[bool, bool]]:
+    results = await asyncio.gather(*(one.passes(text, patience) for one in connections))
+    return dict(zip([one.name for one in connections], results, strict=True))
+
+
+async def reach(cluster: RunningCluster, text: str) -> None:
+    *_, (_, desired) = scenario_of("cluster", text).states()
+    await cluster.reach(desired, ())
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("mode", "policy"), [("encap", INGRESS), ("encap", EGRESS), ("noEncap", INGRESS), ("hybrid", EGRESS)]
+)
+async def test_a_new_denial_cuts_open_connections_and_an_allowance_brings_them_back(mode: str, policy: str) -> None:
+    text = CLUSTER.replace("MODE", mode)
+    with ExitStack() as stack:
+        async with running_cluster(text) as cluster:
+            connections = await opened(stack, cluster)
+            names = [one.name for one in connections]
+            assert await all_pass(connections, b"allowed", PATIENCE) == dict.fromkeys(names, (True, True))
+            await reach(cluster, text + policy)
+            assert await all_pass(connections, b"denied!", 1.0) == dict.fromkeys(names, (False, False))
+            await reach(cluster, text)
+            assert await all_pass(connections, b"allowed again", PATIENCE) == dict.fromkeys(names, (True, True))
