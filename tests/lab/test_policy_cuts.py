@@ -1,4 +1,4 @@
-"""A policy that denies what was allowed cuts connections that are open, in both directions; allowed again, they go on."""
+"""A policy that denies what was allowed cuts open connections, in both directions; allowed again, they go on."""
 
 from __future__ import annotations
 
