@@ -133,7 +133,7 @@ def part(state: NodeState, owner: Owner) -> AnyPart:
                     *rejects.flows(node),
                     *policies.flows(node),
                 ),
-                meters=tuple(rejects.meters(node)),
+                meters=(*rejects.meters(node), *policies.meters(node)),
             )
         case OwnerKind.PEER if owner.name in state.peers:
             peer = state.peers[owner.name]

@@ -10,9 +10,11 @@ import errno
 import re
 import socket
 import subprocess
+import sys
 import time
 from collections import Counter
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -69,6 +71,29 @@ async def test_a_flood_neither_overloads_the_agent_nor_uses_up_the_rejects_of_ot
         assert 0 < await metric(cluster, "windlass_rejects_sent_total") <= came - dropped
 
 
+DENIED = """
+  - {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny-all}, spec: {podSelector: {}}}
+"""
+
+
+@needs_root
+async def test_a_flood_of_denied_packets_is_counted_and_hardly_reaches_the_agent():
+    flooder, polite = ip_address("172.16.1.9"), ip_address("172.16.1.10")
+    async with running_cluster(CLUSTER + DENIED) as cluster:
+        await asyncio.to_thread(flood, cluster, flooder, polite)
+        came, dropped = metered(cluster)
+        assert came > FLOOD / 2, "else it was no flood"
+        assert came - dropped < FLOOD / 10, "what the agent hears of it"
+        assert await metric(cluster, "windlass_policy_denials_suppressed_total") >= dropped
+        assert await metric(cluster, 'windlass_policy_denied_packets_total{connection="new"}') >= came
+        rule = 'windlass_policy_denials_total{direction="ingress",rule="NetworkPolicy default/deny-all"}'
+        assert 0 < await metric(cluster, rule) <= came - dropped
+        asked = ["status", "--socket", str(cluster.lab.node_folder("here") / "run" / "agent.sock")]
+        command = [Path(sys.executable).with_name("windlass"), *asked]
+        told = await asyncio.to_thread(subprocess.run, command, check=False, capture_output=True, text=True)
+        assert "default/flooder to default/polite, TCP 80: NetworkPolicy default/deny-all" in told.stdout
+
+
 def flood(cluster: RunningCluster, source: IPAddress, service: IPAddress) -> None:
     """In a thread of its own."""
     with namespaces.entered(namespaces.path_of(cluster.lab.namespace("pod", "default/flooder"))):
@@ -112,4 +137,4 @@ async def metric(cluster: RunningCluster, name: str) -> float:
     connector = aiohttp.UnixConnector(str(cluster.lab.node_folder("here") / "run" / "agent.sock"))
     async with aiohttp.ClientSession(connector=connector) as session, session.get("http://agent/metrics") as answer:
         lines = (await answer.text()).splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} "))

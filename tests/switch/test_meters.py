@@ -119,11 +119,11 @@ async def test_packets_beyond_a_meter_are_counted_and_do_not_reach_us(bridge: Br
     async with installed(bridge.path, {NODE: Part((to_us(1),), meters=(limit(1),))}, on_event=on_event) as kept:
         for _ in range(200):
             await kept.requests.packet_out(FRAME, LOCAL_PORT, (Resubmit(0),))
-        suppressed = await kept.packets_suppressed()
+        suppressed = (await kept.packets_suppressed())[1]
         assert 0 < suppressed < 200
         for _ in range(200 - suppressed):
             await came.get()
-        assert await kept.packets_suppressed() == suppressed
+        assert (await kept.packets_suppressed())[1] == suppressed
         assert came.empty()
 
 

@@ -19,6 +19,7 @@ from windlass.agent import api, scraping
 from windlass.agent.areas import Area
 from windlass.agent.cluster_writers import ClusterWriter
 from windlass.agent.collector import relax
+from windlass.agent.denied_packets import denied_packets
 from windlass.agent.expositions import Exposition
 from windlass.agent.failures import FAILURES
 from windlass.agent.fallbacks import Fallback, unanswered
@@ -99,7 +100,9 @@ class Agent:
         self._news = news = News(source, folder, status.report)
         self.view = view = AgentView(config.node_name, status, news, switch)
         self._snat_pools = snat_pools = SnatPools(switch, status.report, counts=config.is_userspace)
-        self.exposition = Exposition(view, [*probes(config), self._count_rejects, snat_pools.readings])
+        self.exposition = Exposition(
+            view, [*probes(config), self._count_rejects, snat_pools.readings, denied_packets(switch)]
+        )
         self._serving = Serving(folder)
         self._hosting = hosting = Hosting(host, status.report, requests.look_again)
         self._checks = checks = HealthChecks(
@@ -108,6 +111,7 @@ class Agent:
         self._tunnels = tunnels = Tunnelling(config, switch, status.report, requests.look_again)
         self._progress = progress = Progress(self._hold)
         policing = Policing(config.node_name, source, news, status.report)
+        switch.denials.compiler = policing.compiler
         self._follower = ClusterFollower(
             news, self._serving, switch, hosting, checks, tunnels, policing, progress, status.report, self._fail
         )

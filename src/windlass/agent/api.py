@@ -83,6 +83,7 @@ async def state(view: AgentView) -> web.Response:
             "flowCount": view.flow_count,
             "problems": view.problems,
             "findings": status.findings,
+            "recentDenials": [str(denial) for denial in view.denials.recent],
             **({} if view.state is None else _described(view.state)),
         }
     )

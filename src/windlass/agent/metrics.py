@@ -133,6 +133,23 @@ REJECTS_SUPPRESSED = _counter(
     "Packets to Services without endpoints that got no answer because of the rate limit",
     like="antrea_agent_ovs_meter_packet_dropped_count",
 )
+DENIED_PACKETS = _counter(
+    "windlass_policy_denied_packets_total",
+    "Packets that policies denied, by their connection: new (it was never allowed), or existing (it was allowed "
+    "before, or a Service had chosen its endpoint)",
+    "connection",
+    like="antrea_agent_denied_connection_count, cilium_drop_count_total",
+)
+DENIALS = _counter(
+    "windlass_policy_denials_total",
+    "Denied connections that were logged, by the rule that denied them, or by the NetworkPolicy of which no rule "
+    "allowed them; the switch hands at most 10 packets a second to the log",
+    "direction",
+    "rule",
+)
+DENIALS_SUPPRESSED = _counter(
+    "windlass_policy_denials_suppressed_total", "Denied packets that were beyond that limit, and so not logged"
+)
 
 # --- connection tracking ---
 

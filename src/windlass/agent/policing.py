@@ -34,6 +34,7 @@ class Policing:
         self._report = report
         self._reported: tuple[Problem, ...] = ()
         self._namespaces: Namespaces = frozenset()  # those whose Pods the source was asked for
+        self.compiler = self._policies.compiler  # explains what the switch denies
         self._reading = asyncio.Lock()  # held while a change is half read
 
     async def follow(self, change: ClusterChange) -> None:

@@ -62,3 +62,6 @@ def _switch(view: AgentView) -> Iterator[Reading]:
     yield Reading(metrics.DRIFT, counters.drift_healed)
     yield Reading(metrics.REJECTS_SENT, view.rejects.sent)
     yield Reading(metrics.REJECTS_SUPPRESSED, view.rejects.suppressed)
+    for (direction, rule), count in view.denials.counted.items():
+        yield Reading(metrics.DENIALS, count, (direction, rule))
+    yield Reading(metrics.DENIALS_SUPPRESSED, view.denials.suppressed)

@@ -14,11 +14,13 @@ from typing import NoReturn
 
 from windlass.agent.answers import Answers, Rejects
 from windlass.agent.areas import Area
+from windlass.agent.denials import DenialLog
 from windlass.model.nodes import NodeState
 from windlass.openflow.wire.ct_flush import Flush
 from windlass.openflow.wire.packets import PacketIn
 from windlass.openflow.wire.ports import PortStatus
 from windlass.pipeline.datapaths import datapath_of, violations
+from windlass.pipeline.layout import DENIAL, DENIAL_METER
 from windlass.program import AnyPart, Owner, OwnerKind, Program, owners, part
 from windlass.switch.message_streams import ConnectionLostError
 from windlass.switch.packet_counts import PacketCounts
@@ -61,6 +63,7 @@ class ProgrammedSwitch:
         self._impossible: dict[str, None] = {}  # sentences about what the datapath cannot do
         self._changed = asyncio.Event()
         self._answers = Answers()
+        self.denials = DenialLog()
 
     @property
     def counters(self) -> Counters:
@@ -161,7 +164,9 @@ class ProgrammedSwitch:
     async def count_suppressed(self) -> None:
         """Bring `rejects` up to date with what the switch has counted."""
         if self._installed:
-            self._answers.rejects.suppressed = await self._installed.packets_suppressed()
+            suppressed = await self._installed.packets_suppressed()
+            self.denials.suppressed = suppressed.pop(DENIAL_METER, 0)
+            self._answers.rejects.suppressed = suppressed.total()
 
     async def count(self, counts: PacketCounts) -> None:
         if self._installed:
@@ -206,7 +211,9 @@ class ProgrammedSwitch:
         self._changed.set()
 
     def _handle(self, event: PacketIn | PortStatus) -> None:
-        if isinstance(event, PacketIn) and self._installed:
+        if isinstance(event, PacketIn) and event.userdata == DENIAL:
+            self.denials.note(event.packet)
+        elif isinstance(event, PacketIn) and self._installed:
             self._answers.give(event, self._installed.requests)
 
 

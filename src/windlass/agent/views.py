@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from windlass.agent.answers import Rejects
 from windlass.agent.areas import Area
+from windlass.agent.denials import DenialLog
 from windlass.agent.healthchecks import ProxyHealth
 from windlass.agent.news import News
 from windlass.agent.status import AgentStatus
@@ -55,6 +56,10 @@ class AgentView:
     @property
     def rejects(self) -> Rejects:
         return self._switch.rejects
+
+    @property
+    def denials(self) -> DenialLog:
+        return self._switch.denials
 
     @property
     def switch_connected(self) -> bool:

@@ -57,6 +57,7 @@ class ShownState(Struct, rename="camel"):
     flow_count: int
     problems: dict[str, list[str]]
     findings: list[ShownFinding] = []
+    recent_denials: list[str] = []
     node: ShownNode | None = None  # this and the following are unknown before the first pass
     peers: dict[str, ShownPeer] = {}
     pods: dict[str, ShownPod] = {}
@@ -98,6 +99,10 @@ def lines(state: ShownState, *, details: bool, now: datetime) -> Iterator[str]:
         yield f"  waiting for: {state.waiting_for}"
     yield ""
     yield from _columns(_facts(state, now), indent="  ")
+    if state.recent_denials:
+        yield ""
+        yield "  denied by policies, the last:"
+        yield from (f"    {denial}" for denial in state.recent_denials[-_FEW:])
     if details:
         yield from _details(state)
     yield ""

@@ -422,12 +422,17 @@ DEFAULT = LAYOUT.priority(100, "default", "all other IP packets of a family or o
 
 REJECT = LAYOUT.reason(b"reject", "reject", "to a Service without endpoints: answer with a TCP reset or an ICMP error")
 
+DENIAL = LAYOUT.reason(b"denied", "denied", "a policy denies the packet: log which one")
+
 REJECTS_PER_SECOND, REJECT_BURST = 100, 200  # of each meter
 POD_METERS = LAYOUT.meter_range(
     range(1, 17), "pods", "rejects of Pods; the lowest bits of a Pod's address choose the meter"
 )
 (HOST_METER,) = LAYOUT.meter_range(range(17, 18), "host", "rejects of the host")
 (OUTSIDE_METER,) = LAYOUT.meter_range(range(18, 19), "outside", "rejects of all other clients")
+
+DENIALS_PER_SECOND, DENIAL_BURST = 10, 50
+(DENIAL_METER,) = LAYOUT.meter_range(range(19, 20), "denials", "denied packets that are logged")
 
 # --- Addresses that no machine has -----------------------------------------------------------------------------------
 

@@ -20,17 +20,22 @@ from windlass.model.nodes import AttachedPod, LocalNode
 from windlass.model.policies import Direction, PeerEntry, PodPolicies, PodPolicy, PolicySubject, digest_of
 from windlass.model.port_sets import ALL_PORTS, NO_PORTS, PortSet, by_protocol
 from windlass.model.services import Protocol
-from windlass.openflow.actions import Action, Ct
+from windlass.openflow.actions import Action, Ct, ToController
 from windlass.openflow.fields import IN_PORT, Term, destination, destination_port, ip, protocol, source
-from windlass.openflow.flows import Flow
+from windlass.openflow.flows import Flow, Meter
 from windlass.pipeline import sctp
 from windlass.pipeline.connections import ANY_FRAGMENT
+from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.declarations import Table, goto, onward
 from windlass.pipeline.layout import (
     CT_DENIED,
     CT_SERVICE,
     DEFAULT,
+    DENIAL,
+    DENIAL_BURST,
+    DENIAL_METER,
     DENIAL_STAGE,
+    DENIALS_PER_SECOND,
     DENIED,
     DENIED_BEFORE,
     EGRESS_PEER,
@@ -80,16 +85,42 @@ TABLES = {
 def flows(node: LocalNode) -> Iterator[Flow]:
     for family in node.families:
         for tracking in sctp.trackings(node):
-            yield from denials(tracking, family)
+            yield from denials(node, tracking, family)
+    yield from counted_denials(node).values()
     yield DENIED_BEFORE.flow(HIGH, CT_DENIED, REPLY).drop(why="reply of a connection that a policy denies: drop")
 
 
-def denials(tracking: sctp.SourceTracking, family: Family) -> Iterator[Flow]:
+def meters(node: LocalNode) -> Iterator[Meter]:
+    """A flood of denied packets costs the agent no more than this."""
+    if datapath_of(node).meters:
+        yield Meter(DENIAL_METER, DENIALS_PER_SECOND, DENIAL_BURST, "denied packets to log")
+
+
+def counted_denials(node: LocalNode) -> dict[str, Flow]:
+    """The flows that drop denied packets, by what is counted."""
+    of_marked = DENIED.flow(HIGH, CT_DENIED).drop(why="denied by a policy, and its connection is marked: drop")
+    rest = {
+        f"new, {family}": DENIED.flow(DEFAULT, ip(family)).then(
+            *_to_log(node), why="denied by a policy: log it, at a limited rate, and drop it"
+        )
+        for family in node.families
+    }
+    return {"existing": of_marked, **(rest if datapath_of(node).meters else {})}
+
+
+def _to_log(node: LocalNode) -> tuple[Action, ...]:
+    """Without meters nothing is logged: a flood would cost the agent too much."""
+    return (ToController(DENIAL, meter=DENIAL_METER),) if datapath_of(node).meters else ()
+
+
+def denials(node: LocalNode, tracking: sctp.SourceTracking, family: Family) -> Iterator[Flow]:
     packets, above = tracking.packets(family), tracking.above
     mark = Ct(tracking.zone, commit=True, sets=(CT_DENIED.set(),))
     for existing in (ESTABLISHED_ORIGINAL, (NEW, *CT_SERVICE)):
         yield DENIED.flow(NORMAL + above, packets, existing, CT_DENIED.unset).then(
-            mark, why="denied by a policy, but its connection exists: mark the connection and drop the packet"
+            *_to_log(node),
+            mark,
+            why="denied by a policy, but its connection exists: log it, mark the connection and drop the packet",
         )
     yield DENIED_BEFORE.flow(NORMAL + above, packets, CT_DENIED, ORIGINAL).then(
         Ct(tracking.zone, commit=True, sets=(CT_DENIED.clear(),)),

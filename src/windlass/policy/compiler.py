@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 
 from windlass.model.families import IPAddress
 from windlass.model.policies import Direction, PodPolicy, digest_of
-from windlass.model.port_sets import ALL_PORTS, PortSet
+from windlass.model.port_sets import ALL_PORTS, PortSet, contains
+from windlass.model.services import Protocol
 from windlass.policy.blocks import Prefix
 from windlass.policy.classes import ClassPart, PeerClass, PeerClasses
 from windlass.policy.directories import Directory, PeerNode, PeerPod
-from windlass.policy.rules import BlockPeers, Peers, ReadPolicy
+from windlass.policy.rules import BlockPeers, Peers, ReadPolicy, Tier
 from windlass.policy.selectors import Labels
 from windlass.policy.subjects import (
     RuleOutcome,
@@ -307,6 +308,27 @@ class PolicyCompiler:
         """Whether a policy can select Pods of this namespace, whatever their labels are."""
         selects = self._directory.selects_namespace
         return any(selects(policy.subject, namespace) for _, policy in self._policies.values())
+
+    def local_pod_at(self, address: IPAddress) -> str | None:
+        pod = self._directory.pod_at(address)
+        return pod.key if pod is not None and pod.key in self._local else None
+
+    def name_of(self, address: IPAddress) -> str:
+        """Of a known Pod or Node; empty if it is neither."""
+        pod = self._directory.pod_at(address)
+        return pod.key if pod else next((f"Node {node.name}" for node in self._directory.nodes_at(address)), "")
+
+    def denying(
+        self, direction: Direction, pod: str, peer: IPAddress, protocol: Protocol | None, port: int | None
+    ) -> tuple[str, ...]:
+        """The rules of a local Pod that deny this traffic, or the NetworkPolicies of which none allows it."""
+        decided = [one for one in self.of(direction).explain(pod, peer) if contains(one.ports, protocol, port)]
+        if any(one.allows for one in decided):
+            return ()
+        if rules := tuple(one.rule.name for one in decided if one.rule is not None):
+            return rules
+        selecting = (policy for _, policy in self._local.get(pod, {}).values() if policy.rules(direction) is not None)
+        return tuple(sorted(policy.name for policy in selecting if policy.tier is Tier.NETWORK_POLICY))
 
     def settle(self) -> Mapping[Direction, PolicyChange]:
         """Returns what has changed in each direction since the last call."""

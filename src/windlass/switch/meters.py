@@ -5,6 +5,7 @@ Meters are few and hardly ever change. A bundle cannot contain them, so they are
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import structlog
@@ -23,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 class InstalledMeters:
     def __init__(self) -> None:
-        self.dropped = 0  # packets, by all meters, since the agent started
+        self.dropped: Counter[int] = Counter()  # packets since the agent started, by meter
         self._counted: dict[int, int] = {}  # by meter: the last value from the switch
         self._refusal = ""  # why the switch has no meters, or not all of them
 
@@ -69,7 +70,7 @@ class InstalledMeters:
             counted.update(wire.packets_dropped(body))
         for meter, now in counted.items():
             before = self._counted.get(meter, now)
-            self.dropped += now - before if now >= before else now  # less than before: the meter was added again
+            self.dropped[meter] += now - before if now >= before else now  # less than before: the meter was added again
         self._counted = counted
 
 

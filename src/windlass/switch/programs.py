@@ -6,6 +6,7 @@ Which steps that takes is `ownership`'s; groups that are deleted or rotated late
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -128,12 +129,12 @@ class InstalledProgram:
         except ConnectionLostError:
             return 0
 
-    async def packets_suppressed(self) -> int:
-        """How many packets to the agent were dropped since it started: by meters of the switch or by the agent."""
+    async def packets_suppressed(self) -> Counter[int]:
+        """How many packets to the agent were dropped since it started, by meter of the switch; 0: by the agent."""
         if self.requests.connection is not None:
             with suppress(ConnectionLostError, OpenFlowError):
                 await self._meters.count(self.requests.connection)
-        return self._meters.dropped + self._limit.refused
+        return self._meters.dropped + Counter({0: self._limit.refused})
 
     async def keep(self) -> NoReturn:
         """Connect, sync and repair; after a loss of the connection, start over."""

@@ -1,0 +1,96 @@
+"""The log of connections that policies deny, with the names of the rules.
+
+A meter of the switch limits the packets that come here, so a flood costs the agent nothing. A connection is logged
+once, although its client tries again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+
+import structlog
+from msgspec import Struct
+
+from windlass.model.policies import Direction
+from windlass.policy.compiler import PolicyCompiler
+from windlass.switch.packet_headers import PacketHeaders, packet_headers
+
+AGAIN = 60.0  # seconds until the same connection is logged again
+REMEMBERED = 1024  # connections
+RECENT = 10  # denials that `windlass status` can show
+
+_log = structlog.get_logger(__name__)
+
+
+class Denial(Struct, frozen=True):
+    """A denied connection, judged by the policies of a local Pod."""
+
+    direction: str  # egress: the Pod is the source
+    pod: str
+    peer: str
+    protocol: str
+    port: int | None
+    rules: tuple[str, ...]
+
+    def __str__(self) -> str:
+        port = f" {self.port}" if self.port else ""
+        ends = (self.pod, self.peer) if self.direction == Direction.EGRESS.value else (self.peer, self.pod)
+        return f"{ends[0]} to {ends[1]}, {self.protocol}{port}: {', '.join(self.rules)}"
+
+
+class DenialLog:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.compiler: PolicyCompiler | None = None  # whose rules hold here
+        self.counted: Counter[tuple[str, str]] = Counter()  # logged connections, by direction and rule
+        self.recent: deque[Denial] = deque(maxlen=RECENT)
+        self.suppressed = 0  # packets that the meter dropped, as of the last scrape
+        self._now = now
+        self._logged: OrderedDict[PacketHeaders, float] = OrderedDict()
+
+    def note(self, frame: bytes) -> None:
+        headers = packet_headers(frame)
+        if headers is None or self.compiler is None or not self._is_new(headers):
+            return
+        denial = _judged(self.compiler, headers)
+        if denial is None:
+            return  # policies have changed since
+        self.recent.append(denial)
+        self.counted.update((denial.direction, rule) for rule in denial.rules)
+        _log.info(
+            "denied by policy",
+            direction=denial.direction,
+            pod=denial.pod,
+            peer=denial.peer,
+            protocol=denial.protocol,
+            port=denial.port,
+            rules=list(denial.rules),
+        )
+
+    def _is_new(self, headers: PacketHeaders) -> bool:
+        now = self._now()
+        is_new = now - self._logged.get(headers, float("-inf")) >= AGAIN
+        if is_new:
+            self._logged[headers] = now
+            self._logged.move_to_end(headers)
+            if len(self._logged) > REMEMBERED:
+                self._logged.popitem(last=False)
+        return is_new
+
+
+def _judged(compiler: PolicyCompiler, headers: PacketHeaders) -> Denial | None:
+    """The egress policies of the source are asked first, as in the switch."""
+    for direction, own, peer in (
+        (Direction.EGRESS, headers.source, headers.destination),
+        (Direction.INGRESS, headers.destination, headers.source),
+    ):
+        pod = compiler.local_pod_at(own)
+        if pod is None:
+            continue
+        rules = compiler.denying(direction, pod, peer, headers.protocol, headers.port)
+        if rules:
+            protocol = headers.protocol.name if headers.protocol else "without ports"
+            named = compiler.name_of(peer) or str(peer)
+            return Denial(direction.value, pod, named, protocol, headers.port, rules)
+    return None

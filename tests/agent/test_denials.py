@@ -1,0 +1,114 @@
+"""Denied connections are logged once, with the rules that deny them."""
+
+from __future__ import annotations
+
+import struct
+from ipaddress import ip_address
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from windlass.agent.denials import AGAIN, DenialLog
+from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
+from windlass.model.services import Protocol
+from windlass.policy.compiler import PolicyCompiler
+from windlass.policy.directories import PeerNode, PeerPod
+from windlass.policy.readings import read_cluster_network_policy, read_network_policy
+from windlass.switch.packet_headers import PacketHeaders, packet_headers
+
+WEB, CLIENT, OUTSIDE, NODE = (ip_address(text) for text in ("10.1.0.2", "10.1.0.3", "203.0.113.9", "192.168.0.2"))
+
+
+def frame(source, destination, protocol=6, source_port=40000, port=80):
+    ports = struct.pack("!HH", source_port, port) + bytes(16)
+    if source.version == 4:
+        head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(ports), 0, 0, 64, protocol, 0)
+        return bytes(12) + b"\x08\x00" + head + source.packed + destination.packed + ports
+    head = struct.pack("!IHBB", 6 << 28, len(ports), protocol, 64)
+    return bytes(12) + b"\x86\xdd" + head + source.packed + destination.packed + ports
+
+
+def compiler() -> PolicyCompiler:
+    made = PolicyCompiler("node-1")
+    made.set_namespace("shop", {})
+    made.set_node("node-2", PeerNode("node-2", (), (NODE,)))
+    for name, address in (("web", WEB), ("client", CLIENT)):
+        made.set_pod(f"shop/{name}", PeerPod("shop", name, (("app", name),), (address,)), local=True)
+    policy = {
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{"ports": [{"port": 443}]}]},
+    }
+    made.set_policy("np", read_network_policy(msgspec.convert({"kind": "NetworkPolicy", **policy}, NetworkPolicy))[0])
+    deny = {
+        "tier": "Admin",
+        "priority": 1,
+        "subject": {"pods": {"podSelector": {"matchLabels": {"app": "client"}}}},
+        "egress": [{"name": "no-world", "action": "Deny", "to": [{"networks": ["203.0.113.0/24"]}]}],
+    }
+    document = {"kind": "ClusterNetworkPolicy", "metadata": {"name": "world"}, "spec": deny}
+    made.set_policy("cnp", read_cluster_network_policy(msgspec.convert(document, ClusterNetworkPolicy))[0])
+    made.settle()
+    return made
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def denial_log() -> tuple[DenialLog, Clock]:
+    clock = Clock()
+    log = DenialLog(clock)
+    log.compiler = compiler()
+    return log, clock
+
+
+@pytest.mark.parametrize(
+    ("packet", "said"),
+    [
+        (frame(CLIENT, WEB), "shop/client to shop/web, TCP 80: NetworkPolicy shop/web"),
+        (frame(NODE, WEB), "Node node-2 to shop/web, TCP 80: NetworkPolicy shop/web"),
+        (frame(OUTSIDE, WEB, protocol=1), "203.0.113.9 to shop/web, without ports: NetworkPolicy shop/web"),
+        (
+            frame(CLIENT, OUTSIDE, protocol=17, port=53),
+            "shop/client to 203.0.113.9, UDP 53: ClusterNetworkPolicy world egress[0] (no-world)",
+        ),
+    ],
+)
+def test_a_denied_connection_is_logged_with_the_rules_that_deny_it(packet, said):
+    log, _ = denial_log()
+    with capture_logs() as lines:
+        log.note(packet)
+    assert [str(denial) for denial in log.recent] == [said]
+    [line] = lines
+    assert line["event"] == "denied by policy"
+    assert ", ".join(line["rules"]) in said
+
+
+def test_a_connection_is_logged_once_in_a_while_although_its_client_tries_again():
+    log, clock = denial_log()
+    log.note(frame(CLIENT, WEB))
+    log.note(frame(CLIENT, WEB))
+    assert len(log.recent) == 1
+    log.note(frame(CLIENT, WEB, source_port=40001))
+    clock.now += AGAIN
+    log.note(frame(CLIENT, WEB))
+    assert log.counted == {("ingress", "NetworkPolicy shop/web"): 3}
+
+
+@pytest.mark.parametrize("packet", [b"", bytes(40), frame(CLIENT, WEB, port=443), frame(OUTSIDE, NODE)])
+def test_what_no_policy_denies_any_more_is_not_logged(packet):
+    log, _ = denial_log()
+    log.note(packet)
+    assert not log.recent
+
+
+def test_headers_of_both_families_are_read():
+    one, other = ip_address("fd00::1"), ip_address("fd00::2")
+    assert packet_headers(frame(one, other, 132)) == PacketHeaders(one, other, Protocol.SCTP, 40000, 80)
+    assert packet_headers(frame(WEB, CLIENT, 1)) == PacketHeaders(WEB, CLIENT, None)
+    assert packet_headers(frame(WEB, CLIENT)[:36]) == PacketHeaders(WEB, CLIENT, Protocol.TCP)
