@@ -70,6 +70,8 @@ class Policing:
     def applied(self, state: NodeState) -> tuple[NodeState, list[Owner]]:
         """The state with the policies of its Pods, and the owners whose flows differ by that."""
         changed = self._policies.settle(state.node, state.pods)
+        if not any(changed) and state.policies is self._policies.policies:
+            return state, []
         owners = [Owner(OwnerKind.POLICY_SUBJECT, key) for key in changed.subjects]
         owners += [Owner(OwnerKind.POLICY_PEER, key) for key in changed.peers]
         owners += [Owner(OwnerKind.POD, pod.container_id) for pod in state.pods.values() if pod.key in changed.pods]

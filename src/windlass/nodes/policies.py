@@ -22,6 +22,7 @@ from windlass.policy.node_policies import CompiledPolicies, SettledKeys
 from windlass.policy.readings import read_cluster_network_policy, read_network_policy
 
 _NOTHING = SettledKeys(frozenset(), frozenset(), frozenset())
+_KINDS = (Namespace, Node, Pod, PeerPod, NetworkPolicy, ClusterNetworkPolicy)  # what policies depend on
 _SLICE = 50  # objects to read before other tasks run: about a millisecond
 
 
@@ -36,7 +37,9 @@ class FollowedPolicies:
         self.cluster = Cluster()  # what was read last
         self._pods: Mapping[str, AttachedPod] = {}  # by container id
         self._attached: dict[str, tuple[IPAddress, ...]] = {}  # the addresses of each Pod with a port, by its key
+        self._local: LocalNode | None = None  # of the last `settle`
         self._own_addresses: tuple[IPAddress, ...] = ()
+        self._is_settled = False  # no object has changed since the last `settle`
         self._asked: dict[str, Pod] = {}  # Pods of which the cluster had not told yet, by key
         self._unsaid = _NOTHING  # what differs, and `settle` has not returned
         self._unknown: frozenset[str] = frozenset()  # Pods with a port of which the cluster says nothing yet
@@ -53,12 +56,16 @@ class FollowedPolicies:
     @property
     def namespaces(self) -> frozenset[str] | None:
         """Those whose Pods the policies of this Node's Pods mean, by what was read; None: all."""
-        self._compile()
+        if not self._is_settled:
+            self._compile()
         return self.compiler.namespaces
 
     def following(self, cluster: Cluster, changes: ChangeSet = EVERYTHING) -> Generator[None, None, None]:
         """Read what has changed, in slices. The generator must be run to its end, and then `settle` called."""
         before, self.cluster = self.cluster, cluster
+        if not changes.concerns(*_KINDS):
+            return
+        self._is_settled = False
         for name in changes.keys_between(Namespace, before.namespaces, cluster.namespaces):
             namespace = cluster.namespaces.get(name)
             labels = namespace_labels(name, namespace.metadata.labels) if namespace else None
@@ -77,6 +84,9 @@ class FollowedPolicies:
 
     def settle(self, node: LocalNode, pods: Mapping[str, AttachedPod]) -> SettledKeys:
         """Bring `policies` up to what was read, for these Pods with a port. Returns what differs from before."""
+        if self._is_settled and node is self._local and pods is self._pods:
+            return _NOTHING
+        self._is_settled, self._local = True, node
         own = tuple(a for f in node.families for a in (*node.own_addresses(f), node.gateway(f)))
         if own != self._own_addresses:
             self._own_addresses = own
@@ -103,6 +113,7 @@ class FollowedPolicies:
 
     def tell(self, pod: Pod) -> None:
         """A Pod of this Node, until the cluster tells of it."""
+        self._is_settled = False
         self._asked[pod.key] = pod
         self._set_pod(pod.key)
 
