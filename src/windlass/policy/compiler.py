@@ -177,10 +177,14 @@ class DirectionCompiler:
             return
         rules, pod = self._subjects[policy.subject], self._directory.pods.get(key)
         addresses = pod.addresses if pod else ()
-        itself = tuple((address, rules.allowed_to_itself(self.peers.class_of(address))) for address in addresses)
+        itself = tuple((address, self._allowed_to_itself(rules, address)) for address in addresses)
         if itself != policy.itself:
             self.pods[key] = PodPolicy(policy.subject, itself)
             self._changed_pods.add(key)
+
+    def _allowed_to_itself(self, rules: _RulesOfSubject, own: IPAddress) -> PortSet:
+        """Without ClusterNetworkPolicies everything, whatever the class: this is asked after each change."""
+        return rules.allowed_to_itself(self.peers.class_of(own)) if rules.has_tiers else ALL_PORTS
 
 
 class _RulesOfSubject:
@@ -191,7 +195,7 @@ class _RulesOfSubject:
         self.peers: dict[int, Peers] = {}
         # Of named ports of the peers. For ingress the ports are the subject's own, and part of it.
         self.names = set(named_ports_of(subject.rules)) if direction is Direction.EGRESS else set()
-        self._has_tiers = subject.has_tiers
+        self.has_tiers = subject.has_tiers
         self._everyone: list[int] = []  # places of rules that hold for all peers
         self._by_peers: dict[int, list[int]] = {}
         self._known: dict[tuple[tuple[int, ...], tuple[object, ...]], PortSet] = {}
@@ -228,8 +232,6 @@ class _RulesOfSubject:
         return known
 
     def allowed_to_itself(self, peer_class: PeerClass) -> PortSet:
-        if not self._has_tiers:
-            return ALL_PORTS
         return allowed_to_itself(self.subject, self.matching(peer_class), peer_class.named_ports)
 
     def _places(self, peer_class: PeerClass) -> tuple[int, ...]:
