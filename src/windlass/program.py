@@ -149,24 +149,3 @@ def part(state: NodeState, owner: Owner) -> AnyPart:
         case OwnerKind.POLICY_PEER if owner.name in state.policies.peers:
             return Part(flows=tuple(policies.peer_flows(node, state.policies.peers[owner.name])))
     return NOTHING
-
-
-def changed_owners(before: NodeState, after: NodeState) -> Iterator[Owner]:
-    """The owners whose parts may differ between the two states; all of them if the Node itself changed."""
-    if before.node != after.node:
-        yield from dict.fromkeys((*owners(before), *owners(after)))
-        return
-    for kind, old, new in (
-        (OwnerKind.PEER, before.peers, after.peers),
-        (OwnerKind.POD, before.pods, after.pods),
-        (OwnerKind.SERVICE, before.services, after.services),
-        (OwnerKind.POLICY_SUBJECT, before.policies.subjects, after.policies.subjects),
-        (OwnerKind.POLICY_PEER, before.policies.peers, after.policies.peers),
-    ):
-        for name in () if old is new else old.keys() | new.keys():
-            if old.get(name) != new.get(name):
-                yield Owner(kind, name)
-    old_policies, new_policies = before.policies.pods, after.policies.pods
-    for container_id, pod in after.pods.items() if old_policies is not new_policies else ():
-        if old_policies.get(pod.key) != new_policies.get(pod.key) and before.pods.get(container_id) == pod:
-            yield Owner(OwnerKind.POD, container_id)

@@ -89,7 +89,8 @@ class Channel:
         )
 
     def empty(self) -> None:
-        self.accepts(flows.delete_all(self.xid()), groups.delete_all(self.xid()))
+        self.accepts(groups.delete(groups.ALL_GROUPS, self.xid()))
+        self.accepts(*(flows.delete(flow, self.xid()) for flow in self.flows()))
         self.accepts(*(meters.delete(meter, self.xid()) for meter in self.meters()))
 
     def flows(self) -> set[EncodedFlow]:

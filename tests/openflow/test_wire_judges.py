@@ -219,11 +219,6 @@ CASES = {
         ("DEL_STRICT table:41 priority=200,tcp,reg0=0x2/0xffff,nw_dst=10.96.0.10,tp_dst=80",),
         lambda: ken_deletion(ken_constants.OFPFC_DELETE_STRICT, 41, 200, ken_match()),
     ),
-    "all flows deleted": Case(
-        flows.delete_all(XID),
-        ("DEL table:255",),
-        lambda: ken_deletion(ken_constants.OFPFC_DELETE, 255, 0, ken.OFPMatch()),
-    ),
     "flow dump": Case(flows.dump_request(XID), ("OFPST_FLOW request",), lambda: ken.OFPFlowDescStatsRequest(Datapath)),
     "flow dump of one table": Case(
         flows.dump_request(XID, 41),
@@ -252,7 +247,7 @@ CASES = {
         groups.delete(9, XID), ("DEL group_id=9",), lambda: ken_group_mod(ken_constants.OFPGC_DELETE, 9)
     ),
     "all groups deleted": Case(
-        groups.delete_all(XID),
+        groups.delete(groups.ALL_GROUPS, XID),
         ("DEL group_id=",),
         lambda: ken_group_mod(ken_constants.OFPGC_DELETE, ken_constants.OFPG_ALL),
     ),

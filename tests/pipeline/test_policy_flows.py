@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packets import ACK, SYN, SYN_ACK, Ends, Switch
+from program_flows import changed_owners
 
 from policy_worlds import OUTSIDE, OWN_NODE, PORTS, pod_key, tell, worlds
 from windlass.model.families import Family, IPAddress
@@ -24,7 +25,7 @@ from windlass.pipeline.policies import masks, port_flows
 from windlass.policy.compiler import PolicyCompiler
 from windlass.policy.node_policies import CompiledPolicies
 from windlass.policy.oracle import PolicyPacket, PolicyPod, PolicyWorld, judge
-from windlass.program import NOTHING, changed_owners, part, program
+from windlass.program import NOTHING, part, program
 
 GATEWAY, UPLINK = 2, 3
 UPLINK_MAC = "02:00:00:00:00:01"

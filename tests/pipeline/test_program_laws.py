@@ -21,7 +21,7 @@ from node_states import (
     pod_cidr,
     services,
 )
-from program_flows import flows_of
+from program_flows import changed_owners, flows_of
 
 from windlass.model.families import Family
 from windlass.model.nodes import NodeState, OperatingSystem, TrafficMode
@@ -31,7 +31,7 @@ from windlass.openflow.flows import Flow
 from windlass.openflow.matches import ContradictionError, match
 from windlass.pipeline.declarations import MISS
 from windlass.pipeline.layout import CLASSIFIER, FROM_UPLINK, LAYOUT, SESSION_AFFINITY, UPLINK
-from windlass.program import NOTHING, Owner, OwnerKind, Program, changed_owners, owners, part, program
+from windlass.program import NOTHING, Owner, OwnerKind, Program, owners, part, program
 
 any_state = st.sampled_from(OperatingSystem).flatmap(node_states)
 
