@@ -99,6 +99,23 @@ async def test_a_bridge_is_created_in_an_empty_database(switch: Switch, db: Data
     }
 
 
+async def test_the_tables_of_policy_peers_track_prefixes_of_both_families(switch: Switch, db: Database):
+    await ensure_bridge(db, SPEC)
+    prefixes = {
+        number: db.view.flow_tables[uuid].prefixes for number, uuid in db.view.bridges["br-int"].flow_tables.items()
+    }
+    assert prefixes == {76: {"ip_dst", "ipv6_dst"}, 91: {"ip_src", "ipv6_src"}}
+    await switch.vsctl(
+        "--", "--id=@t", "create", "Flow_Table", "flow_limit=9", "--", "set", "Bridge", "br-int", "flow_tables:5=@t"
+    )
+    await switch.vsctl("clear", "Flow_Table", db.view.bridges["br-int"].flow_tables[76], "prefixes")
+    async with open_database(str(switch.database)) as agent:
+        await ensure_bridge(agent, SPEC)
+        tables = agent.view.bridges["br-int"].flow_tables
+        assert tables.keys() == {5, 76, 91}, "what another program set stays"
+        assert agent.view.flow_tables[tables[76]].prefixes == {"ip_dst", "ipv6_dst"}
+
+
 async def test_an_existing_bridge_takes_no_transaction_also_after_an_agent_restart(switch: Switch, db: Database):
     await switch.add_nics("eth0")
     numbers = await ensure_bridge(db, SPEC)

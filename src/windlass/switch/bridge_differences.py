@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from windlass.switch.bridge_specs import BOOT, INDEX, ROLE, BridgeSpec, Role
+from windlass.switch.flow_tables import table_difference
 from windlass.switch.operations import Operation, Reference, Value, insert, link, new_ref, put_keys, ref, unlink, update
 from windlass.switch.ovsdb import SwitchRefusedError
 from windlass.switch.rows import BridgeRow, InterfaceRow, OpenVSwitchRow, PortRow, View
@@ -27,6 +28,7 @@ def bridge_difference(view: View, spec: BridgeSpec) -> list[Operation]:
     bridge = view.bridges.get(spec.name)
     operations = list(_new_bridge(view, spec) if bridge is None else _changed_bridge(bridge, spec))
     target = new_ref(_NEW_BRIDGE) if bridge is None else ref(bridge.uuid)
+    operations += table_difference(view, bridge, target)
     for interface in stale:
         operations += remove_port(view, spec.name, interface)
     for port in wanted:

@@ -35,6 +35,11 @@ class BridgeRow(Row, frozen=True, kw_only=True):
     fail_mode: str | None = None
     protocols: frozenset[str] = frozenset()
     other_config: dict[str, str] = {}
+    flow_tables: dict[int, str] = {}  # uuids, by the table's number
+
+
+class FlowTableRow(Row, frozen=True, kw_only=True):
+    prefixes: frozenset[str] = frozenset()
 
 
 class PortRow(Row, frozen=True, kw_only=True):
@@ -72,6 +77,7 @@ class TimeoutPolicyRow(Row, frozen=True, kw_only=True):
 TABLES: Final[Mapping[str, type[Row]]] = {
     "Open_vSwitch": OpenVSwitchRow,
     "Bridge": BridgeRow,
+    "Flow_Table": FlowTableRow,
     "Port": PortRow,
     "Interface": InterfaceRow,
     "Datapath": DatapathRow,
@@ -91,6 +97,7 @@ class View:
     problem: str = ""  # why there is no connection; empty while there is one
     root: OpenVSwitchRow | None = None
     bridges: Mapping[str, BridgeRow] = field(default_factory=dict)
+    flow_tables: Mapping[str, FlowTableRow] = field(default_factory=dict)
     ports: Mapping[str, PortRow] = field(default_factory=dict)
     interfaces: Mapping[str, InterfaceRow] = field(default_factory=dict)
     datapaths: Mapping[str, DatapathRow] = field(default_factory=dict)

@@ -1,0 +1,103 @@
+"""Pods of other Nodes are read only in the namespaces that were asked for, and stay known while these change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+from api_servers import BUILT_IN, SECONDS, StandIn
+
+from windlass.cluster.clusters import Cluster, objects_of
+from windlass.cluster.kinds import Concern, WatchedKind, kinds_of
+from windlass.cluster.kubernetes.credentials import Access
+from windlass.cluster.kubernetes.scoped_feeds import MOST_FEEDS
+from windlass.cluster.kubernetes.servers import APIServer
+from windlass.cluster.objects import PeerPod
+from windlass.cluster.sources import Namespaces
+
+ALL = "/api/v1/pods"
+IN = "/api/v1/namespaces/{}/pods"
+SCOPED = [
+    WatchedKind(PeerPod, "v1", f"namespaces/{name}/pods", Concern.POLICIES) for name in ("shop", "data", "nowhere")
+]
+
+
+class Reader:
+    """Holds the newest state, as the agent does."""
+
+    def __init__(self, source: APIServer) -> None:
+        self.source = source
+        self.cluster = Cluster()
+        self.first = asyncio.Event()
+
+    async def read(self) -> None:
+        async with aclosing(self.source.changes()) as changes:
+            async for change in changes:
+                self.cluster = change.cluster
+                self.first.set()
+
+    async def peers_in(self, namespaces: Namespaces) -> set[str]:
+        async with asyncio.timeout(SECONDS):
+            await self.source.find_pods(namespaces)
+        return set(self.cluster.peer_pods)
+
+
+@asynccontextmanager
+async def reading() -> AsyncIterator[tuple[StandIn, Reader]]:
+    server = StandIn((*BUILT_IN, *SCOPED))
+    for namespace, name in (("shop", "a"), ("shop", "b"), ("data", "c")):
+        for path in (ALL, IN.format(namespace)):
+            server.put(
+                path, name, namespace, metadata={"labels": {"app": name}}, status={"podIPs": [{"ip": "10.2.0.9"}]}
+            )
+    await server.start()
+    reader = Reader(APIServer(lambda: Access(server.address, "a test", "a token"), "node-1"))
+    task = asyncio.create_task(reader.read())
+    try:
+        async with asyncio.timeout(SECONDS):
+            await reader.first.wait()
+        yield server, reader
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await server.stop()
+
+
+async def test_nothing_is_watched_until_it_is_needed():
+    async with reading() as (server, reader):
+        assert not reader.cluster.peer_pods
+        assert not any(server.is_watched(IN.format(name)) for name in ("shop", "data"))
+
+
+async def test_pods_are_read_in_the_namespaces_that_are_needed():
+    async with reading() as (server, reader):
+        before = reader.cluster.revision
+        assert await reader.peers_in(frozenset({"shop"})) == {"shop/a", "shop/b"}
+        assert reader.cluster.revision != before
+        asked = server.watches(IN.format("shop"))[0]
+        assert asked["fieldSelector"] == "spec.nodeName!=node-1,status.phase!=Succeeded,status.phase!=Failed"
+        assert await reader.peers_in(frozenset({"shop", "data"})) == {"shop/a", "shop/b", "data/c"}
+        assert await reader.peers_in(frozenset({"data"})) == {"data/c"}
+        assert await reader.peers_in(frozenset()) == set()
+        assert reader.cluster.revision == before
+
+
+async def test_many_namespaces_are_read_by_one_watch_of_all():
+    async with reading() as (_, reader):
+        assert await reader.peers_in(frozenset({"shop"})) == {"shop/a", "shop/b"}
+        many = frozenset({"shop", *(f"n-{number}" for number in range(MOST_FEEDS))})
+        assert await reader.peers_in(many) == {"shop/a", "shop/b", "data/c"}
+        same = objects_of(reader.cluster, "peer_pods")["shop/a"]
+        assert await reader.peers_in(None) == {"shop/a", "shop/b", "data/c"}
+        assert objects_of(reader.cluster, "peer_pods")["shop/a"] == same
+
+
+async def test_a_pod_of_this_node_can_be_asked_for():
+    async with reading() as (server, reader):
+        assert kinds_of(Cluster)["pods"].path == ALL
+        found = await reader.source.find_pod("data/c")
+        assert found is not None
+        assert found.metadata.labels == {"app": "c"}
+        assert server.requests[-1] == (IN.format("data"), {"fieldSelector": "metadata.name=c,spec.nodeName=node-1"})
+        assert await reader.source.find_pod("nowhere/x") is None

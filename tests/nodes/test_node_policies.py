@@ -1,0 +1,186 @@
+"""The policies of a Node's Pods follow the cluster: which Pods, peers and namespaces, and what is not known yet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface, ip_network
+
+import pytest
+
+from windlass.cluster.clusters import Cluster, decode, with_objects
+from windlass.cluster.kinds import kinds_of
+from windlass.cluster.objects import APIObject, Metadata, PeerPod, Pod, PodIP, PodStatus
+from windlass.model.families import Family
+from windlass.model.nodes import AttachedPod, LocalNode, OperatingSystem, TrafficMode, TunnelType
+from windlass.model.policies import DENY_UNTIL_KNOWN
+from windlass.nodes.policies import FollowedPolicies
+from windlass.nodes.states import run_to_end
+
+NODE = LocalNode(
+    name="node-1",
+    mode=TrafficMode.ENCAP,
+    tunnel=TunnelType.GENEVE,
+    os=OperatingSystem.LINUX,
+    addresses={Family.IPV4: ip_interface("192.168.0.1/24")},
+    pod_cidrs={Family.IPV4: ip_network("10.1.0.0/24")},
+    uplink_mac="02:00:00:00:00:01",
+)
+CLIENTS = {"podSelector": {"matchLabels": {"app": "client"}}}
+
+
+def pod(name: str, address: str = "", node: str = "node-1", **metadata: object) -> Pod:
+    status = {"podIPs": [{"ip": address}]} if address else {}
+    return decoded("v1", "Pod", {"name": name, "namespace": "shop", **metadata}, spec={"nodeName": node}, status=status)
+
+
+def policy(*, egress: tuple[object, ...] = (), ingress: tuple[object, ...] = (), namespace: str = "shop") -> APIObject:
+    spec = {"podSelector": {}, "ingress": ingress, "egress": egress, "policyTypes": ["Ingress", "Egress"]}
+    return decoded("networking.k8s.io/v1", "NetworkPolicy", {"name": "p", "namespace": namespace}, spec=spec)
+
+
+def decoded(version: str, kind: str, metadata: object, **fields: object):
+    return decode({"apiVersion": version, "kind": kind, "metadata": metadata, **fields})
+
+
+def cluster_of(*objects: APIObject) -> Cluster:
+    members = kinds_of(Cluster).items()
+    return with_objects(Cluster(), {m: {o.key: o for o in objects if type(o) is kind.struct} for m, kind in members})
+
+
+def attached(name: str, address: str) -> AttachedPod:
+    return AttachedPod("shop", name, f"id-{name}", name, 10, "0a:58:00:00:00:01", (ip_address(address),))
+
+
+class Followed:
+    def __init__(self) -> None:
+        self.followed = FollowedPolicies("node-1")
+        self.pods: dict[str, AttachedPod] = {}
+
+    def tell(self, *objects: APIObject) -> None:
+        run_to_end(self.followed.following(cluster_of(*objects)))
+        self.settle()
+
+    def attach(self, *pods: AttachedPod) -> None:
+        self.pods = {one.container_id: one for one in pods}
+        self.settle()
+
+    def settle(self) -> None:
+        self.followed.settle(NODE, self.pods)
+
+    @property
+    def policies(self):
+        return self.followed.policies
+
+    def allows(self, server: str, client: str) -> bool:
+        return bool(self.followed.compiler.ingress.allowed(server, ip_address(client)))
+
+
+def test_an_attached_pod_of_which_the_cluster_says_nothing_is_denied_where_a_policy_might_select_it():
+    node = Followed()
+    node.attach(attached("web", "10.1.0.2"))
+    assert not node.policies.pods, "no policy: nothing is denied"
+    node.tell(policy(namespace="other"))
+    assert not node.policies.pods, "no policy of its namespace"
+    node.tell(policy())
+    assert node.policies.pods == {"shop/web": DENY_UNTIL_KNOWN}
+    node.tell(policy(), pod("web"))
+    assert node.policies.pods["shop/web"] != DENY_UNTIL_KNOWN
+    assert node.policies.pods["shop/web"].ingress is not None
+
+
+def test_a_pod_that_was_asked_for_has_its_policies_until_the_cluster_tells_of_it():
+    node = Followed()
+    allowing = policy(ingress=({"from": [CLIENTS]},))
+    node.tell(allowing)
+    node.attach(attached("web", "10.1.0.2"))
+    assert not node.followed.knows("shop/web")
+    node.followed.tell(pod("web", uid="1"))
+    node.settle()
+    assert node.followed.knows("shop/web", "1")
+    assert not node.followed.knows("shop/web", "2"), "another Pod of the same name"
+    assert node.policies.pods["shop/web"] != DENY_UNTIL_KNOWN
+    node.tell(allowing, pod("web", uid="1"))
+    node.tell(allowing)
+    assert node.policies.pods["shop/web"] == DENY_UNTIL_KNOWN, "the cluster told that it is gone"
+
+
+def test_an_address_belongs_to_the_newest_pod_that_has_not_ended():
+    node = Followed()
+    allowing, web = policy(ingress=({"from": [CLIENTS]},)), pod("web", "10.1.0.2")
+    old = pod("old", "10.2.0.9", "node-2", labels={"app": "client"}, creationTimestamp="2026-01-01T00:00:00Z")
+    node.tell(allowing, web, old)
+    assert node.allows("shop/web", "10.2.0.9")
+    new = pod("new", "10.2.0.9", "node-2", labels={"app": "other"}, creationTimestamp="2026-01-02T00:00:00Z")
+    node.tell(allowing, web, old, new)
+    assert not node.allows("shop/web", "10.2.0.9")
+    ended = PodStatus(phase="Succeeded", pod_ips=(PodIP("10.2.0.9"),))
+    node.tell(allowing, web, old, Pod(new.metadata, new.spec, ended))
+    assert node.allows("shop/web", "10.2.0.9")
+
+
+def test_pods_of_other_nodes_are_peers():
+    node = Followed()
+    status = PodStatus(pod_ips=(PodIP("10.2.0.9"),))
+    peer = PeerPod(Metadata("far", "shop", {"app": "client"}), None, status)
+    allowing, web = policy(ingress=({"from": [CLIENTS]},)), pod("web", "10.1.0.2")
+    node.tell(allowing, web)
+    assert not node.allows("shop/web", "10.2.0.9")
+    node.tell(allowing, web, peer)
+    assert node.allows("shop/web", "10.2.0.9")
+    node.tell(allowing, web)
+    assert not node.allows("shop/web", "10.2.0.9")
+
+
+@pytest.mark.parametrize(
+    ("rules", "namespaces"),
+    [
+        ({}, set()),
+        ({"ingress": ({"from": [CLIENTS]},)}, {"shop"}),
+        ({"ingress": ({"from": [{"namespaceSelector": {"matchLabels": {"team": "a"}}}]},)}, {"one", "two"}),
+        (
+            {"egress": ({"to": [{"namespaceSelector": {"matchLabels": {"team": "a"}}}, CLIENTS]},)},
+            {"one", "two", "shop"},
+        ),
+        ({"ingress": ({"from": [{"namespaceSelector": {}}]},)}, None),
+        ({"ingress": ({"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]},)}, set()),
+        ({"ingress": ({"ports": [{"port": "http"}]},)}, set()),
+        ({"egress": ({"to": [CLIENTS], "ports": [{"port": "http"}]},)}, {"shop"}),
+        ({"egress": ({"ports": [{"port": "http"}]},)}, None),
+        ({"egress": ({"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"port": "http"}]},)}, None),
+    ],
+)
+def test_pods_of_other_nodes_are_needed_only_where_policies_of_local_pods_mean_them(rules, namespaces):
+    labelled = [
+        decoded("v1", "Namespace", {"name": name, "labels": {"team": team}})
+        for name, team in (("one", "a"), ("two", "a"), ("three", "b"))
+    ]
+    node = Followed()
+    node.tell(policy(**rules), *labelled)
+    assert node.followed.namespaces == set(), "no Pod here has policies"
+    node.tell(policy(**rules), *labelled, pod("web", "10.1.0.2"))
+    assert node.followed.namespaces == namespaces
+    node.tell(*labelled, pod("web", "10.1.0.2"))
+    assert node.followed.namespaces == set()
+
+
+def test_a_namespace_that_gets_a_label_is_needed_from_then_on():
+    node = Followed()
+    meant = policy(ingress=({"from": [{"namespaceSelector": {"matchLabels": {"team": "a"}}}]},)), pod("web")
+    node.tell(*meant, decoded("v1", "Namespace", {"name": "one"}))
+    assert node.followed.namespaces == set()
+    node.tell(*meant, decoded("v1", "Namespace", {"name": "one", "labels": {"team": "a"}}))
+    assert node.followed.namespaces == {"one"}
+    node.tell(*meant)
+    assert node.followed.namespaces == set()
+
+
+def test_what_changes_is_told_once():
+    node = FollowedPolicies("node-1")
+    cluster = cluster_of(policy(ingress=({"from": [CLIENTS]},)), pod("web", "10.1.0.2", labels={"app": "client"}))
+    run_to_end(node.following(cluster))
+    assert node.namespaces == {"shop"}
+    pods = {"id-web": attached("web", "10.1.0.2")}
+    first = node.settle(NODE, pods)
+    assert (set(first.pods), len(first.subjects), set(first.peers)) == ({"shop/web"}, 2, {"10.1.0.2/32"})
+    run_to_end(node.following(replace(cluster)))
+    assert not any(node.settle(NODE, pods))
