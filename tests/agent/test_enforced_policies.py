@@ -1,0 +1,124 @@
+"""Policies in the switch of an agent: one bundle for a change, nothing at a restart, no open moment for a new Pod."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest_asyncio
+from fed_agents import Fed, FedAgent, fed_agent, fed_node, node
+
+from switches import requires_ovs
+from windlass.agent.agents import Agent
+from windlass.cluster import lastgood
+from windlass.cluster.clusters import decode
+from windlass.cluster.objects import APIObject, Metadata, PeerPod, Pod, PodIP, PodStatus
+from windlass.model.nodes import AttachedPod
+from windlass.model.policies import DENY_UNTIL_KNOWN
+from windlass.program import program
+
+pytestmark = requires_ovs
+
+WEB = AttachedPod("default", "web", "id-web", "web", 40, "0a:58:ac:10:01:05", (ip_address("172.16.1.5"),))
+CLIENT = {"podSelector": {"matchLabels": {"app": "client"}}}
+
+
+def pod(name: str, **labels: str) -> Pod:
+    metadata = {"name": name, "namespace": "default", "labels": labels}
+    return decoded({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"nodeName": "node-1"}})
+
+
+def peer(name: str, address: str, **labels: str) -> PeerPod:
+    return PeerPod(Metadata(name, "default", labels), None, PodStatus(pod_ips=(PodIP(address),)))
+
+
+def policy(name: str, **spec: object) -> APIObject:
+    metadata = {"name": name, "namespace": "default"}
+    document = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata}
+    return decoded({**document, "spec": {"podSelector": {}, **spec}})
+
+
+def decoded(document: dict[str, object]):
+    return decode(document)
+
+
+@pytest_asyncio.fixture
+async def fed() -> AsyncIterator[FedAgent]:
+    async with fed_agent() as fed:
+        yield fed
+
+
+async def flows(fed: FedAgent, table: int) -> str:
+    return await fed.ofctl("--no-stats", "dump-flows", "br-int", f"table={table}")
+
+
+def is_computed_anew(agent: Agent) -> bool:
+    state = agent.view.state
+    assert state is not None
+    return agent.view.program == program(state)
+
+
+async def test_a_pod_that_comes_into_a_group_is_one_flow_and_one_change(fed: FedAgent) -> None:
+    rules = [{"from": [CLIENT], "ports": [{"port": port}]} for port in (80, 443)]
+    await fed.holds(
+        pod("web"), policy("a", ingress=rules), policy("b", ingress=rules), peer("one", "172.16.2.1", app="client")
+    )
+    before, sent = await flows(fed, 91), fed.agent.view.counters.changes_sent
+    await fed.holds(peer("two", "172.16.2.2", app="client"))
+    assert fed.agent.view.counters.changes_sent == sent + 1
+    now = await flows(fed, 91)
+    assert len(now.splitlines()) == len(before.splitlines()) + 1
+    assert "nw_src=172.16.2.2" in now
+    await fed.holds("PeerPod default/two")
+    assert await flows(fed, 91) == before
+    assert is_computed_anew(fed.agent)
+
+
+async def test_a_restart_with_nothing_changed_sends_nothing_and_its_state_is_on_disk() -> None:
+    async with fed_node() as fed:
+        async with fed.running():
+            await fed.holds(node(), pod("web"), policy("a", ingress=[{"from": [CLIENT]}]))
+            await fed.holds(peer("one", "172.16.2.1", app="client"))
+            assert "nw_src=172.16.2.1" in await flows(fed, 91)
+            revision, held = fed.agent.status.revision, await fed.ofctl("dump-flows", "br-int", "table=91")
+        saved = lastgood.load(Path(fed.agent.config.state_directory))
+        assert saved is not None
+        assert saved.peer_pods.keys() == {"default/one"}
+        assert saved.network_policies.keys() == {"default/a"}
+        async with fed.running():
+            await fed.reaches(revision)
+            assert fed.agent.view.counters.changes_sent == 0
+            assert "nw_src=172.16.2.1" in held
+            assert is_computed_anew(fed.agent)
+
+
+async def test_a_pod_of_which_the_cluster_has_not_told_yet_may_do_nothing_before_it_is_known(fed: FedAgent) -> None:
+    await fed.holds(policy("a", ingress=[{"from": [CLIENT]}]))
+    await fed.agent._pods.programmed(WEB)
+    state = fed.agent.view.state
+    assert state is not None
+    assert state.policies.pods == {"default/web": DENY_UNTIL_KNOWN}
+    await fed.holds(pod("web"))
+    state = fed.agent.view.state
+    assert state is not None
+    assert state.policies.pods["default/web"] != DENY_UNTIL_KNOWN
+
+
+class Asked(Fed):
+    """A source that knows a Pod of which it has not told yet."""
+
+    async def find_pod(self, key: str) -> Pod | None:
+        await asyncio.sleep(0)
+        return pod(key.partition("/")[2])
+
+
+async def test_a_pod_is_asked_for_before_its_cni_add_is_answered(fed: FedAgent) -> None:
+    fed.agent._follower._policing._source = Asked()
+    await fed.holds(policy("a", ingress=[{"from": [CLIENT]}]), peer("one", "172.16.2.1", app="client"))
+    await fed.agent._pods.programmed(WEB)
+    state = fed.agent.view.state
+    assert state is not None
+    assert state.policies.pods["default/web"] != DENY_UNTIL_KNOWN
+    assert "nw_src=172.16.2.1" in await flows(fed, 91)
