@@ -198,6 +198,35 @@ async def test_a_log_level_that_is_none_is_refused(node: AgentNode, asked: tuple
     assert (await windlass("log-level", *at(node))).stdout == "info\n"
 
 
+@requires_ovs
+async def test_policies_are_explained_from_what_the_agent_knows() -> None:
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "web", "namespace": "default", "labels": {"app": "web"}},
+        "spec": {"nodeName": "node-2", "containers": [{"ports": [{"name": "http", "containerPort": 8080}]}]},
+        "status": {"podIPs": [{"ip": "172.16.2.5"}]},
+    }
+    policy = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"podSelector": {}, "ingress": [{"ports": [{"port": "http"}]}]},
+    }
+    async with agent_node() as node:
+        node.write("cluster.yaml", NODE, peer("node-2", "10.176.25.12", "172.16.2.0/24"), pod, policy)
+        await node.switch.start()
+        await node.start_agent()
+        await node.ready()
+        told = await windlass("policy", "explain", "web", *at(node), "--peer", "203.0.113.9", "--json")
+    assert told.returncode == 0, told.stderr
+    [peer_verdicts] = json.loads(told.stdout)["ingress"]["peers"]
+    assert [(one["traffic"], one["verdict"]) for one in peer_verdicts["verdicts"]] == [
+        ("TCP 8080", "Allow"),
+        ("everything else", "Deny"),
+    ]
+
+
 @pytest.mark.parametrize("command", ["status", "flows", "log-level"])
 async def test_status_without_an_agent_says_what_to_do(command: str, tmp_path: Path) -> None:
     told = await windlass(command, "--socket", str(tmp_path / "agent.sock"))

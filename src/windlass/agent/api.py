@@ -18,6 +18,7 @@ from windlass.agent.expositions import Exposition
 from windlass.agent.logs import Logs
 from windlass.agent.views import AgentView
 from windlass.channels import local
+from windlass.cluster.clusters import Cluster
 from windlass.model.nodes import NodeState
 from windlass.nodes.config import LogLevel
 
@@ -31,6 +32,7 @@ async def serving(socket: Path, view: AgentView, exposition: Exposition, logs: L
         [
             web.get("/healthz", lambda _: health(view)),
             web.get("/v1/state", lambda _: state(view)),
+            web.get("/v1/policy-objects", lambda _: policy_objects(view)),
             web.get("/v1/flows", lambda request: listing(view, request, "flows")),
             web.get("/v1/groups", lambda request: listing(view, request, "groups")),
             web.get("/v1/convergence", lambda request: convergence(view, request)),
@@ -87,6 +89,14 @@ async def state(view: AgentView) -> web.Response:
             **({} if view.state is None else _described(view.state)),
         }
     )
+
+
+async def policy_objects(view: AgentView) -> web.Response:
+    """All that policies speak of, as this agent knows it: Pods of other Nodes only if policies of its own mean them."""
+    cluster = view.cluster or Cluster()
+    members = (cluster.nodes, cluster.namespaces, cluster.peer_pods, cluster.pods)
+    policies = (cluster.network_policies, cluster.cluster_network_policies)
+    return _json({"kind": "List", "items": [one for member in (*members, *policies) for one in member.values()]})
 
 
 async def listing(view: AgentView, request: web.Request, member: str) -> web.StreamResponse:

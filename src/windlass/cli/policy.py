@@ -13,6 +13,7 @@ from typing import NamedTuple
 import click
 import msgspec
 
+from windlass.cli import agent_client
 from windlass.cli.outputs import colour, fail
 from windlass.lab.scenarios import policy_manifests
 from windlass.lab.scenarios.scenario_files import ScenarioError
@@ -47,29 +48,34 @@ def policy() -> None:
 
 @policy.command("explain", short_help="What may reach a Pod, and what it may reach.")
 @click.argument("pod")
-@click.argument("path", type=_PATH)
+@click.argument("path", type=_PATH, required=False)
+@agent_client.options
 @click.option("--peer", help="Only the traffic with this Pod (namespace/name), Node or IP address.")
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
-def explain_pod(pod: str, path: Path, peer: str | None, as_json: bool) -> None:
+def explain_pod(
+    pod: str, path: Path | None, socket: Path | None, config: Path | None, peer: str | None, as_json: bool
+) -> None:
     """Say what may reach POD (namespace/name), what it may reach, and which rules decide.
 
     PATH is a file or a folder of manifests: Pods, Nodes, Namespaces and policies; a scenario is fine, and `-` is the
-    standard input. A Deployment or another workload counts as one Pod of its name. Traffic passes if the egress
+    standard input. Without PATH, the running agent of this Node is asked, which knows its own Pods and those that their
+    policies mean. A Deployment or another workload counts as one Pod of its name. Traffic passes if the egress
     policies of its source and the ingress policies of its destination allow it. Pods that are treated alike share a
     line.
 
     \b
     windlass policy explain shop/web docs/examples/shop
+    windlass policy explain shop/web
     windlass policy explain shop/web docs/examples/shop --peer shop/cart
     windlass policy explain shop/web docs/examples/shop --peer 203.0.113.9 --json
     kubectl get pods,nodes,namespaces,networkpolicies -A -o yaml | windlass policy explain shop/web -
 
-    Exit status: 0 explained, 2 the manifests cannot be read, or have no such Pod or peer.
+    Exit status: 0 explained, 2 no agent answers, the manifests cannot be read, or there is no such Pod or peer.
     """
     try:
-        connectivity = _read(path)
+        connectivity = _read(path) if path else _ask_agent(socket, config)
         explanation = explain(connectivity, _pod(connectivity, pod), _ends_of(connectivity, peer) if peer else None)
-    except (ScenarioError, _NotFound) as error:
+    except (ScenarioError, agent_client.NoAnswer, _NotFound) as error:
         fail("policy explain", error)
     _warn(connectivity, "policy explain")
     if as_json:
@@ -115,6 +121,11 @@ def _read(path: Path) -> Connectivity:
     if str(path) == "-":
         return Connectivity(policy_manifests.world_in(sys.stdin.buffer.read(), "standard input"))
     return Connectivity(policy_manifests.world_at(path))
+
+
+def _ask_agent(socket: Path | None, config: Path | None) -> Connectivity:
+    objects = agent_client.ask(agent_client.socket_of(socket, config), "/v1/policy-objects")
+    return Connectivity(policy_manifests.world_in(objects, "the answer of the agent"))
 
 
 def _warn(connectivity: Connectivity, command: str) -> None:

@@ -133,8 +133,10 @@ def _templates(objects: Mapping[tuple[str, str], _Named]) -> Iterator[LabPod]:
 
 
 def _policy_node(node: Node) -> PolicyNode:
-    found = (one.address for one in node.status.addresses if one.type in {"InternalIP", "ExternalIP"})
-    return PolicyNode(node.metadata.name, tuple(map(ip_address, dict.fromkeys(found))), node.metadata.labels or {})
+    """With its gateways, which are addresses of its host as well."""
+    found = [ip_address(one.address) for one in node.status.addresses if one.type in {"InternalIP", "ExternalIP"}]
+    gateways = [ip_network(cidr).network_address + 1 for cidr in node.pod_cidrs]
+    return PolicyNode(node.metadata.name, tuple(dict.fromkeys((*found, *gateways))), node.metadata.labels or {})
 
 
 def _with_addresses(pods: Iterable[LabPod], nodes: Mapping[str, Node]) -> Iterator[PolicyPod]:
