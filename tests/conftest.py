@@ -27,6 +27,8 @@ _LINUX_ONLY = {
     "import ovs": "the library ovs has no wheel for Windows",
     "from ovs": "the library ovs has no wheel for Windows",
     "os_ken": "the library os-ken has no wheel for Windows",
+    "from channels import": "its switch has the userspace datapath, by a Unix socket",
+    '("ovs-ofctl",': "it runs the ovs-ofctl of Linux",
 }
 
 

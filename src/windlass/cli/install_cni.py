@@ -7,6 +7,7 @@ it exists, the runtime reports the network of the Node as ready.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,7 +138,8 @@ def _put(target: Path, content: bytes, mode: int) -> str:
 
 def _is(target: Path, content: bytes, mode: int) -> bool:
     try:
-        return target.read_bytes() == content and target.stat().st_mode & 0o777 == mode
+        has_mode = os.name == "nt" or target.stat().st_mode & 0o777 == mode  # Windows has no modes
+        return has_mode and target.read_bytes() == content
     except FileNotFoundError:
         return False
 
