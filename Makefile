@@ -7,13 +7,13 @@ WINDOWS_MODULES = $(patsubst src.%.py,-m %,$(subst /,.,$(filter-out %/__init__.p
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-12s %s\n", $$1, $$2 }'
 
-setup: ## install what is needed; leaves the command at .venv/bin/windlass
+setup: ## install what is missing, and the command .venv/bin/windlass
 	@tools/setup
 
-demo: setup ## a tour: three Nodes with real Open vSwitch on this machine, and what their packets do
+demo: setup ## a tour: three Nodes with real Open vSwitch on this machine, and probes with real packets
 	@tools/demo
 
-test: setup ## all tests, on real Open vSwitch where it and root are there
+test: setup ## all tests; those that need root or Open vSwitch are skipped without them
 	.venv/bin/python -m pytest -q
 
 scenarios: setup ## every scenario, with real packets
@@ -27,7 +27,7 @@ lint: setup ## formatting, lint, types, layers, generated pages
 	.venv/bin/lint-imports --no-cache
 	.venv/bin/python tools/generate-docs --check
 
-format: setup ## put the code into shape
+format: setup ## format the code
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
@@ -40,7 +40,7 @@ docs: setup ## regenerate the pages that come from the code
 cases: setup ## regenerate the pages of docs/cases from real traces (a minute, with a lab)
 	.venv/bin/python tools/generate-cases
 
-bench: setup ## the benchmarks, each beside its floor
+bench: setup ## run the benchmarks, each with its floor
 	.venv/bin/windlass bench sync
 	.venv/bin/windlass bench services
 	.venv/bin/windlass bench cni
@@ -50,19 +50,19 @@ bench: setup ## the benchmarks, each beside its floor
 	.venv/bin/windlass bench policy
 	.venv/bin/windlass bench watch
 
-test-cluster: setup ## tests and scenarios on a real API server, which it builds once for a machine (minutes)
+test-cluster: setup ## tests and scenarios with a real API server, built once for a machine (minutes)
 	tools/test-cluster
 
-test-conformance: setup ## Kubernetes' own Conformance tests of the network, in encap and noEncap, on whole clusters (minutes)
+test-conformance: setup ## Kubernetes' own Conformance tests of the network, in encap and noEncap mode, on whole clusters (minutes)
 	.venv/bin/python tools/test-conformance
 
-test-conformance-all: setup ## the other tests of the network that need nothing special, on four Nodes in three zones (minutes)
+test-conformance-all: setup ## other network tests without special requirements, on four Nodes in three zones (minutes)
 	.venv/bin/python tools/test-conformance --suite others
 
 test-policy: setup ## three suites of tests about policies, on a whole cluster (an hour)
 	.venv/bin/python tools/test-policy
 
-test-corner-cases: setup ## a container runtime's corner cases, and parts that are killed, on a whole cluster (minutes)
+test-corner-cases: setup ## corner cases of the container runtime and killed components, on a whole cluster (minutes)
 	tools/test-corner-cases
 
 test-kernel: setup ## a few scenarios on the kernel datapath, in an emulated machine (minutes)
@@ -76,7 +76,7 @@ manifests: setup ## render the chart into deploy/manifests (builds Helm once for
 	tools/build-helm
 	.venv/bin/python tools/render-manifests
 
-lock: ## resolve the dependencies anew into requirements.lock, and the agent's among them into requirements-agent.lock
+lock: ## resolve the dependencies into requirements.lock, and those of the agent into requirements-agent.lock
 	.venv/bin/python -m pip install --quiet pip-tools
 	.venv/bin/pip-compile --quiet --upgrade --extra lab --extra dev --generate-hashes --strip-extras --allow-unsafe \
 	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host -o requirements.lock pyproject.toml
@@ -85,5 +85,5 @@ lock: ## resolve the dependencies anew into requirements.lock, and the agent's a
 	.venv/bin/pip-compile --quiet --upgrade --generate-hashes --strip-extras --allow-unsafe \
 	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host -o requirements-windows.lock requirements-windows.in
 
-clean: ## remove what setup and the tests made here
+clean: ## remove what setup and the tests created here
 	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
