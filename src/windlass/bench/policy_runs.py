@@ -51,6 +51,9 @@ class Changes(Struct, frozen=True):
     policy_comes: list[float]
     policy_goes: list[float]
     relabelled: list[float]
+    cpu_of_pod: float  # of the agent: the mean of one change; hardly depends on what else runs on the machine
+    cpu_of_policy: float
+    cpu_of_namespace: float
     restart: float  # seconds of a new agent with the same state
     sent_at_restart: int
     rss: float  # MB, with all Pods and policies
@@ -117,10 +120,14 @@ async def _changes(config: Config, size: Size, course: Course) -> Changes:
     async with agent_runs.running(config, events) as (agent, start):
         timed = _TimedChanges(agent, events)
         await asyncio.sleep(course.settling)
+        cpu = [time.process_time()]
         came, went = await timed.come_and_go("peer_pods", [_newcomer(number, size) for number in range(course.pods)])
+        cpu.append(time.process_time())
         more = [states.policy(size.policies + number, size) for number in range(course.policies)]
         policy_came, policy_went = await timed.come_and_go("network_policies", more)
+        cpu.append(time.process_time())
         relabelled = [await timed.relabel(number) for number in range(2 * course.namespaces)]
+        cpu.append(time.process_time())
         memory = agent_runs.rss()
         messages = bare_changes.flow_messages(
             (
@@ -135,7 +142,21 @@ async def _changes(config: Config, size: Size, course: Course) -> Changes:
     floor = bare_changes.alone(str(config.openflow_socket), messages)  # after the agent, which would revert changes
     async with agent_runs.running(config, Events(events.cluster)) as (again, restart):
         sent = again.view.counters.changes_sent
-    return Changes(start, came, went, floor, policy_came, policy_went, relabelled, restart, sent, memory)
+    return Changes(
+        start=start,
+        pod_comes=came,
+        pod_goes=went,
+        one_flow=floor,
+        policy_comes=policy_came,
+        policy_goes=policy_went,
+        relabelled=relabelled,
+        cpu_of_pod=1000 * (cpu[1] - cpu[0]) / (2 * course.pods),
+        cpu_of_policy=1000 * (cpu[2] - cpu[1]) / (2 * course.policies),
+        cpu_of_namespace=1000 * (cpu[3] - cpu[2]) / (2 * course.namespaces),
+        restart=restart,
+        sent_at_restart=sent,
+        rss=memory,
+    )
 
 
 def _check(agent: Agent, size: Size) -> None:

@@ -50,12 +50,9 @@ SUITES = {
     "network-policy-some": Suite(
         r"NetworkPolicy between server and client ("
         r"should support a .default-deny-all. policy|"
-        r"should enforce multiple egress policies with egress allow-all policy taking precedence|"
         r"should enforce policy based on Multiple PodSelectors and NamespaceSelectors|"
         r"should enforce except clause while egress access to server in CIDR block|"
         r"should allow ingress access from updated pod|"
-        r"should work with Ingress, Egress specified together|"
-        r"should enforce updated policy|"
         r"should allow egress access on one named port"
         r").*\[Feature:NetworkPolicy\]",
         "SCTPConnectivity",

@@ -10,8 +10,8 @@ from windlass.lab.kubelets.clusters import NAMESPACE, SECONDS_TO_BE_READY, Kubel
 from windlass.lab.kubelets.conformance import FAILED, PASSED, SKIPPED, Result, run_on_first_node
 from windlass.lab.kubelets.policy_programs import has_sctp, programs
 
-# A case is one or more steps; each asks from 9 Pods to 9 Pods. These tags take a case of each kind.
-CYCLONUS_SHARE = ("action", "example", "namespaces-by-default-label")
+# A case is one or more steps, and each asks from 9 Pods to 9 Pods: half a minute. These tags take three cases.
+CYCLONUS_SHARE = ("example", "namespaces-by-default-label")
 # A denied connection takes the whole time-out, so it is short; a wrong matrix is asked again, up to two times.
 _PATIENCE = (
     "--job-timeout-seconds=1",
