@@ -91,9 +91,9 @@ class TestUnderLoad:
         await load.warm_up()
         after = await findings.holdings(load.cluster, FAR)
         assert (after.addresses, after.ports) == (before.addresses, before.ports)
-        unanswered = {(failure.frontend, failure.port) for failure in lost(killed)}
+        unanswered = {(failure.target, failure.port) for failure in lost(killed)}
         later = await load.run.phase("after that", asyncio.sleep(bench.SECONDS_AFTER))
-        assert {(failure.frontend, failure.port) for failure in lost(later)} <= unanswered
+        assert {(failure.target, failure.port) for failure in lost(later)} <= unanswered
 
 
 # What a runtime asks of a plugin --------------------------------------------------------------------------------------

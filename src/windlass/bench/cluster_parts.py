@@ -155,8 +155,10 @@ ASLEEP = ("pause",)  # the load's own process answers in its network namespace
 
 
 def pod_manifest(name: str, node: str, does: Sequence[str] = ASLEEP) -> dict[str, object]:
-    """`does`: the arguments of agnhost."""
-    container = {"name": "main", "image": AGNHOST, "imagePullPolicy": "Never", "args": list(does)}
+    """`does`: the arguments of agnhost: ASLEEP, or it serves HTTP at port 8080, and is ready as soon as it does."""
+    container: dict[str, object] = {"name": "main", "image": AGNHOST, "imagePullPolicy": "Never", "args": list(does)}
+    if does != ASLEEP:
+        container["readinessProbe"] = {"httpGet": {"path": "/hostname", "port": 8080}, "periodSeconds": 1}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
