@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from windlass.cluster.closed_policies import closed_cluster_network_policy, closed_network_policy
 from windlass.cluster.kinds import Concern, WatchedKind, by_key, kinds_of
 from windlass.cluster.objects import (
     HEADLESS_LABEL,
@@ -75,7 +76,9 @@ class Cluster:
         WatchedKind(ServiceCIDR, "networking.k8s.io/v1", "servicecidrs", Concern.NODE, is_optional=True)
     )
     network_policies: Mapping[str, NetworkPolicy] = by_key(
-        WatchedKind(NetworkPolicy, "networking.k8s.io/v1", "networkpolicies", Concern.POLICIES)
+        WatchedKind(
+            NetworkPolicy, "networking.k8s.io/v1", "networkpolicies", Concern.POLICIES, closed=closed_network_policy
+        )
     )
     cluster_network_policies: Mapping[str, ClusterNetworkPolicy] = by_key(
         WatchedKind(
@@ -84,6 +87,7 @@ class Cluster:
             "clusternetworkpolicies",
             Concern.POLICIES,
             is_optional=True,
+            closed=closed_cluster_network_policy,
         )
     )
     # The two that ClusterNetworkPolicy replaced.
@@ -109,6 +113,13 @@ def with_objects(cluster: Cluster, objects: Mapping[str, Mapping[str, APIObject]
     return replace(cluster, **objects)  # type: ignore[arg-type]  # each member holds the objects of its kind
 
 
+def kind_of(document: Mapping[str, object], cluster: type[Cluster] = Cluster) -> WatchedKind[APIObject] | None:
+    """The kind of a parsed manifest; None if `cluster` does not take it from manifests."""
+    named = document.get("apiVersion"), document.get("kind")
+    kinds = (kind for kind in kinds_of(cluster).values() if kind.is_in_manifests)
+    return next((kind for kind in kinds if (kind.api_version, kind.name) == named), None)
+
+
 def decode(document: object, cluster: type[Cluster] = Cluster) -> APIObject | None:
     """The typed object of a parsed manifest; None if `cluster` does not take its kind from manifests."""
     if not isinstance(document, dict):
@@ -116,8 +127,7 @@ def decode(document: object, cluster: type[Cluster] = Cluster) -> APIObject | No
     api_version, name = str(document.get("apiVersion") or ""), str(document.get("kind") or "")
     if not api_version or not name:
         raise Malformed("an object needs `apiVersion` and `kind`")
-    kinds = (kind for kind in kinds_of(cluster).values() if kind.is_in_manifests)
-    kind = next((kind for kind in kinds if (kind.api_version, kind.name) == (api_version, name)), None)
+    kind = kind_of(document, cluster)
     if kind is None:
         return None
     try:

@@ -6,7 +6,7 @@ manifests that are read, the last known good state, its journal and the changes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cache
@@ -42,11 +42,22 @@ class WatchedKind(Generic[T]):
     is_required: bool = True  # there is no Cluster before these are listed, and its revision covers them
     is_in_manifests: bool = True
     is_on_demand: bool = False  # only in namespaces in which the agent needs the objects; see `scoped_feeds`
+    # What an object counts as that cannot be decoded, if to leave it out would be wrong; gets the parsed document.
+    closed: Callable[[Mapping[str, object]], T | None] | None = None
     second_name: str = ""  # where another declaration has the same resource: what the metrics call this one
 
     @property
     def name(self) -> str:
         return kind_name(self.struct)
+
+    def instead_of(self, document: object, earlier: APIObject | None) -> tuple[APIObject | None, str]:
+        """What is used instead of a document that cannot be decoded, and the words for it."""
+        denying = self.closed(document) if self.closed and isinstance(document, dict) else None
+        if earlier is not None and earlier != denying:
+            return earlier, "its earlier version stays"
+        if denying is not None:
+            return earlier or denying, "it denies everything to the Pods that it selects"
+        return None, "it is left out, the rest is used"
 
     @property
     def watch_name(self) -> str:

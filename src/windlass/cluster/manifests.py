@@ -17,11 +17,12 @@ import watchfiles
 import yaml
 
 from windlass.cluster.changes import EVERYTHING
-from windlass.cluster.clusters import Cluster, decode, with_objects
+from windlass.cluster.clusters import Cluster, decode, kind_of, with_objects
 from windlass.cluster.kinds import kinds_of
 from windlass.cluster.objects import APIObject, Malformed, Problem
 from windlass.cluster.sources import AllPodsKnown, ClusterChange, SourceAway, WatchHealth, changes_between
 
+_LEFT_OUT = "it is left out, the rest is used"
 SUFFIXES = (".yaml", ".yml", ".json")
 
 Name = tuple[str, str]  # kind and key: ("Service", "default/web")
@@ -108,11 +109,11 @@ class Manifests(AllPodsKnown):
                 decoded = decode(document, self._cluster)
             except Malformed as error:
                 named = self._name(document)
-                kept = known.get(named) if named else None
+                kind = kind_of(document, self._cluster) if isinstance(document, dict) else None
+                kept, now = kind.instead_of(document, known.get(named)) if kind and named else (None, _LEFT_OUT)
                 if named and kept:
                     objects.append((named, kept))
                 label = " ".join(named) if named else f"document {number}"
-                now = "its earlier version stays" if kept else "it is left out, the rest is used"
                 problems.append(Problem(f"{name}: {label}", f"{error}; {now}"))
             else:
                 if decoded is not None:

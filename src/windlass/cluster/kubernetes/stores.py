@@ -38,7 +38,7 @@ class ObjectStore:
         try:
             one = self._decoder.object(content)
         except Malformed as error:
-            self._keep_earlier(decoding.object_meta(content), str(error))
+            self._keep_instead(content, str(error))
             return False
         key = one.key
         if self.problems.pop(key, None):
@@ -76,16 +76,16 @@ class ObjectStore:
             self._snapshot = self._snapshot.updated({key: self.objects.get(key) for key in keys})
         return self._snapshot, keys
 
-    def _keep_earlier(self, meta: decoding.ObjectMeta, complaint: str) -> None:
+    def _keep_instead(self, content: Raw, complaint: str) -> None:
+        meta = decoding.object_meta(content)
         key, kind = meta.key, self._kind.name
-        earlier = self._earlier.get(key)
-        now = "its earlier version stays" if earlier else "it is left out, the rest is used"
+        kept, now = self._kind.instead_of(msgspec.json.decode(content), self._earlier.get(key))
         reference = Reference(kind, meta.name, meta.namespace, meta.uid) if meta.name else None
         problem = Problem(f"{kind} {key or 'without a name'}", f"{complaint}; {now}", reference)
         if self.problems.get(key) != problem:
             self.problems[key] = problem
             self.changed.add(key)
-        self._set(key, earlier)
+        self._set(key, kept)
 
     def _set(self, key: str, one: APIObject | None) -> None:
         before = self.objects.get(key)
