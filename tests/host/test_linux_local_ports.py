@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from contextlib import ExitStack
 from ipaddress import ip_address
 from pathlib import Path
@@ -49,6 +50,30 @@ async def test_no_new_connection_of_the_host_gets_a_reserved_port(host: LinuxHos
     assert not any(32768 <= port <= 49151 for port in given)
     assert await host.clean(machine.names) == ()
     assert read(RESERVED) == ""
+
+
+async def test_connections_to_different_servers_get_different_ports(host: LinuxHost, machine: LinuxMachine):
+    """From a range that begins with reserved ports, more than half of them would get the first port after these."""
+    ip("link", "set", "lo", "up")
+    write(LOCAL, "32768 60999")
+    await host.reserve_ports(HOST_RESERVED, ADDRESSES)
+    given: Counter[int] = Counter()
+    with ExitStack() as sockets:
+        server = sockets.enter_context(socket.create_server(("", 20_000), backlog=100))
+        for number in range(1, 101):
+            client = sockets.enter_context(socket.socket())
+            client.connect((f"127.0.1.{number}", server.getsockname()[1]))
+            given[client.getsockname()[1]] += 1
+    assert max(given.values()) < 10, given.most_common(3)
+    assert read(LOCAL).split() == ["49152", "60999"]
+    assert await host.clean(machine.names) == ()
+    assert read(LOCAL).split() == ["32768", "60999"]
+
+
+async def test_a_range_stays_if_no_part_of_it_is_long_enough(host: LinuxHost, machine: LinuxMachine):
+    write(LOCAL, "27000 54000")  # with 4,096 ports between the reserved ones and 4,849 after them
+    await host.reserve_ports(HOST_RESERVED, ADDRESSES)
+    assert read(LOCAL).split() == ["27000", "54000"]
 
 
 async def test_ports_that_others_reserved_are_kept(host: LinuxHost, machine: LinuxMachine):

@@ -52,8 +52,22 @@ def reserve(
                 f"be left if {port_ranges.text(port_set(ports))} were reserved for SNAT; it needs {ENOUGH_LOCAL_PORTS}"
             )
         settings.change_file(formers, settings.RESERVED_PORTS, port_ranges.text(wanted))
+        _choose_from_one_range(formers, port_set(((first, last),)) & ~wanted)
         taken = port_set(ports)
         return tuple(found for found in connections(addresses) if taken >> found.port & 1)
+
+
+def _choose_from_one_range(formers: FormerSettings, left: int) -> None:
+    """Have the kernel choose local ports from the longest unreserved range.
+
+    From a range with reserved ports in it, the kernel does not choose evenly: it begins at a random port and goes on to
+    the next one that is not reserved. Most connections would get the first port after the reserved ones, also two of
+    which one goes to a Service and the other one straight to its endpoint. After translation the switch could not tell
+    these two apart.
+    """
+    first, last = max(port_ranges.ranges(left), key=lambda ports: ports[1] - ports[0])
+    if last - first + 1 >= ENOUGH_LOCAL_PORTS:
+        settings.change_file(formers, _LOCAL, f"{first}\t{last}")
 
 
 def connections(addresses: Collection[IPAddress]) -> Iterator[HostConnection]:
