@@ -61,6 +61,8 @@ def test_the_lab_reads_the_scenario_and_the_oracle_agrees_with_its_probes(tmp_pa
         standing = cluster_views.applied(standing, yaml.load_all(file.read_bytes(), yaml.CSafeLoader))
         found = cluster_views.read(standing)
         for probe in step.probes:
+            if probe.spec.target.pod:
+                continue  # its address here is a placeholder, which the oracle does not know
             to, source = (
                 targets.resolve(probe, desired, desired_states.placeholder_addresses(desired)),
                 probe.spec.source,

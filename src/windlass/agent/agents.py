@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
-from windlass.agent import api, scraping
+from windlass.agent import api, datapath_flows, scraping
 from windlass.agent.areas import Area
 from windlass.agent.cluster_writers import ClusterWriter
 from windlass.agent.collector import relax
@@ -96,7 +96,8 @@ class Agent:
         self.status = status = AgentStatus()
         self._host = host
         self._requests = requests = PassRequests(status)
-        self._switch = switch = ProgrammedSwitch(str(config.openflow_socket), status.report, self._lose_switch)
+        forget = datapath_flows.forgetting(config, status.report)
+        self._switch = switch = ProgrammedSwitch(str(config.openflow_socket), status.report, self._lose_switch, forget)
         self._news = news = News(source, folder, status.report)
         self.view = view = AgentView(config.node_name, status, news, switch)
         self._snat_pools = snat_pools = SnatPools(switch, status.report, counts=config.is_userspace)

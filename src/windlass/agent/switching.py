@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from windlass.agent.answers import Answers, Rejects
 from windlass.agent.areas import Area
+from windlass.agent.datapath_flows import Forget
 from windlass.agent.denials import DenialLog
 from windlass.model.nodes import NodeState
 from windlass.openflow.wire.ct_flush import Flush
@@ -32,7 +33,8 @@ _STEP = 20  # parts to compute before other tasks run: about a millisecond
 _TOGETHER = 200  # owners whose flows change in one bundle. If there are more,
 _SLICE = 20  # this many change together, and then other tasks run for as long as that took
 # Flows of these look each other up: in half of a change a Pod would have policies whose verdicts are missing.
-_IN_ONE_BUNDLE = {OwnerKind.POD, OwnerKind.POLICY_SUBJECT, OwnerKind.POLICY_PEER}
+_OF_POLICIES = {OwnerKind.POLICY_SUBJECT, OwnerKind.POLICY_PEER}
+_IN_ONE_BUNDLE = {OwnerKind.POD, *_OF_POLICIES}
 _CHECK_PAUSE = 1.0  # seconds during which changed owners are collected, to be checked together
 _CHECKED_TOGETHER = 5  # parts: about a millisecond, which a change may have to wait for
 _CHECK_SHARE = 0.03  # of the time, at most, is for checks, so that changes rarely wait for one
@@ -50,12 +52,17 @@ class ProgrammedSwitch:
     """
 
     def __init__(
-        self, socket: str, report: Callable[[Area, Iterable[str]], object], on_loss: Callable[[str], None]
+        self,
+        socket: str,
+        report: Callable[[Area, Iterable[str]], object],
+        on_loss: Callable[[str], None],
+        forget_datapath_flows: Forget | None = None,
     ) -> None:
         self.state: NodeState | None = None  # None until the first pass
         self._socket = socket
         self._report = report
         self._on_loss = on_loss
+        self._forget_datapath_flows = forget_datapath_flows
         self._installed: InstalledProgram | None = None
         self._owed: set[Owner] = set()
         self._sending = asyncio.Lock()
@@ -114,6 +121,8 @@ class ProgrammedSwitch:
         self._installed = InstalledProgram(self._socket, parts, on_event=self._handle, on_loss=self._on_loss)
         tasks.create_task(self._installed.keep(), name="switch")
         await self.bring(())
+        if self._forget_datapath_flows:
+            await self._forget_datapath_flows()
 
     async def bring(self, owners: Collection[Owner]) -> None:
         """Returns when the switch has the flows of these owners. SwitchUnreachableError after `PATIENCE`.
@@ -148,10 +157,18 @@ class ProgrammedSwitch:
                 parts = {owner: part(self.state, owner) for owner in taken}
                 async with _patience(installed):
                     await installed.apply(parts)
+                if self._forget_datapath_flows and self._concern_policies(taken):
+                    await self._forget_datapath_flows()
             except BaseException:
                 self._owed.update(taken)
                 raise
         self._check_later(parts)
+
+    def _concern_policies(self, changed: Iterable[Owner]) -> bool:
+        """Also a Pod alone: it may have got other policies that other Pods have already."""
+        kinds = {owner.kind for owner in changed}
+        has_policies = self.state is not None and bool(self.state.policies.subjects)
+        return bool(kinds & _OF_POLICIES) or (has_policies and OwnerKind.POD in kinds)
 
     # --- requests besides the Program -----------------------------------------------------------------------------
 

@@ -127,15 +127,9 @@ static void deadline_passed_text(struct text *text);
 
 typedef HANDLE stream;
 
-static stream standard_input(void)
-{
-    return GetStdHandle(STD_INPUT_HANDLE);
-}
+static stream standard_input(void) { return GetStdHandle(STD_INPUT_HANDLE); }
 
-static stream standard_output(void)
-{
-    return GetStdHandle(STD_OUTPUT_HANDLE);
-}
+static stream standard_output(void) { return GetStdHandle(STD_OUTPUT_HANDLE); }
 
 /* Bytes read, 0 at the end, -1 on failure. */
 static ptrdiff_t read_some(stream from, char *into, size_t room)
@@ -253,15 +247,9 @@ static bool each_variable(bool (*visit)(const char *entry))
 
 typedef int stream;
 
-static stream standard_input(void)
-{
-    return STDIN_FILENO;
-}
+static stream standard_input(void) { return STDIN_FILENO; }
 
-static stream standard_output(void)
-{
-    return STDOUT_FILENO;
-}
+static stream standard_output(void) { return STDOUT_FILENO; }
 
 /* Bytes read, 0 at the end, -1 on failure. */
 static ptrdiff_t read_some(stream from, char *into, size_t room)
