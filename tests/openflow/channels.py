@@ -89,8 +89,7 @@ class Channel:
         )
 
     def empty(self) -> None:
-        self.accepts(groups.delete(groups.ALL_GROUPS, self.xid()))
-        self.accepts(*(flows.delete(flow, self.xid()) for flow in self.flows()))
+        self.accepts(flows.delete_all(self.xid()), groups.delete_all(self.xid()))
         self.accepts(*(meters.delete(meter, self.xid()) for meter in self.meters()))
 
     def flows(self) -> set[EncodedFlow]:
