@@ -25,7 +25,7 @@ def forgetting(config: Config, report: Callable[[Area, list[str]], object]) -> F
         try:
             await ask(control_socket(config.ovs_run_directory), "revalidator/purge")
         except (SwitchRefusedError, SwitchUnreachableError) as error:
-            report(Area.DATAPATH_FLOWS, [f"{error}; for some seconds packets may pass by policies of before"])
+            report(Area.DATAPATH_FLOWS, [f"{error}; the datapath may still admit packets that policies now deny"])
         else:
             report(Area.DATAPATH_FLOWS, [])
 
