@@ -96,7 +96,7 @@ class Agent:
         self.status = status = AgentStatus()
         self._host = host
         self._requests = requests = PassRequests(status)
-        forget = datapath_flows.forgetting(config, status.report)
+        forget = datapath_flows.forgetting(config)
         self._switch = switch = ProgrammedSwitch(str(config.openflow_socket), status.report, self._lose_switch, forget)
         self._news = news = News(source, folder, status.report)
         self.view = view = AgentView(config.node_name, status, news, switch)

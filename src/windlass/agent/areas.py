@@ -28,5 +28,4 @@ class Area(StrEnum):
     HEALTH_CHECKS = "health checks"
     METRICS = "metrics"
     POLICIES = "policies"  # what cannot be used of them
-    DATAPATH_FLOWS = "datapath flows"  # that may still be those of former policies
     REPLACED_POLICIES = "replaced policies"  # of kinds that are not enforced

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 
-from windlass.agent.areas import Area
 from windlass.nodes.config import Config
 from windlass.switch.controls import ask, control_socket
 from windlass.switch.ovsdb import SwitchRefusedError
@@ -18,15 +17,15 @@ from windlass.switch.streams import SwitchUnreachableError
 Forget = Callable[[], Coroutine[None, None, None]]
 
 
-def forgetting(config: Config, report: Callable[[Area, list[str]], object]) -> Forget | None:
+def forgetting(config: Config) -> Forget | None:
     """None for the kernel datapath, which finds each flow by its id."""
 
     async def forget() -> None:
         try:
             await ask(control_socket(config.ovs_run_directory), "revalidator/purge")
         except (SwitchRefusedError, SwitchUnreachableError) as error:
-            report(Area.DATAPATH_FLOWS, [f"{error}; the datapath may still admit packets that policies now deny"])
-        else:
-            report(Area.DATAPATH_FLOWS, [])
+            raise SwitchUnreachableError(
+                f"{error}; the datapath may still admit packets that policies now deny, and the agent tries again"
+            ) from error
 
     return forget if config.is_userspace else None

@@ -121,8 +121,7 @@ class ProgrammedSwitch:
         self._installed = InstalledProgram(self._socket, parts, on_event=self._handle, on_loss=self._on_loss)
         tasks.create_task(self._installed.keep(), name="switch")
         await self.bring(())
-        if self._forget_datapath_flows:
-            await self._forget_datapath_flows()
+        await self._forget_former_policies()
 
     async def bring(self, owners: Collection[Owner]) -> None:
         """Returns when the switch has the flows of these owners. SwitchUnreachableError after `PATIENCE`.
@@ -164,11 +163,25 @@ class ProgrammedSwitch:
                 raise
         self._check_later(parts)
 
+    async def _forget_former_policies(self) -> None:
+        """Datapath flows may be those of policies that changed while no agent was running."""
+        if self._forget_datapath_flows is None or self.state is None:
+            return
+        try:
+            await self._forget_datapath_flows()
+        except SwitchUnreachableError:
+            if self._has_policies:  # else there is nothing to enforce, and Pods need not wait
+                self._owed.update(owner for owner in owners(self.state) if owner.kind in _IN_ONE_BUNDLE)
+                raise
+
+    @property
+    def _has_policies(self) -> bool:
+        return self.state is not None and bool(self.state.policies.subjects)
+
     def _concern_policies(self, changed: Iterable[Owner]) -> bool:
         """Also a Pod alone: it may have got other policies that other Pods have already."""
         kinds = {owner.kind for owner in changed}
-        has_policies = self.state is not None and bool(self.state.policies.subjects)
-        return bool(kinds & _OF_POLICIES) or (has_policies and OwnerKind.POD in kinds)
+        return bool(kinds & _OF_POLICIES) or (self._has_policies and OwnerKind.POD in kinds)
 
     # --- requests besides the Program -----------------------------------------------------------------------------
 

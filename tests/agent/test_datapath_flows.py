@@ -1,0 +1,72 @@
+"""Datapath flows of former policies (userspace datapath): a change counts only when the switch has forgotten them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from fed_agents import PATIENCE, FedAgent, fed_agent, fed_node, node
+from test_enforced_policies import CLIENT, pod, policy
+
+from switches import requires_ovs
+from windlass.lab.network import ovs
+
+pytestmark = [
+    requires_ovs,
+    pytest.mark.skipif(ovs.datapath_type() != "netdev", reason="the kernel datapath needs no purge"),
+]
+
+DENIAL = policy("a", ingress=[{"from": [CLIENT]}])
+
+
+@contextmanager
+def no_purge_possible(fed: FedAgent) -> Iterator[None]:
+    """ovs-vswitchd accepts flows, but no commands."""
+    socket = Path(fed.switch.folder) / "ovs-vswitchd.ctl"
+    hidden = socket.with_name("hidden.ctl")
+    socket.rename(hidden)
+    try:
+        yield
+    finally:
+        hidden.rename(socket)
+
+
+async def complains(fed: FedAgent) -> None:
+    status = fed.agent.status
+    said = await status.wait_until(lambda: "policies now deny" in str(fed.agent.view.problems), PATIENCE)
+    assert said, fed.agent.view.problems
+
+
+async def test_a_change_of_policies_is_tried_again_until_datapath_flows_are_forgotten() -> None:
+    async with fed_agent() as fed:
+        await fed.holds(pod("web"))
+        held = fed.agent.status.revision
+        with no_purge_possible(fed):
+            revision = fed.source.put(DENIAL)
+            await complains(fed)
+            assert fed.agent.status.revision == held
+            assert fed.agent._switch.owed
+        await fed.reaches(revision)
+        assert not fed.agent._switch.owed
+        assert not fed.agent.view.problems
+
+
+async def test_an_agent_that_starts_with_policies_is_ready_when_datapath_flows_are_forgotten() -> None:
+    async with fed_node() as fed:
+        async with fed.running():
+            await fed.holds(node(), pod("web"), DENIAL)
+            revision = fed.agent.status.revision
+        async with fed.running():
+            with no_purge_possible(fed):
+                await complains(fed)
+                assert not fed.agent.status.ready
+            await fed.reaches(revision)
+            assert not fed.agent.view.problems
+
+
+async def test_an_agent_that_starts_without_policies_needs_no_purge() -> None:
+    async with fed_node() as fed, fed.running():
+        with no_purge_possible(fed):
+            await fed.holds(node(), pod("web"))
