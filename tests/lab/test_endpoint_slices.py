@@ -12,6 +12,7 @@ from msgspec import convert
 from windlass.lab.control import endpoint_slices, manifests
 from windlass.lab.fuzz import cluster_views
 from windlass.lab.fuzz import eligible_endpoints as oracle
+from windlass.lab.fuzz.documents import identity
 from windlass.lab.scenarios import desired_states
 from windlass.lab.scenarios.desired_states import DesiredState
 from windlass.lab.scenarios.objects import KUBERNETES_KINDS, KubernetesObject
@@ -116,7 +117,7 @@ def test_conditions_are_those_of_the_real_controller(ready, leaving, published):
     assert endpoint(slices(web, one))["conditions"] == conditions
 
     documents = yaml.safe_load(NODES + web + one)
-    seen = cluster_views.read({cluster_views.identity(document): document for document in documents})
+    seen = cluster_views.read({identity(document): document for document in documents})
     asked = seen.services["default/web"]
     (judged,) = oracle.endpoints(seen, asked, asked.spec.ports[0], Family.IPV4)
     assert {name: getattr(judged, name) for name in conditions} == conditions

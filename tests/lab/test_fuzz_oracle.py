@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from applied_documents import applied
 
 from windlass.lab.fuzz import cluster_views, eligible_endpoints, oracle
 from windlass.lab.fuzz.eligible_endpoints import EndpointLocation, OracleEndpoint, choice
@@ -55,7 +56,7 @@ def service(name="web", app="web", **spec):
 
 def cluster(*more):
     documents = [*yaml.safe_load_all(CLUSTER), *more]
-    return cluster_views.read(cluster_views.applied({}, [document for document in documents if document]))
+    return cluster_views.read(applied({}, [document for document in documents if document]))
 
 
 def ask(found, client, address, port=80, protocol="TCP", via=""):
@@ -404,7 +405,7 @@ def test_it_agrees_with_the_scenarios_of_the_repository(name):
     """Each of their probes has been sent with real packets: where both say something, they say the same."""
     standing, by_hand = {}, BY_HAND[name]
     for (step, desired), file in zip(by_hand.read().states(), by_hand.files, strict=True):
-        standing = cluster_views.applied(standing, by_hand.documents(file, []))
+        standing = applied(standing, by_hand.documents(file, []))
         found = cluster_views.read(standing)
         for probe in step.probes:
             if not (

@@ -11,6 +11,7 @@ from ipaddress import ip_address
 
 import pytest
 import yaml
+from applied_documents import applied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,7 +59,7 @@ def test_the_lab_reads_the_scenario_and_the_oracle_agrees_with_its_probes(tmp_pa
     assert 0 < made.probes <= 165
     standing = {}
     for (step, desired), file in zip(read.states(), files, strict=True):
-        standing = cluster_views.applied(standing, yaml.load_all(file.read_bytes(), yaml.CSafeLoader))
+        standing = applied(standing, yaml.load_all(file.read_bytes(), yaml.CSafeLoader))
         found = cluster_views.read(standing)
         for probe in step.probes:
             if probe.spec.target.pod:
@@ -95,7 +96,7 @@ def test_a_rate_of_connections_can_be_answered_in_every_step(tmp_path_factory, s
             queries[probe.name] = Query(client, to.address, to.port)
     documents = {}
     for part in made.parts:
-        documents = cluster_views.applied(documents, part.documents)
+        documents = applied(documents, part.documents)
         for name, query in queries.items():
             assert oracle.predict(cluster_views.read(documents), query).outcome is ProbeOutcome.CONNECTED, name
 
@@ -106,7 +107,7 @@ def test_addresses_and_node_ports_have_one_owner(seed):
     """Otherwise the expected endpoint would be ambiguous."""
     standing = {}
     for part in random_scenario(seed, ALL).parts:
-        standing = cluster_views.applied(standing, part.documents)
+        standing = applied(standing, part.documents)
         claims = Counter()
         for service in cluster_views.read(standing).services.values():
             if service.served and not service.metadata.name.startswith("noise"):

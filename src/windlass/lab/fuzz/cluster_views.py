@@ -1,4 +1,4 @@
-"""The cluster as the oracle sees it: the documents of a scenario's steps, applied in order and read as views."""
+"""The cluster as the oracle sees it: the documents of a scenario, read as views."""
 
 from __future__ import annotations
 
@@ -11,21 +11,16 @@ import msgspec
 import yaml
 
 from windlass.cluster.objects import EndpointSlice
-from windlass.lab.fuzz import policy_views
-from windlass.lab.fuzz.object_views import (
-    MetadataView,
-    NodeView,
-    ServiceView,
-)
-from windlass.lab.fuzz.policy_views import PolicyView
+from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
+from windlass.lab.fuzz.documents import Document, Documents
+from windlass.lab.fuzz.object_views import MetadataView, NodeView, ServiceView
 from windlass.lab.scenarios.directives import ExternalHost
 from windlass.lab.scenarios.objects import LabPod
-from windlass.model.families import IPNetwork
+from windlass.model.families import Family, IPNetwork
+from windlass.policy.oracle import PolicyNode, PolicyPod, PolicyWorld
 
-Document = dict[str, object]
-Documents = dict[tuple[str, str], Document]  # by kind and `namespace/name`, or the name alone
-
-_CLUSTER_SCOPED = frozenset({"Node", "Namespace", "ClusterNetworkPolicy", "ExternalHost", "Probe", "Action", "Delete"})
+NAMESPACE_NAME = "kubernetes.io/metadata.name"
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,57 +31,34 @@ class ClusterView:
     services: Mapping[str, ServiceView]
     slices: tuple[EndpointSlice, ...]
     node_port_networks: tuple[IPNetwork, ...]  # empty: NodePorts are open on all addresses
-    traffic_mode: str
-    policies: PolicyView
+    policies: PolicyWorld
 
-
-def applied(before: Documents, step: Iterable[Document]) -> Documents:
-    """The documents after those of a step were applied, without probes and actions."""
-    after = dict(before)
-    for document in _opened(step):
-        kind, key = identity(document)
-        if kind == "Delete":
-            gone = msgspec.convert(document["spec"], dict[str, str])
-            del after[gone["kind"], gone["name"]]
-        elif kind not in {"Probe", "Action"}:
-            after[kind, key] = document
-    return after
-
-
-def _opened(documents: Iterable[Document]) -> Iterator[Document]:
-    """Replaces each List by its items."""
-    for document in documents:
-        if document["kind"] == "List":
-            yield from _opened(msgspec.convert(document["items"], list[Document]))
-        else:
-            yield document
-
-
-def identity(document: Document) -> tuple[str, str]:
-    metadata = msgspec.convert(document["metadata"], MetadataView)
-    kind = str(document["kind"])
-    return kind, metadata.name if kind in _CLUSTER_SCOPED else metadata.key
+    @property
+    def has_policies(self) -> bool:
+        return bool(self.policies.network_policies or self.policies.cluster_network_policies)
 
 
 def read(documents: Documents) -> ClusterView:
     """Leaves out malformed objects: the product must report and ignore them."""
     found = list(documents.values())
-    settings = _settings(documents)
     nodes = {node.name: node for node in _of("Node", NodeView, found)}
     pods = {pod.key: pod for pod in _of("Pod", LabPod, found) if pod.runs}
+    spaces = [msgspec.convert(one["metadata"], MetadataView) for one in found if one["kind"] == "Namespace"]
     return ClusterView(
         nodes,
         {host.name: host for host in _of("ExternalHost", ExternalHost, found)},
         pods,
         {service.key: service for service in _of("Service", ServiceView, found)},
         tuple(_of("EndpointSlice", EndpointSlice, found)),
-        tuple(map(ip_network, msgspec.convert(settings.get("nodePortAddresses") or [], list[str]))),
-        str(settings.get("trafficMode") or "encap"),
-        policy_views.read(found, pods, nodes),
+        tuple(map(ip_network, _node_port_addresses(documents))),
+        PolicyWorld(
+            pods=[_policy_pod(pod) for pod in pods.values() if not pod.spec.host_network],
+            namespaces={space.name: {NAMESPACE_NAME: space.name, **space.labels} for space in spaces},
+            nodes=[_policy_node(node) for node in nodes.values()],
+            network_policies=_policies("NetworkPolicy", NetworkPolicy, found),
+            cluster_network_policies=_policies("ClusterNetworkPolicy", ClusterNetworkPolicy, found),
+        ),
     )
-
-
-_T = TypeVar("_T")
 
 
 def _of(kind: str, view: type[_T], documents: Iterable[Document]) -> Iterator[_T]:
@@ -98,10 +70,33 @@ def _of(kind: str, view: type[_T], documents: Iterable[Document]) -> Iterator[_T
                 continue
 
 
-def _settings(documents: Documents) -> dict[str, object]:
-    """The configuration of the agents."""
+def _policies(kind: str, shape: type[_T], documents: Iterable[Document]) -> list[_T]:
+    """The product denies traffic if it cannot read a policy, so none may be malformed here."""
+    return [msgspec.convert(document, shape) for document in documents if document["kind"] == kind]
+
+
+def _node_port_addresses(documents: Documents) -> list[str]:
+    """From the configuration of the agents."""
     config = documents.get(("ConfigMap", "kube-system/windlass-config"))
     if config is None:
-        return {}
+        return []
     text = msgspec.convert(config["data"], dict[str, str])["windlass.yaml"]
-    return msgspec.convert(yaml.safe_load(text) or {}, dict[str, object])
+    settings = msgspec.convert(yaml.safe_load(text) or {}, dict[str, object])
+    return msgspec.convert(settings.get("nodePortAddresses") or [], list[str])
+
+
+def _policy_pod(pod: LabPod) -> PolicyPod:
+    return PolicyPod(
+        pod.metadata.namespace or "default",
+        pod.metadata.name,
+        pod.spec.node_name,
+        pod.fixed_addresses,
+        pod.metadata.labels,
+        tuple((port.name, port.protocol.value, port.container_port) for port in pod.ports if port.name),
+    )
+
+
+def _policy_node(node: NodeView) -> PolicyNode:
+    """With its gateways, which are addresses of its host as well."""
+    gateways = (node.gateway(family) for family in Family)
+    return PolicyNode(node.name, (*node.addresses, *(one for one in gateways if one)), node.metadata.labels)

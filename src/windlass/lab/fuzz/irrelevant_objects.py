@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from windlass.lab.fuzz.cluster_views import Document
 from windlass.lab.fuzz.dice import Dice
-from windlass.lab.fuzz.drafts import Draft
+from windlass.lab.fuzz.documents import Document, manifest, nonempty
+from windlass.lab.fuzz.drafts import NAMESPACE, V4, Draft, NodeDraft, cluster_ip
 from windlass.lab.fuzz.eligible_endpoints import SERVICE_OF_SLICE
-from windlass.lab.fuzz.machine_drafts import NAMESPACE, V4, NodeDraft
 from windlass.lab.fuzz.object_views import ANOTHER_PROXY
-from windlass.lab.fuzz.service_drafts import cluster_ip
 from windlass.model.families import Family
 
 
@@ -74,32 +72,24 @@ def _slices(draft: Draft, owner: str) -> list[Document]:
 def _service(
     name: str, spec: Mapping[str, object], *, labels: Mapping[str, str] | None = None, node_port: int | None = None
 ) -> Document:
-    port = {"name": "web", "port": 80, "targetPort": "http", **({"nodePort": node_port} if node_port else {})}
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name, "namespace": NAMESPACE, **({"labels": dict(labels)} if labels else {})},
-        "spec": {"ports": [port], "selector": {"app": "red"}, **spec},
-    }
+    port = nonempty({"name": "web", "port": 80, "targetPort": "http", "nodePort": node_port})
+    metadata = {"name": name, "namespace": NAMESPACE, "labels": dict(labels or {})}
+    return manifest("Service", metadata, spec={"ports": [port], "selector": {"app": "red"}, **spec})
 
 
 def _ended_pod(node: NodeDraft) -> Document:
     """It has ended, so it is not an endpoint although the selector matches its labels."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "noise-over", "namespace": NAMESPACE, "labels": {"app": "red"}},
-        "spec": {"nodeName": node.name, "containers": [{"name": "main"}]},
-        "status": {"phase": "Succeeded"},
-    }
+    metadata = {"name": "noise-over", "namespace": NAMESPACE, "labels": {"app": "red"}}
+    spec = {"nodeName": node.name, "containers": [{"name": "main"}]}
+    return manifest("Pod", metadata, spec=spec, status={"phase": "Succeeded"})
 
 
 def _slice(name: str, owner: str, family: Family, addresses: list[str], port: Document) -> Document:
-    return {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": {"name": name, "namespace": NAMESPACE, "labels": {SERVICE_OF_SLICE: owner}},
-        "addressType": str(family),
-        "ports": [port],
-        "endpoints": [{"addresses": addresses}],
-    }
+    return manifest(
+        "EndpointSlice",
+        {"name": name, "namespace": NAMESPACE, "labels": {SERVICE_OF_SLICE: owner}},
+        api_version="discovery.k8s.io/v1",
+        addressType=str(family),
+        ports=[port],
+        endpoints=[{"addresses": addresses}],
+    )

@@ -22,11 +22,10 @@ def address(text: str) -> IPAddress:
     return ip_address(text)
 
 
-class MetadataView(Struct, frozen=True, rename="camel"):
+class MetadataView(Struct, frozen=True):
     name: str
     namespace: str = "default"
     labels: dict[str, str] = {}
-    deletion_timestamp: object = None
 
     @property
     def key(self) -> str:

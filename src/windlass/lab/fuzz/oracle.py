@@ -15,6 +15,7 @@ from windlass.lab.fuzz.eligible_endpoints import EndpointLocation, OracleEndpoin
 from windlass.lab.fuzz.object_views import NodeView, ServicePortView, ServiceView
 from windlass.lab.scenarios.objects import LabPod, ProbeOutcome
 from windlass.model.families import Family, IPAddress, family_of
+from windlass.policy.oracle import PolicyPacket, judge_egress, judge_ingress
 
 PRESERVED = "Preserved"
 LOOPBACK = ip_network("127.0.0.0/8")
@@ -83,7 +84,7 @@ class Claim:
 def predict(cluster: ClusterView, query: Query) -> Prediction | None:
     """None if the rules do not specify the outcome."""
     answer = _without_policies(cluster, query)
-    if answer is None or not cluster.policies or answer.outcome is ProbeOutcome.TIMEOUT:
+    if answer is None or not cluster.has_policies or answer.outcome is ProbeOutcome.TIMEOUT:
         return answer
     allowed = allows(cluster, query, answer)
     if allowed is None:
@@ -156,11 +157,12 @@ def _served(cluster: ClusterView, query: Query, claim: Claim, entry: NodeView, *
         why = f"{words}: the Service has no endpoint"
         return Prediction(ProbeOutcome.REFUSED, why=why, entry=entry.name, inside=inside)
     local, masquerade = _policy(claim, inside=inside, from_pod=_pod(cluster, query.client) is not None)
+    access = _ServiceAccess(cluster, query, claim, entry, inside, masquerade)
     eligible = found.local if local else found.cluster
     words += ", only endpoints of this Node" if local else ""
     if not eligible:
         return Prediction(ProbeOutcome.TIMEOUT, why=f"{words}: this Node has none")
-    answer = _chosen(cluster, query, claim, entry, eligible, inside=inside, masquerade=masquerade, why=words)
+    answer = _chosen(access, eligible, words)
     return answer and replace(answer, narrowed=len(eligible) < len(everything), entry=entry.name, inside=inside)
 
 
@@ -175,43 +177,37 @@ def _policy(claim: Claim, *, inside: bool, from_pod: bool) -> tuple[bool, bool]:
     return (False, not from_pod) if inside else (True, False)
 
 
-def _chosen(
-    cluster: ClusterView,
-    query: Query,
-    claim: Claim,
-    entry: NodeView,
-    eligible: tuple[OracleEndpoint, ...],
-    *,
-    inside: bool,
-    masquerade: bool,
-    why: str,
-) -> Prediction | None:
+@dataclass(frozen=True, slots=True)
+class _ServiceAccess:
+    """A connection to a Service port at the Node `entry`; `inside`: the client is on that Node."""
+
+    cluster: ClusterView
+    query: Query
+    claim: Claim
+    entry: NodeView
+    inside: bool
+    masquerade: bool
+
+
+def _chosen(access: _ServiceAccess, eligible: tuple[OracleEndpoint, ...], why: str) -> Prediction | None:
     answering = [endpoint for endpoint in eligible if endpoint.backend]
     if not answering:
-        if cluster.policies:
+        if access.cluster.has_policies:
             return None  # they may deny the endpoint's port, which nobody can tell from a port without a listener
-        return _no_listener(query, f"{why}: it has endpoints")
+        return _no_listener(access.query, f"{why}: it has endpoints")
     if len(answering) < len(eligible):
         return None  # the outcome depends on the choice
-    seen = [_seen(cluster, query, claim, entry, e, inside=inside, masquerade=masquerade) for e in eligible]
-    sticky = claim.service.spec.session_affinity == "ClientIP"
+    seen = [_seen(access, endpoint) for endpoint in eligible]
+    sticky = access.claim.service.spec.session_affinity == "ClientIP"
     known = frozenset(s for s in seen if s) if all(seen) else frozenset()
     return Prediction(ProbeOutcome.CONNECTED, eligible, known, sticky, why=why, seen_by=tuple(seen))
 
 
-def _seen(
-    cluster: ClusterView,
-    query: Query,
-    claim: Claim,
-    entry: NodeView,
-    endpoint: OracleEndpoint,
-    *,
-    inside: bool,
-    masquerade: bool,
-) -> str | None:
+def _seen(access: _ServiceAccess, endpoint: OracleEndpoint) -> str | None:
     """The client address that the endpoint sees; None if it is not specified."""
-    client, family = query.client, query.family
-    gateway, node_ip = str(entry.gateway(family)), str(entry.main(family))
+    cluster, query, entry = access.cluster, access.query, access.entry
+    inside, masquerade = access.inside, access.masquerade
+    gateway, node_ip = str(entry.gateway(query.family)), str(entry.main(query.family))
     elsewhere = endpoint.place is EndpointLocation.OUTSIDE or (
         endpoint.place is EndpointLocation.NODE and endpoint.host != entry.name
     )
@@ -220,12 +216,12 @@ def _seen(
         return str(_address_towards(entry, endpoint.address)) if endpoint.address else node_ip
     if not inside and not masquerade:
         return _from_outside(cluster, query)
-    pod = _pod(cluster, client)
+    pod = _pod(cluster, query.client)
     if pod and not masquerade:
         return gateway if endpoint.backend == pod.key else PRESERVED  # hairpin: a Pod cannot reply to itself
     if endpoint.place is not EndpointLocation.POD:
         return None
-    local = claim.kind is FrontendKind.NODE_PORT and claim.service.spec.external_traffic_policy == "Local"
+    local = access.claim.kind is FrontendKind.NODE_PORT and access.claim.service.spec.external_traffic_policy == "Local"
     return node_ip if inside and local and cluster.pods[endpoint.backend].spec.node_name != entry.name else gateway
 
 
@@ -265,7 +261,7 @@ def _host_itself(cluster: ClusterView, query: Query, node: NodeView, seen: str) 
 def _pod_itself(cluster: ClusterView, query: Query) -> Prediction | None:
     """Not specified from outside: only in some modes the underlay knows the way."""
     pod = next((pod for pod in cluster.pods.values() if query.address in pod.fixed_addresses), None)
-    if pod is None or query.client.host or query.client.pod == pod.key or not cluster.policies:
+    if pod is None or query.client.host or query.client.pod == pod.key or not cluster.has_policies:
         return None
     if query.protocol != "ICMP" and not listens(pod, query.protocol, query.port):
         return None
@@ -309,7 +305,9 @@ def allows(cluster: ClusterView, query: Query, answer: Prediction) -> bool | Non
 def _allows_egress(cluster: ClusterView, query: Query, address: IPAddress, port: int) -> bool:
     pod = _pod(cluster, query.client)
     source = next((one for one in pod.fixed_addresses if family_of(one) is query.family), None) if pod else None
-    return source is None or cluster.policies.allows_egress(source, address, query.protocol, port)
+    if source is None:
+        return True
+    return judge_egress(cluster.policies, PolicyPacket(source, address, query.protocol, port or None)).allowed
 
 
 def _allows_ingress(
@@ -329,8 +327,8 @@ def _allows_ingress(
         sources = [ip_address(seen)] if seen else []
     else:
         sources = [*_sources(cluster, query, answer)]
-    policies = cluster.policies
-    verdicts = {policies.allows_ingress(source, address, query.protocol, port) for source in sources}
+    packets = (PolicyPacket(source, address, query.protocol, port or None) for source in sources)
+    verdicts = {judge_ingress(cluster.policies, packet).allowed for packet in packets}
     return verdicts.pop() if len(verdicts) == 1 else None
 
 
@@ -381,16 +379,11 @@ def _from_outside(cluster: ClusterView, query: Query) -> str:
 
 def _source(cluster: ClusterView, query: Query) -> IPAddress | None:
     """The source address of the client."""
-    client, family = query.client, query.family
-    pod = _pod(cluster, client)
-    home = _home(cluster, client)
-    if pod:
-        addresses = pod.fixed_addresses
-    elif home:
+    pod, home = _pod(cluster, query.client), _home(cluster, query.client)
+    if home and not pod:
         return _source_of_node(home, query)
-    else:
-        addresses = cluster.hosts[client.host].addresses
-    return next((one for one in addresses if family_of(one) is family), None)
+    addresses = pod.fixed_addresses if pod else cluster.hosts[query.client.host].addresses
+    return next((one for one in addresses if family_of(one) is query.family), None)
 
 
 def _source_of_node(node: NodeView, query: Query) -> IPAddress | None:

@@ -7,10 +7,8 @@ from dataclasses import replace
 
 from windlass.lab.fuzz import random_clusters, random_services
 from windlass.lab.fuzz.dice import Dice
-from windlass.lab.fuzz.drafts import Draft
+from windlass.lab.fuzz.drafts import Draft, EndpointDraft, EndpointState, NodeDraft, PodDraft, ServiceDraft
 from windlass.lab.fuzz.features import Features
-from windlass.lab.fuzz.machine_drafts import EndpointState
-from windlass.lab.fuzz.service_drafts import EndpointDraft, ServiceDraft
 
 Change = Callable[[Dice, Draft, Features], tuple[Draft, str]]  # with a description; empty: nothing changed
 
@@ -31,13 +29,7 @@ def _pod_state(dice: Dice, draft: Draft, _: Features) -> tuple[Draft, str]:
     pod = dice.one([pod for pod in draft.pods if pod.app] or draft.pods)
     if not pod.app:
         return draft, ""
-    state = dice.one(
-        [
-            s
-            for s in (EndpointState.READY, EndpointState.NOT_READY, EndpointState.DRAINING, EndpointState.ENDED)
-            if s is not pod.state
-        ]
-    )
+    state = dice.one([s for s in EndpointState if s not in {EndpointState.UNSAID, pod.state}])
     pods = tuple(replace(p, state=state) if p == pod else p for p in draft.pods)
     return replace(draft, pods=pods), f"{pod.name} is now {state.value}"
 
@@ -64,11 +56,8 @@ def _without(draft: Draft, gone: Container[str]) -> Draft:
 def _pod_comes(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str]:
     """Adds a Pod, also to some of the slices that the draft itself writes."""
     app, node, on_the_host = dice.one(random_clusters.APPS), dice.one(draft.nodes), dice.chance(0.25)
-    number = max(pod.number for pod in draft.pods) + 1
     host_network = on_the_host and random_clusters.free(draft.pods, app, node)
-    new = replace(
-        random_clusters.pod(dice, app, number, node, features, host_network=host_network), state=EndpointState.READY
-    )
+    new = _new_pod(dice, draft, app, node, features, host_network=host_network)
 
     def joined(service: ServiceDraft) -> ServiceDraft:
         wanted = dice.chance(0.7)
@@ -78,6 +67,14 @@ def _pod_comes(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str
 
     services = tuple(map(joined, draft.services))
     return replace(draft, pods=(*draft.pods, new), services=services), f"{new.name} comes"
+
+
+def _new_pod(
+    dice: Dice, draft: Draft, app: str, node: NodeDraft, features: Features, *, host_network: bool
+) -> PodDraft:
+    number = max(pod.number for pod in draft.pods) + 1
+    made = random_clusters.pod(dice, app, number, node, features, host_network=host_network)
+    return replace(made, state=EndpointState.READY)
 
 
 def _slices(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str]:
@@ -101,10 +98,7 @@ def _node(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str]:
         return draft, ""
     if joins or len(draft.nodes) < 3:
         node = replace(like, number=last.number + 1, second=0)
-        number = max(pod.number for pod in draft.pods) + 1
-        pod = replace(
-            random_clusters.pod(dice, app, number, node, features, host_network=False), state=EndpointState.READY
-        )
+        pod = _new_pod(dice, draft, app, node, features, host_network=False)
         return replace(draft, nodes=(*draft.nodes, node), pods=(*draft.pods, pod)), f"{node.name} joins with {pod.name}"
     left = _without(draft, {pod.key for pod in draft.pods if pod.node == last})
     if not left.pods:
@@ -122,9 +116,8 @@ def _policy(dice: Dice, draft: Draft, _: Features) -> tuple[Draft, str]:
     service = dice.one(draft.services)
     if service.outside and dice.chance(0.7):
         policy = "Cluster" if service.external_policy == "Local" else "Local"
-        return _with(
-            draft, replace(service, external_policy=policy)
-        ), f"{service.name} has externalTrafficPolicy {policy}"
+        said = f"{service.name} has externalTrafficPolicy {policy}"
+        return _with(draft, replace(service, external_policy=policy)), said
     policy = "Cluster" if service.internal_policy == "Local" else "Local"
     return _with(draft, replace(service, internal_policy=policy)), f"{service.name} has internalTrafficPolicy {policy}"
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from windlass.lab.fuzz import irrelevant_objects, random_policies, random_services
 from windlass.lab.fuzz.dice import Dice
-from windlass.lab.fuzz.drafts import Draft
+from windlass.lab.fuzz.drafts import V4, V6, Draft, EndpointState, HostDraft, NodeDraft, PodDraft
 from windlass.lab.fuzz.features import Features
-from windlass.lab.fuzz.machine_drafts import V4, V6, EndpointState, HostDraft, NodeDraft, PodDraft
 from windlass.model.families import Family
 
 APPS = ("red", "green", "blue")

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from windlass.lab.fuzz.cluster_views import Document
+from windlass.lab.fuzz.cluster_views import NAMESPACE_NAME
 from windlass.lab.fuzz.dice import Dice
-from windlass.lab.fuzz.drafts import Draft
-from windlass.lab.fuzz.machine_drafts import NAMESPACE, NAMESPACES, TIERS
-from windlass.lab.fuzz.policy_views import NAMESPACE_NAME
+from windlass.lab.fuzz.documents import Document, manifest
+from windlass.lab.fuzz.drafts import NAMESPACE, NAMESPACES, TIERS, Draft
 from windlass.model.families import Family
 
 TEAMS = ("a", "b")
@@ -52,7 +51,7 @@ def network_policy(dice: Dice, draft: Draft) -> Document:
             spec[field] = [_allow_rule(dice, draft, peers) for _ in range(dice.number(0, 3))]
     name = _unused_name(draft, "np")
     metadata = {"name": name, "namespace": space}
-    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
+    return manifest("NetworkPolicy", metadata, api_version="networking.k8s.io/v1", spec=spec)
 
 
 def cluster_network_policy(dice: Dice, draft: Draft) -> Document:
@@ -64,12 +63,8 @@ def cluster_network_policy(dice: Dice, draft: Draft) -> Document:
     fields = dice.weighted({("ingress",): 0.45, ("egress",): 0.35, ("ingress", "egress"): 0.2})
     for field in fields:
         spec[field] = [_tier_rule(dice, draft, field) for _ in range(dice.number(1, 3))]
-    return {
-        "apiVersion": "policy.networking.k8s.io/v1alpha2",
-        "kind": "ClusterNetworkPolicy",
-        "metadata": {"name": _unused_name(draft, "cnp")},
-        "spec": spec,
-    }
+    metadata = {"name": _unused_name(draft, "cnp")}
+    return manifest("ClusterNetworkPolicy", metadata, api_version="policy.networking.k8s.io/v1alpha2", spec=spec)
 
 
 # --- rules ------------------------------------------------------------------------------------------------------------
@@ -242,11 +237,9 @@ def _is_edited(dice: Dice, draft: Draft) -> tuple[Draft, str]:
         return draft, ""
     old = dice.one(draft.policies)
     make = network_policy if old["kind"] == "NetworkPolicy" else cluster_network_policy
-    metadata = old["metadata"]
-    new = {**make(dice, draft), "metadata": metadata}
-    return replace(
-        draft, policies=tuple(new if one is old else one for one in draft.policies)
-    ), f"{_named(old)} changes"
+    new = {**make(dice, draft), "metadata": old["metadata"]}
+    policies = tuple(new if one is old else one for one in draft.policies)
+    return replace(draft, policies=policies), f"{_named(old)} changes"
 
 
 def _pod_is_relabelled(dice: Dice, draft: Draft) -> tuple[Draft, str]:
@@ -277,7 +270,7 @@ def _with(draft: Draft, policy: Document) -> Draft:
 
 
 def _unused_name(draft: Draft, prefix: str) -> str:
-    taken = {_named(one).rpartition("/")[2].rpartition(" ")[2] for one in draft.policies}
+    taken = {_named(one).rpartition(" ")[2] for one in draft.policies}
     return next(f"{prefix}-{number}" for number in range(1, 1000) if f"{prefix}-{number}" not in taken)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from windlass.lab.fuzz import oracle
-from windlass.lab.fuzz.cluster_views import ClusterView, Document
+from windlass.lab.fuzz import oracle, random_probes
+from windlass.lab.fuzz.cluster_views import ClusterView
 from windlass.lab.fuzz.dice import Dice
+from windlass.lab.fuzz.documents import Document, nonempty
 from windlass.lab.fuzz.oracle import Client, Prediction, Query
-from windlass.lab.scenarios.directives import API_VERSION
 from windlass.lab.scenarios.objects import LabPod, ProbeOutcome
 from windlass.model.families import family_of
 
@@ -53,25 +53,10 @@ def _of_pod(dice: Dice, client: Client, pod: LabPod, cluster: ClusterView) -> tu
 
 
 def _document(number: int, query: Query, to: Document, answer: Prediction) -> Document:
-    client = query.client
-    source = {"pod": client.pod} if client.pod else {"node": client.node}
-    name = (client.pod or client.node).rpartition("/")[2]
+    client = (query.client.pod or query.client.node).rpartition("/")[2]
     target = str(to["pod"]).rpartition("/")[2]
-    expect: Document = {"outcome": answer.outcome.value}
+    name = f"pod-{number:02}-{client}-to-{target}-{query.protocol.lower()}"
     is_checked = answer.outcome is ProbeOutcome.CONNECTED and query.protocol != "ICMP"
-    family = "-ipv6" if query.family.value == 6 else ""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "Probe",
-        "metadata": {
-            "name": f"pod-{number:02}-{name}-to-{target}-{query.protocol.lower()}{family}",
-            "annotations": {"why": answer.why},
-        },
-        "spec": {
-            "from": source,
-            "to": to,
-            **({} if query.protocol == "TCP" else {"protocol": query.protocol}),
-            "connections": 2,
-            "expect": {**expect, **({"backends": sorted(answer.backends)} if is_checked else {})},
-        },
-    }
+    backends = sorted(answer.backends) if is_checked else []
+    expect = nonempty({"outcome": answer.outcome.value, "backends": backends})
+    return random_probes.written(name, query, to, {"connections": 2, "expect": expect}, answer.why)

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from windlass.lab.fuzz import oracle, random_queries
-from windlass.lab.fuzz.cluster_views import ClusterView, Document
+from windlass.lab.fuzz.cluster_views import ClusterView
 from windlass.lab.fuzz.dice import Dice
+from windlass.lab.fuzz.documents import Document, directive, nonempty
 from windlass.lab.fuzz.eligible_endpoints import OracleEndpoint, endpoints
 from windlass.lab.fuzz.oracle import PRESERVED, Prediction, Query
 from windlass.lab.fuzz.random_queries import QueryProbe
-from windlass.lab.scenarios.directives import API_VERSION
 from windlass.lab.scenarios.objects import ProbeOutcome
+from windlass.model.families import Family
 
 CERTAIN = 1e-7  # the highest accepted probability that an endpoint is missed by chance
 MOST_CONNECTIONS = 65
@@ -92,14 +93,14 @@ def held(cluster: ClusterView, number: int, asked: QueryProbe, answer: Predictio
     """Any eligible backend may have affinity with the client from then on."""
     history.acquaint(_flow(cluster, asked), answer.backends)
     expect = {"outcome": "Connected", "maxGapMilliseconds": LONGEST_GAP}
-    return _document(
-        f"held-{number}-{_title(asked)}", asked, {"hold": True, "expect": expect}, "the connection must last"
-    )
+    how: Document = {"hold": True, "expect": expect}
+    return written(f"held-{number}-{_title(asked)}", asked.query, asked.to, how, "the connection must last")
 
 
 def rated(number: int, asked: QueryProbe) -> Document:
     how: Document = {"rate": PER_SECOND, "expect": {"outcome": "Connected", "failures": 0}}
-    return _document(f"rated-{number}-{_title(asked)}", asked, how, "an endpoint can answer at any time")
+    why = "an endpoint can answer at any time"
+    return written(f"rated-{number}-{_title(asked)}", asked.query, asked.to, how, why)
 
 
 def probe(
@@ -111,7 +112,7 @@ def probe(
     expect: Document = {"outcome": answer.outcome.value}
     if answer.outcome is not ProbeOutcome.CONNECTED:
         quick = 3 if asked.query.protocol == "TCP" and answer.outcome is ProbeOutcome.REFUSED else 1
-        return _document(name, asked, {"connections": quick, "expect": expect}, answer.why)
+        return written(name, asked.query, asked.to, {"connections": quick, "expect": expect}, answer.why)
     backends = [pinned] if pinned else sorted(answer.backends)
     enough = connections(len(backends))
     if answer.sticky:
@@ -125,7 +126,7 @@ def probe(
         how |= {"bytes": 70000, **({"connections": 3} if len(backends) == 1 else {})}
     if len(answer.seen) == 1:
         expect["clientAddress"] = _word(cluster, asked, next(iter(answer.seen)))
-    return _document(name, asked, {**how, "expect": expect}, answer.why)
+    return written(name, asked.query, asked.to, {**how, "expect": expect}, answer.why)
 
 
 def connections(backends: int) -> int:
@@ -235,22 +236,10 @@ def _title(asked: QueryProbe) -> str:
     return f"{name}-to-{service}-{asked.port}-{asked.where}"
 
 
-def _document(name: str, asked: QueryProbe, how: Document, why: str) -> Document:
-    client, query = asked.query.client, asked.query
-    source = (
-        {"pod": client.pod} if client.pod else {"node": client.node} if client.node else {"externalHost": client.host}
-    )
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "Probe",
-        "metadata": {
-            "name": f"{name}-ipv6" if query.family.value == 6 else name,
-            "annotations": {"why": why},
-        },
-        "spec": {
-            "from": source,
-            "to": asked.to,
-            **({} if query.protocol == "TCP" else {"protocol": query.protocol}),
-            **how,
-        },
-    }
+def written(name: str, query: Query, to: Document, how: Document, why: str) -> Document:
+    """The Probe of a query; `to` is its destination in words, `how` its further fields."""
+    client = query.client
+    source = nonempty({"pod": client.pod, "node": client.node, "externalHost": client.host})
+    protocol = {} if query.protocol == "TCP" else {"protocol": query.protocol}
+    name = f"{name}-ipv6" if query.family is Family.IPV6 else name
+    return directive("Probe", name, {"from": source, "to": to, **protocol, **how}, why)

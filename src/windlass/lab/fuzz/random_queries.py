@@ -36,8 +36,7 @@ def throw(dice: Dice, cluster: ClusterView, services: Iterable[str]) -> QueryPro
     if not service.served or not service.spec.ports:
         return None
     port, family = dice.one(service.spec.ports), dice.one(service.families)
-    clients = _clients(cluster)
-    client = dice.one(clients[dice.weighted({"pods": 0.4, "nodes": 0.3, "hosts": 0.3})])
+    client = dice.one(clients(cluster)[dice.weighted({"pods": 0.4, "nodes": 0.3, "hosts": 0.3})])
     kind = dice.weighted(
         {
             FrontendKind.CLUSTER_IP: 0 if client.host else 3,
@@ -57,6 +56,14 @@ def throw(dice: Dice, cluster: ClusterView, services: Iterable[str]) -> QueryPro
             return _external(dice, cluster, client, service, port, kind)
         case _:
             return None
+
+
+def clients(cluster: ClusterView) -> dict[str, list[Client]]:
+    return {
+        "pods": [Client(pod=key) for key in cluster.pods],
+        "nodes": [Client(node=name) for name in cluster.nodes],
+        "hosts": [Client(host=name) for name in cluster.hosts],
+    }
 
 
 def gone(cluster: ClusterView, client: Client, address: IPAddress, port: ServicePortView) -> QueryProbe:
@@ -135,14 +142,6 @@ def _external(
 
 
 # Names ----------------------------------------------------------------------------------------------------------
-
-
-def _clients(cluster: ClusterView) -> dict[str, list[Client]]:
-    return {
-        "pods": [Client(pod=key) for key in cluster.pods],
-        "nodes": [Client(node=name) for name in cluster.nodes],
-        "hosts": [Client(host=name) for name in cluster.hosts],
-    }
 
 
 def _part(node: NodeView, address: str) -> str:

@@ -10,8 +10,7 @@ import yaml
 
 from windlass.lab.fuzz import (
     cluster_views,
-    connection_rates,
-    held_connections,
+    lasting_connections,
     oracle,
     random_changes,
     random_clusters,
@@ -20,13 +19,12 @@ from windlass.lab.fuzz import (
     random_probes,
     random_queries,
 )
-from windlass.lab.fuzz.cluster_views import ClusterView, Document, Documents
+from windlass.lab.fuzz.cluster_views import ClusterView
 from windlass.lab.fuzz.dice import Dice
+from windlass.lab.fuzz.documents import Document, Documents, directive
 from windlass.lab.fuzz.drafts import Draft
 from windlass.lab.fuzz.features import Features, option
-from windlass.lab.fuzz.oracle import Client
 from windlass.lab.fuzz.random_probes import History
-from windlass.lab.scenarios.directives import API_VERSION
 
 PROBES_AT_FIRST = 24
 PROBES_LATER = 11
@@ -97,16 +95,14 @@ def random_scenario(seed: int, features: Features) -> RandomScenario:
         documents = [*_difference(before, states[number]), *_actions(stage)]
         keys = [service.key for service in stage.draft.services]
         if number == 0 and all(stage.verb != RESTART for stage in stages):
-            documents += (
-                held_connections.chosen(Dice(seed, "holds"), views, keys, history) if "holds" in features else ()
-            )
-            documents += (
-                connection_rates.chosen(Dice(seed, "rates"), views, keys, history) if "rates" in features else ()
-            )
+            if "holds" in features:
+                documents += lasting_connections.held(Dice(seed, "holds"), views, keys, history)
+            if "rates" in features:
+                documents += lasting_connections.rated(Dice(seed, "rates"), views, keys, history)
         dice, count = Dice(seed, "probes", number), PROBES_LATER if number else PROBES_AT_FIRST
         asked = keys + 3 * sorted(_touched(before, states[number]).intersection(keys))  # changed Services more often
         documents += random_probes.chosen(
-            dice, view, count, asked, history, patient=number == patient or bool(view.policies)
+            dice, view, count, asked, history, patient=number == patient or view.has_policies
         )
         if stage.draft.teams:
             dice = Dice(seed, "policy probes", number)
@@ -138,9 +134,10 @@ def _stages(seed: int, features: Features) -> list[ClusterStep]:
 
 def _gone(dice: Dice, before: ClusterView, after: ClusterView) -> Iterator[Document]:
     """Probes to the addresses of Services that were deleted in this step."""
+    clients = random_queries.clients(after)
     for key in sorted(before.services.keys() - after.services.keys()):
         service = before.services[key]
-        client = dice.one([Client(node=name) for name in after.nodes] + [Client(pod=key) for key in after.pods])
+        client = dice.one(clients["nodes"] + clients["pods"])
         if service.served and service.spec.ports and service.spec.ports[0].protocol != "SCTP":
             asked = random_queries.gone(after, client, service.cluster_ips[0], service.spec.ports[0])
             answer = oracle.predict(after, asked.query)
@@ -154,8 +151,7 @@ def _gone(dice: Dice, before: ClusterView, after: ClusterView) -> Iterator[Docum
 def _difference(before: Documents, after: Documents) -> Iterator[Document]:
     for kind, key in sorted(before.keys() - after.keys()):
         name = f"{kind}-{key.rpartition('/')[2]}-goes".lower()
-        spec = {"kind": kind, "name": key}
-        yield {"apiVersion": API_VERSION, "kind": "Delete", "metadata": {"name": name}, "spec": spec}
+        yield directive("Delete", name, {"kind": kind, "name": key})
     yield from (document for identity, document in after.items() if before.get(identity) != document)
 
 
@@ -171,8 +167,7 @@ def _touched(before: Documents, after: Documents) -> frozenset[str]:
 
 def _actions(stage: ClusterStep) -> Iterator[Document]:
     if stage.verb:
-        spec = {stage.verb: stage.node}
-        yield {"apiVersion": API_VERSION, "kind": "Action", "metadata": {"name": stage.verb.lower()}, "spec": spec}
+        yield directive("Action", stage.verb.lower(), {stage.verb: stage.node})
 
 
 def _title(seed: int, draft: Draft) -> str:

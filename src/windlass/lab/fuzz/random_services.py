@@ -6,10 +6,18 @@ from dataclasses import replace
 from ipaddress import ip_network
 
 from windlass.lab.fuzz.dice import Dice
-from windlass.lab.fuzz.drafts import Draft
+from windlass.lab.fuzz.drafts import (
+    V4,
+    Draft,
+    EndpointDraft,
+    EndpointState,
+    NodeDraft,
+    PodDraft,
+    PortDraft,
+    ServiceDraft,
+    machine_address,
+)
 from windlass.lab.fuzz.features import Features
-from windlass.lab.fuzz.machine_drafts import V4, EndpointState, NodeDraft, PodDraft, machine_address
-from windlass.lab.fuzz.service_drafts import EndpointDraft, PortDraft, ServiceDraft
 from windlass.model.families import Family
 
 TYPES = {"ClusterIP": 0.3, "NodePort": 0.35, "LoadBalancer": 0.35}
