@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from windlass.cluster.clusters import KINDS
 from windlass.lab.control.endpoint_slices import SERVICE_LABEL
+from windlass.lab.scenarios.desired_states import Addresses, DesiredState
 from windlass.lab.scenarios.objects import CLUSTER_SCOPED, KubernetesObject, LabNode, LabPod, LabService, OpaqueObject
-
-if TYPE_CHECKING:
-    from windlass.lab.scenarios.desired_states import Addresses, DesiredState
-    from windlass.model.families import IPAddress
+from windlass.model.families import IPAddress
 
 Document = dict[str, object]
 

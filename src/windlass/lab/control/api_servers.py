@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from ipaddress import ip_interface
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from windlass.cluster.clusters import Cluster
 from windlass.cluster.kubernetes.connections import APIConnection, RequestRefused, Unreachable
 from windlass.cluster.kubernetes.roles import rules
 from windlass.cluster.kubernetes.servers import APIServer
 from windlass.cluster.objects import PROXY_NAME_LABEL, EndpointConditions, EndpointSlice
-from windlass.cluster.sources import SourceAway
+from windlass.cluster.sources import ClusterChange, SourceAway
 from windlass.lab.control import api_objects, endpoint_slices
+from windlass.lab.control.api_objects import Published
 from windlass.lab.control.control_planes import ADMINISTRATOR, AGENT, ControlPlane, apply, url_at
-from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.labs import Lab, LabError
 from windlass.lab.sandbox.time_limits import seconds
-from windlass.lab.scenarios.desired_states import DesiredState
+from windlass.lab.scenarios.desired_states import Addresses, DesiredState
+from windlass.lab.scenarios.objects import LabNode
 from windlass.lab.scenarios.segments import UPLINK, Machine, Nic
 from windlass.model.families import Family
 from windlass.nodes.policies import FollowedPolicies
 from windlass.nodes.states import run_to_end
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-
-    from windlass.cluster.clusters import Cluster
-    from windlass.cluster.sources import ClusterChange
-    from windlass.lab.control.api_objects import Published
-    from windlass.lab.sandbox.labs import Lab
-    from windlass.lab.scenarios.desired_states import Addresses
-    from windlass.lab.scenarios.objects import LabNode
 
 SECONDS_FOR_SLICES = seconds(30.0)
 CONCURRENT_WRITES = 20

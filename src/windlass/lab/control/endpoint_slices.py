@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
+from windlass.lab.scenarios.desired_states import Addresses, DesiredState
 from windlass.lab.scenarios.objects import LabPod, LabService, LabServicePort, OpaqueObject
 from windlass.lab.scenarios.targets import named_port
-from windlass.model.families import Family, family_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from windlass.lab.scenarios.desired_states import Addresses, DesiredState
-    from windlass.model.families import IPAddress
+from windlass.model.families import Family, IPAddress, family_of
 
 SERVICE_LABEL = "kubernetes.io/service-name"
 ZONE_LABEL = "topology.kubernetes.io/zone"

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import msgspec
 
 from windlass import files
 from windlass.lab.control import endpoint_slices
+from windlass.lab.scenarios.desired_states import Addresses, DesiredState
 from windlass.lab.scenarios.objects import LabPod
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from windlass.lab.scenarios.desired_states import Addresses, DesiredState
 
 Manifest = dict[str, object]
 

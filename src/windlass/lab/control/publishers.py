@@ -5,19 +5,15 @@ api_servers.py implements it by a real API server.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
 from windlass.cluster.manifests import revision_of
 from windlass.lab.control import manifests
-from windlass.lab.sandbox.labs import LabError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from windlass.lab.sandbox.labs import Lab
-    from windlass.lab.scenarios.desired_states import Addresses, DesiredState
-    from windlass.lab.scenarios.objects import LabNode
-    from windlass.lab.scenarios.segments import Machine
+from windlass.lab.sandbox.labs import Lab, LabError
+from windlass.lab.scenarios.desired_states import Addresses, DesiredState
+from windlass.lab.scenarios.objects import LabNode
+from windlass.lab.scenarios.segments import Machine
 
 
 class Publisher(Protocol):

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING
 
 from windlass.lab.probing import packets, sockets
+from windlass.lab.probing.sockets import Packet
 from windlass.model.families import Family
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from windlass.lab.probing.sockets import Packet
 
 
 @dataclass(frozen=True, slots=True)

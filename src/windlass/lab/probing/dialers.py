@@ -8,21 +8,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from windlass.lab.probing import packets, sockets
+from windlass.lab.probing.arrivals import Arrival, Arrivals
 from windlass.lab.probing.packets import Chunk, SctpPacket
 from windlass.lab.probing.servers import IAM, WHO, parse_identity
 from windlass.lab.sandbox.time_limits import seconds
 from windlass.lab.scenarios.objects import ProbeOutcome, ProbeProtocol
-from windlass.model.families import Family, family_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from windlass.lab.probing.arrivals import Arrival, Arrivals
-    from windlass.model.families import IPAddress
+from windlass.model.families import Family, IPAddress, family_of
 
 TIME_LIMIT = seconds(3.0)  # for an answer: a first SYN may be lost, and is sent again after one second
 RETRY = seconds(0.4)  # until a datagram is sent again: the first one of a tunnel may be lost while ARP resolves

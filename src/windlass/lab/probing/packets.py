@@ -5,12 +5,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
-from windlass.model.families import Family, family_of
-
-if TYPE_CHECKING:
-    from windlass.model.families import IPAddress
+from windlass.model.families import Family, IPAddress, family_of
 
 TCP, UDP, ICMP, ICMPV6, SCTP = 6, 17, 1, 58, 132  # protocol numbers
 

@@ -12,20 +12,16 @@ import errno
 import os
 import socket
 from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
 
 from windlass.lab.probing import packets, sockets
 from windlass.lab.probing.arrivals import Arrival, Arrivals
 from windlass.lab.probing.packets import Chunk, SctpPacket
+from windlass.lab.probing.sockets import Packet
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.scenarios.objects import ProbeProtocol
 from windlass.model.families import Family
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from windlass.lab.probing.sockets import Packet
 
 WHO = b"?"  # the first byte of a UDP request for the server's name
 IAM = b"!"  # the first byte of the reply

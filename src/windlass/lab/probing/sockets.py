@@ -6,18 +6,13 @@ import asyncio
 import ctypes
 import socket
 import struct
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
-from typing import TYPE_CHECKING
 
 from windlass.host.linux import namespaces
-from windlass.model.families import Family, family_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from windlass.model.families import IPAddress
+from windlass.model.families import Family, IPAddress, family_of
 
 FAMILY = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
 LARGEST_PACKET = 65536

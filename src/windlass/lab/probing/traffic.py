@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from ipaddress import IPv4Address, IPv6Address
 
 from windlass.lab.probing import dialers
+from windlass.lab.probing.arrivals import Arrivals
+from windlass.lab.probing.dialers import Conversation, SocketAddress
 from windlass.lab.probing.stolen_time import StolenTime
 from windlass.lab.probing.verdicts import Attempt, Observation
 from windlass.lab.sandbox.time_limits import seconds
 from windlass.lab.scenarios.objects import ProbeOutcome, ProbeProtocol
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-    from ipaddress import IPv4Address, IPv6Address
-
-    from windlass.lab.probing.arrivals import Arrivals
-    from windlass.lab.probing.dialers import Conversation, SocketAddress
 
 AT_ONCE = 48  # connections that may be starting: more would delay each other on a small machine
 START = 0.25  # seconds; a connection without an answer by then only waits, which costs nothing

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from windlass.lab.scenarios.directives import Expectation, Probe
 from windlass.lab.scenarios.objects import ProbeOutcome
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from windlass.lab.scenarios.directives import Expectation, Probe
-    from windlass.model.families import IPAddress
+from windlass.model.families import IPAddress
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,30 +6,25 @@ import asyncio
 import fcntl
 import os
 import signal
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from windlass.host.linux import namespaces
 from windlass.lab.control.kubernetes_binaries import path_of
 from windlass.lab.control.publishers import ManifestFolder
 from windlass.lab.kubelets import clusters as kubelets
+from windlass.lab.kubelets.clusters import Shape
 from windlass.lab.kubelets.machines import search_path
 from windlass.lab.kubelets.relays import reachable
 from windlass.lab.orchestration.agents import Agents, Programs
 from windlass.lab.runner import runs
 from windlass.lab.sandbox import labs
-from windlass.lab.sandbox.labs import Lab, LabDescription, LabError
+from windlass.lab.sandbox.labs import Lab, LabDescription, LabError, Location
 from windlass.lab.sandbox.processes import program
 from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.scenario_files import Scenario, ScenarioError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
-    from pathlib import Path
-
-    from windlass.lab.kubelets.clusters import Shape
-    from windlass.lab.sandbox.labs import Location
 
 
 def up(

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
 
+from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.probing import verdicts
 from windlass.lab.probing.dialers import SocketAddress
 from windlass.lab.probing.traffic import ConnectionRate, HeldConnection, ProbeTraffic, Traffic
+from windlass.lab.probing.verdicts import Observation, ProbeVerdict
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.scenarios import targets
+from windlass.lab.scenarios.directives import Probe
 from windlass.lab.scenarios.objects import ProbeProtocol
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from windlass.lab.orchestration.clusters import RunningCluster
-    from windlass.lab.probing.verdicts import Observation, ProbeVerdict
-    from windlass.lab.scenarios.directives import Probe
-    from windlass.lab.scenarios.scenario_files import Step
-    from windlass.lab.scenarios.targets import Destination
-    from windlass.model.families import IPAddress
+from windlass.lab.scenarios.scenario_files import Step
+from windlass.lab.scenarios.targets import Destination
+from windlass.model.families import IPAddress
 
 
 @dataclass(frozen=True, slots=True)

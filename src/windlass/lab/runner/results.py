@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from windlass.lab.probing.verdicts import ProbeVerdict
+from windlass.lab.probing.verdicts import ProbeVerdict
 
 PASSED, FAILED, TROUBLE = 0, 1, 2  # exit status
 

@@ -7,10 +7,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -19,6 +18,7 @@ from windlass.lab.network import ovs
 from windlass.lab.orchestration.agents import Agents, Programs
 from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.orchestration.fabrics import Fabric
+from windlass.lab.probing.verdicts import ProbeVerdict
 from windlass.lab.runner import results
 from windlass.lab.runner.probes import ProbeRunner
 from windlass.lab.runner.results import ScenarioResult
@@ -27,11 +27,6 @@ from windlass.lab.sandbox.labs import Lab, LabError
 from windlass.lab.sandbox.processes import program
 from windlass.lab.scenarios import scenario_files, segments
 from windlass.lab.scenarios.scenario_files import Scenario, ScenarioError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-
-    from windlass.lab.probing.verdicts import ProbeVerdict
 
 Say = Callable[[str], None]  # reports progress to a person
 FabricOf = Callable[[Lab], Fabric]

@@ -15,19 +15,16 @@ import select
 import shutil
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from windlass import files
 from windlass.host.linux import namespaces
 from windlass.lab.sandbox.time_limits import seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path("/run/windlass-lab")
 DISKS = Path("/var/tmp/windlass-lab")  # for files that are too big for /run, which may be in memory

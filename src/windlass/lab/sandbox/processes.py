@@ -7,16 +7,13 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from windlass.host.linux import namespaces
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.time_limits import seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 SECONDS_TO_START = seconds(20.0)
 SECONDS_TO_STOP = seconds(5.0)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import yaml
 
+from windlass.lab.scenarios.directives import Deletion, ExternalHost
 from windlass.lab.scenarios.objects import CLUSTER_SCOPED, ConfigMap, KubernetesObject, LabNode, LabPod, LabService
+from windlass.model.families import IPAddress
 from windlass.model.nodes import TrafficMode
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from windlass.lab.scenarios.directives import Deletion, ExternalHost
-    from windlass.model.families import IPAddress
-
-    Addresses = Mapping[str, tuple[IPAddress, ...]]  # of each Pod, by `namespace/name`
+Addresses = Mapping[str, tuple[IPAddress, ...]]  # of each Pod, by `namespace/name`
 
 CONFIG = "kube-system/windlass-config"
 CONFIG_KEY = "windlass.yaml"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_address, ip_network
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType, field
 
@@ -16,9 +16,7 @@ from windlass.lab.scenarios.objects import (
     check_port,
     check_transport,
 )
-
-if TYPE_CHECKING:
-    from windlass.model.families import IPAddress, IPNetwork
+from windlass.model.families import IPAddress, IPNetwork
 
 API_VERSION = "windlass.dev/v1alpha1"
 

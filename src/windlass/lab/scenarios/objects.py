@@ -5,19 +5,17 @@ Other fields are ignored: the agents get each object as it was written. The lab'
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import ip_address, ip_network
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct, field
 
 from windlass.cluster.clusters import KINDS
 from windlass.cluster.objects import LoadBalancerStatus, NodeStatus, PodIP, ServiceStatus
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 class ProbeProtocol(Enum):

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -20,9 +21,6 @@ from windlass.lab.scenarios.objects import LabPod
 from windlass.lab.scenarios.scenario_files import ScenarioError
 from windlass.model.families import IPAddress, IPNetwork
 from windlass.policy.oracle import PolicyNode, PolicyPod, PolicyWorld
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Document = Mapping[str, object]
 _TEMPLATES = {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import yaml
@@ -14,15 +15,17 @@ import yaml
 from windlass.cluster import policies
 from windlass.cluster.policies import policy_in
 from windlass.lab.scenarios import desired_states, expansions, segments, targets
-from windlass.lab.scenarios.directives import API_VERSION, DIRECTIVE_KINDS, Action, Deletion, ExternalHost, Probe
+from windlass.lab.scenarios.directives import (
+    API_VERSION,
+    DIRECTIVE_KINDS,
+    Action,
+    Deletion,
+    Directive,
+    ExternalHost,
+    Probe,
+)
 from windlass.lab.scenarios.expansions import AS_WRITTEN, ExpansionError, Variant
 from windlass.lab.scenarios.objects import CLUSTER_SCOPED, KUBERNETES_KINDS, KubernetesObject
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from windlass.lab.scenarios.directives import Directive
 
 SUFFIXES = frozenset({".yaml", ".yml"})
 

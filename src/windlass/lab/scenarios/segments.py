@@ -6,19 +6,14 @@ of each of those subnets.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_interface
-from typing import TYPE_CHECKING
 
-from windlass.model.families import Family, family_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from windlass.lab.scenarios.desired_states import DesiredState
-    from windlass.lab.scenarios.directives import ExternalHost
-    from windlass.lab.scenarios.objects import LabNode
-    from windlass.model.families import IPAddress, IPInterface, IPNetwork
+from windlass.lab.scenarios.desired_states import DesiredState
+from windlass.lab.scenarios.directives import ExternalHost
+from windlass.lab.scenarios.objects import LabNode
+from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork, family_of
 
 PREFIX = {Family.IPV4: 24, Family.IPV6: 64}
 UPLINK = "eth0"

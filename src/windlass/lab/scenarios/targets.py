@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
 
+from windlass.lab.scenarios.desired_states import Addresses, DesiredState
+from windlass.lab.scenarios.directives import Probe, ProbeSource
 from windlass.lab.scenarios.objects import (
     LabContainerPort,
     LabNode,
@@ -14,14 +16,7 @@ from windlass.lab.scenarios.objects import (
     LabServicePort,
     ProbeProtocol,
 )
-from windlass.model.families import Family, family_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from windlass.lab.scenarios.desired_states import Addresses, DesiredState
-    from windlass.lab.scenarios.directives import Probe, ProbeSource
-    from windlass.model.families import IPAddress
+from windlass.model.families import Family, IPAddress, family_of
 
 
 @dataclass(frozen=True, slots=True)
