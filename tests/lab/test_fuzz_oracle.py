@@ -11,10 +11,9 @@ from applied_documents import applied
 
 from windlass.lab.fuzz import cluster_views, eligible_endpoints, oracle
 from windlass.lab.fuzz.eligible_endpoints import EndpointLocation, OracleEndpoint, choice
-from windlass.lab.fuzz.object_views import ZONE, MetadataView, NodeView, ServicePortView
 from windlass.lab.fuzz.oracle import Client, Query
 from windlass.lab.scenarios import desired_states, scenario_files, targets
-from windlass.lab.scenarios.objects import ProbeOutcome
+from windlass.lab.scenarios.objects import LabServicePort, ProbeOutcome
 from windlass.model.families import Family
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -234,7 +233,7 @@ def test_node_ports_are_closed_at_other_addresses():
 
 # Which endpoints ------------------------------------------------------------------------------------------------
 
-A = NodeView(MetadataView("a", labels={ZONE: "east"}))
+A = cluster().nodes["a"]
 
 
 def at(name, **more):
@@ -330,14 +329,14 @@ WEB_A = {"addresses": ["172.16.1.10", "172.16.2.10"], "nodeName": "a"}
 )
 def test_slices_of_another_controller(written, expected):
     found = cluster(service(), *written)
-    got = eligible_endpoints.endpoints(found, found.services["default/web"], ServicePortView(80, "http"), Family.IPV4)
+    got = eligible_endpoints.endpoints(found, found.services["default/web"], LabServicePort(80, "http"), Family.IPV4)
     assert [(e.backend, e.node) for e in got] == expected
 
 
 def test_named_ports_are_each_pods_own_and_conditions_follow_the_pod():
     found = cluster(service())
     got = eligible_endpoints.endpoints(
-        found, found.services["default/web"], ServicePortView(80, "http", target_port="http"), Family.IPV4
+        found, found.services["default/web"], LabServicePort(80, "http", target_port="http"), Family.IPV4
     )
     assert [(e.backend, e.ready) for e in got] == [("default/web-a", True), ("default/web-b", True)]
 
@@ -434,7 +433,7 @@ def _agrees(probe, desired, found):
 
 def _own(client, to, found):
     """A Node's own address and its Node IP are the same, where it asks by its main NIC."""
-    return str(found.nodes[client.node].main(to.family)) if client.node else oracle.PRESERVED
+    return str(found.nodes[client.node].addresses.get(to.family)) if client.node else oracle.PRESERVED
 
 
 def test_a_node_port_outside_of_the_range_is_not_served():

@@ -13,7 +13,7 @@ from windlass.cluster.clusters import Cluster
 from windlass.cluster.kubernetes.connections import APIConnection, RequestRefused, Unreachable
 from windlass.cluster.kubernetes.roles import rules
 from windlass.cluster.kubernetes.servers import APIServer
-from windlass.cluster.objects import PROXY_NAME_LABEL, EndpointConditions, EndpointSlice
+from windlass.cluster.objects import EndpointConditions, EndpointSlice
 from windlass.cluster.sources import ClusterChange, SourceAway
 from windlass.lab.control import api_objects, endpoint_slices
 from windlass.lab.control.api_objects import Published
@@ -180,7 +180,7 @@ class RealAPIServer:
             decoded = msgspec.convert(one, EndpointSlice)
             service = desired.services.get(_service_of(decoded))
             # The agents do not watch headless Services, or those of another proxy.
-            if service and not service.headless and PROXY_NAME_LABEL not in service.metadata.labels:
+            if service and service.is_served:
                 found |= _endpoints_of(decoded)
         return found
 

@@ -11,7 +11,6 @@ from windlass.lab.scenarios.targets import named_port
 from windlass.model.families import Family, IPAddress, family_of
 
 SERVICE_LABEL = "kubernetes.io/service-name"
-ZONE_LABEL = "topology.kubernetes.io/zone"
 
 Slice = dict[str, object]
 
@@ -90,8 +89,7 @@ def _endpoint(pod: LabPod, address: IPAddress, service: LabService, desired: Des
             "namespace": pod.metadata.namespace or "default",
         },
     }
-    zone = node.metadata.labels.get(ZONE_LABEL)
-    return endpoint | ({"zone": zone} if zone else {})
+    return endpoint | ({"zone": node.zone} if node.zone else {})
 
 
 def _labels(service: LabService) -> Mapping[str, str]:

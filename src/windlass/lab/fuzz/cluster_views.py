@@ -1,4 +1,8 @@
-"""The cluster as the oracle sees it: the documents of a scenario, read as views."""
+"""The cluster as the oracle sees it: the documents of a scenario, read by the lab's own types.
+
+The oracle judges the product, so it shares no decisions with it: EndpointSlices and policies are read by the product's
+plain data types, all other objects as in any scenario.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,8 @@ import yaml
 from windlass.cluster.objects import EndpointSlice
 from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
 from windlass.lab.fuzz.documents import Document, Documents
-from windlass.lab.fuzz.object_views import MetadataView, NodeView, ServiceView
 from windlass.lab.scenarios.directives import ExternalHost
-from windlass.lab.scenarios.objects import LabPod
+from windlass.lab.scenarios.objects import LabMetadata, LabNode, LabPod, LabService
 from windlass.model.families import Family, IPNetwork
 from windlass.policy.oracle import PolicyNode, PolicyPod, PolicyWorld
 
@@ -25,10 +28,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    nodes: Mapping[str, NodeView]
+    nodes: Mapping[str, LabNode]
     hosts: Mapping[str, ExternalHost]
     pods: Mapping[str, LabPod]
-    services: Mapping[str, ServiceView]
+    services: Mapping[str, LabService]
     slices: tuple[EndpointSlice, ...]
     node_port_networks: tuple[IPNetwork, ...]  # empty: NodePorts are open on all addresses
     policies: PolicyWorld
@@ -41,14 +44,14 @@ class ClusterView:
 def read(documents: Documents) -> ClusterView:
     """Leaves out malformed objects: the product must report and ignore them."""
     found = list(documents.values())
-    nodes = {node.name: node for node in _of("Node", NodeView, found)}
+    nodes = {node.name: node for node in _of("Node", LabNode, found)}
     pods = {pod.key: pod for pod in _of("Pod", LabPod, found) if pod.runs}
-    spaces = [msgspec.convert(one["metadata"], MetadataView) for one in found if one["kind"] == "Namespace"]
+    spaces = [msgspec.convert(one["metadata"], LabMetadata) for one in found if one["kind"] == "Namespace"]
     return ClusterView(
         nodes,
         {host.name: host for host in _of("ExternalHost", ExternalHost, found)},
         pods,
-        {service.key: service for service in _of("Service", ServiceView, found)},
+        {service.key: service for service in _of("Service", LabService, found)},
         tuple(_of("EndpointSlice", EndpointSlice, found)),
         tuple(map(ip_network, _node_port_addresses(documents))),
         PolicyWorld(
@@ -96,7 +99,7 @@ def _policy_pod(pod: LabPod) -> PolicyPod:
     )
 
 
-def _policy_node(node: NodeView) -> PolicyNode:
+def _policy_node(node: LabNode) -> PolicyNode:
     """With its gateways, which are addresses of its host as well."""
     gateways = (node.gateway(family) for family in Family)
-    return PolicyNode(node.name, (*node.addresses, *(one for one in gateways if one)), node.metadata.labels)
+    return PolicyNode(node.name, (*node.all_addresses, *(one for one in gateways if one)), node.metadata.labels)

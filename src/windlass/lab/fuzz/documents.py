@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from windlass.lab.fuzz.object_views import MetadataView
 from windlass.lab.scenarios.directives import API_VERSION
+from windlass.lab.scenarios.objects import LabMetadata
 
 Document = dict[str, object]
 Documents = dict[tuple[str, str], Document]  # by kind and `namespace/name`, or the name alone
@@ -31,6 +31,6 @@ def nonempty(fields: Mapping[str, object]) -> Document:
 
 
 def identity(document: Document) -> tuple[str, str]:
-    metadata = msgspec.convert(document["metadata"], MetadataView)
+    metadata = msgspec.convert(document["metadata"], LabMetadata)
     kind = str(document["kind"])
     return kind, metadata.name if kind in _CLUSTER_SCOPED else metadata.key

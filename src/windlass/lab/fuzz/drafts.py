@@ -10,7 +10,7 @@ import yaml
 
 from windlass.lab.fuzz.documents import Document, Documents, directive, identity, manifest, nonempty
 from windlass.lab.fuzz.eligible_endpoints import SERVICE_OF_SLICE
-from windlass.lab.fuzz.object_views import ZONE
+from windlass.lab.scenarios.objects import ZONE_LABEL
 from windlass.model.families import Family
 
 NAMESPACES = {"blue": "shop"}  # by app; all other apps are in NAMESPACE
@@ -64,7 +64,7 @@ class NodeDraft:
         return f"172.16.{self.number}.{number}" if family is V4 else f"fd00:172:16:{self.number}::{number}"
 
     def document(self) -> Document:
-        labels = nonempty({ZONE: self.zone, "kubernetes.io/os": "windows" if self.windows else ""})
+        labels = nonempty({ZONE_LABEL: self.zone, "kubernetes.io/os": "windows" if self.windows else ""})
         addresses = [{"type": "InternalIP", "address": self.main(family)} for family in self.families]
         addresses += [{"type": "Hostname", "address": self.name}]
         if self.second:

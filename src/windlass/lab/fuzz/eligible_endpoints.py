@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from windlass.cluster.objects import EndpointConditions, EndpointHints, EndpointSlice, SliceEndpoint
-from windlass.lab.fuzz import object_views
 from windlass.lab.fuzz.cluster_views import ClusterView
-from windlass.lab.fuzz.object_views import NodeView, ServicePortView, ServiceView
 from windlass.lab.scenarios.directives import ExternalHost
-from windlass.lab.scenarios.objects import LabPod
+from windlass.lab.scenarios.objects import LabNode, LabPod, LabService, LabServicePort, parsed
+from windlass.lab.scenarios.targets import named_port
 from windlass.model.families import Family, IPAddress, family_of
 
 LAST_PORT = 65535
@@ -59,7 +58,7 @@ class Choice:
     any: bool  # whether there is a usable endpoint anywhere
 
 
-def choice(endpoints: Iterable[OracleEndpoint], node: NodeView) -> Choice:
+def choice(endpoints: Iterable[OracleEndpoint], node: LabNode) -> Choice:
     """For each policy separately: the ready endpoints, or else those that are terminating and still serving."""
     everything = tuple(endpoints)
     ready = tuple(e for e in everything if e.ready)
@@ -69,7 +68,7 @@ def choice(endpoints: Iterable[OracleEndpoint], node: NodeView) -> Choice:
     return Choice(_near(ready, node) or draining, here_ready or here_draining, any=bool(ready or draining))
 
 
-def _near(ready: tuple[OracleEndpoint, ...], node: NodeView) -> tuple[OracleEndpoint, ...]:
+def _near(ready: tuple[OracleEndpoint, ...], node: LabNode) -> tuple[OracleEndpoint, ...]:
     """Applies hints, if all ready endpoints have one and some are for this Node, or else for this zone."""
     if all(e.for_nodes for e in ready):
         same_node = tuple(e for e in ready if node.name in e.for_nodes)
@@ -83,13 +82,13 @@ def _near(ready: tuple[OracleEndpoint, ...], node: NodeView) -> tuple[OracleEndp
 
 
 def endpoints(
-    cluster: ClusterView, service: ServiceView, port: ServicePortView, family: Family
+    cluster: ClusterView, service: LabService, port: LabServicePort, family: Family
 ) -> tuple[OracleEndpoint, ...]:
     """The endpoints of all slices of the Service, or those that the endpoint controller would create."""
     slices = [
         s
         for s in cluster.slices
-        if (s.metadata.namespace or "default") == service.metadata.namespace
+        if (s.metadata.namespace or "default") == (service.metadata.namespace or "default")
         and (s.metadata.labels or {}).get(SERVICE_OF_SLICE) == service.metadata.name
     ]
     if slices:
@@ -101,7 +100,7 @@ def endpoints(
 
 
 def _merged(
-    cluster: ClusterView, slices: Iterable[EndpointSlice], port: ServicePortView, family: Family
+    cluster: ClusterView, slices: Iterable[EndpointSlice], port: LabServicePort, family: Family
 ) -> Iterator[OracleEndpoint]:
     """One endpoint for each address and port. Of duplicates, one that names its Node wins, then one that is ready."""
     found: dict[tuple[IPAddress, int], OracleEndpoint] = {}
@@ -113,23 +112,30 @@ def _merged(
                 address = _address(endpoint, family)
                 if address is None:
                     continue
-                known, new = found.get((address, number)), _endpoint(cluster, endpoint, address, number, port.protocol)
+                known, new = (
+                    found.get((address, number)),
+                    _endpoint(cluster, endpoint, address, number, port.protocol.value),
+                )
                 if known is None or (bool(new.node), new.ready) > (bool(known.node), known.ready):
                     found[address, number] = new
     yield from found.values()
 
 
-def _numbers(one: EndpointSlice, port: ServicePortView) -> Iterator[int]:
+def _numbers(one: EndpointSlice, port: LabServicePort) -> Iterator[int]:
     """The numbers of the slice's ports with this name and protocol; the Service's targetPort does not matter."""
     for p in one.ports or ():
-        if p.port and 0 < p.port <= LAST_PORT and (p.name or "", p.protocol or "TCP") == (port.name, port.protocol):
+        if (
+            p.port
+            and 0 < p.port <= LAST_PORT
+            and (p.name or "", p.protocol or "TCP") == (port.name, port.protocol.value)
+        ):
             yield p.port
 
 
 def _address(endpoint: SliceEndpoint, family: Family) -> IPAddress | None:
     """The first address, if it has the family of the slice."""
     try:
-        address = object_views.address((endpoint.addresses or ("",))[0])
+        address = parsed((endpoint.addresses or ("",))[0])
     except ValueError:
         return None
     return address if family_of(address) is family else None
@@ -157,7 +163,7 @@ def _endpoint(
 
 def _owner_of(cluster: ClusterView, address: IPAddress, port: int, protocol: str) -> tuple[str, EndpointLocation, str]:
     for node in cluster.nodes.values():
-        if address in node.addresses:
+        if address in node.all_addresses:
             return listener(cluster, node.name, protocol, port), EndpointLocation.NODE, node.name
     for host in cluster.hosts.values():
         if address in host.addresses:
@@ -188,27 +194,27 @@ def listener(cluster: ClusterView, node: str, protocol: str, port: int) -> str:
 
 
 def _of_pods(
-    cluster: ClusterView, service: ServiceView, port: ServicePortView, family: Family
+    cluster: ClusterView, service: LabService, port: LabServicePort, family: Family
 ) -> Iterator[OracleEndpoint]:
     for pod in cluster.pods.values():
         selected = service.spec.selector.items() <= pod.metadata.labels.items()
         number = _number(pod, port)
         node = cluster.nodes.get(pod.spec.node_name)
         if (
-            (pod.metadata.namespace or "default") != service.metadata.namespace
+            (pod.metadata.namespace or "default") != (service.metadata.namespace or "default")
             or not selected
             or number is None
             or node is None
         ):
             continue
-        if (node.main(family) if pod.spec.host_network else node.gateway(family)) is None:
+        if (node.addresses.get(family) if pod.spec.host_network else node.gateway(family)) is None:
             continue  # it has no address of this family
         yield OracleEndpoint(
-            pod.key if listens(pod, port.protocol, number) else "",
+            pod.key if listens(pod, port.protocol.value, number) else "",
             EndpointLocation.NODE if pod.spec.host_network else EndpointLocation.POD,
             pod.spec.node_name,
             pod.spec.node_name if pod.spec.host_network else "",
-            node.main(family) if pod.spec.host_network else None,
+            node.addresses.get(family) if pod.spec.host_network else None,
             number,
             ready=service.spec.publish_not_ready_addresses or (pod.ready and not pod.terminating),
             serving=pod.ready,
@@ -216,9 +222,9 @@ def _of_pods(
         )
 
 
-def _number(pod: LabPod, port: ServicePortView) -> int | None:
+def _number(pod: LabPod, port: LabServicePort) -> int | None:
     """A named targetPort may have a different number in each Pod."""
     wanted = port.target_port or port.port
     if isinstance(wanted, int):
         return wanted
-    return next((p.container_port for p in pod.ports if (p.name, p.protocol.value) == (wanted, port.protocol)), None)
+    return named_port(wanted, pod.ports, port.protocol)

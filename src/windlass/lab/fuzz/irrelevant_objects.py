@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from windlass.cluster.objects import PROXY_NAME_LABEL
 from windlass.lab.fuzz.dice import Dice
 from windlass.lab.fuzz.documents import Document, manifest, nonempty
 from windlass.lab.fuzz.drafts import NAMESPACE, V4, Draft, NodeDraft, cluster_ip
 from windlass.lab.fuzz.eligible_endpoints import SERVICE_OF_SLICE
-from windlass.lab.fuzz.object_views import ANOTHER_PROXY
 from windlass.model.families import Family
 
 
@@ -26,7 +26,7 @@ def _none_of_ours(draft: Draft) -> list[list[Document]]:
     return [
         [_service("noise-headless", {"clusterIP": "None"})],
         [_service("noise-name", {"type": "ExternalName", "externalName": "www.example.com"})],
-        [_service("noise-foreign", foreign, labels={ANOTHER_PROXY: "another"}, node_port=30901)],
+        [_service("noise-foreign", foreign, labels={PROXY_NAME_LABEL: "another"}, node_port=30901)],
         [_ended_pod(draft.nodes[0])],
     ]
 

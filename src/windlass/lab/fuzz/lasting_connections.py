@@ -52,7 +52,7 @@ def is_same_pod(first: ClusterView, view: ClusterView, pod: str) -> bool:
 
 def _serving(view: ClusterView, asked: QueryProbe) -> frozenset[str]:
     """The backends that keep their connections to this port of the Service."""
-    owners = [node for node in view.nodes.values() if asked.query.address in node.addresses]
+    owners = [node for node in view.nodes.values() if asked.query.address in node.all_addresses]
     for node in (view.nodes[asked.entry], *owners):
         claim = oracle.claimed(view, node, asked.query)
         if claim and claim.port and claim.service.key == asked.service:

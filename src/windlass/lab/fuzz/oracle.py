@@ -5,22 +5,21 @@ It follows one connection from its client to the endpoints that may answer. Pure
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from ipaddress import ip_address, ip_network
 
 from windlass.lab.fuzz.cluster_views import ClusterView
 from windlass.lab.fuzz.eligible_endpoints import EndpointLocation, OracleEndpoint, choice, endpoints, listener, listens
-from windlass.lab.fuzz.object_views import NodeView, ServicePortView, ServiceView
-from windlass.lab.scenarios.objects import LabPod, ProbeOutcome
+from windlass.lab.scenarios.objects import LabNode, LabPod, LabService, LabServicePort, ProbeOutcome, parsed_network
+from windlass.lab.scenarios.segments import PREFIX
 from windlass.model.families import Family, IPAddress, family_of
 from windlass.policy.oracle import PolicyPacket, judge_egress, judge_ingress
 
 PRESERVED = "Preserved"
 LOOPBACK = ip_network("127.0.0.0/8")
 NODE_PORTS = range(30000, 32768)  # a Service with another NodePort is malformed
-WIRE = {Family.IPV4: 24, Family.IPV6: 64}  # addresses with this many common bits are on one segment
 
 
 class FrontendKind(Enum):
@@ -77,8 +76,8 @@ class Claim:
     """The Service port that a proxy serves at an address on a Node."""
 
     kind: FrontendKind
-    service: ServiceView
-    port: ServicePortView | None  # None: the Service does not have this port
+    service: LabService
+    port: LabServicePort | None  # None: the Service does not have this port
 
 
 def predict(cluster: ClusterView, query: Query) -> Prediction | None:
@@ -98,9 +97,9 @@ def _without_policies(cluster: ClusterView, query: Query) -> Prediction | None:
         claim = claimed(cluster, home, query)
         if claim:
             return _served(cluster, query, claim, home, inside=True)
-        if query.address in home.addresses or query.address in LOOPBACK:
+        if query.address in home.all_addresses or query.address in LOOPBACK:
             return _host_itself(cluster, query, home, PRESERVED)
-    entry = next((node for node in cluster.nodes.values() if query.address in node.addresses), None)
+    entry = next((node for node in cluster.nodes.values() if query.address in node.all_addresses), None)
     entry = entry or cluster.nodes.get(query.via)
     if entry is None:
         return _outside(cluster, query, home)
@@ -108,29 +107,29 @@ def _without_policies(cluster: ClusterView, query: Query) -> Prediction | None:
     claim = claimed(cluster, entry, query)
     if claim:
         return _served(cluster, query, claim, entry, inside=False)
-    if query.address in entry.addresses:
+    if query.address in entry.all_addresses:
         return _host_itself(cluster, query, entry, _from_outside(cluster, query))
     return None
 
 
-def claimed(cluster: ClusterView, node: NodeView, query: Query) -> Claim | None:
+def claimed(cluster: ClusterView, node: LabNode, query: Query) -> Claim | None:
     """The Service port at this address and port on this Node."""
-    services = [service for service in cluster.services.values() if service.served]
+    services = [service for service in cluster.services.values() if service.is_served]
     for service in services:
         for kind, addresses in (
             (FrontendKind.CLUSTER_IP, service.cluster_ips),
             (FrontendKind.EXTERNAL_IP, service.external_ips),
-            (FrontendKind.LOAD_BALANCER, service.load_balancer_ips),
+            (FrontendKind.LOAD_BALANCER, service.served_load_balancer_ips),
         ):
-            if query.address in addresses and query.family in service.families:
+            if query.address in addresses and query.family in map(family_of, service.cluster_ips):
                 for port in service.spec.ports:
-                    if (port.port, port.protocol) == (query.port, query.protocol):
+                    if (port.port, port.protocol.value) == (query.port, query.protocol):
                         return Claim(kind, service, port)
     if _node_ports_open(cluster, node, query):
         for service in services:
             for port in service.spec.ports:
-                asked = (port.node_port, port.protocol) == (query.port, query.protocol)
-                if asked and port.node_port in NODE_PORTS and query.family in service.families:
+                asked = (port.node_port, port.protocol.value) == (query.port, query.protocol)
+                if asked and port.node_port in NODE_PORTS and query.family in map(family_of, service.cluster_ips):
                     return Claim(FrontendKind.NODE_PORT, service, port)
     unused = next((service for service in services if query.address in service.cluster_ips), None)
     return Claim(FrontendKind.UNUSED_PORT, unused, None) if unused else None
@@ -139,7 +138,7 @@ def claimed(cluster: ClusterView, node: NodeView, query: Query) -> Claim | None:
 # At a proxy -----------------------------------------------------------------------------------------------------
 
 
-def _served(cluster: ClusterView, query: Query, claim: Claim, entry: NodeView, *, inside: bool) -> Prediction | None:
+def _served(cluster: ClusterView, query: Query, claim: Claim, entry: LabNode, *, inside: bool) -> Prediction | None:
     """`inside`: the client is on the Node `entry` itself."""
     service = claim.service
     words = f"{claim.kind.value} of {service.key} at {entry.name}"
@@ -184,7 +183,7 @@ class _ServiceAccess:
     cluster: ClusterView
     query: Query
     claim: Claim
-    entry: NodeView
+    entry: LabNode
     inside: bool
     masquerade: bool
 
@@ -207,7 +206,7 @@ def _seen(access: _ServiceAccess, endpoint: OracleEndpoint) -> str | None:
     """The client address that the endpoint sees; None if it is not specified."""
     cluster, query, entry = access.cluster, access.query, access.entry
     inside, masquerade = access.inside, access.masquerade
-    gateway, node_ip = str(entry.gateway(query.family)), str(entry.main(query.family))
+    gateway, node_ip = str(entry.gateway(query.family)), str(entry.addresses.get(query.family))
     elsewhere = endpoint.place is EndpointLocation.OUTSIDE or (
         endpoint.place is EndpointLocation.NODE and endpoint.host != entry.name
     )
@@ -225,23 +224,21 @@ def _seen(access: _ServiceAccess, endpoint: OracleEndpoint) -> str | None:
     return node_ip if inside and local and cluster.pods[endpoint.backend].spec.node_name != entry.name else gateway
 
 
-def _in_range(cluster: ClusterView, query: Query, service: ServiceView) -> bool | None:
+def _in_range(cluster: ClusterView, query: Query, service: LabService) -> bool | None:
     """Whether the source ranges allow the client. Only ranges of its family matter."""
-    ranges = [network for network in service.source_ranges if family_of(network) is query.family]
-    if not ranges:
-        return True
-    source = _source(cluster, query)
-    return None if source is None else any(source in network for network in ranges)
+    written = (parsed_network(cidr.strip()) for cidr in service.spec.load_balancer_source_ranges)
+    ranges = [network for network in written if family_of(network) is query.family]
+    source = _source(cluster, query) if ranges else None
+    if source is None:
+        return None if ranges else True
+    return any(source in network for network in ranges)
 
 
-def _node_ports_open(cluster: ClusterView, node: NodeView, query: Query) -> bool:
-    of_the_node = query.address in node.addresses
+def _node_ports_open(cluster: ClusterView, node: LabNode, query: Query) -> bool:
+    of_the_node = query.address in node.all_addresses
     by_loopback = query.address in LOOPBACK and _home(cluster, query.client) == node
     networks = cluster.node_port_networks
     return (of_the_node or by_loopback) and (not networks or any(query.address in n for n in networks))
-
-
-# Elsewhere ------------------------------------------------------------------------------------------------------
 
 
 def _no_listener(query: Query, where: str) -> Prediction | None:
@@ -249,13 +246,13 @@ def _no_listener(query: Query, where: str) -> Prediction | None:
     return None if query.protocol == "SCTP" else Prediction(ProbeOutcome.REFUSED, why=f"{where}, but nothing listens")
 
 
-def _host_itself(cluster: ClusterView, query: Query, node: NodeView, seen: str) -> Prediction | None:
+def _host_itself(cluster: ClusterView, query: Query, node: LabNode, seen: str) -> Prediction | None:
     """Not a Service, but the Node's own network, where only hostNetwork Pods listen."""
-    backend = listener(cluster, node.name, query.protocol, query.port)
+    backend, why = listener(cluster, node.name, query.protocol, query.port), f"{node.name} itself"
     if not backend:
-        return _no_listener(query, f"{node.name} itself")
+        return _no_listener(query, why)
     found = OracleEndpoint(backend, EndpointLocation.NODE, node.name, node.name)
-    return Prediction(ProbeOutcome.CONNECTED, (found,), frozenset({seen}), why=f"{node.name} itself")
+    return Prediction(ProbeOutcome.CONNECTED, (found,), frozenset({seen}), why=why)
 
 
 def _pod_itself(cluster: ClusterView, query: Query) -> Prediction | None:
@@ -263,14 +260,13 @@ def _pod_itself(cluster: ClusterView, query: Query) -> Prediction | None:
     pod = next((pod for pod in cluster.pods.values() if query.address in pod.fixed_addresses), None)
     if pod is None or query.client.host or query.client.pod == pod.key or not cluster.has_policies:
         return None
-    if query.protocol != "ICMP" and not listens(pod, query.protocol, query.port):
-        return None
     found = OracleEndpoint(pod.key, EndpointLocation.POD, pod.spec.node_name, address=query.address)
-    return Prediction(ProbeOutcome.CONNECTED, (found,), why=f"{pod.key} itself")
+    answers = query.protocol == "ICMP" or listens(pod, query.protocol, query.port)
+    return Prediction(ProbeOutcome.CONNECTED, (found,), why=f"{pod.key} itself") if answers else None
 
 
-def _outside(cluster: ClusterView, query: Query, home: NodeView | None) -> Prediction | None:
-    if any(query.address in cidr for node in cluster.nodes.values() for cidr in node.pod_cidrs):
+def _outside(cluster: ClusterView, query: Query, home: LabNode | None) -> Prediction | None:
+    if any(query.address in cidr for node in cluster.nodes.values() for cidr in node.pod_cidrs.values()):
         return _pod_itself(cluster, query)
     for host in cluster.hosts.values():
         if query.address in host.addresses:
@@ -323,25 +319,24 @@ def _allows_ingress(
     if endpoint.place is not EndpointLocation.POD or endpoint.backend not in cluster.pods:
         return True
     node = cluster.pods[endpoint.backend].spec.node_name
+    sources = _sources(cluster, query, answer)
     if answer.entry and node != answer.entry and seen != PRESERVED:
         sources = [ip_address(seen)] if seen else []
-    else:
-        sources = [*_sources(cluster, query, answer)]
     packets = (PolicyPacket(source, address, query.protocol, port or None) for source in sources)
     verdicts = {judge_ingress(cluster.policies, packet).allowed for packet in packets}
     return verdicts.pop() if len(verdicts) == 1 else None
 
 
-def _sources(cluster: ClusterView, query: Query, answer: Prediction) -> Iterator[IPAddress]:
+def _sources(cluster: ClusterView, query: Query, answer: Prediction) -> list[IPAddress]:
     """The addresses by which the client may be seen. A host's depends on the way to the Pod."""
     home, pod = _home(cluster, query.client), _pod(cluster, query.client)
-    if home is not None and pod is None:
-        gateway = home.gateway(query.family)
-        yield from (one for one in (*home.addresses, gateway) if one and family_of(one) is query.family)
-    elif pod is not None and answer.entry and not answer.inside and home is not None:
-        yield from filter(None, [_source_of_node(home, query)])  # it leaves its Node masqueraded
+    if home and not pod:
+        found = [*home.all_addresses, home.gateway(query.family)]
+    elif home and answer.entry and not answer.inside:
+        found = [_source_of_node(home, query)]  # a Pod's connection leaves its Node masqueraded
     else:
-        yield from filter(None, [_source(cluster, query)])
+        found = [_source(cluster, query)]
+    return [one for one in found if one and family_of(one) is query.family]
 
 
 def _address_of(cluster: ClusterView, query: Query, endpoint: OracleEndpoint) -> IPAddress | None:
@@ -361,7 +356,7 @@ def home_of(cluster: ClusterView, client: Client) -> str:
     return cluster.pods[client.pod].spec.node_name if client.pod else client.node
 
 
-def _home(cluster: ClusterView, client: Client) -> NodeView | None:
+def _home(cluster: ClusterView, client: Client) -> LabNode | None:
     return cluster.nodes.get(home_of(cluster, client))
 
 
@@ -386,19 +381,21 @@ def _source(cluster: ClusterView, query: Query) -> IPAddress | None:
     return next((one for one in addresses if family_of(one) is query.family), None)
 
 
-def _source_of_node(node: NodeView, query: Query) -> IPAddress | None:
+def _source_of_node(node: LabNode, query: Query) -> IPAddress | None:
     """To itself: the destination address; otherwise that of the NIC that leads there."""
-    if query.address in node.addresses or query.address in LOOPBACK:
+    if query.address in node.all_addresses or query.address in LOOPBACK:
         return query.address
     return _address_towards(node, query.address)
 
 
-def _address_towards(node: NodeView, other: IPAddress) -> IPAddress | None:
+def _address_towards(node: LabNode, other: IPAddress) -> IPAddress | None:
     """To a neighbour: the address of the NIC on its segment; otherwise the Node IP."""
-    near = (own for own in node.addresses if on_one_wire([own], other))
-    return next(near, node.main(family_of(other)))
+    main = node.addresses.get(family_of(other))
+    return next((own for own in node.all_addresses if on_one_wire([own], other)), main)
 
 
 def on_one_wire(addresses: Iterable[IPAddress], other: IPAddress) -> bool:
     family = family_of(other)
-    return any(other in ip_network((own, WIRE[family]), strict=False) for own in addresses if family_of(own) is family)
+    return any(
+        other in ip_network((own, PREFIX[family]), strict=False) for own in addresses if family_of(own) is family
+    )

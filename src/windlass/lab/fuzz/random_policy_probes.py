@@ -42,7 +42,7 @@ def _throw(dice: Dice, cluster: ClusterView) -> tuple[Query, Document, Predictio
 def _of_pod(dice: Dice, client: Client, pod: LabPod, cluster: ClusterView) -> tuple[Query, Document] | None:
     node = cluster.nodes[pod.spec.node_name]
     if pod.spec.host_network:
-        addresses = [one for one in (node.main(family_of(own)) for own in node.addresses) if one]
+        addresses = [one for one in (node.addresses.get(family_of(own)) for own in node.all_addresses) if one]
     else:
         addresses = [*pod.fixed_addresses]
     address, port, ping = dice.one(addresses), dice.one(pod.ports), dice.chance(0.1) and not pod.spec.host_network

@@ -14,7 +14,7 @@ from windlass.lab.fuzz.eligible_endpoints import OracleEndpoint, endpoints
 from windlass.lab.fuzz.oracle import PRESERVED, Prediction, Query
 from windlass.lab.fuzz.random_queries import QueryProbe
 from windlass.lab.scenarios.objects import ProbeOutcome
-from windlass.model.families import Family
+from windlass.model.families import Family, family_of
 
 CERTAIN = 1e-7  # the highest accepted probability that an endpoint is missed by chance
 MOST_CONNECTIONS = 65
@@ -157,17 +157,17 @@ def _is_beyond_windows(cluster: ClusterView, asked: QueryProbe, answer: Predicti
     not serve clients that come by the second NIC or are on its segment.
     """
     entry, client = cluster.nodes.get(_entry(cluster, asked)), asked.query.client
-    if entry is None or not entry.windows or oracle.home_of(cluster, client) == entry.name:
+    if entry is None or not entry.is_windows or oracle.home_of(cluster, client) == entry.name:
         return False
-    others = [address for address in entry.addresses if address != entry.main(asked.query.family)]
-    sources = cluster.hosts[client.host].addresses if client.host else cluster.nodes[asked.entry].addresses
+    others = [address for address in entry.all_addresses if address != entry.addresses.get(asked.query.family)]
+    sources = cluster.hosts[client.host].addresses if client.host else cluster.nodes[asked.entry].all_addresses
     by_second = asked.query.address in others or any(oracle.on_one_wire(others, source) for source in sources)
     return by_second and any(endpoint.host == entry.name for endpoint in answer.endpoints)
 
 
 def _entry(cluster: ClusterView, asked: QueryProbe) -> str:
     """The Node that a packet from outside actually arrives at."""
-    owner = next((n.name for n in cluster.nodes.values() if asked.query.address in n.addresses), "")
+    owner = next((n.name for n in cluster.nodes.values() if asked.query.address in n.all_addresses), "")
     return owner or asked.query.via or asked.entry
 
 
@@ -190,7 +190,7 @@ def _serves(cluster: ClusterView, asked: QueryProbe, endpoint: OracleEndpoint) -
     return any(
         known.backend == endpoint.backend and known.stays
         for port in service.spec.ports
-        for family in service.families
+        for family in map(family_of, service.cluster_ips)
         for known in endpoints(cluster, service, port, family)
     )
 
@@ -226,7 +226,7 @@ def _word(cluster: ClusterView, asked: QueryProbe, seen: str) -> str:
     family = asked.query.family
     if node and seen == str(node.gateway(family)):
         return "Gateway"
-    return "Node" if node and seen == str(node.main(family)) else seen
+    return "Node" if node and seen == str(node.addresses.get(family)) else seen
 
 
 def _title(asked: QueryProbe) -> str:

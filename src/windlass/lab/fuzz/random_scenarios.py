@@ -25,6 +25,7 @@ from windlass.lab.fuzz.documents import Document, Documents, directive
 from windlass.lab.fuzz.drafts import Draft
 from windlass.lab.fuzz.features import Features, option
 from windlass.lab.fuzz.random_probes import History
+from windlass.lab.scenarios.objects import ProbeProtocol
 
 PROBES_AT_FIRST = 24
 PROBES_LATER = 11
@@ -138,7 +139,7 @@ def _gone(dice: Dice, before: ClusterView, after: ClusterView) -> Iterator[Docum
     for key in sorted(before.services.keys() - after.services.keys()):
         service = before.services[key]
         client = dice.one(clients["nodes"] + clients["pods"])
-        if service.served and service.spec.ports and service.spec.ports[0].protocol != "SCTP":
+        if service.is_served and service.spec.ports and service.spec.ports[0].protocol is not ProbeProtocol.SCTP:
             asked = random_queries.gone(after, client, service.cluster_ips[0], service.spec.ports[0])
             answer = oracle.predict(after, asked.query)
             if answer:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import TypeVar
 
 from msgspec import Struct, field
 
 from windlass.cluster.clusters import KINDS
-from windlass.cluster.objects import LoadBalancerStatus, NodeStatus, PodIP, ServiceStatus
+from windlass.cluster.objects import PROXY_NAME_LABEL, LoadBalancerStatus, NodeStatus, PodIP, ServiceStatus
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 
 
@@ -57,9 +58,15 @@ class LabMetadata(Struct, frozen=True, rename="camel"):
         return f"{self.namespace or 'default'}/{self.name}"
 
 
+# The same few addresses and networks are parsed many times.
+parsed = lru_cache(maxsize=4096)(ip_address)
+parsed_network = lru_cache(maxsize=4096)(ip_network)
+
+
 # Nodes -------------------------------------------------------------------------------------------------------
 
 
+ZONE_LABEL = "topology.kubernetes.io/zone"
 IP_TYPES = frozenset({"InternalIP", "ExternalIP"})
 
 
@@ -101,26 +108,36 @@ class LabNode(Struct, frozen=True):
     @property
     def pod_cidrs(self) -> dict[Family, IPNetwork]:
         written = self.spec.pod_cidrs or [self.spec.pod_cidr]
-        return _first_of_each_family(ip_network(cidr) for cidr in written if cidr)
+        return _first_of_each_family(parsed_network(cidr) for cidr in written if cidr)
 
     @property
     def addresses(self) -> dict[Family, IPAddress]:
         """The Node IP of each family: the first InternalIP."""
-        internal = (ip_address(a.address) for a in self.status.addresses if a.type == "InternalIP")
-        return _first_of_each_family(internal)
+        return _first_of_each_family(parsed(a.address) for a in self.status.addresses if a.type == "InternalIP")
+
+    @property
+    def all_addresses(self) -> tuple[IPAddress, ...]:
+        return tuple(dict.fromkeys(parsed(a.address) for a in self.status.addresses if a.type in IP_TYPES))
 
     @property
     def other_addresses(self) -> tuple[IPAddress, ...]:
         """The addresses of the second NIC, which is not on the bridge."""
         main = {*self.addresses.values(), *self.translated_addresses}
-        everything = dict.fromkeys(ip_address(a.address) for a in self.status.addresses if a.type in IP_TYPES)
-        return tuple(address for address in everything if address not in main)
+        return tuple(address for address in self.all_addresses if address not in main)
 
     @property
     def translated_addresses(self) -> tuple[IPAddress, ...]:
         """Addresses that no NIC has: the cloud translates them to the Node IP."""
         written = (self.metadata.annotations or {}).get(TRANSLATED_ADDRESSES, "")
         return tuple(ip_address(text.strip()) for text in written.split(",") if text.strip())
+
+    @property
+    def zone(self) -> str:
+        return self.metadata.labels.get(ZONE_LABEL, "")
+
+    @property
+    def is_windows(self) -> bool:
+        return self.metadata.labels.get("kubernetes.io/os") == "windows"
 
     def gateway(self, family: Family) -> IPAddress | None:
         cidr = self.pod_cidrs.get(family)
@@ -181,7 +198,7 @@ class LabPod(Struct, frozen=True):
     @property
     def fixed_addresses(self) -> tuple[IPAddress, ...]:
         """The addresses that the manifest requests. A hostNetwork Pod has those of its Node instead."""
-        return () if self.spec.host_network else tuple(ip_address(one.ip) for one in self.status.pod_ips if one.ip)
+        return () if self.spec.host_network else tuple(parsed(one.ip) for one in self.status.pod_ips if one.ip)
 
     @property
     def ready(self) -> bool:
@@ -206,7 +223,6 @@ class LabServicePort(Struct, frozen=True, rename="camel"):
     protocol: ProbeProtocol = ProbeProtocol.TCP
     target_port: int | str | None = None
     node_port: int | None = None
-    app_protocol: str | None = None
 
     def __post_init__(self) -> None:
         # Port numbers are not checked: a scenario may test how the agents handle invalid ones.
@@ -222,6 +238,10 @@ class LabServiceSpec(Struct, frozen=True, rename="camel"):
     ports: list[LabServicePort] = []
     selector: dict[str, str] = {}
     publish_not_ready_addresses: bool = False
+    external_traffic_policy: str = "Cluster"
+    internal_traffic_policy: str = "Cluster"
+    load_balancer_source_ranges: list[str] = []
+    session_affinity: str = "None"
 
     def __post_init__(self) -> None:
         for i, ip in enumerate(self.cluster_ips):
@@ -250,20 +270,31 @@ class LabService(Struct, frozen=True):
     @property
     def cluster_ips(self) -> tuple[IPAddress, ...]:
         """Empty for a headless Service."""
-        return tuple(ip_address(ip) for ip in self._written_cluster_ips if ip not in {"", "None"})
+        return tuple(parsed(ip) for ip in self._written_cluster_ips if ip not in {"", "None"})
 
     @property
     def headless(self) -> bool:
         return "None" in self._written_cluster_ips
 
     @property
+    def is_served(self) -> bool:
+        """Whether a proxy must serve it."""
+        return self.spec.type != "ExternalName" and not self.headless and PROXY_NAME_LABEL not in self.metadata.labels
+
+    @property
     def load_balancer_ips(self) -> tuple[IPAddress, ...]:
         """Without host names, which some clouds give instead of addresses: no packet can be sent to those here."""
-        return tuple(ip_address(i.ip) for i in self._load_balancer.ingress or () if i.ip)
+        return tuple(parsed(i.ip) for i in self._load_balancer.ingress or () if i.ip)
+
+    @property
+    def served_load_balancer_ips(self) -> tuple[IPAddress, ...]:
+        """Those that the proxy serves: with ipMode Proxy, packets must go to the load balancer itself."""
+        ingress = self._load_balancer.ingress or ()
+        return tuple(parsed(i.ip) for i in ingress if i.ip and i.ip_mode != "Proxy")
 
     @property
     def external_ips(self) -> tuple[IPAddress, ...]:
-        return tuple(ip_address(ip) for ip in self.spec.external_ips)
+        return tuple(map(parsed, self.spec.external_ips))
 
     @property
     def families(self) -> tuple[Family, ...]:
