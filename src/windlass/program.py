@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct
 
 from windlass.model.nodes import LocalNode, NodeState
-from windlass.model.policies import PodPolicies
+from windlass.model.policies import PeerEntry, PodPolicies, PolicySubject
 from windlass.model.services import ServedService
 from windlass.openflow.flows import Flow, Group, Meter
 from windlass.pipeline import (
@@ -85,7 +85,28 @@ class ServicePart(Struct, frozen=True, gc=False):
         return ()
 
 
-AnyPart: TypeAlias = Part | ServicePart
+class PolicyPart(Struct, frozen=True, gc=False):
+    """The part of policies, computed whenever it is read: policies may mean ten thousand peers."""
+
+    node: LocalNode
+    owner: PolicySubject | PeerEntry
+
+    @property
+    def flows(self) -> tuple[Flow, ...]:
+        if isinstance(self.owner, PeerEntry):
+            return tuple(policies.peer_flows(self.node, self.owner))
+        return tuple(policies.subject_flows(self.node, self.owner))
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        return ()
+
+    @property
+    def meters(self) -> tuple[Meter, ...]:
+        return ()
+
+
+AnyPart: TypeAlias = Part | ServicePart | PolicyPart
 NOTHING = Part()
 NO_POLICIES = PodPolicies()
 Program: TypeAlias = Mapping[Owner, AnyPart]
@@ -145,7 +166,7 @@ def part(state: NodeState, owner: Owner) -> AnyPart:
         case OwnerKind.SERVICE if owner.name in state.services:
             return ServicePart(node, state.services[owner.name])
         case OwnerKind.POLICY_SUBJECT if owner.name in state.policies.subjects:
-            return Part(flows=tuple(policies.subject_flows(node, state.policies.subjects[owner.name])))
+            return PolicyPart(node, state.policies.subjects[owner.name])
         case OwnerKind.POLICY_PEER if owner.name in state.policies.peers:
-            return Part(flows=tuple(policies.peer_flows(node, state.policies.peers[owner.name])))
+            return PolicyPart(node, state.policies.peers[owner.name])
     return NOTHING

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_interface, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_interface
 
 from hypothesis import strategies as st
 from msgspec import structs
@@ -29,6 +29,7 @@ from windlass.model.policies import (
     PolicySubject,
 )
 from windlass.model.port_sets import ALL_PORTS, NO_PORTS, difference, ports, union
+from windlass.model.prefixes import prefix_of, prefix_text
 from windlass.model.services import Endpoint, Frontend, Protocol, Reach, ServedPort, ServedService
 
 BOTH = (Family.IPV4, Family.IPV6)
@@ -218,15 +219,15 @@ def with_policies(state: NodeState) -> NodeState:
     )
     networks = [pod_cidr(2, family) for family in state.node.families]
     peers = [
-        *(PeerEntry(network, 0xC1, 0xC1) for network in networks),
-        *(PeerEntry(ip_network(network[7]), 0xC2, None) for network in networks),
-        *(PeerEntry(ip_network(network[8]), None, 0xC2) for network in networks),
+        *(PeerEntry(prefix_of(network), 0xC1, 0xC1) for network in networks),
+        *(PeerEntry(prefix_of(network[7]), 0xC2, None) for network in networks),
+        *(PeerEntry(prefix_of(network[8]), None, 0xC2) for network in networks),
     ]
     itself = tuple(zip(first.addresses, (NO_PORTS, some), strict=False))
     policies = NodePolicies(
         pods={first.key: PodPolicies(PodPolicy(0xE1, itself), PodPolicy(0x11, itself)), second.key: DENY_UNTIL_KNOWN},
         subjects={PolicySubject.key_of(one.direction, one.number): one for one in subjects},
-        peers={str(one.network): one for one in peers},
+        peers={prefix_text(one.prefix): one for one in peers},
     )
     return replace(state, policies=policies)
 

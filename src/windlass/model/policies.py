@@ -14,8 +14,9 @@ from hashlib import blake2b
 import msgspec
 from msgspec import Struct
 
-from windlass.model.families import IPAddress, IPNetwork
+from windlass.model.families import IPAddress
 from windlass.model.port_sets import PortSet
+from windlass.model.prefixes import Prefix
 
 
 class Direction(Enum):
@@ -44,7 +45,7 @@ class PolicySubject(Struct, frozen=True, gc=False):
 class PeerEntry(Struct, frozen=True, gc=False):
     """The classes of the peers in a network, unless a longer prefix has an entry as well."""
 
-    network: IPNetwork
+    prefix: Prefix
     egress: int | None  # as a destination; None: a shorter prefix decides
     ingress: int | None  # as a source
 

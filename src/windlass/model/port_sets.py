@@ -35,8 +35,14 @@ def contains(port_set: PortSet, protocol: Protocol | None, port: int | None) -> 
 
 
 def union(sets: Iterable[PortSet]) -> PortSet:
+    distinct = {*sets}
+    if ALL_PORTS in distinct:
+        return ALL_PORTS
+    distinct.discard(NO_PORTS)
+    if len(distinct) < 2:
+        return next(iter(distinct), NO_PORTS)
     merged: list[Range] = []
-    for first, last in sorted(one for port_set in sets for one in port_set):
+    for first, last in sorted(one for port_set in distinct for one in port_set):
         if merged and first <= merged[-1][1] + 1:
             merged[-1] = merged[-1][0], max(last, merged[-1][1])
         else:

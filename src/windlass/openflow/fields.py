@@ -14,6 +14,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from windlass.model.families import Family, IPAddress, IPNetwork
+from windlass.model.prefixes import BITS, Prefix
 
 
 class Notation(Enum):
@@ -248,12 +249,12 @@ def ip(family: Family) -> Term:
     return _IP[family]
 
 
-def source(where: IPAddress | IPNetwork) -> tuple[Term, Term]:
+def source(where: IPAddress | IPNetwork | Prefix) -> tuple[Term, Term]:
     """An IP packet from this address or network."""
     return _addressed(_SOURCES, where)
 
 
-def destination(where: IPAddress | IPNetwork) -> tuple[Term, Term]:
+def destination(where: IPAddress | IPNetwork | Prefix) -> tuple[Term, Term]:
     """An IP packet to this address or network."""
     return _addressed(_DESTINATIONS, where)
 
@@ -290,7 +291,13 @@ def tunnel_destination(address: IPAddress) -> Term:
     return _TUNNEL_DESTINATIONS[Family(address.version)](int(address))
 
 
-def _addressed(fields: dict[Family, Field], where: IPAddress | IPNetwork) -> tuple[Term, Term]:
+def _addressed(fields: dict[Family, Field], where: IPAddress | IPNetwork | Prefix) -> tuple[Term, Term]:
+    if isinstance(where, tuple):
+        version, first, length = where
+        family = Family.IPV4 if version == 4 else Family.IPV6
+        bits = BITS[version]
+        mask = None if length == bits else (1 << bits) - (1 << bits - length)
+        return _IP[family], Term(fields[family], first, mask)
     # Called for every flow of a Service: testing the class is faster than reading `version`.
     family = Family.IPV4 if isinstance(where, (IPv4Address, IPv4Network)) else Family.IPV6
     field = fields[family]

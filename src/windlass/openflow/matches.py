@@ -18,13 +18,33 @@ class ContradictionError(ValueError):
 
 def match(*conditions: Condition) -> Match:
     """All conditions together. Terms on different bits of one field become one term; a mask of 0 is no condition."""
-    merged: dict[int, Term] = {}
+    terms: list[Term] = []
     for condition in conditions:
-        for term in (condition,) if isinstance(condition, Term) else condition:
-            order = term.field.order
-            known = merged.setdefault(order, term)
-            if known is not term and known != term:
-                merged[order] = _both(known, term)
+        if isinstance(condition, Term):
+            terms.append(condition)
+        else:
+            terms.extend(condition)
+    return tuple(terms) if _is_canonical(terms) else _canonical(terms)
+
+
+def _is_canonical(terms: list[Term]) -> bool:
+    """Most are: then there is nothing to merge, sort or leave out."""
+    last = -1
+    for term in terms:
+        order = term.field.order
+        if order <= last or term.mask == 0:
+            return False
+        last = order
+    return True
+
+
+def _canonical(terms: list[Term]) -> Match:
+    merged: dict[int, Term] = {}
+    for term in terms:
+        order = term.field.order
+        known = merged.setdefault(order, term)
+        if known is not term and known != term:
+            merged[order] = _both(known, term)
     return tuple([merged[order] for order in sorted(merged) if merged[order].mask != 0])
 
 

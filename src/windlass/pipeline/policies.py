@@ -13,12 +13,14 @@ chosen, and a policy may deny what was allowed: then the connection is marked, a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from windlass.model.families import Family, family_of
 from windlass.model.nodes import AttachedPod, LocalNode
 from windlass.model.policies import Direction, PeerEntry, PodPolicies, PodPolicy, PolicySubject, digest_of
 from windlass.model.port_sets import ALL_PORTS, NO_PORTS, PortSet, by_protocol
+from windlass.model.prefixes import prefix_text
 from windlass.model.services import Protocol
 from windlass.openflow.actions import Action, Ct, ToController
 from windlass.openflow.fields import IN_PORT, Term, destination, destination_port, ip, protocol, source
@@ -174,32 +176,38 @@ def from_own_node(node: LocalNode, pod: AttachedPod) -> Iterator[Flow]:
 
 
 def peer_flows(node: LocalNode, peer: PeerEntry) -> Iterator[Flow]:
-    if family_of(peer.network) not in node.families:
+    version, _, length = peer.prefix
+    if not node.has_family(version):
         return
     for tables, number, addressed, end in (
-        (TABLES[Direction.EGRESS], peer.egress, destination(peer.network), "to"),
-        (TABLES[Direction.INGRESS], peer.ingress, source(peer.network), "from"),
+        (TABLES[Direction.EGRESS], peer.egress, destination, "to"),
+        (TABLES[Direction.INGRESS], peer.ingress, source, "from"),
     ):
         if number is not None:
-            yield tables.peer.flow(PREFIX + peer.network.prefixlen, addressed).then(
-                *PEER_CLASS.load(number),
+            yield tables.peer.flow(PREFIX + length, addressed(peer.prefix)).then(
+                *_load_class(number),
                 goto(tables.verdict),
-                why=f"{end} {peer.network}: set what the rules in use mean of it",
+                why=f"{end} {prefix_text(peer.prefix)}: set what the rules in use mean of it",
             )
 
 
+_CLASSES = 4096  # whose conditions and actions are remembered: many subjects and peers share a class
+_is_class = lru_cache(_CLASSES)(PEER_CLASS.is_)
+_load_class = lru_cache(_CLASSES)(PEER_CLASS.load)
+
+
 def subject_flows(node: LocalNode, subject: PolicySubject) -> Iterator[Flow]:
-    tables = TABLES[subject.direction]
-    yield tables.verdict.flow(LOW, SUBJECT.is_(subject.number)).then(
-        *_allows(tables, tables.verdict, subject.default),
+    tables, of_subject = TABLES[subject.direction], SUBJECT.is_(subject.number)
+    port_sets = dict.fromkeys((subject.default, *subject.verdicts.values()))
+    actions = {allowed: _allows(tables, tables.verdict, allowed) for allowed in port_sets}
+    yield tables.verdict.flow(LOW, of_subject).then(
+        *actions[subject.default],
         why=f"{subject.direction.value} policies: what they allow for all peers that no rule means",
     )
+    why = f"{subject.direction.value} policies: what they allow for this class of peers"
     for peer_class, allowed in subject.verdicts.items():
-        yield tables.verdict.flow(NORMAL, SUBJECT.is_(subject.number), PEER_CLASS.is_(peer_class)).then(
-            *_allows(tables, tables.verdict, allowed),
-            why=f"{subject.direction.value} policies: what they allow for this class of peers",
-        )
-    for allowed in dict.fromkeys((subject.default, *subject.verdicts.values())):
+        yield tables.verdict.flow(NORMAL, of_subject, _is_class(peer_class)).then(*actions[allowed], why=why)
+    for allowed in port_sets:
         yield from port_flows(node, subject.direction, allowed)
 
 
@@ -211,13 +219,20 @@ def _allows(tables: PolicyTables, table: Table, ports: PortSet) -> tuple[Action,
     return (*PORT_SET.load(digest_of(ports)), goto(tables.ports))
 
 
-def port_flows(node: LocalNode, direction: Direction, ports: PortSet) -> Iterator[Flow]:
+def port_flows(node: LocalNode, direction: Direction, ports: PortSet) -> tuple[Flow, ...]:
     """The flows of one set of ports. Subjects with the same set ask for the same flows."""
-    if ports in {ALL_PORTS, NO_PORTS}:
-        return
+    return () if ports in {ALL_PORTS, NO_PORTS} else _port_flows(node.families, direction, ports)
+
+
+@lru_cache(1024)
+def _port_flows(families: tuple[Family, ...], direction: Direction, ports: PortSet) -> tuple[Flow, ...]:
+    return tuple(_flows_of_ports(families, direction, ports))
+
+
+def _flows_of_ports(families: tuple[Family, ...], direction: Direction, ports: PortSet) -> Iterator[Flow]:
     table, of_set = TABLES[direction].ports, PORT_SET.is_(digest_of(ports))
     ranges = [*by_protocol(ports)]
-    for family in node.families:
+    for family in families:
         for number, first, last in ranges:
             for condition in _conditions(family, number, first, last):
                 yield table.flow(NORMAL if number else DEFAULT, of_set, condition).then(

@@ -8,33 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import ip_network
 
-from windlass.model.families import IPAddress, IPNetwork
+from windlass.model.prefixes import BITS, Prefix, prefix_of
 from windlass.policy.rules import BlockPeers
-
-Prefix = tuple[int, int, int]  # IP version, first address, length: so sorted, a network is followed by what lies in it
-_BITS = {4: 32, 6: 128}
-
-
-def prefix_of(value: IPAddress | IPNetwork) -> Prefix:
-    """Of an address: the network that holds it alone."""
-    if isinstance(value, IPAddress):
-        return value.version, int(value), _BITS[value.version]
-    return value.version, int(value.network_address), value.prefixlen
-
-
-def network_of(prefix: Prefix) -> IPNetwork:
-    version, value, length = prefix
-    return IPv4Network((value, length)) if version == 4 else IPv6Network((value, length))
-
-
-def address_of(prefix: Prefix) -> IPAddress | None:
-    """The one address in it; None if there are more."""
-    version, value, length = prefix
-    if length != _BITS[version]:
-        return None
-    return IPv4Address(value) if version == 4 else IPv6Address(value)
 
 
 class Blocks:
@@ -81,12 +58,14 @@ class Blocks:
         return within(self._sorted, prefix)
 
     def holding_for(self, prefix: Prefix) -> frozenset[int]:
+        if not self._uses:
+            return frozenset()
         version, first, length = prefix
         held: set[int] = set()
         excepted: set[int] = set()
         for (of_version, shorter), used in self._lengths.items():
             if used and of_version == version and shorter <= length:
-                host_bits = _BITS[version] - shorter
+                host_bits = BITS[version] - shorter
                 parent = version, first >> host_bits << host_bits, shorter
                 held |= self._begins.get(parent, frozenset())
                 excepted |= self._excepts.get(parent, frozenset())
@@ -96,8 +75,8 @@ class Blocks:
 def within(ordered: list[Prefix], prefix: Prefix) -> list[Prefix]:
     """The part of a sorted list that lies in a network, itself included."""
     version, first, length = prefix
-    last = first + (1 << (_BITS[version] - length)) - 1
-    return ordered[bisect_left(ordered, prefix) : bisect_right(ordered, (version, last, _BITS[version]))]
+    last = first + (1 << (BITS[version] - length)) - 1
+    return ordered[bisect_left(ordered, prefix) : bisect_right(ordered, (version, last, BITS[version]))]
 
 
 def networks_of(block: BlockPeers) -> tuple[Prefix, ...]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from windlass.model.families import IPAddress
 from windlass.model.policies import NO_CLASS, digest_of
-from windlass.policy.blocks import Blocks, Prefix, address_of, prefix_of, within
+from windlass.model.prefixes import Prefix, prefix_of
+from windlass.policy.blocks import Blocks
 from windlass.policy.directories import Directory, PeerNode, PeerPod
 from windlass.policy.rules import BlockPeers, NodePeers, OwnNode, Peers, PodPeers
 from windlass.policy.selections import Selections
@@ -35,9 +37,12 @@ class PeerClass(Struct, frozen=True, gc=False):
     @property
     def number(self) -> int:
         """A digest of the content; NO_CLASS for nothing."""
-        if not self.peers and not self.named_ports:
-            return NO_CLASS
-        return digest_of((sorted(self.peers), self.named_ports))
+        return _number_of_class(self.peers, self.named_ports)
+
+
+@lru_cache(4096)  # asked for each peer, of which many have the same class
+def _number_of_class(peers: frozenset[int], named_ports: tuple[PodPort, ...]) -> int:
+    return digest_of((sorted(peers), named_ports)) if peers or named_ports else NO_CLASS
 
 
 class PeerClasses:
@@ -105,10 +110,10 @@ class PeerClasses:
         """The directory has the Pod as it is now."""
         if before is not None and before.identity not in self._directory.identities.get(before.namespace, {}):
             self._selections.forget(before.identity)
-        self._follow_addresses({address for pod in (before, after) if pod is not None for address in pod.addresses})
+        self._follow_addresses(before, after)
 
     def follow_node(self, before: PeerNode | None, after: PeerNode | None) -> None:
-        self._follow_addresses({address for node in (before, after) if node is not None for address in node.addresses})
+        self._follow_addresses(before, after)
 
     def follow_namespace(self, name: str) -> None:
         """The directory has its labels as they are now."""
@@ -132,14 +137,15 @@ class PeerClasses:
     def _refresh_block(self, networks: tuple[Prefix, ...]) -> None:
         """What lies in the first of these, the block itself; the others are its exceptions."""
         whole = networks[0]
-        self._refresh({*networks, *self._blocks.networks_in(whole), *within(self._directory.addresses, whole)})
+        self._refresh({*networks, *self._blocks.networks_in(whole), *self._directory.addresses_in(whole)})
 
     def _refresh_name(self, name: str) -> None:
         pods = self._directory.pods.values()
         self._refresh_pods([pod.key for pod in pods if any(name == port[0] for port in pod.named_ports)])
 
-    def _follow_addresses(self, addresses: set[IPAddress]) -> None:
+    def _follow_addresses(self, *holders: PeerPod | PeerNode | None) -> None:
         if self._uses or self._names:  # else nothing has a class
+            addresses = {address for one in holders if one is not None for address in one.addresses}
             self._refresh(map(prefix_of, addresses))
 
     def _refresh(self, prefixes: Iterable[Prefix]) -> None:
@@ -162,20 +168,18 @@ class PeerClasses:
         matching, named_ports = self._peers_at(prefix)
         if not matching and not named_ports and not self._blocks.is_used(prefix):
             return None
-        return PeerClass(matching | self._blocks.holding_for(prefix), named_ports)
+        holding = self._blocks.holding_for(prefix)
+        return PeerClass(matching | holding if holding else matching, named_ports)
 
     def _peers_at(self, prefix: Prefix) -> tuple[frozenset[int], tuple[PodPort, ...]]:
         """The selectors that match the Pod or the Nodes with this address, and the Pod's named ports in use."""
-        address = address_of(prefix)
-        if address is None:
-            return frozenset(), ()
-        if (pod := self._directory.pod_at(address)) is not None:
-            named = tuple(sorted(port for port in pod.named_ports if port[0] in self._names))
+        if (pod := self._directory.pod_at(prefix)) is not None:
+            named = tuple(sorted(port for port in pod.named_ports if port[0] in self._names)) if self._names else ()
             return self._selections.matching(pod.identity), named
-        return frozenset(self._selectors_of_nodes(address)), ()
+        return frozenset(self._selectors_of_nodes(prefix)), ()
 
-    def _selectors_of_nodes(self, address: IPAddress) -> Iterator[int]:
-        nodes = [*self._directory.nodes_at(address)]
+    def _selectors_of_nodes(self, prefix: Prefix) -> Iterator[int]:
+        nodes = [*self._directory.nodes_at(prefix)]
         for number, peers in self._of_nodes.items() if nodes else ():
             match peers:
                 case NodePeers(nodes=selector):

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from windlass.model.families import IPAddress
 from windlass.model.policies import Direction, PodPolicy, digest_of
 from windlass.model.port_sets import ALL_PORTS, PortSet, contains
+from windlass.model.prefixes import Prefix, prefix_of
 from windlass.model.services import Protocol
-from windlass.policy.blocks import Prefix
 from windlass.policy.classes import ClassPart, PeerClass, PeerClasses
 from windlass.policy.directories import Directory, PeerNode, PeerPod
-from windlass.policy.rules import BlockPeers, Peers, ReadPolicy, Tier
+from windlass.policy.rules import BlockPeers, Peers, ReadPolicy, Tier, number_of
+from windlass.policy.selector_places import PlaceIndex, places_of_pod, places_of_selector
 from windlass.policy.selectors import Labels
 from windlass.policy.subjects import (
     RuleOutcome,
@@ -203,7 +204,7 @@ class _RulesOfSubject:
             if one.rule.peers is None:
                 self._everyone.append(place)
             for peers in one.rule.peers or ():
-                number = digest_of(peers)
+                number = number_of(peers)
                 self.peers[number] = peers
                 self._by_peers.setdefault(number, []).append(place)
 
@@ -252,21 +253,27 @@ class PolicyCompiler:
         self._policies: dict[str, tuple[int, ReadPolicy]] = {}  # with their digests
         # The policies that select each Pod of this Node, by their keys.
         self._local: dict[str, dict[str, tuple[int, ReadPolicy]]] = {}
+        self._local_at, self._policies_at = PlaceIndex(), PlaceIndex()
+        self._selected: dict[str, set[str]] = {}  # the Pods of this Node that each policy selects
         self._unsettled: set[str] = set()  # local Pods whose subjects may have changed
 
     def of(self, direction: Direction) -> DirectionCompiler:
         return self.egress if direction is Direction.EGRESS else self.ingress
 
     def set_policy(self, key: str, policy: ReadPolicy | None) -> None:
-        self._policies.pop(key, None)
-        if policy is not None:
-            self._policies[key] = digest_of(policy), policy
-        for pod, selecting in self._local.items():
-            if selecting.pop(key, None) is not None:
-                self._unsettled.add(pod)
-            if policy is not None and self._selects(policy, pod):
-                selecting[key] = self._policies[key]
-                self._unsettled.add(pod)
+        if (before := self._policies.pop(key, None)) is not None:
+            self._policies_at.remove(key, places_of_selector(before[1].subject))
+        for pod in self._selected.pop(key, ()):
+            del self._local[pod][key]
+            self._unsettled.add(pod)
+        if policy is None:
+            return
+        self._policies[key] = digest_of(policy), policy
+        places = places_of_selector(policy.subject)
+        self._policies_at.add(key, places)
+        for pod in self._local_at.at(places):
+            if self._selects(policy, pod):
+                self._select(pod, key)
 
     def set_namespace(self, name: str, labels: Labels | None) -> None:
         if labels is None:
@@ -284,11 +291,13 @@ class PolicyCompiler:
         before = self._directory.set_pod(key, pod)
         self.egress.peers.follow_pod(before, pod)
         self.ingress.peers.follow_pod(before, pod)
+        is_same = local and pod is not None and before is not None and before.identity == pod.identity
+        if key in self._local and not is_same:
+            self._forget_local(key, before)
         if local and pod is not None:
-            if key not in self._local or before is None or before.identity != pod.identity:
+            if not is_same or key not in self._local:
+                self._local_at.add(key, places_of_pod(*pod.identity))
                 self._select_for(key)
-            self._unsettled.add(key)
-        elif self._local.pop(key, None) is not None:
             self._unsettled.add(key)
 
     def set_node(self, name: str, node: PeerNode | None) -> None:
@@ -312,13 +321,14 @@ class PolicyCompiler:
         return any(selects(policy.subject, namespace) for _, policy in self._policies.values())
 
     def local_pod_at(self, address: IPAddress) -> str | None:
-        pod = self._directory.pod_at(address)
+        pod = self._directory.pod_at(prefix_of(address))
         return pod.key if pod is not None and pod.key in self._local else None
 
     def name_of(self, address: IPAddress) -> str:
         """Of a known Pod or Node; empty if it is neither."""
-        pod = self._directory.pod_at(address)
-        return pod.key if pod else next((f"Node {node.name}" for node in self._directory.nodes_at(address)), "")
+        prefix = prefix_of(address)
+        pod = self._directory.pod_at(prefix)
+        return pod.key if pod else next((f"Node {node.name}" for node in self._directory.nodes_at(prefix)), "")
 
     def denying(
         self, direction: Direction, pod: str, peer: IPAddress, protocol: Protocol | None, port: int | None
@@ -347,7 +357,25 @@ class PolicyCompiler:
 
     def _select_for(self, key: str) -> None:
         """A Pod of this Node is new, or labels have changed that policies may select it by."""
-        self._local[key] = {name: one for name, one in self._policies.items() if self._selects(one[1], key)}
+        for name in self._local.get(key, ()):
+            self._selected[name].discard(key)
+        self._local[key] = {}
+        for name in self._policies_at.at(places_of_pod(*self._directory.pods[key].identity)):
+            if self._selects(self._policies[name][1], key):
+                self._select(key, name)
+
+    def _select(self, pod: str, policy: str) -> None:
+        self._local[pod][policy] = self._policies[policy]
+        self._selected.setdefault(policy, set()).add(pod)
+        self._unsettled.add(pod)
+
+    def _forget_local(self, key: str, pod: PeerPod | None) -> None:
+        """It is gone, has other labels, or is not on this Node any more."""
+        if pod is not None:
+            self._local_at.remove(key, places_of_pod(*pod.identity))
+        for name in self._local.pop(key):
+            self._selected[name].discard(key)
+        self._unsettled.add(key)
 
     def _selects(self, policy: ReadPolicy, key: str) -> bool:
         pod = self._directory.pods.get(key)

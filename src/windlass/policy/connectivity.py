@@ -17,16 +17,17 @@ from msgspec import Struct
 from windlass.model.families import IPAddress
 from windlass.model.policies import Direction, digest_of
 from windlass.model.port_sets import ALL_PORTS, NO_PORTS, PortSet, atoms, intersection, union
+from windlass.model.prefixes import Prefix, address_of, network_of, prefix_of
 from windlass.model.services import Protocol
-from windlass.policy.blocks import Prefix, address_of, network_of, networks_of, prefix_of, within
+from windlass.policy.blocks import networks_of, within
 from windlass.policy.classes import PeerClass, PeerClasses
 from windlass.policy.directories import Directory, PeerNode, PeerPod
 from windlass.policy.oracle import PolicyPod, PolicyWorld
 from windlass.policy.readings import read_cluster_network_policy, read_network_policy
-from windlass.policy.rules import BlockPeers, OwnNode, PolicyRule, ReadPolicy, RuleAction, Tier
+from windlass.policy.rules import BlockPeers, OwnNode, PolicyRule, ReadPolicy, RuleAction, Tier, number_of
 from windlass.policy.subjects import RuleOutcome, Subject, TierRule, outcomes, subject_of
 
-_OWN_NODE = digest_of(OwnNode())
+_OWN_NODE = number_of(OwnNode())
 _ITSELF = TierRule(
     Tier.NETWORK_POLICY,
     PolicyRule("a NetworkPolicy cannot deny a Pod access to itself", RuleAction.ACCEPT),
@@ -230,7 +231,7 @@ class Connectivity:
             classes = self._classes[direction]
             used = {rule for number in subjects.values() for rule in self._ruled[number].subject.rules}
             for peers in {peers for one in used for peers in one.rule.peers or ()}:
-                classes.use(digest_of(peers), peers)
+                classes.use(number_of(peers), peers)
             if direction is Direction.EGRESS:  # for ingress, named ports are those of the subject
                 for name in {named.name for one in used for named in one.rule.named_ports}:
                     classes.use_name(name)
@@ -275,7 +276,7 @@ def _directory(world: PolicyWorld) -> Directory:
 
 def _ruled(subject: Subject, direction: Direction, selecting: Iterable[ReadPolicy]) -> _Ruled:
     peers = tuple(
-        None if one.rule.peers is None else frozenset(map(digest_of, one.rule.peers)) for one in subject.rules
+        None if one.rule.peers is None else frozenset(map(number_of, one.rule.peers)) for one in subject.rules
     )
     isolating = sorted(policy.name for policy in selecting if policy.tier is Tier.NETWORK_POLICY)
     return _Ruled(subject, peers, tuple(f"no {direction.value} rule of {name} allows it" for name in isolating))

@@ -10,7 +10,8 @@ from typing import TypeAlias, TypeVar
 from msgspec import Struct
 
 from windlass.model.families import IPAddress
-from windlass.policy.blocks import Prefix, prefix_of
+from windlass.model.prefixes import Prefix, prefix_of
+from windlass.policy.blocks import within
 from windlass.policy.rules import PodPeers
 from windlass.policy.selectors import Labels
 from windlass.policy.subjects import PodPort
@@ -19,6 +20,8 @@ LabelSet: TypeAlias = tuple[tuple[str, str], ...]  # sorted: a value
 Identity: TypeAlias = tuple[str, LabelSet]  # the namespace and the labels of a Pod: all that selectors see of it
 
 Key = TypeVar("Key")
+
+_FEW = 100  # addresses that are sorted in one by one
 
 NAME_LABEL = "kubernetes.io/metadata.name"
 
@@ -60,55 +63,72 @@ class Directory:
         self.nodes: dict[str, PeerNode] = {}
         self.namespaces: dict[str, Labels] = {}
         self.identities: dict[str, dict[Identity, set[str]]] = {}  # by namespace: the Pods of each
-        self.addresses: list[Prefix] = []  # of Pods and Nodes, sorted
-        self._pods_at: dict[IPAddress, set[str]] = {}
-        self._nodes_at: dict[IPAddress, set[str]] = {}
+        self._pods_at: dict[Prefix, set[str]] = {}
+        self._nodes_at: dict[Prefix, set[str]] = {}
+        self._sorted: list[Prefix] = []  # the addresses of Pods and Nodes, except for
+        self._unsorted: set[Prefix] = set()  # those that came or went since it was read
 
     def set_pod(self, key: str, pod: PeerPod | None) -> PeerPod | None:
         """Returns the Pod that it was before."""
         if (before := self.pods.pop(key, None)) is not None:
             _remove(self.identities[before.namespace], [before.identity], key)
-            _remove(self._pods_at, before.addresses, key)
+            self._leave(self._pods_at, before.addresses, key)
         if pod is not None:
             self.pods[key] = pod
             self.identities.setdefault(pod.namespace, {}).setdefault(pod.identity, set()).add(key)
-            for address in pod.addresses:
-                self._pods_at.setdefault(address, set()).add(key)
-        self._list_addresses((before, pod))
+            self._enter(self._pods_at, pod.addresses, key)
         return before
 
     def set_node(self, name: str, node: PeerNode | None) -> PeerNode | None:
         if (before := self.nodes.pop(name, None)) is not None:
-            _remove(self._nodes_at, before.addresses, name)
+            self._leave(self._nodes_at, before.addresses, name)
         if node is not None:
             self.nodes[name] = node
-            for address in node.addresses:
-                self._nodes_at.setdefault(address, set()).add(name)
-        self._list_addresses((before, node))
+            self._enter(self._nodes_at, node.addresses, name)
         return before
 
-    def pod_at(self, address: IPAddress) -> PeerPod | None:
+    def pod_at(self, address: Prefix) -> PeerPod | None:
         """The newest of those that claim it: an address is given out again when a Pod has ended."""
-        claims = [self.pods[key] for key in self._pods_at.get(address, ())]
+        keys = self._pods_at.get(address, ())
+        if len(keys) == 1:
+            return self.pods[next(iter(keys))]
+        claims = [self.pods[key] for key in keys]
         return max(claims, key=lambda pod: (pod.created.timestamp() if pod.created else 0.0, pod.key), default=None)
 
-    def nodes_at(self, address: IPAddress) -> Iterator[PeerNode]:
+    def nodes_at(self, address: Prefix) -> Iterator[PeerNode]:
         return (self.nodes[name] for name in self._nodes_at.get(address, ()))
 
     def node_addresses(self) -> Iterator[IPAddress]:
         return (address for node in self.nodes.values() for address in node.addresses)
 
-    def _list_addresses(self, holders: Iterable[PeerPod | PeerNode | None]) -> None:
-        """Bring `addresses` up to date with those that these had or have."""
-        for address in {address for one in holders if one is not None for address in one.addresses}:
-            prefix = prefix_of(address)
-            place = bisect_left(self.addresses, prefix)
-            is_listed = place < len(self.addresses) and self.addresses[place] == prefix
-            is_known = address in self._pods_at or address in self._nodes_at
-            if is_known and not is_listed:
-                self.addresses.insert(place, prefix)
-            elif is_listed and not is_known:
-                del self.addresses[place]
+    def addresses_in(self, network: Prefix) -> list[Prefix]:
+        """Of Pods and Nodes."""
+        if len(self._unsorted) > _FEW:
+            self._sorted = sorted(self._pods_at.keys() | self._nodes_at.keys())
+        else:
+            for address in self._unsorted:
+                self._sort_in(address)
+        self._unsorted.clear()
+        return within(self._sorted, network)
+
+    def _sort_in(self, address: Prefix) -> None:
+        place = bisect_left(self._sorted, address)
+        is_listed = place < len(self._sorted) and self._sorted[place] == address
+        is_known = address in self._pods_at or address in self._nodes_at
+        if is_known and not is_listed:
+            self._sorted.insert(place, address)
+        elif is_listed and not is_known:
+            del self._sorted[place]
+
+    def _enter(self, index: dict[Prefix, set[str]], addresses: Iterable[IPAddress], member: str) -> None:
+        for address in map(prefix_of, addresses):
+            index.setdefault(address, set()).add(member)
+            self._unsorted.add(address)
+
+    def _leave(self, index: dict[Prefix, set[str]], addresses: Iterable[IPAddress], member: str) -> None:
+        prefixes = [prefix_of(address) for address in addresses]
+        _remove(index, prefixes, member)
+        self._unsorted.update(prefixes)
 
     def labels_of(self, namespace: str) -> Labels:
         known = self.namespaces.get(namespace)

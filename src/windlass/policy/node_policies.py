@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from windlass.model.mappings import PersistentMap
 from windlass.model.policies import Direction, NodePolicies, PeerEntry, PodPolicies, PolicySubject
-from windlass.policy.blocks import Prefix, network_of
+from windlass.model.prefixes import Prefix, prefix_text
 from windlass.policy.compiler import PolicyChange, PolicyCompiler
 
 Changes = Mapping[Direction, PolicyChange]
@@ -64,8 +64,8 @@ class CompiledPolicies:
 
     def _changed_peers(self, changes: Changes) -> dict[str, PeerEntry | None]:
         changed = {prefix for change in changes.values() for prefix in change.entries}
-        return {str(network_of(prefix)): self._entry(prefix) for prefix in changed}
+        return {prefix_text(prefix): self._entry(prefix) for prefix in changed}
 
     def _entry(self, prefix: Prefix) -> PeerEntry | None:
         egress, ingress = self.compiler.egress.entries.get(prefix), self.compiler.ingress.entries.get(prefix)
-        return None if egress is None and ingress is None else PeerEntry(network_of(prefix), egress, ingress)
+        return None if egress is None and ingress is None else PeerEntry(prefix, egress, ingress)

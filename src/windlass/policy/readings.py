@@ -8,6 +8,7 @@ subjects loses the requirement that cannot be read, so the policy holds for too 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from ipaddress import ip_network
 
 from windlass.cluster.policy_objects import (
@@ -38,7 +39,7 @@ from windlass.policy.rules import (
     RuleAction,
     Tier,
 )
-from windlass.policy.selectors import Selector, read_selector
+from windlass.policy.selectors import EVERYTHING, Selector, read_selector
 
 _LAST_PORT = 0xFFFF
 _PROTOCOLS = {protocol.name: protocol for protocol in Protocol}
@@ -218,10 +219,14 @@ def _network_policy_peers(namespace: str, peer: NetworkPolicyPeer) -> Peers:
         raise _Unreadable("neither a selector nor an ipBlock")
     pods = _peer_selector("podSelector", peer.pod_selector)
     if peer.namespace_selector is None:
-        return PodPeers(namespace=namespace, pods=pods)
-    return PodPeers(namespaces=_peer_selector("namespaceSelector", peer.namespace_selector), pods=pods)
+        return _pod_peers(namespace, EVERYTHING, pods)
+    return _pod_peers(None, _peer_selector("namespaceSelector", peer.namespace_selector), pods)
 
 
+_pod_peers = lru_cache(4096)(PodPeers)  # rules with the same peers share one object, whose hash is known
+
+
+@lru_cache(4096)
 def _network_policy_port(port: NetworkPolicyPort) -> PortSet | NamedPort:
     name = port.protocol or "TCP"
     protocol = _PROTOCOLS.get(name)

@@ -6,10 +6,11 @@ The API's objects become these in `readings`, with all decisions about what cann
 from __future__ import annotations
 
 from enum import Enum, IntEnum
+from functools import lru_cache
 
 from msgspec import Struct
 
-from windlass.model.policies import Direction
+from windlass.model.policies import Direction, digest_of
 from windlass.model.port_sets import ALL_PORTS, PortSet
 from windlass.model.services import Protocol
 from windlass.policy.selectors import EVERYTHING, Selector
@@ -29,7 +30,7 @@ class RuleAction(Enum):
     PASS = "Pass"  # noqa: S105 - to the next tier; not a password
 
 
-class PodPeers(Struct, frozen=True, gc=False, tag=True):
+class PodPeers(Struct, frozen=True, gc=False, tag=True, cache_hash=True):
     """Pods by their labels, in one namespace or in those that a selector matches."""
 
     namespace: str | None = None
@@ -37,20 +38,26 @@ class PodPeers(Struct, frozen=True, gc=False, tag=True):
     pods: Selector = EVERYTHING
 
 
-class NodePeers(Struct, frozen=True, gc=False, tag=True):
+class NodePeers(Struct, frozen=True, gc=False, tag=True, cache_hash=True):
     nodes: Selector
 
 
-class BlockPeers(Struct, frozen=True, gc=False, tag=True):
+class BlockPeers(Struct, frozen=True, gc=False, tag=True, cache_hash=True):
     network: str
     excepts: tuple[str, ...] = ()
 
 
-class OwnNode(Struct, frozen=True, gc=False, tag=True):
+class OwnNode(Struct, frozen=True, gc=False, tag=True, cache_hash=True):
     """The Node on which a Pod runs."""
 
 
 Peers = PodPeers | NodePeers | BlockPeers | OwnNode
+
+
+@lru_cache(4096)  # many rules have the same
+def number_of(peers: Peers) -> int:
+    """A digest: the same in every process."""
+    return digest_of(peers)
 
 
 class NamedPort(Struct, frozen=True, gc=False):

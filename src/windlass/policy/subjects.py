@@ -105,6 +105,8 @@ def outcomes(subject: Subject, matching: Sequence[TierRule], peer_ports: Sequenc
 
 
 def allowed_ports(subject: Subject, matching: Sequence[TierRule], peer_ports: Sequence[PodPort]) -> PortSet:
+    if subject.isolated and all(one.tier is Tier.NETWORK_POLICY for one in matching):  # most: no order to resolve
+        return union(_rule_ports(subject, one.rule, peer_ports) for one in matching)
     return union(one.ports for one in outcomes(subject, matching, peer_ports) if one.allows)
 
 

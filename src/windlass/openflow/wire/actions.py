@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -24,6 +25,7 @@ _GOTOS = tuple(struct.pack("!HHB3x", _GOTO_TABLE, 8, table) for table in range(2
 _WHOLE_PACKET = 0xFFFF
 
 
+@lru_cache(4096)  # many flows do the same
 def instructions(does: Actions) -> bytes:
     """The actions of a flow, to be applied at once; a goto at their end is an instruction of its own."""
     if not does:

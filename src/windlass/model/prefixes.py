@@ -1,0 +1,40 @@
+"""Networks as plain tuples: a Node knows ten thousand addresses of peers, and objects of `ipaddress` cost too much."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+
+from windlass.model.families import IPAddress, IPNetwork
+
+Prefix = tuple[int, int, int]  # IP version, first address, length: so sorted, a network is followed by what lies in it
+BITS = {4: 32, 6: 128}
+
+
+def prefix_of(value: IPAddress | IPNetwork) -> Prefix:
+    """Of an address: the network that holds it alone."""
+    if isinstance(value, IPv4Address):
+        return 4, int(value), 32
+    if isinstance(value, IPv6Address):
+        return 6, int(value), 128
+    return value.version, int(value.network_address), value.prefixlen
+
+
+def network_of(prefix: Prefix) -> IPNetwork:
+    version, value, length = prefix
+    return IPv4Network((value, length)) if version == 4 else IPv6Network((value, length))
+
+
+def address_of(prefix: Prefix) -> IPAddress | None:
+    """The one address in it; None if there are more."""
+    version, value, length = prefix
+    if length != BITS[version]:
+        return None
+    return IPv4Address(value) if version == 4 else IPv6Address(value)
+
+
+def prefix_text(prefix: Prefix) -> str:
+    """As `str` of the network."""
+    version, value, length = prefix
+    if version == 4:
+        return f"{value >> 24}.{value >> 16 & 0xFF}.{value >> 8 & 0xFF}.{value & 0xFF}/{length}"
+    return str(network_of(prefix))
