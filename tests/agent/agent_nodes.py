@@ -53,7 +53,7 @@ class AgentNode:
         self.namespace = namespace
         self.router = router  # the namespace at the other end of the wire
         self.manifests = folder / "manifests"
-        self.switch = ovs.SwitchProcesses("node-1", namespace, folder / "ovs")
+        self.switch = ovs.SwitchProcesses.on_linux("node-1", namespace, folder / "ovs")
         self.agent: Child | None = None
         self.manifests.mkdir()
 

@@ -137,7 +137,7 @@ async def fed_node(host_type: type[LinuxHost] = LinuxHost, **options: object) ->
         underlay = Underlay(lab, segments.segments([machine]))
         await asyncio.to_thread(underlay.create)
         namespace = await asyncio.to_thread(underlay.plug, machine)
-        switch = ovs.SwitchProcesses("node-1", namespace, lab.folder / "ovs")
+        switch = ovs.SwitchProcesses.on_linux("node-1", namespace, lab.folder / "ovs")
         config = Config(
             node_name="node-1",
             run_directory=str(lab.folder / "run"),

@@ -12,7 +12,7 @@ import yaml
 from charts import ROOT, containers
 
 from windlass.host.linux.settings import SYSCTLS_VARIABLE
-from windlass.lab.orchestration.agents import Programs
+from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
 

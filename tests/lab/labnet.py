@@ -18,8 +18,9 @@ from pyroute2 import IPRoute
 from windlass.bench.lab_clusters import scenario_of
 from windlass.host.linux import namespaces
 from windlass.lab.control.publishers import ManifestFolder
-from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.orchestration.agents import Agents
 from windlass.lab.orchestration.clusters import RunningCluster
+from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.scenarios.segments import Machine, Nic

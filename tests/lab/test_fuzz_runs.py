@@ -12,7 +12,7 @@ from windlass.cli.lab import lab
 from windlass.lab.fuzz import features
 from windlass.lab.fuzz import runs as fuzz_runs
 from windlass.lab.fuzz.random_scenarios import RandomScenario, ScenarioFile, random_scenario
-from windlass.lab.orchestration.agents import Programs
+from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.scenarios import scenario_files

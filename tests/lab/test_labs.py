@@ -115,7 +115,8 @@ async def test_a_child_that_ends_is_an_error_with_the_end_of_its_log(lab, tmp_pa
 @requires_ovs
 async def test_switches_start_in_their_namespaces_restart_and_end(lab):
     switches = [
-        SwitchProcesses(name, lab.namespace("node", name), lab.node_folder(name) / "ovs") for name in ("a", "b")
+        SwitchProcesses.on_linux(name, lab.namespace("node", name), lab.node_folder(name) / "ovs")
+        for name in ("a", "b")
     ]
     for name in ("a", "b"):
         underlays.make_namespace(lab.namespace("node", name))

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from labnet import needs_root
 
-from windlass.lab.orchestration.agents import Programs
+from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.runner import persistent_labs, runs
 from windlass.lab.sandbox import labs
 from windlass.lab.sandbox.labs import Lab, LabError
+from windlass.lab.wine.wine_machines import WindowsPrograms
 
 pytestmark = needs_root
 
@@ -126,9 +127,11 @@ def test_an_error_of_a_detached_lab_is_raised_by_the_caller(folder):
         persistent_labs.up(folder(b=HOSTS))
 
 
-def test_a_machine_without_the_cni_plugin_is_an_error(monkeypatch):
+def test_a_machine_without_the_programs_of_a_node_is_an_error(monkeypatch):
     with pytest.raises(LabError, match="nowhere: the CNI plugin does not exist; `make setup` builds it"):
         runs.check_machine(Programs(cni=Path("nowhere")))
+    with pytest.raises(LabError, match=r"--windows wine: there is no nowhere/python/python.exe; `tools/build-windows`"):
+        runs.check_machine(Programs(windows=WindowsPrograms(Path("nowhere"))))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(LabError, match="needs root"):
         runs.check_machine(Programs())

@@ -12,7 +12,8 @@ import msgspec
 
 from case_pages.marks import Case
 from windlass.cli.render import state_of
-from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.orchestration.agents import Agents
+from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.runner import runs
 from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.desired_states import DesiredState

@@ -25,7 +25,7 @@ async def standing() -> AsyncIterator[tuple[Config, str]]:
         await asyncio.to_thread(underlay.create)
         namespace = await asyncio.to_thread(underlay.plug, machine)
         folder = lab.node_folder(states.NODE)
-        switch = ovs.SwitchProcesses(states.NODE, namespace, folder / "ovs")
+        switch = ovs.SwitchProcesses.on_linux(states.NODE, namespace, folder / "ovs")
         config = Config(
             node_name=states.NODE,
             datapath_type=DatapathType(ovs.datapath_type()),

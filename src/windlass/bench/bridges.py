@@ -24,7 +24,7 @@ async def empty_bridge(lab: labs.Lab) -> AsyncIterator[Path]:
     """Yields its management socket."""
     namespace = lab.namespace("bench")
     namespaces.create(namespace)
-    switch = ovs.SwitchProcesses("bench", namespace, lab.node_folder("bench"))
+    switch = ovs.SwitchProcesses.on_linux("bench", namespace, lab.node_folder("bench"))
     try:
         await switch.start()
         datapath = f"datapath_type={ovs.datapath_type()}"

@@ -20,8 +20,8 @@ from pathlib import Path
 from windlass.bench import lab_clusters
 from windlass.bench.reports import Figure, Report, Say, figure, percentiles, this_machine
 from windlass.host.linux import namespaces
-from windlass.lab.orchestration.agents import Programs
 from windlass.lab.orchestration.clusters import RunningCluster
+from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.scenarios.directives import ProbeSource
 

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.orchestration.agents import Agents
 from windlass.lab.orchestration.clusters import RunningCluster
+from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.runner import runs
 from windlass.lab.scenarios.scenario_files import Scenario, ScenarioFiles
 

@@ -29,7 +29,7 @@ from windlass.bench.pass_runs import Request
 from windlass.bench.reports import Figure, Report, Say, percentiles, this_machine
 from windlass.cluster.objects import EndpointSlice
 from windlass.host.linux import namespaces
-from windlass.lab.orchestration.agents import Programs
+from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.sandbox.labs import LabError
 from windlass.model.families import Family
 from windlass.model.services import Protocol

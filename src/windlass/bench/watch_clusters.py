@@ -121,7 +121,7 @@ async def standing(lab: Lab) -> AsyncIterator[tuple[APIServerClient, AgentClient
     plane_namespace = await asyncio.to_thread(underlay.plug, CONTROL_PLANE)
     node_namespace = await asyncio.to_thread(underlay.plug, NODE)
     plane = ControlPlane(plane_namespace, lab.folder / "control-plane", [one.ip for one in ADDRESSES])
-    switch = ovs.SwitchProcesses(states.NODE, node_namespace, lab.node_folder(states.NODE) / "ovs")
+    switch = ovs.SwitchProcesses.on_linux(states.NODE, node_namespace, lab.node_folder(states.NODE) / "ovs")
     try:
         await plane.start()
         await switch.start()

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from windlass.bench import reports
 from windlass.cli import outputs
-from windlass.lab.orchestration.agents import Programs
+from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.runner import runs
 from windlass.lab.sandbox.labs import LabError
 

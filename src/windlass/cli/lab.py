@@ -18,10 +18,21 @@ from windlass.lab.fuzz import features
 from windlass.lab.fuzz import runs as fuzz_runs
 from windlass.lab.fuzz.random_scenarios import random_scenario
 from windlass.lab.kubelets.clusters import Shape
+from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.runner import persistent_labs, runs
 from windlass.lab.sandbox import labs
 from windlass.lab.sandbox.labs import LabError
+from windlass.lab.wine.wine_machines import WindowsPrograms
 from windlass.model.nodes import TrafficMode
+
+_WINDOWS = click.option(
+    "--windows",
+    type=click.Choice(["linux", "wine"]),
+    default="linux",
+    show_default=True,
+    help="Nodes labelled kubernetes.io/os=windows run the programs of Linux with flows for Windows, or, under Wine, "
+    "the real agent and Open vSwitch for Windows (tools/build-windows).",
+)
 
 
 @click.group()
@@ -50,12 +61,14 @@ def lab() -> None:
     show_default=True,
     help="The source of the agents' objects: a directory, or a real API server (tools/build-kubernetes).",
 )
+@_WINDOWS
 def run(
     paths: tuple[Path, ...],
     json_file: Path | None,
     jobs: int,
     dataplane: str,
     cluster: str,
+    windows: str,
 ) -> None:
     """Run scenarios: for each, start the cluster, send the probes, judge the results and remove everything.
 
@@ -69,9 +82,18 @@ def run(
     """
     sys.exit(
         runs.run(
-            paths, json_file=json_file, jobs=jobs, fabric=runs.FABRICS[dataplane], publisher_of=_publisher(cluster)
+            paths,
+            json_file=json_file,
+            programs=_programs(windows),
+            jobs=jobs,
+            fabric=runs.FABRICS[dataplane],
+            publisher_of=_publisher(cluster),
         )
     )
+
+
+def _programs(windows: str) -> Programs:
+    return Programs(windows=WindowsPrograms.default() if windows == "wine" else None)
 
 
 def _publisher(cluster: str) -> runs.PublisherOf:
@@ -155,7 +177,8 @@ def fuzz(
     show_default=True,
     help="With kubelet: the traffic mode.",
 )
-def up(path: Path | None, detach: bool, cluster: str, nodes: int, zones: int, mode: str) -> None:
+@_WINDOWS
+def up(path: Path | None, detach: bool, cluster: str, nodes: int, zones: int, mode: str, windows: str) -> None:
     """Start a cluster and keep it until Ctrl-C or `windlass lab down`.
 
     With PATH: the cluster of a scenario; its probes are not sent. With --cluster kubelet: a whole Kubernetes with a
@@ -171,7 +194,8 @@ def up(path: Path | None, detach: bool, cluster: str, nodes: int, zones: int, mo
         if path is None:
             persistent_labs.up_kubelets(Shape(nodes, TrafficMode(mode), zones), detach=detach, say=click.echo)
         else:
-            persistent_labs.up(path, publisher_of=_publisher(cluster), detach=detach, say=click.echo)
+            programs = _programs(windows)
+            persistent_labs.up(path, programs=programs, publisher_of=_publisher(cluster), detach=detach, say=click.echo)
 
 
 @lab.command(short_help="Remove a running lab.")

@@ -12,7 +12,8 @@ from rich.console import Console
 
 from windlass.lab.fuzz.random_scenarios import RandomScenario
 from windlass.lab.network import ovs
-from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.orchestration.agents import Agents
+from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.runner import results, runs
 from windlass.lab.runner.results import ScenarioResult
 from windlass.lab.sandbox.labs import LabError

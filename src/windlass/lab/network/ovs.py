@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.processes import Child, program
@@ -46,25 +46,72 @@ def datapath_in_words() -> str:
     return "Open vSwitch in userspace (this kernel has no openvswitch module)"
 
 
-class SwitchProcesses:
-    """ovsdb-server and ovs-vswitchd of one Node, with all their files in one folder."""
+class Daemons(Protocol):
+    """How the daemons of a Node are started. Both return when the daemon listens."""
+
+    @property
+    def database_file(self) -> Path: ...
+
+    async def start_database(self) -> Child: ...
+
+    async def start_switch(self) -> Child: ...
+
+
+class LinuxDaemons:
+    """Open vSwitch of this machine, with all its files in one folder."""
 
     def __init__(self, node: str, namespace: str, folder: Path) -> None:
-        self.folder = folder
+        self.database_file = folder / "conf.db"
         self.prefix: list[str] = []  # goes before every command
         self._node = node
         self._namespace = namespace
+        self._folder = folder
+
+    async def start_database(self) -> Child:
+        database = self._daemon("ovsdb-server", str(self.database_file), f"--remote=punix:{self._folder}/db.sock")
+        await database.listening(self._folder / "db.sock")
+        return database
+
+    async def start_switch(self) -> Child:
+        # In userspace it would drop packets of tunnels at every link change; the agent gives it the routes instead.
+        own_routes = ["--disable-system-route"] if datapath_type() == "netdev" else []
+        switch = self._daemon("ovs-vswitchd", f"unix:{self._folder}/db.sock", *own_routes, by=START)
+        await switch.listening(self._folder / "ovs-vswitchd.ctl")
+        return switch
+
+    def _daemon(self, name: str, *arguments: str, by: str = "") -> Child:
+        own_files = (f"--unixctl={self._folder}/{name}.ctl", f"--pidfile={self._folder}/{name}.pid")
+        return Child(
+            f"{name} of Node {self._node}",
+            [*self.prefix, by or program(name), *arguments, *own_files, "--no-chdir"],
+            namespace=self._namespace,
+            log=self._folder / f"{name}.log",
+            environment=_environment(self._folder),
+            folder=self._folder,
+        )
+
+
+class SwitchProcesses:
+    """ovsdb-server and ovs-vswitchd of one Node. Their sockets are in `folder`."""
+
+    def __init__(self, node: str, folder: Path, daemons: Daemons) -> None:
+        self.folder = folder
+        self._node = node
+        self._daemons = daemons
         self._database: Child | None = None
         self._switch: Child | None = None
+
+    @classmethod
+    def on_linux(cls, node: str, namespace: str, folder: Path) -> SwitchProcesses:
+        return cls(node, folder, LinuxDaemons(node, namespace, folder))
 
     @property
     def environment(self) -> Mapping[str, str]:
         """The environment in which `ovs-ofctl` and the other tools talk to this switch."""
-        names = ("OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR")
-        return dict.fromkeys(names, str(self.folder))
+        return _environment(self.folder)
 
     async def start(self) -> None:
-        self.folder.mkdir(parents=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         await self._start_with_empty_database()
 
     async def restart(self) -> None:
@@ -74,7 +121,7 @@ class SwitchProcesses:
         """
         if self._switch:
             await self._switch.stop()
-        await self._start_switch()
+        self._switch = await self._daemons.start_switch()
 
     async def lose_database(self) -> None:
         await self.end()
@@ -82,8 +129,8 @@ class SwitchProcesses:
 
     async def boot(self) -> None:
         """Starts both daemons with the existing database."""
-        await self._start_database()
-        await self._start_switch()
+        self._database = await self._daemons.start_database()
+        self._switch = await self._daemons.start_switch()
 
     async def delete_bridge(self, bridge: str) -> None:
         """Returns when ovs-vswitchd has removed it. An agent may have created it again by then."""
@@ -107,13 +154,8 @@ class SwitchProcesses:
         await asyncio.gather(*(daemon.kill() for daemon in (self._switch, self._database) if daemon))
 
     async def _start_with_empty_database(self) -> None:
-        (self.folder / "conf.db").write_bytes(await asyncio.to_thread(_empty_database))
-        await self._start_database()
-        await self._start_switch()
-
-    async def _start_database(self) -> None:
-        self._database = self._daemon("ovsdb-server", "conf.db", f"--remote=punix:{self.folder}/db.sock")
-        await self._database.listening(self.folder / "db.sock")
+        self._daemons.database_file.write_bytes(await asyncio.to_thread(_empty_database))
+        await self.boot()
 
     async def _run(self, tool: str, *words: str) -> None:
         process = await asyncio.create_subprocess_exec(
@@ -126,22 +168,10 @@ class SwitchProcesses:
             said = complaint.decode(errors="replace").strip()
             raise LabError(f"Node {self._node}: {tool} {' '.join(words)} failed: {said}")
 
-    async def _start_switch(self) -> None:
-        # In userspace it would drop packets of tunnels at every link change; the agent gives it the routes instead.
-        own_routes = ["--disable-system-route"] if datapath_type() == "netdev" else []
-        self._switch = self._daemon("ovs-vswitchd", f"unix:{self.folder}/db.sock", *own_routes, by=START)
-        await self._switch.listening(self.folder / "ovs-vswitchd.ctl")
 
-    def _daemon(self, name: str, *arguments: str, by: str = "") -> Child:
-        own_files = (f"--unixctl={self.folder}/{name}.ctl", f"--pidfile={self.folder}/{name}.pid")
-        return Child(
-            f"{name} of Node {self._node}",
-            [*self.prefix, by or program(name), *arguments, *own_files, "--no-chdir"],
-            namespace=self._namespace,
-            log=self.folder / f"{name}.log",
-            environment=self.environment,
-            folder=self.folder,
-        )
+def _environment(folder: Path) -> Mapping[str, str]:
+    names = ("OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR")
+    return dict.fromkeys(names, str(folder))
 
 
 @cache

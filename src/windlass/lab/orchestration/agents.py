@@ -5,48 +5,32 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shutil
-import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from ipaddress import ip_interface
 from pathlib import Path
-from typing import TYPE_CHECKING
-from uuid import NAMESPACE_DNS, uuid5
 
 import aiohttp
 import msgspec
-import yaml
 
-from windlass.host.linux import namespaces
+from windlass.cluster.nodes import OS_LABEL
 from windlass.lab.control.publishers import ManifestFolder, Publisher
-from windlass.lab.network import ovs
-from windlass.lab.sandbox.labs import LabError
-from windlass.lab.sandbox.processes import Child, in_another_boot, program
+from windlass.lab.network.ovs import SwitchProcesses
+from windlass.lab.orchestration.node_programs import LinuxNode, NodePrograms, Programs
+from windlass.lab.sandbox.labs import Lab, LabError
+from windlass.lab.sandbox.processes import Child
 from windlass.lab.sandbox.time_limits import seconds
-from windlass.lab.scenarios.segments import UPLINK
+from windlass.lab.scenarios.directives import ActionSpec
+from windlass.lab.scenarios.objects import LabNode, LabPod
+from windlass.lab.wine.windows_nodes import WindowsNode
+from windlass.model.families import IPAddress
+from windlass.model.nodes import OperatingSystem
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from windlass.lab.sandbox.labs import Lab
-    from windlass.lab.scenarios.directives import ActionSpec
-    from windlass.lab.scenarios.objects import LabNode, LabPod
-    from windlass.model.families import IPAddress
-
-SECONDS_TO_BE_READY = seconds(20)
 SECONDS_TO_CONVERGE = seconds(20)
 SECONDS_BETWEEN_POLLS = 0.02
 BRIDGE = "br-int"  # unless the scenario's configuration names another
 CNI_VERSION = "1.1.0"
-PLUGIN_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))  # Debian's, and the CNI project's
-
-
-@dataclass(frozen=True, slots=True)
-class Programs:
-    """The two executables that a Node needs beside Open vSwitch."""
-
-    agent: tuple[str, ...] = (str(Path(sys.executable).with_name("windlass")), "agent")
-    cni: Path = Path(__file__).parents[4] / "build" / "cni" / "windlass-cni"  # where `make setup` puts it
 
 
 @dataclass(slots=True)
@@ -54,17 +38,16 @@ class _Stack:
     """The software of one Node."""
 
     node: str
-    namespace: str
     folder: Path
     options: Mapping[str, object]  # of the agent; they override the scenario's configuration
-    switch: ovs.SwitchProcesses
+    programs: NodePrograms
     agent: Child | None = None
     reboots: int = 0
     containers: dict[str, str] = field(default_factory=dict)  # container ids, by Pod
 
     @property
-    def run_directory(self) -> Path:
-        return self.folder / "run"
+    def switch(self) -> SwitchProcesses:
+        return self.programs.switch
 
 
 class Agents:
@@ -80,9 +63,9 @@ class Agents:
 
     async def add_node(self, node: LabNode, namespace: str, configuration: Mapping[str, object]) -> None:
         folder = self._lab.node_folder(node.name)
-        switch = ovs.SwitchProcesses(node.name, namespace, folder / "ovs")
-        stack = _Stack(node.name, namespace, folder, self.publisher.options(node), switch)
+        stack = _Stack(node.name, folder, self.publisher.options(node), self._programs_of(node, namespace, folder))
         self._stacks[node.name] = stack
+        await stack.programs.boot(0)
         await stack.switch.start()
         await self._start_agent(stack, configuration)
 
@@ -132,9 +115,7 @@ class Agents:
     async def power_on(self, node: str) -> None:
         stack = self._stacks[node]
         stack.reboots += 1
-        boot = stack.folder / "boot_id"
-        boot.write_text(f"{uuid5(NAMESPACE_DNS, node)}-{stack.reboots}\n")
-        stack.switch.prefix = in_another_boot(boot)
+        await stack.programs.boot(stack.reboots)
         await stack.switch.boot()
 
     async def converge(self) -> None:
@@ -148,41 +129,22 @@ class Agents:
     # The agent --------------------------------------------------------------------------------------------------
 
     async def _start_agent(self, stack: _Stack, configuration: Mapping[str, object]) -> None:
-        own = {
-            "nodeName": stack.node,
-            **stack.options,
-            "runDirectory": str(stack.run_directory),
-            "stateDirectory": str(stack.folder / "state"),
-            "ovsRunDirectory": str(stack.switch.folder),
-            "datapathType": ovs.datapath_type(),
-            "uplink": UPLINK,
-            "ipamPlugin": str(_plugin("host-local")),
-        }
-        file = stack.folder / "windlass.yaml"
-        file.write_text(yaml.safe_dump({"logFormat": "text", **configuration, **own}))
-        stack.agent = Child(
-            f"the agent of Node {stack.node}",
-            # Without `nice`, starting agents would delay packets of other Nodes on a machine with two cores.
-            [*stack.switch.prefix, program("nice"), "-n", "10", *self._programs.agent, "--config", str(file)],
-            namespace=stack.namespace,
-            folder=stack.folder,
-            log=stack.folder / "agent.log",
-            environment={},
-        )
-        await stack.agent.listening(stack.run_directory / "agent.sock")
+        settings = {"logFormat": "text", **configuration, "nodeName": stack.node, **stack.options}
+        stack.agent = stack.programs.start_agent(settings)
+        await stack.agent.listening(stack.programs.run_directory / "agent.sock")
         await self._ready(stack, stack.agent)
 
     async def _ready(self, stack: _Stack, agent: Child) -> None:
         answer = b""
         try:
-            async with asyncio.timeout(SECONDS_TO_BE_READY):
+            async with asyncio.timeout(stack.programs.seconds_to_be_ready):
                 while agent.alive:
                     status, answer = await _get(stack, "/healthz")
                     if status == HTTPStatus.OK:
                         return
                     await asyncio.wait([agent.exited], timeout=SECONDS_BETWEEN_POLLS)
         except TimeoutError:
-            what = f"is not ready after {SECONDS_TO_BE_READY} s: {answer.decode(errors='replace')}"
+            what = f"is not ready after {stack.programs.seconds_to_be_ready} s: {answer.decode(errors='replace')}"
             raise LabError(agent.failure(what)) from None
         raise LabError(agent.failure(f"ended with status {agent.exited.result()}"))
 
@@ -196,29 +158,31 @@ class Agents:
             raise LabError(stack.agent.failure(what) if stack.agent else what)
 
     async def _end(self, stack: _Stack) -> None:
-        await asyncio.gather(stack.switch.end(), *([stack.agent.kill()] if stack.agent else []))
+        await asyncio.gather(stack.programs.end(), *([stack.agent.kill()] if stack.agent else []))
+
+    def _programs_of(self, node: LabNode, namespace: str, folder: Path) -> NodePrograms:
+        windows = self._programs.windows
+        if windows and node.metadata.labels.get(OS_LABEL) == OperatingSystem.WINDOWS.value:
+            return WindowsNode(node.name, namespace, folder, windows)
+        return LinuxNode(node.name, namespace, folder, self._programs)
 
     # The container runtime ----------------------------------------------------------------------------------------
 
     async def _cni(self, command: str, stack: _Stack, pod: LabPod, namespace: str) -> bytes:
         """Runs the plugin on the Node, as a container runtime would."""
         names = f"K8S_POD_NAMESPACE={pod.metadata.namespace or 'default'};K8S_POD_NAME={pod.metadata.name}"
-        process = await asyncio.create_subprocess_exec(
-            program("nsenter"),
-            f"--net={namespaces.path_of(stack.namespace)}",
-            str(self._programs.cni.resolve()),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={
-                "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        command_line, environment = stack.programs.plugin(
+            {
                 "CNI_COMMAND": command,
                 "CNI_CONTAINERID": stack.containers[pod.key],
-                "CNI_NETNS": str(namespaces.path_of(namespace)),
+                "CNI_NETNS": stack.programs.pod_namespace(namespace),
                 "CNI_IFNAME": "eth0",
                 "CNI_ARGS": f"IgnoreUnknown=1;{names}",
-                "CNI_PATH": ":".join(map(str, PLUGIN_FOLDERS)),
-            },
+            }
+        )
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *command_line, stdin=pipe, stdout=pipe, stderr=pipe, env=environment
         )
         try:
             output, complaint = await process.communicate(msgspec.json.encode(_network_configuration(stack, pod)))
@@ -246,7 +210,7 @@ def _network_configuration(stack: _Stack, pod: LabPod) -> dict[str, object]:
         "cniVersion": CNI_VERSION,
         "name": "windlass",
         "type": "windlass-cni",
-        "agentSocket": str(stack.run_directory / "cni.sock"),
+        "agentSocket": stack.programs.plugin_socket,
         **({"args": {"cni": {"ips": wanted}}} if wanted else {}),
     }
 
@@ -261,12 +225,8 @@ async def _remove_bridge(stack: _Stack, verb: str, bridge: str) -> None:
         await stack.switch.has_bridge(bridge)
 
 
-def _plugin(name: str) -> Path:
-    return next((folder / name for folder in PLUGIN_FOLDERS if (folder / name).exists()), PLUGIN_FOLDERS[0] / name)
-
-
 async def _get(stack: _Stack, path: str) -> tuple[int, bytes]:
-    socket = str(stack.run_directory / "agent.sock")
+    socket = str(stack.programs.run_directory / "agent.sock")
     limit = aiohttp.ClientTimeout(total=SECONDS_TO_CONVERGE + 10)
     try:
         async with (

@@ -18,7 +18,8 @@ from windlass.lab.kubelets import clusters as kubelets
 from windlass.lab.kubelets.clusters import Shape
 from windlass.lab.kubelets.machines import search_path
 from windlass.lab.kubelets.relays import reachable
-from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.orchestration.agents import Agents
+from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.runner import runs
 from windlass.lab.sandbox import labs
 from windlass.lab.sandbox.labs import Lab, LabDescription, LabError, Location

@@ -15,9 +15,10 @@ from rich.console import Console
 
 from windlass.lab.control.publishers import ManifestFolder, Publisher
 from windlass.lab.network import ovs
-from windlass.lab.orchestration.agents import Agents, Programs
+from windlass.lab.orchestration.agents import Agents
 from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.orchestration.fabrics import Fabric
+from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.probing.verdicts import ProbeVerdict
 from windlass.lab.runner import results
 from windlass.lab.runner.probes import ProbeRunner
@@ -142,6 +143,8 @@ def check_machine(programs: Programs) -> None:
         program(name)
     if not programs.cni.exists():
         raise LabError(f"{programs.cni}: the CNI plugin does not exist; `make setup` builds it")
+    if programs.windows:
+        programs.windows.check()
 
 
 async def interruptible(job: Coroutine[None, None, Sequence[ScenarioResult]]) -> Sequence[ScenarioResult]:

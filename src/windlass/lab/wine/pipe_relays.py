@@ -1,0 +1,68 @@
+"""Runs in Windows' Python: makes the named pipes of this Windows reachable by TCP on the loopback.
+
+A client sends the path of a socket in a line. It gets a byte when the pipe of that path is open, and then its bytes.
+The end of the connection is the answer if nothing listens there. relays.py is the other side, on Linux.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+
+from windlass.channels import local
+
+OPENED = b"+"
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, None, None]]
+_BLOCK = 1 << 16
+
+
+async def listen(port: int) -> asyncio.Server:
+    return await asyncio.start_server(kept(_relay), "127.0.0.1", port)
+
+
+async def _serve(port: int) -> None:
+    async with await listen(port) as server:
+        await server.serve_forever()
+
+
+async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        path = (await reader.readline()).decode().rstrip("\n")
+        pipe_reader, pipe_writer = await local.connect(Path(path))
+    except OSError:
+        writer.close()
+        return
+    writer.write(OPENED)
+    await asyncio.gather(pass_on(reader, pipe_writer), pass_on(pipe_reader, writer))
+
+
+def kept(handle: Handler) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
+    """Keeps the task of each connection: a server of Python 3.11 may lose one whose streams are all paused."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(handle(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    return connected
+
+
+async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copies bytes until either end closes."""
+    try:
+        while block := await reader.read(_BLOCK):
+            writer.write(block)
+            await writer.drain()
+    except OSError:
+        pass  # either end may close at any moment
+    finally:
+        with suppress(OSError):
+            writer.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(int(sys.argv[1])))

@@ -1,0 +1,27 @@
+"""Unix sockets that lead to named pipes of the Windows in this network namespace, by pipe_relays.py.
+
+So Linux programs (ovs-vsctl, ovs-ofctl, the lab) ask a Windows Node as they ask a Linux Node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing, suppress
+from pathlib import Path
+
+from windlass.lab.wine.pipe_relays import OPENED, kept, pass_on
+
+
+async def relay(socket: Path, pipe: str, port: int) -> asyncio.Server:
+    """Listens on the Unix socket; `pipe` is the path that Windows programs use, `port` that of pipe_relays.py."""
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(OSError):
+            their_reader, their_writer = await asyncio.open_connection("127.0.0.1", port)
+            with closing(their_writer):
+                their_writer.write(f"{pipe}\n".encode())
+                if await their_reader.read(1) == OPENED:
+                    await asyncio.gather(pass_on(reader, their_writer), pass_on(their_reader, writer))
+
+    socket.parent.mkdir(parents=True, exist_ok=True)
+    return await asyncio.start_unix_server(kept(connect), socket)

@@ -1,0 +1,102 @@
+"""Wine for one Node: which programs of Windows there are on this machine, and how one is started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.processes import program
+
+_REPOSITORY = Path(__file__).parents[4]
+# Wine's programs write nothing to a file, so their output goes through a pipe. The shell becomes the program.
+_BY_A_PIPE = 'exec "$@" > >(exec cat) 2>&1'
+
+
+@dataclass(frozen=True, slots=True)
+class WindowsPrograms:
+    """Where tools/build-windows puts what it builds."""
+
+    folder: Path  # Open vSwitch, CPython and an empty Windows, for all clones of the repository
+    own: Path = _REPOSITORY / "build" / "windows"  # built from this clone
+
+    @classmethod
+    def default(cls) -> WindowsPrograms:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return cls(Path(os.environ.get("WINDLASS_WINDOWS") or cache / "windlass" / "windows"))
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "python" / "python.exe"
+
+    @property
+    def plugin(self) -> Path:
+        return self.own / "windlass-cni.exe"
+
+    @property
+    def ip_helper(self) -> Path:
+        return self.own / "iphlpapi-stand-in.dll"
+
+    @property
+    def empty_prefix(self) -> Path:
+        return self.folder / "prefix"
+
+    def ovs(self, name: str) -> Path:
+        return self.folder / "ovs" / f"{name}.exe"
+
+    def check(self) -> None:
+        """Raises LabError if something is missing."""
+        needed = [self.python, self.ovs("ovsdb-server"), self.ovs("ovs-vswitchd"), self.empty_prefix]
+        for path in (*needed, self.plugin, self.ip_helper):
+            if not path.exists():
+                raise LabError(f"--windows wine: there is no {path}; `tools/build-windows` builds it")
+        if shutil.which("wine") is None:
+            raise LabError("--windows wine: Wine is not installed; `tools/build-windows` installs it")
+
+
+def windows_path(path: Path | str) -> str:
+    """How Windows programs name a file of this machine: Wine has `/` as drive Z."""
+    return f"Z:{path}"
+
+
+@dataclass
+class WineMachine:
+    """A Windows of its own in a network namespace: its C: drive and registry are in `folder`."""
+
+    namespace: str
+    folder: Path
+    programs: WindowsPrograms
+
+    def create(self) -> None:
+        """Copies an empty Windows; its programs and libraries are links."""
+        template = self.programs.empty_prefix
+        shutil.copytree(template, self.folder, symlinks=True, copy_function=_link, dirs_exist_ok=False)
+        for registry in template.glob("*.reg"):
+            (self.folder / registry.name).unlink()
+            shutil.copy(registry, self.folder)
+
+    def command(self, exe: Path, *arguments: str) -> list[str]:
+        """Starts a Windows program. The process of this command becomes that program."""
+        # `ip netns exec` mounts the /sys of the namespace, which Wine reads.
+        entering = [program("ip"), "netns", "exec", self.namespace]
+        return [*entering, program("bash"), "-c", _BY_A_PIPE, "bash", program("wine"), str(exe), *arguments]
+
+    @cached_property
+    def environment(self) -> Mapping[str, str]:
+        return {
+            "WINEPREFIX": str(self.folder),
+            "WINEDEBUG": "-all",
+            "WINEDLLOVERRIDES": "mscoree,mshtml=",  # neither .NET nor a browser
+            "PYTHONPATH": windows_path(_REPOSITORY / "src"),
+            "PYTHONUTF8": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+
+
+def _link(source: str, target: str) -> str:
+    Path(target).symlink_to(source)
+    return target
