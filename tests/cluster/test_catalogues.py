@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as altered
 
 from windlass.cluster.catalogues import Catalogue, SlicesByService
-from windlass.cluster.changes import ChangeSet, differences
+from windlass.cluster.changes import EVERYTHING, ChangeSet, differences
 from windlass.cluster.clusters import Cluster, decode
+from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.objects import EndpointSlice, Metadata, Service
 from windlass.cluster.services import serve
+from windlass.nodes.states import run_to_end
 
 
 def named(name: str, number: int, *, created: str | None = None, **spec: object) -> Service:
@@ -33,9 +35,13 @@ def cluster(*objects: Service | EndpointSlice) -> Cluster:
     )
 
 
+def follow(made: Catalogue, now: Cluster, node: ServingNode, changes: ChangeSet = EVERYTHING) -> set[str]:
+    return run_to_end(made.following(now, node, changes))
+
+
 def catalogue(*objects: Service | EndpointSlice) -> Catalogue:
     made = Catalogue()
-    made.follow(cluster(*objects), NODE)
+    follow(made, cluster(*objects), NODE)
     return made
 
 
@@ -125,11 +131,11 @@ def test_the_service_that_was_created_first_wins():
 def test_the_owner_of_a_frontend_keeps_it():
     old, new = node_port("z", 1), node_port("a", 2)
     made = catalogue(old)
-    assert made.follow(cluster(old, new), NODE) == {"default/a"}
+    assert follow(made, cluster(old, new), NODE) == {"default/a"}
     assert "node:30080" in doors(made, "default/z")
     assert "node:30080" not in doors(made, "default/a")
     changed = altered(old, spec=altered(old.spec, session_affinity="ClientIP"))
-    made.follow(cluster(changed, new), NODE)  # the claim is unchanged
+    follow(made, cluster(changed, new), NODE)  # the claim is unchanged
     assert "node:30080" in doors(made, "default/z")
 
 
@@ -138,9 +144,9 @@ def test_a_released_claim_goes_to_the_oldest_service_that_waits(gives_up):
     old = node_port("z", 1)
     waiting = [node_port("c", 3, created="2024-05-05T10:00:00Z"), node_port("b", 2), node_port("d", 4)]
     made = catalogue(old)
-    made.follow(cluster(old, *waiting), NODE)
+    follow(made, cluster(old, *waiting), NODE)
     left = [gives_up] if gives_up else []
-    assert made.follow(cluster(*left, *waiting), NODE) == {"default/z", "default/c"}
+    assert follow(made, cluster(*left, *waiting), NODE) == {"default/z", "default/c"}
     assert "node:30080" in doors(made, "default/c")
     assert [str(problem).partition(";")[0] for problem in made.problems] == [
         f"Service default/{name}: NodePort 30080/TCP belongs to Service default/c" for name in "bd"
@@ -153,18 +159,18 @@ def test_an_external_address_never_takes_from_a_cluster_ip():
     made = catalogue(outside)
     assert doors(made, "default/a") == ["10.96.0.1:80", "10.96.0.9:80"]
     inside = named("b", 9, ports=[{"port": 443}])
-    assert made.follow(cluster(outside, inside), NODE) == {"default/a", "default/b"}
+    assert follow(made, cluster(outside, inside), NODE) == {"default/a", "default/b"}
     assert doors(made, "default/a") == ["10.96.0.1:80"]
     assert problems(made) == [
         "Service default/a: 10.96.0.9:80/TCP belongs to Service default/b; the rest of the Service is served"
     ]
-    assert made.follow(cluster(outside), NODE) == {"default/a", "default/b"}
+    assert follow(made, cluster(outside), NODE) == {"default/a", "default/b"}
     assert doors(made, "default/a") == ["10.96.0.1:80", "10.96.0.9:80"]
 
 
 def test_a_swap_is_no_conflict():
     made = catalogue(node_port("a", 1, 30081), node_port("b", 2, 30082))
-    made.follow(cluster(node_port("a", 1, 30082), node_port("b", 2, 30081)), NODE)
+    follow(made, cluster(node_port("a", 1, 30082), node_port("b", 2, 30081)), NODE)
     assert (doors(made, "default/a")[1], doors(made, "default/b")[1]) == ("node:30082", "node:30081")
     assert problems(made) == []
 
@@ -176,7 +182,7 @@ def test_thousands_of_conflicting_services_take_linear_time():
     began = time.process_time()
     made = catalogue(*services)
     assert len(made.problems) == 4999
-    made.follow(cluster(), NODE)
+    follow(made, cluster(), NODE)
     assert (made.services, made.problems) == ({}, ())
     assert time.process_time() - began < 10  # it takes a thirtieth; quadratic work would take much more
 
@@ -190,7 +196,7 @@ def test_one_change_recomputes_one_service():
     made = catalogue(*services, *slices)
     before = dict(made.services)
     slices[1] = slice_of(endpoint("172.16.2.6"), name="b-1", of="b")
-    assert made.follow(cluster(*services, *slices), NODE) == {"default/b"}
+    assert follow(made, cluster(*services, *slices), NODE) == {"default/b"}
     assert made.services["default/b"].ports[0].endpoints[0].address == ip_address("172.16.2.6")
     assert all(made.services[key] is before[key] for key in ("default/a", "default/c"))
 
@@ -202,26 +208,26 @@ def test_only_the_named_changes_are_followed():
     one = slice_of(endpoint("172.16.2.5"), of="c")
     now = cluster(*services, one)
     changes = ChangeSet.of({Service: {"default/b"}, EndpointSlice: {one.key}})
-    assert made.follow(now, NODE, changes) == {"default/b", "default/c"}
+    assert follow(made, now, NODE, changes) == {"default/b", "default/c"}
     assert made.services == catalogue(*services, one).services
-    assert made.follow(now, NODE) == set()
+    assert follow(made, now, NODE) == set()
 
 
 def test_an_equal_service_is_no_change():
     one, other = named("a", 1), named("a", 1, ports=[HTTP | {"targetPort": "www"}])
-    assert catalogue(one).follow(cluster(other), NODE) == set()
+    assert follow(catalogue(one), cluster(other), NODE) == set()
 
 
 def test_a_deleted_service():
     one = named("a", 1)
     made = catalogue(one)
-    assert made.follow(cluster(), NODE) == {"default/a"}
+    assert follow(made, cluster(), NODE) == {"default/a"}
     assert made.services == {}
 
 
 def test_a_service_that_another_proxy_takes_over():
     made = catalogue(named("a", 1))
-    assert made.follow(cluster(named("a", 1, type="ExternalName")), NODE) == {"default/a"}
+    assert follow(made, cluster(named("a", 1, type="ExternalName")), NODE) == {"default/a"}
     assert made.services == {}
 
 
@@ -229,14 +235,17 @@ def test_slices_may_come_before_their_service():
     one = slice_of(endpoint("172.16.2.5"), of="a")
     made = catalogue(one)
     assert made.services == {}
-    made.follow(cluster(one, named("a", 1)), NODE)
+    follow(made, cluster(one, named("a", 1)), NODE)
     assert len(made.services["default/a"].ports[0].endpoints) == 1
 
 
 def test_a_slice_that_moves_to_another_service_changes_both():
     services = [named("a", 1), named("b", 2)]
     made = catalogue(*services, slice_of(endpoint("172.16.2.5"), of="a"))
-    assert made.follow(cluster(*services, slice_of(endpoint("172.16.2.5"), of="b")), NODE) == {"default/a", "default/b"}
+    assert follow(made, cluster(*services, slice_of(endpoint("172.16.2.5"), of="b")), NODE) == {
+        "default/a",
+        "default/b",
+    }
     assert [len(made.services[f"default/{name}"].ports[0].endpoints) for name in "ab"] == [0, 1]
 
 
@@ -253,14 +262,14 @@ def test_slices_belong_to_the_labelled_service_of_their_namespace():
 def test_a_change_of_the_node_changes_all():
     one = slice_of(endpoint("172.16.2.5", zones=["zone-a"]), endpoint("172.16.2.6", zones=["zone-b"]), of="a")
     made = catalogue(named("a", 1), one)
-    made.follow(cluster(named("a", 1), one), replace(NODE, zone="zone-b"))
+    follow(made, cluster(named("a", 1), one), replace(NODE, zone="zone-b"))
     assert made.services["default/a"].ports[0].endpoints[0].address == ip_address("172.16.2.6")
 
 
 def test_a_corrected_problem_is_reported_no_longer():
     made = catalogue(named("a", 1, externalIPs=["here"]))
     assert len(made.problems) == 1
-    assert made.follow(cluster(named("a", 1)), NODE) == set()
+    assert follow(made, cluster(named("a", 1)), NODE) == set()
     assert made.problems == ()
 
 
@@ -299,7 +308,7 @@ def test_step_by_step_gives_the_same_as_at_once_except_for_earlier_owners(steps)
     made = Catalogue()
     for step in steps:
         before = dict(made.services)
-        changed = made.follow(step, NODE)
+        changed = follow(made, step, NODE)
         now = made.services
         assert changed == {key for key in before.keys() | now.keys() if before.get(key) != now.get(key)}
         holders: dict[object, str] = {}
@@ -318,7 +327,7 @@ def test_step_by_step_gives_the_same_as_at_once_except_for_earlier_owners(steps)
                 for door in set(wanted.frontends) - set(port.frontends):  # ... and none is lost without a reason
                     assert door.address in cluster_ips or (door.address, door.port) in holders
         fresh = Catalogue()
-        fresh.follow(step, NODE)
+        follow(fresh, step, NODE)
         assert fresh.services.keys() == now.keys()
         if not fresh.problems:
             assert fresh.services == now

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 from api_objects import endpoint, service, slice_of
 
-from windlass.cluster.changes import EVERYTHING, NOTHING, ChangeSet, Ledger
+from windlass.cluster.changes import EVERYTHING, NOTHING, ChangeSet
 from windlass.cluster.clusters import Cluster
-from windlass.cluster.kinds import Concern
 from windlass.cluster.objects import EndpointSlice, Metadata, Node, Pod, Service, ServiceCIDR
 from windlass.cluster.policy_objects import NetworkPolicy
-from windlass.cluster.sources import changes_between, concerns
+from windlass.cluster.sources import changes_between
 
 WEB, SHOP = service("web"), service("shop")
 SLICE = slice_of(endpoint("172.16.1.5"))
@@ -44,7 +43,6 @@ def test_a_kind_without_keys_is_not_in_a_change():
     changes = ChangeSet.of({Service: set(), Pod: {"a", "b"}})
     assert changes == ChangeSet.of({Pod: {"a", "b"}})
     assert set(changes) == {(Pod, "a"), (Pod, "b")}
-    assert list(changes.kinds) == [Pod]
     assert changes.keys(Service) == set()
     assert not ChangeSet.of({Service: set()})
 
@@ -67,47 +65,3 @@ def test_changes_in_words():
     assert str(EVERYTHING) == "everything"
     assert str(NOTHING) == "nothing"
     assert str(ChangeSet.of({Service: {"default/b", "default/a"}})) == "Service default/a, Service default/b"
-
-
-@pytest.mark.parametrize(
-    ("kind", "concern"),
-    [
-        (Node, Concern.NODE),
-        (ServiceCIDR, Concern.NODE),
-        (Service, Concern.SERVICES),
-        (EndpointSlice, Concern.SERVICES),
-        (Pod, Concern.SERVICES),
-        (NetworkPolicy, Concern.POLICIES),
-    ],
-)
-def test_a_change_concerns_the_part_of_the_agent_that_its_kind_declares(kind, concern):
-    changes = ChangeSet.of({kind: {"a"}})
-    assert [one for one in Concern if concerns(changes, one)] == [concern]
-    assert concerns(EVERYTHING, concern)
-    assert not concerns(NOTHING, concern)
-
-
-def test_a_ledger_owes_everything_until_it_is_settled_once():
-    ledger = Ledger()
-    ledger.add(ChangeSet.of({Service: {"a"}}))
-    assert ledger.take() == EVERYTHING
-    assert ledger.take() == NOTHING
-
-
-def test_a_stage_that_fails_still_owes_its_changes_and_those_that_came_meanwhile():
-    ledger = Ledger()
-    ledger.take()
-    ledger.add(ChangeSet.of({Service: {"a"}}))
-
-    def fail() -> None:
-        with ledger.settling() as owed:
-            assert owed == ChangeSet.of({Service: {"a"}})
-            ledger.add(ChangeSet.of({Service: {"b"}}))
-            raise OSError("the switch is away")
-
-    with pytest.raises(OSError, match="switch"):
-        fail()
-    assert ledger.owed == ChangeSet.of({Service: {"a", "b"}})
-    with ledger.settling():
-        pass
-    assert ledger.owed == NOTHING

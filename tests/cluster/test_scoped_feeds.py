@@ -9,7 +9,7 @@ from contextlib import aclosing, asynccontextmanager
 from api_servers import BUILT_IN, SECONDS, StandIn
 
 from windlass.cluster.clusters import Cluster, objects_of
-from windlass.cluster.kinds import Concern, WatchedKind, kinds_of
+from windlass.cluster.kinds import WatchedKind, kinds_of
 from windlass.cluster.kubernetes.credentials import Access
 from windlass.cluster.kubernetes.scoped_feeds import MOST_FEEDS
 from windlass.cluster.kubernetes.servers import APIServer
@@ -18,9 +18,7 @@ from windlass.cluster.sources import Namespaces
 
 ALL = "/api/v1/pods"
 IN = "/api/v1/namespaces/{}/pods"
-SCOPED = [
-    WatchedKind(PeerPod, "v1", f"namespaces/{name}/pods", Concern.POLICIES) for name in ("shop", "data", "nowhere")
-]
+SCOPED = [WatchedKind(PeerPod, "v1", f"namespaces/{name}/pods") for name in ("shop", "data", "nowhere")]
 
 
 class Reader:

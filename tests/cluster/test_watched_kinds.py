@@ -13,11 +13,10 @@ from api_servers import BUILT_IN, StandIn, listening
 from windlass.cluster import journals, lastgood
 from windlass.cluster.changes import ChangeSet
 from windlass.cluster.clusters import KINDS, Cluster, objects_of, with_objects
-from windlass.cluster.kinds import Concern, WatchedKind, by_key, kinds_of
+from windlass.cluster.kinds import WatchedKind, by_key, kinds_of
 from windlass.cluster.kubernetes.roles import rules
 from windlass.cluster.manifests import Manifests
 from windlass.cluster.objects import APIObject, Metadata
-from windlass.cluster.sources import concerns
 
 
 class TulipSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -30,9 +29,7 @@ class Tulip(APIObject, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Garden(Cluster):
-    tulips: Mapping[str, Tulip] = by_key(
-        WatchedKind(Tulip, "garden.example/v1", "tulips", Concern.SERVICES, label_selector="!wild")
-    )
+    tulips: Mapping[str, Tulip] = by_key(WatchedKind(Tulip, "garden.example/v1", "tulips", label_selector="!wild"))
 
 
 PATH = "/apis/garden.example/v1/tulips"
@@ -95,10 +92,6 @@ async def test_it_is_read_from_manifests(tmp_path):
 
 def test_it_is_in_the_role():
     assert {"apiGroups": ["garden.example"], "resources": ["tulips"], "verbs": ["list", "watch"]} in rules(Garden)
-
-
-def test_a_change_of_it_concerns_the_part_of_the_agent_that_it_declares():
-    assert [one for one in Concern if concerns(RED_CHANGES, one, Garden)] == [Concern.SERVICES]
 
 
 def test_it_is_saved_and_journalled(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from windlass.agent.areas import Area
 from windlass.cluster import lastgood
-from windlass.cluster.changes import Ledger
+from windlass.cluster.changes import EVERYTHING, NOTHING
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.objects import Problem
 from windlass.cluster.sources import ClusterChange, ClusterSource, SourceAway, WatchHealth
@@ -23,7 +23,7 @@ class News:
     def __init__(self, source: ClusterSource, directory: Path, report: Report) -> None:
         self.cluster: Cluster | None = None  # the newest state; None: there is none yet
         self.saver = lastgood.Saver(directory, lambda problems: report(Area.LAST_KNOWN_GOOD, problems))
-        self._untaken = Ledger()  # changes that the agent has not taken
+        self._untaken = EVERYTHING  # changes that the agent has not taken
         self._triggered: list[float] = []  # trigger times of the changes that the agent has not taken
         self._source = source
         self._directory = directory
@@ -38,8 +38,9 @@ class News:
         """All changes since the last call, as one. There must be a cluster."""
         if self.cluster is None:
             raise ValueError("there is no cluster yet")
-        triggered, self._triggered = tuple(self._triggered), []
-        return ClusterChange(self.cluster, self._untaken.take(), triggered)
+        change = ClusterChange(self.cluster, self._untaken, tuple(self._triggered))
+        self._untaken, self._triggered = NOTHING, []
+        return change
 
     def keep(self, change: ClusterChange) -> None:
         """Save this state, with the changes since the last one that was saved: the Node holds it."""
@@ -69,7 +70,7 @@ class News:
             self._report(Area.CLUSTER_SOURCE, change.cluster.problems)
             self._reported = change.cluster.problems
         self.cluster = change.cluster
-        self._untaken.add(change.changes)
+        self._untaken |= change.changes
         self._triggered += change.triggered
 
     def _fall_back(self, trouble: str) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from asyncio import BaseProtocol
 from collections.abc import Callable
-from io import BufferedIOBase
-from typing import Protocol
 
 ProtocolFactory = Callable[[], BaseProtocol]
 
@@ -15,16 +13,3 @@ BUFFER = 64 * 1024  # bytes that a reader holds unread; asyncio's own default
 
 class ServedError(OSError):
     """Another process listens at this path."""
-
-
-class BlockingStream(Protocol):
-    """A stream without an event loop: the part of `socket.socket` that clients use."""
-
-    def sendall(self, data: bytes, /) -> None: ...
-
-    def recv(self, size: int, /) -> bytes:
-        """Some bytes; none at the end of the stream."""
-
-    def makefile(self, mode: str) -> BufferedIOBase: ...
-
-    def close(self) -> None: ...

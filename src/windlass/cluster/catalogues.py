@@ -22,7 +22,7 @@ _SLICE = 20  # Services to work on before other tasks run: about a millisecond
 
 
 class Catalogue:
-    """The Services as they are served; `follow` updates them to a Cluster."""
+    """The Services as they are served; `following` updates them to a Cluster."""
 
     def __init__(self) -> None:
         self.services: dict[str, ServedService] = {}  # by namespace/name
@@ -42,22 +42,14 @@ class Catalogue:
             self._listed = tuple(problem for key in sorted(self._problems) for problem in self._problems[key])
         return self._listed
 
-    def follow(self, cluster: Cluster, node: ServingNode, changes: ChangeSet = EVERYTHING) -> set[str]:
-        """The keys of all Services that are now served in another way, or no longer.
-
-        With EVERYTHING all objects are compared by identity, which takes time in proportion to the cluster.
-        """
-        steps = self.following(cluster, node, changes)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                return set(end.value)
-
     def following(
         self, cluster: Cluster, node: ServingNode, changes: ChangeSet = EVERYTHING
     ) -> Generator[None, None, set[str]]:
-        """The same in steps, so that the caller can do other work in between. It must run to its end."""
+        """The keys of all Services that are now served in another way, or no longer.
+
+        It works in slices, between which the caller can do other work, and must run to its end. With EVERYTHING all
+        objects are compared by identity, which takes time in proportion to the cluster.
+        """
         changed = changes.keys_between(objects.Service, self._cluster.services, cluster.services)
         changed = changed | self._slices.follow(cluster.slices, changes)
         pods = changes.keys_between(Pod, self._cluster.pods, cluster.pods)

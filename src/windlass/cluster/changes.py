@@ -1,13 +1,12 @@
-"""What may have changed, as a set of (kind, key) or as everything; and the ledger of what a stage still has to do.
+"""What may have changed, as a set of (kind, key) or as everything.
 
 A kind is anything hashable: the struct of a Kubernetes object, or a kind of owner in a Program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 
@@ -22,11 +21,6 @@ class ChangeSet:
     def of(cls, keys: Mapping[Hashable, AbstractSet[str]]) -> ChangeSet:
         """The keys of each kind."""
         return cls(_keys={kind: members for kind, members in keys.items() if members})
-
-    @property
-    def kinds(self) -> Iterable[Hashable]:
-        """The kinds of which anything may have changed; everything has no such list."""
-        return self._listed().keys()
 
     def keys(self, kind: Hashable) -> AbstractSet[str]:
         return self._listed().get(kind, frozenset())
@@ -67,31 +61,6 @@ class ChangeSet:
 
 
 EVERYTHING, NOTHING = ChangeSet(is_everything=True), ChangeSet()
-
-
-class Ledger:
-    """The changes that one stage still has to carry out: everything, until it did so once."""
-
-    def __init__(self) -> None:
-        self.owed = EVERYTHING
-
-    def add(self, changes: ChangeSet) -> None:
-        self.owed |= changes
-
-    def take(self) -> ChangeSet:
-        """All that is owed; the ledger is empty afterwards."""
-        taken, self.owed = self.owed, NOTHING
-        return taken
-
-    @contextmanager
-    def settling(self) -> Iterator[ChangeSet]:
-        """Take all that is owed, and put it back if the block raises."""
-        taken = self.take()
-        try:
-            yield taken
-        except BaseException:
-            self.add(taken)
-            raise
 
 
 def differences(old: Mapping[str, object], new: Mapping[str, object]) -> set[str]:

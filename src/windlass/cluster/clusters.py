@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from windlass.cluster.closed_policies import closed_cluster_network_policy, closed_network_policy
-from windlass.cluster.kinds import Concern, WatchedKind, by_key, kinds_of
+from windlass.cluster.kinds import WatchedKind, by_key, kinds_of
 from windlass.cluster.objects import (
     HEADLESS_LABEL,
     PROXY_NAME_LABEL,
@@ -37,7 +37,7 @@ P = TypeVar("P", bound=APIObject)
 def _replaced_policies(struct: type[P], resource: str) -> Mapping[str, P]:
     """Not enforced: see `policies`. A Node gets its network whether or not these can be read."""
     version = "policy.networking.k8s.io/v1alpha1"
-    return by_key(WatchedKind(struct, version, resource, Concern.NOT_ENFORCED, is_optional=True, is_required=False))
+    return by_key(WatchedKind(struct, version, resource, is_optional=True, is_required=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +46,19 @@ class Cluster:
 
     revision: str = ""  # identifies this state: equal revisions mean equal states
     problems: tuple[Problem, ...] = ()
-    nodes: Mapping[str, Node] = by_key(WatchedKind(Node, "v1", "nodes", Concern.NODE))
-    namespaces: Mapping[str, Namespace] = by_key(WatchedKind(Namespace, "v1", "namespaces", Concern.POLICIES))
-    services: Mapping[str, Service] = by_key(
-        WatchedKind(Service, "v1", "services", Concern.SERVICES, label_selector=_SERVED)
-    )
+    nodes: Mapping[str, Node] = by_key(WatchedKind(Node, "v1", "nodes"))
+    namespaces: Mapping[str, Namespace] = by_key(WatchedKind(Namespace, "v1", "namespaces"))
+    services: Mapping[str, Service] = by_key(WatchedKind(Service, "v1", "services", label_selector=_SERVED))
     slices: Mapping[str, EndpointSlice] = by_key(
-        WatchedKind(EndpointSlice, "discovery.k8s.io/v1", "endpointslices", Concern.SERVICES, label_selector=_SERVED)
+        WatchedKind(EndpointSlice, "discovery.k8s.io/v1", "endpointslices", label_selector=_SERVED)
     )
-    pods: Mapping[str, Pod] = by_key(
-        WatchedKind(Pod, "v1", "pods", Concern.SERVICES, field_selector="spec.nodeName={node}")
-    )
+    pods: Mapping[str, Pod] = by_key(WatchedKind(Pod, "v1", "pods", field_selector="spec.nodeName={node}"))
     # Of other Nodes, as far as policies of this Node's Pods mean them. Manifests have all Pods above.
     peer_pods: Mapping[str, PeerPod] = by_key(
         WatchedKind(
             PeerPod,
             "v1",
             "pods",
-            Concern.POLICIES,
             field_selector="spec.nodeName!={node},status.phase!=Succeeded,status.phase!=Failed",
             is_required=False,
             is_in_manifests=False,
@@ -73,19 +68,16 @@ class Cluster:
     )
     # In v1 since Kubernetes 1.33. Without it the Node learns ClusterIPs from the Services alone.
     service_cidrs: Mapping[str, ServiceCIDR] = by_key(
-        WatchedKind(ServiceCIDR, "networking.k8s.io/v1", "servicecidrs", Concern.NODE, is_optional=True)
+        WatchedKind(ServiceCIDR, "networking.k8s.io/v1", "servicecidrs", is_optional=True)
     )
     network_policies: Mapping[str, NetworkPolicy] = by_key(
-        WatchedKind(
-            NetworkPolicy, "networking.k8s.io/v1", "networkpolicies", Concern.POLICIES, closed=closed_network_policy
-        )
+        WatchedKind(NetworkPolicy, "networking.k8s.io/v1", "networkpolicies", closed=closed_network_policy)
     )
     cluster_network_policies: Mapping[str, ClusterNetworkPolicy] = by_key(
         WatchedKind(
             ClusterNetworkPolicy,
             "policy.networking.k8s.io/v1alpha2",
             "clusternetworkpolicies",
-            Concern.POLICIES,
             is_optional=True,
             closed=closed_cluster_network_policy,
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -21,21 +20,11 @@ T = TypeVar("T", bound=APIObject)
 _KIND = "kind"  # in the metadata of a dataclass field
 
 
-class Concern(Enum):
-    """The part of the agent that has work to do when an object of a kind changes."""
-
-    NODE = "this Node, its peers and the addresses of the cluster: a full pass"
-    SERVICES = "the Services and host ports that this Node serves"
-    POLICIES = "the policies of this Node's Pods"
-    NOT_ENFORCED = "the report of policies that are not enforced"
-
-
 @dataclass(frozen=True, slots=True)
 class WatchedKind(Generic[T]):
     struct: type[T]  # also identifies the kind in a ChangeSet
     api_version: str
     resource: str  # the plural, as in paths and roles
-    concern: Concern
     label_selector: str = ""
     field_selector: str = ""  # {node} stands for the name of this Node
     is_optional: bool = False  # some API servers do not know this kind

@@ -8,19 +8,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from windlass.cluster.clusters import KINDS, Cluster, decode, objects_of
-from windlass.cluster.kinds import Concern, kinds_of
-from windlass.cluster.objects import EventReason, Malformed, Problem, Reference
+from windlass.cluster.kinds import kinds_of
+from windlass.cluster.objects import (
+    AdminNetworkPolicy,
+    BaselineAdminNetworkPolicy,
+    EventReason,
+    Malformed,
+    Problem,
+    Reference,
+)
 
 NOT_ENFORCED = EventReason("NotEnforced", "Ignore")
-POLICY_KINDS = tuple(kind for kind in KINDS if kind.concern is Concern.NOT_ENFORCED)
+_STRUCTS = (AdminNetworkPolicy, BaselineAdminNetworkPolicy)
+POLICY_KINDS = tuple(kind for kind in KINDS if kind.struct in _STRUCTS)
 
 _INSTEAD = "Kubernetes has replaced its kind; write a ClusterNetworkPolicy (v1alpha2) instead"
 _NAMED = 3  # policies that the summary names
-_STRUCTS = {kind.struct for kind in POLICY_KINDS}
 
 
 def policies_of(cluster: Cluster) -> tuple[Reference, ...]:
-    members = (name for name, kind in kinds_of(type(cluster)).items() if kind.concern is Concern.NOT_ENFORCED)
+    members = (name for name, kind in kinds_of(type(cluster)).items() if kind.struct in _STRUCTS)
     return tuple(Reference.to(policy) for member in members for policy in objects_of(cluster, member).values())
 
 
@@ -30,7 +37,7 @@ def policy_in(document: object) -> Reference | None:
         decoded = decode(document)
     except Malformed:
         return None
-    return Reference.to(decoded) if type(decoded) in _STRUCTS and decoded else None
+    return Reference.to(decoded) if isinstance(decoded, _STRUCTS) else None
 
 
 def problems(policies: Iterable[Reference]) -> tuple[Problem, ...]:

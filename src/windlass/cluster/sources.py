@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from windlass.cluster.changes import EVERYTHING, ChangeSet, differences
 from windlass.cluster.clusters import Cluster, objects_of
-from windlass.cluster.kinds import Concern, kinds_of
+from windlass.cluster.kinds import kinds_of
 from windlass.cluster.objects import Pod
 
 
@@ -64,8 +64,3 @@ def changes_between(before: Cluster, after: Cluster) -> ChangeSet:
             for member, kind in kinds_of(type(after)).items()
         }
     )
-
-
-def concerns(changes: ChangeSet, concern: Concern, cluster: type[Cluster] = Cluster) -> bool:
-    """Whether these changes are work for that part of the agent."""
-    return changes.concerns(*(kind.struct for kind in kinds_of(cluster).values() if kind.concern is concern))
