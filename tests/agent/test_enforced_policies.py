@@ -57,7 +57,7 @@ async def flows(fed: FedAgent, table: int) -> str:
 def is_computed_anew(agent: Agent) -> bool:
     state = agent.view.state
     assert state is not None
-    return agent.view.program == program(state)
+    return agent.view.switch.program == program(state)
 
 
 async def test_a_pod_that_comes_into_a_group_is_one_flow_and_one_change(fed: FedAgent) -> None:
@@ -65,9 +65,9 @@ async def test_a_pod_that_comes_into_a_group_is_one_flow_and_one_change(fed: Fed
     await fed.holds(
         pod("web"), policy("a", ingress=rules), policy("b", ingress=rules), peer("one", "172.16.2.1", app="client")
     )
-    before, sent = await flows(fed, 91), fed.agent.view.counters.changes_sent
+    before, sent = await flows(fed, 91), fed.agent.view.switch.counters.changes_sent
     await fed.holds(peer("two", "172.16.2.2", app="client"))
-    assert fed.agent.view.counters.changes_sent == sent + 1
+    assert fed.agent.view.switch.counters.changes_sent == sent + 1
     now = await flows(fed, 91)
     assert len(now.splitlines()) == len(before.splitlines()) + 1
     assert "nw_src=172.16.2.2" in now
@@ -89,7 +89,7 @@ async def test_a_restart_with_nothing_changed_sends_nothing_and_its_state_is_on_
         assert saved.network_policies.keys() == {"default/a"}
         async with fed.running():
             await fed.reaches(revision)
-            assert fed.agent.view.counters.changes_sent == 0
+            assert fed.agent.view.switch.counters.changes_sent == 0
             assert "nw_src=172.16.2.1" in held
             assert is_computed_anew(fed.agent)
 

@@ -47,17 +47,17 @@ async def test_one_endpoint_more_is_one_message(fed: FedAgent) -> None:
     await fed.holds(
         service("web", "10.96.0.1"), endpoints("web", "172.16.1.5"), service("shop", "10.96.0.2"), endpoints("shop")
     )
-    before = fed.agent.view.counters.changes_sent
+    before = fed.agent.view.switch.counters.changes_sent
     await fed.holds(endpoints("web", "172.16.1.5", "172.16.2.5"))
-    assert fed.agent.view.counters.changes_sent == before + 1
+    assert fed.agent.view.switch.counters.changes_sent == before + 1
     assert "172.16.2.5:8080" in await fed.ofctl("dump-groups", "br-int")
 
 
 async def test_a_change_that_changes_nothing_is_reached_without_a_message(fed: FedAgent) -> None:
     await fed.holds(service("web", "10.96.0.1"), endpoints("web", "172.16.1.5"))
-    before = fed.agent.view.counters.changes_sent
+    before = fed.agent.view.switch.counters.changes_sent
     await fed.holds(endpoints("web", "172.16.1.5"))
-    assert fed.agent.view.counters.changes_sent == before
+    assert fed.agent.view.switch.counters.changes_sent == before
 
 
 async def test_changes_that_come_all_at_once_are_taken_together(fed: FedAgent) -> None:

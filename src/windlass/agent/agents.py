@@ -8,8 +8,9 @@ itself (`pods`). All three meet in the switch (`switching`) and the host (`hosti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import gc
 from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -18,23 +19,19 @@ import structlog
 from windlass.agent import api, datapath_flows, scraping
 from windlass.agent.areas import Area
 from windlass.agent.cluster_writers import ClusterWriter
-from windlass.agent.collector import relax
-from windlass.agent.denied_packets import denied_packets
 from windlass.agent.expositions import Exposition
-from windlass.agent.failures import FAILURES
 from windlass.agent.fallbacks import Fallback, unanswered
 from windlass.agent.following import ClusterFollower
 from windlass.agent.healthchecks import HealthChecks
 from windlass.agent.hosting import Hosting
 from windlass.agent.logs import Logs
 from windlass.agent.news import News
-from windlass.agent.pass_requests import RETRY_FIRST, RETRY_LONGEST, PassRequests
+from windlass.agent.pass_requests import FAILURES, RETRY_FIRST, RETRY_LONGEST, PassRequests
 from windlass.agent.passes import NodePass
 from windlass.agent.pod_records import PodRecords
 from windlass.agent.pods import PodFlows, RecordedPodPorts
 from windlass.agent.policing import Policing
 from windlass.agent.progress import Progress, Ticket
-from windlass.agent.readings import Reading
 from windlass.agent.samples import probes
 from windlass.agent.serving import Serving
 from windlass.agent.snat_pools import SnatPools
@@ -72,10 +69,10 @@ async def run(
 
     `writer`: if the source can be written to.
     """
-    relax()
+    relax_garbage_collector()
     agent = Agent(config, host, source)
     view, exposition = agent.view, agent.exposition
-    figures = scraping.exposed(config.metrics, exposition.text, lambda problems: view.report(Area.METRICS, problems))
+    figures = scraping.exposed(config.metrics, exposition.text, partial(agent.status.report, Area.METRICS))
     async with api.serving(config.api_socket, view, exposition, logs), figures, asyncio.TaskGroup() as tasks:
         if writer:
             tasks.create_task(writer.run(view), name="cluster writer")
@@ -101,14 +98,10 @@ class Agent:
         self._news = news = News(source, folder, status.report)
         self.view = view = AgentView(config.node_name, status, news, switch)
         self._snat_pools = snat_pools = SnatPools(switch, status.report, counts=config.is_userspace)
-        self.exposition = Exposition(
-            view, [*probes(config), self._count_rejects, snat_pools.readings, denied_packets(switch)]
-        )
+        self.exposition = Exposition(view, [*probes(config, switch), snat_pools.readings])
         self._serving = Serving(folder)
         self._hosting = hosting = Hosting(host, status.report, requests.look_again)
-        self._checks = checks = HealthChecks(
-            config.healthz, view.health, lambda problems: status.report(Area.HEALTH_CHECKS, problems)
-        )
+        self._checks = checks = HealthChecks(config.healthz, view.health, partial(status.report, Area.HEALTH_CHECKS))
         self._tunnels = tunnels = Tunnelling(config, switch, status.report, requests.look_again)
         self._progress = progress = Progress(self._hold)
         policing = Policing(config.node_name, source, news, status.report)
@@ -152,8 +145,8 @@ class Agent:
             tasks.create_task(self._watch_database(database), name="database")
             tasks.create_task(self._audit(database), name="audit")
             tasks.create_task(self._switch.check(), name="check")
-            tasks.create_task(self._follower.flush_again(), name="flush again")
-            tasks.create_task(self._tunnels.keep(), name="tunnels")
+            tasks.create_task(self._follower.forgetting.once_more(), name="flush again")
+            tasks.create_task(self._tunnels.neighbours.keep(), name="tunnels")
             tasks.create_task(self._news.saver.run(), name="last known good")
             async with cni_server.serving(
                 self.config.cni_socket, handler.answer, self.exposition.measurements.cni_refusal
@@ -233,7 +226,7 @@ class Agent:
                 waiting.append(ticket)
             self._progress.complete_all(waiting)
             self._has_news.set()  # what came during the first pass waits
-            _log.info("converged", revision=self.status.revision, flows=self.view.flow_count)
+            _log.info("converged", revision=self.status.revision, flows=self._switch.flow_count)
 
     def _fail(self, ticket: Ticket | None, error: Exception) -> None:
         """Only a pass can set it right now."""
@@ -312,9 +305,10 @@ class Agent:
         async with self._passing, self._hosting.using:
             yield
 
-    async def _count_rejects(self) -> Iterable[Reading]:
-        await self._switch.count_suppressed()
-        return ()  # `AgentView.rejects` has the count
+
+def relax_garbage_collector() -> None:
+    """For the whole process: an agent has many objects that stay, and few reference cycles."""
+    gc.set_threshold(50_000, 20, 20)  # the default of 700 new objects is a few Services
 
 
 def _concerns_us(change: DatabaseChange, bridge: str) -> bool:

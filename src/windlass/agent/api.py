@@ -82,10 +82,10 @@ async def state(view: AgentView) -> web.Response:
             "generation": status.generation,
             "updated": status.updated,
             "behindSeconds": status.behind_seconds,
-            "flowCount": view.flow_count,
+            "flowCount": view.switch.flow_count,
             "problems": view.problems,
             "findings": status.findings,
-            "recentDenials": [str(denial) for denial in view.denials.recent],
+            "recentDenials": [str(denial) for denial in view.switch.denials.recent],
             **({} if view.state is None else _described(view.state)),
         }
     )
@@ -105,7 +105,7 @@ async def listing(view: AgentView, request: web.Request, member: str) -> web.Str
         asked = listings.question(request)
     except listings.BadFilter as error:
         return _json({"error": str(error)}, status=400)
-    return await listings.answer(request, member, view.program, view.state, asked)
+    return await listings.answer(request, member, view.switch.program, view.state, asked)
 
 
 async def convergence(view: AgentView, request: web.Request) -> web.Response:

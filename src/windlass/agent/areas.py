@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from enum import StrEnum
+
+from windlass.cluster.objects import Problem
 
 
 class Area(StrEnum):
@@ -29,3 +32,7 @@ class Area(StrEnum):
     METRICS = "metrics"
     POLICIES = "policies"  # what cannot be used of them
     REPLACED_POLICIES = "replaced policies"  # of kinds that are not enforced
+
+
+# Called with all problems that an area has now.
+Report = Callable[[Area, Iterable[str | Problem]], object]

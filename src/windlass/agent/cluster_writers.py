@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple, NoReturn, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, NoReturn
 
 from windlass.agent.areas import Area
 from windlass.agent.pending_events import PendingEvents
-from windlass.agent.status import AgentStatus
+from windlass.agent.views import AgentView
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.kubernetes.connections import (
     APIConnection,
@@ -27,7 +28,7 @@ from windlass.cluster.kubernetes.decoding import Garbled
 from windlass.cluster.kubernetes.pauses import pause_after
 from windlass.cluster.kubernetes.writing import GATEWAY_ADDRESSES, UPLINK_MAC, mark_node, write_event
 from windlass.cluster.objects import Problem
-from windlass.model.nodes import LocalNode, NodeState
+from windlass.model.nodes import LocalNode
 
 GRACE = 10.0  # seconds without a network before the Node gets the taint: a restart of the agent takes less
 LOOK_AGAIN = 300.0  # seconds between checks whether another client has changed what the agent wrote
@@ -38,18 +39,6 @@ _MARKS_FAIL, _EVENTS_FAIL = "annotations and taint of this Node cannot be writte
 _FAILURES = (RequestRefused, Unreachable, NoAccess, Garbled)
 
 
-class WritingAgent(Protocol):
-    """The part of an agent that is written about."""
-
-    status: AgentStatus
-
-    @property
-    def state(self) -> NodeState | None: ...
-    @property
-    def cluster(self) -> Cluster | None: ...
-    def report(self, area: Area, problems: Iterable[str]) -> None: ...
-
-
 class NodeMarks(NamedTuple):
     """The annotations and the taint that the Node object should have."""
 
@@ -58,20 +47,20 @@ class NodeMarks(NamedTuple):
     is_ready: bool
 
 
+@dataclass(slots=True, eq=False)
 class ClusterWriter:
-    def __init__(self, access: Reader, node_name: str, socket_factory: SocketFactory = watched_socket) -> None:
-        self._access = access
-        self._node_name = node_name
-        self._socket_factory = socket_factory
-        self._troubles: dict[str, str] = {}
+    _access: Reader
+    _node_name: str
+    _socket_factory: SocketFactory = watched_socket
+    _troubles: dict[str, str] = field(default_factory=dict)
 
-    async def run(self, agent: WritingAgent) -> None:
+    async def run(self, agent: AgentView) -> None:
         """Until cancelled."""
         async with APIConnection(self._access, self._socket_factory) as connection, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._mark_node(connection, agent), name="annotations and taint")
             tasks.create_task(self._write_events(connection, agent), name="Events")
 
-    async def _mark_node(self, connection: APIConnection, agent: WritingAgent) -> NoReturn:
+    async def _mark_node(self, connection: APIConnection, agent: AgentView) -> NoReturn:
         status, failures = agent.status, 0
         while True:
             wanted = self._wanted(agent)
@@ -91,7 +80,7 @@ class ClusterWriter:
                 GRACE - status.unready_seconds if in_grace else LOOK_AGAIN * random.uniform(0.7, 1.0),  # noqa: S311
             )
 
-    def _wanted(self, agent: WritingAgent) -> NodeMarks | None:
+    def _wanted(self, agent: AgentView) -> NodeMarks | None:
         """None if there is no Node object, or if the Node has become unready just now."""
         status, state, cluster = agent.status, agent.state, agent.cluster
         node = cluster.nodes.get(self._node_name) if cluster else None
@@ -102,7 +91,7 @@ class ClusterWriter:
             return NodeMarks(uid, annotations_of(state.node), is_ready=True)
         return NodeMarks(uid, {}, is_ready=False) if status.unready_seconds >= GRACE else None
 
-    async def _write_events(self, connection: APIConnection, agent: WritingAgent) -> NoReturn:
+    async def _write_events(self, connection: APIConnection, agent: AgentView) -> NoReturn:
         status, failures = agent.status, 0
         pending = PendingEvents(self._node_name)
         known: tuple[Problem, ...] | None = None
@@ -131,16 +120,16 @@ class ClusterWriter:
                 pending.written(problem, time.monotonic())
                 self._works(agent, _EVENTS_FAIL)
 
-    def _fails(self, agent: WritingAgent, what: str, error: Exception) -> None:
+    def _fails(self, agent: AgentView, what: str, error: Exception) -> None:
         self._troubles[what] = str(error)
         self._report(agent)
 
-    def _works(self, agent: WritingAgent, what: str) -> None:
+    def _works(self, agent: AgentView, what: str) -> None:
         if self._troubles.pop(what, None):
             self._report(agent)
 
-    def _report(self, agent: WritingAgent) -> None:
-        agent.report(
+    def _report(self, agent: AgentView) -> None:
+        agent.status.report(
             Area.CLUSTER_WRITES, [f"{what}: {why}; the agent tries again" for what, why in self._troubles.items()]
         )
 

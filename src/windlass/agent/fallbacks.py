@@ -7,13 +7,14 @@ the host would not answer. The kernel datapath goes on by itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import NoReturn
 
 import structlog
 
-from windlass.agent.areas import Area
+from windlass.agent.areas import Area, Report
 from windlass.host.protocol import Host, HostError, Uplink
 from windlass.switch.streams import SwitchUnreachableError, open_stream
 
@@ -21,11 +22,11 @@ PATIENCE = 3.0  # seconds: a restart of the switch takes less
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class Fallback:
-    def __init__(self, host: Host, bridge: str, report: Callable[[Area, Iterable[str]], object]) -> None:
-        self._host = host
-        self._bridge = bridge
-        self._report = report
+    _host: Host
+    _bridge: str
+    _report: Report
 
     async def keep(
         self,

@@ -9,70 +9,58 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
-from dataclasses import replace
-from typing import NoReturn
+from dataclasses import dataclass, field, replace
 
 import structlog
 
-from windlass.agent.areas import Area
+from windlass.agent.areas import Area, Report
 from windlass.agent.contexts import NodeContext
-from windlass.agent.failures import FAILURES
 from windlass.agent.forgetting import Forgetting
 from windlass.agent.healthchecks import HealthChecks, health_check
 from windlass.agent.hosting import Done, Hosting
 from windlass.agent.news import News
+from windlass.agent.pass_requests import FAILURES
 from windlass.agent.policing import Policing
 from windlass.agent.progress import Progress, Ticket
 from windlass.agent.serving import Serving
 from windlass.agent.slices import run_in_slices
 from windlass.agent.switching import ProgrammedSwitch
 from windlass.agent.tunnelling import Tunnelling
-from windlass.cluster.objects import Node, Problem
+from windlass.cluster.objects import Node
 from windlass.cluster.sources import ClusterChange
 from windlass.host.plans import HostPlan, Item
 from windlass.model.nodes import AttachedPod, LocalNode, NodeState
 from windlass.nodes.peers import Peers
 from windlass.program import Owner, OwnerKind
 
-Report = Callable[[Area, Iterable[str | Problem]], None]
 _SLICE = 100  # owners whose items are computed before other tasks run
 
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False)
 class ClusterFollower:
     """Keeps Services, peers and policies of the state up to date, and carries out what a change of them asks for."""
 
-    def __init__(
-        self,
-        news: News,
-        serving: Serving,
-        switch: ProgrammedSwitch,
-        hosting: Hosting,
-        checks: HealthChecks,
-        tunnels: Tunnelling,
-        policing: Policing,
-        progress: Progress,
-        report: Report,
-        on_failure: Callable[[Ticket, Exception], None],
-    ) -> None:
-        self.context: NodeContext | None = None  # None until the first pass
-        self._news = news
-        self._serving = serving
-        self._switch = switch
-        self._hosting = hosting
-        self._forgetting = Forgetting(serving, switch)
-        self._checks = checks
-        self._tunnels = tunnels
-        self._policing = policing
-        self._progress = progress
-        self._report = report
-        self._on_failure = on_failure
-        self._peers = Peers()
-        self._following = asyncio.Lock()
-        self._reaching = asyncio.Lock()
-        self._arriving: set[str] = set()  # peers that came or changed and are not reached yet
-        self._unasked: set[Owner] = set()  # owners of whose present items the host may not know
+    _news: News
+    _serving: Serving
+    _switch: ProgrammedSwitch
+    _hosting: Hosting
+    _checks: HealthChecks
+    _tunnels: Tunnelling
+    _policing: Policing
+    _progress: Progress
+    _report: Report
+    _on_failure: Callable[[Ticket, Exception], None]
+    context: NodeContext | None = None  # None until the first pass
+    _peers: Peers = field(default_factory=Peers)
+    _following: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _reaching: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _arriving: set[str] = field(default_factory=set)  # peers that came or changed and are not reached yet
+    _unasked: set[Owner] = field(default_factory=set)  # owners of whose present items the host may not know
+
+    def __post_init__(self) -> None:
+        self.forgetting = Forgetting(self._serving, self._switch)
 
     # --- the state ------------------------------------------------------------------------------------------------
 
@@ -139,7 +127,7 @@ class ClusterFollower:
         led = self._leading_to_arriving(changed)
         waiting = {*peers, *leaving, *led}
         await self._switch.bring([owner for owner in changed if owner not in waiting])
-        await self._forgetting.at_once()
+        await self.forgetting.at_once()
         if wanted or waiting:
             finishing = self._finish(ticket, wanted, waiting, removed, peers if peers or led else None)
             tasks.create_task(finishing, name="host's part of a change")
@@ -161,7 +149,7 @@ class ClusterFollower:
             await removed
             if waiting:
                 await self._switch.bring(waiting)
-                await self._forgetting.at_once()
+                await self.forgetting.at_once()
             await self.ask_host(wanted)
         except FAILURES as error:
             self._on_failure(ticket, error)
@@ -218,15 +206,12 @@ class ClusterFollower:
             await self._switch.bring(owed)
         else:
             await self._switch.start(tasks)
-        await self._forgetting.at_once()
+        await self.forgetting.at_once()
 
     async def hold_host(self, context: NodeContext, shared: HostPlan) -> None:
         """Returns when the host holds this plan and the items of all owners, and nothing else of ours."""
         ready = [owner for owner in self._unasked if owner not in self._switch.owed]
         await self._hosting.hold(context.names, shared, await run_in_slices(self._differing(ready)))
-
-    async def flush_again(self) -> NoReturn:
-        await self._forgetting.once_more()
 
     def _differing(self, owners: Collection[Owner]) -> Generator[None, None, dict[Owner, frozenset[Item]]]:
         """Those of these owners that need other items than they asked for, each with the items that it needs."""

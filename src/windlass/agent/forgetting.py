@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from windlass.agent.serving import Serving
@@ -24,12 +25,12 @@ PAUSE = 1.0  # seconds after a change in which the switch may still handle packe
 Outdated = tuple[str, ServedService | None]  # a Service by its key, as it was
 
 
+@dataclass(slots=True, eq=False)
 class Forgetting:
-    def __init__(self, serving: Serving, switch: ProgrammedSwitch) -> None:
-        self._serving = serving
-        self._switch = switch
-        self._once_more: list[Outdated] = []
-        self._woken = asyncio.Event()
+    _serving: Serving
+    _switch: ProgrammedSwitch
+    _once_more: list[Outdated] = field(default_factory=list)
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def at_once(self) -> None:
         """Flush what changes of Services have outdated whose flows are in the switch. If it is very much, a part."""

@@ -7,13 +7,14 @@ and does not stop the others; the host is compared as a whole after a while.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 import structlog
 
-from windlass.agent.areas import Area
+from windlass.agent.areas import Area, Report
 from windlass.host.plans import HostChange, HostNames, HostPlan, Item, diff
 from windlass.host.protocol import Adopted, Host, HostError
 from windlass.host.services import ItemClaims
@@ -29,24 +30,22 @@ Done = asyncio.Future[None]
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class Hosting:
     """What the host should hold, by owner; `work` brings it there."""
 
-    def __init__(
-        self, host: Host, report: Callable[[Area, Iterable[str]], object], look_again: Callable[[], object]
-    ) -> None:
-        self.using = asyncio.Lock()  # held during every change of the host's items, addresses and uplink
-        self._host = host
-        self._report = report
-        self._look_again = look_again
-        self._names: HostNames | None = None
-        self._shared = HostPlan()  # what no single owner asks for
-        self._claims = ItemClaims()
-        self._desired: set[Item] = set()  # what the owners ask for together
-        self._owed: set[Item] = set()  # items that came or went since the host was last changed
-        self._owes_everything = False
-        self._waiting: list[Done] = []
-        self._woken = asyncio.Event()
+    _host: Host
+    _report: Report
+    _look_again: Callable[[], object]
+    using: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while the host's items, addresses or uplink change
+    _names: HostNames | None = None
+    _shared: HostPlan = field(default_factory=HostPlan)  # what no single owner asks for
+    _claims: ItemClaims = field(default_factory=ItemClaims)
+    _desired: set[Item] = field(default_factory=set)  # what the owners ask for together
+    _owed: set[Item] = field(default_factory=set)  # items that came or went since the host was last changed
+    _owes_everything: bool = False
+    _waiting: list[Done] = field(default_factory=list)
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
     # --- the uplink -----------------------------------------------------------------------------------------------
 
@@ -138,20 +137,23 @@ class Hosting:
 
         `wanted`: as for `ask`; with `shared`, which these items may depend on, they are done in one.
         """
-        change = self._claims.set_all(wanted)
-        self._desired -= change.removed
-        self._desired |= change.added
         self._names, self._shared = names, shared
         self._owes_everything = True
+        self._note(self._claims.set_all(wanted))
         await self._queued()
 
     def _change(self, change: HostChange) -> Done:
         if not change:
-            return _done()
+            done: Done = asyncio.get_running_loop().create_future()
+            done.set_result(None)
+            return done
+        self._note(change)
+        return self._queued()
+
+    def _note(self, change: HostChange) -> None:
         self._desired -= change.removed
         self._desired |= change.added
         self._owed |= change.removed | change.added
-        return self._queued()
 
     def _queued(self) -> Done:
         done: Done = asyncio.get_running_loop().create_future()
@@ -203,9 +205,3 @@ class Hosting:
         self._report(area, problems)
         if problems:
             self._look_again()
-
-
-def _done() -> Done:
-    done: Done = asyncio.get_running_loop().create_future()
-    done.set_result(None)
-    return done

@@ -6,14 +6,13 @@ They are sent as they are computed: a hundred thousand of them need not be in me
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 from aiohttp import web
 from msgspec import Struct
 
 from windlass.model.nodes import NodeState
-from windlass.openflow.flows import Flow, Group
 from windlass.openflow.ofctl import flow_text, group_text
 from windlass.openflow.wire.flows import encode
 from windlass.pipeline.layout import LAYOUT
@@ -45,9 +44,6 @@ class GroupReport(Struct):
     ofctl: str
 
 
-Report = FlowReport | GroupReport
-
-
 class ListingFilter(Struct, frozen=True):
     """Which flows or groups are wanted; None: all."""
 
@@ -61,9 +57,6 @@ class ListingFilter(Struct, frozen=True):
         return self.owner is None or self.owner.casefold() in names
 
 
-_Reporter = Callable[[str, AnyPart, ListingFilter], Iterator[Report | None]]
-
-
 def question(request: web.Request) -> ListingFilter:
     asked = request.query
     return ListingFilter(asked.get("owner"), _table(asked.get("table")), _cookie(asked.get("cookie")))
@@ -73,9 +66,6 @@ async def answer(
     request: web.Request, member: str, program: Program, state: NodeState | None, of: ListingFilter
 ) -> web.StreamResponse:
     """`{"flows": [...]}` or `{"groups": [...]}`."""
-    reports_of: Callable[[str, AnyPart, ListingFilter], Iterator[Report | None]] = (
-        _flows if member == "flows" else _groups
-    )
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     await response.prepare(request)
     await response.write(f'{{"{member}":['.encode())
@@ -84,7 +74,7 @@ async def answer(
         name = owner_name(owner, state)
         if not of.asks_for(name):
             continue
-        for report in reports_of(name, part, of):
+        for report in _flows(name, part, of) if member == "flows" else _groups(name, part):
             if report is not None:
                 await response.write(separator + msgspec.json.encode(report))
                 separator = b","
@@ -103,26 +93,20 @@ def owner_name(owner: Owner, state: NodeState | None) -> str:
 
 
 def _flows(owner: str, part: AnyPart, of: ListingFilter) -> Iterator[FlowReport | None]:
+    """None for a flow that was not asked for: it takes time as well."""
     for flow in part.flows:
-        yield _flow(owner, flow, of) if of.table in {None, flow.table} else None
+        cookie = encode(flow).cookie if of.table in {None, flow.table} else None
+        if cookie is None or of.cookie not in {None, cookie}:
+            yield None
+        else:
+            texts = flow_symbols(flow), flow_text(flow)
+            yield FlowReport(f"{cookie:#018x}", owner, flow.why, flow.table, flow.priority, *texts)
 
 
-def _flow(owner: str, flow: Flow, of: ListingFilter) -> FlowReport | None:
-    cookie = encode(flow).cookie
-    if of.cookie not in {None, cookie}:
-        return None
-    return FlowReport(
-        f"{cookie:#018x}", owner, flow.why, flow.table, flow.priority, flow_symbols(flow), flow_text(flow)
-    )
-
-
-def _groups(owner: str, part: AnyPart, _: ListingFilter) -> Iterator[GroupReport]:
+def _groups(owner: str, part: AnyPart) -> Iterator[GroupReport]:
     for group in part.groups:
-        yield _group(owner, group)
-
-
-def _group(owner: str, group: Group) -> GroupReport:
-    return GroupReport(group.identity, owner, group.why, "\n".join(group_symbols(group)), group_text(group))
+        symbolic = "\n".join(group_symbols(group))
+        yield GroupReport(group.identity, owner, group.why, symbolic, group_text(group))
 
 
 def _table(text: str | None) -> int | None:

@@ -1,13 +1,14 @@
 """Every metric of the agent, declared once: name, type, labels, meaning. docs/metrics.md is generated from here.
 
-The values come from `readings` (the agent's state), `samples` (Open vSwitch and the kernel, asked at each scrape) and
-`measurements` (durations and counts of events).
+The values come from `expositions` (the agent's state, durations and counts of events) and `samples` (Open vSwitch and
+the kernel, asked at each scrape).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 METRICS: dict[str, Metric] = {}  # all of them by name, in the order of the page
 
@@ -31,6 +32,14 @@ class Metric:
         if self.name in METRICS:
             raise ValueError(f"{self.name} is declared twice")
         METRICS[self.name] = self
+
+
+class Reading(NamedTuple):
+    """The value of a metric at one moment."""
+
+    metric: Metric
+    value: float
+    labels: tuple[str, ...] = ()
 
 
 def _gauge(name: str, meaning: str, *labels: str, like: str = "") -> Metric:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 
-from windlass.agent.areas import Area
+from windlass.agent.areas import Area, Report
 from windlass.cluster import lastgood
 from windlass.cluster.changes import EVERYTHING, NOTHING
 from windlass.cluster.clusters import Cluster
@@ -16,13 +17,11 @@ from windlass.cluster.sources import ClusterChange, ClusterSource, SourceAway, W
 
 RETRY = 1.0  # seconds between attempts to reach a source that is away
 
-Report = Callable[[Area, Iterable[str | Problem]], object]
-
 
 class News:
     def __init__(self, source: ClusterSource, directory: Path, report: Report) -> None:
         self.cluster: Cluster | None = None  # the newest state; None: there is none yet
-        self.saver = lastgood.Saver(directory, lambda problems: report(Area.LAST_KNOWN_GOOD, problems))
+        self.saver = lastgood.Saver(directory, partial(report, Area.LAST_KNOWN_GOOD))
         self._untaken = EVERYTHING  # changes that the agent has not taken
         self._triggered: list[float] = []  # trigger times of the changes that the agent has not taken
         self._source = source

@@ -1,10 +1,16 @@
-"""Requests of a full pass: any number of them before the pass begins lead to one."""
+"""Requests of a full pass: any number of them before the pass begins lead to one. And the errors that need one."""
 
 from __future__ import annotations
 
 import asyncio
 
 from windlass.agent.status import AgentStatus
+from windlass.cluster.nodes import NotUsable
+from windlass.host.protocol import HostError
+from windlass.switch.ovsdb import SwitchRefusedError
+from windlass.switch.streams import SwitchUnreachableError
+
+FAILURES = (HostError, SwitchRefusedError, SwitchUnreachableError, NotUsable)  # after these a pass is tried again
 
 RETRY_FIRST, RETRY_LONGEST = 0.2, 10.0  # seconds between passes that fail
 

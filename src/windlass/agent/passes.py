@@ -8,14 +8,13 @@ have paths of their own.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
 from windlass.agent import limits, preflights
 from windlass.agent.areas import Area
-from windlass.agent.bridge_specs import bridge_spec
-from windlass.agent.contexts import NodeContext
+from windlass.agent.contexts import NodeContext, bridge_spec
 from windlass.agent.following import ClusterFollower
 from windlass.agent.healthchecks import HealthChecks, served_addresses
 from windlass.agent.hosting import Hosting
@@ -43,36 +42,22 @@ from windlass.switch.streams import SwitchUnreachableError
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class NodePass:
-    def __init__(
-        self,
-        config: Config,
-        host: Host,
-        view: AgentView,
-        switch: ProgrammedSwitch,
-        hosting: Hosting,
-        follower: ClusterFollower,
-        progress: Progress,
-        pods: PodFlows,
-        policing: Policing,
-        checks: HealthChecks,
-        tunnels: Tunnelling,
-        snat_pools: SnatPools,
-    ) -> None:
-        self.uplink: Uplink | None = None  # None until a pass was completed
-        self._config = config
-        self._host = host
-        self._view = view
-        self._switch = switch
-        self._hosting = hosting
-        self._follower = follower
-        self._progress = progress
-        self._pods = pods
-        self._policing = policing
-        self._checks = checks
-        self._tunnels = tunnels
-        self._snat_pools = snat_pools
-        self._preflight_passed = False
+    _config: Config
+    _host: Host
+    _view: AgentView
+    _switch: ProgrammedSwitch
+    _hosting: Hosting
+    _follower: ClusterFollower
+    _progress: Progress
+    _pods: PodFlows
+    _policing: Policing
+    _checks: HealthChecks
+    _tunnels: Tunnelling
+    _snat_pools: SnatPools
+    uplink: Uplink | None = None  # None until a pass was completed
+    _preflight_passed: bool = False
 
     async def run(
         self, cluster: Cluster, database: Database, ports: RecordedPodPorts, tasks: asyncio.TaskGroup
@@ -87,12 +72,12 @@ class NodePass:
         await self._snat_pools.hold_timeouts(database, spec.datapath_type)
         await self._checks.listen_at(served_addresses(context.node, context.node.node_port_networks))
         restored = await ports.restore()
-        self._view.report(Area.POD_PORTS, restored.problems)
+        self._view.status.report(Area.POD_PORTS, restored.problems)
         ticket, _ = await self._follower.follow(context)
         try:
             await self._policing.is_read()
             known = self._switch.state.pods if self._switch.state else None
-            pods = present_pods(database, spec.name, known, restored.containers, self._view.report)
+            pods = present_pods(database, spec.name, known, restored.containers, self._view.status.report)
             self._update(self._follower.state_with(context.node, pods))
             if uplink_of(database.view, spec.name):
                 await self._tunnels.set_routes(uplink)
@@ -124,7 +109,7 @@ class NodePass:
         port = uplink_of(database.view, config.bridge)
         uplink = await self._host.uplink.find(config.bridge, node_ips, config.uplink or None, port)
         cidrs, problems = service_cidrs(config, cluster)
-        self._view.report(Area.SERVICE_CIDRS, problems)
+        self._view.status.report(Area.SERVICE_CIDRS, problems)
         others = other_addresses(own, await self._host.held_addresses(), cidrs)
         if config.reserves_ports:
             await self._snat_pools.reserve(self._host, node_ips)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
-from windlass.agent.areas import Area
+from windlass.agent.areas import Area, Report
 from windlass.agent.pod_records import PodRecords
 from windlass.agent.policing import Policing
 from windlass.agent.status import AgentStatus
@@ -34,15 +34,15 @@ from windlass.switch.pod_ports import (
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class PodFlows:
     """What the CNI server needs from the agent: the network of Pods, and their flows."""
 
-    def __init__(self, config: Config, status: AgentStatus, switch: ProgrammedSwitch, policing: Policing) -> None:
-        self._policing = policing
-        self._config = config
-        self._status = status
-        self._switch = switch
-        self._uplink_mtu = 0  # 0: the Node is not set up yet
+    _config: Config
+    _status: AgentStatus
+    _switch: ProgrammedSwitch
+    _policing: Policing
+    _uplink_mtu: int = 0  # 0: the Node is not set up yet
 
     def open(self, uplink_mtu: int) -> None:
         """From now on Pods can be attached."""
@@ -99,23 +99,16 @@ class Restored:
     problems: tuple[str, ...]
 
 
+@dataclass(slots=True, eq=False)
 class RecordedPodPorts:
     """The bridge's Pod ports, as the CNI server asks for them, each with a record on disk."""
 
-    def __init__(
-        self,
-        database: Database,
-        bridge: str,
-        records: PodRecords,
-        links: Callable[[], Awaitable[Sequence[AttachedLink]]],
-    ) -> None:
-        """`links` lists the Pod links that the host has."""
-        self._database = database
-        self._bridge = bridge
-        self._records = records
-        self._links = links
-        self._removing = asyncio.Lock()  # a port that is being removed must not be restored
-        self._adding: set[str] = set()  # interfaces of ports that are not there yet, and so are not lost either
+    _database: Database
+    _bridge: str
+    _records: PodRecords
+    _links: Callable[[], Awaitable[Sequence[AttachedLink]]]  # lists the Pod links that the host has
+    _removing: asyncio.Lock = field(default_factory=asyncio.Lock)  # a port that is being removed must not be restored
+    _adding: set[str] = field(default_factory=set)  # interfaces of ports that are not there yet, and so not lost either
 
     async def add_pod_port(self, port: PodPort) -> int:
         # Side by side, because the disk takes milliseconds. A port without a record gets one when the agent starts.
@@ -189,7 +182,7 @@ def present_pods(
     bridge: str,
     known: Mapping[str, AttachedPod] | None,
     restored: AbstractSet[str],
-    report: Callable[[Area, Iterable[str]], object],
+    report: Report,
 ) -> dict[str, AttachedPod]:
     """At the start (`known` is None) all Pods with a port; later those known or restored, with their present ports."""
     remembered = attached_pods(database.view, bridge)

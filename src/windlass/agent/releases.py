@@ -28,8 +28,8 @@ from windlass.switch.streams import SwitchUnreachableError
 Say = Callable[[str], None]
 
 SWITCH_FOLDER = "switch"  # in the state directory: the chart's Open vSwitch has its database there
-_LOOK_AGAIN = 0.2  # seconds
-_SECONDS_TO_END = 8.0  # for a daemon to end after SIGTERM
+_LOOK_AGAIN = 0.02  # seconds
+_SECONDS_TO_END = 8.0  # of a daemon after SIGTERM; less than the termination grace period of its Pod
 
 
 class AgentRunsError(Exception):
@@ -87,14 +87,11 @@ async def hand_over(config: Config, host: Host, say: Say) -> None:
 async def without_agent(config: Config, seconds: float) -> AsyncIterator[None]:
     """Ensures that no agent runs within the block. Waits this many seconds for a running agent to end."""
     socket = config.api_socket
-    deadline = asyncio.get_running_loop().time() + seconds
-    while _answers(socket):
-        if asyncio.get_running_loop().time() >= deadline:
-            raise AgentRunsError(
-                f"{socket}: an agent serves this Node, and would take the NIC again; stop it first (delete DaemonSet "
-                "windlass-agent, or stop its service), or have this command wait for its end: --wait 60"
-            )
-        await asyncio.sleep(_LOOK_AGAIN)
+    if not await _ends(lambda: _answers(socket), seconds):
+        raise AgentRunsError(
+            f"{socket}: an agent serves this Node, and would take the NIC again; stop it first (delete DaemonSet "
+            "windlass-agent, or stop its service), or have this command wait for its end: --wait 60"
+        )
     socket.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
     try:
         async with local.listening(socket, _Placeholder):
@@ -161,13 +158,13 @@ def _remove_files(config: Config, *, keep_switch: bool) -> list[str]:
     return problems
 
 
-async def _ends(answers: Callable[[], bool]) -> bool:
-    """Must be shorter than the termination grace period of the Pod."""
-    deadline = asyncio.get_running_loop().time() + _SECONDS_TO_END
+async def _ends(answers: Callable[[], bool], seconds: float = _SECONDS_TO_END) -> bool:
+    """Whether it answers no more within these seconds."""
+    deadline = asyncio.get_running_loop().time() + seconds
     while answers():
         if asyncio.get_running_loop().time() >= deadline:
             return False
-        await asyncio.sleep(_LOOK_AGAIN / 10)
+        await asyncio.sleep(_LOOK_AGAIN)
     return True
 
 

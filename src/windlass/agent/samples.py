@@ -6,17 +6,23 @@ A source that does not answer is left out of that scrape, and does not delay the
 from __future__ import annotations
 
 import asyncio
+import platform
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+import windlass
 from windlass.agent import metrics
+from windlass.agent.metrics import Reading
 from windlass.agent.preflights import switch_connections
-from windlass.agent.readings import Reading, build_info
+from windlass.agent.switching import ProgrammedSwitch
 from windlass.nodes.config import Config
+from windlass.pipeline.policies import counted_denials
 from windlass.switch.controls import ask, control_socket
 from windlass.switch.ovsdb import SwitchRefusedError
+from windlass.switch.packet_counts import PacketCounts
 from windlass.switch.streams import SwitchUnreachableError
 
 PATIENCE = 1.0  # seconds for all samples of a scrape together: Prometheus gives up after ten
@@ -51,17 +57,36 @@ class Samples:
             self._taken = time.monotonic()
 
 
-def probes(config: Config) -> list[Probe]:
+def probes(config: Config, switch: ProgrammedSwitch) -> list[Probe]:
     async def versions() -> Iterable[Reading]:
-        return [build_info(await _version(config))]
+        labels = windlass.__version__, platform.python_version(), await _version(config)
+        return [Reading(metrics.BUILD_INFO, 1, labels)]
 
-    async def switch_connections() -> Iterable[Reading]:
-        return await _switch_connections(config)
+    async def suppressed() -> Iterable[Reading]:
+        await switch.count_suppressed()
+        return ()  # the switch has the counts
 
-    async def kernel_connections() -> Iterable[Reading]:
-        return _kernel_connections()
+    in_userspace = [partial(_switch_connections, config)] if config.is_userspace else []
+    return [versions, _kernel_connections, suppressed, _denied_packets(switch), *in_userspace]
 
-    return [versions, kernel_connections, *([switch_connections] if config.is_userspace else [])]
+
+def _denied_packets(switch: ProgrammedSwitch) -> Probe:
+    """As the flows of the switch count them."""
+    counts: PacketCounts | None = None
+
+    async def readings() -> Iterable[Reading]:
+        nonlocal counts
+        if switch.state is None:
+            return []
+        counts = counts or PacketCounts(counted_denials(switch.state.node))
+        await switch.count(counts)
+        new = sum(total for name, total in counts.totals.items() if name.startswith("new"))
+        return [
+            Reading(metrics.DENIED_PACKETS, new, ("new",)),
+            Reading(metrics.DENIED_PACKETS, counts.totals["existing"], ("existing",)),
+        ]
+
+    return readings
 
 
 def _answer(task: asyncio.Future[Iterable[Reading]]) -> Iterable[Reading]:
@@ -98,14 +123,13 @@ async def _full(config: Config) -> int:
     return 0
 
 
-def _kernel_connections() -> Iterator[Reading]:
+async def _kernel_connections() -> list[Reading]:
     """Those of the Node's network namespace; none if the kernel does not track connections."""
+    found = [*_kernel_failures()]
     for metric, file in ((metrics.CONNTRACK, "nf_conntrack_count"), (metrics.CONNTRACK_LIMIT, "nf_conntrack_max")):
-        try:
-            yield Reading(metric, float((_NETFILTER / file).read_text()), ("kernel",))
-        except OSError:
-            continue
-    yield from _kernel_failures()
+        with suppress(OSError):
+            found.append(Reading(metric, float((_NETFILTER / file).read_text()), ("kernel",)))
+    return found
 
 
 def _kernel_failures() -> Iterator[Reading]:

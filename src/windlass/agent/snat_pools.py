@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 
 import structlog
 
 from windlass.agent import metrics
-from windlass.agent.areas import Area
-from windlass.agent.readings import Reading
+from windlass.agent.areas import Area, Report
+from windlass.agent.metrics import Reading
 from windlass.agent.switching import ProgrammedSwitch
 from windlass.host.protocol import Host, HostError
 from windlass.model.families import IPAddress
@@ -25,9 +25,7 @@ _log = structlog.get_logger(__name__)
 class SnatPools:
     """`counts` is False where the datapath drops such packets by itself: the kernel counts them as `insert_failed`."""
 
-    def __init__(
-        self, switch: ProgrammedSwitch, report: Callable[[Area, Iterable[str]], object], *, counts: bool
-    ) -> None:
+    def __init__(self, switch: ProgrammedSwitch, report: Report, *, counts: bool) -> None:
         self._switch = switch
         self._report = report
         self._counts = PacketCounts({pool.name: pool.flow() for pool in POOLS} if counts else {})

@@ -10,12 +10,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import NoReturn
 
-from windlass.agent.answers import Answers, Rejects
-from windlass.agent.areas import Area
+from windlass.agent.areas import Area, Report
 from windlass.agent.datapath_flows import Forget
 from windlass.agent.denials import DenialLog
+from windlass.agent.rejections import Rejections
 from windlass.model.nodes import NodeState
 from windlass.openflow.wire.ct_flush import Flush
 from windlass.openflow.wire.packets import PacketIn
@@ -44,6 +45,7 @@ _NOT_FLUSHED = (
 )
 
 
+@dataclass(slots=True, eq=False)
 class ProgrammedSwitch:
     """The state that this Node should have, and the owners whose flows in the switch are not up to date with it.
 
@@ -51,26 +53,19 @@ class ProgrammedSwitch:
     callers may run side by side: the last flows that are sent for an owner are those of the newest state.
     """
 
-    def __init__(
-        self,
-        socket: str,
-        report: Callable[[Area, Iterable[str]], object],
-        on_loss: Callable[[str], None],
-        forget_datapath_flows: Forget | None = None,
-    ) -> None:
-        self.state: NodeState | None = None  # None until the first pass
-        self._socket = socket
-        self._report = report
-        self._on_loss = on_loss
-        self._forget_datapath_flows = forget_datapath_flows
-        self._installed: InstalledProgram | None = None
-        self._owed: set[Owner] = set()
-        self._sending = asyncio.Lock()
-        self._unchecked: set[Owner] = set()
-        self._impossible: dict[str, None] = {}  # sentences about what the datapath cannot do
-        self._changed = asyncio.Event()
-        self._answers = Answers()
-        self.denials = DenialLog()
+    _socket: str
+    _report: Report
+    _on_loss: Callable[[str], None]
+    _forget_datapath_flows: Forget | None = None
+    state: NodeState | None = None  # None until the first pass
+    rejections: Rejections = field(default_factory=Rejections)
+    denials: DenialLog = field(default_factory=DenialLog)
+    _installed: InstalledProgram | None = None
+    _owed: set[Owner] = field(default_factory=set)
+    _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _unchecked: set[Owner] = field(default_factory=set)
+    _impossible: dict[str, None] = field(default_factory=dict)  # sentences about what the datapath cannot do
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def counters(self) -> Counters:
@@ -83,10 +78,6 @@ class ProgrammedSwitch:
     @property
     def flow_count(self) -> int:
         return self._installed.flow_count if self._installed else 0
-
-    @property
-    def rejects(self) -> Rejects:
-        return self._answers.rejects
 
     @property
     def is_started(self) -> bool:
@@ -192,11 +183,11 @@ class ProgrammedSwitch:
             await self._installed.requests.forget_idle()
 
     async def count_suppressed(self) -> None:
-        """Bring `rejects` up to date with what the switch has counted."""
+        """Bring `rejections` and `denials` up to date with what the switch has counted."""
         if self._installed:
             suppressed = await self._installed.packets_suppressed()
             self.denials.suppressed = suppressed.pop(DENIAL_METER, 0)
-            self._answers.rejects.suppressed = suppressed.total()
+            self.rejections.suppressed = suppressed.total()
 
     async def count(self, counts: PacketCounts) -> None:
         if self._installed:
@@ -244,7 +235,7 @@ class ProgrammedSwitch:
         if isinstance(event, PacketIn) and event.userdata == DENIAL:
             self.denials.note(event.packet)
         elif isinstance(event, PacketIn) and self._installed:
-            self._answers.give(event, self._installed.requests)
+            self.rejections.answer(event, self._installed.requests)
 
 
 @asynccontextmanager

@@ -6,11 +6,11 @@ The kernel datapath needs neither.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn
+from dataclasses import dataclass, field
 
-from windlass.agent.areas import Area
+from windlass.agent.areas import Area, Report
 from windlass.agent.switching import ProgrammedSwitch
 from windlass.host.protocol import Uplink
 from windlass.model.families import IPAddress
@@ -26,20 +26,16 @@ from windlass.switch.tunnel_routes import TunnelRoute, next_hop, set_routes, wai
 ANSWERS_WITHIN = 0.2  # seconds for a new peer to send its MAC; one that is down must not delay flows for longer
 
 
+@dataclass(eq=False)
 class Tunnelling:
-    def __init__(
-        self,
-        config: Config,
-        switch: ProgrammedSwitch,
-        report: Callable[[Area, Iterable[str]], object],
-        look_again: Callable[[], object],
-    ) -> None:
-        self._config = config
-        self._switch = switch
-        self._neighbours = TunnelNeighbours(str(config.openflow_socket))
-        self._report = report
-        self._look_again = look_again
-        self._routes: list[TunnelRoute] = []
+    _config: Config
+    _switch: ProgrammedSwitch
+    _report: Report
+    _look_again: Callable[[], object]
+    _routes: list[TunnelRoute] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.neighbours = TunnelNeighbours(str(self._config.openflow_socket))
 
     async def hold(self, uplink: Uplink) -> None:
         """Returns when the switch has the routes to other Nodes, and has been made to ask for the MACs of peers."""
@@ -66,7 +62,7 @@ class Tunnelling:
 
         To be called before flows lead there: the first packets to a peer whose MAC is not known are lost.
         """
-        known = set(self._neighbours.remotes)
+        known = set(self.neighbours.remotes)
         new = await self._resolve() - known
         if new:
             with suppress(TimeoutError, SwitchRefusedError, SwitchUnreachableError):
@@ -76,9 +72,6 @@ class Tunnelling:
                         self._config.bridge,
                         {hop for end in new if (hop := next_hop(self._routes, end))},
                     )
-
-    async def keep(self) -> NoReturn:
-        await self._neighbours.keep()
 
     @property
     def _is_needed(self) -> bool:
@@ -90,7 +83,7 @@ class Tunnelling:
         if state is None or not self._is_needed:
             return set()
         ends = tunnel_ends(state.node, state.peers.values())
-        await self._neighbours.resolve(ends, state.node.ports.tunnel, self._switch.counters.syncs)
+        await self.neighbours.resolve(ends, state.node.ports.tunnel, self._switch.counters.syncs)
         return ends
 
 

@@ -13,8 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from windlass.agent.agents import Agent
-from windlass.agent.collector import relax
+from windlass.agent.agents import Agent, relax_garbage_collector
 from windlass.bench.reports import log_warnings_only
 from windlass.cluster.changes import ChangeSet
 from windlass.cluster.clusters import Cluster, objects_of, with_objects
@@ -42,7 +41,7 @@ async def in_new_process(work: Callable[P, R], *arguments: P.args, **_: P.kwargs
 
 def configure_process() -> None:
     """As the agent configures itself, but without its log of progress."""
-    relax()
+    relax_garbage_collector()
     log_warnings_only()
 
 

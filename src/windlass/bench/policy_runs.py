@@ -93,7 +93,7 @@ def state_of(cluster: Cluster, size: Size) -> NodeState:
 
 async def _cold_sync(socket: Path, size: Size) -> ColdSync:
     cluster, pods = states.cluster(size), states.attached_pods(size)
-    problems: list[str] = []
+    problems: list[object] = []
     policies = FollowedPolicies(states.NODE)
     switch = ProgrammedSwitch(str(socket), lambda _, found: problems.extend(found), problems.append)
     gc.collect()
@@ -132,7 +132,7 @@ async def _changes(config: Config, size: Size, course: Course) -> Changes:
         messages = bare_changes.flow_messages(
             (
                 flow
-                for owner, part in agent.view.program.items()
+                for owner, part in agent.view.switch.program.items()
                 if owner.kind is OwnerKind.POLICY_PEER
                 for flow in part.flows
             ),
@@ -141,7 +141,7 @@ async def _changes(config: Config, size: Size, course: Course) -> Changes:
         _check(agent, size)
     floor = bare_changes.alone(str(config.openflow_socket), messages)  # after the agent, which would revert changes
     async with agent_runs.running(config, Events(events.cluster)) as (again, restart):
-        sent = again.view.counters.changes_sent
+        sent = again.view.switch.counters.changes_sent
     return Changes(
         start=start,
         pod_comes=came,
@@ -162,7 +162,7 @@ async def _changes(config: Config, size: Size, course: Course) -> Changes:
 def _check(agent: Agent, size: Size) -> None:
     if agent.view.problems:
         raise LabError(f"the figures are invalid, because the agent has problems: {agent.view.problems}")
-    peers = sum(owner.kind is OwnerKind.POLICY_PEER for owner in agent.view.program)
+    peers = sum(owner.kind is OwnerKind.POLICY_PEER for owner in agent.view.switch.program)
     if peers < size.namespaces * size.pods:
         raise LabError(f"the figures are invalid: the switch has flows for {peers} peers of policies only")
 

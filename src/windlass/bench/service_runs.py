@@ -84,7 +84,7 @@ def changes(config: Config, namespace: str, services: int, endpoints: int, cours
 
 async def _cold_sync(socket: Path, services: int, endpoints: int) -> ColdSync:
     cluster = states.cluster(services, endpoints)
-    problems: list[str] = []
+    problems: list[object] = []
     serving = Serving()
     switch = ProgrammedSwitch(str(socket), lambda _, found: problems.extend(found), problems.append)
     gc.collect()
@@ -130,7 +130,7 @@ async def _changes(config: Config, services: int, endpoints: int, course: Course
             raise LabError(f"the figures are invalid, because the agent has problems: {agent.view.problems}")
         rss, peak = agent_runs.rss(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
         messages = bare_changes.messages(
-            (group for part in agent.view.program.values() for group in part.groups), count
+            (group for part in agent.view.switch.program.values() for group in part.groups), count
         )
     # After the agent has ended: it would revert changes to its groups.
     alone_floor = bare_changes.alone(str(config.openflow_socket), messages)

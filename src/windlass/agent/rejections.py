@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from windlass.openflow.actions import Output
 from windlass.openflow.fields import LOCAL_PORT
@@ -13,27 +12,20 @@ from windlass.switch.rejections import rejection
 from windlass.switch.requests import SwitchRequests
 
 
-@dataclass(slots=True)
-class Rejects:
-    """For the metrics; they only grow."""
-
-    sent: int = 0
-    suppressed: int = 0  # by meters of the switch or the agent's own limit; as of the last scrape
-
-
-class Answers:
+class Rejections:
     def __init__(self) -> None:
-        self.rejects = Rejects()
+        self.sent = 0
+        self.suppressed = 0  # by meters of the switch or the agent's own limit; as of the last scrape
         self._under_way: set[asyncio.Task[None]] = set()
 
-    def give(self, packet: PacketIn, switch: SwitchRequests) -> None:
+    def answer(self, packet: PacketIn, switch: SwitchRequests) -> None:
         """If it is a packet to be rejected. How often is limited in the switch and where packets come in."""
         if packet.userdata != REJECT or packet.in_port is None:
             return
-        answer = rejection(packet.packet)
-        if answer is not None:
-            self.rejects.sent += 1
-            sending = switch.packet_out(answer, LOCAL_PORT, (Output(packet.in_port),))
-            task = asyncio.create_task(sending, name="answer")
+        reply = rejection(packet.packet)
+        if reply is not None:
+            self.sent += 1
+            sending = switch.packet_out(reply, LOCAL_PORT, (Output(packet.in_port),))
+            task = asyncio.create_task(sending, name="rejection")
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
