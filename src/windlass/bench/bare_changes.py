@@ -33,6 +33,14 @@ def flow_messages(flows: Iterable[Flow], count: int) -> list[bytes]:
     return [flow_wire.add(one, 1) + wire.barrier_request(2) for one in islice(cycle(encoded), count)]
 
 
+def together(path: str, flows: Iterable[Flow]) -> float:
+    """Seconds until the switch confirms all of these flows, sent at once."""
+    messages = [flow_wire.add(flow_wire.encode(flow), 1) for flow in flows]
+    content = b"".join((*messages, wire.barrier_request(2)))
+    with connected(path) as switch:
+        return _milliseconds(switch, content, time.perf_counter()) / 1000
+
+
 def alone(path: str, changes: Sequence[bytes]) -> list[float]:
     """Milliseconds of each, sent one after the other."""
     with connected(path) as switch:

@@ -31,7 +31,8 @@ from windlass.program import OwnerKind
 class ColdSync(Struct, frozen=True):
     flows: int  # that the switch holds afterwards
     whole: float  # seconds
-    compiling: float  # seconds of it, before anything is sent
+    cpu: float  # seconds of CPU of this process
+    compiling: float  # seconds of CPU before anything is sent
 
 
 class Course(Struct, frozen=True):
@@ -98,18 +99,18 @@ async def _cold_sync(socket: Path, size: Size) -> ColdSync:
     switch = ProgrammedSwitch(str(socket), lambda _, found: problems.extend(found), problems.append)
     gc.collect()
     async with asyncio.TaskGroup() as tasks:
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         await run_in_slices(policies.following(cluster))
         policies.settle(LOCAL_NODE, pods)
-        compiled = time.perf_counter()
+        compiled = time.process_time()
         switch.update(NodeState(LOCAL_NODE, pods=pods, policies=policies.policies), ())
         await switch.start(tasks)
-        ended = time.perf_counter()
+        ended, used = time.perf_counter(), time.process_time()
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
     if problems or policies.problems:
         raise LabError(f"the figures are invalid, because there are problems: {[*problems, *policies.problems][0]}")
-    return ColdSync(switch.flow_count, ended - began, compiled - began)
+    return ColdSync(switch.flow_count, ended - began, used - cpu, compiled - cpu)
 
 
 # ---- changes

@@ -185,15 +185,18 @@ def peer_flows(node: LocalNode, peer: PeerEntry) -> Iterator[Flow]:
     ):
         if number is not None:
             yield tables.peer.flow(PREFIX + length, addressed(peer.prefix)).then(
-                *_load_class(number),
-                goto(tables.verdict),
+                *_set_class(tables, number),
                 why=f"{end} {prefix_text(peer.prefix)}: set what the rules in use mean of it",
             )
 
 
 _CLASSES = 4096  # whose conditions and actions are remembered: many subjects and peers share a class
 _is_class = lru_cache(_CLASSES)(PEER_CLASS.is_)
-_load_class = lru_cache(_CLASSES)(PEER_CLASS.load)
+
+
+@lru_cache(_CLASSES)
+def _set_class(tables: PolicyTables, number: int) -> tuple[Action, ...]:
+    return (*PEER_CLASS.load(number), goto(tables.verdict))
 
 
 def subject_flows(node: LocalNode, subject: PolicySubject) -> Iterator[Flow]:

@@ -144,8 +144,9 @@ class DirectionCompiler:
         for part in rules.parts:
             self._mentions.setdefault(part, set()).add(number)
         self.verdicts[number] = Verdicts(rules.allowed(_NO_PEERS))
-        for known in {one for part in rules.parts for one in self.peers.having.get(part, ())}:
-            self._judge(number, known)
+        known = {one for part in rules.parts for one in self.peers.having.get(part, ())}
+        for peer_class in known - self.peers.came:  # those that came are judged when all are known
+            self._judge(number, peer_class)
 
     def _remove_subject(self, number: int) -> None:
         rules = self._subjects.pop(number)

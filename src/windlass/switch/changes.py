@@ -144,8 +144,9 @@ def diff(installed: SwitchContents, wanted: Iterable[EncodedFlow | EncodedGroup]
     met: dict[Key, EncodedFlow] = {}  # several owners may want the same flow
     for encoded in wanted:
         if isinstance(encoded, EncodedFlow):
-            flow = met.get(encoded.key) or surplus_flows.pop(encoded.key, None)
-            met[encoded.key] = encoded
+            key = encoded.key
+            flow = met.get(key) or surplus_flows.pop(key, None)
+            met[key] = encoded
             if flow != encoded:
                 yield AddFlow(encoded)
         else:
