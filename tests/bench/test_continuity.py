@@ -15,6 +15,7 @@ from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.manifests import Manifests
 from windlass.lab.control import manifests
 from windlass.model.families import Family
+from windlass.nodes.states import run_to_end
 
 NOTHING = Tally(0, (), (), {}, 0.0, 0.0, 0.0)
 LOST = Failure("node-port", "no answer", began=12.5, ended=13.5, port=40000)
@@ -59,7 +60,7 @@ def test_agents_read_the_service_in_all_its_forms(tmp_path):
         manifests.write(tmp_path, manifests.render(desired.after([objects.service(form)], [], []), {}))
         objects.add_services(tmp_path, 5)
         catalogue = Catalogue()
-        catalogue.follow(Manifests(tmp_path).read(), node)
+        run_to_end(catalogue.following(Manifests(tmp_path).read(), node))
         assert catalogue.problems == ()
         assert len(catalogue.services) == 6
         (port,) = catalogue.services["default/web"].ports

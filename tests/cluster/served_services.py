@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from api_objects import HTTP, NODE
 
+from windlass.cluster.catalogues import Catalogue
+from windlass.cluster.changes import EVERYTHING, ChangeSet
+from windlass.cluster.clusters import Cluster
+from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.objects import EndpointSlice, Service
 from windlass.cluster.services import serve
 from windlass.model.services import Frontend, ServedService
+from windlass.nodes.states import run_to_end
 
 NODE_PORT = HTTP | {"nodePort": 30080}
 BALANCED = {"type": "LoadBalancer", "ports": [NODE_PORT]}
@@ -34,3 +39,8 @@ def frontends(one: ServedService, number: int = 0) -> list[Frontend]:
 def frontend_names(one: ServedService) -> list[str]:
     """address:port; "node" stands for the addresses of the Node."""
     return [f"{frontend.address or 'node'}:{frontend.port}" for port in one.ports for frontend in port.frontends]
+
+
+def follow(catalogue: Catalogue, cluster: Cluster, node: ServingNode, changes: ChangeSet = EVERYTHING) -> set[str]:
+    """Bring the catalogue up to this cluster. Returns the keys of the Services that changed."""
+    return run_to_end(catalogue.following(cluster, node, changes))

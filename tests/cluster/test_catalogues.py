@@ -11,14 +11,13 @@ from api_objects import HTTP, NODE, endpoint, service, slice_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as altered
+from served_services import follow
 
 from windlass.cluster.catalogues import Catalogue, SlicesByService
-from windlass.cluster.changes import EVERYTHING, ChangeSet, differences
+from windlass.cluster.changes import ChangeSet, differences
 from windlass.cluster.clusters import Cluster, decode
-from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.objects import EndpointSlice, Metadata, Service
 from windlass.cluster.services import serve
-from windlass.nodes.states import run_to_end
 
 
 def named(name: str, number: int, *, created: str | None = None, **spec: object) -> Service:
@@ -33,10 +32,6 @@ def cluster(*objects: Service | EndpointSlice) -> Cluster:
         services={one.key: one for one in objects if isinstance(one, Service)},
         slices={one.key: one for one in objects if isinstance(one, EndpointSlice)},
     )
-
-
-def follow(made: Catalogue, now: Cluster, node: ServingNode, changes: ChangeSet = EVERYTHING) -> set[str]:
-    return run_to_end(made.following(now, node, changes))
 
 
 def catalogue(*objects: Service | EndpointSlice) -> Catalogue:

@@ -6,6 +6,7 @@ from ipaddress import ip_address, ip_network
 
 import msgspec
 import pytest
+from served_services import follow
 
 from windlass.cluster import host_ports
 from windlass.cluster.catalogues import Catalogue
@@ -98,11 +99,11 @@ def test_pods_without_host_ports_to_serve(one: Pod):
 def test_host_ports_come_and_go_with_their_pod():
     catalogue = Catalogue()
     key = host_ports.key_of("shop/web")
-    assert catalogue.follow(Cluster(pods={"shop/web": pod(WEB)}), NODE) == {key}
-    assert catalogue.follow(
-        Cluster(pods={"shop/web": pod(WEB, ip="172.16.1.6")}), NODE, ChangeSet.of({Pod: {"shop/web"}})
+    assert follow(catalogue, Cluster(pods={"shop/web": pod(WEB)}), NODE) == {key}
+    assert follow(
+        catalogue, Cluster(pods={"shop/web": pod(WEB, ip="172.16.1.6")}), NODE, ChangeSet.of({Pod: {"shop/web"}})
     ) == {key}
-    assert catalogue.follow(Cluster(), NODE, ChangeSet.of({Pod: {"shop/web"}})) == {key}
+    assert follow(catalogue, Cluster(), NODE, ChangeSet.of({Pod: {"shop/web"}})) == {key}
     assert catalogue.services == {}
 
 
@@ -112,9 +113,9 @@ def test_a_node_port_that_a_service_has_is_not_taken_from_it():
         {"kind": "Service", "metadata": {"name": "api", "namespace": "shop"}, "spec": spec}, Service
     )
     catalogue = Catalogue()
-    catalogue.follow(Cluster(services={"shop/api": service}), NODE)
+    follow(catalogue, Cluster(services={"shop/api": service}), NODE)
     both = Cluster(services={"shop/api": service}, pods={"shop/web": pod({**WEB, "hostPort": 30080})})
-    catalogue.follow(both, NODE, ChangeSet.of({Pod: {"shop/web"}}))
+    follow(catalogue, both, NODE, ChangeSet.of({Pod: {"shop/web"}}))
     assert [str(problem) for problem in catalogue.problems] == [
         "Pod shop/web: NodePort 30080/TCP belongs to Service shop/api; the rest of the Service is served"
     ]

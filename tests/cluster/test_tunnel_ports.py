@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import msgspec
 from api_objects import NODE, endpoint, service, slice_of
+from served_services import follow
 
 from windlass.cluster.catalogues import Catalogue
 from windlass.cluster.clusters import Cluster
@@ -28,7 +29,7 @@ NODES = {"a": node("a", "10.176.25.11", "not an address"), "b": node("b", "10.17
 def followed(cluster: Cluster, serving=TUNNELLED) -> tuple[list[str], list[str]]:
     """The frontends of all Services, and all problems."""
     made = Catalogue()
-    made.follow(cluster, serving)
+    follow(made, cluster, serving)
     return doors(made), [str(problem) for problem in made.problems]
 
 
@@ -79,7 +80,7 @@ def test_an_endpoint_at_the_tunnel_port_of_a_node():
     ports = [{"name": "dns", "port": PORT, "protocol": "UDP"}]
     one = slice_of(endpoint("10.176.25.12"), endpoint("172.16.2.9"), ports=ports)
     made = Catalogue()
-    made.follow(Cluster(services={web.key: web}, slices={one.key: one}, nodes=NODES), TUNNELLED)
+    follow(made, Cluster(services={web.key: web}, slices={one.key: one}, nodes=NODES), TUNNELLED)
     (port,) = made.services["default/web"].ports
     assert [str(found.address) for found in port.endpoints] == ["172.16.2.9"]
     assert port.anywhere
@@ -106,10 +107,10 @@ def test_nodes_that_come_and_go_affect_only_services_at_that_port():
     other = service("other", clusterIPs=["10.96.0.11"], externalIPs=["10.176.25.12"], ports=[DNS])
     services = {one.key: one for one in (web, other)}
     made = Catalogue()
-    made.follow(Cluster(services=services, nodes={"a": NODES["a"]}), TUNNELLED)
+    follow(made, Cluster(services=services, nodes={"a": NODES["a"]}), TUNNELLED)
     assert "10.176.25.12:6081" in doors(made)
-    assert made.follow(Cluster(services=services, nodes=NODES), TUNNELLED) == {"default/web"}
+    assert follow(made, Cluster(services=services, nodes=NODES), TUNNELLED) == {"default/web"}
     assert "10.176.25.12:6081" not in doors(made)
-    assert made.follow(Cluster(services=services, nodes={"a": NODES["a"]}), TUNNELLED) == {"default/web"}
+    assert follow(made, Cluster(services=services, nodes={"a": NODES["a"]}), TUNNELLED) == {"default/web"}
     assert "10.176.25.12:6081" in doors(made)
     assert made.problems == ()
