@@ -7,8 +7,8 @@ from pathlib import Path
 
 from windlass.cli.render import state_of, world_of
 from windlass.model.families import Family
-from windlass.openflow.fields import mac_text
-from windlass.pipeline import layout
+from windlass.openflow.notation import mac_text
+from windlass.pipeline import reserved
 from windlass.pipeline.declarations import MISS, Onward, Stage, Table, Usable, band
 from windlass.pipeline.layout import LAYOUT
 from windlass.pipeline.registers import RegisterField
@@ -17,7 +17,8 @@ from windlass.program import program
 
 INTRODUCTION = """\
 Every packet that the switch of a Node handles passes the tables below, in order. This page is made from their
-declarations in `src/windlass/pipeline/layout.py`; tests hold every flow to them.
+declarations in `src/windlass/pipeline` (`layout.py`, `packet_marks.py`, `tracking.py`, `priorities.py`, `reserved.py`);
+tests hold every flow to them.
 
 A **stage** is a step of the path. A flow that leaves its stage names the stage where the packet goes on, so a table can
 be added to a stage without a change of other flows. Most packets take the **main path** (bold below); the tables beside
@@ -204,7 +205,7 @@ def _ports() -> Iterator[str]:
 def _agent() -> Iterator[str]:
     yield from ("## Packets for the agent", "", "The switch hands a packet to the agent only for these reasons:", "")
     yield from (f"- `{reason.name}`: {reason.purpose}" for reason in LAYOUT.reasons)
-    limit = f"{layout.REJECTS_PER_SECOND} packets/s, and {layout.REJECT_BURST} at once after a pause"
+    limit = f"{reserved.REJECTS_PER_SECOND} packets/s, and {reserved.REJECT_BURST} at once after a pause"
     yield from ("", f"Meters limit how many packets the agent gets. Each passes {limit}.", "")
     yield from _rows(
         ("meters", "name", "for"),

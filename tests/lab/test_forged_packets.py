@@ -48,7 +48,7 @@ from windlass.lab.probing.packets import UDP
 from windlass.lab.sandbox.time_limits import seconds
 from windlass.model.families import family_of
 from windlass.model.nodes import mac_for
-from windlass.pipeline.layout import NODE_PORT_ADDRESS, NODE_STAND_IN, VIRTUAL_CLIENT
+from windlass.pipeline.reserved import NODE_PORT_ADDRESS, NODE_STAND_IN, VIRTUAL_CLIENT
 from windlass.pipeline.snat_ports import RESERVED
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from labnet import needs_root, running_cluster
 from windlass.lab.probing import sockets
 from windlass.lab.scenarios.directives import Action, ActionSpec, LabMetadata, ProbeSource
 from windlass.model.families import Family
-from windlass.pipeline.layout import SNAT_ZONE
 from windlass.pipeline.snat_ports import RESERVED, UNRESERVED
+from windlass.pipeline.tracking import SNAT_ZONE
 from windlass.switch.conntrack_timeouts import TIMEOUTS
 from windlass.switch.controls import ask, control_socket
 

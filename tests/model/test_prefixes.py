@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from windlass.model.families import IPNetwork
 from windlass.model.prefixes import address_of, network_of, prefix_of, prefix_text
-from windlass.openflow.fields import destination, source
+from windlass.openflow.conditions import destination, source
 
 networks = st.one_of(
     st.builds(lambda a, n: network_of((4, a >> 32 - n << 32 - n, n)), st.integers(0, 2**32 - 1), st.integers(0, 32)),

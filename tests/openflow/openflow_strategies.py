@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from windlass.model.families import Family
-from windlass.openflow import fields
+from windlass.openflow import conditions, fields
 from windlass.openflow.actions import (
     Action,
     Actions,
@@ -65,27 +65,27 @@ class Packets:
 def _ip(family: Family) -> Packets:
     source, to = (fields.IPV4_SRC, fields.IPV4_DST) if family is Family.IPV4 else (fields.IPV6_SRC, fields.IPV6_DST)
     addresses = (*_ETHERNET, source, to)
-    return Packets((fields.ip(family),), family, addresses, addresses)
+    return Packets((conditions.ip(family),), family, addresses, addresses)
 
 
 def _transport(family: Family, protocol: int, *ports: Field, read_only: tuple[Field, ...] = ()) -> Packets:
     ip = _ip(family)
     return Packets(
-        fields.protocol(family, protocol), family, (*ip.readable, *ports, *read_only), (*ip.writable, *ports)
+        conditions.protocol(family, protocol), family, (*ip.readable, *ports, *read_only), (*ip.writable, *ports)
     )
 
 
 def _neighbours(kind: int, link_layer: Field) -> Packets:
     ip = _ip(Family.IPV6)
     found = (fields.ND_RESERVED, fields.ND_TARGET, fields.ND_OPTIONS_TYPE, link_layer)
-    return Packets(fields.icmp(Family.IPV6, kind), Family.IPV6, (*ip.readable, *found), (*ip.writable, *found))
+    return Packets(conditions.icmp(Family.IPV6, kind), Family.IPV6, (*ip.readable, *found), (*ip.writable, *found))
 
 
 _ARP = (fields.ARP_OP, fields.ARP_SPA, fields.ARP_TPA, fields.ARP_SHA, fields.ARP_THA)
 KINDS = (
     Packets(),
     Packets((fields.ETH_TYPE(0x88CC),)),
-    Packets((fields.ARP,), None, (*_ETHERNET, *_ARP), (*_ETHERNET, *_ARP)),
+    Packets((conditions.ARP,), None, (*_ETHERNET, *_ARP), (*_ETHERNET, *_ARP)),
     *(_ip(family) for family in Family),
     *(
         _transport(family, fields.TCP, fields.TCP_SRC, fields.TCP_DST, read_only=(fields.TCP_FLAGS,))

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from switches import requires_ovs
 from windlass.model.families import Family
 from windlass.openflow import ofctl
-from windlass.openflow.fields import IN_PORT, MULTICAST_MAC, TAGGED, ip
+from windlass.openflow.conditions import MULTICAST_MAC, TAGGED, ip
+from windlass.openflow.fields import IN_PORT
 from windlass.openflow.flows import Flow, Group, Meter
 from windlass.openflow.matches import match
 from windlass.openflow.wire import flows, groups, matches, meters

@@ -25,8 +25,17 @@ from windlass.openflow.actions import (
     ToGroup,
     move,
 )
-from windlass.openflow.fields import (
+from windlass.openflow.conditions import (
     ARP,
+    destination,
+    destination_port,
+    icmp,
+    ip,
+    protocol,
+    source,
+    tunnel_destination,
+)
+from windlass.openflow.fields import (
     ARP_OP,
     ARP_SHA,
     ARP_THA,
@@ -45,15 +54,8 @@ from windlass.openflow.fields import (
     TCP_DST,
     TCP_FLAGS,
     UDP,
-    destination,
-    destination_port,
-    icmp,
-    ip,
     mac,
-    protocol,
     reg,
-    source,
-    tunnel_destination,
 )
 from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.openflow.matches import Condition, match

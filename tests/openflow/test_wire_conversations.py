@@ -11,18 +11,8 @@ from channels import Bridge, Channel
 from switches import requires_ovs
 from windlass.model.families import Family
 from windlass.openflow.actions import Ct, Goto, Nat, Output, Set, ToController, ToGroup
-from windlass.openflow.fields import (
-    CT_MARK,
-    IN_PORT,
-    IPV4_DST,
-    LOCAL_PORT,
-    TCP_DST,
-    Bits,
-    destination,
-    destination_port,
-    ip,
-    reg,
-)
+from windlass.openflow.conditions import destination, destination_port, ip
+from windlass.openflow.fields import CT_MARK, IN_PORT, IPV4_DST, LOCAL_PORT, TCP_DST, Bits, reg
 from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.openflow.matches import match
 from windlass.openflow.wire import bundles, errors, flows, groups, messages, monitors, packets, ports

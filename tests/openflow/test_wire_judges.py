@@ -37,18 +37,8 @@ from windlass.openflow.actions import (
     ToController,
     ToGroup,
 )
-from windlass.openflow.fields import (
-    ETH_DST,
-    ETH_SRC,
-    LOCAL_PORT,
-    ND_OPTIONS_TYPE,
-    ND_RESERVED,
-    Bits,
-    destination,
-    destination_port,
-    ip,
-    reg,
-)
+from windlass.openflow.conditions import destination, destination_port, ip
+from windlass.openflow.fields import ETH_DST, ETH_SRC, LOCAL_PORT, ND_OPTIONS_TYPE, ND_RESERVED, Bits, reg
 from windlass.openflow.flows import Bucket, Flow, Group, Meter
 from windlass.openflow.matches import match
 from windlass.openflow.wire import bundles, flows, forwards, groups, messages, meters, monitors, packets, ports

@@ -16,20 +16,10 @@ from packets import ACK, FRAGMENT, SYN, SYN_ACK, Ends, Packet, Switch, Trip, end
 
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 from windlass.model.nodes import NodeState
-from windlass.openflow.fields import (
-    ETH_DST,
-    ETH_SRC,
-    IN_PORT,
-    IP_FRAG,
-    LOCAL_PORT,
-    TCP,
-    TCP_FLAGS,
-    Field,
-    mac,
-    tunnel_source,
-)
+from windlass.openflow.conditions import tunnel_source
+from windlass.openflow.fields import ETH_DST, ETH_SRC, IN_PORT, IP_FRAG, LOCAL_PORT, TCP, TCP_FLAGS, Field, mac
 from windlass.pipeline.datapaths import DATAPATHS, datapath_of
-from windlass.pipeline.layout import STAND_INS, VIRTUAL_MAC
+from windlass.pipeline.reserved import STAND_INS, VIRTUAL_MAC
 from windlass.pipeline.routing import is_direct, tunnel_end
 from windlass.program import program
 

@@ -24,13 +24,13 @@ NEW_TABLES = {
 complete = Layout.complete
 
 
-def complete_with_more_tables(layout: Layout) -> None:
+def complete_with_more_tables(layout: Layout) -> Layout:
     stages = {stage.name: stage for stage in layout.stages}
     for number, stage in NEW_TABLES.items():
         miss = Miss("every packet: on to the next table", leads_to=ONWARD)
         layout.tables[number] = Table(stages[stage], number, f"New{number}", "New?", miss, (), (), (), (), aside=False)
     layout.tables = dict(sorted(layout.tables.items()))
-    complete(layout)
+    return complete(layout)
 
 
 Layout.complete = complete_with_more_tables  # type: ignore[method-assign]

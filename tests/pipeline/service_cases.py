@@ -22,7 +22,7 @@ from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import NodeState, TrafficMode
 from windlass.model.services import Endpoint, Frontend, Protocol, Reach, ServedService
 from windlass.openflow.fields import TCP
-from windlass.pipeline.layout import NODE_PORT_ADDRESS, VIRTUAL_CLIENT
+from windlass.pipeline.reserved import NODE_PORT_ADDRESS, VIRTUAL_CLIENT
 
 POD_1, POD_2 = pod(1), pod(2)
 NODE_PORT = 30080

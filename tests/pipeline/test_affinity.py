@@ -19,7 +19,8 @@ from windlass.model.nodes import NodeState
 from windlass.model.services import Endpoint, Frontend
 from windlass.openflow.actions import Learn, Resubmit, Set
 from windlass.pipeline import affinity
-from windlass.pipeline.layout import ENDPOINT, ENDPOINT_DNAT, SESSION_AFFINITY
+from windlass.pipeline.layout import ENDPOINT_DNAT, SESSION_AFFINITY
+from windlass.pipeline.packet_marks import ENDPOINT
 from windlass.program import Owner, OwnerKind, part, program
 
 

@@ -31,7 +31,8 @@ from windlass.openflow.fields import (
 from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.pipeline.datapaths import DATAPATHS, longest_path, violations
 from windlass.pipeline.declarations import Table, goto
-from windlass.pipeline.layout import NORMAL, SERVICE_REJECT, UN_SNAT, UPLINK
+from windlass.pipeline.layout import SERVICE_REJECT, UN_SNAT, UPLINK
+from windlass.pipeline.priorities import NORMAL
 from windlass.program import Owner, OwnerKind, part, program
 
 LINUX, WINDOWS = DATAPATHS[OperatingSystem.LINUX], DATAPATHS[OperatingSystem.WINDOWS]

@@ -11,8 +11,9 @@ from windlass.openflow.actions import Goto, Output, Set
 from windlass.openflow.fields import IN_PORT, reg
 from windlass.openflow.flows import Flow
 from windlass.pipeline.declarations import ONWARD, Layout, Miss, goto, onward
-from windlass.pipeline.layout import LAYOUT, NODE_PORT_ADDRESS, NODE_STAND_IN, VIRTUAL_ADDRESSES, VIRTUAL_CLIENT
+from windlass.pipeline.layout import LAYOUT
 from windlass.pipeline.registers import DeclarationError, Mark, adjacent
+from windlass.pipeline.reserved import NODE_PORT_ADDRESS, NODE_STAND_IN, VIRTUAL_ADDRESSES, VIRTUAL_CLIENT
 
 DROP = Miss("nothing matches: drop")
 

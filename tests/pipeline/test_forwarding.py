@@ -32,18 +32,9 @@ from windlass.openflow.fields import (
     mac,
 )
 from windlass.openflow.flows import Flow
-from windlass.pipeline.layout import (
-    CONNTRACK_COMMIT,
-    CONNTRACK_STATE,
-    FROM_POD,
-    FROM_TUNNEL,
-    FROM_UPLINK,
-    GATEWAY_SNAT_PORTS,
-    L3_FORWARDING,
-    OUT_PORT,
-    SNAT,
-    SOURCE,
-)
+from windlass.pipeline.layout import CONNTRACK_COMMIT, CONNTRACK_STATE, L3_FORWARDING
+from windlass.pipeline.packet_marks import FROM_POD, FROM_TUNNEL, FROM_UPLINK, OUT_PORT, SNAT, SOURCE
+from windlass.pipeline.reserved import GATEWAY_SNAT_PORTS
 from windlass.pipeline.routing import is_direct, tunnel_end
 from windlass.pipeline.snat_ports import RESERVED, UNRESERVED
 from windlass.program import program

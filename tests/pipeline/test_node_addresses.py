@@ -30,7 +30,8 @@ from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import NodeState, OperatingSystem, TrafficMode
 from windlass.model.services import Frontend, Reach, ServedService
 from windlass.openflow.fields import LOCAL_PORT
-from windlass.pipeline.layout import CLASSIFIER, stand_in
+from windlass.pipeline.layout import CLASSIFIER
+from windlass.pipeline.reserved import stand_in
 from windlass.program import Owner, OwnerKind, part
 
 # Endpoints on this Node itself (hostNetwork) -----------------------------------------------------------------------

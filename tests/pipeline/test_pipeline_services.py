@@ -38,7 +38,7 @@ from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import TrafficMode
 from windlass.model.services import Frontend, Protocol, Reach, ServedService
 from windlass.openflow.fields import LOCAL_PORT
-from windlass.pipeline.layout import GATEWAY_SNAT_PORTS
+from windlass.pipeline.reserved import GATEWAY_SNAT_PORTS
 from windlass.pipeline.snat_ports import RESERVED
 
 # A ClusterIP -------------------------------------------------------------------------------------------------------

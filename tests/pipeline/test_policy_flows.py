@@ -20,8 +20,8 @@ from windlass.model.port_sets import ports
 from windlass.model.services import Protocol
 from windlass.openflow.fields import ETH_DST, ETH_SRC, IN_PORT, TCP, TCP_FLAGS, UDP, mac
 from windlass.openflow.ofctl import flow_text
-from windlass.pipeline.layout import VIRTUAL_MAC
 from windlass.pipeline.policies import masks, port_flows
+from windlass.pipeline.reserved import VIRTUAL_MAC
 from windlass.policy.compiler import PolicyCompiler
 from windlass.policy.node_policies import CompiledPolicies
 from windlass.policy.oracle import PolicyPacket, PolicyPod, PolicyWorld, judge

@@ -26,11 +26,13 @@ from program_flows import changed_owners, flows_of
 from windlass.model.families import Family
 from windlass.model.nodes import NodeState, OperatingSystem, TrafficMode
 from windlass.openflow.actions import Goto, Output, ToGroup
-from windlass.openflow.fields import ETH_DST, IN_PORT, LOCAL_PORT, MULTICAST_MAC, mac
+from windlass.openflow.conditions import MULTICAST_MAC
+from windlass.openflow.fields import ETH_DST, IN_PORT, LOCAL_PORT, mac
 from windlass.openflow.flows import Flow
 from windlass.openflow.matches import ContradictionError, match
 from windlass.pipeline.declarations import MISS
-from windlass.pipeline.layout import CLASSIFIER, FROM_UPLINK, LAYOUT, SESSION_AFFINITY, UPLINK
+from windlass.pipeline.layout import CLASSIFIER, LAYOUT, SESSION_AFFINITY, UPLINK
+from windlass.pipeline.packet_marks import FROM_UPLINK
 from windlass.program import NOTHING, Owner, OwnerKind, Program, owners, part, program
 
 any_state = st.sampled_from(OperatingSystem).flatmap(node_states)

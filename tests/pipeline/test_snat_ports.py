@@ -16,7 +16,7 @@ from windlass.model.services import Protocol
 from windlass.openflow.actions import Ct
 from windlass.openflow.flows import Flow
 from windlass.pipeline.declarations import PortRange
-from windlass.pipeline.layout import CONNTRACK_COMMIT, POD_ZONE, SNAT_ZONE
+from windlass.pipeline.layout import CONNTRACK_COMMIT
 from windlass.pipeline.snat_ports import (
     HOST_RESERVED,
     RESERVED,
@@ -26,6 +26,7 @@ from windlass.pipeline.snat_ports import (
     beside_the_host,
     largest_gap,
 )
+from windlass.pipeline.tracking import POD_ZONE, SNAT_ZONE
 from windlass.program import program
 
 NODE_PORTS = range(30000, 32768)

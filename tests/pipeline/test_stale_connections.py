@@ -14,8 +14,8 @@ from windlass.model.families import Family
 from windlass.model.nodes import LocalNode, OperatingSystem, TrafficMode, TunnelType
 from windlass.model.services import Endpoint, Frontend, Protocol, Reach, ServedPort, ServedService
 from windlass.openflow.wire.ct_flush import Flush
-from windlass.pipeline.layout import POD_ZONE
 from windlass.pipeline.stale_connections import ENDPOINTS_APART, has_udp, stale
+from windlass.pipeline.tracking import POD_ZONE
 
 NODE = LocalNode(
     name="node-1",

@@ -38,8 +38,9 @@ from windlass.openflow.fields import (
 )
 from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.openflow.matches import match
-from windlass.pipeline.layout import CLIENT_ZONE, CT_SNAT, FROM_POD, INVALID, NEW, OUT_PORT, SNAT, SOURCE, UNTRACKED
+from windlass.pipeline.packet_marks import CLIENT_ZONE, FROM_POD, OUT_PORT, SNAT, SOURCE
 from windlass.pipeline.symbols import actions_symbols, flow_symbols, group_symbols, match_symbols
+from windlass.pipeline.tracking import CT_SNAT, INVALID, NEW, UNTRACKED
 
 
 @pytest.mark.parametrize(

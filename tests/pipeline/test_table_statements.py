@@ -22,18 +22,16 @@ from windlass.openflow.fields import ETH_SRC, IPV4_DST
 from windlass.pipeline.layout import (
     CLASSIFIER,
     CONNTRACK_COMMIT,
-    CT_SERVICE,
-    ENDPOINT,
-    HAIRPIN,
     L3_FORWARDING,
     LAYOUT,
     NODE_PORT_FILTER,
-    NORMAL,
-    REJECT,
     SESSION_AFFINITY,
-    SNAT_ZONE,
     UPLINK,
 )
+from windlass.pipeline.packet_marks import ENDPOINT, HAIRPIN
+from windlass.pipeline.priorities import NORMAL
+from windlass.pipeline.reserved import REJECT
+from windlass.pipeline.tracking import CT_SERVICE, SNAT_ZONE
 from windlass.program import Owner, OwnerKind, Part, program
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

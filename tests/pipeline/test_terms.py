@@ -9,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.model.families import Family
-from windlass.openflow.fields import (
+from windlass.openflow.conditions import (
     ARP,
+    destination,
+    destination_port,
+    icmp,
+    ip,
+    protocol,
+    source,
+    tunnel_destination,
+)
+from windlass.openflow.fields import (
     CT_STATE,
     ETH_SRC,
     ETH_TYPE,
@@ -30,18 +39,11 @@ from windlass.openflow.fields import (
     UDP_DST,
     Bits,
     Term,
-    destination,
-    destination_port,
-    icmp,
-    ip,
     mac,
-    mac_text,
-    protocol,
     reg,
-    source,
-    tunnel_destination,
 )
 from windlass.openflow.matches import ContradictionError, match
+from windlass.openflow.notation import mac_text
 
 # Fields -----------------------------------------------------------------------------------------------------------
 

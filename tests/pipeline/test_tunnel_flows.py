@@ -12,20 +12,11 @@ from packets import Ends, Switch, decides
 
 from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import TrafficMode, TunnelType
-from windlass.openflow.fields import (
-    CT_MARK,
-    ETH_DST,
-    ETH_SRC,
-    ETH_TYPE,
-    IN_PORT,
-    LOCAL_PORT,
-    UDP,
-    VLAN_VID,
-    Field,
-    mac,
-    tunnel_source,
-)
-from windlass.pipeline.layout import CT_SERVICE, L3_FORWARDING, SOURCE
+from windlass.openflow.conditions import tunnel_source
+from windlass.openflow.fields import CT_MARK, ETH_DST, ETH_SRC, ETH_TYPE, IN_PORT, LOCAL_PORT, UDP, VLAN_VID, Field, mac
+from windlass.pipeline.layout import L3_FORWARDING
+from windlass.pipeline.packet_marks import SOURCE
+from windlass.pipeline.tracking import CT_SERVICE
 from windlass.program import OwnerKind, part, program
 
 NODE_MAC = mac("02:00:0a:b0:19:0b")

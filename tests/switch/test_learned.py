@@ -13,11 +13,13 @@ from switches import Switch, requires_ovs, running_switch
 from windlass.model.families import Family
 from windlass.model.services import Endpoint
 from windlass.openflow.actions import Ct, Nat
-from windlass.openflow.fields import destination, ip
+from windlass.openflow.conditions import destination, ip
 from windlass.openflow.flows import Group
 from windlass.pipeline import affinity
 from windlass.pipeline.declarations import goto
-from windlass.pipeline.layout import CLASSIFIER, L3_FORWARDING, NORMAL, POD_ZONE, SERVICE_LB
+from windlass.pipeline.layout import CLASSIFIER, L3_FORWARDING, SERVICE_LB
+from windlass.pipeline.priorities import NORMAL
+from windlass.pipeline.tracking import POD_ZONE
 from windlass.program import Owner, OwnerKind, Part
 from windlass.switch import retirement
 from windlass.switch.connection import connected

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from switches import requires_ovs, running_switch
-from windlass.openflow.fields import destination
-from windlass.pipeline.layout import CLASSIFIER, NORMAL
+from windlass.openflow.conditions import destination
+from windlass.pipeline.layout import CLASSIFIER
+from windlass.pipeline.priorities import NORMAL
 from windlass.program import Owner, OwnerKind, Part
 from windlass.switch.packet_counts import PacketCounts
 from windlass.switch.programs import InstalledProgram

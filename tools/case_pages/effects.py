@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from windlass.lab.tracing.megaflows import Ends
 from windlass.lab.tracing.traces import CtAction, Pass
-from windlass.pipeline.layout import POD_ZONE, SNAT_ZONE
+from windlass.pipeline.tracking import POD_ZONE, SNAT_ZONE
 
 ZONES = {POD_ZONE: "connections", SNAT_ZONE: "sources"}
 _SOURCES, _DESTINATIONS = ("nw_src", "ipv6_src"), ("nw_dst", "ipv6_dst")

@@ -7,7 +7,7 @@ import asyncio
 from windlass.openflow.actions import Output
 from windlass.openflow.fields import LOCAL_PORT
 from windlass.openflow.wire.packets import PacketIn
-from windlass.pipeline.layout import REJECT
+from windlass.pipeline.reserved import REJECT
 from windlass.switch.rejections import rejection
 from windlass.switch.requests import SwitchRequests
 

@@ -22,7 +22,7 @@ from windlass.openflow.wire.ct_flush import Flush
 from windlass.openflow.wire.packets import PacketIn
 from windlass.openflow.wire.ports import PortStatus
 from windlass.pipeline.datapaths import datapath_of, violations
-from windlass.pipeline.layout import DENIAL, DENIAL_METER
+from windlass.pipeline.reserved import DENIAL, DENIAL_METER
 from windlass.program import AnyPart, Owner, OwnerKind, Program, owners, part
 from windlass.switch.message_streams import ConnectionLostError
 from windlass.switch.packet_counts import PacketCounts

@@ -19,7 +19,8 @@ from windlass.bench.reports import Figure, Report, Say, figure, log_warnings_onl
 from windlass.lab.sandbox import labs
 from windlass.model.families import Family
 from windlass.openflow.actions import Ct, Nat, Set, ToGroup
-from windlass.openflow.fields import CT_STATE, TCP, destination, destination_port, reg
+from windlass.openflow.conditions import destination, destination_port
+from windlass.openflow.fields import CT_STATE, TCP, reg
 from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.openflow.matches import match
 from windlass.program import Owner, OwnerKind, Part, Program

@@ -25,8 +25,8 @@ from windlass.host.plans import (
 from windlass.model.families import Family, IPNetwork, family_of
 from windlass.model.nodes import LocalNode
 from windlass.model.services import Reach, ServedService
-from windlass.openflow.fields import mac_text
-from windlass.pipeline.layout import NODE_PORT_ADDRESS, NODE_STAND_IN, VIRTUAL_CLIENT, VIRTUAL_MAC
+from windlass.openflow.notation import mac_text
+from windlass.pipeline.reserved import NODE_PORT_ADDRESS, NODE_STAND_IN, VIRTUAL_CLIENT, VIRTUAL_MAC
 from windlass.pipeline.snat_ports import used_ports
 
 _Owner = TypeVar("_Owner", bound=Hashable)

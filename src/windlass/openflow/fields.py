@@ -7,14 +7,9 @@ byte, what a dump reports (see `wire`).
 from __future__ import annotations
 
 from enum import Enum
-from functools import cache, lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from typing import NamedTuple
 
 from msgspec import Struct
-
-from windlass.model.families import Family, IPAddress, IPNetwork
-from windlass.model.prefixes import BITS, Prefix
 
 
 class Notation(Enum):
@@ -184,9 +179,6 @@ TUNNEL_DESTINATION = FieldSet("tunnel destination", (TUN_IPV4_DST, TUN_IPV6_DST)
 
 LOCAL_PORT = 0xFFFFFFFE
 IN_PORT_PORT = 0xFFFFFFF8
-_PORT_NAMES = {LOCAL_PORT: "LOCAL", IN_PORT_PORT: "IN_PORT"}
-ETH_TYPE_NAMES = {0x0800: "ip", 0x0806: "arp", 0x86DD: "ipv6"}
-_CT_STATES = ("new", "est", "rel", "rpl", "inv", "trk", "snat", "dnat")  # from the lowest bit up
 
 TCP, UDP, SCTP, ICMP, ICMPV6 = 6, 17, 132, 1, 58
 IPV6_FRAGMENT = 44  # the protocol that Open vSwitch sees in later fragments of an IPv6 packet
@@ -198,109 +190,3 @@ def reg(number: int) -> Field:
 
 def mac(text: str) -> int:
     return int(text.replace(":", ""), 16)
-
-
-def mac_text(value: int) -> str:
-    digits = f"{value:012x}"
-    return ":".join(digits[i : i + 2] for i in range(0, 12, 2))
-
-
-def port_text(number: int) -> str:
-    return _PORT_NAMES.get(number, str(number))
-
-
-def value_text(field: Field, value: int) -> str:
-    match field.notation:
-        case Notation.MAC:
-            return mac_text(value)
-        case Notation.IPV4:
-            return str(IPv4Address(value))
-        case Notation.IPV6:
-            return str(IPv6Address(value))
-        case Notation.HEX:
-            return f"{value:#x}"
-        case Notation.DECIMAL:
-            return str(value)
-
-
-def ct_state_text(value: int, mask: int) -> str:
-    return flags_text(_CT_STATES, value, mask)
-
-
-def flags_text(names: tuple[str, ...], value: int, mask: int) -> str:
-    """`+new-inv`, for the bits of the mask."""
-    return "".join(("+" if value >> bit & 1 else "-") + name for bit, name in enumerate(names) if mask >> bit & 1)
-
-
-# Conditions of both families.
-_IP = {Family.IPV4: ETH_TYPE(0x0800), Family.IPV6: ETH_TYPE(0x86DD)}
-_SOURCES = {Family.IPV4: IPV4_SRC, Family.IPV6: IPV6_SRC}
-_DESTINATIONS = {Family.IPV4: IPV4_DST, Family.IPV6: IPV6_DST}
-_TUNNEL_SOURCES = {Family.IPV4: TUN_IPV4_SRC, Family.IPV6: TUN_IPV6_SRC}
-_TUNNEL_DESTINATIONS = {Family.IPV4: TUN_IPV4_DST, Family.IPV6: TUN_IPV6_DST}
-_PORTS = {TCP: (TCP_SRC, TCP_DST), UDP: (UDP_SRC, UDP_DST), SCTP: (SCTP_SRC, SCTP_DST)}
-
-ARP: Term = ETH_TYPE(0x0806)
-TAGGED: Term = VLAN_VID(0x1000, 0x1000)  # with at least one VLAN tag of any type and number
-MULTICAST_MAC: Term = ETH_DST(0x01 << 40, 0x01 << 40)  # broadcast included
-
-
-def ip(family: Family) -> Term:
-    return _IP[family]
-
-
-def source(where: IPAddress | IPNetwork | Prefix) -> tuple[Term, Term]:
-    """An IP packet from this address or network."""
-    return _addressed(_SOURCES, where)
-
-
-def destination(where: IPAddress | IPNetwork | Prefix) -> tuple[Term, Term]:
-    """An IP packet to this address or network."""
-    return _addressed(_DESTINATIONS, where)
-
-
-@cache
-def protocol(family: Family, number: int) -> tuple[Term, Term]:
-    return ip(family), IP_PROTO(number)
-
-
-def icmp(family: Family, kind: int | None = None) -> tuple[Term, ...]:
-    """ICMP or ICMPv6, of one type or of any."""
-    if family is Family.IPV4:
-        return (*protocol(family, ICMP), *(() if kind is None else (ICMP_TYPE(kind),)))
-    return (*protocol(family, ICMPV6), *(() if kind is None else (ICMPV6_TYPE(kind),)))
-
-
-@lru_cache(4096)  # there are many Services, but few different ports
-def destination_port(family: Family, number: int, port: int, mask: int | None = None) -> tuple[Term, ...]:
-    """Packets of protocol `number` (TCP, UDP or SCTP) to this port, or to the ports that the mask covers."""
-    return (*protocol(family, number), _PORTS[number][1](port, mask))
-
-
-def source_port(family: Family, number: int, port: int, mask: int | None = None) -> tuple[Term, ...]:
-    """The same for the source port."""
-    return (*protocol(family, number), _PORTS[number][0](port, mask))
-
-
-def tunnel_source(address: IPAddress) -> Term:
-    """A packet that came out of a tunnel from this address."""
-    return _TUNNEL_SOURCES[Family(address.version)](int(address))
-
-
-def tunnel_destination(address: IPAddress) -> Term:
-    return _TUNNEL_DESTINATIONS[Family(address.version)](int(address))
-
-
-def _addressed(fields: dict[Family, Field], where: IPAddress | IPNetwork | Prefix) -> tuple[Term, Term]:
-    if isinstance(where, tuple):
-        version, first, length = where
-        family = Family.IPV4 if version == 4 else Family.IPV6
-        bits = BITS[version]
-        mask = None if length == bits else (1 << bits) - (1 << bits - length)
-        return _IP[family], Term(fields[family], first, mask)
-    # Called for every flow of a Service: testing the class is faster than reading `version`.
-    family = Family.IPV4 if isinstance(where, (IPv4Address, IPv4Network)) else Family.IPV6
-    field = fields[family]
-    if isinstance(where, (IPv4Address, IPv6Address)):
-        return _IP[family], Term(field, int(where))
-    return _IP[family], field(int(where.network_address), int(where.netmask))

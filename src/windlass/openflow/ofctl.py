@@ -13,7 +13,6 @@ from windlass.openflow.actions import Action, Actions
 from windlass.openflow.fields import (
     CT_STATE,
     ETH_TYPE,
-    ETH_TYPE_NAMES,
     ICMP,
     ICMPV6,
     IN_PORT,
@@ -27,14 +26,10 @@ from windlass.openflow.fields import (
     Bits,
     Notation,
     Term,
-    ct_state_text,
-    flags_text,
-    mac_text,
-    port_text,
-    value_text,
 )
 from windlass.openflow.flows import Bucket, Flow, Group, Meter
 from windlass.openflow.matches import Match
+from windlass.openflow.notation import ETH_TYPE_NAMES, ct_state_text, flags_text, mac_text, port_text, value_text
 
 _IPV4, _IPV6 = 0x0800, 0x86DD
 _PROTOCOLS = {

@@ -18,10 +18,13 @@ from zlib import crc32
 from windlass.model.families import Family
 from windlass.model.services import Endpoint
 from windlass.openflow.actions import Action, Ct, Learn, LearnLoad, LearnMatch, Resubmit, Set, ToGroup
-from windlass.openflow.fields import ETH_TYPE, IPV4_SRC, IPV6_SRC, Term, ip
+from windlass.openflow.conditions import ip
+from windlass.openflow.fields import ETH_TYPE, IPV4_SRC, IPV6_SRC, Term
 from windlass.openflow.flows import Bucket, Flow
 from windlass.pipeline.declarations import goto
-from windlass.pipeline.layout import ENDPOINT, ENDPOINT_DNAT, LOW, NORMAL, SESSION_AFFINITY, STICKY_GROUP
+from windlass.pipeline.layout import ENDPOINT_DNAT, SESSION_AFFINITY
+from windlass.pipeline.packet_marks import ENDPOINT, STICKY_GROUP
+from windlass.pipeline.priorities import LOW, NORMAL
 
 CLIENT = {Family.IPV4: IPV4_SRC, Family.IPV6: IPV6_SRC}
 LONGEST_TIMEOUT = 65535  # the longest idle timeout of a flow in seconds; the agent ends longer ones by `seconds_of`

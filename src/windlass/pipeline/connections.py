@@ -10,24 +10,14 @@ from collections.abc import Iterator
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode
 from windlass.openflow.actions import Ct, Nat
-from windlass.openflow.fields import IP_FRAG, IPV6_FRAGMENT, icmp, ip, protocol
+from windlass.openflow.conditions import icmp, ip, protocol
+from windlass.openflow.fields import IP_FRAG, IPV6_FRAGMENT
 from windlass.openflow.flows import Flow
 from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.declarations import goto, onward
-from windlass.pipeline.layout import (
-    CONNTRACK,
-    CONNTRACK_COMMIT,
-    CONNTRACK_STATE,
-    CT_SERVICE,
-    DEFAULT,
-    INVALID,
-    L2_FORWARDING_OUT,
-    NEW,
-    NORMAL,
-    POD_ZONE,
-    ROUTE_STAGE,
-    TOP,
-)
+from windlass.pipeline.layout import CONNTRACK, CONNTRACK_COMMIT, CONNTRACK_STATE, L2_FORWARDING_OUT, ROUTE_STAGE
+from windlass.pipeline.priorities import DEFAULT, NORMAL, TOP
+from windlass.pipeline.tracking import CT_SERVICE, INVALID, NEW, POD_ZONE
 
 ECHO_REQUEST = {Family.IPV4: 8, Family.IPV6: 128}
 ECHO_REPLY = {Family.IPV4: 0, Family.IPV6: 129}

@@ -11,30 +11,8 @@ from dataclasses import dataclass, replace
 
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode, OperatingSystem
-from windlass.openflow.actions import (
-    Action,
-    Actions,
-    Clone,
-    Ct,
-    Goto,
-    Move,
-    Resubmit,
-    Set,
-    ToController,
-    ToGroup,
-)
-from windlass.openflow.fields import (
-    IPV6_DST,
-    IPV6_SRC,
-    PKT_MARK,
-    SCTP,
-    SCTP_DST,
-    SCTP_SRC,
-    TCP,
-    TCP_FLAGS,
-    UDP,
-    Field,
-)
+from windlass.openflow.actions import Action, Actions, Clone, Ct, Goto, Move, Resubmit, Set, ToController, ToGroup
+from windlass.openflow.fields import IPV6_DST, IPV6_SRC, PKT_MARK, SCTP, SCTP_DST, SCTP_SRC, TCP, TCP_FLAGS, UDP, Field
 from windlass.openflow.flows import Flow, Group, Translations
 
 

@@ -264,8 +264,8 @@ class Layout:
         self.reasons.append(Reservation(userdata, name, purpose))
         return userdata
 
-    def complete(self) -> None:
-        """No more tables: a packet must reach every one, and none may lead back."""
+    def complete(self) -> Layout:
+        """No more tables: a packet must reach every one, and none may lead back. Returns the layout itself."""
         self._complete = True
         reached = {min(self.tables)}
         for table in self.tables.values():
@@ -276,6 +276,7 @@ class Layout:
         for number, table in self.tables.items():
             if number not in reached:
                 raise DeclarationError(f"nothing leads to table {table.name}")
+        return self
 
     def next_tables(self, table: Table) -> list[int]:
         """The numbers of the tables to which its flows and its miss may lead; itself only by its own name."""
@@ -315,6 +316,9 @@ class Layout:
             if (miss := table.miss) is not None:
                 target = () if miss.leads_to is None else (Goto(self._resolve(table, miss.leads_to)),)
                 yield table.flow(MISS).then(*miss.does, *target, why=miss.why)
+
+
+DECLARED = Layout()  # of the agent: packet_marks, tracking, layout, priorities and reserved declare its parts
 
 
 def goto(target: Stage | Table) -> Goto:

@@ -11,12 +11,14 @@ from msgspec.structs import replace
 from windlass.model.nodes import LocalNode
 from windlass.model.services import Endpoint, ServedPort, ServedService
 from windlass.openflow.actions import Action, Ct, Move, Nat, ToGroup
-from windlass.openflow.fields import Term, source_port
+from windlass.openflow.conditions import source_port
+from windlass.openflow.fields import Term
 from windlass.openflow.flows import Bucket, Flow, Group, Translations
 from windlass.openflow.matches import Condition
 from windlass.pipeline import affinity, sctp
 from windlass.pipeline.datapaths import datapath_of
-from windlass.pipeline.layout import CT_SERVICE, CT_SERVICE_FLAGS, POD_ZONE, SERVICE_FLAGS, SERVICE_LB
+from windlass.pipeline.layout import SERVICE_LB
+from windlass.pipeline.tracking import CT_SERVICE, CT_SERVICE_FLAGS, POD_ZONE, SERVICE_FLAGS
 
 GROUP_SIZE = 500  # a dump of a group must fit into 64 KiB, or ovs-vswitchd crashes; a bucket takes up to 120 bytes
 

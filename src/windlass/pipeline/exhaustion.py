@@ -15,19 +15,12 @@ from windlass.openflow.fields import CT_ZONE
 from windlass.openflow.flows import Flow
 from windlass.openflow.matches import Condition
 from windlass.pipeline.datapaths import datapath_of
-from windlass.pipeline.layout import (
-    FROM_UPLINK,
-    GATEWAY_SNAT_PORTS,
-    L2_FORWARDING_OUT,
-    MASQUERADE,
-    NOT_TRANSLATED,
-    SNAT,
-    SNAT_VIRTUAL,
-    SNAT_ZONE,
-    TOP,
-    VIRTUAL_SNAT_PORTS,
-)
+from windlass.pipeline.layout import L2_FORWARDING_OUT
+from windlass.pipeline.packet_marks import FROM_UPLINK, MASQUERADE, SNAT, SNAT_VIRTUAL
+from windlass.pipeline.priorities import TOP
+from windlass.pipeline.reserved import GATEWAY_SNAT_PORTS, VIRTUAL_SNAT_PORTS
 from windlass.pipeline.snat_ports import Ports, snat_ports
+from windlass.pipeline.tracking import NOT_TRANSLATED, SNAT_ZONE
 
 
 class Pool(NamedTuple):

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from windlass.model.families import Family, IPAddress, family_of
 from windlass.model.nodes import LocalNode
 from windlass.model.services import Frontend, Protocol, Reach, ServedPort, ServedService
-from windlass.openflow.fields import Term, destination, destination_port, ip, protocol, source
+from windlass.openflow.conditions import destination, destination_port, ip, protocol, source
+from windlass.openflow.fields import Term
 from windlass.openflow.flows import Flow
 from windlass.pipeline import affinity
 from windlass.pipeline.connections import ANY_FRAGMENT
@@ -24,22 +25,16 @@ from windlass.pipeline.host_endpoints import reply_flows
 from windlass.pipeline.layout import (
     CONNTRACK_STAGE,
     CONNTRACK_STATE,
-    FROM_GATEWAY,
-    FROM_POD,
-    HIGH,
-    LOW,
-    MASQUERADE,
-    NEW,
-    NODE_PORT_ADDRESS,
     NODE_PORT_FILTER,
-    NORMAL,
     SERVICE_LB,
     SERVICE_REJECT,
     SERVICE_STAGE,
-    TO_NODE,
     UPLINK,
-    stand_in,
 )
+from windlass.pipeline.packet_marks import FROM_GATEWAY, FROM_POD, MASQUERADE, TO_NODE
+from windlass.pipeline.priorities import HIGH, LOW, NORMAL
+from windlass.pipeline.reserved import NODE_PORT_ADDRESS, stand_in
+from windlass.pipeline.tracking import NEW
 
 _LOOK_UP = goto(CONNTRACK_STAGE)
 _REJECT = goto(SERVICE_REJECT)

@@ -12,30 +12,25 @@ from windlass.model.families import Family
 from windlass.model.nodes import LocalNode
 from windlass.model.services import Protocol, Reach, ServedService
 from windlass.openflow.actions import Output
-from windlass.openflow.fields import IN_PORT, LOCAL_PORT, destination, ip, source, source_port
+from windlass.openflow.conditions import destination, ip, source, source_port
+from windlass.openflow.fields import IN_PORT, LOCAL_PORT
 from windlass.openflow.flows import Flow
 from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.endpoint_groups import served_ports
-from windlass.pipeline.layout import (
-    CLASSIFIER,
-    CONNTRACK_STAGE,
-    CONNTRACK_STATE,
-    CT_MASQUERADE,
-    CT_SERVICE,
-    DEFAULT,
+from windlass.pipeline.layout import CLASSIFIER, CONNTRACK_STAGE, CONNTRACK_STATE, L3_FORWARDING
+from windlass.pipeline.packet_marks import (
     FROM_GATEWAY,
     FROM_HOST_ENDPOINT,
     FROM_POD,
     FROM_TUNNEL,
     FROM_UPLINK,
-    HIGH,
-    L3_FORWARDING,
     SNAT,
     SNAT_VIRTUAL,
-    TOP,
 )
+from windlass.pipeline.priorities import DEFAULT, HIGH, TOP
 from windlass.pipeline.routing import out_of_gateway
+from windlass.pipeline.tracking import CT_MASQUERADE, CT_SERVICE
 
 
 def flows(node: LocalNode) -> Iterator[Flow]:

@@ -11,27 +11,16 @@ from collections.abc import Iterator
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode
 from windlass.openflow.actions import Ct, Move, Nat, Output
-from windlass.openflow.fields import CT_IPV6_DST, IPV6_SRC, LOCAL_PORT, destination, icmp
+from windlass.openflow.conditions import destination, icmp
+from windlass.openflow.fields import CT_IPV6_DST, IPV6_SRC, LOCAL_PORT
 from windlass.openflow.flows import Flow
 from windlass.openflow.matches import Condition
 from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.declarations import goto
-from windlass.pipeline.layout import (
-    CONNTRACK,
-    CONNTRACK_STAGE,
-    CONNTRACK_STATE,
-    CT_SERVICE,
-    FROM_UPLINK,
-    HIGH,
-    INVALID,
-    NORMAL,
-    POD_ZONE,
-    RELATED,
-    RELATED_REPLY,
-    ROUTE_STAGE,
-    TOP,
-    UPLINK,
-)
+from windlass.pipeline.layout import CONNTRACK, CONNTRACK_STAGE, CONNTRACK_STATE, ROUTE_STAGE, UPLINK
+from windlass.pipeline.packet_marks import FROM_UPLINK
+from windlass.pipeline.priorities import HIGH, NORMAL, TOP
+from windlass.pipeline.tracking import CT_SERVICE, INVALID, POD_ZONE, RELATED, RELATED_REPLY
 
 ICMP_ERRORS = {Family.IPV4: (3, 11, 12), Family.IPV6: (1, 2, 3, 4)}
 

@@ -7,37 +7,14 @@ from ipaddress import IPv4Address, IPv6Network
 
 from windlass.model.families import Family, IPAddress, family_of
 from windlass.model.nodes import AttachedPod, LocalNode
-from windlass.openflow.fields import (
-    ARP,
-    ARP_OP,
-    ARP_SHA,
-    ARP_SPA,
-    ARP_TPA,
-    ETH_SRC,
-    IN_PORT,
-    ND_SLL,
-    ND_TARGET,
-    TAGGED,
-    destination,
-    icmp,
-    mac,
-    source,
-)
+from windlass.openflow.conditions import ARP, TAGGED, destination, icmp, source
+from windlass.openflow.fields import ARP_OP, ARP_SHA, ARP_SPA, ARP_TPA, ETH_SRC, IN_PORT, ND_SLL, ND_TARGET, mac
 from windlass.openflow.flows import Flow
 from windlass.pipeline.declarations import goto, onward
-from windlass.pipeline.layout import (
-    CLASSIFIER,
-    FROM_POD,
-    HIGH,
-    LOW,
-    NEIGHBOUR_STAGE,
-    NORMAL,
-    SPOOF_GUARD,
-    SPOOF_GUARD_STAGE,
-    STAND_INS,
-    TOP,
-    VIRTUAL_ADDRESSES,
-)
+from windlass.pipeline.layout import CLASSIFIER, NEIGHBOUR_STAGE, SPOOF_GUARD, SPOOF_GUARD_STAGE
+from windlass.pipeline.packet_marks import FROM_POD
+from windlass.pipeline.priorities import HIGH, LOW, NORMAL, TOP
+from windlass.pipeline.reserved import STAND_INS, VIRTUAL_ADDRESSES
 from windlass.pipeline.responders import ARP_REQUEST, SOLICITATION
 from windlass.pipeline.routing import to_pod
 

@@ -23,49 +23,30 @@ from windlass.model.port_sets import ALL_PORTS, NO_PORTS, PortSet, by_protocol
 from windlass.model.prefixes import prefix_text
 from windlass.model.services import Protocol
 from windlass.openflow.actions import Action, Ct, ToController
-from windlass.openflow.fields import IN_PORT, Term, destination, destination_port, ip, protocol, source
+from windlass.openflow.conditions import destination, destination_port, ip, protocol, source
+from windlass.openflow.fields import IN_PORT, Term
 from windlass.openflow.flows import Flow, Meter
 from windlass.pipeline import sctp
 from windlass.pipeline.connections import ANY_FRAGMENT
 from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.declarations import Table, goto, onward
 from windlass.pipeline.layout import (
-    CT_DENIED,
-    CT_SERVICE,
-    DEFAULT,
-    DENIAL,
-    DENIAL_BURST,
-    DENIAL_METER,
     DENIAL_STAGE,
-    DENIALS_PER_SECOND,
     DENIED,
     DENIED_BEFORE,
     EGRESS_PEER,
     EGRESS_PORTS,
     EGRESS_SUBJECT,
     EGRESS_VERDICT,
-    ESTABLISHED_ORIGINAL,
-    FROM_BRIDGE,
-    FROM_GATEWAY,
-    HAIRPIN,
-    HIGH,
     INGRESS_PEER,
     INGRESS_PORTS,
     INGRESS_SUBJECT,
     INGRESS_VERDICT,
-    LOW,
-    NEW,
-    NORMAL,
-    OPENING,
-    ORIGINAL,
-    OUT_PORT,
-    PEER_CLASS,
-    PORT_SET,
-    PREFIX,
-    REPLY,
-    SUBJECT,
-    TOP,
 )
+from windlass.pipeline.packet_marks import FROM_BRIDGE, FROM_GATEWAY, HAIRPIN, OUT_PORT, PEER_CLASS, PORT_SET, SUBJECT
+from windlass.pipeline.priorities import DEFAULT, HIGH, LOW, NORMAL, PREFIX, TOP
+from windlass.pipeline.reserved import DENIAL, DENIAL_BURST, DENIAL_METER, DENIALS_PER_SECOND
+from windlass.pipeline.tracking import CT_DENIED, CT_SERVICE, ESTABLISHED_ORIGINAL, NEW, OPENING, ORIGINAL, REPLY
 
 
 class PolicyTables(NamedTuple):

@@ -7,44 +7,21 @@ from collections.abc import Iterator
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode
 from windlass.openflow.actions import BACK, Output
-from windlass.openflow.fields import (
-    ARP,
-    ETH_DST,
-    ICMP,
-    ICMPV6,
-    IN_PORT,
-    LOCAL_PORT,
-    MULTICAST_MAC,
-    SCTP,
-    TAGGED,
-    TCP,
-    UDP,
-    destination,
-    icmp,
-    ip,
-    mac,
-    protocol,
-)
+from windlass.openflow.conditions import ARP, MULTICAST_MAC, TAGGED, destination, icmp, ip, protocol
+from windlass.openflow.fields import ETH_DST, ICMP, ICMPV6, IN_PORT, LOCAL_PORT, SCTP, TCP, UDP, mac
 from windlass.openflow.flows import Flow
 from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import (
     CLASSIFIER,
     CONNTRACK_STAGE,
-    FROM_BRIDGE,
-    FROM_GATEWAY,
-    FROM_UPLINK,
-    HAIRPIN,
-    HIGH,
     L2_FORWARDING_OUT,
-    LOW,
     NEIGHBOUR_STAGE,
     NODE_PORT_FILTER,
-    NORMAL,
-    OUT_PORT,
-    TOP,
     UPLINK,
 )
+from windlass.pipeline.packet_marks import FROM_BRIDGE, FROM_GATEWAY, FROM_UPLINK, HAIRPIN, OUT_PORT
+from windlass.pipeline.priorities import HIGH, LOW, NORMAL, TOP
 from windlass.pipeline.responders import SOLICITATION
 
 

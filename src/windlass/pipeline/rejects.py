@@ -11,22 +11,14 @@ from collections.abc import Iterator
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode
 from windlass.openflow.actions import ToController
-from windlass.openflow.fields import IPV4_SRC, IPV6_SRC, Term, ip
+from windlass.openflow.conditions import ip
+from windlass.openflow.fields import IPV4_SRC, IPV6_SRC, Term
 from windlass.openflow.flows import Flow, Meter
 from windlass.pipeline.datapaths import datapath_of
-from windlass.pipeline.layout import (
-    DEFAULT,
-    FROM_GATEWAY,
-    FROM_POD,
-    HOST_METER,
-    NORMAL,
-    OUTSIDE_METER,
-    POD_METERS,
-    REJECT,
-    REJECT_BURST,
-    REJECTS_PER_SECOND,
-    SERVICE_REJECT,
-)
+from windlass.pipeline.layout import SERVICE_REJECT
+from windlass.pipeline.packet_marks import FROM_GATEWAY, FROM_POD
+from windlass.pipeline.priorities import DEFAULT, NORMAL
+from windlass.pipeline.reserved import HOST_METER, OUTSIDE_METER, POD_METERS, REJECT, REJECT_BURST, REJECTS_PER_SECOND
 
 
 def flows(node: LocalNode) -> Iterator[Flow]:

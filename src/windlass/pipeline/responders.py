@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode
 from windlass.openflow.actions import BACK, Action, Move, Set, move
+from windlass.openflow.conditions import ARP, icmp
 from windlass.openflow.fields import (
-    ARP,
     ARP_OP,
     ARP_SHA,
     ARP_SPA,
@@ -27,21 +27,13 @@ from windlass.openflow.fields import (
     ND_RESERVED,
     ND_TARGET,
     ND_TLL,
-    icmp,
 )
 from windlass.openflow.flows import Flow
 from windlass.pipeline.declarations import goto
-from windlass.pipeline.layout import (
-    ARP_QUERY,
-    ARP_RESPONDER,
-    FROM_GATEWAY,
-    HIGH,
-    ND_ADVERTISER,
-    ND_FLAGS,
-    ND_OPTION,
-    NORMAL,
-    VIRTUAL_MAC,
-)
+from windlass.pipeline.layout import ARP_RESPONDER, ND_ADVERTISER
+from windlass.pipeline.packet_marks import ARP_QUERY, FROM_GATEWAY, ND_FLAGS, ND_OPTION
+from windlass.pipeline.priorities import HIGH, NORMAL
+from windlass.pipeline.reserved import VIRTUAL_MAC
 
 ARP_REQUEST, ARP_REPLY = 1, 2
 SOLICITATION, ADVERTISEMENT = 135, 136

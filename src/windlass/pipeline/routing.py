@@ -12,37 +12,15 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from windlass.model.families import Family, IPAddress, IPNetwork
 from windlass.model.nodes import AttachedPod, LocalNode, Peer, TrafficMode
 from windlass.openflow.actions import Action, Set
-from windlass.openflow.fields import (
-    ETH_DST,
-    ETH_SRC,
-    IN_PORT,
-    destination,
-    mac,
-    source,
-    tunnel_destination,
-)
+from windlass.openflow.conditions import destination, source, tunnel_destination
+from windlass.openflow.fields import ETH_DST, ETH_SRC, IN_PORT, mac
 from windlass.openflow.flows import Flow
 from windlass.pipeline.declarations import goto, onward
-from windlass.pipeline.layout import (
-    CONNTRACK_STAGE,
-    CT_MASQUERADE,
-    CT_SERVICE,
-    CT_TO_NODE,
-    FROM_GATEWAY,
-    FROM_POD,
-    HAIRPIN,
-    HIGH,
-    L3_FORWARDING,
-    LOW,
-    NORMAL,
-    OUT_PORT,
-    REPLY,
-    SNAT,
-    TOP,
-    UPLINK,
-    VIRTUAL_ADDRESSES,
-    VIRTUAL_MAC,
-)
+from windlass.pipeline.layout import CONNTRACK_STAGE, L3_FORWARDING, UPLINK
+from windlass.pipeline.packet_marks import FROM_GATEWAY, FROM_POD, HAIRPIN, OUT_PORT, SNAT
+from windlass.pipeline.priorities import HIGH, LOW, NORMAL, TOP
+from windlass.pipeline.reserved import VIRTUAL_ADDRESSES, VIRTUAL_MAC
+from windlass.pipeline.tracking import CT_MASQUERADE, CT_SERVICE, CT_TO_NODE, REPLY
 
 MULTICAST: dict[Family, IPNetwork] = {Family.IPV4: IPv4Network("224.0.0.0/4"), Family.IPV6: IPv6Network("ff00::/8")}
 BROADCAST = IPv4Address("255.255.255.255")

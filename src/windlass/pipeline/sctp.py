@@ -28,45 +28,41 @@ from windlass.model.families import Family
 from windlass.model.nodes import LocalNode
 from windlass.model.services import Endpoint
 from windlass.openflow.actions import Clone, Ct, Move, Nat, Set
-from windlass.openflow.fields import SCTP, SCTP_DST, SCTP_SRC, Bits, Field, Term, destination, ip, protocol
+from windlass.openflow.conditions import destination, ip, protocol
+from windlass.openflow.fields import SCTP, SCTP_DST, SCTP_SRC, Bits, Field, Term
 from windlass.openflow.flows import Flow
 from windlass.pipeline.connections import ANY_FRAGMENT
 from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.declarations import goto, onward
 from windlass.pipeline.layout import (
-    CLIENT_SNAT_ZONE,
-    CLIENT_ZONE,
     CONNTRACK,
     CONNTRACK_COMMIT,
     CONNTRACK_STAGE,
     CONNTRACK_STATE,
+    ROUTE_STAGE,
+    SCTP_DIRECTION,
+    SCTP_PORTS,
+    SCTP_STAGE,
+    UN_SNAT,
+    UPLINK,
+)
+from windlass.pipeline.packet_marks import CLIENT_SNAT_ZONE, CLIENT_ZONE, FROM_GATEWAY, SERVICE_PORT, SNAT
+from windlass.pipeline.priorities import HIGH, LOW, NORMAL, TOP
+from windlass.pipeline.reserved import VIRTUAL_CLIENT
+from windlass.pipeline.snat_ports import origins_of_replies
+from windlass.pipeline.tracking import (
     CT_ENDPOINT_PORT,
     CT_SERVICE,
     CT_SERVICE_PORT,
     CT_SNAT,
     ESTABLISHED_ORIGINAL,
-    FROM_GATEWAY,
-    HIGH,
-    LOW,
     NEW,
-    NORMAL,
     ORIGINAL,
     POD_ZONE,
     REPLY,
-    ROUTE_STAGE,
-    SCTP_DIRECTION,
-    SCTP_PORTS,
-    SCTP_STAGE,
-    SERVICE_PORT,
-    SNAT,
     SNAT_ZONE,
-    TOP,
-    UN_SNAT,
-    UPLINK,
     VALID,
-    VIRTUAL_CLIENT,
 )
-from windlass.pipeline.snat_ports import origins_of_replies
 
 
 class SourceTracking(NamedTuple):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import LocalNode
 from windlass.openflow.actions import Ct, Nat, Set
-from windlass.openflow.fields import destination, destination_port, icmp, source
+from windlass.openflow.conditions import destination, destination_port, icmp, source
 from windlass.openflow.flows import Flow
 from windlass.openflow.matches import Condition
 from windlass.pipeline import sctp
@@ -20,29 +20,12 @@ from windlass.pipeline.connections import ANY_FRAGMENT
 from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.icmp_errors import ICMP_ERRORS
-from windlass.pipeline.layout import (
-    CONNTRACK_COMMIT,
-    CONNTRACK_STAGE,
-    CT_MASQUERADE,
-    CT_SERVICE,
-    ESTABLISHED_ORIGINAL,
-    FROM_GATEWAY,
-    GATEWAY_SNAT_PORTS,
-    HAIRPIN,
-    HIGH,
-    NEW,
-    NORMAL,
-    RELATED_ORIGINAL,
-    SNAT,
-    SNAT_VIRTUAL,
-    SNAT_ZONE,
-    TOP,
-    UN_SNAT,
-    UPLINK,
-    VIRTUAL_CLIENT,
-    VIRTUAL_SNAT_PORTS,
-)
+from windlass.pipeline.layout import CONNTRACK_COMMIT, CONNTRACK_STAGE, UN_SNAT, UPLINK
+from windlass.pipeline.packet_marks import FROM_GATEWAY, HAIRPIN, SNAT, SNAT_VIRTUAL
+from windlass.pipeline.priorities import HIGH, NORMAL, TOP
+from windlass.pipeline.reserved import GATEWAY_SNAT_PORTS, VIRTUAL_CLIENT, VIRTUAL_SNAT_PORTS
 from windlass.pipeline.snat_ports import BESIDE_THE_HOST, Ports, beside_the_host, origins_of_replies, snat_ports
+from windlass.pipeline.tracking import CT_MASQUERADE, CT_SERVICE, ESTABLISHED_ORIGINAL, NEW, RELATED_ORIGINAL, SNAT_ZONE
 
 
 def flows(node: LocalNode) -> Iterator[Flow]:

@@ -13,16 +13,8 @@ from itertools import product
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode
 from windlass.openflow.actions import BACK, Ct, Nat, Output, Set
-from windlass.openflow.fields import (
-    ETH_DST,
-    IN_PORT,
-    LOCAL_PORT,
-    destination,
-    destination_port,
-    icmp,
-    ip,
-    mac,
-)
+from windlass.openflow.conditions import destination, destination_port, icmp, ip
+from windlass.openflow.fields import ETH_DST, IN_PORT, LOCAL_PORT, mac
 from windlass.openflow.flows import Flow
 from windlass.pipeline.connections import ANY_FRAGMENT, ECHO_REPLY
 from windlass.pipeline.datapaths import datapath_of
@@ -32,25 +24,15 @@ from windlass.pipeline.layout import (
     CONNTRACK_COMMIT,
     CONNTRACK_STAGE,
     CONNTRACK_STATE,
-    CT_SERVICE,
-    CT_SNAT,
-    DEFAULT,
-    FROM_POD,
-    FROM_UPLINK,
-    HIGH,
-    INVALID,
     L3_FORWARDING,
-    NEW,
-    NODE_STAND_IN,
-    NORMAL,
-    POD_ZONE,
-    SNAT,
-    TOP,
-    UNTRACKED,
     UPLINK,
 )
+from windlass.pipeline.packet_marks import FROM_POD, FROM_UPLINK, SNAT
+from windlass.pipeline.priorities import DEFAULT, HIGH, NORMAL, TOP
+from windlass.pipeline.reserved import NODE_STAND_IN
 from windlass.pipeline.routing import out_of_gateway
 from windlass.pipeline.snat_ports import BESIDE_THE_HOST, beside_the_host, snat_ports
+from windlass.pipeline.tracking import CT_SERVICE, CT_SNAT, INVALID, NEW, POD_ZONE, UNTRACKED
 
 
 def flows(node: LocalNode) -> Iterator[Flow]:

@@ -11,18 +11,12 @@ from itertools import pairwise
 
 from windlass.model.families import Family, IPAddress, family_of
 from windlass.model.nodes import LocalNode
-from windlass.openflow.fields import destination, destination_port, protocol
+from windlass.openflow.conditions import destination, destination_port, protocol
 from windlass.openflow.matches import Condition
 from windlass.pipeline.declarations import PortRange
-from windlass.pipeline.layout import (
-    FROM_TUNNEL,
-    FROM_UPLINK,
-    RESERVED_SERVICE_SNAT_PORTS,
-    RESERVED_SNAT_PORTS,
-    SERVICE_SNAT_PORTS,
-    SNAT_PORTS,
-)
+from windlass.pipeline.packet_marks import FROM_TUNNEL, FROM_UPLINK
 from windlass.pipeline.registers import Mark
+from windlass.pipeline.reserved import RESERVED_SERVICE_SNAT_PORTS, RESERVED_SNAT_PORTS, SERVICE_SNAT_PORTS, SNAT_PORTS
 
 Ports = tuple[int, int]  # first and last
 

@@ -14,7 +14,8 @@ from windlass.model.nodes import LocalNode
 from windlass.model.services import Endpoint, Protocol, Reach, ServedService
 from windlass.openflow.wire.ct_flush import Flush
 from windlass.pipeline.frontends import node_port_addresses
-from windlass.pipeline.layout import POD_ZONE, stand_in
+from windlass.pipeline.reserved import stand_in
+from windlass.pipeline.tracking import POD_ZONE
 
 # Up to this many removed endpoints of a frontend get a deletion each. Beyond, all connections of the frontend are
 # deleted, because the switch scans all its connections for each message.

@@ -9,7 +9,6 @@ from windlass.openflow.actions import Action, Actions
 from windlass.openflow.fields import (
     CT_STATE,
     ETH_TYPE,
-    ETH_TYPE_NAMES,
     ICMP,
     ICMPV6,
     IN_PORT,
@@ -20,13 +19,10 @@ from windlass.openflow.fields import (
     Bits,
     Notation,
     Term,
-    ct_state_text,
-    mac_text,
-    port_text,
-    value_text,
 )
 from windlass.openflow.flows import Flow, Group, Meter
 from windlass.openflow.matches import Match
+from windlass.openflow.notation import ETH_TYPE_NAMES, ct_state_text, mac_text, port_text, value_text
 from windlass.pipeline.declarations import Layout
 from windlass.pipeline.layout import LAYOUT
 

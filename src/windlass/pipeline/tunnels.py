@@ -12,33 +12,15 @@ from collections.abc import Iterator
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode, Peer, TrafficMode
 from windlass.openflow.actions import Output
-from windlass.openflow.fields import (
-    IN_PORT,
-    LOCAL_PORT,
-    TAGGED,
-    UDP,
-    destination,
-    destination_port,
-    source,
-    tunnel_source,
-)
+from windlass.openflow.conditions import TAGGED, destination, destination_port, source, tunnel_source
+from windlass.openflow.fields import IN_PORT, LOCAL_PORT, UDP
 from windlass.openflow.flows import Flow
 from windlass.pipeline.declarations import goto
-from windlass.pipeline.layout import (
-    CLASSIFIER,
-    CONNTRACK_STAGE,
-    CONNTRACK_STATE,
-    DEFAULT,
-    FROM_TUNNEL,
-    HIGH,
-    L3_FORWARDING,
-    NEW,
-    NORMAL,
-    REPLY,
-    TOP,
-    UPLINK,
-)
+from windlass.pipeline.layout import CLASSIFIER, CONNTRACK_STAGE, CONNTRACK_STATE, L3_FORWARDING, UPLINK
+from windlass.pipeline.packet_marks import FROM_TUNNEL
+from windlass.pipeline.priorities import DEFAULT, HIGH, NORMAL, TOP
 from windlass.pipeline.routing import out_of_gateway
+from windlass.pipeline.tracking import NEW, REPLY
 
 
 def flows(node: LocalNode) -> Iterator[Flow]:

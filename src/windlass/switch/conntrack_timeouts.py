@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from windlass.pipeline.layout import POD_ZONE, SNAT_ZONE
+from windlass.pipeline.tracking import POD_ZONE, SNAT_ZONE
 from windlass.switch.bridge_specs import ROLE
 from windlass.switch.operations import Operation, drop_references, insert, new_ref, put_reference, ref
 from windlass.switch.ovsdb import Database, SwitchRefusedError

@@ -14,7 +14,8 @@ from windlass.openflow.wire import flows as flow_wire
 from windlass.openflow.wire import matches
 from windlass.openflow.wire.flows import EncodedFlow
 from windlass.pipeline.affinity import seconds_of
-from windlass.pipeline.layout import SESSION_AFFINITY, STICKY_GROUP
+from windlass.pipeline.layout import SESSION_AFFINITY
+from windlass.pipeline.packet_marks import STICKY_GROUP
 from windlass.switch.changes import DeleteFlow, message
 from windlass.switch.connection import OpenFlowConnection
 

@@ -14,13 +14,7 @@ from typing import Final
 
 from windlass.model.families import IPAddress
 from windlass.model.nodes import AttachedPod
-from windlass.switch.bridge_differences import (
-    insert_port,
-    interfaces_with,
-    known_bridge,
-    refuse_foreign,
-    remove_port,
-)
+from windlass.switch.bridge_differences import insert_port, interfaces_with, known_bridge, refuse_foreign, remove_port
 from windlass.switch.bridge_specs import ROLE, Role
 from windlass.switch.bridges import port_number
 from windlass.switch.operations import Operation, Value, put_keys, ref, still_exists

@@ -15,9 +15,10 @@ from typing import NoReturn
 
 from windlass.model.families import IPAddress
 from windlass.openflow.actions import Output, Set
-from windlass.openflow.fields import LOCAL_PORT, mac, tunnel_destination
+from windlass.openflow.conditions import tunnel_destination
+from windlass.openflow.fields import LOCAL_PORT, mac
 from windlass.openflow.wire.errors import OpenFlowError
-from windlass.pipeline.layout import VIRTUAL_MAC
+from windlass.pipeline.reserved import VIRTUAL_MAC
 from windlass.switch.connection import connected
 
 # Its EtherType is one for experiments: no flow of the receiver accepts it.

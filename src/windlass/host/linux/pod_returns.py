@@ -18,7 +18,7 @@ from windlass.host.plans import ServiceAccess
 from windlass.host.port_ranges import port_set
 from windlass.model.families import Family, IPAddress, family_of
 from windlass.openflow.fields import TCP, UDP
-from windlass.pipeline.layout import NODE_STAND_IN
+from windlass.pipeline.reserved import NODE_STAND_IN
 
 # The bit in the conntrack mark of connections that came from the switch with the Node IP as their source.
 MARK = 0x20000000

@@ -17,7 +17,7 @@ from windlass.host.linux.nft_rules import IP, RETURN, Chain, Expression, Rule, c
 from windlass.host.linux.nftables import Command
 from windlass.host.plans import ExternalPort, NodePort, ServiceAccess, ServicePortItem
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
-from windlass.pipeline.layout import NODE_PORT_ADDRESS, STAND_INS, VIRTUAL_ADDRESSES, VIRTUAL_CLIENT
+from windlass.pipeline.reserved import NODE_PORT_ADDRESS, STAND_INS, VIRTUAL_ADDRESSES, VIRTUAL_CLIENT
 
 NAME = "windlass"
 # The bit in the mark of packets to an external port, until they leave by the gateway. The marks of kube-proxy (0x4000,

@@ -30,7 +30,7 @@ from windlass.host.plans import (
 from windlass.host.protocol import HostError
 from windlass.model.families import Family, family_of
 from windlass.model.services import Protocol
-from windlass.pipeline.layout import VIRTUAL_CLIENT
+from windlass.pipeline.reserved import VIRTUAL_CLIENT
 
 TABLE = rtnetlink.PROTOCOL  # of marked packets; the number shows whose table it is
 _PRIORITY = rtnetlink.PROTOCOL  # after the local table, before the rules of others

@@ -22,7 +22,7 @@ from windlass.host.windows.ip_helper import IpHelper, attempting, is_up
 from windlass.host.windows.ip_structures import ForwardRow, InterfaceRow, LinkRow
 from windlass.host.windows.metrics import METRIC
 from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork, family_of
-from windlass.pipeline.layout import VIRTUAL_CLIENT
+from windlass.pipeline.reserved import VIRTUAL_CLIENT
 
 P = ParamSpec("P")
 

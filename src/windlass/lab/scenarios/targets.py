@@ -8,14 +8,7 @@ from ipaddress import ip_address
 
 from windlass.lab.scenarios.desired_states import Addresses, DesiredState
 from windlass.lab.scenarios.directives import Probe, ProbeSource
-from windlass.lab.scenarios.objects import (
-    LabContainerPort,
-    LabNode,
-    LabPod,
-    LabService,
-    LabServicePort,
-    ProbeProtocol,
-)
+from windlass.lab.scenarios.objects import LabContainerPort, LabNode, LabPod, LabService, LabServicePort, ProbeProtocol
 from windlass.model.families import Family, IPAddress, family_of
 
 
