@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import socket
+import struct
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from switches import Switch
-from windlass.openflow.wire import bundles, errors, flows, groups, messages, meters
+from windlass.openflow.wire import bundles, errors, flows, groups, matches, messages, meters
 from windlass.openflow.wire.errors import OpenFlowError
 from windlass.openflow.wire.flows import EncodedFlow
 from windlass.openflow.wire.groups import EncodedGroup
@@ -89,7 +90,11 @@ class Channel:
         )
 
     def empty(self) -> None:
-        self.accepts(flows.delete_all(self.xid()), groups.delete_all(self.xid()))
+        any_flow = struct.pack("!QQBBHHHIIIHH", 0, 0, 0xFF, 3, 0, 0, 0, *(0xFFFFFFFF,) * 3, 0, 0) + matches.structure(
+            b""
+        )
+        delete_flows = messages.message(Type.FLOW_MOD, self.xid(), any_flow)
+        self.accepts(delete_flows, groups.delete(groups.ALL_GROUPS, self.xid()))
         self.accepts(*(meters.delete(meter, self.xid()) for meter in self.meters()))
 
     def flows(self) -> set[EncodedFlow]:

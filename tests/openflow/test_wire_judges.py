@@ -41,7 +41,7 @@ from windlass.openflow.conditions import destination, destination_port, ip
 from windlass.openflow.fields import ETH_DST, ETH_SRC, LOCAL_PORT, ND_OPTIONS_TYPE, ND_RESERVED, Bits, reg
 from windlass.openflow.flows import Bucket, Flow, Group, Meter
 from windlass.openflow.matches import match
-from windlass.openflow.wire import bundles, flows, forwards, groups, messages, meters, monitors, packets, ports
+from windlass.openflow.wire import bundles, flows, forwards, groups, messages, meters, monitors, packets
 
 XID = 0x5EED
 SERVICE = IPv4Address("10.96.0.10")
@@ -267,9 +267,6 @@ CASES = {
         ("OFPST_METER request", "meter=all"),
         lambda: ken.OFPMeterStatsRequest(Datapath),
     ),
-    "port dump": Case(
-        ports.dump_request(XID), ("OFPST_PORT_DESC request",), lambda: ken.OFPPortDescStatsRequest(Datapath)
-    ),
     "monitor": Case(
         monitors.monitor_request(5, XID),
         ("OFPST_FLOW_MONITOR request", "id=5"),
@@ -292,9 +289,6 @@ CASES = {
     ),
     "bundle committed": Case(
         bundles.commit(4, XID), ("type=COMMIT_REQUEST",), lambda: ken_bundle(ken_constants.OFPBCT_COMMIT_REQUEST)
-    ),
-    "bundle discarded": Case(
-        bundles.discard(4, XID), ("type=DISCARD_REQUEST",), lambda: ken_bundle(ken_constants.OFPBCT_DISCARD_REQUEST)
     ),
     "packet out": Case(
         packets.packet_out(PACKET, LOCAL_PORT, (Output(7),), XID),

@@ -220,8 +220,7 @@ class OpenFlowConnection:
     def _handle_multipart(self, xid: int, part: Multipart) -> None:
         if part.part == wire.MultipartType.FLOW_MONITOR and xid == NO_REPLY:
             for update in monitors.updates(part.body):
-                if update.flow is not None:
-                    self._events.put(update)
+                self._events.put(update)
         elif xid in self._dumps:
             self._dumps[xid].put_nowait(part)
             if part.part == wire.MultipartType.FLOWS and not part.more:

@@ -19,7 +19,7 @@ from windlass.openflow.wire import groups as group_wire
 from windlass.openflow.wire.errors import OpenFlowError
 from windlass.openflow.wire.flows import EncodedFlow, Key
 from windlass.openflow.wire.messages import MalformedMessage
-from windlass.openflow.wire.monitors import FlowEvent, FlowUpdate
+from windlass.openflow.wire.monitors import FlowUpdate
 from windlass.openflow.wire.packets import PacketIn
 from windlass.openflow.wire.ports import PortStatus
 from windlass.program import Program
@@ -201,13 +201,11 @@ class InstalledProgram:
         groups_changed = False
         for event in await connection.events():
             match event:
-                case FlowUpdate(_, EncodedFlow() as flow) if is_learned(flow):  # not changed by another client
+                case FlowUpdate(flow) if is_learned(flow):  # not changed by another client
                     if event.timed_out:
                         self._retirement.rotate(group_of(flow))
-                case FlowUpdate(FlowEvent.REMOVED, EncodedFlow() as flow):
-                    changed[flow.key] = None
-                case FlowUpdate(_, EncodedFlow() as flow):
-                    changed[flow.key] = flow
+                case FlowUpdate(flow):
+                    changed[flow.key] = None if event.removed else flow
                 case GroupsChanged():
                     groups_changed = True
                 case PacketIn() | PortStatus():

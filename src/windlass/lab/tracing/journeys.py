@@ -290,7 +290,7 @@ class _Tracer:
 
     async def _traced(self, node: str, flow: Megaflow) -> Pass:
         """The trace of this pass only: trace would have to guess the following ones."""
-        first = traces.parse(await ask_switch(self._cluster, node, "ofproto/trace", flow.traceable)).passes[0]
+        first = traces.parse(await ask_switch(self._cluster, node, "ofproto/trace", flow.traceable))[0]
         said = [action for action in first.actions if action.startswith(_COMPARABLE)]
         did = [action for action in flow.actions if action.startswith(_COMPARABLE)]
         if said != did:

@@ -16,7 +16,7 @@ from windlass.lab.probing.packets import TCP, UDP
 from windlass.lab.tracing.traces import datapath_actions, recirculations, split
 from windlass.model.families import IPAddress
 
-NEW, REPLY, TRACKED = 0x01, 0x08, 0x20  # bits of ct_state
+NEW, REPLY = 0x01, 0x08  # bits of ct_state
 LONGEST = 12  # passes: more means that the packet loops
 _PROTOCOLS = {"tcp": TCP, "udp": UDP}
 

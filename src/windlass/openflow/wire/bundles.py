@@ -9,9 +9,8 @@ from windlass.openflow.wire.messages import VERSION, Type
 _ATOMIC_AND_ORDERED = 3
 # header; bundle, kind, flags
 _BUNDLE = struct.Struct("!BBHI IHH")
-
-
-_OPEN, _COMMIT, _DISCARD = 0, 4, 6
+_OPEN, _COMMIT = 0, 4
+_ADD = Type.BUNDLE_ADD_MESSAGE
 
 
 def open_(bundle: int, xid: int) -> bytes:
@@ -26,13 +25,6 @@ def add(bundle: int, message: bytes) -> bytes:
 
 def commit(bundle: int, xid: int) -> bytes:
     return _control(bundle, _COMMIT, xid)
-
-
-def discard(bundle: int, xid: int) -> bytes:
-    return _control(bundle, _DISCARD, xid)
-
-
-_ADD = Type.BUNDLE_ADD_MESSAGE
 
 
 def _control(bundle: int, kind: int, xid: int) -> bytes:

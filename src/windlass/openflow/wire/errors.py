@@ -11,18 +11,11 @@ _NICIRA = 0x2320
 class OpenFlowError(Exception):
     """The switch refused a message."""
 
-    def __init__(self, kind: int, code: int, name: str, sentence: str, offending: bytes) -> None:
+    def __init__(self, name: str, sentence: str, offending: bytes) -> None:
+        """`offending` is the beginning of the message."""
         super().__init__(f"{sentence} ({name})")
-        self.kind = kind
-        self.code = code
         self.name = name
-        self.sentence = sentence
-        self.offending = offending  # the beginning of the message
-
-    @property
-    def xid(self) -> int | None:
-        """The xid of the refused message."""
-        return int.from_bytes(self.offending[4:8]) if len(self.offending) >= 8 else None
+        self.xid = int.from_bytes(offending[4:8]) if len(offending) >= 8 else None
 
 
 def parse_error(body: bytes) -> OpenFlowError:
@@ -31,9 +24,9 @@ def parse_error(body: bytes) -> OpenFlowError:
         vendor: int = struct.unpack_from("!I", body, 4)[0]
         names = _NICIRA_ERRORS if vendor == _NICIRA else {}
         name, sentence = names.get(code, (f"error {code} of vendor {vendor:#x}", _UNKNOWN))
-        return OpenFlowError(kind, code, name, sentence, body[8:])
+        return OpenFlowError(name, sentence, body[8:])
     name, sentence = _ERRORS.get((kind, code), (f"error {kind}, {code}", _UNKNOWN))
-    return OpenFlowError(kind, code, name, sentence, body[4:])
+    return OpenFlowError(name, sentence, body[4:])
 
 
 _UNKNOWN = "the switch refused it for an unknown reason; its log may say more"

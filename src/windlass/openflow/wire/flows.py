@@ -51,7 +51,7 @@ def encode(flow: Flow) -> EncodedFlow:
 # header of the match
 _FLOW_MOD = struct.Struct("!BBHI QQBBHHHIIIHH HH")
 _TYPE = int(Type.FLOW_MOD)
-_ADD, _DELETE, _DELETE_STRICT = 0, 3, 4
+_ADD, _DELETE_STRICT = 0, 4
 _ANY = 0xFFFFFFFF
 _OXM = 1
 
@@ -72,19 +72,12 @@ def add(flow: EncodedFlow, xid: int) -> bytes:
 
 def delete(flow: EncodedFlow, xid: int) -> bytes:
     """Delete the flow with this key, whatever it does."""
-    return _delete(_DELETE_STRICT, flow.table, flow.priority, flow.match, xid)
-
-
-def delete_all(xid: int) -> bytes:
-    return _delete(_DELETE, ALL_TABLES, 0, b"", xid)
-
-
-def _delete(command: int, table: int, priority: int, match: bytes, xid: int) -> bytes:
+    match = flow.match
     end = match + matches.padding(match)
     # fmt: off
     return _FLOW_MOD.pack(
         VERSION, _TYPE, 52 + len(end), xid,
-        0, 0, table, command, 0, 0, priority, _ANY, _ANY, _ANY, 0, 0,
+        0, 0, flow.table, _DELETE_STRICT, 0, 0, flow.priority, _ANY, _ANY, _ANY, 0, 0,
         _OXM, len(match) + 4,
     ) + end
     # fmt: on

@@ -134,10 +134,6 @@ def delete(identity: int, xid: int) -> bytes:
     return _group_mod(_DELETE, identity, b"", xid)
 
 
-def delete_all(xid: int) -> bytes:
-    return _group_mod(_DELETE, ALL_GROUPS, b"", xid)
-
-
 def _group_mod(command: int, identity: int, buckets: bytes, xid: int, properties: bytes = b"") -> bytes:
     length = len(buckets)
     whole = 24 + length + len(properties)

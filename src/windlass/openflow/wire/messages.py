@@ -40,7 +40,6 @@ class MultipartType(IntEnum):
     GROUPS = 7
     METER_STATISTICS = 9
     METERS = 10
-    PORTS = 13
     FLOW_MONITOR = 16
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from enum import IntEnum
 
 from msgspec import Struct
 
@@ -13,22 +12,11 @@ from windlass.openflow.wire.flows import ALL_TABLES, EncodedFlow
 from windlass.openflow.wire.messages import MalformedMessage, MultipartType, multipart_request
 
 
-class FlowEvent(IntEnum):
-    INITIAL = 0
-    ADDED = 1
-    REMOVED = 2
-    MODIFIED = 3
-    OURS = 4  # by a message of this connection: the switch reports only its xid
-    PAUSED = 5
-    RESUMED = 6
-
-
 class FlowUpdate(Struct, frozen=True, gc=False):
-    """A change of the switch's flows. An added flow may have replaced another with the same key."""
+    """A flow that was added, changed or removed. An added flow may have replaced another with the same key."""
 
-    event: FlowEvent
-    flow: EncodedFlow | None = None
-    xid: int | None = None
+    flow: EncodedFlow
+    removed: bool = False
     timed_out: bool = False  # removed by its idle timeout
 
 
@@ -38,18 +26,18 @@ _ADDED, _REMOVED, _MODIFIED, _WITH_INSTRUCTIONS = 2, 4, 8, 16
 _REQUEST = struct.Struct("!IIIHBB")
 
 
-def monitor_request(monitor: int, xid: int, table: int = ALL_TABLES) -> bytes:
+def monitor_request(monitor: int, xid: int) -> bytes:
     """Have the switch report flows that are added, changed and removed from now on."""
     events = _ADDED | _REMOVED | _MODIFIED | _WITH_INSTRUCTIONS
-    return _request(monitor, xid, events, table, _ADD)
+    return _request(monitor, xid, events, _ADD)
 
 
 def cancel_request(monitor: int, xid: int) -> bytes:
-    return _request(monitor, xid, 0, ALL_TABLES, _DELETE)
+    return _request(monitor, xid, 0, _DELETE)
 
 
-def _request(monitor: int, xid: int, events: int, table: int, command: int) -> bytes:
-    body = _REQUEST.pack(monitor, _ANY, _ANY, events, table, command) + matches.structure(b"")
+def _request(monitor: int, xid: int, events: int, command: int) -> bytes:
+    body = _REQUEST.pack(monitor, _ANY, _ANY, events, ALL_TABLES, command) + matches.structure(b"")
     return multipart_request(MultipartType.FLOW_MONITOR, xid, body)
 
 
@@ -57,24 +45,19 @@ def _request(monitor: int, xid: int, events: int, table: int, command: int) -> b
 _UPDATE = struct.Struct("!HH")
 _FLOW = struct.Struct("!4xBB4xH4xQ2xH")
 _IDLE = 0  # a reason
-_XID = struct.Struct("!4xI")
+_REMOVAL, _LAST_OF_FLOWS = 2, 3  # events; later ones are about our own messages, by xid only, and about pauses
 
 
 def updates(body: bytes) -> Iterator[FlowUpdate]:
-    """The changes in one part of a monitor's reply. Replies keep coming, with xid 0."""
+    """The changes by other clients in one part of a monitor's reply. Replies keep coming, with xid 0."""
     offset = 0
     while offset < len(body):
-        length, kind = _UPDATE.unpack_from(body, offset)
+        length, event = _UPDATE.unpack_from(body, offset)
         if not 8 <= length <= len(body) - offset:
             raise MalformedMessage(f"a flow update has a length of {length} bytes, but {len(body) - offset} are left")
-        event = FlowEvent(kind)
-        if event is FlowEvent.OURS:
-            yield FlowUpdate(event, xid=_XID.unpack_from(body, offset)[0])
-        elif event in {FlowEvent.PAUSED, FlowEvent.RESUMED}:
-            yield FlowUpdate(event)
-        else:
+        if event <= _LAST_OF_FLOWS:
             flow, reason = _flow(body, offset, length)
-            yield FlowUpdate(event, flow, timed_out=event is FlowEvent.REMOVED and reason == _IDLE)
+            yield FlowUpdate(flow, event == _REMOVAL, timed_out=event == _REMOVAL and reason == _IDLE)
         offset += length
 
 
