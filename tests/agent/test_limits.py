@@ -66,6 +66,16 @@ async def restart(node: AgentNode, **options: object) -> None:
     await node.ready()
 
 
+@requires_ovs
+@pytest.mark.parametrize(("system", "zones"), [("linux", True), ("windows", False)])
+async def test_only_a_datapath_that_has_timeouts_by_zone_gets_them(node: AgentNode, system: str, zones: bool) -> None:
+    """The Windows datapath claims to have them."""
+    node.write("node.yaml", {**NODE, "metadata": {**NODE["metadata"], "labels": {"kubernetes.io/os": system}}})
+    await restart(node)
+    listed = node.run("ovs-vsctl", f"--db=unix:{node.switch.folder}/db.sock", "list", "CT_Timeout_Policy")
+    assert bool(listed.strip()) == zones
+
+
 def maxconns(node: AgentNode, *value: str) -> str:
     command = f"dpctl/ct-{'set' if value else 'get'}-maxconns"
     return node.run("ovs-appctl", "-t", f"{node.switch.folder}/ovs-vswitchd.ctl", command, *value).strip()

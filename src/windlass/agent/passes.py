@@ -31,6 +31,7 @@ from windlass.host.protocol import Host, Uplink
 from windlass.model.nodes import NodeState
 from windlass.nodes.config import Config
 from windlass.nodes.identities import local_node, other_addresses, own_identity, service_cidrs, serving_node
+from windlass.pipeline.datapaths import datapath_of
 from windlass.program import Owner, OwnerKind, owners
 from windlass.switch.bridge_differences import uplink_of
 from windlass.switch.bridge_specs import BridgeSpec
@@ -69,7 +70,8 @@ class NodePass:
             await self.check_host(uplink, database)
             self._preflight_passed = True
         await ensure_bridge(database, spec)
-        await self._snat_pools.hold_timeouts(database, spec.datapath_type)
+        if datapath_of(context.node).timeouts:
+            await self._snat_pools.hold_timeouts(database, spec.datapath_type)
         await self._checks.listen_at(served_addresses(context.node, context.node.node_port_networks))
         restored = await ports.restore()
         self._view.status.report(Area.POD_PORTS, restored.problems)

@@ -37,6 +37,8 @@ class Datapath:
     routes_replies: bool  # the host can send a reply back by the gateway on which the request came
     recirculations: int  # how often a packet may pass ct or a select group; with more it is dropped
     meters: bool  # whether meters can limit the packets for the agent
+    timeouts: bool  # whether zones have timeouts of their own. Windows claims it, and ignores them
+    clones: bool  # whether actions on a copy of the packet leave the packet as it was
 
 
 DATAPATHS = {
@@ -56,6 +58,8 @@ DATAPATHS = {
         routes_replies=True,
         recirculations=12,
         meters=True,
+        timeouts=True,
+        clones=True,
     ),
     # From the code of the last Open vSwitch with Windows support (3.7.1); not confirmed on a Windows machine.
     OperatingSystem.WINDOWS: Datapath(
@@ -74,6 +78,8 @@ DATAPATHS = {
         routes_replies=False,
         recirculations=6,
         meters=False,  # too recent to rely on
+        timeouts=False,
+        clones=False,
     ),
 }
 
@@ -131,6 +137,15 @@ def _unsupported(datapath: Datapath, actions: Iterable[Action], where: str) -> I
             yield f"{where}: zone 0 belongs to the host"
         if isinstance(action, ToController) and action.meter and not datapath.meters:
             yield f"{where}: it has no meters"
+        if isinstance(action, Clone) and not datapath.clones:
+            yield f"{where}: it has no clone"
+        if isinstance(action, Ct) and _has_choice(action):
+            yield f"{where}: a destination is one address and one port"
+
+
+def _has_choice(action: Ct) -> bool:
+    nat = action.nat
+    return nat is not None and nat.to is not None and (nat.ports is None or nat.ports[0] != nat.ports[1])
 
 
 def longest_path(flows: Iterable[Flow], buckets: dict[int, list[Actions]]) -> int:
