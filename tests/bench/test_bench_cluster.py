@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from switches import requires_ovs
 from windlass.bench import cluster, cluster_parts
-from windlass.bench.tallies import Failure, Tally
+from windlass.bench.loads import Failure, Tally
 from windlass.cli import main
 from windlass.lab.control import kubernetes_binaries
 from windlass.lab.sandbox.labs import LabError
@@ -30,9 +30,9 @@ def lost(target: str, began: float) -> Failure:
 
 
 def test_the_outage_is_that_of_the_target_with_the_longest_one():
-    failures = (lost("node-port", 10.0), lost("cluster-ip", 10.0), lost("cluster-ip", 10.5), lost("node-port", 11.5))
-    assert cluster.outage(Tally(900, failures, (), {}, 0.0, 0.0, 0.0)) == pytest.approx(1.5 + 1 / cluster.PER_SECOND)
-    assert cluster.outage(Tally(900, (), (), {}, 0.0, 0.0, 0.0)) == 0.0
+    failures = [lost("node-port", 10.0), lost("cluster-ip", 10.0), lost("cluster-ip", 10.5), lost("node-port", 11.5)]
+    assert cluster.outage(Tally(900, failures)) == pytest.approx(1.5 + 1 / cluster.PER_SECOND)
+    assert cluster.outage(Tally(900)) == 0.0
 
 
 def test_a_container_is_found_in_its_pod():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from switches import requires_ovs
@@ -18,7 +20,7 @@ def test_a_small_run_gives_every_figure(monkeypatch: pytest.MonkeyPatch):
     course = Course(settling=0, pods=4, policies=3, namespaces=2)
     for name, value in {"SIZE": SMALL, "ROUNDS": 2, "COURSE": course}.items():
         monkeypatch.setattr(policy, name, value)
-    report = policy.run(lambda _: None)
+    report = asyncio.run(policy.run(lambda _: None))
     figures = {figure.name: figure for figure in report.figures}
     assert figures.keys() >= {
         "first-sync",

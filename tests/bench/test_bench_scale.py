@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from switches import requires_ovs
@@ -17,7 +19,7 @@ def test_a_small_run_gives_every_figure(monkeypatch: pytest.MonkeyPatch):
     small = {"NODES": (3,), "PODS_OF_A_NODE": 40, "CHANGES": 20, "WATCHES": 3, "WRITES": 8, "SERVED_PODS": 4}
     for name, value in small.items():
         monkeypatch.setattr(scale, name, value)
-    figures = {figure.name: figure.value for figure in scale.run(lambda _: None).figures}
+    figures = {figure.name: figure.value for figure in asyncio.run(scale.run(lambda _: None)).figures}
     assert figures.keys() == {
         *("agent-3-nodes-list", "agent-3-nodes-list-cpu", "agent-3-nodes-rss", "agent-3-nodes-cpu-of-a-change"),
         *("server-cpu-of-a-write", "server-cpu-of-a-delivery", "server-bytes-of-a-delivery"),

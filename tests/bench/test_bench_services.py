@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from switches import requires_ovs
@@ -9,6 +11,7 @@ from windlass.bench import service_states as states
 from windlass.bench import services
 from windlass.bench.service_runs import Course
 from windlass.cluster.catalogues import Catalogue
+from windlass.nodes.states import run_to_end
 
 
 @requires_ovs
@@ -16,7 +19,7 @@ def test_a_small_run_gives_every_figure(monkeypatch: pytest.MonkeyPatch):
     for name, value in {"MANY": 30, "FEW": 3, "ROUNDS": 2, "COURSE": Course(settling=0, count=5, gap=0.005)}.items():
         monkeypatch.setattr(services, name, value)
     said: list[str] = []
-    report = services.run(said.append)
+    report = asyncio.run(services.run(said.append))
     figures = {figure.name: figure for figure in report.figures}
     assert figures.keys() >= {
         "cold-sync-30x10",
@@ -36,7 +39,7 @@ def test_a_small_run_gives_every_figure(monkeypatch: pytest.MonkeyPatch):
 
 def test_all_services_and_endpoints_are_served():
     catalogue = Catalogue()
-    assert len(catalogue.follow(states.cluster(7, 3), states.SERVING_NODE)) == 7
+    assert len(run_to_end(catalogue.following(states.cluster(7, 3), states.SERVING_NODE))) == 7
     assert catalogue.problems == ()
     addresses = {
         endpoint.address

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def test_a_small_run_gives_every_figure_beside_its_floor(monkeypatch: pytest.Mon
     for name, value in {"PODS": 120, "COUNT": 5, "SETTLING": 0.0, "SIZE": size}.items():
         monkeypatch.setattr(watch_policies, name, value)
     said: list[str] = []
-    report = watch.run(said.append)
+    report = asyncio.run(watch.run(said.append))
     times = {one.name: one for one in report.figures if one.unit == "ms"}
     assert [*times] == [
         *("watch-3-p50", "watch-3-p99", "watch-6-p50", "watch-6-p99"),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
+import asyncio
+
 import pytest
 
 from switches import requires_ovs
 from windlass.bench import continuity
 from windlass.bench import continuity_clusters as objects
 from windlass.bench.loaded_runs import LoadedPhase, figures_of, sentences, summary
-from windlass.bench.tallies import Failure, Tally, merged
+from windlass.bench.loads import Failure, Tally, merged
 from windlass.cluster.catalogues import Catalogue
 from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.manifests import Manifests
@@ -17,23 +18,18 @@ from windlass.lab.control import manifests
 from windlass.model.families import Family
 from windlass.nodes.states import run_to_end
 
-NOTHING = Tally(0, (), (), {}, 0.0, 0.0, 0.0)
 LOST = Failure("node-port", "no answer", began=12.5, ended=13.5, port=40000)
 
 
-def tally(**fields):
-    return msgspec.structs.replace(NOTHING, **fields)
-
-
 def test_tallies_of_consecutive_periods_are_merged():
-    first = tally(attempted=3, answered={"cluster-ip by web-1": 3}, longest_gap=0.02, longest_lag=0.5)
-    second = tally(attempted=2, failures=(LOST,), answered={"cluster-ip by web-1": 1}, longest_gap=0.04)
-    assert merged([first, second]) == Tally(5, (LOST,), (), {"cluster-ip by web-1": 4}, 0.04, 0.0, 0.5)
+    first = Tally(attempted=3, answered={"cluster-ip by web-1": 3}, longest_gap=0.02, longest_lag=0.5)
+    second = Tally(attempted=2, failures=[LOST], answered={"cluster-ip by web-1": 1}, longest_gap=0.04)
+    assert merged([first, second]) == Tally(5, [LOST], [], {"cluster-ip by web-1": 4}, 0.04, 0.0, 0.5)
 
 
 def test_the_floor_of_each_figure_is_the_quiet_phase():
-    quiet = LoadedPhase("quiet", 20, tally(attempted=8000, longest_gap=0.025))
-    endpoints = LoadedPhase("endpoints", 40, tally(attempted=16000, failures=(LOST,), longest_gap=0.05))
+    quiet = LoadedPhase("quiet", 20, Tally(attempted=8000, longest_gap=0.025))
+    endpoints = LoadedPhase("endpoints", 40, Tally(attempted=16000, failures=[LOST], longest_gap=0.05))
     figures = {figure.name: figure for figure in figures_of(endpoints, quiet)}
     assert figures["endpoints-attempted"].value == 16000
     assert (figures["endpoints-failed"].value, figures["endpoints-failed"].floor) == (1, 0)
@@ -45,7 +41,7 @@ def test_the_floor_of_each_figure_is_the_quiet_phase():
 
 def test_a_failure_is_reported_with_the_event_before_it():
     events = ((10.0, "kill 1"), (12.0, "converged again after kill 1"), (13.0, "kill 2"))
-    said = list(sentences(LoadedPhase("killed-0", 40, tally(attempted=9, failures=(LOST,)), events)))
+    said = list(sentences(LoadedPhase("killed-0", 40, Tally(attempted=9, failures=[LOST]), events)))
     assert said[0].startswith("killed-0: 1 of 9 new connections failed in 40 s")
     assert said[1] == (
         "  node-port from port 40000: no answer after 1.000 s; it began 0.500 s after: converged again after kill 1"
@@ -76,7 +72,7 @@ def test_a_short_run_gives_every_figure(monkeypatch: pytest.MonkeyPatch):
     for name, value in small.items():
         monkeypatch.setattr(continuity, name, value)
     said: list[str] = []
-    figures = {figure.name: figure for figure in continuity.run(said.append).figures}
+    figures = {figure.name: figure for figure in asyncio.run(continuity.run(said.append)).figures}
     for phase in ("endpoints", "policies", "network-policies", "killed-0", "killed-7"):
         assert figures[f"{phase}-attempted"].value > 20
         assert figures[f"{phase}-failed"].floor is not None

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from windlass.bench.load_plans import LoadPlan, LoadServer, LoadTarget
-from windlass.bench.load_processes import loading
+from windlass.bench.loaded_runs import loading
+from windlass.bench.loads import LoadPlan, LoadServer, LoadTarget
 from windlass.lab.network import underlays
 from windlass.lab.sandbox import labs
 
@@ -41,7 +41,7 @@ async def test_new_connections_are_answered_and_held_ones_are_used(load):
     tally = await load_once(load, "answered")
     assert tally.attempted > 0
     assert tally.answered == {"answered by web-1": tally.attempted}
-    assert tally.failures == tally.broken == ()
+    assert tally.failures == tally.broken == []
     assert 0 < tally.longest_wait < 1
 
 

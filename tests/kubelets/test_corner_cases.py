@@ -19,7 +19,7 @@ from windlass.bench import cluster as bench
 from windlass.bench import cluster_parts as parts
 from windlass.bench.cluster import FAR, NEAR
 from windlass.bench.loaded_runs import LoadedPhase
-from windlass.bench.tallies import Failure
+from windlass.bench.loads import Failure
 from windlass.lab.control.kubernetes_binaries import PROGRAMS, missing
 from windlass.lab.kubelets import clusters
 from windlass.lab.kubelets.clusters import NAMESPACE, KubeletCluster, Shape

@@ -21,9 +21,7 @@ async def standing() -> AsyncIterator[tuple[Config, str]]:
     """Yields the configuration of its agent, and the name of its network namespace."""
     machine = Machine("node", states.NODE, (Nic(UPLINK, (ip_interface(f"{states.NODE_IP}/24"),)),))
     with labs.opened() as lab:
-        underlay = Underlay(lab, segments([machine]))
-        await asyncio.to_thread(underlay.create)
-        namespace = await asyncio.to_thread(underlay.plug, machine)
+        (namespace,) = await plugged(lab, machine)
         folder = lab.node_folder(states.NODE)
         switch = ovs.SwitchProcesses.on_linux(states.NODE, namespace, folder / "ovs")
         config = Config(
@@ -39,3 +37,10 @@ async def standing() -> AsyncIterator[tuple[Config, str]]:
             yield config, namespace
         finally:
             await switch.end()
+
+
+async def plugged(lab: labs.Lab, *machines: Machine) -> list[str]:
+    """Connect these machines, and no others, to a network of their own. Returns their network namespaces."""
+    underlay = Underlay(lab, segments(machines))
+    await asyncio.to_thread(underlay.create)
+    return [await asyncio.to_thread(underlay.plug, machine) for machine in machines]

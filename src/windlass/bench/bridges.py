@@ -39,8 +39,8 @@ async def empty_bridge(lab: labs.Lab) -> AsyncIterator[Path]:
 
 
 async def empty(socket: Path) -> None:
-    await _ofctl("del-groups", socket)
-    await _ofctl("del-flows", socket)
+    await ofctl_output("del-groups", socket)
+    await ofctl_output("del-flows", socket)
 
 
 @dataclass(slots=True)
@@ -56,8 +56,8 @@ class OfctlFloor:
         for options, seconds in self._seconds.items():
             await empty(socket)
             began = time.perf_counter()
-            await _ofctl(*options, "add-groups", socket, self.groups)
-            await _ofctl(*options, "add-flows", socket, self.flows)
+            await ofctl_output(*options, "add-groups", socket, self.groups)
+            await ofctl_output(*options, "add-flows", socket, self.flows)
             seconds.append(time.perf_counter() - began)
         ways = {" ".join(("ovs-ofctl", *options)): seconds[-1] for options, seconds in self._seconds.items()}
         # Keep only the quicker way: the difference is large.
@@ -80,14 +80,15 @@ def ofctl_floor(program: Program, folder: Path) -> OfctlFloor:
     return OfctlFloor(flows, groups)
 
 
-async def _ofctl(*arguments: str | Path) -> None:
-    await _command("ovs-ofctl", "-O", "OpenFlow15", *map(str, arguments))
+async def ofctl_output(*arguments: str | Path) -> str:
+    return await _command("ovs-ofctl", "-O", "OpenFlow15", *map(str, arguments))
 
 
-async def _command(name: str, *arguments: str) -> None:
+async def _command(name: str, *arguments: str) -> str:
     process = await asyncio.create_subprocess_exec(
-        program_path(name), *arguments, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+        program_path(name), *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    _, errors = await process.communicate()  # may have warnings about a long poll interval
+    output, errors = await process.communicate()  # may have warnings about a long poll interval
     if process.returncode != 0:
         raise labs.LabError(f"{name} {' '.join(arguments)} ended with status {process.returncode}: {errors.decode()}")
+    return output.decode()

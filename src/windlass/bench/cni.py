@@ -36,12 +36,8 @@ status: {addresses: [{type: InternalIP, address: 10.176.25.11}]}
 """
 
 
-def run(say: Say = print) -> Report:
+async def run(say: Say = print) -> Report:
     """Takes about half a minute."""
-    return asyncio.run(_run(say))
-
-
-async def _run(say: Say) -> Report:
     if not (PLUGINS / "bridge").exists():
         raise LabError(f"{PLUGINS}/bridge: no such file; install the CNI plugins (containernetworking-plugins)")
     async with lab_clusters.standing(lab_clusters.scenario_of("cni", NODE)) as cluster:

@@ -21,15 +21,14 @@ from typing import NamedTuple
 
 from windlass.bench import continuity_clusters as objects
 from windlass.bench import lab_clusters
+from windlass.bench.bridges import ofctl_output
 from windlass.bench.load_generators import prefer
-from windlass.bench.load_plans import LoadPlan, LoadServer, LoadTarget
-from windlass.bench.load_processes import loading
-from windlass.bench.loaded_runs import LoadedPhase, LoadedRun, figures_of, summary
+from windlass.bench.loaded_runs import LoadedPhase, LoadedRun, figures_of, loading, summary
+from windlass.bench.loads import LoadPlan, LoadServer, LoadTarget
 from windlass.bench.reports import Figure, Report, Say, figure, log_warnings_only, this_machine
 from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.runner.probes import ProbeRunner
 from windlass.lab.sandbox.labs import LabError
-from windlass.lab.sandbox.processes import program
 from windlass.lab.scenarios.directives import Action, ActionSpec, ProbeSource
 from windlass.lab.scenarios.objects import KubernetesObject, LabMetadata
 from windlass.lab.scenarios.scenario_files import Step
@@ -50,13 +49,9 @@ BOTH = (CLUSTER_IP, NODE_PORT)
 _KILL = Action(LabMetadata("kill"), ActionSpec(kill_agent=objects.NODE))
 
 
-def run(say: Say = print) -> Report:
+async def run(say: Say = print) -> Report:
     """Takes about five minutes."""
     log_warnings_only()
-    return asyncio.run(_run(say))
-
-
-async def _run(say: Say) -> Report:
     scenario = objects.scenario()
     (step,) = scenario.steps
     async with lab_clusters.standing(scenario) as cluster, loading(_plan(cluster), cluster.lab.folder) as load:
@@ -205,12 +200,8 @@ def _cpu_seconds(cluster: RunningCluster) -> float:
 
 
 async def _flow_count(cluster: RunningCluster) -> int:
-    bridge = f"unix:{cluster.lab.node_folder(objects.NODE)}/ovs/br-int.mgmt"
-    process = await asyncio.create_subprocess_exec(
-        *(program("ovs-ofctl"), "-O", "OpenFlow15", "dump-aggregate", bridge), stdout=asyncio.subprocess.PIPE
-    )
-    output, _ = await process.communicate()
-    found = re.search(rb"flow_count=(\d+)", output)
+    bridge = cluster.lab.node_folder(objects.NODE) / "ovs" / "br-int.mgmt"
+    found = re.search(r"flow_count=(\d+)", await ofctl_output("dump-aggregate", bridge))
     return int(found[1]) if found else 0
 
 

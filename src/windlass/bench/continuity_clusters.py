@@ -26,56 +26,28 @@ _NODES = {"web-1": NODE, "web-2": "node-2"}
 # No container has a port: the load's own process answers.
 _CLUSTER = f"""
 apiVersion: v1
-kind: Node
-metadata: {{name: {NODE}}}
-spec: {{podCIDRs: [172.16.1.0/24]}}
-status: {{addresses: [{{type: InternalIP, address: {NODE_IP}}}]}}
----
-apiVersion: v1
-kind: Node
-metadata: {{name: node-2}}
-spec: {{podCIDRs: [172.16.2.0/24]}}
-status: {{addresses: [{{type: InternalIP, address: 10.176.25.12}}]}}
----
-apiVersion: v1
-kind: Pod
-metadata: {{name: client, labels: {{app: client}}}}
-spec: {{nodeName: {NODE}}}
----
-apiVersion: v1
-kind: Pod
-metadata: {{name: web-1, labels: {{app: web}}}}
-spec: {{nodeName: {_NODES["web-1"]}}}
-status: {{podIPs: [{{ip: {_ADDRESSES["web-1"]}}}]}}
----
-apiVersion: v1
-kind: Pod
-metadata: {{name: web-2, labels: {{app: web}}}}
-spec: {{nodeName: {_NODES["web-2"]}}}
-status: {{podIPs: [{{ip: {_ADDRESSES["web-2"]}}}]}}
+kind: List
+items:
+  - {{apiVersion: v1, kind: Node, metadata: {{name: {NODE}}}, spec: {{podCIDRs: [172.16.1.0/24]}},
+     status: {{addresses: [{{type: InternalIP, address: {NODE_IP}}}]}}}}
+  - {{apiVersion: v1, kind: Node, metadata: {{name: node-2}}, spec: {{podCIDRs: [172.16.2.0/24]}},
+     status: {{addresses: [{{type: InternalIP, address: 10.176.25.12}}]}}}}
+  - {{apiVersion: v1, kind: Pod, metadata: {{name: client, labels: {{app: client}}}}, spec: {{nodeName: {NODE}}}}}
+  - {{apiVersion: v1, kind: Pod, metadata: {{name: web-1, labels: {{app: web}}}}, spec: {{nodeName: {_NODES["web-1"]}}},
+     status: {{podIPs: [{{ip: {_ADDRESSES["web-1"]}}}]}}}}
+  - {{apiVersion: v1, kind: Pod, metadata: {{name: web-2, labels: {{app: web}}}}, spec: {{nodeName: {_NODES["web-2"]}}},
+     status: {{podIPs: [{{ip: {_ADDRESSES["web-2"]}}}]}}}}
+  - {{apiVersion: windlass.dev/v1alpha1, kind: ExternalHost, metadata: {{name: client}},
+     spec: {{addresses: [10.176.26.36]}}}}
 ---
 apiVersion: windlass.dev/v1alpha1
-kind: ExternalHost
-metadata: {{name: client}}
-spec: {{addresses: [10.176.26.36]}}
----
-apiVersion: windlass.dev/v1alpha1
-kind: Probe
-metadata: {{name: cluster-ip}}
+kind: Probes
+metadata: {{name: first}}
 spec:
-  from: {{pod: default/client}}
-  to: {{address: {CLUSTER_IP}, port: {PORT}}}
-  connections: 20
-  expect: {{backends: [web-1, web-2]}}
----
-apiVersion: windlass.dev/v1alpha1
-kind: Probe
-metadata: {{name: node-port}}
-spec:
-  from: {{externalHost: client}}
-  to: {{address: {NODE_IP}, port: {NODE_PORT}}}
-  connections: 20
-  expect: {{backends: [web-1, web-2]}}
+  share: {{connections: 20, expect: {{backends: [web-1, web-2]}}}}
+  each:
+    cluster-ip: {{from: {{pod: default/client}}, to: {{address: {CLUSTER_IP}, port: {PORT}}}}}
+    node-port: {{from: {{externalHost: client}}, to: {{address: {NODE_IP}, port: {NODE_PORT}}}}}
 """
 
 

@@ -10,7 +10,6 @@ same run: Pod to Pod, or Node to Pod. The floor of the megaflows is their number
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -24,7 +23,6 @@ from windlass.lab.sandbox.labs import LabError
 from windlass.lab.scenarios import targets
 from windlass.lab.scenarios.directives import Probe
 from windlass.lab.scenarios.objects import ProbeOutcome
-from windlass.lab.scenarios.scenario_files import Scenario
 from windlass.lab.tracing import journeys
 from windlass.lab.tracing.journeys import Journey
 from windlass.lab.tracing.megaflows import Phase
@@ -108,9 +106,9 @@ BARS: Mapping[str, Mapping[str, int]] = {
 }
 
 
-def run(say: Say = print) -> Report:
+async def run(say: Say = print) -> Report:
     """Takes about a minute. Says also whether each bar is met."""
-    figures = asyncio.run(_run(say))
+    figures = await _figures(say)
     for sentence in judged(figures):
         say(sentence)
     return Report("datapath", this_machine(), tuple(figures))
@@ -128,8 +126,8 @@ def judged(figures: list[Figure]) -> Iterator[str]:
     yield f"bar {'MISSED' if grown else 'met'}: megaflows when connections double from {CONNECTIONS // 2}: {text}"
 
 
-async def _run(say: Say) -> list[Figure]:
-    scenario = _scenario()
+async def _figures(say: Say) -> list[Figure]:
+    scenario = lab_clusters.scenario_of("datapath", "---\n".join((CLUSTER, *(case.manifest for case in CASES))))
     probes = {probe.name: probe for step in scenario.steps for probe in step.probes}
     followed: dict[str, Journey] = {}
     figures: list[Figure] = []
@@ -137,20 +135,16 @@ async def _run(say: Say) -> list[Figure]:
         for case in CASES:
             say(f"{case.name}: following one connection, making {CONNECTIONS}")
             followed[case.name] = await journeys.follow(cluster, probes[case.name])
-            figures += _figures(case, followed)
+            figures += _of_case(case, followed)
             if case.answered:
                 figures.append(await _megaflows(case, cluster, probes[case.name]))
     return figures
 
 
-def _scenario() -> Scenario:
-    return lab_clusters.scenario_of("datapath", "---\n".join((CLUSTER, *(case.manifest for case in CASES))))
-
-
 # ---- one packet
 
 
-def _figures(case: Case, followed: Mapping[str, Journey]) -> Iterator[Figure]:
+def _of_case(case: Case, followed: Mapping[str, Journey]) -> Iterator[Figure]:
     floors = _costs(followed[case.floor]) if case.floor else {}
     for name, value in _costs(followed[case.name]).items():
         unit = "passes" if name.endswith("passes") else "ct"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,8 +20,6 @@ def scenario_of(name: str, manifests: str) -> Scenario:
         return ScenarioFiles(name, (file,)).read()
 
 
-@asynccontextmanager
-async def standing(scenario: Scenario) -> AsyncIterator[RunningCluster]:
+def standing(scenario: Scenario) -> AbstractAsyncContextManager[RunningCluster]:
     """The cluster after all steps of the scenario."""
-    async with runs.at_last_step(scenario, lambda lab: Agents(lab, Programs())) as cluster:
-        yield cluster
+    return runs.at_last_step(scenario, lambda lab: Agents(lab, Programs()))

@@ -21,9 +21,8 @@ from pathlib import Path
 
 import msgspec
 
-from windlass.bench.load_plans import LoadPlan, LoadTarget
 from windlass.bench.load_sockets import LARGEST_READ, EchoServer, SocketLoop
-from windlass.bench.tallies import Failure, RunningTally, Tally
+from windlass.bench.loads import Failure, LoadPlan, LoadTarget, Tally
 from windlass.lab.probing.servers import parse_identity
 
 SECONDS_TO_ANSWER = 1.0  # for a new connection: a lost SYN is a failure, because it is sent again only after a second
@@ -87,7 +86,7 @@ class LoadGenerator:
         self._loop = loop
         self._plan = plan
         self._streams = {target.name: Stream(target) for target in plan.targets}
-        self._tally = RunningTally()
+        self._tally = Tally()
         self._beat = time.monotonic()
 
     @property
@@ -126,7 +125,7 @@ class LoadGenerator:
             if not stream.active:
                 while stream.held:
                     self._loop.close(stream.held.pop().sock)
-        tally, self._tally = self._tally.tally(), RunningTally()
+        tally, self._tally = self._tally, Tally()
         return tally
 
     def _begin(self, stream: Stream, now: float) -> None:
@@ -174,7 +173,8 @@ class LoadGenerator:
             stream.held.append(connection)
             return
         self._tally.longest_wait = max(self._tally.longest_wait, now - connection.began)
-        self._tally.answered[f"{stream.target.name} by {server}"] += 1
+        by = f"{stream.target.name} by {server}"
+        self._tally.answered[by] = self._tally.answered.get(by, 0) + 1
         self._loop.close(connection.sock)
 
     def _fail(self, stream: Stream, connection: LoadConnection, what: str) -> None:

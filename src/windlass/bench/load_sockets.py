@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
-from windlass.bench.load_plans import LoadServer
+from windlass.bench.loads import LoadServer
 from windlass.host.linux import namespaces
 from windlass.lab.probing.servers import identity
 

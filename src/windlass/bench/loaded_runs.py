@@ -1,16 +1,75 @@
-"""Phases of a benchmark under a load of connections, with what was done meanwhile; and the figures of a phase."""
+"""Phases of a benchmark under a load of connections: the load's process, what was done meanwhile, and the figures."""
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import time
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from windlass.bench.load_processes import LoadProcess
+import msgspec
+
+from windlass.bench.loads import Failure, LoadPlan, Tally, merged
 from windlass.bench.reports import Figure, Say, figure
-from windlass.bench.tallies import Failure, Tally
+from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.processes import Child
 
+LONGEST_TALLY = 1 << 24  # bytes: thousands of failures
 _MOST_FAILURES = 20  # to print
+
+
+@dataclass(slots=True)
+class LoadProcess:
+    """Collects the tallies since the load was last off."""
+
+    _reader: asyncio.StreamReader
+    _writer: asyncio.StreamWriter
+    _tallies: list[Tally] = field(default_factory=list)
+
+    async def on(self, targets: Sequence[str]) -> None:
+        """Load these targets and no others. Returns when no connection to the others is pending."""
+        self._writer.write(msgspec.json.encode(targets) + b"\n")
+        reply = await self._reader.readline()
+        if not reply:
+            raise LabError("it ended by itself")
+        self._tallies.append(msgspec.json.decode(reply, type=Tally))
+
+    async def off(self) -> Tally:
+        """Stop the load. Returns the tally since it was last off."""
+        await self.on(())
+        tallies, self._tallies = self._tallies, []
+        return merged(tallies)
+
+
+@asynccontextmanager
+async def loading(plan: LoadPlan, folder: Path) -> AsyncIterator[LoadProcess]:
+    """The folder is a lab's: after a crash, `lab down` finds the process by it."""
+    plan_file, socket = folder / "load.json", folder / "load.sock"
+    socket.unlink(missing_ok=True)  # of a former load, which was killed
+    plan_file.write_bytes(msgspec.json.encode(plan))
+    process = Child(
+        "the load",
+        [sys.executable, "-m", "windlass.bench.load_generators", str(plan_file), str(socket)],
+        namespace=plan.servers[0].namespace,
+        folder=folder,
+        log=folder / "load.log",
+        environment={},
+    )
+    try:
+        await process.listening(socket)
+        reader, writer = await asyncio.open_unix_connection(socket, limit=LONGEST_TALLY)
+        try:
+            yield LoadProcess(reader, writer)
+        finally:
+            writer.close()
+            await writer.wait_closed()
+    except LabError as error:
+        raise LabError(str(error) if process.alive else process.failure(str(error))) from None
+    finally:
+        await process.kill()
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,14 +50,11 @@ CAUSES: Causes = {  # of passes: two commands, done in turn
 }
 
 
-def run(say: Say = print) -> Report:
-    """Takes about five minutes. `say` gets the progress."""
-    return Report("passes", this_machine(), tuple(asyncio.run(_run(say))))
-
-
-async def _run(say: Say) -> list[Figure]:
+async def run(say: Say = print) -> Report:
+    """Takes about five minutes."""
     async with bench_nodes.standing() as (config, namespace):
-        return await asyncio.to_thread(_measure, config, namespace, say)
+        figures = await asyncio.to_thread(_measure, config, namespace, say)
+    return Report("passes", this_machine(), tuple(figures))
 
 
 def _measure(config: Config, namespace: str, say: Say) -> list[Figure]:

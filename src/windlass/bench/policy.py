@@ -25,12 +25,8 @@ ROUNDS = 5
 COURSE = Course(settling=3.0, pods=500, policies=100, namespaces=20)
 
 
-def run(say: Say = print) -> Report:
+async def run(say: Say = print) -> Report:
     """Takes about two minutes."""
-    return asyncio.run(_run(say))
-
-
-async def _run(say: Say) -> Report:
     first = await _cold_sync(say)
     changes, without = await _changes(say)
     rules = SIZE.policies

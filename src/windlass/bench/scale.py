@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 
 from windlass.bench import pod_documents, scale_runs
 from windlass.bench.agent_runs import in_new_process
 from windlass.bench.reports import Figure, Report, Say, figure, this_machine
 from windlass.bench.watch_clusters import APIServerClient, bare_server
-from windlass.cluster.kubernetes import decoding
+from windlass.bench.watch_floors import watched
 from windlass.lab.sandbox import labs
 
 NODES = (100, 1_000)
@@ -25,15 +24,9 @@ WATCHES = 100  # on one API server
 WRITES = 300
 SERVED_PODS = 200
 
-PODS = "/api/v1/pods"
 
-
-def run(say: Say = print) -> Report:
+async def run(say: Say = print) -> Report:
     """Takes about three minutes."""
-    return asyncio.run(_run(say))
-
-
-async def _run(say: Say) -> Report:
     figures: list[Figure] = []
     for nodes in NODES:
         say(f"the Pods of {nodes} Nodes, and {CHANGES} changes of them")
@@ -56,7 +49,9 @@ async def _served() -> list[Figure]:
                 await server.write("POST", _path(number), pod_documents.pod(number * 100))
             without = await _cpu_of_writes(server, 1)
             async with AsyncExitStack() as watching:
-                watches = [await watching.enter_async_context(_watch(server)) for _ in range(WATCHES)]
+                watches = [_Watch() for _ in range(WATCHES)]
+                for watch in watches:
+                    await watching.enter_async_context(watched(server, "/api/v1/pods", {}, watch.take))
                 beside = await _cpu_of_writes(server, 2)
                 received = [await watch.all_received() for watch in watches]
     deliveries, size = WRITES * WATCHES, sum(received) / (WRITES * WATCHES)
@@ -94,28 +89,13 @@ class _Watch:
         self._events = self._bytes = 0
         self._all = asyncio.Event()
 
-    async def follow(self, chunks: AsyncIterator[bytes]) -> None:
-        async for lines in decoding.line_batches(chunks):
-            self._events += len(lines)
-            self._bytes += sum(map(len, lines))
-            if self._events >= WRITES:
-                self._all.set()
+    def take(self, lines: list[bytes]) -> None:
+        self._events += len(lines)
+        self._bytes += sum(map(len, lines))
+        if self._events >= WRITES:
+            self._all.set()
 
     async def all_received(self) -> int:
         """Bytes of all events."""
         await asyncio.wait_for(self._all.wait(), 60)
         return self._bytes
-
-
-@asynccontextmanager
-async def _watch(server: APIServerClient) -> AsyncIterator[_Watch]:
-    listed = await server.connection.request("GET", PODS, {"limit": "1"})
-    parameters = {"watch": "true", "resourceVersion": decoding.page(listed).metadata.resource_version}
-    watch = _Watch()
-    async with server.connection.stream(PODS, parameters) as chunks:
-        following = asyncio.create_task(watch.follow(chunks))
-        try:
-            yield watch
-        finally:
-            following.cancel()
-            await asyncio.wait([following])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import resource
 import subprocess
 import sys
 import time
@@ -33,7 +32,6 @@ class KnownPods(Struct, frozen=True):
     seconds: float  # until all are listed and compiled
     cpu: float  # CPU seconds of it
     rss: float  # MB more than before
-    peak: float  # MB more, at most, while it listed
     cpu_of_change: float  # CPU milliseconds of one changed Pod, decoded and compiled
 
 
@@ -58,7 +56,7 @@ async def _known_pods(port: int, pods: int, changes: int) -> KnownPods:
     follower = _Follower()
     access = Access(f"http://127.0.0.1:{port}", "the benchmark", "nobody")
     gc.collect()
-    before, peak_before = agent_runs.rss(), _peak()
+    before = agent_runs.rss()
     async with APIConnection(lambda: access) as connection:
         began, cpu = time.perf_counter(), time.process_time()
         following = asyncio.create_task(follower.feed.follow(connection, Recovery()))
@@ -67,14 +65,14 @@ async def _known_pods(port: int, pods: int, changes: int) -> KnownPods:
             seconds, listed = time.perf_counter() - began, time.process_time()
             if len(follower.policies.policies.peers) < pods:
                 raise LabError(f"the figures are invalid: of {pods} Pods fewer are compiled")
-            rss, peak = agent_runs.rss() - before, _peak() - max(before, peak_before)
+            rss = agent_runs.rss() - before
             await connection.request("GET", "/go")
             await follower.until(lambda: follower.changed >= pods + changes)
             ended = time.process_time()
         finally:
             following.cancel()
             await asyncio.wait([following])
-    return KnownPods(seconds, listed - cpu, rss, peak, 1000 * (ended - listed) / changes)
+    return KnownPods(seconds, listed - cpu, rss, 1000 * (ended - listed) / changes)
 
 
 class _Follower:
@@ -102,7 +100,3 @@ class _Follower:
         for _ in self.policies.following(self._cluster, changes):
             pass
         self.policies.settle(LOCAL_NODE, states.attached_pods(_SIZE))
-
-
-def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6

@@ -7,7 +7,6 @@ beforehand, over a plain socket: what the switch and the machine take themselves
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 
 from windlass.agent.serving import Serving
@@ -27,12 +26,8 @@ ROUNDS = 5
 COURSE = Course(settling=3.0, count=1000, gap=0.005)
 
 
-def run(say: Say = print) -> Report:
+async def run(say: Say = print) -> Report:
     """Takes about two minutes."""
-    return asyncio.run(_run(say))
-
-
-async def _run(say: Say) -> Report:
     many = await _changes(say, MANY)
     few = await _changes(say, FEW)
     return Report(

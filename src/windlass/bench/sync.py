@@ -37,13 +37,9 @@ _NEW = CT_STATE(0x21, 0x21)  # +new+trk
 _VIRTUAL, _ENDPOINT = IPv4Address("10.96.0.0"), IPv4Address("10.128.0.0")
 
 
-def run(say: Say = print) -> Report:
+async def run(say: Say = print) -> Report:
     """Takes about a minute."""
     log_warnings_only()
-    return asyncio.run(_run(say))
-
-
-async def _run(say: Say) -> Report:
     say(f"making {SERVICES} Services with {PORTS} ports and {ENDPOINTS} endpoints each")
     program = {_owner(number): _service(number) for number in range(SERVICES)}
     with labs.opened() as lab:

@@ -39,12 +39,8 @@ _CONCURRENT_WRITES = 20  # while the Services are created
 _PRIME = 7919  # so that consecutive writes concern Services that are far apart
 
 
-def run(say: Say = print) -> Report:
+async def run(say: Say = print) -> Report:
     """Takes about ten minutes, most of them to create Services and Pods in the API server."""
-    return asyncio.run(_run(say))
-
-
-async def _run(say: Say) -> Report:
     figures: list[Figure] = []
     with labs.opened() as lab:
         async with watch_clusters.standing(lab) as (server, agent):

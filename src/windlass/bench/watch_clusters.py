@@ -5,7 +5,6 @@ The agent is a separate process, as on a Node. Nothing is measured here.
 
 from __future__ import annotations
 
-import asyncio
 import resource
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -19,6 +18,7 @@ import msgspec
 import yaml
 
 from windlass.bench import service_states as states
+from windlass.bench.bench_nodes import plugged
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.kubernetes.connections import APIConnection, RequestRefused, Unreachable
 from windlass.cluster.kubernetes.servers import APIServer
@@ -26,10 +26,9 @@ from windlass.cluster.sources import SourceAway
 from windlass.lab.control.api_servers import ADDRESSES
 from windlass.lab.control.control_planes import ADMINISTRATOR, ControlPlane
 from windlass.lab.network import ovs
-from windlass.lab.network.underlays import Underlay
 from windlass.lab.sandbox.labs import Lab, LabError
 from windlass.lab.sandbox.processes import Child
-from windlass.lab.scenarios.segments import UPLINK, Machine, Nic, segments
+from windlass.lab.scenarios.segments import UPLINK, Machine, Nic
 
 TIMEOUT = 120.0  # seconds
 CONTROL_PLANE = Machine("control", "plane", (Nic(UPLINK, ADDRESSES),))
@@ -85,7 +84,7 @@ class APIServerClient:
 
     def __init__(self, plane: ControlPlane, connection: APIConnection) -> None:
         self.connection = connection
-        self._plane = plane
+        self.plane = plane
 
     async def write(self, method: str, path: str, document: object, content_type: str = "application/json") -> None:
         try:
@@ -95,8 +94,8 @@ class APIServerClient:
 
     async def cluster(self) -> Cluster:
         """As an agent reads it; it includes all earlier writes."""
-        access = self._plane.access(ADMINISTRATOR)
-        source = APIServer(lambda: access, states.NODE, self._plane.socket_factory)
+        access = self.plane.access(ADMINISTRATOR)
+        source = APIServer(lambda: access, states.NODE, self.plane.socket_factory)
         try:
             async with aclosing(source.changes()) as changes:
                 return (await anext(changes)).cluster
@@ -116,32 +115,28 @@ async def settled(server: APIServerClient, agent: AgentClient) -> Cluster:
 @asynccontextmanager
 async def standing(lab: Lab) -> AsyncIterator[tuple[APIServerClient, AgentClient]]:
     """Only the Node's object is in the cluster; its agent has started."""
-    underlay = Underlay(lab, segments([CONTROL_PLANE, NODE]))
-    await asyncio.to_thread(underlay.create)
-    plane_namespace = await asyncio.to_thread(underlay.plug, CONTROL_PLANE)
-    node_namespace = await asyncio.to_thread(underlay.plug, NODE)
-    plane = ControlPlane(plane_namespace, lab.folder / "control-plane", [one.ip for one in ADDRESSES])
+    plane_namespace, node_namespace = await plugged(lab, CONTROL_PLANE, NODE)
     switch = ovs.SwitchProcesses.on_linux(states.NODE, node_namespace, lab.node_folder(states.NODE) / "ovs")
     try:
-        await plane.start()
-        await switch.start()
-        access = plane.access(ADMINISTRATOR)  # read once, for many requests
-        async with APIConnection(lambda: access, plane.socket_factory) as connection:
-            server = APIServerClient(plane, connection)
+        async with _api_server(lab, plane_namespace) as server:
+            await switch.start()
             await _make_node(server)
-            async with _agent(lab, plane, node_namespace, switch) as agent:
+            async with _agent(lab, server.plane, node_namespace, switch) as agent:
                 yield server, agent
     finally:
         await switch.end()
-        await plane.end()
 
 
 @asynccontextmanager
 async def bare_server(lab: Lab) -> AsyncIterator[APIServerClient]:
     """An API server alone."""
-    underlay = Underlay(lab, segments([CONTROL_PLANE]))
-    await asyncio.to_thread(underlay.create)
-    namespace = await asyncio.to_thread(underlay.plug, CONTROL_PLANE)
+    (namespace,) = await plugged(lab, CONTROL_PLANE)
+    async with _api_server(lab, namespace) as server:
+        yield server
+
+
+@asynccontextmanager
+async def _api_server(lab: Lab, namespace: str) -> AsyncIterator[APIServerClient]:
     plane = ControlPlane(namespace, lab.folder / "control-plane", [one.ip for one in ADDRESSES])
     try:
         await plane.start()

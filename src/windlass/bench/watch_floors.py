@@ -1,10 +1,10 @@
-"""For `windlass bench watch`: when an event of a watch arrives, and the cluster's revision after a write."""
+"""For benchmarks of writes: when an event of a watch arrives, and the cluster's revision after a write."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -31,8 +31,29 @@ async def when(awaited: Awaitable[None]) -> float:
     return time.perf_counter()
 
 
+@asynccontextmanager
+async def watched(
+    server: APIServerClient, path: str, selectors: Mapping[str, str], take: Callable[[list[bytes]], None]
+) -> AsyncIterator[None]:
+    """Watch these objects from now on. `take` gets the events, which are not decoded."""
+    listed = await server.connection.request("GET", path, {"limit": "1"})
+    parameters = {"watch": "true", "resourceVersion": decoding.page(listed).metadata.resource_version}
+    async with server.connection.stream(path, {**selectors, **parameters}) as chunks:
+
+        async def follow() -> None:
+            async for lines in decoding.line_batches(chunks):
+                take(lines)
+
+        following = asyncio.create_task(follow())
+        try:
+            yield
+        finally:
+            following.cancel()
+            await asyncio.wait([following])
+
+
 class Arrivals:
-    """The arrival times of events of a watch, which are not decoded."""
+    """The arrival times of events of a watch."""
 
     def __init__(self) -> None:
         self._wanted = b""
@@ -46,22 +67,14 @@ class Arrivals:
         except TimeoutError:
             raise LabError(f"a watch has not received the event of a write after {TIMEOUT:.0f} s") from None
 
-    async def follow(self, chunks: AsyncIterator[bytes]) -> None:
-        async for lines in decoding.line_batches(chunks):
-            if self._wanted and any(self._wanted in line for line in lines) and not self._arrived.done():
-                self._arrived.set_result(time.perf_counter())
+    def take(self, lines: list[bytes]) -> None:
+        if self._wanted and any(self._wanted in line for line in lines) and not self._arrived.done():
+            self._arrived.set_result(time.perf_counter())
 
 
 @asynccontextmanager
 async def watching(server: APIServerClient, kind: WatchedKind[APIObject]) -> AsyncIterator[Arrivals]:
-    """A client that watches the same objects as an agent, from now on."""
-    listed = await server.connection.request("GET", kind.path, {"limit": "1"})
-    parameters = {"watch": "true", "resourceVersion": decoding.page(listed).metadata.resource_version}
+    """A client that watches the same objects as an agent."""
     arrivals = Arrivals()
-    async with server.connection.stream(kind.path, {**kind.selectors(states.NODE), **parameters}) as chunks:
-        following = asyncio.create_task(arrivals.follow(chunks))
-        try:
-            yield arrivals
-        finally:
-            following.cancel()
-            await asyncio.wait([following])
+    async with watched(server, kind.path, kind.selectors(states.NODE), arrivals.take):
+        yield arrivals

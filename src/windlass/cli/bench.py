@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+from functools import partial
 from pathlib import Path
 
 import click
@@ -37,7 +39,7 @@ def bench(name: str, json_file: Path | None) -> None:
     module = importlib.import_module(f"windlass.bench.{name}")
     try:
         runs.check_machine(Programs())
-        report = module.run(lambda sentence: click.echo(sentence, err=True))
+        report = asyncio.run(module.run(partial(click.echo, err=True)))
     except LabError as error:
         outputs.fail("bench", error)
     Console(highlight=False).print(reports.to_table(report))
