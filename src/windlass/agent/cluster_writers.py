@@ -21,11 +21,11 @@ from windlass.cluster.kubernetes.connections import (
     RequestRefused,
     SocketFactory,
     Unreachable,
+    pause_after,
     watched_socket,
 )
 from windlass.cluster.kubernetes.credentials import NoAccess, Reader
 from windlass.cluster.kubernetes.decoding import Garbled
-from windlass.cluster.kubernetes.pauses import pause_after
 from windlass.cluster.kubernetes.writing import GATEWAY_ADDRESSES, UPLINK_MAC, mark_node, write_event
 from windlass.cluster.objects import Problem
 from windlass.model.nodes import LocalNode
@@ -69,11 +69,11 @@ class ClusterWriter:
                     await mark_node(connection, self._node_name, wanted.annotations, is_ready=wanted.is_ready)
             except _FAILURES as error:
                 failures += 1
-                self._fails(agent, _MARKS_FAIL, error)
+                self._note(agent, _MARKS_FAIL, error)
                 await asyncio.sleep(_pause(error, failures))
                 continue
             failures = 0
-            self._works(agent, _MARKS_FAIL)
+            self._note(agent, _MARKS_FAIL, None)
             in_grace = not status.ready and status.unready_seconds < GRACE
             await status.wait_until(
                 lambda: self._wanted(agent) != wanted,  # noqa: B023 - it is awaited here
@@ -111,27 +111,20 @@ class ClusterWriter:
                 await write_event(connection, problem, self._node_name)
             except _FAILURES as error:
                 failures += 1
-                self._fails(agent, _EVENTS_FAIL, error)
+                self._note(agent, _EVENTS_FAIL, error)
                 if isinstance(error, RequestRefused) and error.code == _INVALID:  # it would fail again
                     pending.written(problem, time.monotonic())
                 await asyncio.sleep(_pause(error, failures))
             else:
                 failures = 0
                 pending.written(problem, time.monotonic())
-                self._works(agent, _EVENTS_FAIL)
+                self._note(agent, _EVENTS_FAIL, None)
 
-    def _fails(self, agent: AgentView, what: str, error: Exception) -> None:
-        self._troubles[what] = str(error)
-        self._report(agent)
-
-    def _works(self, agent: AgentView, what: str) -> None:
-        if self._troubles.pop(what, None):
-            self._report(agent)
-
-    def _report(self, agent: AgentView) -> None:
-        agent.status.report(
-            Area.CLUSTER_WRITES, [f"{what}: {why}; the agent tries again" for what, why in self._troubles.items()]
-        )
+    def _note(self, agent: AgentView, what: str, error: Exception | None) -> None:
+        """Report why this cannot be written; without an error: that it can."""
+        self._troubles[what] = str(error or "")
+        troubles = [f"{what}: {why}; the agent tries again" for what, why in self._troubles.items() if why]
+        agent.status.report(Area.CLUSTER_WRITES, troubles)
 
 
 def annotations_of(node: LocalNode) -> dict[str, str]:

@@ -112,7 +112,7 @@ def _of_agent(view: AgentView) -> Iterator[Reading]:
     policies = TallyCounter(policy.kind for policy in policies_of(view.cluster)) if view.cluster else {}
     for kind in POLICY_KINDS:
         yield Reading(metrics.POLICIES, policies.get(kind.name, 0), (kind.name,))
-    for watch in view.news.watches:
+    for watch in view.news.source.watches:
         if watch.age is not None:
             yield Reading(metrics.WATCH_AGE, watch.age, (watch.resource,))
         for reason, count in watch.restarts.items():

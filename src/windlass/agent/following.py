@@ -96,7 +96,7 @@ class ClusterFollower:
         changed = await run_in_slices(self._serving.following(change, context.serving))
         if self._serving.problems is not reported:
             self._report(Area.SERVICES, self._serving.problems)
-        self._report(Area.GROUP_NUMBERS, filter(None, [self._serving.number_problem]))
+        self._report(Area.GROUP_NUMBERS, filter(None, [self._serving.numbers.problem]))
         for key in changed:
             service = self._serving.services.get(key)
             await self._checks.set(key, health_check(service) if service else None)

@@ -81,8 +81,7 @@ LAST_APPLIED = _gauge(
     like="kubeproxy_sync_proxy_rules_last_timestamp_seconds",
 )
 BEHIND = _gauge(
-    "windlass_behind_seconds",
-    "Seconds since the first change that the Node does not hold yet arrived; 0: none",
+    "windlass_behind_seconds", "Seconds since the first change that the Node does not hold yet arrived; 0: none"
 )
 GENERATION = _gauge("windlass_generation", "States of the cluster applied since the agent started")
 

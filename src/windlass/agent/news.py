@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from windlass.cluster import lastgood
 from windlass.cluster.changes import EVERYTHING, NOTHING
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.objects import Problem
-from windlass.cluster.sources import ClusterChange, ClusterSource, SourceAway, WatchHealth
+from windlass.cluster.sources import ClusterChange, ClusterSource, SourceAway
 
 RETRY = 1.0  # seconds between attempts to reach a source that is away
 
@@ -24,14 +24,10 @@ class News:
         self.saver = lastgood.Saver(directory, partial(report, Area.LAST_KNOWN_GOOD))
         self._untaken = EVERYTHING  # changes that the agent has not taken
         self._triggered: list[float] = []  # trigger times of the changes that the agent has not taken
-        self._source = source
+        self.source = source
         self._directory = directory
         self._report = report
         self._reported: tuple[Problem, ...] | None = None
-
-    @property
-    def watches(self) -> Sequence[WatchHealth]:
-        return self._source.watches
 
     def take_up(self) -> ClusterChange:
         """All changes since the last call, as one. There must be a cluster."""
@@ -56,7 +52,7 @@ class News:
         """
         while True:
             try:
-                async with aclosing(self._source.changes()) as changes:
+                async with aclosing(self.source.changes()) as changes:
                     async for change in changes:
                         self._gather(change)
                         yield ""

@@ -22,14 +22,7 @@ from windlass.nodes.config import Config
 from windlass.program import Owner, OwnerKind
 from windlass.switch.bridges import port_number
 from windlass.switch.ovsdb import Database, SwitchRefusedError
-from windlass.switch.pod_ports import (
-    PodPort,
-    add_pod_port,
-    attached_pods,
-    declare_pod_port,
-    delete_pod_port,
-    pod_ports,
-)
+from windlass.switch.pod_ports import PodPort, add_pod_port, attached_pods, declare_pod_port, delete_pod_port, pod_ports
 
 _log = structlog.get_logger(__name__)
 
@@ -178,11 +171,7 @@ class RecordedPodPorts:
 
 
 def present_pods(
-    database: Database,
-    bridge: str,
-    known: Mapping[str, AttachedPod] | None,
-    restored: AbstractSet[str],
-    report: Report,
+    database: Database, bridge: str, known: Mapping[str, AttachedPod] | None, restored: AbstractSet[str], report: Report
 ) -> dict[str, AttachedPod]:
     """At the start (`known` is None) all Pods with a port; later those known or restored, with their present ports."""
     remembered = attached_pods(database.view, bridge)

@@ -23,8 +23,8 @@ from windlass.pipeline.stale_connections import has_udp
 class Serving:
     def __init__(self, directory: Path | None = None) -> None:
         """The directory keeps group numbers across restarts."""
-        self._numbers = GroupNumbers(directory)
-        self._served = NodeServices(self._numbers)
+        self.numbers = GroupNumbers(directory)
+        self._served = NodeServices(self.numbers)
         self._is_first = True
         self._saved: Cluster | None = None
         # Services with UDP as they were before they changed; at first as an earlier agent had them, if that is known.
@@ -39,11 +39,6 @@ class Serving:
     def problems(self) -> tuple[Problem, ...]:
         """The same object as long as no problem has come, gone or changed."""
         return self._served.problems
-
-    @property
-    def number_problem(self) -> str:
-        """Why group numbers could not be kept on disk; empty if they are."""
-        return self._numbers.problem
 
     def remember(self, saved: Cluster) -> None:
         """The last state that an earlier agent on this Node held: connections of changed Services are outdated."""

@@ -19,7 +19,7 @@ from windlass.cluster.changes import ChangeSet
 from windlass.cluster.clusters import Cluster, objects_of, with_objects
 from windlass.cluster.kinds import kinds_of
 from windlass.cluster.objects import APIObject
-from windlass.cluster.sources import AllPodsKnown, ClusterChange, WatchHealth
+from windlass.cluster.sources import AllPodsKnown, ClusterChange
 from windlass.host.linux.hosts import LinuxHost
 from windlass.lab.sandbox.labs import LabError
 from windlass.model.mappings import PersistentMap
@@ -47,8 +47,6 @@ def configure_process() -> None:
 
 class Events(AllPodsKnown):
     """A source of the cluster's state. An event is an object that has been decoded."""
-
-    watches: tuple[WatchHealth, ...] = ()
 
     def __init__(self, cluster: Cluster) -> None:
         # Of such maps a change copies a small part.

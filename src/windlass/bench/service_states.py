@@ -88,10 +88,7 @@ def endpoint_slice(number: int, pods: Iterable[int]) -> EndpointSlice:
     return _object(EndpointSlice, metadata, addressType="IPv4", ports=ports, endpoints=endpoints)
 
 
-_NODE = {
-    "spec": {"podCIDRs": [POD_CIDR]},
-    "status": {"addresses": [{"type": "InternalIP", "address": NODE_IP}]},
-}
+_NODE = {"spec": {"podCIDRs": [POD_CIDR]}, "status": {"addresses": [{"type": "InternalIP", "address": NODE_IP}]}}
 
 
 def _object(kind: type[_Kind], metadata: object, **fields: object) -> _Kind:

@@ -39,9 +39,7 @@ def options(command: _Command) -> _Command:
         "--socket", "socket", type=click.Path(path_type=Path), help=f"The agent's socket.  [default: {SOCKET}]"
     )
     config = click.option(
-        "--config",
-        type=click.Path(path_type=Path),
-        help="The agent's configuration: its runDirectory has the socket.",
+        "--config", type=click.Path(path_type=Path), help="The agent's configuration: its runDirectory has the socket."
     )
     return where(config(command))
 

@@ -62,14 +62,7 @@ def lab() -> None:
     help="The source of the agents' objects: a directory, or a real API server (tools/build-kubernetes).",
 )
 @_WINDOWS
-def run(
-    paths: tuple[Path, ...],
-    json_file: Path | None,
-    jobs: int,
-    dataplane: str,
-    cluster: str,
-    windows: str,
-) -> None:
+def run(paths: tuple[Path, ...], json_file: Path | None, jobs: int, dataplane: str, cluster: str, windows: str) -> None:
     """Run scenarios: for each, start the cluster, send the probes, judge the results and remove everything.
 
     PATHS are YAML files, directories of them (one scenario each), or directories of such directories.
@@ -122,13 +115,7 @@ def _names(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 @click.option("--json", "json_file", type=outputs.FILE, help="Write the result as JSON to this file.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Clusters to run in parallel.")
 def fuzz(
-    seed: int,
-    count: int,
-    without: list[str],
-    keep: Path,
-    write: Path | None,
-    json_file: Path | None,
-    jobs: int,
+    seed: int, count: int, without: list[str], keep: Path, write: Path | None, json_file: Path | None, jobs: int
 ) -> None:
     """Try random clusters: random Nodes, Pods and Services are probed, changed and probed again.
 

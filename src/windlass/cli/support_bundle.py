@@ -26,8 +26,7 @@ _ANSWER_SECONDS = 8.0  # of the agent
 
 @click.command("support-bundle")
 @click.option(
-    "--output",
-    help="The file to write; - is standard output.  [default: windlass-NODE-TIME.tar.gz in this directory]",
+    "--output", help="The file to write; - is standard output.  [default: windlass-NODE-TIME.tar.gz in this directory]"
 )
 @click.option(
     "--config",

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import msgspec
 
-from windlass.cluster.closed_policies import closed_cluster_network_policy, closed_network_policy
 from windlass.cluster.kinds import WatchedKind, by_key, kinds_of
 from windlass.cluster.objects import (
     HEADLESS_LABEL,
@@ -27,7 +26,12 @@ from windlass.cluster.objects import (
     ServiceCIDR,
     field_sentence,
 )
-from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
+from windlass.cluster.policy_objects import (
+    ClusterNetworkPolicy,
+    NetworkPolicy,
+    closed_cluster_network_policy,
+    closed_network_policy,
+)
 
 # As kube-proxy does: neither headless Services, which only DNS uses, nor those of another proxy.
 _SERVED = f"!{HEADLESS_LABEL},!{PROXY_NAME_LABEL}"

@@ -76,7 +76,9 @@ def rows_by_port(
         kind = one.address_type or ""
         if kind not in families:
             if kind not in FAMILIES and kind != "FQDN":
-                problems.append(_problem(one, f"addressType: {kind!r} is not one of IPv4, IPv6, FQDN; it is left out"))
+                problems.append(
+                    Problem.of(one, f"addressType: {kind!r} is not one of IPv4, IPv6, FQDN; it is left out")
+                )
             continue
         read: list[Row] | None = None
         for name, protocol, number in _ports(one, problems):
@@ -144,7 +146,7 @@ def _read(one: EndpointSlice, number: int, node: str, problems: list[Problem]) -
     if bad:  # one problem for all of them: there may be thousands
         what = complaint(texts[bad[0]], one.address_type) if texts[bad[0]] else "is empty"
         more = f" (and {len(bad) - 1} more like it)" if len(bad) > 1 else ""
-        problems.append(_problem(one, f"endpoints[{bad[0]}].addresses: {what}{more}; the other endpoints are used"))
+        problems.append(Problem.of(one, f"endpoints[{bad[0]}].addresses: {what}{more}; the other endpoints are used"))
         without = set(bad)
         entries = tuple(entry for index, entry in enumerate(entries) if index not in without)
     return [
@@ -174,8 +176,4 @@ def _ports(one: EndpointSlice, problems: list[Problem]) -> Iterator[tuple[str, s
         else:
             yield port.name or "", protocol, port.port
             continue
-        problems.append(_problem(one, f"{sentence}; its other ports are used"))
-
-
-def _problem(one: EndpointSlice, sentence: str) -> Problem:
-    return Problem.of(one, sentence)
+        problems.append(Problem.of(one, f"{sentence}; its other ports are used"))

@@ -79,8 +79,7 @@ class WatchedKind(Generic[T]):
 
 def by_key(kind: WatchedKind[T]) -> Mapping[str, T]:
     """A field of a dataclass that holds the objects of this kind."""
-    declared: Mapping[str, T] = field(default_factory=dict, metadata={_KIND: kind})
-    return declared
+    return field(default_factory=dict, metadata={_KIND: kind})
 
 
 def kinds_of(cluster: type[DataclassInstance]) -> Mapping[str, WatchedKind[APIObject]]:

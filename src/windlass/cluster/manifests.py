@@ -20,7 +20,7 @@ from windlass.cluster.changes import EVERYTHING
 from windlass.cluster.clusters import Cluster, decode, kind_of, with_objects
 from windlass.cluster.kinds import kinds_of
 from windlass.cluster.objects import APIObject, Malformed, Problem
-from windlass.cluster.sources import AllPodsKnown, ClusterChange, SourceAway, WatchHealth, changes_between
+from windlass.cluster.sources import AllPodsKnown, ClusterChange, SourceAway, changes_between
 
 _LEFT_OUT = "it is left out, the rest is used"
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -52,10 +52,6 @@ class Manifests(AllPodsKnown):
         self.path = path
         self._cluster = cluster
         self._files: dict[str, ManifestFile] = {}
-
-    @property
-    def watches(self) -> tuple[WatchHealth, ...]:
-        return ()
 
     def read(self) -> Cluster:
         files: dict[str, ManifestFile] = {}

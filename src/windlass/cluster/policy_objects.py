@@ -2,16 +2,23 @@
 
 Fields that hold one of several words (operators, actions, tiers, protocols) are plain strings: a word that this version
 does not know must cost one rule, not the whole object. Likewise everything may be absent.
+
+A policy whose document cannot be decoded counts as one that denies everything to the Pods that it selects: to leave it
+out, as other objects, would allow what it denies. If its subject cannot be read either, it selects all Pods of its
+namespace, or of the cluster.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from windlass.cluster.objects import APIObject
+from windlass.cluster.objects import APIObject, Metadata
+
+T = TypeVar("T")
 
 
 class Requirement(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -142,3 +149,36 @@ class ClusterNetworkPolicy(APIObject, frozen=True):
     is_namespaced: ClassVar[bool] = False
 
     spec: ClusterNetworkPolicySpec = ClusterNetworkPolicySpec()
+
+
+# Without peers, which `policy.readings` makes a rule that denies everything.
+_DENYING = (ClusterNetworkPolicyRule(action="Deny"),)
+
+
+def closed_network_policy(document: Mapping[str, object]) -> NetworkPolicy | None:
+    metadata = _read(document.get("metadata"), Metadata)
+    if metadata is None:
+        return None
+    selector = _read(_spec(document).get("podSelector"), LabelSelector)
+    return NetworkPolicy(metadata, NetworkPolicySpec(selector, policy_types=("Ingress", "Egress")))
+
+
+def closed_cluster_network_policy(document: Mapping[str, object]) -> ClusterNetworkPolicy | None:
+    metadata = _read(document.get("metadata"), Metadata)
+    if metadata is None:
+        return None
+    subject = _read(_spec(document).get("subject"), ClusterNetworkPolicySubject) or ClusterNetworkPolicySubject()
+    spec = ClusterNetworkPolicySpec("Admin", subject=subject, ingress=_DENYING, egress=_DENYING)
+    return ClusterNetworkPolicy(metadata, spec)
+
+
+def _spec(document: Mapping[str, object]) -> Mapping[str, object]:
+    spec = document.get("spec")
+    return spec if isinstance(spec, dict) else {}
+
+
+def _read(value: object, struct: type[T]) -> T | None:
+    try:
+        return msgspec.convert(value, struct)
+    except msgspec.ValidationError:
+        return None

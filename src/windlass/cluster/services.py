@@ -12,14 +12,7 @@ from msgspec import Struct
 
 from windlass.cluster import objects
 from windlass.cluster.addresses import complaint, read_address, read_network
-from windlass.cluster.endpoints import (
-    ANY_PORT,
-    FAMILIES,
-    PROTOCOLS,
-    ServingNode,
-    rows_by_port,
-    usable,
-)
+from windlass.cluster.endpoints import ANY_PORT, FAMILIES, PROTOCOLS, ServingNode, rows_by_port, usable
 from windlass.cluster.objects import HEADLESS_LABEL, PROXY_NAME_LABEL, EndpointSlice, Problem, ServiceCIDR, ServiceSpec
 from windlass.model.families import IPAddress, IPNetwork
 from windlass.model.nodes import OperatingSystem

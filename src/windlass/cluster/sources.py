@@ -49,7 +49,9 @@ class ClusterSource(Protocol):
 
 
 class AllPodsKnown:
-    """A source that has the Pods of all Nodes in `pods`: nothing is left to find."""
+    """A source that needs no connections, and has the Pods of all Nodes in `pods`: nothing is left to find."""
+
+    watches: Sequence[WatchHealth] = ()
 
     async def find_pods(self, namespaces: Namespaces) -> None: ...
 

@@ -34,6 +34,7 @@ class HostLocal:
     async def allocate(
         self, attachment: Attachment, pod_cidrs: Mapping[Family, IPNetwork], requested: Sequence[IPAddress]
     ) -> tuple[IPInterface, ...]:
+        """One address of each range, in this order. An attachment that holds addresses keeps them."""
         _refuse_impossible(pod_cidrs, requested)
         # host-local detects that the attachment holds an address, but not if a certain address is requested.
         if requested and (kept := await self._held_by(attachment, pod_cidrs, requested)):
@@ -58,6 +59,7 @@ class HostLocal:
             ) from error
 
     async def check(self, attachment: Attachment, addresses: Sequence[IPAddress]) -> list[str]:
+        """A sentence for each of these addresses that is not reserved for the attachment."""
         files = [self._folder / _file_name(address) for address in addresses]
         held = await asyncio.to_thread(_read_holders, files)
         return [
@@ -67,14 +69,16 @@ class HostLocal:
         ]
 
     async def holders(self) -> frozenset[Attachment]:
+        """All attachments that hold an address, for garbage collection."""
         return frozenset((await self._held()).values())
 
     def unavailable(self) -> str:
+        """Why no address can be allocated at all; empty if addresses can be allocated."""
         if os.access(self._executable, os.X_OK):
             return ""
         return (
-            f"the address plugin {self._executable} is missing or not executable; install the package "
-            f"containernetworking-plugins"
+            f"the address plugin {self._executable} is missing or not executable; "
+            "install the package containernetworking-plugins"
         )
 
     @property

@@ -15,7 +15,7 @@ from ipaddress import ip_interface
 from typing import Protocol
 
 from windlass.host.protocol import PodLink
-from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork, family_of
+from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 from windlass.model.nodes import AttachedPod, mac_for
 from windlass.switch.pod_ports import PodPort
 
@@ -52,24 +52,6 @@ class PodPorts(Protocol):
 
     async def list_pod_ports(self) -> Sequence[PodPort]:
         """All Pod ports in the database, including those of earlier agents and those whose interface is gone."""
-
-
-class Addresses(Protocol):
-    async def allocate(
-        self, attachment: Attachment, pod_cidrs: Mapping[Family, IPNetwork], requested: Sequence[IPAddress]
-    ) -> tuple[IPInterface, ...]:
-        """One address of each range, in this order. An attachment that holds addresses keeps them."""
-
-    async def release(self, attachment: Attachment) -> None: ...
-
-    async def check(self, attachment: Attachment, addresses: Sequence[IPAddress]) -> Sequence[str]:
-        """A sentence for each of these addresses that is not reserved for the attachment."""
-
-    async def holders(self) -> frozenset[Attachment]:
-        """All attachments that hold an address, for garbage collection."""
-
-    def unavailable(self) -> str:
-        """Why no address can be allocated at all; empty if addresses can be allocated."""
 
 
 class NotReadyError(Exception):

@@ -204,9 +204,7 @@ def _one_of_a_family(texts: Sequence[str], where: str) -> tuple[IPAddress, ...]:
     addresses = tuple(address(text, where) for text in texts)
     if len({family_of(address) for address in addresses}) != len(addresses):
         raise RequestError(
-            Code.INVALID_CONFIG,
-            f"{where} requests {', '.join(texts)}",
-            "A Pod has one address of each family.",
+            Code.INVALID_CONFIG, f"{where} requests {', '.join(texts)}", "A Pod has one address of each family."
         )
     return addresses
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import structlog
 
 from windlass.cni import results, wire
+from windlass.cni.addresses import HostLocal
 from windlass.cni.attachments import (
-    Addresses,
     Attachment,
     NotReadyError,
     PodNetwork,
@@ -63,27 +63,20 @@ class Limits:
 Observer = Callable[[str, float, str], object]
 
 
+@dataclass(kw_only=True, eq=False)
 class Handler:
     """Handles requests of one container one at a time, and of different containers in parallel."""
 
-    def __init__(
-        self,
-        *,
-        addresses: Addresses,
-        pods: HostPods,
-        ports: PodPorts,
-        agent: PodProgrammer,
-        limits: Limits = Limits(),  # noqa: B008 - frozen
-        observe: Observer = lambda _command, _seconds, _error: None,
-    ) -> None:
-        """`observe` is called for every request with its command, duration in seconds, and error name (or empty)."""
-        self._addresses = addresses
-        self._pods = pods
-        self._ports = ports
-        self._agent = agent
-        self._limits = limits
-        self._observe = observe
-        self._queue = RequestQueue(limits.at_once)
+    addresses: HostLocal
+    pods: HostPods
+    ports: PodPorts
+    agent: PodProgrammer
+    limits: Limits = Limits()
+    # Called for every request with its command, duration in seconds, and error name (or empty).
+    observe: Observer = lambda _command, _seconds, _error: None
+
+    def __post_init__(self) -> None:
+        self._queue = RequestQueue(self.limits.at_once)
 
     async def answer(self, asked: wire.PluginRequest) -> wire.PluginReply:
         """Always returns an answer: a failure becomes a CNI error."""
@@ -107,7 +100,7 @@ class Handler:
             return _error_reply(asked, unexpected)
         finally:
             # Unknown commands share one name: each name becomes a time series.
-            self._observe(command if command in COMMANDS else UNKNOWN, time.monotonic() - started, error_name)
+            self.observe(command if command in COMMANDS else UNKNOWN, time.monotonic() - started, error_name)
         bound.info("cni request done", milliseconds=round((time.monotonic() - started) * 1000, 1))
         return wire.PluginReply(0, output)
 
@@ -139,7 +132,7 @@ class Handler:
                 async with asyncio.timeout_at(deadline):
                     link = await self._existing(add, network) or await self._attach(add, network, begun)
             except BaseException as error:  # also when the agent stops: a failed ADD must not leave anything behind
-                failures = await remove(begun, self._limits.removal)
+                failures = await remove(begun, self.limits.removal)
                 reported = self._too_slow(begun) if isinstance(error, TimeoutError) else error
                 if failures and isinstance(reported, RequestError):
                     reported = reported.besides(f"Not everything could be removed again: {'; '.join(failures)}.")
@@ -156,7 +149,7 @@ class Handler:
 
         begun.append(next(removals))
         with _failing(Code.ADDRESSES_FAILED, "no address could be allocated for the Pod"):
-            allocated = await self._addresses.allocate(attachment, network.pod_cidrs, add.requested)
+            allocated = await self.addresses.allocate(attachment, network.pod_cidrs, add.requested)
         addresses = tuple(address.ip for address in allocated)
         port = PodPort(
             interface=interface,
@@ -171,7 +164,7 @@ class Handler:
 
         begun.append(next(removals))
         with _failing(Code.LINK_FAILED, f"the link {interface} of the Pod could not be created"):
-            await self._pods.attach(link)
+            await self.pods.attach(link)
 
         begun.append(next(removals))
         ofport = await self._add_port(port)
@@ -193,14 +186,14 @@ class Handler:
             return pod_link(network, port, attachment, add.netns)
         log.warning("repeated ADD: the existing attachment is damaged and is replaced", port=port, problems=problems)
         removals = self._removals(port.container_id, [attachment], [port.interface], forget=True)
-        require_removed(await remove(removals, self._limits.removal))
+        require_removed(await remove(removals, self.limits.removal))
         return None
 
     def _too_slow(self, begun: Sequence[Removal]) -> RequestError:
         reached = f"setting up {begun[-1].what}" if begun else "checking whether the Pod is already attached"
         return RequestError(
             Code.TRY_AGAIN_LATER,
-            f"the Pod could not be attached within {self._limits.work:g} s",
+            f"the Pod could not be attached within {self.limits.work:g} s",
             f"The slow step was {reached}; see the log of the agent.",
         )
 
@@ -218,13 +211,13 @@ class Handler:
             names -= others.keys()  # a digest may collide
             only = attachment.container_id not in others.values()
             removals = self._removals(attachment.container_id, [attachment], sorted(names), forget=only)
-            require_removed(await remove(removals, self._limits.removal))
+            require_removed(await remove(removals, self.limits.removal))
 
     async def _collect_garbage(self, garbage: GarbageRequest) -> None:
         """Containers with a request in progress are skipped: they are newer than the list of the runtime."""
         busy = self._queue.busy_containers()
         with _failing(Code.ADDRESSES_FAILED, "the addresses in use could not be listed"):
-            stale_addresses = await self._addresses.holders() - garbage.valid
+            stale_addresses = await self.addresses.holders() - garbage.valid
         ports = await self._list_ports(self._deadline())
         stale_ports = [port for port in ports if not belongs_to(port, garbage.valid)]
         containers = {port.container_id for port in stale_ports} | {a.container_id for a in stale_addresses}
@@ -235,7 +228,7 @@ class Handler:
             try:
                 async with self._queue.slot(container_id, self._deadline()):
                     removals = self._removals(container_id, attachments, names, forget=bool(names))
-                    failures += await remove(removals, self._limits.removal)
+                    failures += await remove(removals, self.limits.removal)
             except RequestError as error:
                 failures.append(f"container {container_id}: {error}")
             log.info("garbage collected", container=container_id, interfaces=names)
@@ -246,10 +239,10 @@ class Handler:
     ) -> list[Removal]:
         """In the order of setting up: `remove` runs them in reverse."""
         return [
-            *(Removal(f"the address of {a.ifname}", partial(self._addresses.release, a)) for a in attachments),
-            *(Removal(f"link {name}", partial(self._pods.detach, name)) for name in interfaces),
-            *(Removal(f"port {name}", partial(self._ports.delete_pod_port, name)) for name in interfaces),
-            *([Removal("the Pod's flows", partial(self._agent.forget, container_id))] if forget else []),
+            *(Removal(f"the address of {a.ifname}", partial(self.addresses.release, a)) for a in attachments),
+            *(Removal(f"link {name}", partial(self.pods.detach, name)) for name in interfaces),
+            *(Removal(f"port {name}", partial(self.ports.delete_pod_port, name)) for name in interfaces),
+            *([Removal("the Pod's flows", partial(self.agent.forget, container_id))] if forget else []),
         ]
 
     # ---- CHECK and STATUS ----
@@ -265,7 +258,7 @@ class Handler:
                     problems = await self._check_problems(check, network)
             except TimeoutError:
                 raise RequestError(
-                    Code.TRY_AGAIN_LATER, f"the Pod could not be checked within {self._limits.work:g} s"
+                    Code.TRY_AGAIN_LATER, f"the Pod could not be checked within {self.limits.work:g} s"
                 ) from None
         if problems:
             raise RequestError(
@@ -302,7 +295,7 @@ class Handler:
         # A Node without a free address is still available: otherwise the runtime would report the Node as not ready,
         # and its healthy Pods would be evicted.
         self._network(Code.NOT_AVAILABLE)
-        if reason := self._addresses.unavailable():
+        if reason := self.addresses.unavailable():
             raise RequestError(Code.NOT_AVAILABLE, "no address can be allocated for a Pod", reason)
 
     # ---- shared ----
@@ -312,32 +305,32 @@ class Handler:
         if foreign:
             return [f"{address} is in no podCIDR of this Node" for address in foreign]
         with _failing(Code.ADDRESSES_FAILED, "the addresses in use could not be listed"):
-            problems = [*await self._addresses.check(attachment, port.addresses)]
+            problems = [*await self.addresses.check(attachment, port.addresses)]
         with _failing(Code.LINK_FAILED, f"the link {port.interface} could not be examined"):
-            problems += await self._pods.check(pod_link(network, port, attachment, netns))
+            problems += await self.pods.check(pod_link(network, port, attachment, netns))
         return problems
 
     async def _add_port(self, port: PodPort) -> int:
         with _failing(Code.PORT_FAILED, f"{port.interface} could not be added to the bridge"):
-            return await self._ports.add_pod_port(port)
+            return await self.ports.add_pod_port(port)
 
     async def _program(self, port: PodPort, ofport: int, uid: str = "") -> None:
         with _failing(Code.FLOWS_FAILED, f"the flows of the Pod at {port.interface} could not be installed"):
-            await self._agent.programmed(attached_pod(port, ofport), uid)
+            await self.agent.programmed(attached_pod(port, ofport), uid)
 
     async def _list_ports(self, deadline: float) -> Sequence[PodPort]:
         with _failing(Code.PORT_FAILED, "the ports of the bridge could not be listed"):
             async with asyncio.timeout_at(deadline):
-                return await self._ports.list_pod_ports()
+                return await self.ports.list_pod_ports()
 
     def _network(self, code: Code) -> PodNetwork:
         try:
-            return self._agent.pod_network()
+            return self.agent.pod_network()
         except NotReadyError as error:
             raise RequestError(code, "the agent is not ready to attach Pods", str(error)) from error
 
     def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self._limits.work
+        return asyncio.get_running_loop().time() + self.limits.work
 
 
 def _error_reply(asked: wire.PluginRequest, error: RequestError) -> wire.PluginReply:

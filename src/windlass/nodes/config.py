@@ -215,10 +215,7 @@ def _sentence(error: str, options: dict[object, object]) -> str:
 
 
 def _check(config: Config, where: str) -> None:
-    for option, texts in (
-        ("nodePortAddresses", config.node_port_addresses),
-        ("serviceCIDRs", config.service_cidrs),
-    ):
+    for option, texts in (("nodePortAddresses", config.node_port_addresses), ("serviceCIDRs", config.service_cidrs)):
         for index, text in enumerate(texts):
             try:
                 ip_network(text)

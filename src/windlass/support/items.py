@@ -84,11 +84,7 @@ def _of_agent(config: Config, config_file: Path, ask: AskAgent) -> tuple[BundleI
         BundleItem("metrics.txt", "the metrics", asked("/metrics")),
         BundleItem("flows.json", "the desired flows, with names, owners and reasons", asked("/v1/flows")),
         BundleItem("groups.json", "the desired groups", asked("/v1/groups")),
-        BundleItem(
-            "preflight.txt",
-            "`windlass preflight`",
-            preflight,
-        ),
+        BundleItem("preflight.txt", "`windlass preflight`", preflight),
         BundleItem("configuration/windlass.yaml", "the configuration of the agent", lambda: file(config_file)),
         BundleItem("configuration/cni.txt", "names of the CNI configurations, without their content", _cni),
         BundleItem(
@@ -139,9 +135,7 @@ def _of_host(config: Config) -> tuple[BundleItem, ...]:
         ),
         BundleItem("host/nftables.txt", "nftables rules, those of iptables-nft included", _nftables),
         BundleItem(
-            "host/sysctls.txt",
-            "network settings",
-            lambda: files(*(Path("/proc/sys") / name for name in _SYSCTLS)),
+            "host/sysctls.txt", "network settings", lambda: files(*(Path("/proc/sys") / name for name in _SYSCTLS))
         ),
         BundleItem("host/modules.txt", "kernel modules", lambda: file(Path("/proc/modules"))),
         BundleItem("host/uplink.json", "what was moved from the NIC to the bridge", lambda: file(record)),

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import random
 import socket
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import aiohttp
@@ -25,6 +25,7 @@ from windlass.cluster.kubernetes.decoding import status
 
 CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 30.0
 SILENT_SECONDS = 150.0  # without data from a watch: a working server sends a bookmark every minute
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # seconds between attempts
 JSON = "application/json"
 _CHUNK = 2**18  # bytes to buffer: decoding them blocks the event loop for a few milliseconds
 
@@ -49,6 +50,12 @@ class RequestRefused(Exception):
         self.retry_after = retry_after  # seconds that the server asks to wait
 
 
+def pause_after(failures: int) -> float:
+    """Exponential backoff with jitter: all agents of a cluster lose their server at the same moment."""
+    longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures, 20))
+    return longest * random.uniform(0.5, 1.0) if failures else random.uniform(0.0, FIRST_PAUSE)  # noqa: S311
+
+
 def watched_socket(address: AddressInfo) -> socket.socket:
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
@@ -68,7 +75,7 @@ class APIConnection:
         self._access = access
         self._socket_factory = socket_factory
         self._session: aiohttp.ClientSession | None = None
-        self._tls: tuple[Access, ssl.SSLContext] | None = None
+        self._tls: tuple[object, ssl.SSLContext] | None = None
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -79,9 +86,7 @@ class APIConnection:
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._session:
             await self._session.close()
 
@@ -148,9 +153,9 @@ class APIConnection:
 
     def _context(self, access: Access) -> ssl.SSLContext:
         """The same object until the certificates change, so that connections can be reused."""
-        if self._tls and _same_certificates(self._tls[0], access):
-            return self._tls[1]
-        self._tls = access, _tls_context(access)
+        certificates = access.authority, access.certificate, access.key, access.is_unverified
+        if self._tls is None or self._tls[0] != certificates:
+            self._tls = certificates, _tls_context(access)
         return self._tls[1]
 
 
@@ -160,15 +165,6 @@ async def _chunks(answer: aiohttp.ClientResponse, access: Access) -> AsyncIterat
             yield chunk
     except (aiohttp.ClientError, OSError) as error:
         raise Unreachable(_unreachable(error, access)) from None
-
-
-def _same_certificates(one: Access, other: Access) -> bool:
-    return (one.authority, one.certificate, one.key, one.is_unverified) == (
-        other.authority,
-        other.certificate,
-        other.key,
-        other.is_unverified,
-    )
 
 
 def _tls_context(access: Access) -> ssl.SSLContext:

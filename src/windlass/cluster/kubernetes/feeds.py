@@ -17,10 +17,9 @@ import structlog
 
 from windlass.cluster.kinds import WatchedKind
 from windlass.cluster.kubernetes import decoding
-from windlass.cluster.kubernetes.connections import JSON, APIConnection, RequestRefused, Unreachable
+from windlass.cluster.kubernetes.connections import JSON, APIConnection, RequestRefused, Unreachable, pause_after
 from windlass.cluster.kubernetes.credentials import NoAccess
 from windlass.cluster.kubernetes.decoding import EventType, Garbled, WatchEvent
-from windlass.cluster.kubernetes.pauses import pause_after
 from windlass.cluster.kubernetes.stores import ObjectStore
 from windlass.cluster.objects import APIObject
 
