@@ -1,7 +1,7 @@
-"""The agent: it brings the Node to what the cluster asks for, and keeps it there. Here are its parts and its tasks.
+"""The agent: it brings the Node to the state that the cluster requests, and keeps it there. Its parts and its tasks.
 
 Two tasks do the work. One makes full passes (`passes`), whenever something happened that only a pass sets right. The
-other follows changes of Services and peers (`following`), of which there are many. The CNI server programs Pods by
+other carries out the many changes of Services and peers (`following`). The CNI server programs Pods by
 itself (`pods`). All three meet in the switch (`switching`) and the host (`hosting`), each of which has a queue.
 """
 
@@ -65,7 +65,7 @@ _log = structlog.get_logger(__name__)
 async def run(
     config: Config, logs: Logs, host: Host, source: ClusterSource, writer: ClusterWriter | None = None
 ) -> None:
-    """Until cancelled. Nothing is undone then: the Node goes on forwarding with what it holds.
+    """Run until cancelled. The Node keeps forwarding afterwards: nothing is undone.
 
     `writer`: if the source can be written to.
     """
@@ -174,7 +174,7 @@ class Agent:
             self.status.report(Area.REPLACED_POLICIES, policies.summary(found))
 
     async def _follow_changes(self, tasks: asyncio.TaskGroup) -> NoReturn:
-        """From the first pass on, which follows the first state of the cluster by itself."""
+        """Carry out changes after the first pass, which handles the first state of the cluster itself."""
         while True:
             await self._has_news.wait()
             self._has_news.clear()
@@ -191,7 +191,7 @@ class Agent:
                 self._fail(ticket, error)
 
     def _needs_pass(self, change: ClusterChange) -> bool:
-        """Whether it concerns this Node itself, not only Services and peers."""
+        """Whether the change concerns this Node itself, not only Services and peers."""
         changes = change.changes
         if changes.is_everything:
             return True
@@ -229,7 +229,7 @@ class Agent:
             _log.info("converged", revision=self.status.revision, flows=self._switch.flow_count)
 
     def _fail(self, ticket: Ticket | None, error: Exception) -> None:
-        """Only a pass can set it right now."""
+        """Report the error, and request a pass: only a pass can correct it."""
         if ticket:
             self._progress.needs_pass(ticket)
         node = self.view.own_node
@@ -254,7 +254,7 @@ class Agent:
     # --- what others do -----------------------------------------------------------------------------------------------
 
     async def _watch_database(self, database: Database) -> None:
-        """A restarted switch, a port or bridge that another program changed: the next pass sets it right."""
+        """Request a pass after a restart of the switch, or if another program changed a port or the bridge."""
         async for change in database.changes(database.view):
             if self.config.bridge in change.before.bridges and self.config.bridge not in change.after.bridges:
                 self.status.waits(f"{self.config.bridge}: the bridge was deleted; the agent creates it again")
@@ -281,7 +281,7 @@ class Agent:
                     await self._pass.check_host(self._pass.uplink, database)
 
     def _lose_switch(self, reason: str) -> None:
-        """Its interfaces may be gone as well: the Node is not ready again before the next pass is completed."""
+        """The interfaces of the switch may be gone, too: the Node is not ready until the next pass is completed."""
         self.status.waits(reason)
         self._requests.request()
 
@@ -312,7 +312,7 @@ def relax_garbage_collector() -> None:
 
 
 def _concerns_us(change: DatabaseChange, bridge: str) -> bool:
-    """New ports are made by the agent and need no pass; a change of what was there does."""
+    """Whether a port of the bridge changed or is gone. New ports need no pass: the agent itself adds them."""
     before, after = change
     if before.connections != after.connections or before.bridges.get(bridge) is None:
         return True

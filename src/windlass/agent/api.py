@@ -22,7 +22,7 @@ from windlass.cluster.clusters import Cluster
 from windlass.model.nodes import NodeState
 from windlass.nodes.config import LogLevel
 
-LONGEST_LEVEL = 7 * 86400.0  # seconds for which another log level can be asked for
+LONGEST_LEVEL = 7 * 86400.0  # seconds: the maximum time for a temporary log level
 
 
 @asynccontextmanager
@@ -92,7 +92,7 @@ async def state(view: AgentView) -> web.Response:
 
 
 async def policy_objects(view: AgentView) -> web.Response:
-    """All that policies speak of, as this agent knows it: Pods of other Nodes only if policies of its own mean them."""
+    """The policies and the objects that they select; of other Nodes only Pods that policies of this Node select."""
     cluster = view.cluster or Cluster()
     members = (cluster.nodes, cluster.namespaces, cluster.peer_pods, cluster.pods)
     policies = (cluster.network_policies, cluster.cluster_network_policies)

@@ -1,7 +1,7 @@
 """The host's network while Open vSwitch is away: the NIC holds the Node IPs until it is back.
 
 Userspace datapath only. Without ovs-vswitchd its bridge interface is gone, without ovsdb-server it forwards nothing:
-the host would not answer. The kernel datapath goes on by itself.
+the host would not answer. The kernel datapath keeps forwarding.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Fallback:
 
 
 async def unanswered(socket: str) -> str:
-    """Why nobody answers at this socket of the switch; empty if somebody does."""
+    """Why the switch does not answer at this socket; empty if it does."""
     try:
         _, writer = await open_stream(socket)
     except SwitchUnreachableError as error:

@@ -40,7 +40,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(eq=False)
 class ClusterFollower:
-    """Keeps Services, peers and policies of the state up to date, and carries out what a change of them asks for."""
+    """Keeps Services, peers and policies of the state up to date, and carries out changes of them."""
 
     _news: News
     _serving: Serving
@@ -57,7 +57,7 @@ class ClusterFollower:
     _following: asyncio.Lock = field(default_factory=asyncio.Lock)
     _reaching: asyncio.Lock = field(default_factory=asyncio.Lock)
     _arriving: set[str] = field(default_factory=set)  # peers that came or changed and are not reached yet
-    _unasked: set[Owner] = field(default_factory=set)  # owners of whose present items the host may not know
+    _unasked: set[Owner] = field(default_factory=set)  # owners whose present items may not be on the host yet
 
     def __post_init__(self) -> None:
         self.forgetting = Forgetting(self._serving, self._switch)
@@ -67,7 +67,7 @@ class ClusterFollower:
     async def follow(self, context: NodeContext) -> tuple[Ticket, list[Owner]]:
         """Bring Services, peers and policies up to the newest state of the cluster.
 
-        Returns the owners that changed by this. From now on they are owed to the switch.
+        Returns the owners that changed. Their flows are due to be sent from now on.
         """
         async with self._following:
             change = self._news.take_up()
@@ -188,7 +188,7 @@ class ClusterFollower:
     # --- a pass ---------------------------------------------------------------------------------------------------
 
     async def lead_to_peers(self, context: NodeContext) -> None:
-        """Returns when the host has its routes to peers of which it has not been asked: flows may lead there next."""
+        """Returns when the host has its routes to new peers, so that flows may lead there."""
         peers = [owner for owner in self._unasked if owner.kind is OwnerKind.PEER]
         wanted = await run_in_slices(self._differing(peers))
         if wanted:
@@ -196,12 +196,12 @@ class ClusterFollower:
         await self._tunnels.prepare()
 
     async def bring_all(self, tasks: asyncio.TaskGroup) -> None:
-        """Returns when the switch has all flows that are owed to it; the host has given up what goes before."""
+        """Returns when the host has removed unneeded items, and after that the switch has all flows that are due."""
         owed = list(self._switch.owed)
         holders = [owner for owner in self._unasked if owner in self._hosting.owners]
         _, removed = self._hosting.give_up(await run_in_slices(self._differing(holders)))
         await removed
-        await self._hosting.drained()  # owners that are owed may wait for a removal that was queued before
+        await self._hosting.drained()  # owners whose flows are due may wait for an earlier removal
         if self._switch.is_started:
             await self._switch.bring(owed)
         else:
@@ -214,7 +214,7 @@ class ClusterFollower:
         await self._hosting.hold(context.names, shared, await run_in_slices(self._differing(ready)))
 
     def _differing(self, owners: Collection[Owner]) -> Generator[None, None, dict[Owner, frozenset[Item]]]:
-        """Those of these owners that need other items than they asked for, each with the items that it needs."""
+        """The owners whose items differ from those that they requested before, each with its new items."""
         found: dict[Owner, frozenset[Item]] = {}
         for number, owner in enumerate(owners, start=1):
             state, context = self._switch.state, self.context

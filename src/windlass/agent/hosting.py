@@ -39,9 +39,9 @@ class Hosting:
     _look_again: Callable[[], object]
     using: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while the host's items, addresses or uplink change
     _names: HostNames | None = None
-    _shared: HostPlan = field(default_factory=HostPlan)  # what no single owner asks for
+    _shared: HostPlan = field(default_factory=HostPlan)  # items that belong to no single owner
     _claims: ItemClaims = field(default_factory=ItemClaims)
-    _desired: set[Item] = field(default_factory=set)  # what the owners ask for together
+    _desired: set[Item] = field(default_factory=set)  # the items of all owners together
     _owed: set[Item] = field(default_factory=set)  # items that came or went since the host was last changed
     _owes_everything: bool = False
     _waiting: list[Done] = field(default_factory=list)
@@ -113,16 +113,16 @@ class Hosting:
         return self._change(self._claims.set_all(wanted))
 
     def differs(self, owner: Owner, items: frozenset[Item]) -> bool:
-        """Whether the owner asked for other items before."""
+        """Whether the owner requested other items before."""
         return self._claims.of(owner) != items
 
     @property
     def owners(self) -> Collection[Hashable]:
-        """Those that asked for items."""
+        """Those that requested items."""
         return self._claims.owners
 
     async def drained(self) -> None:
-        """Returns when the host has all that it was asked for until now."""
+        """Returns when the host has all items that were requested before this call."""
         await self._queued()
 
     async def lead_to(self, names: HostNames, items: Collection[Item]) -> None:
@@ -133,7 +133,7 @@ class Hosting:
                 await self._host.apply(HostChange(added=frozenset(items) - installed.items))
 
     async def hold(self, names: HostNames, shared: HostPlan, wanted: Mapping[Owner, frozenset[Item]]) -> None:
-        """Returns when the host holds all that was asked for, and nothing else of ours. HostError if it cannot.
+        """Returns when the host holds all requested items, and no others of Windlass. HostError if that is impossible.
 
         `wanted`: as for `ask`; with `shared`, which these items may depend on, they are done in one.
         """

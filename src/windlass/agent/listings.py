@@ -23,7 +23,7 @@ _STEP = 20  # flows to send before other tasks run
 
 
 class BadFilter(Exception):
-    """The request cannot be answered; the message says what to ask for instead."""
+    """The request cannot be answered. The message says what is possible instead."""
 
 
 class FlowReport(Struct):
@@ -93,7 +93,7 @@ def owner_name(owner: Owner, state: NodeState | None) -> str:
 
 
 def _flows(owner: str, part: AnyPart, of: ListingFilter) -> Iterator[FlowReport | None]:
-    """None for a flow that was not asked for: it takes time as well."""
+    """None for a flow that the filter excludes: to compare it takes time as well."""
     for flow in part.flows:
         cookie = encode(flow).cookie if of.table in {None, flow.table} else None
         if cookie is None or of.cookie not in {None, cookie}:

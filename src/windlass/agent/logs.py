@@ -18,7 +18,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Logs:
-    """Of this process."""
+    """The logs of this process."""
 
     def __init__(self, log_format: LogFormat, configured: LogLevel) -> None:
         self.configured = configured

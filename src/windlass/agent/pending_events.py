@@ -35,7 +35,7 @@ class PendingEvents:
         return max(0.0, min([now + most, *(when for when, _ in self._next())]) - now)
 
     def due(self, now: float) -> Problem | None:
-        """A problem of which the Event is to be written now."""
+        """A problem whose Event must be written now."""
         return next((problem for when, problem in self._next() if now >= when), None)
 
     def written(self, problem: Problem, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Which state of the cluster this Node holds: the newest one of which, and before which, no work is left."""
+"""Which state of the cluster this Node holds: the newest one whose work, and all earlier work, is done."""
 
 from __future__ import annotations
 

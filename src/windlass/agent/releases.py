@@ -159,7 +159,7 @@ def _remove_files(config: Config, *, keep_switch: bool) -> list[str]:
 
 
 async def _ends(answers: Callable[[], bool], seconds: float = _SECONDS_TO_END) -> bool:
-    """Whether it answers no more within these seconds."""
+    """Whether the other process stops answering within this time."""
     deadline = asyncio.get_running_loop().time() + seconds
     while answers():
         if asyncio.get_running_loop().time() >= deadline:

@@ -90,7 +90,7 @@ class ProgrammedSwitch:
 
     @property
     def owed(self) -> AbstractSet[Owner]:
-        """The owners whose flows may differ from those that the state asks for."""
+        """The owners whose flows in the switch may differ from those of the state."""
         return self._owed
 
     def update(self, state: NodeState, changed: Iterable[Owner]) -> None:
@@ -117,7 +117,7 @@ class ProgrammedSwitch:
     async def bring(self, owners: Collection[Owner]) -> None:
         """Returns when the switch has the flows of these owners. SwitchUnreachableError after `PATIENCE`.
 
-        What could not be sent stays owed.
+        Flows that could not be sent stay due.
         """
         installed = self._installed
         if installed is None:

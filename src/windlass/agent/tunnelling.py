@@ -38,7 +38,7 @@ class Tunnelling:
         self.neighbours = TunnelNeighbours(str(self._config.openflow_socket))
 
     async def hold(self, uplink: Uplink) -> None:
-        """Returns when the switch has the routes to other Nodes, and has been made to ask for the MACs of peers."""
+        """Returns when the switch has the routes to other Nodes, and has started to resolve the MACs of peers."""
         await self.set_routes(uplink)
         await self._resolve()
 

@@ -36,7 +36,7 @@ class KnownPods(Struct, frozen=True):
 
 
 def known_pods(pods: int, changes: int) -> KnownPods:
-    """List Pods from a simulated API server, and follow changes of them, under policies that mean all of them."""
+    """List Pods from a simulated API server, and follow changes of them, under policies that select all of them."""
     agent_runs.configure_process()
     with _serving(pods, changes) as port:
         return asyncio.run(_known_pods(port, pods, changes))

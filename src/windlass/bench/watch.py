@@ -2,7 +2,7 @@
 
 One endpoint of one EndpointSlice is replaced, with many Services present. The floor is the time until a client that
 does nothing but watch receives the event of the same write. Both times end in this process, which writes. The second
-part does the same with Pods of other Nodes that policies mean.
+part does the same with Pods of other Nodes that policies select.
 """
 
 from __future__ import annotations

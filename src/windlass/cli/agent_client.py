@@ -84,7 +84,7 @@ class _Connection(http.client.HTTPConnection):
         self._path = socket
 
     def connect(self) -> None:
-        # It needs no more of a socket than every stream has.
+        # HTTPConnection uses only methods that a pipe of Windows has, too.
         self.sock = local.dial(self._path, self.timeout)
 
 

@@ -35,7 +35,7 @@ async def opened_host(config: Config) -> AsyncIterator[Host]:
 
 
 def _host(state_directory: Path) -> Host:
-    """Of this operating system; neither can be imported on the other."""
+    """The host of this operating system; the module of the other one cannot be imported here."""
     if sys.platform == "win32":
         from windlass.host.windows.hosts import WindowsHost  # noqa: PLC0415
 

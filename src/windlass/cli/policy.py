@@ -59,7 +59,7 @@ def explain_pod(
 
     PATH is a file or a folder of manifests: Pods, Nodes, Namespaces and policies; a scenario is fine, and `-` is the
     standard input. Without PATH, the running agent of this Node is asked, which knows its own Pods and those that their
-    policies mean. A Deployment or another workload counts as one Pod of its name. Traffic passes if the egress
+    policies select. A Deployment or another workload counts as one Pod of its name. Traffic passes if the egress
     policies of its source and the ingress policies of its destination allow it. Pods that are treated alike share a
     line.
 

@@ -74,7 +74,7 @@ def render(path: Path, node: str, form: str, why: bool) -> None:
 
 
 def state_of(world: DesiredState, name: str, facts: NodeFacts | None = None) -> NodeState:
-    """The state that the agent of this Node comes to. Without facts, the Node's are as `facts_of` assumes them."""
+    """The state that the agent of this Node computes. Without facts, those that `facts_of` assumes are used."""
     facts = facts or facts_of(world, name)
     config = parse(msgspec.json.encode(world.configuration), "ConfigMap kube-system/windlass-config")
     addresses = {**_pod_addresses(world), **{pod.key: pod.addresses for pod in facts.pods.values()}}
@@ -128,7 +128,7 @@ def _pods(world: DesiredState, node: str, addresses: PodAddresses) -> Iterator[A
 
 
 def _pod_addresses(world: DesiredState) -> PodAddresses:
-    """Those that Pods ask for; each other Pod gets the next free ones of its Node."""
+    """The addresses that Pods request; each other Pod gets the next free ones of its Node."""
     pods = [pod for pod in world.pods.values() if pod.spec.node_name in world.nodes and not pod.spec.host_network]
     taken = {address for pod in pods for address in pod.fixed_addresses}
     return {pod.key: pod.fixed_addresses or tuple(_next_free(world.nodes[pod.spec.node_name], taken)) for pod in pods}

@@ -57,7 +57,7 @@ class Cluster:
         WatchedKind(EndpointSlice, "discovery.k8s.io/v1", "endpointslices", label_selector=_SERVED)
     )
     pods: Mapping[str, Pod] = by_key(WatchedKind(Pod, "v1", "pods", field_selector="spec.nodeName={node}"))
-    # Of other Nodes, as far as policies of this Node's Pods mean them. Manifests have all Pods above.
+    # Pods of other Nodes that policies of this Node's Pods select. Manifests have all Pods in `pods`.
     peer_pods: Mapping[str, PeerPod] = by_key(
         WatchedKind(
             PeerPod,

@@ -31,7 +31,7 @@ class WatchedKind(Generic[T]):
     is_required: bool = True  # there is no Cluster before these are listed, and its revision covers them
     is_in_manifests: bool = True
     is_on_demand: bool = False  # only in namespaces in which the agent needs the objects; see `scoped_feeds`
-    # What an object counts as that cannot be decoded, if to leave it out would be wrong; gets the parsed document.
+    # Makes the substitute of an object that cannot be decoded, if it must not be left out, from the parsed document.
     closed: Callable[[Mapping[str, object]], T | None] | None = None
     second_name: str = ""  # where another declaration has the same resource: what the metrics call this one
 

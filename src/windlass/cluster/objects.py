@@ -231,7 +231,7 @@ class NamedPortsContainer(Struct, frozen=True, omit_defaults=True, gc=False):
     ports: tuple[NamedContainerPort, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Drop ports without names: policies cannot mean them."""
+        """Drop ports without names: policies cannot refer to them."""
         named = tuple(port for port in self.ports or () if port.name)
         msgspec.structs.force_setattr(self, "ports", named or None)
 
@@ -248,7 +248,7 @@ class PeerPodSpec(Struct, frozen=True, omit_defaults=True, rename="camel", gc=Fa
 
 
 class PeerPod(APIObject, frozen=True, tag="Pod"):
-    """A Pod of another Node: no more than policies can mean of it. There may be many."""
+    """A Pod of another Node, with only the fields that policies use. There may be many."""
 
     spec: PeerPodSpec | None = None
     status: PodStatus | None = None

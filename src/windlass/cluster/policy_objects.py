@@ -1,7 +1,7 @@
 """NetworkPolicy and ClusterNetworkPolicy as the API has them, typed; what they mean is decided in `windlass.policy`.
 
 Fields that hold one of several words (operators, actions, tiers, protocols) are plain strings: a word that this version
-does not know must cost one rule, not the whole object. Likewise everything may be absent.
+does not know must invalidate one rule, not the whole object. Every field may be absent.
 
 A policy whose document cannot be decoded counts as one that denies everything to the Pods that it selects: to leave it
 out, as other objects, would allow what it denies. If its subject cannot be read either, it selects all Pods of its

@@ -45,7 +45,7 @@ class ClusterSource(Protocol):
         """From now on `peer_pods` has the Pods of other Nodes in these namespaces. Returns when they were listed."""
 
     async def find_pod(self, key: str) -> Pod | None:
-        """A Pod of this Node of which `changes` has not told yet; None if there is none, or it cannot be read."""
+        """A Pod of this Node that `changes` has not reported yet; None if there is none, or it cannot be read."""
 
 
 class AllPodsKnown:

@@ -63,7 +63,7 @@ class PodProgrammer(Protocol):
         """Raises NotReadyError until the agent can attach Pods."""
 
     async def programmed(self, pod: AttachedPod, uid: str = "") -> None:
-        """Returns when the switch has the flows of this Pod. Changes nothing for a Pod that it knows.
+        """Returns when the switch has the flows of this Pod. Does nothing for a Pod that is programmed already.
 
         `uid`: of the Pod object; another Pod may have had the same name.
         """

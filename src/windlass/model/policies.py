@@ -26,7 +26,7 @@ class Direction(Enum):
     __hash__ = object.__hash__  # as of Family: each exists once
 
 
-NO_CLASS = 0  # the class of peers that no rule in use means
+NO_CLASS = 0  # the class of peers that no rule in use selects
 
 
 class PolicySubject(Struct, frozen=True, gc=False):

@@ -84,7 +84,7 @@ class GroupNumbers:
 
 
 def _read(file: Path | None, spaces: int) -> Iterator[tuple[str, int]]:
-    """The names with numbers. A line that was cut short, or that makes no sense, counts for nothing."""
+    """The names with numbers. A truncated or malformed line is ignored."""
     try:
         lines = file.read_text().splitlines(keepends=True) if file else []
     except (OSError, UnicodeDecodeError):

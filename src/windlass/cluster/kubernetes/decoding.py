@@ -130,7 +130,7 @@ def page(content: bytes) -> Page:
 
 
 def object_meta(content: Raw) -> ObjectMeta:
-    """Of an object of which the rest may be malformed."""
+    """The metadata of an object, even if the rest of the object is malformed."""
     try:
         return _any_objects.decode(content).metadata
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -226,7 +226,7 @@ class Feed:
         raise RequestRefused(sentence, status.code)
 
     def _refused(self, error: RequestRefused) -> float:
-        """The seconds to wait that the server asks for."""
+        """Handle the refusal. Returns the seconds to wait that the server requests."""
         if error.code == _GONE or _FROM_THE_FUTURE in str(error):
             self._version = ""
         elif error.code == _NOT_FOUND and self.kind.is_optional:

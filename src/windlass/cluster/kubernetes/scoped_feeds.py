@@ -23,7 +23,7 @@ MOST_FEEDS = 16  # namespaces that are followed one by one
 
 
 class ScopedFeeds:
-    """The namespaces that were asked for before stay until the objects of the present ones are listed."""
+    """Objects of former namespaces stay until those of the present namespaces are listed."""
 
     def __init__(self, kind: WatchedKind[APIObject], node_name: str, changed: Callable[[], None]) -> None:
         """`changed` is called after each change of the objects."""
