@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
-from apiserver_agents import PATIENCE, APICluster, running_agent, until
+import pytest_asyncio
+import yaml
+from apiserver_agents import PATIENCE, APICluster, RunningAgent, running_agent, until
 
 from control_planes import needs
+from windlass.agent import cluster_writers
 from windlass.cluster.kubernetes import feeds
 from windlass.cluster.kubernetes.connections import RequestRefused
+from windlass.cluster.kubernetes.policy_conditions import TYPE
 from windlass.cluster.kubernetes.roles import rules
 from windlass.lab.control.control_planes import apply
+from windlass.lab.control.definitions import CLUSTER_NETWORK_POLICIES, define
+from windlass.lab.kubelets.policy_programs import programs
 
 pytestmark = needs("etcd", "kube-apiserver")
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 GROUP = "policy.networking.k8s.io"
+CLUSTER_POLICIES = f"/apis/{GROUP}/v1alpha2/clusternetworkpolicies"
+T0 = "2026-01-01T00:00:00Z"
 ADMIN_POLICIES = f"/apis/{GROUP}/v1alpha1/adminnetworkpolicies"
 DEFINITION = {
     "apiVersion": "apiextensions.k8s.io/v1",
@@ -71,6 +81,78 @@ async def put_admin_policy(api: APICluster, name: str) -> bool:
     except RequestRefused:
         return False
     return True
+
+
+def cluster_policy(name: str, *peers: object) -> dict[str, object]:
+    egress = [{"name": "one", "action": "Accept", "to": list(peers)}]
+    spec = {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}, "egress": egress}
+    return {"apiVersion": f"{GROUP}/v1alpha2", "kind": "ClusterNetworkPolicy", "metadata": {"name": name}, "spec": spec}
+
+
+async def put_cluster_policy(api: APICluster, name: str, *peers: object) -> None:
+    await apply(api.connection, cluster_policy(name, *peers), f"{CLUSTER_POLICIES}/{name}")
+
+
+async def conditions(api: APICluster, name: str) -> list[dict]:
+    return (await api.get(f"{CLUSTER_POLICIES}/{name}")).get("status", {}).get("conditions") or []
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def cluster_policies(api) -> AsyncIterator[APICluster]:
+    """A server with the upstream definition, if it is on this machine: then its schema checks what agents write."""
+    if programs().crd.exists():
+        upstream = yaml.safe_load(programs().crd.read_text())
+        upstream.pop("status", None)
+        await apply(api.connection, upstream, f"{CRDS}/{upstream['metadata']['name']}")
+        await until(lambda: is_served(api))
+    else:
+        await define(api.connection, CLUSTER_NETWORK_POLICIES)
+    yield api
+    await api.delete(CLUSTER_POLICIES)
+    await api.delete(f"{CRDS}/clusternetworkpolicies.{GROUP}")
+
+
+async def is_served(api: APICluster) -> bool:
+    try:
+        await api.get(CLUSTER_POLICIES)
+    except RequestRefused:
+        return False
+    return True
+
+
+@pytest.mark.usefixtures("short_delays")
+async def test_a_cluster_network_policy_says_itself_what_of_it_is_refused(cluster_policies, monkeypatch):
+    """Both agents find it, one writes it; a policy that is enforced as written is not touched."""
+    api = cluster_policies
+    monkeypatch.setattr(cluster_writers, "RENEWED", 0.2)
+    await api.put_node()
+    await put_cluster_policy(api, "good", {"networks": ["192.0.2.0/24"]})
+    good = await api.get(f"{CLUSTER_POLICIES}/good")
+    await put_cluster_policy(api, "names", {"domainNames": ["example.com"]})
+    mine = {"type": "example.com/Ready", "status": "True", "reason": "Fine", "message": "", "lastTransitionTime": T0}
+    await api.patch(f"{CLUSTER_POLICIES}/names/status", {"status": {"conditions": [mine]}})
+    async with running_agent(api.plane) as one, running_agent(api.plane) as other:
+        for agent in (one, other):
+            await agent.becomes_ready()
+        kept, condition = await until(lambda: conditions(api, "names"), accept=lambda found: len(found) == 2)
+        assert kept == mine
+        assert (condition["type"], condition["status"], condition["reason"]) == (TYPE, "False", "NotUsable")
+        assert "egress[0], peer 0: domainNames are not supported" in condition["message"]
+        written = await api.get(f"{CLUSTER_POLICIES}/names")
+        assert condition["observedGeneration"] == written["metadata"]["generation"]
+        for agent in (one, other):
+            looked = agent.requests
+            await until(lambda: requests(agent), accept=lambda now: now > looked + 3)  # noqa: B023 - awaited here
+        assert await api.get(f"{CLUSTER_POLICIES}/names") == written, "they only looked"
+        assert await api.get(f"{CLUSTER_POLICIES}/good") == good
+        await put_cluster_policy(api, "names", {"networks": ["192.0.2.0/24"]})
+        await until(lambda: conditions(api, "names"), accept=lambda found: found == [mine])
+        for agent in (one, other):
+            await agent.has_no_problems()
+
+
+async def requests(agent: RunningAgent) -> int:
+    return agent.requests
 
 
 @pytest.mark.usefixtures("short_delays")

@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
+import msgspec
+
 from windlass.agent.areas import Area
-from windlass.agent.pending_events import PendingEvents
+from windlass.agent.pending_events import RENEWED, PendingEvents
 from windlass.agent.views import AgentView
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.kubernetes.connections import (
@@ -26,9 +28,12 @@ from windlass.cluster.kubernetes.connections import (
 )
 from windlass.cluster.kubernetes.credentials import NoAccess, Reader
 from windlass.cluster.kubernetes.decoding import Garbled
+from windlass.cluster.kubernetes.policy_conditions import write_conditions
 from windlass.cluster.kubernetes.writing import GATEWAY_ADDRESSES, UPLINK_MAC, mark_node, write_event
-from windlass.cluster.objects import Problem
+from windlass.cluster.objects import Problem, field_sentence
+from windlass.cluster.policy_objects import ClusterNetworkPolicy
 from windlass.model.nodes import LocalNode
+from windlass.policy.readings import read_cluster_network_policy
 
 GRACE = 10.0  # seconds without a network before the Node gets the taint: a restart of the agent takes less
 LOOK_AGAIN = 300.0  # seconds between checks whether another client has changed what the agent wrote
@@ -36,6 +41,7 @@ EVENTS_PER_SECOND = 20.0  # of all agents together: they find the same problems 
 
 _INVALID = 422
 _MARKS_FAIL, _EVENTS_FAIL = "annotations and taint of this Node cannot be written", "Events cannot be written"
+_CONDITIONS_FAIL = "conditions of ClusterNetworkPolicies cannot be written"
 _FAILURES = (RequestRefused, Unreachable, NoAccess, Garbled)
 
 
@@ -59,6 +65,7 @@ class ClusterWriter:
         async with APIConnection(self._access, self._socket_factory) as connection, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._mark_node(connection, agent), name="annotations and taint")
             tasks.create_task(self._write_events(connection, agent), name="Events")
+            tasks.create_task(self._write_conditions(connection, agent), name="conditions")
 
     async def _mark_node(self, connection: APIConnection, agent: AgentView) -> NoReturn:
         status, failures = agent.status, 0
@@ -120,11 +127,46 @@ class ClusterWriter:
                 pending.written(problem, time.monotonic())
                 self._note(agent, _EVENTS_FAIL, None)
 
+    async def _write_conditions(self, connection: APIConnection, agent: AgentView) -> NoReturn:
+        """The first agent writes them for all; the others read them and find nothing to change."""
+        status, failures = agent.status, 0
+        while True:
+            known = _refused_policies(agent)
+            await asyncio.sleep(_stagger(agent.cluster))
+            try:
+                if agent.cluster is not None and agent.cluster.cluster_network_policies:
+                    await write_conditions(connection, refused_parts)
+            except _FAILURES as error:
+                failures += 1
+                self._note(agent, _CONDITIONS_FAIL, error)
+                await asyncio.sleep(_pause(error, failures))
+                continue
+            failures = 0
+            self._note(agent, _CONDITIONS_FAIL, None)
+            await status.wait_until(
+                lambda: _refused_policies(agent) != known,  # noqa: B023 - it is awaited here
+                RENEWED * random.uniform(0.7, 1.0),  # noqa: S311
+            )
+
     def _note(self, agent: AgentView, what: str, error: Exception | None) -> None:
         """Report why this cannot be written; without an error: that it can."""
         self._troubles[what] = str(error or "")
         troubles = [f"{what}: {why}; the agent tries again" for what, why in self._troubles.items() if why]
         agent.status.report(Area.CLUSTER_WRITES, troubles)
+
+
+def refused_parts(document: bytes) -> str:
+    """What of a ClusterNetworkPolicy is not enforced as written, a line each; empty if all of it is."""
+    try:
+        policy = msgspec.json.decode(document, type=ClusterNetworkPolicy)
+    except msgspec.ValidationError as error:
+        return f"{field_sentence(str(error))}; these contents are not used"
+    return "\n".join(read_cluster_network_policy(policy)[1])
+
+
+def _refused_policies(agent: AgentView) -> set[Problem]:
+    refusals = agent.status.refusals
+    return {one for one in refusals if one.regarding is not None and one.regarding.kind == "ClusterNetworkPolicy"}
 
 
 def annotations_of(node: LocalNode) -> dict[str, str]:

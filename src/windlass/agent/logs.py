@@ -17,6 +17,14 @@ RECENT = 1000  # lines that are kept in memory, for `windlass support-bundle`
 _log = structlog.get_logger(__name__)
 
 
+def log_warnings_only() -> None:
+    """For programs that use parts of the agent: its progress is not theirs."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+    )
+
+
 class Logs:
     """The logs of this process."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from windlass.agent.agents import Agent, relax_garbage_collector
-from windlass.bench.reports import log_warnings_only
+from windlass.agent.logs import log_warnings_only
 from windlass.cluster.changes import ChangeSet
 from windlass.cluster.clusters import Cluster, objects_of, with_objects
 from windlass.cluster.kinds import kinds_of

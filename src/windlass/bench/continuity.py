@@ -19,13 +19,14 @@ from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
+from windlass.agent.logs import log_warnings_only
 from windlass.bench import continuity_clusters as objects
 from windlass.bench import lab_clusters
 from windlass.bench.bridges import ofctl_output
 from windlass.bench.load_generators import prefer
 from windlass.bench.loaded_runs import LoadedPhase, LoadedRun, figures_of, loading, summary
 from windlass.bench.loads import LoadPlan, LoadServer, LoadTarget
-from windlass.bench.reports import Figure, Report, Say, figure, log_warnings_only, this_machine
+from windlass.bench.reports import Figure, Report, Say, figure, this_machine
 from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.runner.probes import ProbeRunner
 from windlass.lab.sandbox.labs import LabError

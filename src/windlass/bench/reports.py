@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import platform
 import statistics
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
-import structlog
 from msgspec import Struct
 from rich.table import Table
 
@@ -58,11 +56,6 @@ def percentiles(name: str, values: Sequence[float], unit: str, floor: Sequence[f
         figure(f"{name}-p{n}", _percentile(values, n), unit, None if floor is None else _percentile(floor, n))
         for n in (50, 99)
     ]
-
-
-def log_warnings_only() -> None:
-    """For the agent's code in this process: its progress is not the benchmark's."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 
 
 def this_machine() -> MachineInfo:

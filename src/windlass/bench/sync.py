@@ -14,8 +14,9 @@ from contextlib import asynccontextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
 
+from windlass.agent.logs import log_warnings_only
 from windlass.bench import bridges
-from windlass.bench.reports import Figure, Report, Say, figure, log_warnings_only, percentiles, this_machine
+from windlass.bench.reports import Figure, Report, Say, figure, percentiles, this_machine
 from windlass.lab.sandbox import labs
 from windlass.model.families import Family
 from windlass.openflow.actions import Ct, Nat, Set, ToGroup

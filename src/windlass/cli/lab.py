@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from windlass.agent.logs import log_warnings_only
 from windlass.cli import outputs
 from windlass.lab.control.api_servers import RealAPIServer
 from windlass.lab.control.publishers import ManifestFolder
@@ -41,6 +42,7 @@ def lab() -> None:
 
     A scenario is a directory or file of Kubernetes manifests and probes; docs/scenarios.md describes the format.
     """
+    log_warnings_only()
 
 
 @lab.command(short_help="Run scenarios and judge their probes.")

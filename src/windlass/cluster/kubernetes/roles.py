@@ -12,5 +12,9 @@ def rules(cluster: type[Cluster] = Cluster) -> list[dict[str, object]]:
     for kind in kinds_of(cluster).values():
         by_group.setdefault(kind.group, set()).add(kind.resource)
     reading = [(group, sorted(names), ["list", "watch"]) for group, names in by_group.items()]
-    writing = [("", ["nodes"], ["patch"]), ("events.k8s.io", ["events"], ["create"])]
+    writing = [
+        ("", ["nodes"], ["patch"]),
+        ("events.k8s.io", ["events"], ["create"]),
+        ("policy.networking.k8s.io", ["clusternetworkpolicies/status"], ["patch"]),
+    ]
     return [{"apiGroups": [group], "resources": names, "verbs": verbs} for group, names, verbs in (*reading, *writing)]

@@ -18,6 +18,7 @@ from windlass.cluster.sources import ClusterChange, SourceAway
 from windlass.lab.control import api_objects, endpoint_slices
 from windlass.lab.control.api_objects import Published
 from windlass.lab.control.control_planes import ADMINISTRATOR, AGENT, ControlPlane, apply, url_at
+from windlass.lab.control.definitions import CLUSTER_NETWORK_POLICIES, define
 from windlass.lab.sandbox.labs import Lab, LabError
 from windlass.lab.sandbox.time_limits import seconds
 from windlass.lab.scenarios.desired_states import Addresses, DesiredState
@@ -60,6 +61,7 @@ class RealAPIServer:
         await self._plane.start_controllers()
         self._connection = await self._plane.connection().__aenter__()
         await _allow(self._connection)
+        await define(self._connection, CLUSTER_NETWORK_POLICIES)
 
     def options(self, node: LabNode) -> Mapping[str, object]:
         """The server's address of the Node's family: the kubeconfig has only one address."""

@@ -1,0 +1,110 @@
+"""The condition of a ClusterNetworkPolicy of which a part is refused: what of it is not enforced as written, and why.
+
+The API has a list of conditions in the status and names none, so the type has our own domain, and the conditions of
+other programs stay as they are. A policy that is enforced as written has no condition and is never written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from msgspec import Struct
+
+from windlass.cluster.kubernetes.connections import APIConnection, RequestRefused
+from windlass.cluster.kubernetes.decoding import Garbled
+
+TYPE = "windlass.dev/Accepted"
+REASON = "NotUsable"
+PATH = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"
+# An agent that has nothing to say about a policy leaves the condition of another one, about the same contents, for so
+# long: agents of two versions may run side by side, and must not write against each other.
+RESPECTED = timedelta(hours=1)
+
+_MESSAGE_CHARACTERS = 32_768  # limit of the API
+_NOT_FOUND, _CONFLICT = 404, 409
+
+Condition = dict[str, object]
+
+
+class _Metadata(Struct, frozen=True, rename="camel"):
+    name: str = ""
+    generation: int = 0  # of its contents: a new one after each change of the spec
+    resource_version: str = ""
+
+
+class _Status(Struct, frozen=True):
+    conditions: tuple[Condition, ...] | None = None  # complete, so that those of others stay as they are
+
+
+class ConditionedPolicy(Struct, frozen=True):
+    metadata: _Metadata = _Metadata()
+    status: _Status = _Status()
+
+
+class _Policies(Struct, frozen=True):
+    items: tuple[msgspec.Raw, ...] | None = None
+
+
+async def write_conditions(connection: APIConnection, refused: Callable[[bytes], str]) -> None:
+    """Bring the conditions of all ClusterNetworkPolicies in line. `refused`: what is refused of one, given as JSON.
+
+    The policies are read first, so that a condition is about the very contents that it names, and only those are
+    written that differ. Each write names the version that was read: if another agent or program is faster, this one
+    leaves it to that.
+    """
+    for document, policy in await _read(connection):
+        name = policy.metadata.name
+        conditions = changed_conditions(policy, refused(document), datetime.now(UTC))
+        if conditions is None:
+            continue
+        metadata = {"resourceVersion": policy.metadata.resource_version}
+        body = msgspec.json.encode({"metadata": metadata, "status": {"conditions": conditions}})
+        try:
+            path = f"{PATH}/{name}/status"
+            await connection.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+        except RequestRefused as error:
+            if error.code not in {_CONFLICT, _NOT_FOUND}:
+                raise
+
+
+def changed_conditions(policy: ConditionedPolicy, refused: str, now: datetime) -> list[Condition] | None:
+    """All conditions that the policy should have; None if it has them."""
+    present = policy.status.conditions or ()
+    ours = next((one for one in present if one.get("type") == TYPE), None)
+    others = [one for one in present if one.get("type") != TYPE]
+    if not refused:
+        return others if ours is not None and _is_outdated(ours, policy.metadata.generation, now) else None
+    message = refused if len(refused) <= _MESSAGE_CHARACTERS else refused[: _MESSAGE_CHARACTERS - 3] + "..."
+    condition: Condition = {
+        "type": TYPE,
+        "status": "False",
+        "reason": REASON,
+        "message": message,
+        "observedGeneration": policy.metadata.generation,
+    }
+    if ours is not None and all(ours.get(key) == value for key, value in condition.items()):
+        return None
+    since = ours.get("lastTransitionTime") if ours and ours.get("status") == "False" else None
+    return [*others, {**condition, "lastTransitionTime": since or now.strftime("%Y-%m-%dT%H:%M:%SZ")}]
+
+
+def _is_outdated(condition: Condition, generation: int, now: datetime) -> bool:
+    """Whether it is about former contents, or an agent of another version wrote it long ago."""
+    if condition.get("observedGeneration") != generation:
+        return True
+    try:
+        written = datetime.fromisoformat(str(condition.get("lastTransitionTime")))
+    except ValueError:
+        return True
+    return now - written.astimezone(UTC) > RESPECTED
+
+
+async def _read(connection: APIConnection) -> list[tuple[bytes, ConditionedPolicy]]:
+    content = await connection.request("GET", PATH)
+    try:
+        items = msgspec.json.decode(content, type=_Policies).items or ()
+        return [(bytes(one), msgspec.json.decode(one, type=ConditionedPolicy)) for one in items]
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Garbled(str(error)) from None
