@@ -16,8 +16,8 @@ from agent_nodes import NODE, AgentNode, agent_node
 from switches import requires_ovs
 from windlass.lab.network.ovs import datapath_type
 from windlass.lab.sandbox.time_limits import seconds
+from windlass.switch.bridges import WAIT
 from windlass.switch.ovsdb import open_database
-from windlass.switch.restarts import WAIT
 
 PATIENCE = seconds(120.0)
 pytestmark = [

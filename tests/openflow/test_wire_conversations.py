@@ -15,10 +15,9 @@ from windlass.openflow.conditions import destination, destination_port, ip
 from windlass.openflow.fields import CT_MARK, IN_PORT, IPV4_DST, LOCAL_PORT, TCP_DST, Bits, reg
 from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.openflow.matches import match
-from windlass.openflow.wire import bundles, errors, flows, groups, messages, monitors, packets, ports
+from windlass.openflow.wire import bundles, errors, flows, groups, messages, monitors, packets
 from windlass.openflow.wire.messages import MalformedMessage, MultipartType, Type
 from windlass.openflow.wire.monitors import FlowUpdate
-from windlass.openflow.wire.ports import Port, PortChange
 
 pytestmark = requires_ovs
 
@@ -179,26 +178,6 @@ class TestPackets:
 
     def test_another_message_of_an_experimenter_is_no_packet(self) -> None:
         assert not packets.is_packet_in(messages.experimenter(26, 1)[8:])
-
-
-class TestPorts:
-    def test_port_changes_are_reported(self, bridge: Bridge, channel: Channel) -> None:
-        channel.accepts(messages.ask_for_events(channel.xid()))
-        bridge.do(bridge.switch.add_nics("pod-1"))
-        request = ("--", "set", "interface", "pod-1", "ofport_request=5")
-        bridge.do(bridge.switch.vsctl("add-port", "br-int", "pod-1", *request))
-        status = self.status_of(channel, PortChange.ADDED)
-        assert (status.number, status.name) == (5, "pod-1")
-        bridge.do(bridge.switch.vsctl("del-port", "pod-1"))
-        assert self.status_of(channel, PortChange.DELETED).number == 5
-
-    @staticmethod
-    def status_of(channel: Channel, change: PortChange) -> Port:
-        while True:
-            _, body = channel.await_type(Type.PORT_STATUS)
-            status = ports.parse_status(body)
-            if status.change is change:
-                return status.port
 
 
 class TestMonitors:

@@ -22,7 +22,6 @@ from windlass.openflow.wire import flows, groups, messages
 from windlass.openflow.wire.messages import Type
 from windlass.openflow.wire.monitors import FlowUpdate
 from windlass.openflow.wire.packets import PacketIn
-from windlass.openflow.wire.ports import PortChange, PortStatus
 from windlass.switch import connection as connections
 from windlass.switch.connection import connected
 from windlass.switch.message_streams import ConnectionLostError
@@ -220,20 +219,6 @@ async def test_group_changes_by_other_clients_are_reported_and_our_own_are_not(p
 
 @requires_ovs
 @shared_loop
-async def test_added_and_deleted_ports_are_reported(path: str, running: Switch):
-    bridge = Path(path).stem
-    async with connected(path) as connection:
-        await running.vsctl("add-port", bridge, f"{bridge}p", "--", "set", "interface", f"{bridge}p", "type=internal")
-        seen: list[SwitchEvent] = []
-        while (PortChange.ADDED, f"{bridge}p") not in [(event.change, event.port.name) for event in seen]:
-            seen += await reported(connection, PortStatus)
-        await running.vsctl("del-port", f"{bridge}p")
-        while (PortChange.DELETED, f"{bridge}p") not in [(event.change, event.port.name) for event in seen]:
-            seen += await reported(connection, PortStatus)
-
-
-@requires_ovs
-@shared_loop
 async def test_a_packet_out_passes_the_tables_and_returns_with_its_userdata(path: str):
     packet = bytes.fromhex("ffffffffffff 020000000001 88b5") + bytes(50)
     to_us = Flow(0, 1, match(ETH_TYPE(0x88B5)), (Set(reg(3)(7)), ToController(b"why")), "")
@@ -371,7 +356,6 @@ async def test_a_peer_that_sends_no_hello_is_an_error(tmp_path: Path, monkeypatc
         bytes.fromhex("06 05 0004 00000001"),  # a message shorter than its header
         messages.message(Type.MULTIPART_REPLY, 0, b"\x00\x10" + bytes(6) + b"\xff" * 8),  # an update past its end
         messages.message(Type.MULTIPART_REPLY, 0, b"\x00"),
-        messages.message(Type.PORT_STATUS, 0),
         messages.message(Type.ERROR, 0),
         b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(0x3200),
     ],

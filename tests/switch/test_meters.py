@@ -19,8 +19,7 @@ from windlass.openflow.matches import match
 from windlass.openflow.wire import flows
 from windlass.openflow.wire.packets import PacketIn
 from windlass.program import Owner, OwnerKind, Part
-from windlass.switch.connection import connected
-from windlass.switch.packet_limits import PacketLimit
+from windlass.switch.connection import PacketLimit, connected
 
 pytestmark = [requires_ovs, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(60)]
 NODE = Owner(OwnerKind.NODE, "node")
@@ -112,11 +111,11 @@ async def test_meters_that_another_client_deletes_come_back_with_their_flows(bri
 async def test_packets_beyond_a_meter_are_counted_and_do_not_reach_us(bridge: Bridge):
     came: asyncio.Queue[PacketIn] = asyncio.Queue()
 
-    def on_event(event: object) -> None:
+    def on_packet(event: object) -> None:
         if isinstance(event, PacketIn):
             came.put_nowait(event)
 
-    async with installed(bridge.path, {NODE: Part((to_us(1),), meters=(limit(1),))}, on_event=on_event) as kept:
+    async with installed(bridge.path, {NODE: Part((to_us(1),), meters=(limit(1),))}, on_packet=on_packet) as kept:
         for _ in range(200):
             await kept.requests.packet_out(FRAME, LOCAL_PORT, (Resubmit(0),))
         suppressed = (await kept.packets_suppressed())[1]

@@ -11,9 +11,8 @@ import pytest
 
 from switches import Switch, requires_ovs, run
 from windlass.switch.bridge_specs import BridgeSpec
-from windlass.switch.bridges import add_uplink, ensure_bridge
+from windlass.switch.bridges import add_uplink, end_wait, ensure_bridge
 from windlass.switch.ovsdb import open_database
-from windlass.switch.restarts import end_wait
 
 pytestmark = requires_ovs
 

@@ -420,11 +420,11 @@ async def test_packets_to_the_controller_arrive_as_events(bridge: Bridge):
     came: asyncio.Queue[PacketIn] = asyncio.Queue()
     to_us = Flow(0, 1, match(ETH_TYPE(0x88B5)), (ToController(b"why"),), "to the controller")
 
-    def on_event(event: object) -> None:
+    def on_packet(event: object) -> None:
         if isinstance(event, PacketIn):
             came.put_nowait(event)
 
-    async with installed(bridge.path, {WEB: Part((to_us,))}, on_event=on_event) as kept:
+    async with installed(bridge.path, {WEB: Part((to_us,))}, on_packet=on_packet) as kept:
         packet = bytes.fromhex("ffffffffffff 020000000001 88b5") + bytes(50)
         await kept.requests.packet_out(packet, LOCAL_PORT, (Resubmit(0),))
         assert (await came.get()).userdata == b"why"

@@ -35,9 +35,8 @@ from windlass.pipeline.datapaths import datapath_of
 from windlass.program import Owner, OwnerKind, owners
 from windlass.switch.bridge_differences import uplink_of
 from windlass.switch.bridge_specs import BridgeSpec
-from windlass.switch.bridges import ensure_bridge, requiring_bridge
+from windlass.switch.bridges import end_wait, ensure_bridge, requiring_bridge
 from windlass.switch.ovsdb import Database
-from windlass.switch.restarts import end_wait
 from windlass.switch.streams import SwitchUnreachableError
 
 _log = structlog.get_logger(__name__)

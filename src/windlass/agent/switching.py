@@ -20,7 +20,6 @@ from windlass.agent.rejections import Rejections
 from windlass.model.nodes import NodeState
 from windlass.openflow.wire.ct_flush import Flush
 from windlass.openflow.wire.packets import PacketIn
-from windlass.openflow.wire.ports import PortStatus
 from windlass.pipeline.datapaths import datapath_of, violations
 from windlass.pipeline.reserved import DENIAL, DENIAL_METER
 from windlass.program import AnyPart, Owner, OwnerKind, Program, owners, part
@@ -109,7 +108,7 @@ class ProgrammedSwitch:
             if not len(parts) % _STEP:
                 await asyncio.sleep(0)
         self._check_later(parts)
-        self._installed = InstalledProgram(self._socket, parts, on_event=self._handle, on_loss=self._on_loss)
+        self._installed = InstalledProgram(self._socket, parts, on_packet=self._handle, on_loss=self._on_loss)
         tasks.create_task(self._installed.keep(), name="switch")
         await self.bring(())
         await self._forget_former_policies()
@@ -231,11 +230,11 @@ class ProgrammedSwitch:
         self._unchecked.update(checked)
         self._changed.set()
 
-    def _handle(self, event: PacketIn | PortStatus) -> None:
-        if isinstance(event, PacketIn) and event.userdata == DENIAL:
-            self.denials.note(event.packet)
-        elif isinstance(event, PacketIn) and self._installed:
-            self.rejections.answer(event, self._installed.requests)
+    def _handle(self, packet: PacketIn) -> None:
+        if packet.userdata == DENIAL:
+            self.denials.note(packet.packet)
+        elif self._installed:
+            self.rejections.answer(packet, self._installed.requests)
 
 
 @asynccontextmanager

@@ -9,11 +9,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from windlass.pipeline.layout import EGRESS_PEER, INGRESS_PEER
 from windlass.switch.bridge_specs import BOOT, INDEX, ROLE, BridgeSpec, Role
-from windlass.switch.flow_tables import table_difference
-from windlass.switch.operations import Operation, Reference, Value, insert, link, new_ref, put_keys, ref, unlink, update
+from windlass.switch.operations import (
+    Operation,
+    Reference,
+    Value,
+    insert,
+    link,
+    new_ref,
+    put_keys,
+    put_reference,
+    ref,
+    unlink,
+    update,
+)
 from windlass.switch.ovsdb import SwitchRefusedError
-from windlass.switch.rows import BridgeRow, InterfaceRow, OpenVSwitchRow, PortRow, View
+from windlass.switch.rows import BridgeRow, FlowTableRow, InterfaceRow, OpenVSwitchRow, PortRow, View
 
 
 def bridge_difference(view: View, spec: BridgeSpec) -> list[Operation]:
@@ -28,7 +40,7 @@ def bridge_difference(view: View, spec: BridgeSpec) -> list[Operation]:
     bridge = view.bridges.get(spec.name)
     operations = list(_new_bridge(view, spec) if bridge is None else _changed_bridge(bridge, spec))
     target = new_ref(_NEW_BRIDGE) if bridge is None else ref(bridge.uuid)
-    operations += table_difference(view, bridge, target)
+    operations += _table_difference(view, bridge, target)
     for interface in stale:
         operations += remove_port(view, spec.name, interface)
     for port in wanted:
@@ -86,6 +98,14 @@ def remove_port(view: View, bridge: str, interface: InterfaceRow) -> list[Operat
 
 
 _NEW_BRIDGE: Final = "bridge"
+
+# Which prefixes of addresses the switch tracks in the tables of policy peers. By prefixes, one datapath flow serves all
+# addresses that the policies in use do not tell apart. Open vSwitch before 3.5 tracks those of IPv6 only where it is
+# told to: otherwise each IPv6 client of a Pod with policies takes a datapath flow.
+PREFIXES: Final[Mapping[int, frozenset[str]]] = {
+    EGRESS_PEER.number: frozenset({"ip_dst", "ipv6_dst"}),
+    INGRESS_PEER.number: frozenset({"ip_src", "ipv6_src"}),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +216,16 @@ def refuse_foreign(view: View, bridge: str, interface: str) -> None:
             f"{bridge}: port {interface}: {where}; remove it there (ovs-vsctl del-port {interface}), "
             "or choose another name"
         )
+
+
+def _table_difference(view: View, bridge: BridgeRow | None, target: Reference) -> Iterator[Operation]:
+    """`target`: the bridge; another program's settings of other tables stay."""
+    for number, prefixes in PREFIXES.items():
+        row = view.flow_tables.get(bridge.flow_tables.get(number, "")) if bridge else None
+        if row is None or row.prefixes != prefixes:
+            name = f"table_{number}"
+            yield insert(FlowTableRow, name, {"prefixes": prefixes})
+            yield put_reference(BridgeRow, target, "flow_tables", number, new_ref(name))
 
 
 def _differing(wanted: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str]:

@@ -20,10 +20,13 @@ from windlass.switch.bridge_differences import (
     wanted_ports,
 )
 from windlass.switch.bridge_specs import ROLE, BridgeSpec, Role
-from windlass.switch.operations import increment_next_cfg, ref, unlink
+from windlass.switch.operations import Operation, drop_keys, increment_next_cfg, ref, unlink
 from windlass.switch.ovsdb import Database, SwitchRefusedError
 from windlass.switch.rows import InterfaceRow, View
 from windlass.switch.streams import SwitchUnreachableError
+
+# A key in other_config of Open_vSwitch: with it ovs-vswitchd does not change the datapath's flows.
+WAIT: Final = "flow-restore-wait"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,11 @@ async def delete_bridge(db: Database, bridge: str) -> None:
         await db.carried_out(await db.change(lambda _: [deletion]))
 
 
+async def end_wait(db: Database) -> None:
+    """Ends the wait of a restarted ovs-vswitchd, which `start-ovs-vswitchd.sh` has begun: the bridge has its flows."""
+    await db.carried_out(await db.change(_wait_difference))
+
+
 async def port_number(db: Database, bridge: str, interface: str) -> int:
     """Wait until ovs-vswitchd has created a port that is in the database, and return its number."""
     try:
@@ -113,6 +121,10 @@ _HINTS: Final = {
     Role.LOCAL.value: "an interface of this name may exist already: remove it, or set `bridge` to another name",
     Role.POD.value: "its interface must exist before its port is added",
 }
+
+
+def _wait_difference(view: View) -> list[Operation]:
+    return [drop_keys(view.root, "other_config", {WAIT})] if view.root and WAIT in view.root.other_config else []
 
 
 def _settled(view: View, bridge: str, interface: str) -> InterfaceRow | None:

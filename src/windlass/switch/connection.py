@@ -7,6 +7,7 @@ bytes are `openflow.wire`'s, and the caller reconnects after a loss.
 from __future__ import annotations
 
 import asyncio
+import time
 from asyncio import Future, Queue, StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -14,19 +15,19 @@ from itertools import chain
 from typing import TypeVar
 
 from windlass.openflow.actions import Actions
-from windlass.openflow.wire import bundles, forwards, monitors, packets, ports
+from windlass.openflow.wire import bundles, forwards, monitors, packets
 from windlass.openflow.wire import messages as wire
 from windlass.openflow.wire.errors import OpenFlowError, parse_error
 from windlass.openflow.wire.messages import Header, Multipart, Type
 from windlass.switch.deliveries import Delivery, DeliveryResult
 from windlass.switch.message_streams import NO_REPLY, ConnectionLostError, MessageStream
-from windlass.switch.packet_limits import PACKETS_PER_SECOND, PacketLimit
 from windlass.switch.streams import SwitchUnreachableError, open_stream
 from windlass.switch.switch_events import EventQueue, GroupsChanged, SwitchEvent, UnclaimedError
 
 T = TypeVar("T")
 
 PROBE_INTERVAL = 5.0  # seconds of silence before the switch is sent an echo request, and again before it is lost
+PACKETS_PER_SECOND = 500  # enough for well-behaved clients of Services without endpoints, and little work
 HELLO_TIMEOUT = 5.0  # seconds: a local daemon that takes longer is stuck
 
 _MONITOR = 1
@@ -56,6 +57,26 @@ async def connected(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await stream.closed()
+
+
+class PacketLimit:
+    """Of the packets that the agent accepts from the switch: a token bucket that holds the tokens of one second."""
+
+    def __init__(self, per_second: float) -> None:
+        self.refused = 0  # packets beyond the limit
+        self._per_second = per_second
+        self._left = per_second
+        self._at = time.monotonic()
+
+    def admits(self) -> bool:
+        now = time.monotonic()
+        self._left = min(self._left + (now - self._at) * self._per_second, self._per_second)
+        self._at = now
+        if self._left < 1:
+            self.refused += 1
+            return False
+        self._left -= 1
+        return True
 
 
 class OpenFlowConnection:
@@ -199,8 +220,6 @@ class OpenFlowConnection:
             case Type.EXPERIMENTER:
                 if packets.is_packet_in(body) and self._limit.admits() and not self._events.is_full:
                     self._events.put(packets.parse_packet_in(body))
-            case Type.PORT_STATUS:
-                self._events.put(ports.parse_status(body))
             case forwards.REQUEST_FORWARD:
                 self._events.put(GroupsChanged())
             case Type.ECHO_REQUEST:

@@ -10,7 +10,7 @@ from typing import Final
 
 from windlass.pipeline.tracking import POD_ZONE, SNAT_ZONE
 from windlass.switch.bridge_specs import ROLE
-from windlass.switch.operations import Operation, drop_references, insert, new_ref, put_reference, ref
+from windlass.switch.operations import Operation, drop_keys, insert, new_ref, put_reference, ref
 from windlass.switch.ovsdb import Database, SwitchRefusedError
 from windlass.switch.rows import DatapathRow, OpenVSwitchRow, TimeoutPolicyRow, View, ZoneRow
 
@@ -79,8 +79,8 @@ def removal(view: View, datapath_type: str) -> list[Operation]:
         return []
     ours: Collection[int] = [number for number in ZONES if number in datapath.ct_zones]
     if datapath.external_ids.get(ROLE) == _OURS and len(ours) == len(datapath.ct_zones):
-        return [drop_references(view.root, "datapaths", [datapath_type])]
-    return [drop_references(datapath, "ct_zones", ours)] if ours else []
+        return [drop_keys(view.root, "datapaths", [datapath_type])]
+    return [drop_keys(datapath, "ct_zones", ours)] if ours else []
 
 
 def _timeouts(view: View, datapath: DatapathRow, number: int) -> Mapping[str, int] | None:

@@ -32,7 +32,7 @@ class InstalledMeters:
         """Make the switch hold the meters of the Program and no others. Returns the keys of flows to send again.
 
         If a meter had to be added, these are all flows that use a meter: a flow keeps the datapath's number of its
-        meter from the time when the flow was added. A switch that refuses meters works without: see `packet_limits`.
+        meter from the time when the flow was added. A switch that refuses meters works without: see `PacketLimit`.
         """
         try:
             added = await self._update(connection, program)

@@ -80,18 +80,14 @@ def put_keys(row: Row, column: str, pairs: Mapping[str, str]) -> Mutate:
     return Mutate(_table(type(row)), _where(row), [drop, [column, "insert", _notation(pairs)]])
 
 
-def drop_keys(row: Row, column: str, keys: Iterable[str]) -> Mutate:
-    return Mutate(_table(type(row)), _where(row), [[column, "delete", _notation(frozenset(keys))]])
-
-
 def put_reference(kind: type[Row], to: Reference, column: str, key: str | int, reference: Reference) -> Mutate:
     """Sets one key of a map of references."""
     drop = [column, "delete", ("set", [key])]
     return Mutate(_table(kind), [["_uuid", "==", to]], [drop, [column, "insert", ("map", [(key, reference)])]])
 
 
-def drop_references(row: Row, column: str, keys: Iterable[str | int]) -> Mutate:
-    """A row that nothing refers to any more is removed by the database itself."""
+def drop_keys(row: Row, column: str, keys: Iterable[str | int]) -> Mutate:
+    """The database itself removes a row to which nothing refers any more."""
     return Mutate(_table(type(row)), _where(row), [[column, "delete", ("set", list(keys))]])
 
 
@@ -101,7 +97,7 @@ def link(kind: type[Row], to: Reference, column: str, reference: Reference) -> M
 
 
 def unlink(row: Row, column: str, reference: Reference) -> Mutate:
-    """A row that nothing refers to any more is removed by the database itself."""
+    """The database itself removes a row to which nothing refers any more."""
     return Mutate(_table(type(row)), _where(row), [[column, "delete", ("set", [reference])]])
 
 

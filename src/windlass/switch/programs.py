@@ -21,16 +21,14 @@ from windlass.openflow.wire.flows import EncodedFlow, Key
 from windlass.openflow.wire.messages import MalformedMessage
 from windlass.openflow.wire.monitors import FlowUpdate
 from windlass.openflow.wire.packets import PacketIn
-from windlass.openflow.wire.ports import PortStatus
 from windlass.program import Program
 from windlass.switch.changes import Identity, Step, SwitchContents, message
-from windlass.switch.connection import OpenFlowConnection, connected
+from windlass.switch.connection import PACKETS_PER_SECOND, OpenFlowConnection, PacketLimit, connected
 from windlass.switch.deliveries import DeliveryResult
 from windlass.switch.learned import group_of, is_learned
 from windlass.switch.message_streams import ConnectionLostError
 from windlass.switch.meters import InstalledMeters
 from windlass.switch.ownership import FlowOwnership, InstallFailure
-from windlass.switch.packet_limits import PACKETS_PER_SECOND, PacketLimit
 from windlass.switch.requests import SwitchRequests
 from windlass.switch.retirement import GroupRetirement
 from windlass.switch.switch_events import GroupsChanged, UnclaimedError
@@ -60,7 +58,7 @@ class InstalledProgram:
         self,
         path: str,
         program: Program,
-        on_event: Callable[[PacketIn | PortStatus], None] = lambda _: None,
+        on_packet: Callable[[PacketIn], None] = lambda _: None,
         on_loss: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`path` is the bridge's management socket. The Program replaces whatever the bridge holds."""
@@ -68,7 +66,7 @@ class InstalledProgram:
         self.counters = Counters()
         self.requests = SwitchRequests()
         self.trouble = "not connected yet"  # why there is no connection; empty while there is one
-        self._on_event = on_event
+        self._on_packet = on_packet
         self._on_loss = on_loss
         self._ownership = FlowOwnership(program)
         self._retirement = GroupRetirement(self._ownership, self._send_later)
@@ -208,8 +206,8 @@ class InstalledProgram:
                     changed[flow.key] = None if event.removed else flow
                 case GroupsChanged():
                     groups_changed = True
-                case PacketIn() | PortStatus():
-                    self._on_event(event)
+                case PacketIn():
+                    self._on_packet(event)
                 case UnclaimedError(error):
                     _log.warning("the switch refused a message", reason=str(error))
         if groups_changed:

@@ -10,7 +10,6 @@ from msgspec import Struct
 from windlass.openflow.wire.errors import OpenFlowError
 from windlass.openflow.wire.monitors import FlowUpdate
 from windlass.openflow.wire.packets import PacketIn
-from windlass.openflow.wire.ports import PortStatus
 from windlass.switch.message_streams import ConnectionLostError
 
 _MOST_EVENTS = 10_000  # beyond that, packets are dropped; their senders repeat them
@@ -26,7 +25,7 @@ class UnclaimedError(Struct, frozen=True):
     error: OpenFlowError
 
 
-SwitchEvent: TypeAlias = FlowUpdate | GroupsChanged | PacketIn | PortStatus | UnclaimedError
+SwitchEvent: TypeAlias = FlowUpdate | GroupsChanged | PacketIn | UnclaimedError
 
 
 class EventQueue:

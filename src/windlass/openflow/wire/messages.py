@@ -20,7 +20,6 @@ class Type(IntEnum):
     ECHO_REPLY = 3
     EXPERIMENTER = 4
     SET_CONFIG = 9
-    PORT_STATUS = 12
     PACKET_OUT = 13
     FLOW_MOD = 14
     GROUP_MOD = 15
@@ -123,7 +122,7 @@ def parse_multipart(body: bytes) -> Multipart:
 
 
 def ask_for_events(xid: int) -> bytes:
-    """Have the switch send port changes and packets: on its management socket it does so only on request.
+    """Have the switch send packets: on its management socket it does so only on request.
 
     The request is implied by the switch configuration, by the number of bytes wanted of a packet that misses a table.
     """
