@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from windlass.cluster.clusters import KINDS
-from windlass.lab.control.endpoint_slices import SERVICE_LABEL
+from windlass.lab.control.endpoint_slices import with_written_slices
 from windlass.lab.scenarios.desired_states import Addresses, DesiredState
-from windlass.lab.scenarios.objects import CLUSTER_SCOPED, KubernetesObject, LabNode, LabPod, LabService, OpaqueObject
+from windlass.lab.scenarios.objects import CLUSTER_SCOPED, KubernetesObject, LabNode, LabPod, LabService
 from windlass.model.families import IPAddress
 
 Document = dict[str, object]
@@ -92,7 +92,7 @@ def _service_spec(spec: Document, service: LabService, desired: DesiredState) ->
     filled = dict(spec)
     if len(_list(spec.get("clusterIPs"))) > 1 and "ipFamilyPolicy" not in spec:
         filled["ipFamilyPolicy"] = "RequireDualStack"
-    if service.key in _with_written_slices(desired):
+    if service.key in with_written_slices(desired):
         filled.pop("selector", None)  # else the controller would add its own slices to those of the scenario
     return filled
 
@@ -103,14 +103,6 @@ def _with_unique_node_ports(document: Document, spec: Document) -> Document | No
     if len(ports) == len(_list(spec.get("ports"))):
         return None
     return {**document, "spec": {**spec, "ports": list(reversed(ports.values()))}}
-
-
-def _with_written_slices(desired: DesiredState) -> set[str]:
-    return {
-        f"{o.view.metadata.namespace or 'default'}/{o.view.metadata.labels.get(SERVICE_LABEL)}"
-        for o in desired.objects.values()
-        if o.kind == "EndpointSlice" and isinstance(o.view, OpaqueObject)
-    }
 
 
 def _namespaces(desired: DesiredState) -> Iterator[str]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from windlass.lab.sandbox.labs import LabError
-from windlass.lab.sandbox.processes import program
+from windlass.lab.sandbox.processes import output_of
 
 
 class Certificate(NamedTuple):
@@ -19,7 +17,9 @@ class Certificate(NamedTuple):
 def authority(folder: Path, name: str = "windlass-lab") -> Certificate:
     key = _key(folder, "ca")
     made = Certificate(folder / "ca.crt", key)
-    _openssl("req", "-x509", "-new", "-key", str(key), "-days", "30", "-subj", f"/CN={name}", "-out", str(made[0]))
+    output_of(
+        "openssl", "req", "-x509", "-new", "-key", str(key), "-days", "30", "-subj", f"/CN={name}", "-out", str(made[0])
+    )
     return made
 
 
@@ -32,9 +32,10 @@ def issue(
     made = Certificate(folder / f"{name}.crt", key)
     lines = ["extendedKeyUsage=serverAuth,clientAuth", "authorityKeyIdentifier=keyid"]
     extensions.write_text("\n".join([*lines, *([f"subjectAltName={','.join(alternatives)}"] if alternatives else [])]))
-    _openssl("req", "-new", "-key", str(key), "-subj", subject or f"/CN={name}", "-out", str(request))
+    output_of("openssl", "req", "-new", "-key", str(key), "-subj", subject or f"/CN={name}", "-out", str(request))
     signed_by = ("-CA", str(by.certificate), "-CAkey", str(by.key), "-CAcreateserial")
-    _openssl(
+    output_of(
+        "openssl",
         *("x509", "-req", "-in", str(request), *signed_by, "-days", str(days)),
         *("-extfile", str(extensions), "-out", str(made.certificate)),
     )
@@ -44,18 +45,12 @@ def issue(
 def signing_keys(folder: Path, name: str) -> tuple[Path, Path]:
     """The private and the public key that sign and verify the tokens of service accounts."""
     private, public = folder / f"{name}.key", folder / f"{name}.pub"
-    _openssl("genrsa", "-out", str(private), "2048")
-    _openssl("rsa", "-in", str(private), "-pubout", "-out", str(public))
+    output_of("openssl", "genrsa", "-out", str(private), "2048")
+    output_of("openssl", "rsa", "-in", str(private), "-pubout", "-out", str(public))
     return private, public
 
 
 def _key(folder: Path, name: str) -> Path:
     key = folder / f"{name}.key"
-    _openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", str(key))
+    output_of("openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", str(key))
     return key
-
-
-def _openssl(*arguments: str) -> None:
-    done = subprocess.run([program("openssl"), *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise LabError(f"`openssl {' '.join(arguments)}` failed: {done.stderr.strip()}")

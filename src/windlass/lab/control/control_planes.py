@@ -142,7 +142,7 @@ class ControlPlane:
     async def start_server(self) -> None:
         """Also starts it again after `stop_server`, with the content of etcd."""
         self._server = self._child("kube-apiserver", *self._server_arguments())
-        await self._answers(self._server, "/readyz")
+        await self._answers(self._server)
 
     async def stop_server(self) -> None:
         """Kills it, like a crash."""
@@ -228,22 +228,17 @@ class ControlPlane:
             }
             self.kubeconfig(user).write_text(yaml.safe_dump(content))
 
-    async def _answers(self, server: Child, path: str) -> None:
-        last = ""
-        try:
-            async with asyncio.timeout(SECONDS_TO_START), self.connection() as connection:
-                while server.alive:
-                    try:
-                        await connection.request("GET", path)
-                    except (Unreachable, RequestRefused) as error:
-                        last = str(error)
-                        await asyncio.wait([server.exited], timeout=SECONDS_BETWEEN_POLLS)
-                    else:
-                        return
-        except TimeoutError:
-            what = f"does not answer after {SECONDS_TO_START:.0f} s: {last}"
-            raise LabError(server.failure(what)) from None
-        raise LabError(server.failure(f"ended with status {server.exited.result()}"))
+    async def _answers(self, server: Child) -> None:
+        async with self.connection() as connection:
+
+            async def missing() -> str | None:
+                try:
+                    await connection.request("GET", "/readyz")
+                except (Unreachable, RequestRefused) as error:
+                    return str(error)
+                return None
+
+            await server.until(missing, "does not answer", SECONDS_TO_START, SECONDS_BETWEEN_POLLS)
 
 
 _KUBECONFIG_OPTIONS = ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from windlass.lab.scenarios.desired_states import Addresses, DesiredState
-from windlass.lab.scenarios.objects import LabPod, LabService, LabServicePort, OpaqueObject
+from windlass.lab.scenarios.objects import LabPod, LabService, LabServicePort
 from windlass.lab.scenarios.targets import named_port
 from windlass.model.families import Family, IPAddress, family_of
 
@@ -20,15 +20,20 @@ def slices(desired: DesiredState, addresses: Addresses) -> Iterator[Slice]:
 
     `addresses` are the actual addresses of the Pods.
     """
-    written = {
-        f"{o.view.metadata.namespace or 'default'}/{o.view.metadata.labels.get(SERVICE_LABEL)}"
-        for o in desired.objects.values()
-        if o.kind == "EndpointSlice" and isinstance(o.view, OpaqueObject)
-    }
+    written = with_written_slices(desired)
     for service in desired.services.values():
         if service.spec.selector and service.spec.type != "ExternalName" and service.key not in written:
             for family in service.families:
                 yield from _slices_of(service, family, desired, addresses)
+
+
+def with_written_slices(desired: DesiredState) -> set[str]:
+    """The Services for which the scenario itself has slices, by `namespace/name`."""
+    return {
+        f"{o.view.metadata.namespace or 'default'}/{o.view.metadata.labels.get(SERVICE_LABEL)}"
+        for o in desired.objects.values()
+        if o.kind == "EndpointSlice"
+    }
 
 
 def _slices_of(service: LabService, family: Family, desired: DesiredState, addresses: Addresses) -> Iterator[Slice]:
@@ -83,11 +88,7 @@ def _endpoint(pod: LabPod, address: IPAddress, service: LabService, desired: Des
             "terminating": pod.terminating,
         },
         "nodeName": node.name,
-        "targetRef": {
-            "kind": "Pod",
-            "name": pod.metadata.name,
-            "namespace": pod.metadata.namespace or "default",
-        },
+        "targetRef": {"kind": "Pod", "name": pod.metadata.name, "namespace": pod.metadata.namespace or "default"},
     }
     return endpoint | ({"zone": node.zone} if node.zone else {})
 

@@ -19,10 +19,10 @@ from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
 from windlass.lab.fuzz.documents import Document, Documents
 from windlass.lab.scenarios.directives import ExternalHost
 from windlass.lab.scenarios.objects import LabMetadata, LabNode, LabPod, LabService
+from windlass.lab.scenarios.policy_manifests import NAMESPACE_LABEL, policy_pod
 from windlass.model.families import Family, IPNetwork
-from windlass.policy.oracle import PolicyNode, PolicyPod, PolicyWorld
+from windlass.policy.oracle import PolicyNode, PolicyWorld
 
-NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _T = TypeVar("_T")
 
 
@@ -55,8 +55,8 @@ def read(documents: Documents) -> ClusterView:
         tuple(_of("EndpointSlice", EndpointSlice, found)),
         tuple(map(ip_network, _node_port_addresses(documents))),
         PolicyWorld(
-            pods=[_policy_pod(pod) for pod in pods.values() if not pod.spec.host_network],
-            namespaces={space.name: {NAMESPACE_NAME: space.name, **space.labels} for space in spaces},
+            pods=[policy_pod(pod, pod.fixed_addresses) for pod in pods.values() if not pod.spec.host_network],
+            namespaces={space.name: {NAMESPACE_LABEL: space.name, **space.labels} for space in spaces},
             nodes=[_policy_node(node) for node in nodes.values()],
             network_policies=_policies("NetworkPolicy", NetworkPolicy, found),
             cluster_network_policies=_policies("ClusterNetworkPolicy", ClusterNetworkPolicy, found),
@@ -86,17 +86,6 @@ def _node_port_addresses(documents: Documents) -> list[str]:
     text = msgspec.convert(config["data"], dict[str, str])["windlass.yaml"]
     settings = msgspec.convert(yaml.safe_load(text) or {}, dict[str, object])
     return msgspec.convert(settings.get("nodePortAddresses") or [], list[str])
-
-
-def _policy_pod(pod: LabPod) -> PolicyPod:
-    return PolicyPod(
-        pod.metadata.namespace or "default",
-        pod.metadata.name,
-        pod.spec.node_name,
-        pod.fixed_addresses,
-        pod.metadata.labels,
-        tuple((port.name, port.protocol.value, port.container_port) for port in pod.ports if port.name),
-    )
 
 
 def _policy_node(node: LabNode) -> PolicyNode:

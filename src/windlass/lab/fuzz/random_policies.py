@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from windlass.lab.fuzz.cluster_views import NAMESPACE_NAME
 from windlass.lab.fuzz.dice import Dice
 from windlass.lab.fuzz.documents import Document, manifest
 from windlass.lab.fuzz.drafts import NAMESPACE, NAMESPACES, TIERS, Draft
+from windlass.lab.scenarios.policy_manifests import NAMESPACE_LABEL
 from windlass.model.families import Family
 
 TEAMS = ("a", "b")
@@ -169,7 +169,7 @@ def _spaces(dice: Dice) -> Document:
         case "team":
             return {"matchLabels": {"team": dice.one(TEAMS)}}
         case "name":
-            return {"matchLabels": {NAMESPACE_NAME: dice.one(SPACES)}}
+            return {"matchLabels": {NAMESPACE_LABEL: dice.one(SPACES)}}
         case _:
             return _expression("team", "NotIn", [dice.one(TEAMS)])
 

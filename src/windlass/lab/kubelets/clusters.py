@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -25,6 +24,7 @@ from windlass.lab.network import ovs
 from windlass.lab.network.underlays import Underlay
 from windlass.lab.sandbox import labs
 from windlass.lab.sandbox.labs import Lab, LabDescription, LabError, Location
+from windlass.lab.sandbox.processes import output_of
 from windlass.lab.sandbox.time_limits import seconds
 from windlass.lab.scenarios.segments import UPLINK, Machine, Nic, segments
 from windlass.model.families import IPAddress
@@ -218,8 +218,7 @@ class KubeletCluster:
 
 
 def _helm() -> Path:
-    tool = [sys.executable, str(images.REPOSITORY / "tools" / "build-helm"), "--where"]
-    place = Path(subprocess.run(tool, capture_output=True, text=True, check=True).stdout.strip())
+    place = Path(output_of(sys.executable, str(images.REPOSITORY / "tools" / "build-helm"), "--where").strip())
     if not place.exists():
         raise LabError(f"{place}: does not exist; run tools/build-helm once on this machine")
     return place

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from windlass.lab.sandbox.labs import LabError
-from windlass.lab.sandbox.processes import program
+from windlass.lab.sandbox.processes import output_of
 
 # Packages that only set up a system: no program needs them to run.
 _NOT_NEEDED = re.compile(
@@ -27,9 +25,9 @@ def unpack(packages: Sequence[str], folder: Path) -> None:
     for former in (downloads, fresh):
         shutil.rmtree(former, ignore_errors=True)
         former.mkdir(parents=True)
-    _run("apt-get", "download", *_with_dependencies(packages), where=downloads)
+    output_of("apt-get", "download", *_with_dependencies(packages), folder=downloads)
     for package in sorted(downloads.iterdir()):
-        _run("dpkg", "-x", str(package), str(fresh), where=downloads)
+        output_of("dpkg", "-x", str(package), str(fresh), folder=downloads)
     for data in _DATA:
         shutil.rmtree(fresh / data, ignore_errors=True)
     shutil.rmtree(downloads)
@@ -40,8 +38,8 @@ def _with_dependencies(packages: Collection[str]) -> list[str]:
     unwanted = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
     options = [f"--no-{kind}" for kind in unwanted]
     if not _is_known(packages):
-        _run("apt-get", "update", "-qq", where=Path("/"))
-    listed = _run("apt-cache", "depends", "--recurse", *options, *packages, where=Path("/"))
+        output_of("apt-get", "update", "-qq")
+    listed = output_of("apt-cache", "depends", "--recurse", *options, *packages)
     names = {line for line in listed.splitlines() if re.fullmatch(r"[a-z0-9][a-z0-9+.-]*", line)}
     return sorted(name for name in _real(names) if name in packages or not _NOT_NEEDED.match(name))
 
@@ -52,7 +50,7 @@ def _is_known(packages: Collection[str]) -> bool:
 
 def _real(names: Collection[str]) -> set[str]:
     """Those that are real packages: others are virtual."""
-    listed = _run("apt-cache", "policy", *sorted(names), where=Path("/"))
+    listed = output_of("apt-cache", "policy", *sorted(names))
     found: set[str] = set()
     name = ""
     for line in listed.splitlines():
@@ -61,11 +59,3 @@ def _real(names: Collection[str]) -> set[str]:
         elif line.startswith("  Candidate:") and "(none)" not in line:
             found.add(name)
     return found
-
-
-def _run(name: str, *arguments: str, where: Path) -> str:
-    done = subprocess.run([program(name), *arguments], cwd=where, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["it says nothing"]
-        raise LabError(f"`{name} {' '.join(arguments)}` failed: {said[-1]}")
-    return done.stdout

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,8 +19,7 @@ from windlass.lab.control import certificates
 from windlass.lab.control.kubernetes_binaries import directory, path_of
 from windlass.lab.kubelets import archives, debian
 from windlass.lab.kubelets.archives import Image
-from windlass.lab.sandbox.labs import LabError
-from windlass.lab.sandbox.processes import program
+from windlass.lab.sandbox.processes import output_of
 
 REPOSITORY = Path(__file__).parents[4]
 WINDLASS = f"windlass:{__version__}"
@@ -99,7 +97,7 @@ def _settle(root: Path) -> None:
     _settle_base(root)
     links = {"bin/nc": "nc.openbsd", "usr/local/bin/iperf": "/usr/bin/iperf"}
     links |= dict.fromkeys((f"usr/sbin/{name}" for name in _XTABLES), "xtables-nft-multi")
-    listed = subprocess.run([root / "bin/busybox", "--list"], capture_output=True, text=True, check=True).stdout
+    listed = output_of(str(root / "bin/busybox"), "--list")
     present = {entry.name for place in ("bin", "sbin", "usr/bin", "usr/sbin") for entry in (root / place).iterdir()}
     present |= {Path(link).name for link in links}
     links |= {f"usr/bin/{name}": "/bin/busybox" for name in listed.split() if name not in present}
@@ -135,7 +133,7 @@ def _pause(folder: Path) -> Path:
     if not target.exists():
         root = _empty(folder / "pause")
         (root.parent / "pause.c").write_text(_PAUSE_SOURCE)
-        _run("musl-gcc", "-Os", "-s", "-static", "-o", str(root / "pause"), str(root.parent / "pause.c"))
+        output_of("musl-gcc", "-Os", "-s", "-static", "-o", str(root / "pause"), str(root.parent / "pause.c"))
         archives.layer(root, target)
     return target
 
@@ -183,7 +181,7 @@ def _windlass_base(folder: Path, say: Say) -> Path:
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes")
     # For Debian's Python, not for the one that runs this.
     platform = ("--only-binary=:all:", "--python-version=3.11", "--implementation=cp", f"--target={library}")
-    _run(*pip, *platform, "-r", str(lock))
+    output_of(*pip, *platform, "-r", str(lock))
     _compile(root)
     return archives.layer(root, target)
 
@@ -211,7 +209,7 @@ def _compile(root: Path) -> None:
     """
     places = [str(root / place) for place in _COMPILED if (root / place).exists()]
     compiler = ("/usr/bin/python3", "-m", "compileall", "-q", "-f", "--invalidation-mode=unchecked-hash")
-    _run(*compiler, "-s", str(root), *places)
+    output_of(*compiler, "-s", str(root), *places)
 
 
 def _empty(folder: Path) -> Path:
@@ -222,10 +220,3 @@ def _empty(folder: Path) -> Path:
 
 def _short(*texts: str) -> str:
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:12]
-
-
-def _run(name: str, *arguments: str) -> None:
-    done = subprocess.run([program(name), *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["no error message"]
-        raise LabError(f"`{name} {' '.join(arguments[:3])} ...` failed: {said[-1]}")

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import yaml
@@ -18,7 +17,7 @@ from windlass.cluster.kubernetes.writing import NOT_READY
 from windlass.lab.control.kubernetes_binaries import directory, missing, path_of
 from windlass.lab.kubelets.images import PAUSE
 from windlass.lab.sandbox.labs import Lab, LabError
-from windlass.lab.sandbox.processes import Child, program
+from windlass.lab.sandbox.processes import Child, program, run
 from windlass.lab.sandbox.time_limits import seconds
 from windlass.model.families import IPAddress
 
@@ -78,7 +77,7 @@ class KubeletMachine:
         namespaces = ("--mount", "--uts", "--pid", "--fork", "--kill-child", "--propagation=private")
         script = ("bash", str(SCRIPT), self.node, str(self.disk), str(self._lab_folder), self._cgroup, str(ready))
         self._first = self._child("machine", program("unshare"), *namespaces, *script)
-        await self._until(ready.exists, self._first)
+        await self._until(lambda: asyncio.to_thread(ready.exists), self._first)
 
     async def off(self) -> None:
         """Kills all its processes, like a power failure."""
@@ -122,22 +121,11 @@ class KubeletMachine:
 
     async def run(self, *arguments: str, content: str = "") -> str:
         """Runs a program on this machine and returns its output. Raises LabError if it fails."""
-        process = await asyncio.create_subprocess_exec(
-            *self.command(*arguments),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        try:
-            output, _ = await process.communicate(content.encode())
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        said = output.decode(errors="replace").strip()
-        if process.returncode:
+        status, output, errors = await run(*self.command(*arguments), content=content.encode())
+        if status:
+            said = (errors or output).decode(errors="replace").strip()
             raise LabError(f"Node {self.node}: `{' '.join(arguments)}` failed: {said}")
-        return said
+        return output.decode(errors="replace").strip()
 
     # Details ------------------------------------------------------------------------------------------------------
 
@@ -168,20 +156,15 @@ class KubeletMachine:
             os.kill(_only_child(child.pid), signal.SIGKILL)
             await child.exited
 
-    async def _until(self, check: Callable[[], bool], child: Child) -> None:
-        try:
-            async with asyncio.timeout(SECONDS_TO_START):
-                while child.alive:
-                    if await asyncio.to_thread(check):
-                        return
-                    await asyncio.wait([child.exited], timeout=SECONDS_BETWEEN_POLLS)
-        except TimeoutError:
-            raise LabError(child.failure(f"is not up after {SECONDS_TO_START:.0f} s")) from None
-        raise LabError(child.failure(f"ended with status {child.exited.result()}"))
+    async def _until(self, check: Callable[[], Awaitable[bool]], child: Child) -> None:
+        async def missing() -> str | None:
+            return None if await check() else ""
 
-    def _runtime_answers(self) -> bool:
-        done = subprocess.run(self.command(str(_binary("ctr")), "version"), capture_output=True, check=False)
-        return done.returncode == 0
+        await child.until(missing, "is not up", SECONDS_TO_START, SECONDS_BETWEEN_POLLS)
+
+    async def _runtime_answers(self) -> bool:
+        status, _, _ = await run(*self.command(str(_binary("ctr")), "version"))
+        return status == 0
 
     def _kubelet_configuration(self) -> dict[str, object]:
         return {

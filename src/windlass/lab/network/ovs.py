@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
@@ -13,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Protocol
 
 from windlass.lab.sandbox.labs import LabError
-from windlass.lab.sandbox.processes import Child, program
+from windlass.lab.sandbox.processes import Child, output_of, program, run
 from windlass.lab.sandbox.time_limits import seconds
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ _FIRST_ROW = (
 def datapath_type() -> str:
     """`system` where the kernel has openvswitch, else `netdev`, the userspace datapath."""
     if not _KERNEL_MODULE.exists():
-        with suppress(LabError):  # no modprobe on this machine
-            subprocess.run([program("modprobe"), "--quiet", "openvswitch"], check=False, capture_output=True)
+        with suppress(LabError):  # neither the module nor modprobe may exist
+            output_of("modprobe", "--quiet", "openvswitch")
     return "system" if _KERNEL_MODULE.exists() else "netdev"
 
 
@@ -143,12 +142,8 @@ class SwitchProcesses:
     async def settled(self) -> None:
         """Returns when the datapath no longer handles packets by flows that were replaced."""
         for _ in range(2):  # the first revalidation may have begun before the last change
-            process = await asyncio.create_subprocess_exec(
-                *(program("ovs-appctl"), "-T", "10", "-t", f"{self.folder}/ovs-vswitchd.ctl", "revalidator/wait"),
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,  # a switch without a bridge has no revalidator
-            )
-            await process.wait()
+            # A switch without a bridge has no revalidator: that is not an error.
+            await run(program("ovs-appctl"), "-T", "10", "-t", f"{self.folder}/ovs-vswitchd.ctl", "revalidator/wait")
 
     async def end(self) -> None:
         await asyncio.gather(*(daemon.kill() for daemon in (self._switch, self._database) if daemon))
@@ -158,14 +153,10 @@ class SwitchProcesses:
         await self.boot()
 
     async def _run(self, tool: str, *words: str) -> None:
-        process = await asyncio.create_subprocess_exec(
-            *(program(tool), f"--timeout={SECONDS_FOR_A_CHANGE:.0f}", *words),
-            env={**os.environ, **self.environment},
-            stderr=asyncio.subprocess.PIPE,
-        )
-        _, complaint = await process.communicate()
-        if process.returncode:
-            said = complaint.decode(errors="replace").strip()
+        command = (program(tool), f"--timeout={SECONDS_FOR_A_CHANGE:.0f}", *words)
+        status, _, errors = await run(*command, environment={**os.environ, **self.environment})
+        if status:
+            said = errors.decode(errors="replace").strip()
             raise LabError(f"Node {self._node}: {tool} {' '.join(words)} failed: {said}")
 
 
@@ -178,6 +169,6 @@ def _environment(folder: Path) -> Mapping[str, str]:
 def _empty_database() -> bytes:
     with TemporaryDirectory() as folder:
         database = f"{folder}/conf.db"
-        subprocess.run([program("ovsdb-tool"), "create", database, str(SCHEMA)], check=True)
-        subprocess.run([program("ovsdb-tool"), "transact", database, _FIRST_ROW], check=True, stdout=subprocess.DEVNULL)
+        output_of("ovsdb-tool", "create", database, str(SCHEMA))
+        output_of("ovsdb-tool", "transact", database, _FIRST_ROW)
         return Path(database).read_bytes()

@@ -19,7 +19,7 @@ from windlass.lab.control.publishers import ManifestFolder, Publisher
 from windlass.lab.network.ovs import SwitchProcesses
 from windlass.lab.orchestration.node_programs import LinuxNode, NodePrograms, Programs
 from windlass.lab.sandbox.labs import Lab, LabError
-from windlass.lab.sandbox.processes import Child
+from windlass.lab.sandbox.processes import Child, run
 from windlass.lab.sandbox.time_limits import seconds
 from windlass.lab.scenarios.directives import ActionSpec
 from windlass.lab.scenarios.objects import LabNode, LabPod
@@ -135,18 +135,11 @@ class Agents:
         await self._ready(stack, stack.agent)
 
     async def _ready(self, stack: _Stack, agent: Child) -> None:
-        answer = b""
-        try:
-            async with asyncio.timeout(stack.programs.seconds_to_be_ready):
-                while agent.alive:
-                    status, answer = await _get(stack, "/healthz")
-                    if status == HTTPStatus.OK:
-                        return
-                    await asyncio.wait([agent.exited], timeout=SECONDS_BETWEEN_POLLS)
-        except TimeoutError:
-            what = f"is not ready after {stack.programs.seconds_to_be_ready} s: {answer.decode(errors='replace')}"
-            raise LabError(agent.failure(what)) from None
-        raise LabError(agent.failure(f"ended with status {agent.exited.result()}"))
+        async def missing() -> str | None:
+            status, answer = await _get(stack, "/healthz")
+            return None if status == HTTPStatus.OK else answer.decode(errors="replace")
+
+        await agent.until(missing, "is not ready", stack.programs.seconds_to_be_ready, SECONDS_BETWEEN_POLLS)
 
     async def _converged(self, stack: _Stack) -> None:
         revision = await self.publisher.revision(stack.node)
@@ -180,18 +173,10 @@ class Agents:
                 "CNI_ARGS": f"IgnoreUnknown=1;{names}",
             }
         )
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            *command_line, stdin=pipe, stdout=pipe, stderr=pipe, env=environment
-        )
-        try:
-            output, complaint = await process.communicate(msgspec.json.encode(_network_configuration(stack, pod)))
-        finally:
-            if process.returncode is None:  # the run was interrupted
-                process.kill()
-                await process.wait()
-        if process.returncode:
-            said = (output or complaint).decode(errors="replace").strip()
+        configuration = msgspec.json.encode(_network_configuration(stack, pod))
+        status, output, errors = await run(*command_line, content=configuration, environment=environment)
+        if status:
+            said = (output or errors).decode(errors="replace").strip()
             raise LabError(f"Pod {pod.key}: CNI {command} failed on Node {stack.node}: {said}")
         return output
 

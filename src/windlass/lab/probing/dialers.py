@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from windlass.lab.probing import packets, sockets
@@ -166,16 +167,13 @@ _REFUSALS = frozenset(
 async def _dial_tcp(namespace: str, to: SocketAddress) -> Conversation:
     sock = _opened(namespace, to, socket.SOCK_STREAM)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each beat of a held connection is its own packet
-    try:
+    with _closed_on_error(sock):
         async with asyncio.timeout(TIME_LIMIT):
             await asyncio.get_running_loop().sock_connect(sock, (str(to.ip), to.port))
             line = b""
             while not line.endswith(b"\n"):  # the server sends no more before it receives data
                 line += await _stream(sock)
         return Conversation(sock, parse_identity(line.rstrip(b"\n")))
-    except BaseException:
-        sock.close()
-        raise
 
 
 async def _dial_udp(namespace: str, to: SocketAddress) -> Conversation:
@@ -186,12 +184,9 @@ async def _dial_udp(namespace: str, to: SocketAddress) -> Conversation:
         return packet[1:] if packet.startswith(DATA) else None
 
     sock = _connected(namespace, to, socket.SOCK_DGRAM)
-    try:
+    with _closed_on_error(sock):
         answer = await _answered(sock, WHO + bytes(4), name)
         return DatagramConversation(sock, parse_identity(answer), lambda payload: DATA + payload, data)
-    except BaseException:
-        sock.close()
-        raise
 
 
 async def _dial_sctp(namespace: str, to: SocketAddress, tag: int) -> Conversation:
@@ -218,12 +213,9 @@ async def _dial_sctp(namespace: str, to: SocketAddress, tag: int) -> Conversatio
     sock = _connected(namespace, to, socket.SOCK_RAW, packets.SCTP)
     init = SctpPacket(*ports, 0, Chunk.INIT, packets.init_value(tag)).encode()
     start = init[:4]  # the ports
-    try:
+    with _closed_on_error(sock):
         answer = await _answered(sock, init, cookie, start)
         return DatagramConversation(sock, parse_identity(answer), wrap, beat, start)
-    except BaseException:
-        sock.close()
-        raise
 
 
 async def _dial_icmp(namespace: str, to: SocketAddress, arrivals: Arrivals) -> Conversation:
@@ -240,16 +232,12 @@ async def _dial_icmp(namespace: str, to: SocketAddress, arrivals: Arrivals) -> C
         ours = found and (message[0], found[0]) == (packets.ECHO_REPLY[to.family], identifier)
         return found[1] if found and ours else None
 
-    try:
-        with arrivals.expected() as (token, arrived):
-            await _answered(sock, wrap(token.to_bytes(4)), unwrap)
-            # The request has arrived before its reply came, but this process may not have read it yet.
-            await asyncio.wait([arrived], timeout=RETRY)
-            seen = arrived.result() if arrived.done() else parse_identity(b"")
+    with _closed_on_error(sock), arrivals.expected() as (token, arrived):
+        await _answered(sock, wrap(token.to_bytes(4)), unwrap)
+        # The request has arrived before its reply came, but this process may not have read it yet.
+        await asyncio.wait([arrived], timeout=RETRY)
+        seen = arrived.result() if arrived.done() else parse_identity(b"")
         return DatagramConversation(sock, seen, wrap, unwrap)
-    except BaseException:
-        sock.close()
-        raise
 
 
 def _forged(protocol: ProbeProtocol, to: SocketAddress, source: IPAddress, token: int) -> tuple[bytes, int]:
@@ -267,6 +255,15 @@ def _forged(protocol: ProbeProtocol, to: SocketAddress, source: IPAddress, token
 
 
 # Details ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _closed_on_error(sock: socket.socket) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        sock.close()
+        raise
 
 
 def _source_port(token: int) -> int:

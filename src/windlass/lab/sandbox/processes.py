@@ -7,8 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from windlass.host.linux import namespaces
@@ -26,6 +25,30 @@ def program(name: str) -> str:
     if found is None:
         raise LabError(f"{name} is not installed; `make setup` installs what the lab needs")
     return found
+
+
+def output_of(name: str, *arguments: str, folder: Path | None = None) -> str:
+    """Runs an installed program and returns its output. Raises LabError with its last error message if it fails."""
+    done = subprocess.run([program(name), *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["no error message"]
+        raise LabError(f"`{name} {' '.join(arguments)}` failed: {said[-1]}")
+    return done.stdout
+
+
+async def run(
+    *command: str, content: bytes = b"", environment: Mapping[str, str] | None = None
+) -> tuple[int, bytes, bytes]:
+    """Runs a command with this standard input; returns its status, output and errors. Kills it if it is cancelled."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
+    try:
+        output, errors = await process.communicate(content)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return process.returncode or 0, output, errors
 
 
 def in_another_boot(boot: Path) -> list[str]:
@@ -72,20 +95,36 @@ class Child:
     def alive(self) -> bool:
         return not self.exited.done()
 
-    async def listening(self, socket: Path) -> None:
-        """Waits until it listens on the unix socket. If it ends or takes too long, the error quotes its log."""
+    async def until(self, missing: Callable[[], Awaitable[str | None]], what: str, limit: float, poll: float) -> None:
+        """Polls until nothing is missing: then `missing` returns None, before that a text for the error.
+
+        If the process ends or takes longer than `limit`, the error says `what` and quotes its log.
+        """
+        last: str | None = None
         try:
-            async with asyncio.timeout(SECONDS_TO_START):
+            async with asyncio.timeout(limit):
                 while self.alive:
-                    with suppress(OSError):
-                        _, writer = await asyncio.open_unix_connection(socket)
-                        writer.close()
-                        await writer.wait_closed()
+                    last = await missing()
+                    if last is None:
                         return
-                    await asyncio.wait([self.exited], timeout=SECONDS_BETWEEN_POLLS)
+                    await asyncio.wait([self.exited], timeout=poll)
         except TimeoutError:
-            raise LabError(self.failure(f"does not listen on {socket} after {SECONDS_TO_START:.0f} s")) from None
+            raise LabError(self.failure(f"{what} after {limit:.0f} s{f': {last}' if last else ''}")) from None
         raise LabError(self.failure(f"ended with status {self.exited.result()}"))
+
+    async def listening(self, socket: Path) -> None:
+        """Waits until it listens on the unix socket."""
+
+        async def missing() -> str | None:
+            try:
+                _, writer = await asyncio.open_unix_connection(socket)
+                writer.close()
+                await writer.wait_closed()
+            except OSError as error:
+                return str(error)
+            return None
+
+        await self.until(missing, f"does not listen on {socket}", SECONDS_TO_START, SECONDS_BETWEEN_POLLS)
 
     async def stop(self) -> None:
         """Sends SIGTERM, and SIGKILL if it does not end in time."""

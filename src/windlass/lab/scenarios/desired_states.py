@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import yaml
 
@@ -30,11 +30,8 @@ class DesiredState:
         gone = {(delete.spec.kind, _key(delete)) for delete in deletes}
         kept = {k: v for k, v in self.objects.items() if k not in gone}
         remaining = {name: host for name, host in self.hosts.items() if ("ExternalHost", name) not in gone}
-        return replace(
-            self,
-            objects=kept | {(o.kind, o.key): o for o in objects},
-            hosts=remaining | {host.name: host for host in hosts},
-        )
+        new = {(o.kind, o.key): o for o in objects}
+        return DesiredState(kept | new, remaining | {host.name: host for host in hosts})
 
     @property
     def nodes(self) -> dict[str, LabNode]:

@@ -76,13 +76,9 @@ class ProbeSource(Struct, frozen=True, forbid_unknown_fields=True, rename="camel
         _check_key("pod", self.pod)
 
     def __str__(self) -> str:
-        return (
-            f"Node {self.node}"
-            if self.node
-            else f"Pod {self.pod}"
-            if self.pod
-            else f"ExternalHost {self.external_host}"
-        )
+        if self.node:
+            return f"Node {self.node}"
+        return f"Pod {self.pod}" if self.pod else f"ExternalHost {self.external_host}"
 
 
 class ProbeTarget(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

@@ -13,6 +13,7 @@ from typing import TypeAlias, TypeVar
 
 import yaml
 from msgspec import Struct, ValidationError, convert
+from msgspec.structs import replace
 
 from windlass.lab.scenarios import truth_tables
 from windlass.lab.scenarios.directives import API_VERSION
@@ -75,9 +76,7 @@ def variants(documents: Iterable[Document]) -> tuple[Variant, ...]:
     if not found:
         return ()
     spec = _converted(found[0], MatrixSpec)
-    return tuple(
-        Variant(one.traffic_mode, one.families, one.windows, one.config, name) for name, one in spec.variants.items()
-    )
+    return tuple(replace(one, name=name) for name, one in spec.variants.items())
 
 
 def expand(documents: Iterable[Document], variant: Variant, names: frozenset[str] = frozenset()) -> Iterator[Document]:

@@ -23,16 +23,12 @@ from windlass.model.families import IPAddress, IPNetwork
 from windlass.policy.oracle import PolicyNode, PolicyPod, PolicyWorld
 
 Document = Mapping[str, object]
-_TEMPLATES = {
-    "Deployment": ("template",),
-    "StatefulSet": ("template",),
-    "DaemonSet": ("template",),
-    "ReplicaSet": ("template",),
-    "ReplicationController": ("template",),
-    "Job": ("template",),
+_WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job")
+_TEMPLATES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(_WORKLOADS, ("template",)),
     "CronJob": ("jobTemplate", "spec", "template"),
 }
-_NAMESPACE_LABEL = "kubernetes.io/metadata.name"
+NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 _CLUSTER_SCOPED = frozenset({"Node", "Namespace", "ClusterNetworkPolicy"})
 _UNSCHEDULED = ip_network("240.0.0.0/4")  # reserved: no block but 0.0.0.0/0 contains it
 T = TypeVar("T")
@@ -68,10 +64,10 @@ def world_of(documents: Iterable[Document]) -> PolicyWorld:
     nodes = [*_decoded(objects, "Node", Node)]
     pods = [*_decoded(objects, "Pod", LabPod), *_templates(objects)]
     spaces = [*_decoded(objects, "Namespace", Namespace)]
-    labels = {one.metadata.name: {_NAMESPACE_LABEL: one.metadata.name, **(one.metadata.labels or {})} for one in spaces}
+    labels = {one.metadata.name: {NAMESPACE_LABEL: one.metadata.name, **(one.metadata.labels or {})} for one in spaces}
     for pod in pods:
         name = pod.metadata.namespace or "default"
-        labels.setdefault(name, {_NAMESPACE_LABEL: name})
+        labels.setdefault(name, {NAMESPACE_LABEL: name})
     return PolicyWorld(
         tuple(_with_addresses(pods, {node.metadata.name: node for node in nodes})),
         labels,
@@ -146,14 +142,18 @@ def _with_addresses(pods: Iterable[LabPod], nodes: Mapping[str, Node]) -> Iterat
         networks = [ip_network(cidr) for cidr in node.pod_cidrs] if node else []
         addresses = pod.fixed_addresses or tuple(_next_free(one, taken) for one in networks or [_UNSCHEDULED])
         taken |= {*addresses}
-        yield PolicyPod(
-            pod.metadata.namespace or "default",
-            pod.metadata.name,
-            pod.spec.node_name,
-            addresses,
-            pod.metadata.labels,
-            tuple((port.name, port.protocol.value, port.container_port) for port in pod.ports if port.name),
-        )
+        yield policy_pod(pod, addresses)
+
+
+def policy_pod(pod: LabPod, addresses: tuple[IPAddress, ...]) -> PolicyPod:
+    return PolicyPod(
+        pod.metadata.namespace or "default",
+        pod.metadata.name,
+        pod.spec.node_name,
+        addresses,
+        pod.metadata.labels,
+        tuple((port.name, port.protocol.value, port.container_port) for port in pod.ports if port.name),
+    )
 
 
 def _next_free(network: IPNetwork, taken: set[IPAddress]) -> IPAddress:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import TypeVar
 
 from windlass.lab.scenarios.desired_states import Addresses, DesiredState
 from windlass.lab.scenarios.directives import Probe, ProbeSource
 from windlass.lab.scenarios.objects import LabContainerPort, LabNode, LabPod, LabService, LabServicePort, ProbeProtocol
 from windlass.model.families import Family, IPAddress, family_of
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +72,32 @@ def _destination(probe: Probe, desired: DesiredState, addresses: Addresses) -> D
     family = to.family.family if to.family else None
     client_node = _node_of_source(probe.spec.source, desired)
     if to.service:
-        service = _service("to.service", to.service, desired)
+        service = _named("to.service", to.service, "Service", desired.services)
         address = _of_family("to.service", service.cluster_ips, family, service.key)
         port = _service_port(to.port, service, protocol).port
         if client_node or not to.node:
             return Destination(address, port, client_node)
-        entry = _node("to.node", to.node, desired)
+        entry = _named("to.node", to.node, "Node", desired.nodes)
         return Destination(address, port, entry.name, via=entry.name)
     if to.node_port:
-        service, node = _service("to.nodePort", to.node_port, desired), _node("to.node", to.node, desired)
+        service, node = (
+            _named("to.nodePort", to.node_port, "Service", desired.services),
+            _named("to.node", to.node, "Node", desired.nodes),
+        )
         address = ip_address(to.address) if to.address else _node_ip(node, family)
         return Destination(address, _node_port(to.port, service, protocol), client_node or node.name)
     if to.load_balancer or to.external_ip:
         kind, key = ("loadBalancer", to.load_balancer) if to.load_balancer else ("externalIP", to.external_ip)
-        service = _service(f"to.{kind}", key, desired)
+        service = _named(f"to.{kind}", key, "Service", desired.services)
         ips = service.load_balancer_ips if to.load_balancer else service.external_ips
         address = _of_family(f"to.{kind}", ips, family, service.key)
         port = _service_port(to.port, service, protocol).port
         if client_node:  # the client's own Node handles it: the packet does not reach the underlay
             return Destination(address, port, client_node)
-        entry = _node("to.node", to.node, desired) if to.node else _first_node(desired)
+        entry = _named("to.node", to.node, "Node", desired.nodes) if to.node else _first_node(desired)
         return Destination(address, port, entry.name, via=entry.name)
     if to.pod:
-        pod = _pod("to.pod", to.pod, desired)
+        pod = _named("to.pod", to.pod, "running Pod", desired.pods)
         address = _of_family("to.pod", addresses.get(pod.key, ()), family, pod.key)
         return Destination(address, _pod_port(to.port, pod, protocol), client_node or pod.spec.node_name)
     address = ip_address(to.address)
@@ -105,18 +111,17 @@ def _destination(probe: Probe, desired: DesiredState, addresses: Addresses) -> D
 
 def _node_of_source(source: ProbeSource, desired: DesiredState) -> str | None:
     if source.node:
-        return _node("from.node", source.node, desired).name
+        return _named("from.node", source.node, "Node", desired.nodes).name
     if source.pod:
-        return _pod("from.pod", source.pod, desired).spec.node_name
-    if source.external_host not in desired.hosts:
-        raise UnresolvedError(f"spec.from.externalHost: there is no ExternalHost {source.external_host}")
+        return _named("from.pod", source.pod, "running Pod", desired.pods).spec.node_name
+    _named("from.externalHost", source.external_host, "ExternalHost", desired.hosts)
     return None
 
 
-def _node(field: str, name: str, desired: DesiredState) -> LabNode:
-    if name not in desired.nodes:
-        raise UnresolvedError(f"spec.{field}: there is no Node {name}")
-    return desired.nodes[name]
+def _named(field: str, name: str, kind: str, known: Mapping[str, T]) -> T:
+    if name not in known:
+        raise UnresolvedError(f"spec.{field}: there is no {kind} {name}")
+    return known[name]
 
 
 def _node_ip(node: LabNode, family: Family | None) -> IPAddress:
@@ -132,18 +137,6 @@ def _first_node(desired: DesiredState) -> LabNode:
     if not desired.nodes:
         raise UnresolvedError("spec.to.node: there is no Node to which the underlay could route the address")
     return next(iter(desired.nodes.values()))
-
-
-def _pod(field: str, key: str, desired: DesiredState) -> LabPod:
-    if key not in desired.pods:
-        raise UnresolvedError(f"spec.{field}: there is no running Pod {key}")
-    return desired.pods[key]
-
-
-def _service(field: str, key: str, desired: DesiredState) -> LabService:
-    if key not in desired.services:
-        raise UnresolvedError(f"spec.{field}: there is no Service {key}")
-    return desired.services[key]
 
 
 def _of_family(field: str, addresses: Iterable[IPAddress], family: Family | None, owner: str) -> IPAddress:
@@ -176,14 +169,13 @@ def _node_port(wanted: int | str | None, service: LabService, protocol: ProbePro
 def _pod_port(wanted: int | str | None, pod: LabPod, protocol: ProbeProtocol) -> int:
     if isinstance(wanted, int) or wanted is None:
         return wanted or 0
-    return named_port(wanted, pod.ports, protocol) or _no_pod_port(wanted, pod, protocol)
+    if protocol is ProbeProtocol.ICMP:
+        return 0
+    number = named_port(wanted, pod.ports, protocol)
+    if number is None:
+        raise UnresolvedError(f"spec.to.port: Pod {pod.key} has no {protocol.value} port named {wanted!r}")
+    return number
 
 
 def named_port(name: str, ports: Iterable[LabContainerPort], protocol: ProbeProtocol) -> int | None:
     return next((p.container_port for p in ports if p.name == name and p.protocol is protocol), None)
-
-
-def _no_pod_port(wanted: str, pod: LabPod, protocol: ProbeProtocol) -> int:
-    if protocol is ProbeProtocol.ICMP:
-        return 0
-    raise UnresolvedError(f"spec.to.port: Pod {pod.key} has no {protocol.value} port named {wanted!r}")

@@ -6,6 +6,7 @@ port; `expansions` multiplies it by the families, as it does with a table of Pro
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import product
@@ -72,9 +73,7 @@ class _Cell(Struct, frozen=True):
 def probes(name: str, spec: TruthTableSpec) -> Iterator[tuple[str, dict[str, object]]]:
     """The name and the spec of the probe of each cell, in order."""
     cells = [*(_written(spec) if spec.table else _by_default(spec))]
-    ports_at: dict[tuple[str, str], int] = {}
-    for cell in cells:
-        ports_at[cell.source, cell.target] = ports_at.get((cell.source, cell.target), 0) + 1
+    ports_at = Counter((cell.source, cell.target) for cell in cells)
     for cell in cells:
         if cell.symbol != NOT_ASKED:
             suffix = f"-{cell.port}" if ports_at[cell.source, cell.target] > 1 else ""

@@ -15,7 +15,6 @@ import msgspec
 import yaml
 
 from windlass.lab.network.ovs import SwitchProcesses
-from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.processes import SECONDS_BETWEEN_POLLS, Child, program
 from windlass.lab.sandbox.time_limits import seconds
 from windlass.lab.scenarios.segments import UPLINK
@@ -64,18 +63,15 @@ class WindowsDaemons:
 
     async def _answers(self, daemon: Child, control: Path) -> None:
         """Returns when the daemon answers. Its relay accepts connections before that."""
-        try:
-            async with asyncio.timeout(SECONDS_TO_START):
-                while daemon.alive:
-                    try:
-                        await ask(str(control), "version")
-                    except (SwitchUnreachableError, SwitchRefusedError):
-                        await asyncio.wait([daemon.exited], timeout=SECONDS_BETWEEN_POLLS)
-                    else:
-                        return
-        except TimeoutError:
-            raise LabError(daemon.failure(f"does not answer after {SECONDS_TO_START:.0f} s")) from None
-        raise LabError(daemon.failure(f"ended with status {daemon.exited.result()}"))
+
+        async def missing() -> str | None:
+            try:
+                await ask(str(control), "version")
+            except (SwitchUnreachableError, SwitchRefusedError) as error:
+                return str(error)
+            return None
+
+        await daemon.until(missing, "does not answer", SECONDS_TO_START, SECONDS_BETWEEN_POLLS)
 
 
 def _files(daemon: str) -> dict[str, str]:
