@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import msgspec
 from fed_agents import NODE_IP, FedAgent, fed_node
 
 from windlass.agent.agents import Agent
 from windlass.agent.cluster_writers import ClusterWriter
+from windlass.cluster import lastgood
 from windlass.cluster.kubernetes.connections import APIConnection, RequestRefused
 from windlass.cluster.kubernetes.credentials import Access, Reader
 from windlass.cluster.kubernetes.servers import APIServer
@@ -120,7 +123,8 @@ class RunningAgent:
 async def agent_on(fed: FedAgent, plane: ControlPlane, access: Reader | None = None) -> AsyncIterator[RunningAgent]:
     """An agent on this Node that follows the real server, and its ClusterWriter."""
     access = access or (lambda: plane.access(AGENT))
-    agent = Agent(fed._config, fed.host, APIServer(access, "node-1", plane.socket_factory))
+    last_good = partial(lastgood.load, Path(fed._config.state_directory))
+    agent = Agent(fed._config, fed.host, APIServer(access, "node-1", plane.socket_factory, last_good=last_good))
     one = RunningAgent(agent, fed)
 
     def counted() -> Access:

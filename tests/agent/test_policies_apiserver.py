@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 import yaml
-from apiserver_agents import PATIENCE, APICluster, RunningAgent, running_agent, until
+from apiserver_agents import PATIENCE, POLICIES, APICluster, RunningAgent, agent_on, running_agent, until
+from fed_agents import fed_node
 
 from control_planes import needs
 from windlass.agent import cluster_writers
@@ -166,14 +167,41 @@ async def test_a_network_policy_is_no_problem(api):
         await one.has_no_problems()
 
 
-@pytest.mark.usefixtures("short_delays")
-async def test_an_agent_that_may_not_read_policies_waits_for_them(api):
-    """Without them it cannot know which traffic is denied."""
+def rules_without_policies() -> list[dict[str, object]]:
     allowed = [{**rule, "resources": [r for r in rule["resources"] if "policies" not in r]} for rule in rules()]
-    await api.allow([rule for rule in allowed if rule["resources"]])
+    return [rule for rule in allowed if rule["resources"]]
+
+
+@pytest.mark.usefixtures("short_delays")
+async def test_an_agent_that_may_not_read_policies_and_never_knew_any_waits_for_them(api):
+    """Without them it cannot know which traffic is denied."""
+    await api.allow(rules_without_policies())
     await api.put_node()
     async with running_agent(api.plane) as one:
         await one.reports('cannot watch resource "networkpolicies"')
         assert not one.agent.status.ready
         await api.allow(rules())
         await one.becomes_ready()
+
+
+@pytest.mark.usefixtures("short_delays")
+async def test_an_agent_that_may_not_read_policies_any_more_enforces_the_last_known_and_follows_the_rest(api):
+    await api.put_node()
+    await api.put_policy("kept")
+    async with fed_node() as fed:
+        async with agent_on(fed, api.plane) as one:
+            await one.becomes_ready()
+            await one.has_no_problems()
+        await api.allow(rules_without_policies())
+        await api.put_policy("unseen")
+        async with agent_on(fed, api.plane) as one:
+            await one.becomes_ready()
+            await one.reports('cannot watch resource "networkpolicies"', "the state that was read before stays in use")
+            await api.put_service("web")
+            view = one.agent.view
+            assert await one.agent.status.wait_until(lambda: "default/web" in view.state.services, PATIENCE)
+            assert view.cluster.network_policies.keys() == {"default/kept"}
+            await api.delete(f"{POLICIES}/kept")
+            await api.allow(rules())
+            await one.has_no_problems()
+            assert view.cluster.network_policies.keys() == {"default/unseen"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import click
@@ -14,6 +15,7 @@ from windlass.agent.logs import Logs
 from windlass.cli.node_commands import CONFIG, opened_host
 from windlass.cli.outputs import fail
 from windlass.cli.stop_requests import stop_requests
+from windlass.cluster import lastgood
 from windlass.cluster.kubernetes.credentials import reader
 from windlass.cluster.kubernetes.servers import APIServer
 from windlass.cluster.manifests import Manifests
@@ -52,4 +54,5 @@ def _source(config: Config) -> tuple[ClusterSource, ClusterWriter | None]:
     if config.manifests:
         return Manifests(Path(config.manifests)), None
     access = reader(config.kubeconfig, config.api_server)
-    return APIServer(access, config.node_name), ClusterWriter(access, config.node_name)
+    last_good = partial(lastgood.load, Path(config.state_directory))
+    return APIServer(access, config.node_name, last_good=last_good), ClusterWriter(access, config.node_name)

@@ -75,7 +75,13 @@ class Cluster:
         WatchedKind(ServiceCIDR, "networking.k8s.io/v1", "servicecidrs", is_optional=True)
     )
     network_policies: Mapping[str, NetworkPolicy] = by_key(
-        WatchedKind(NetworkPolicy, "networking.k8s.io/v1", "networkpolicies", closed=closed_network_policy)
+        WatchedKind(
+            NetworkPolicy,
+            "networking.k8s.io/v1",
+            "networkpolicies",
+            closed=closed_network_policy,
+            is_remembered=True,
+        )
     )
     cluster_network_policies: Mapping[str, ClusterNetworkPolicy] = by_key(
         WatchedKind(
@@ -84,6 +90,7 @@ class Cluster:
             "clusternetworkpolicies",
             is_optional=True,
             closed=closed_cluster_network_policy,
+            is_remembered=True,
         )
     )
     # The two that ClusterNetworkPolicy replaced.

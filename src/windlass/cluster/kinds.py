@@ -33,6 +33,8 @@ class WatchedKind(Generic[T]):
     is_on_demand: bool = False  # only in namespaces in which the agent needs the objects; see `scoped_feeds`
     # Makes the substitute of an object that cannot be decoded, if it must not be left out, from the parsed document.
     closed: Callable[[Mapping[str, object]], T | None] | None = None
+    # If the server forbids to read these, those of the last known good state hold: the rest must go on meanwhile.
+    is_remembered: bool = False
     second_name: str = ""  # where another declaration has the same resource: what the metrics call this one
 
     @property

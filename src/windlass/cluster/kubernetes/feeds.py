@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from typing import NoReturn
@@ -28,7 +28,7 @@ _WATCH_SECONDS = range(300, 600)  # how long a watch is asked to last; random, t
 _PAGE = 500  # objects in a page of a list
 _ASK_AGAIN = 60.0  # seconds between attempts to list a kind that the server does not know
 
-_GONE, _NOT_FOUND = 410, 404
+_GONE, _NOT_FOUND, _FORBIDDEN = 410, 404, 403
 _CANNOT_STREAM_LISTS = {400, 422}  # the server does not know the parameters, or has them disabled
 _FROM_THE_FUTURE = "Too large resource version"  # the server never had it: it may be restored from a backup
 _MOST_TRIGGERS = 10_000  # trigger times to keep until they are taken
@@ -70,10 +70,19 @@ class Recovery:
 
 class Feed:
     def __init__(
-        self, kind: WatchedKind[APIObject], node_name: str, changed: Callable[[], None], namespace: str = ""
+        self,
+        kind: WatchedKind[APIObject],
+        node_name: str,
+        changed: Callable[[], None],
+        namespace: str = "",
+        remembered: Callable[[], Mapping[str, APIObject] | None] = lambda: None,
     ) -> None:
-        """`changed` is called after each change of the objects or of `trouble`. Without a namespace: in all."""
+        """`changed` is called after each change of the objects or of `trouble`. Without a namespace: in all.
+
+        `remembered`: the last objects that an earlier agent knew, for a kind that may begin with those.
+        """
         self.kind = kind
+        self._remembered = remembered
         self._path = kind.path_in(namespace) if namespace else kind.path
         self.store = ObjectStore(kind)
         self.is_listed = False  # whether a list was ever read to its end
@@ -236,7 +245,15 @@ class Feed:
             return _ASK_AGAIN
         else:
             self._set_trouble(str(error))
+            if error.code == _FORBIDDEN and self.kind.is_remembered and not self.is_listed:
+                self._begin_with_remembered()
         return error.retry_after
+
+    def _begin_with_remembered(self) -> None:
+        if (objects := self._remembered()) is not None:
+            self.store.remember(objects)
+            self.is_listed = True
+            self._changed()
 
     def _answered(self, recovery: Recovery) -> None:
         self._has_answered = True

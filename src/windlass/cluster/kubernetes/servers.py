@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from operator import xor
 
 from windlass.cluster.changes import ChangeSet
-from windlass.cluster.clusters import Cluster, with_objects
+from windlass.cluster.clusters import Cluster, objects_of, with_objects
 from windlass.cluster.kinds import kinds_of
 from windlass.cluster.kubernetes import decoding
 from windlass.cluster.kubernetes.connections import (
@@ -44,15 +44,18 @@ class APIServer:
         node_name: str,
         socket_factory: SocketFactory = watched_socket,
         cluster: type[Cluster] = Cluster,
+        last_good: Callable[[], Cluster | None] = lambda: None,
     ) -> None:
-        """The Cluster class declares the kinds that are watched."""
+        """The Cluster class declares the kinds that are watched. `last_good` reads the last known good state."""
         self._access = access
         self._socket_factory = socket_factory
         self._fresh = asyncio.Event()
         kinds = kinds_of(cluster)
         on_demand = [member for member, kind in kinds.items() if kind.is_on_demand]
         self._feeds = {
-            member: Feed(kind, node_name, self._fresh.set) for member, kind in kinds.items() if member not in on_demand
+            member: Feed(kind, node_name, self._fresh.set, remembered=partial(_remembered, last_good, member))
+            for member, kind in kinds.items()
+            if member not in on_demand
         }
         self._scoped = {member: ScopedFeeds(kinds[member], node_name, self._fresh.set) for member in on_demand}
         self._pods = kinds["pods"]
@@ -182,3 +185,8 @@ class APIServer:
                 f"{self._host} is the ClusterIP of Service {OWN_SERVICE}, which this agent itself provides: after a "
                 "restart of the Node there is no way to it; set `apiServer` in the configuration to another address",
             )
+
+
+def _remembered(last_good: Callable[[], Cluster | None], member: str) -> Mapping[str, APIObject] | None:
+    saved = last_good()
+    return None if saved is None else objects_of(saved, member)

@@ -58,6 +58,11 @@ class ObjectStore:
         """An empty store, to read the whole list into."""
         return type(self)(self._kind, self.objects)
 
+    def remember(self, objects: Mapping[str, APIObject]) -> None:
+        """Begin with these, until a list tells what there is."""
+        for key, one in objects.items():
+            self._set(key, one)
+
     def replace(self, listed: ObjectStore) -> None:
         """Take over the objects of a complete list; only the differences count as changed."""
         before, now = self.objects, listed.objects
