@@ -120,7 +120,7 @@ class Agents:
 
     async def converge(self) -> None:
         await asyncio.gather(*(self._converged(stack) for stack in self._stacks.values() if stack.agent))
-        await asyncio.gather(*(stack.switch.settled() for stack in self._stacks.values()))
+        await asyncio.gather(*(stack.programs.settled() for stack in self._stacks.values()))
 
     async def end(self) -> None:
         await asyncio.gather(*map(self._end, self._stacks.values()))

@@ -66,6 +66,10 @@ class NodePrograms(Protocol):
         """How the container runtime names this network namespace of a Pod to the plugin."""
         ...
 
+    async def settled(self) -> None:
+        """Returns when the datapath handles packets by the newest flows."""
+        ...
+
     async def end(self) -> None:
         """Kills all processes of the machine except the agent."""
         ...
@@ -121,6 +125,9 @@ class LinuxNode:
 
     def pod_namespace(self, namespace: str) -> str:
         return str(namespaces.path_of(namespace))
+
+    async def settled(self) -> None:
+        await self.switch.settled()
 
     async def end(self) -> None:
         await self.switch.end()

@@ -7,14 +7,29 @@ from __future__ import annotations
 
 import runpy
 import sys
-from functools import partial
+from pathlib import Path
 
 if sys.platform != "win32":
     raise ImportError("this runs on Windows only")
 
+from windlass.host.protocol import HostPods
 from windlass.host.windows import hosts
+from windlass.lab.wine.pod_calls import PodCalls
+
+
+class LabHost(hosts.WindowsHost):
+    ip_helper = ""
+
+    def __init__(self, state_directory: Path) -> None:
+        super().__init__(state_directory, self.ip_helper)
+        self._pod_calls = PodCalls()
+
+    @property
+    def pods(self) -> HostPods:
+        return self._pod_calls
+
 
 if __name__ == "__main__":
-    ip_helper = sys.argv.pop(1)
-    setattr(hosts, "WindowsHost", partial(hosts.WindowsHost, ip_helper=ip_helper))  # noqa: B010 - a stand-in
+    LabHost.ip_helper = sys.argv.pop(1)
+    setattr(hosts, "WindowsHost", LabHost)  # noqa: B010 - a stand-in
     runpy.run_module("windlass", run_name="__main__")

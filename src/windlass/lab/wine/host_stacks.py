@@ -12,15 +12,19 @@ import asyncio
 import os
 import sys
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from pathlib import Path
 
 import msgspec
 
-from windlass.host.linux import ingress, rtnetlink
+from windlass.host.linux import ingress, namespaces, pods, rtnetlink
 from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.route_messages import TABLE_LOCAL
+from windlass.host.protocol import AttachedLink, PodLink
+from windlass.lab.wine import pod_calls
 from windlass.lab.wine.frames import Wire, open_nic, open_tap
+from windlass.lab.wine.pipe_relays import kept
 from windlass.lab.wine.relays import relay
 from windlass.model.families import IPInterface
 from windlass.switch.controls import ask
@@ -33,7 +37,7 @@ from windlass.switch.tunnel_routes import TunnelRoute, set_routes, shown_routes
 SECONDS_TO_START = 600.0  # the lab has its own, shorter limit
 SECONDS_BETWEEN_ATTEMPTS = 0.1
 IPV4 = 4
-_IPV4_ADDRESSES, _IPV4_ROUTES = 0x10, 0x40  # groups of netlink notifications
+_LINKS, _IPV4_ADDRESSES, _IPV4_ROUTES = 0x1, 0x10, 0x40  # groups of netlink notifications
 
 
 class HostStack(msgspec.Struct, frozen=True):
@@ -43,62 +47,100 @@ class HostStack(msgspec.Struct, frozen=True):
     relay_port: int  # of pipe_relays.py
     database: str  # Unix sockets
     control: str
+    settled: str
     bridge: str
     taps: dict[str, str]  # interfaces of the host that exist from the start, with the NIC whose MAC they have
+
+
+@dataclass(frozen=True, slots=True)
+class _Connected:
+    wire: Wire
+    index: int  # of its interface
+    is_nic: bool  # its packets do not get to the kernel
 
 
 class Wires:
     """The connected ports."""
 
     def __init__(self) -> None:
-        self._wires: dict[str, Wire] = {}
-        self._closed: dict[str, int] = {}  # NICs whose packets the kernel does not get, with their indices
+        self._connected: dict[str, _Connected] = {}
 
-    async def connect(self, name: str, mac: str | None = None) -> None:
-        """Connects a TAP device that belongs to the host."""
-        if name not in self._wires:
-            self._wires[name] = await Wire.open(open_tap(name))
-            # Windows forwards a packet that has an address of this host as its source; Linux drops it by default.
-            Path(f"/proc/sys/net/ipv4/conf/{name}/accept_local").write_text("1")  # noqa: ASYNC240
-        with Netlink() as netlink:
-            rtnetlink.set_link(netlink, _index(netlink, name), up=True, mac=mac)
-
-    async def follow(self, database: Database) -> None:
-        """Connects the ports in the database."""
-        ports = {interface.name: interface for interface in database.view.interfaces.values() if _has_frames(interface)}
-        for name, interface in ports.items():
-            if interface.type == "internal":
-                await self.connect(name, interface.mac)
-            elif name not in self._wires:
-                await self._connect_nic(name)
-        for name in self._closed.keys() - ports.keys():
-            self._release_nic(name)
-        await database.change(self._addresses)
-
-    async def _connect_nic(self, name: str) -> None:
+    async def add_tap(self, name: str, mac: str | None = None) -> None:
+        """Adds an interface to the host."""
+        wire = await Wire.open(open_tap(name))
+        # Windows forwards a packet that has an address of this host as its source; Linux drops it by default.
+        Path(f"/proc/sys/net/ipv4/conf/{name}/accept_local").write_text("1")  # noqa: ASYNC240
         with Netlink() as netlink:
             index = _index(netlink, name)
-            if not index:  # not there yet: the next change of the database tries again
-                return
-            ingress.close(netlink, index)
-        self._closed[name] = index
-        self._wires[name] = await Wire.open(open_nic(name))
+            rtnetlink.set_link(netlink, index, up=True, mac=mac)
+        self._connected[name] = _Connected(wire, index, is_nic=False)
 
-    def _release_nic(self, name: str) -> None:
-        self._wires.pop(name).close()
+    async def follow(self, database: Database) -> None:
+        """Connects the ports in the database with the interfaces of their names."""
+        ports = {interface.name: interface for interface in database.view.interfaces.values() if _has_frames(interface)}
+        for name in [name for name, known in self._connected.items() if known.is_nic and name not in ports]:
+            self._release(name)
+        for name, interface in ports.items():
+            await self._connect(name, interface)
+        await database.change(self._addresses)
+
+    async def _connect(self, name: str, interface: InterfaceRow) -> None:
+        known = self._connected.get(name)
         with Netlink() as netlink:
-            ingress.open_again(netlink, self._closed.pop(name))
+            link = rtnetlink.link(netlink, name)
+            if known and not known.is_nic:
+                if link and interface.mac and link.mac != interface.mac:
+                    rtnetlink.set_link(netlink, link.index, mac=interface.mac)
+                return
+            if known and (link is None or known.index != link.index):  # it went, or another one has its name
+                self._release(name)
+            elif known:
+                return
+            if link is None:  # a change of the links tries again
+                return
+            ingress.close(netlink, link.index)
+        self._connected[name] = _Connected(await Wire.open(open_nic(name)), link.index, is_nic=True)
+
+    def _release(self, name: str) -> None:
+        known = self._connected.pop(name)
+        known.wire.close()
+        with Netlink() as netlink, suppress(OSError):  # the interface may be gone
+            ingress.open_again(netlink, known.index)
 
     def _addresses(self, view: View) -> list[Operation]:
         return [
-            put_keys(interface, "options", {"stream": wire.address})
-            for name, wire in self._wires.items()
-            if (interface := view.interfaces.get(name)) and interface.options.get("stream") != wire.address
+            put_keys(interface, "options", {"stream": known.wire.address})
+            for name, known in self._connected.items()
+            if (interface := view.interfaces.get(name)) and interface.options.get("stream") != known.wire.address
         ]
 
 
 def _has_frames(interface: InterfaceRow) -> bool:
     return interface.type in {"", "internal"}
+
+
+class Pods:
+    """Attaches Pods by veth pairs, as on Linux; their host ends are ports of the switch."""
+
+    def attach(self, link: PodLink) -> None:
+        with Netlink() as netlink:
+            pods.attach(netlink, _on_linux(link))
+
+    def detach(self, host_interface: str) -> None:
+        with Netlink() as netlink:
+            pods.detach(netlink, host_interface)
+
+    def check(self, link: PodLink) -> tuple[str, ...]:
+        with Netlink() as netlink:
+            return pods.check(netlink, _on_linux(link))
+
+    def links(self) -> tuple[AttachedLink, ...]:
+        with Netlink() as netlink:
+            return tuple(replace(link, namespace=Path(link.namespace).name) for link in pods.attached(netlink))
+
+
+def _on_linux(link: PodLink) -> PodLink:
+    return replace(link, namespace=str(namespaces.path_of(link.namespace)), userspace=True)
 
 
 async def give_tunnel_routes(stack: HostStack) -> None:
@@ -136,17 +178,49 @@ def _index(netlink: Netlink, name: str) -> int:
 
 async def _run(stack: HostStack) -> None:
     servers = [await relay(Path(path), pipe, stack.relay_port) for path, pipe in stack.relays.items()]
+    servers.append(await pod_calls.serve(Pods()))
     wires = Wires()
     for name, nic in stack.taps.items():
-        await wires.connect(name, _mac_of(nic) if nic else None)
+        await wires.add_tap(name, _mac_of(nic) if nic else None)
     changed = asyncio.Event()
-    with Netlink(_IPV4_ADDRESSES | _IPV4_ROUTES) as kernel:
+    with Netlink(_LINKS | _IPV4_ADDRESSES | _IPV4_ROUTES) as kernel:
         asyncio.get_running_loop().add_reader(kernel.fileno(), _note, kernel, changed)
         async with open_database(stack.database, SECONDS_TO_START) as database, asyncio.TaskGroup() as tasks:
+            follower = Follower(stack, wires, database)
+            servers.append(await asyncio.start_unix_server(kept(follower.answer), stack.settled))
             tasks.create_task(_tell(database, changed))
-            tasks.create_task(_follow(stack, wires, database, changed))
+            tasks.create_task(_follow(follower, changed))
     for server in servers:
         server.close()
+
+
+class Follower:
+    """Brings ports and routes to what the database and the kernel have."""
+
+    def __init__(self, stack: HostStack, wires: Wires, database: Database) -> None:
+        self._stack = stack
+        self._wires = wires
+        self._database = database
+        self._passes = asyncio.Lock()
+
+    async def follow(self) -> None:
+        """Returns when the switch has all of it. Tries again while the switch starts."""
+        async with self._passes:
+            while True:
+                try:
+                    await self._wires.follow(self._database)
+                    if self._stack.bridge in self._database.view.bridges:
+                        await give_tunnel_routes(self._stack)
+                except (SwitchRefusedError, SwitchUnreachableError) as error:
+                    print(error, file=sys.stderr, flush=True)
+                    await asyncio.sleep(SECONDS_BETWEEN_ATTEMPTS)
+                else:
+                    return
+
+    async def answer(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Closes the connection after a pass that began after it was opened."""
+        await self.follow()
+        writer.close()
 
 
 async def _tell(database: Database, changed: asyncio.Event) -> None:
@@ -155,20 +229,11 @@ async def _tell(database: Database, changed: asyncio.Event) -> None:
         changed.set()
 
 
-async def _follow(stack: HostStack, wires: Wires, database: Database, changed: asyncio.Event) -> None:
+async def _follow(follower: Follower, changed: asyncio.Event) -> None:
     while True:
         await changed.wait()
         changed.clear()
-        try:
-            await wires.follow(database)
-            if stack.bridge in database.view.bridges:
-                await give_tunnel_routes(stack)
-        except (SwitchRefusedError, SwitchUnreachableError) as error:  # it starts, or starts again
-            print(error, file=sys.stderr, flush=True)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SECONDS_BETWEEN_ATTEMPTS):
-                    await changed.wait()
-            changed.set()
+        await follower.follow()
 
 
 def _note(kernel: Netlink, changed: asyncio.Event) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -58,20 +59,18 @@ class WindowsDaemons:
             environment={**self._machine.environment, "OVS_RUNDIR": windows_path(self._folder)},
             folder=self._folder,
         )
-        await self._answers(daemon, self._sockets / f"{name}.ctl")
-        return daemon
-
-    async def _answers(self, daemon: Child, control: Path) -> None:
-        """Returns when the daemon answers. Its relay accepts connections before that."""
+        control = str(self._sockets / f"{name}.ctl")
 
         async def missing() -> str | None:
+            """Its relay accepts connections before the daemon does."""
             try:
-                await ask(str(control), "version")
+                await ask(control, "version")
             except (SwitchUnreachableError, SwitchRefusedError) as error:
                 return str(error)
             return None
 
         await daemon.until(missing, "does not answer", SECONDS_TO_START, SECONDS_BETWEEN_POLLS)
+        return daemon
 
 
 def _files(daemon: str) -> dict[str, str]:
@@ -90,6 +89,7 @@ class WindowsNode:
         self._own = folder / "windows"  # the files of the Windows programs
         self._machine = WineMachine(namespace, folder / "prefix", programs)
         self._helpers: list[Child] = []
+        self._settled = folder / "settled.sock"
         self.run_directory = folder / "run"
         daemons = WindowsDaemons(node, self._machine, folder / "ovs", self._own / "ovs")
         self.switch = SwitchProcesses(node, folder / "ovs", daemons)
@@ -107,6 +107,7 @@ class WindowsNode:
             relay_port=RELAY_PORT,
             database=str(self.switch.folder / "db.sock"),
             control=str(self.switch.folder / "ovs-vswitchd.ctl"),
+            settled=str(self._settled),
             bridge=BRIDGE,
             taps={BRIDGE: UPLINK, GATEWAY: ""},
         )
@@ -126,7 +127,7 @@ class WindowsNode:
             "runDirectory": windows_path(self._own / "run"),
             "stateDirectory": windows_path(self._own / "state"),
             "ovsRunDirectory": windows_path(self._own / "ovs"),
-            "ipamPlugin": windows_path(self._machine.programs.own / "host-local.exe"),
+            "ipamPlugin": windows_path(self._machine.programs.ipam_plugin),
             "uplink": UPLINK,
         }
         of_windows = {name: _translated(value) for name, value in settings.items()}
@@ -147,6 +148,15 @@ class WindowsNode:
 
     def pod_namespace(self, namespace: str) -> str:
         return namespace
+
+    async def settled(self) -> None:
+        """Returns when the host stack has followed the last change, too."""
+        await self.switch.settled()
+        with suppress(OSError):  # no database: the agent has not created a bridge
+            async with asyncio.timeout(SECONDS_TO_START):
+                reader, writer = await asyncio.open_unix_connection(self._settled)
+                await reader.read()
+                writer.close()
 
     async def end(self) -> None:
         await self.switch.end()

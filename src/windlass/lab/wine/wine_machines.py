@@ -38,6 +38,10 @@ class WindowsPrograms:
         return self.own / "windlass-cni.exe"
 
     @property
+    def ipam_plugin(self) -> Path:
+        return self.folder / "cni" / "host-local.exe"
+
+    @property
     def ip_helper(self) -> Path:
         return self.own / "iphlpapi-stand-in.dll"
 
@@ -50,7 +54,7 @@ class WindowsPrograms:
 
     def check(self) -> None:
         """Raises LabError if something is missing."""
-        needed = [self.python, self.ovs("ovsdb-server"), self.ovs("ovs-vswitchd"), self.empty_prefix]
+        needed = [self.python, self.ovs("ovsdb-server"), self.ovs("ovs-vswitchd"), self.empty_prefix, self.ipam_plugin]
         for path in (*needed, self.plugin, self.ip_helper):
             if not path.exists():
                 raise LabError(f"--windows wine: there is no {path}; `tools/build-windows` builds it")
