@@ -78,6 +78,7 @@ class LinuxMachine:
     state = STATE
     userspace = True
     node_ips = (ip_address("192.0.2.5"), ip_address("2001:db8::5"))
+    refused_gateway = r"could not add the default route through 172\.16\.0\.1 to eth0"
 
     def open_host(self) -> LinuxHost:
         return LinuxHost(self.state_directory)

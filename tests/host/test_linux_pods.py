@@ -28,7 +28,7 @@ ETH_P_ALL = 0x0003
 
 
 async def test_a_pod_link_in_the_eyes_of_ip(host: LinuxHost, machine: LinuxMachine):
-    link = pod_link(machine.new_sandbox())
+    link = pod_link(machine, machine.new_sandbox())
     with entered(link.namespace):
         Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1")  # as some runtimes do  # noqa: ASYNC240
 
@@ -54,7 +54,7 @@ async def test_a_pod_link_in_the_eyes_of_ip(host: LinuxHost, machine: LinuxMachi
 
 async def test_a_link_of_an_earlier_version_is_not_different(host: LinuxHost, machine: LinuxMachine):
     """It had the Pods' MTU itself."""
-    link = pod_link(machine.new_sandbox())
+    link = pod_link(machine, machine.new_sandbox())
     await host.pods.attach(replace(link, link_mtu=link.mtu))
     assert await host.pods.check(link) == ()
 
@@ -63,7 +63,7 @@ async def test_a_link_of_an_earlier_version_is_not_different(host: LinuxHost, ma
 async def test_a_pod_does_its_own_checksums_for_the_userspace_datapath(
     host: LinuxHost, machine: LinuxMachine, *, userspace: bool
 ):
-    link = replace(pod_link(machine.new_sandbox()), userspace=userspace)
+    link = replace(pod_link(machine, machine.new_sandbox()), userspace=userspace)
     await host.pods.attach(link)
     with entered(link.namespace), Netlink() as pod:
         assert offloads(pod, "eth0") is not userspace
@@ -75,7 +75,7 @@ async def test_the_kernel_answers_no_pod_but_the_switch_sees_its_packets(host: L
     """Were it not for the filter, the host would answer for its own address on whichever interface it is asked."""
     ip("address", "add", "10.0.1.1/24", "dev", "windlass-gw0")
     ip("link", "set", "windlass-gw0", "up")
-    link = pod_link(machine.new_sandbox())
+    link = pod_link(machine, machine.new_sandbox())
     await host.pods.attach(link)
     ip("link", "set", "pod-1", "arp", "on")  # so that the filter alone stands between
 
@@ -124,16 +124,16 @@ async def test_an_interface_that_is_no_pod_link_is_left_alone(host: LinuxHost, m
 
 
 async def test_an_existing_interface_of_the_pod_is_reported_and_kept(host: LinuxHost, machine: LinuxMachine):
-    link = pod_link(machine.new_sandbox())
+    link = pod_link(machine, machine.new_sandbox())
     await host.pods.attach(link)
     with pytest.raises(HostError, match=f"could not create eth0 in the Pod's namespace {link.namespace}: File exists"):
-        await host.pods.attach(pod_link(link.namespace, "pod-2"))
+        await host.pods.attach(pod_link(machine, link.namespace, "pod-2"))
     assert await host.pods.check(link) == ()
     assert [attached.host_interface for attached in await host.pods.links()] == ["pod-1"]
 
 
 async def test_changes_inside_the_pod_are_reported(host: LinuxHost, machine: LinuxMachine):
-    link = pod_link(machine.new_sandbox())
+    link = pod_link(machine, machine.new_sandbox())
     await host.pods.attach(link)
     with entered(link.namespace):
         ip("route", "delete", "default")

@@ -11,8 +11,10 @@ import itertools
 import json
 import os
 import sys
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+import uuid
+import zlib
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +33,17 @@ if TYPE_CHECKING:
     from windlass.host.windows.hosts import WindowsHost
 
 LIBRARY_VARIABLE = "WINDLASS_STAND_IN_IPHLPAPI"
-_FAULT = Path("C:/fault")  # which call the library refuses, and with which code
+# What changes the stand-ins; host_network_service.py says how.
+_FAULT = Path("C:/fault")
+_LATE = Path("C:/late")
+_NO_EXTENSION = Path("C:/no-extension")
+_FORGETS = Path("C:/forgets")
+_STAND_INS = {
+    "ip_helper": os.environ.get(LIBRARY_VARIABLE, ""),
+    "compute_network": os.environ.get("WINDLASS_STAND_IN_HCN", ""),
+    "network_service": os.environ.get("WINDLASS_STAND_IN_HCN", ""),
+    "netsh": os.environ.get("WINDLASS_STAND_IN_NETSH", ""),
+}
 _counter = itertools.count(1)
 
 requires_stand_ins = pytest.mark.skipif(
@@ -57,9 +69,10 @@ def _ipv4_only(state: NodeState) -> NodeState:
 
 
 _STATE = _ipv4_only(STATE)
-# With numbers of their own: Wine 8 reads every number that it ever met, again and again.
+# With indices of their own: Wine 8 never forgets the first index of a name. host_network_service.py has this, too.
+_BRIDGE_INDEX = 1000 + zlib.crc32(b"br-int") % 1_000_000
 _BRIDGE = f"""
-link add br-int index 15 address {_STATE.node.uplink_mac} type veth peer name br-far index 16
+link add br-int index {_BRIDGE_INDEX} address {_STATE.node.uplink_mac} type veth peer name br-far index 16
 link set br-far up
 link set br-int up
 """
@@ -82,15 +95,46 @@ route add 203.0.113.0/24 via 192.0.2.9 dev eth0
 @dataclass
 class WindowsMachine:
     state_directory: Path
+    sandboxes: list[str] = field(default_factory=list)
     names = HostNames(uplink="eth0")
     state = _STATE
     userspace = False
     node_ips = (ip_address("192.0.2.5"),)
+    refused_gateway = "HcnModifyNamespace: the address cannot be used in this network .*invalid gateway"
 
-    def open_host(self) -> WindowsHost:
-        from windlass.host.windows.hosts import WindowsHost  # noqa: PLC0415 - only on Windows
+    def open_host(self, **parts: str) -> WindowsHost:
+        """`parts`: other libraries or programs than the stand-ins."""
+        from windlass.host.windows.hosts import WindowsHost, WindowsParts  # noqa: PLC0415 - only on Windows
 
-        return WindowsHost(self.state_directory, os.environ[LIBRARY_VARIABLE])
+        return WindowsHost(self.state_directory, replace(WindowsParts(**_STAND_INS), **parts))
+
+    def new_sandbox(self) -> str:
+        name = str(uuid.uuid4())
+        ip("netns", "add", name)
+        self.sandboxes.append(name)
+        return name
+
+    def remove_sandbox(self, name: str) -> None:
+        ip("netns", "delete", name)
+
+    def start_container(self, endpoint: str) -> None:
+        """Its interface appears, which did not within `late_interfaces`."""
+        ip("link", "set", endpoint, "alias", f"vEthernet ({endpoint})")
+
+    def service_state(self) -> dict[str, Any]:
+        """What HNS has, as its stand-in keeps it."""
+        status, said = unix("sh", "-c", "cat $WINEPREFIX/host-network-service.json")
+        return json.loads(said) if status == 0 else {"networks": {}, "endpoints": {}}
+
+    def late_interfaces(self) -> AbstractContextManager[None]:
+        return _with_file(_LATE)
+
+    def without_extension(self) -> AbstractContextManager[None]:
+        return _with_file(_NO_EXTENSION)
+
+    def forgetful_service(self) -> AbstractContextManager[None]:
+        """HNS loses addresses and routes instead of moving them."""
+        return _with_file(_FORGETS)
 
     def make_bridge(self) -> None:
         ip("-batch", "-", stdin=_BRIDGE)
@@ -126,24 +170,32 @@ class WindowsMachine:
             if info["local"] == address
         }
 
-    @contextmanager
-    def refusing(self, call: str, code: int) -> Iterator[None]:
-        """Within the block, IP Helper refuses this call with this code of Windows."""
-        _FAULT.write_text(f"{call} {code}\n")
-        try:
-            yield
-        finally:
-            _FAULT.unlink()
+    def refusing(self, call: str, code: int | str) -> AbstractContextManager[None]:
+        """Within the block, Windows refuses this call with this code, or does not return (`hang`)."""
+        return _with_file(_FAULT, f"{call} {code}\n")
+
+
+@contextmanager
+def _with_file(file: Path, content: str = "") -> Iterator[None]:
+    file.write_text(content)
+    try:
+        yield
+    finally:
+        file.unlink()
 
 
 @contextmanager
 def windows_machine(state_directory: Path) -> Iterator[WindowsMachine]:
     ip("-batch", "-", stdin=_INTERFACES + _BRIDGE)
+    machine = WindowsMachine(state_directory)
     try:
-        yield WindowsMachine(state_directory)
+        yield machine
     finally:
-        for name in ("eth0", "windlass-gw0", "br-int"):
+        for name in ("eth0", "windlass-gw0", "br-int", "eth0-far"):
             unix("ip", "link", "delete", name)
+        unix("sh", "-c", "rm -f $WINEPREFIX/host-network-service.json")
+        for name in machine.sandboxes:
+            unix("ip", "netns", "delete", name)
         for address in ip_json("address", "show", "dev", "lo", "scope", "global"):
             for info in address["addr_info"]:
                 ip("address", "delete", f"{info['local']}/{info['prefixlen']}", "dev", "lo")

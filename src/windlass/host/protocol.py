@@ -8,7 +8,7 @@ from typing import Protocol
 
 from windlass.host.plans import HostChange, HostNames, HostPlan, Route
 from windlass.host.preflight import Facts
-from windlass.model.families import IPAddress, IPInterface
+from windlass.model.families import IPAddress, IPInterface, IPNetwork
 from windlass.model.nodes import HostConnection
 
 OTHER_INTERFACES = "other interfaces"  # how `Host.watch` calls the interfaces that it was not asked for
@@ -39,6 +39,16 @@ class Adopted:
 
 
 @dataclass(frozen=True, slots=True)
+class PodDns:
+    """What the runtime asks for. A host that does not configure DNS ignores it."""
+
+    servers: tuple[str, ...] = ()
+    domain: str = ""
+    searches: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PodLink:
     """The desired interface of a Pod and its other end on the host."""
 
@@ -51,6 +61,8 @@ class PodLink:
     mtu: int  # of the Pod's routes: the longest packet that it sends
     link_mtu: int  # of the link: the longest packet that it receives
     userspace: bool  # the switch runs its userspace datapath
+    dns: PodDns = PodDns()
+    container: str = ""  # docker on Windows, which has no namespaces: the container to attach
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +86,15 @@ class HostUplink(Protocol):
         """The NIC called `name`; without a name, the adopted NIC or the one that holds the Node IPs.
 
         port: an uplink that is already a port of the bridge. It counts as adopted even without a record.
+        """
+
+    async def prepare(
+        self, uplink: str, bridge: str, node_ips: Collection[IPAddress], pod_cidrs: Collection[IPNetwork]
+    ) -> None:
+        """Create what the switch needs before it has a bridge, unless it exists. Linux needs nothing.
+
+        On Windows it is the host's own switch on the NIC, of which Open vSwitch is an extension, and the interface
+        that becomes the bridge interface. After an error the Node has its addresses, or the record has them.
         """
 
     async def adopt(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> Adopted:
@@ -122,8 +143,15 @@ class HostUplink(Protocol):
 class HostPods(Protocol):
     """Creates and removes the links between Pods and the switch."""
 
+    @property
+    def appear_later(self) -> bool:
+        """The host interface of a link may come into being after `attach` has returned: see `appeared`."""
+
     async def attach(self, link: PodLink) -> None:
         """Create the link exactly as described. On an error no part of it remains."""
+
+    async def appeared(self, host_interface: str, mtu: int) -> None:
+        """Returns when the switch can use the host interface. `mtu`: as in the link."""
 
     async def detach(self, host_interface: str) -> None:
         """Remove the link, if it exists."""

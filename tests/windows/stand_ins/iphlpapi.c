@@ -118,6 +118,23 @@ static DWORD done(int status, DWORD refused)
     }
 
 
+/* Windows' name of an interface is its alias in Linux, if it has one: Linux names stop at 15 characters. */
+static void windows_name(const char *name, WCHAR *into, int room)
+{
+    char path[256], alias[256] = "";
+    FILE *file;
+
+    snprintf(path, sizeof path, "Z:\\sys\\class\\net\\%s\\ifalias", name);
+    file = fopen(path, "r");
+    if (file != NULL) {
+        if (fgets(alias, sizeof alias, file) == NULL)
+            alias[0] = '\0';
+        alias[strcspn(alias, "\n")] = '\0';
+        fclose(file);
+    }
+    MultiByteToWideChar(CP_UTF8, 0, alias[0] ? alias : name, -1, into, room);
+}
+
 /* Wine 8 never forgets an interface. */
 EXPORT DWORD WINAPI GetIfTable2(MIB_IF_TABLE2 **table)
 {
@@ -129,13 +146,73 @@ EXPORT DWORD WINAPI GetIfTable2(MIB_IF_TABLE2 **table)
         char name[64];
 
         WideCharToMultiByte(CP_UTF8, 0, row->Alias, -1, name, sizeof name, NULL, NULL);
-        if (number_in("Z:\\sys\\class\\net\\%s\\ifindex", name) == (long)row->InterfaceIndex)
-            (*table)->Table[kept++] = *row;
+        if (number_in("Z:\\sys\\class\\net\\%s\\ifindex", name) == (long)row->InterfaceIndex) {
+            (*table)->Table[kept] = *row;
+            windows_name(name, (*table)->Table[kept++].Alias, IF_MAX_STRING_SIZE + 1);
+        }
     }
     if (code == NO_ERROR)
         (*table)->NumEntries = kept;
     return code;
 }
+
+/* ---- compartments: each interface of a Pod is in one of its own, which has the interface's number ---- */
+
+static __thread ULONG compartment = 1;
+
+static ULONG compartment_of(const char *name, NET_IFINDEX index)
+{
+    return number_in("Z:\\sys\\class\\net\\%s\\netdev_group", name) == 2 ? index : 1;
+}
+
+EXPORT NET_IF_COMPARTMENT_ID WINAPI GetCurrentThreadCompartmentId(void)
+{
+    return compartment;
+}
+
+EXPORT DWORD WINAPI SetCurrentThreadCompartmentId(NET_IF_COMPARTMENT_ID wanted)
+{
+    compartment = wanted;
+    return NO_ERROR;
+}
+
+EXPORT ULONG WINAPI GetAdaptersAddresses(ULONG family, ULONG flags, void *reserved, IP_ADAPTER_ADDRESSES *into, ULONG *room)
+{
+    MIB_IF_TABLE2 *links;
+    ULONG code = GetIfTable2(&links), needed = 0, count = 0;
+
+    (void)family, (void)reserved;
+    if (code != NO_ERROR)
+        return code;
+    needed = links->NumEntries * (sizeof *into + 256 * sizeof(WCHAR));
+    if (*room < needed) {
+        *room = needed;
+        FreeMibTable(links);
+        return ERROR_BUFFER_OVERFLOW;
+    }
+    for (ULONG i = 0; i < links->NumEntries; i++) {
+        IP_ADAPTER_ADDRESSES *adapter = into + count;
+        char name[64];
+
+        if (!name_of(links->Table[i].InterfaceIndex, name, sizeof name))
+            continue;
+        memset(adapter, 0, sizeof *adapter);
+        adapter->Length = sizeof *adapter;
+        adapter->IfIndex = links->Table[i].InterfaceIndex;
+        adapter->CompartmentId = compartment_of(name, adapter->IfIndex);
+        if (!(flags & GAA_FLAG_INCLUDE_ALL_COMPARTMENTS) && adapter->CompartmentId != compartment)
+            continue;
+        adapter->FriendlyName = (WCHAR *)(into + links->NumEntries) + 256 * count;
+        wcsncpy(adapter->FriendlyName, links->Table[i].Alias, 255);
+        adapter->FriendlyName[255] = L'\0';
+        if (count > 0)
+            into[count - 1].Next = adapter;
+        count++;
+    }
+    FreeMibTable(links);
+    return count > 0 ? NO_ERROR : ERROR_NO_DATA;
+}
+
 PASS_ON(GetUnicastIpAddressTable, (ADDRESS_FAMILY family, MIB_UNICASTIPADDRESS_TABLE **table), (family, table))
 
 /* Wine 8 reads the metrics of IPv4 routes as if they were hexadecimal. */
@@ -297,7 +374,7 @@ EXPORT DWORD WINAPI GetIpInterfaceEntry(MIB_IPINTERFACE_ROW *row)
 
     if (row->Family != AF_INET && row->Family != AF_INET6)
         return ERROR_INVALID_PARAMETER;
-    if (!name_of(row->InterfaceIndex, name, sizeof name))
+    if (!name_of(row->InterfaceIndex, name, sizeof name) || compartment_of(name, row->InterfaceIndex) != compartment)
         return ERROR_NOT_FOUND;
     row->ForwardingEnabled = number_in(row->Family == AF_INET ? "Z:\\proc\\sys\\net\\ipv4\\conf\\%s\\forwarding"
                                                               : "Z:\\proc\\sys\\net\\ipv6\\conf\\%s\\forwarding", name) == 1;
@@ -315,8 +392,12 @@ EXPORT DWORD WINAPI SetIpInterfaceEntry(MIB_IPINTERFACE_ROW *row)
     REFUSE("SetIpInterfaceEntry");
     if (row->SitePrefixLength > (row->Family == AF_INET ? 32 : 128) || row->NlMtu == 0xffffffff)
         return ERROR_INVALID_PARAMETER;
-    if (!name_of(row->InterfaceIndex, name, sizeof name))
+    if (!name_of(row->InterfaceIndex, name, sizeof name) || compartment_of(name, row->InterfaceIndex) != compartment)
         return ERROR_NOT_FOUND;
+    if (compartment != 1) /* the Pod's end of a veth pair, which this interface stands for */
+        return done(shell("pod=$(ip -o link show dev '%s' | sed -n 's/.*link-netns \\([0-9a-f-]*\\).*/\\1/p') && "
+                          "ip link set '%s' mtu %lu && ip -n \"$pod\" link set eth0 mtu %lu",
+                          name, name, row->NlMtu, row->NlMtu), ERROR_INVALID_PARAMETER);
     return done(shell("echo %d > /proc/sys/net/ipv%d/conf/%s/forwarding && ip link set '%s' mtu %lu",
                       row->ForwardingEnabled, row->Family == AF_INET ? 4 : 6, name, name, row->NlMtu),
                 ERROR_INVALID_PARAMETER);
@@ -365,6 +446,7 @@ static ULONG64 read_all(void)
         for (ULONG i = 0; i < links->NumEntries; i++) {
             take(&digest, &links->Table[i].InterfaceIndex, sizeof(NET_IFINDEX));
             take(&digest, &links->Table[i].Mtu, sizeof(ULONG));
+            take(&digest, links->Table[i].Alias, sizeof links->Table[i].Alias);
         }
         FreeMibTable(links);
     }

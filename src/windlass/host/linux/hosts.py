@@ -18,7 +18,7 @@ from windlass.host.linux.watches import InterfaceWatch, TableWatch
 from windlass.host.plans import HostChange, HostNames, HostPlan
 from windlass.host.preflight import Facts
 from windlass.host.protocol import Adopted, AttachedLink, Host, HostError, HostPods, HostUplink, PodLink, Uplink
-from windlass.model.families import IPAddress
+from windlass.model.families import IPAddress, IPNetwork
 from windlass.model.nodes import HostConnection
 
 _Watch: TypeAlias = InterfaceWatch | TableWatch
@@ -34,6 +34,11 @@ class LinuxUplink(HostUplink):
         self, bridge: str, node_ips: Collection[IPAddress], name: str | None = None, port: str | None = None
     ) -> Uplink:
         return (await self._run(uplinks.find, self._file, bridge, node_ips, name, port)).uplink
+
+    async def prepare(
+        self, uplink: str, bridge: str, node_ips: Collection[IPAddress], pod_cidrs: Collection[IPNetwork]
+    ) -> None:
+        """Nothing: the switch makes the bridge interface."""
 
     async def adopt(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> Adopted:
         return await self._run(uplinks.adopt, self._file, uplink, bridge, node_ips)
@@ -65,8 +70,15 @@ class LinuxPods(HostPods):
         self._run = threads.run
         self._deletions: set[asyncio.Task[None]] = set()  # they go on after their caller was cancelled
 
+    @property
+    def appear_later(self) -> bool:
+        return False
+
     async def attach(self, link: PodLink) -> None:
         await self._run(pods.attach, link)
+
+    async def appeared(self, host_interface: str, mtu: int) -> None:
+        """At once: `attach` has made it."""
 
     async def detach(self, host_interface: str) -> None:
         """Returns when the kernel announces the deletion, after about 1 ms. The request itself takes some 20 ms more,

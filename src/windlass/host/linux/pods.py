@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
 from ipaddress import ip_network
 
+from windlass.host import pod_differences
 from windlass.host.linux import ingress, rtnetlink, settings
 from windlass.host.linux.adapter_state import AdapterRoute
 from windlass.host.linux.namespaces import entered
 from windlass.host.linux.netlink import Netlink, attempting
 from windlass.host.linux.route_messages import mtu_of, mtu_option
 from windlass.host.linux.rtnetlink import Link
+from windlass.host.pod_differences import listed
 from windlass.host.protocol import AttachedLink, HostError, PodLink
-from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork
+from windlass.model.families import Family, IPAddress, IPNetwork
 
 _LOOPBACK = 1
 _STATIC = 4  # RTPROT_STATIC
@@ -150,17 +151,9 @@ def _differences_in_pod(pod: Netlink, wanted: PodLink, index: int) -> list[str]:
         "MAC": (link.mac, wanted.mac),
         # Not of the link: that of a Pod from an earlier version has the MTU itself.
         "MTU": (", ".join(map(str, sorted(mtus))), str(wanted.mtu)),
-        "addresses": (_listed(addresses), _listed(wanted.addresses)),
-        "gateways": (_listed(gateways), _listed(wanted.gateways)),
+        "addresses": (listed(addresses), listed(wanted.addresses)),
+        "gateways": (listed(gateways), listed(wanted.gateways)),
     }
     if wanted.userspace:
         compared["offloads"] = ("on" if settings.offloads(pod, link.name) else "off", "off")
-    return [
-        f"{wanted.interface} in {wanted.namespace}: {what} {is_ or 'none'} instead of {should_be or 'none'}"
-        for what, (is_, should_be) in compared.items()
-        if is_ != should_be
-    ]
-
-
-def _listed(values: Iterable[IPAddress | IPInterface]) -> str:
-    return ", ".join(sorted(map(str, values)))
+    return pod_differences.sentences(wanted, compared)

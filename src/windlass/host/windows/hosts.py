@@ -3,113 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Collection
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
 
 from windlass.host.plans import HostChange, HostNames, HostPlan, ServiceAccess, ServicePortItem
 from windlass.host.preflight import Facts
-from windlass.host.protocol import (
-    OTHER_INTERFACES,
-    Adopted,
-    AttachedLink,
-    Host,
-    HostError,
-    HostPods,
-    HostUplink,
-    PodLink,
-    Uplink,
-)
-from windlass.host.windows import adapters, items, uplinks
-from windlass.host.windows.ip_helper import LIBRARY, IpHelper
+from windlass.host.protocol import OTHER_INTERFACES, Host, HostError, HostPods, HostUplink
+from windlass.host.windows import adapters, hcn, hns, ip_helper, items
+from windlass.host.windows.hcn import ComputeNetwork
+from windlass.host.windows.hns import HostNetworkService
+from windlass.host.windows.ip_helper import IpHelper
+from windlass.host.windows.ip_helper_threads import IpHelperThreads
+from windlass.host.windows.pod_links import WindowsPods
+from windlass.host.windows.uplink_hosts import WindowsUplink
 from windlass.model.families import IPAddress
 from windlass.model.nodes import HostConnection
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
-_THREADS = 4
-_NOT_BUILT = "Windlass cannot attach Pods on Windows yet"
+@dataclass(frozen=True, slots=True)
+class WindowsParts:
+    """The libraries and programs of Windows that are used."""
 
-
-class IpHelperThreads:
-    """Calls of IP Helper may take milliseconds: they are made in threads."""
-
-    def __init__(self, helper: IpHelper) -> None:
-        self._helper = helper
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ip-helper")
-
-    async def run(self, function: Callable[Concatenate[IpHelper, P], T], /, *arguments: P.args, **named: P.kwargs) -> T:
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._threads, lambda: function(self._helper, *arguments, **named))
-        except OSError as error:
-            raise HostError(f"Windows refused a request: {error.strerror or error}") from error
-
-    def close(self) -> None:
-        self._threads.shutdown()
-
-
-class WindowsUplink(HostUplink):
-    def __init__(self, threads: IpHelperThreads, record_file: Path) -> None:
-        self._run = threads.run
-        self._record_file = record_file
-
-    async def find(
-        self, bridge: str, node_ips: Collection[IPAddress], name: str | None = None, port: str | None = None
-    ) -> Uplink:
-        return (await self._run(uplinks.find, self._record_file, bridge, node_ips, name, port)).uplink
-
-    async def adopt(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> Adopted:
-        return await self._run(uplinks.adopt, self._record_file, uplink, bridge, node_ips)
-
-    async def bypass(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> str:  # noqa: ARG002
-        return "Windows cannot connect two interfaces past the switch"
-
-    async def end_bypass(self, uplink: str, bridge: str) -> None:
-        """There is none."""
-
-    async def needs_wire(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> bool:
-        return await self._run(uplinks.needs_wire, uplink, bridge, node_ips)
-
-    async def release(self, uplink: str, bridge: str, *, keep_record: bool = False) -> None:
-        await self._run(uplinks.release, self._record_file, uplink, bridge, keep_record=keep_record)
-
-    async def recorded(self, *, since_boot: bool = False) -> str | None:
-        """Windows has no ID of a boot: nothing is known to be of this one."""
-        return None if since_boot else await self._run(uplinks.recorded, self._record_file)
-
-    async def lend(self, uplink: str, bridge: str) -> None:
-        """Nothing: Windows refuses an address on two interfaces, and the bridge interface is not the switch's own."""
-
-    async def detach(self, names: HostNames) -> None:
-        """Nothing: the datapath is an extension of HNS' switch, which outlives the daemon."""
-
-
-class WindowsPods(HostPods):
-    async def attach(self, link: PodLink) -> None:
-        raise HostError(f"{link.host_interface}: {_NOT_BUILT}")
-
-    async def detach(self, host_interface: str) -> None:
-        """There is none."""
-
-    async def check(self, link: PodLink) -> tuple[str, ...]:
-        return (f"{link.host_interface}: {_NOT_BUILT}",)
-
-    async def links(self) -> tuple[AttachedLink, ...]:
-        return ()
+    ip_helper: str = ip_helper.LIBRARY
+    compute_network: str = hcn.LIBRARY
+    network_service: str = hns.LIBRARY
+    netsh: str = "netsh.exe"
 
 
 class WindowsHost(Host):
-    def __init__(self, state_directory: Path, ip_helper: str = LIBRARY) -> None:
-        """`ip_helper`: the library with its calls."""
-        helper = IpHelper(ip_helper)
-        self._helper = helper
-        self._threads = IpHelperThreads(helper)
-        self._run = self._threads.run
-        self._uplink = WindowsUplink(self._threads, state_directory / "uplink.json")
-        self._pods = WindowsPods()
+    def __init__(self, state_directory: Path, parts: WindowsParts = WindowsParts()) -> None:  # noqa: B008 - frozen
+        self._threads = threads = IpHelperThreads(IpHelper(parts.ip_helper))
+        self._run = threads.run
+        compute, service = ComputeNetwork(parts.compute_network), HostNetworkService(parts.network_service)
+        self._uplink = WindowsUplink(threads, compute, service, parts.netsh, state_directory / "uplink.json")
+        self._pods = WindowsPods(threads, compute, service)
         # Windows needs nothing for these. The switch serves NodePorts at the Node IP, and the routes lead to Services.
         self._without_effect: set[ServiceAccess | ServicePortItem] = set()
 
@@ -155,7 +83,7 @@ class WindowsHost(Host):
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
         before = await self._run(_look)
-        with self._helper.watching(lambda: loop.call_soon_threadsafe(woken.set)):
+        with self._threads.helper.watching(lambda: loop.call_soon_threadsafe(woken.set)):
             yield frozenset(names)
             while True:
                 await woken.wait()

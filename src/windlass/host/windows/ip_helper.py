@@ -20,6 +20,7 @@ from windlass.host.protocol import HostError
 from windlass.host.windows.ip_structures import (
     FAMILIES,
     NUMBERS,
+    AdapterAddresses,
     AddressRow,
     ForwardRow,
     InterfaceRow,
@@ -38,6 +39,9 @@ _NET_MANAGEMENT = 3  # the protocol of routes that a program adds
 _PERMANENT = 6  # the state of a neighbour
 _PREFERRED = 4  # the state of an address: it is not tried out first
 _UP = 1
+_ALL_COMPARTMENTS = 0x200 | 0x2 | 0x4 | 0x8  # without anycast and multicast addresses, and DNS servers
+_ADAPTERS_BUFFER = 16384  # bytes, as Microsoft recommends to begin with
+_BUFFER_TOO_SMALL, _NO_DATA = 111, 232
 _TABLE_HEADER = 8  # the count of rows, and padding
 
 R = TypeVar("R", bound=Structure)
@@ -64,6 +68,37 @@ class IpHelper:
 
     def link(self, name: str) -> LinkRow | None:
         return next((link for link in self.links() if link.alias == name), None)
+
+    def link_in_any_compartment(self, name: str) -> tuple[int, int] | None:
+        """The index and the compartment of an interface; those of Pods are in compartments of their own."""
+        size = c_uint32(_ADAPTERS_BUFFER)
+        while True:
+            buffer = ctypes.create_string_buffer(size.value)
+            try:
+                self._call("GetAdaptersAddresses", _ANY_FAMILY, _ALL_COMPARTMENTS, None, buffer, byref(size))
+                break
+            except OSError as error:
+                if error.winerror == _NO_DATA:
+                    return None
+                if error.winerror != _BUFFER_TOO_SMALL:
+                    raise
+        at = ctypes.addressof(buffer)
+        while at:
+            adapter = AdapterAddresses.from_address(at)
+            if adapter.friendly_name == name:
+                return adapter.index, adapter.compartment
+            at = adapter.next
+        return None
+
+    @contextmanager
+    def in_compartment(self, compartment: int) -> Iterator[None]:
+        """The calls of this thread within the block are about this compartment."""
+        before = self._calls.GetCurrentThreadCompartmentId()
+        self._call("SetCurrentThreadCompartmentId", c_uint32(compartment))
+        try:
+            yield
+        finally:
+            self._calls.SetCurrentThreadCompartmentId(c_uint32(before))
 
     def settings(self, index: int, family: Family) -> InterfaceRow:
         row = InterfaceRow()

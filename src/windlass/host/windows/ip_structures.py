@@ -6,7 +6,20 @@ write beyond a buffer.
 
 from __future__ import annotations
 
-from ctypes import Array, Structure, Union, c_byte, c_ubyte, c_uint16, c_uint32, c_uint64, c_wchar, sizeof
+from ctypes import (
+    Array,
+    Structure,
+    Union,
+    c_byte,
+    c_ubyte,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+    c_wchar,
+    c_wchar_p,
+    sizeof,
+)
 from ipaddress import IPv4Address, IPv6Address, ip_interface, ip_network
 
 from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork
@@ -182,6 +195,26 @@ class LinkRow(Structure):
         return mac_text(self.physical_address, self.physical_address_length)
 
 
+class AdapterAddresses(Structure):
+    """IP_ADAPTER_ADDRESSES, of which only these fields are used."""
+
+    _fields_ = (
+        ("length", c_uint32),
+        ("index", c_uint32),
+        ("next", c_void_p),
+        ("pointers", c_void_p * 7),
+        ("friendly_name", c_wchar_p),
+        ("numbers", c_uint32 * 24),
+        ("first_prefix", c_void_p),
+        ("speeds", c_uint64 * 2),
+        ("more_pointers", c_void_p * 2),
+        ("metrics", c_uint32 * 2),
+        ("luid", c_uint64),
+        ("dhcp_server", c_uint64 * 2),
+        ("compartment", c_uint32),
+    )
+
+
 Row = ForwardRow | NeighbourRow | AddressRow | LinkRow
 
 
@@ -201,6 +234,7 @@ _LAYOUTS: dict[type[Structure | Union], tuple[int, dict[str, int]]] = {
     NeighbourRow: (88, {"index": 28, "luid": 32, "physical_address": 40, "state": 76}),
     AddressRow: (80, {"luid": 32, "index": 40, "prefix_length": 60, "skip_as_source": 61, "dad_state": 64}),
     InterfaceRow: (168, {"index": 16, "forwarding": 41, "site_prefix_length": 144, "metric": 148, "mtu": 152}),
+    AdapterAddresses: (256, {"next": 8, "friendly_name": 72, "first_prefix": 176, "luid": 224, "compartment": 248}),
     LinkRow: (1352, {"alias": 28, "physical_address": 1060, "mtu": 1124, "oper_status": 1156}),
 }
 

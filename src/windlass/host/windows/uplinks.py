@@ -102,6 +102,22 @@ def adopt(
     return Adopted(goal.uplink, (*problems, *refused))
 
 
+def record(helper: IpHelper, record_file: Path, uplink_name: str, bridge_name: str) -> None:
+    """Before anything else may change the addresses of the uplink."""
+    uplink = adapters.read(helper, uplink_name)
+    if uplink is None:
+        raise HostError(f"there is no interface {uplink_name}, which should be the uplink")
+    goal = _with_all(_load(record_file), uplink, adapters.read(helper, bridge_name))
+    _recorded_first(record_file, goal, bridge_name, must_be=True)
+
+
+def is_back(record_file: Path, uplink_name: str, helper: IpHelper) -> bool:
+    """Whether the uplink has every address of the record."""
+    stored, uplink = _load(record_file), adapters.read(helper, uplink_name)
+    addresses = stored.addresses if stored is not None else []
+    return uplink is not None and set(map(ip_interface, addresses)) <= set(uplink.addresses)
+
+
 def needs_wire(helper: IpHelper, uplink_name: str, bridge_name: str, node_ips: Collection[IPAddress]) -> bool:
     uplink, bridge = adapters.read(helper, uplink_name), adapters.read(helper, bridge_name)
     on_bridge = bridge is not None and bridge.has_any(node_ips)

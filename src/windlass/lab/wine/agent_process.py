@@ -21,7 +21,7 @@ class LabHost(hosts.WindowsHost):
     ip_helper = ""
 
     def __init__(self, state_directory: Path) -> None:
-        super().__init__(state_directory, self.ip_helper)
+        super().__init__(state_directory, hosts.WindowsParts(ip_helper=self.ip_helper))
         self._pod_calls = PodCalls()
 
     @property

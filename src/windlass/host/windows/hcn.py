@@ -1,0 +1,157 @@
+"""Calls to the Host Compute Network (computenetwork.dll): networks, endpoints and namespaces as JSON documents.
+
+A refused call raises an exception of `hcn_errors`. What the documents mean is up to the callers. Calls wait for the
+Host Network Service, at times for ever: `bounded_calls` runs them in threads.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if sys.platform != "win32":
+    raise ImportError("the Host Compute Network is only on Windows")
+
+import ctypes
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from ctypes import byref, c_void_p, wintypes
+from enum import Enum
+from functools import cached_property
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from windlass.host.windows.hcn_errors import MissingCallError, NotFoundError, refusal, win32_code
+
+LIBRARY = "computenetwork.dll"
+Document = Mapping[str, Any]  # of HCN's schema
+
+_VERSION = {"Major": 2, "Minor": 0}
+_QUERY = {"SchemaVersion": _VERSION, "Flags": 0}
+_FAILED = 0x80000000
+
+
+class Kind(Enum):
+    NETWORK = "Network"
+    ENDPOINT = "Endpoint"
+    NAMESPACE = "Namespace"
+
+
+class Guid(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_ubyte * 16),)
+
+    @classmethod
+    def of(cls, text: str) -> Guid:
+        """NotFoundError for a text that is no GUID: there is nothing with this ID."""
+        try:
+            return cls.from_buffer_copy(UUID(text).bytes_le)
+        except ValueError:
+            raise refusal(f"{text!r}", 0x80070490, "it is not a GUID") from None
+
+
+class ComputeNetwork:
+    def __init__(self, library: str = LIBRARY) -> None:
+        self._library = library
+        self._free = ctypes.WinDLL("ole32").CoTaskMemFree
+        self._free.argtypes = (c_void_p,)
+
+    @cached_property
+    def _calls(self) -> ctypes.WinDLL:
+        """Loaded at the first call: an agent without the library can say so."""
+        return loaded(self._library)
+
+    def all(self, kind: Kind, **properties: str) -> list[Document]:
+        """The items with these properties. One that is deleted meanwhile is left out."""
+        query = {**_QUERY, "Filter": _text(properties)} if properties else _QUERY  # a filter is a document as a string
+        answer = wintypes.LPWSTR()
+        self._call(f"HcnEnumerate{kind.value}s", _text(query), byref(answer))
+        found = []
+        for guid in msgspec.json.decode(self._taken(answer) or "[]", type=list[str]):
+            with suppress(NotFoundError):
+                found.append(self.properties(kind, guid))
+        return found
+
+    def properties(self, kind: Kind, guid: str) -> Document:
+        with self._opened(kind, guid) as handle:
+            return self._properties(kind, handle)
+
+    def create(self, kind: Kind, document: Document, network: str = "") -> Document:
+        """The item as HCN has made it. `network`: of an endpoint."""
+        content = _text({"SchemaVersion": _VERSION, **document})
+        if network:
+            with self._opened(Kind.NETWORK, network) as parent:
+                return self._create(kind, content, parent)
+        return self._create(kind, content)
+
+    def modify(self, kind: Kind, guid: str, change: Document) -> None:
+        with self._opened(kind, guid) as handle:
+            self._call(f"HcnModify{kind.value}", handle, _text(change))
+
+    def delete(self, kind: Kind, guid: str) -> None:
+        """What is gone is no error."""
+        with suppress(NotFoundError):
+            self._call(f"HcnDelete{kind.value}", byref(Guid.of(guid)))
+
+    def _create(self, kind: Kind, content: str, *parent: c_void_p) -> Document:
+        handle = c_void_p()
+        self._call(f"HcnCreate{kind.value}", *parent, byref(Guid()), content, byref(handle))  # HCN chooses the ID
+        try:
+            return self._properties(kind, handle)
+        finally:
+            self._close(kind, handle)
+
+    def _properties(self, kind: Kind, handle: c_void_p) -> Document:
+        answer = wintypes.LPWSTR()
+        self._call(f"HcnQuery{kind.value}Properties", handle, _text(_QUERY), byref(answer))
+        return msgspec.json.decode(self._taken(answer), type=dict[str, Any])
+
+    @contextmanager
+    def _opened(self, kind: Kind, guid: str) -> Iterator[c_void_p]:
+        handle = c_void_p()
+        self._call(f"HcnOpen{kind.value}", byref(Guid.of(guid)), byref(handle))
+        try:
+            yield handle
+        finally:
+            self._close(kind, handle)
+
+    def _close(self, kind: Kind, handle: c_void_p) -> None:
+        entry(self._calls, f"HcnClose{kind.value}")(handle)
+
+    def _call(self, name: str, *arguments: object) -> None:
+        """Each call ends with an error record. One with content is a failure, whatever the code."""
+        function = entry(self._calls, name)
+        function.restype = ctypes.c_uint32
+        record = wintypes.LPWSTR()
+        code = function(*arguments, byref(record))
+        detail = self._taken(record)
+        if code >= _FAILED or detail:
+            known = win32_code(code)
+            raise refusal(name, code, detail or (ctypes.FormatError(known).strip() if known else ""))
+
+    def _taken(self, text: wintypes.LPWSTR) -> str:
+        """The string, whose memory is given back."""
+        value = text.value or ""
+        self._free(ctypes.cast(text, c_void_p))
+        return value
+
+
+def loaded(library: str) -> ctypes.WinDLL:
+    try:
+        return ctypes.WinDLL(library)
+    except OSError as error:
+        raise MissingCallError(
+            f"{library} cannot be loaded: {error}; install the feature Containers and restart: "
+            "Install-WindowsFeature Containers"
+        ) from error
+
+
+def entry(library: ctypes.WinDLL, name: str) -> Any:
+    try:
+        return getattr(library, name)
+    except AttributeError:
+        raise MissingCallError(f"this Windows has no {name}: Windows Server 2019 or later is needed") from None
+
+
+def _text(document: Document) -> str:
+    return msgspec.json.encode(document).decode()

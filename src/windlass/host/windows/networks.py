@@ -1,0 +1,125 @@
+"""The network of HNS on the uplink: its Hyper-V switch has Open vSwitch as an extension.
+
+When HNS creates it, it moves the addresses of the NIC to an interface of its own, `vEthernet (<NIC>)`, which becomes
+the bridge interface. HNS forgets its networks at times, after a reboot for one: then it is created again.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Collection, Iterable
+from ipaddress import IPv4Network
+
+from windlass.host.protocol import HostError
+from windlass.host.windows.hcn import ComputeNetwork, Document, Kind
+from windlass.host.windows.hcn_errors import AdapterNotFoundError
+from windlass.host.windows.hns import HostNetworkService
+from windlass.model.families import IPNetwork
+
+NAME = "windlass"
+EXTENSION = "583CC151-73EC-4A6A-8B47-578297AD7623"  # Open vSwitch's
+_SECONDS_TO_RENAME = 20
+
+
+def interface_of(name: str) -> str:
+    """How Windows calls the interface of a NIC or an endpoint at an HNS network."""
+    return f"vEthernet ({name})"
+
+
+def find(hcn: ComputeNetwork) -> Document | None:
+    return next(iter(hcn.all(Kind.NETWORK, Name=NAME)), None)
+
+
+def adapter_of(network: Document) -> str | None:
+    """The NIC that the network is on."""
+    for policy in network.get("Policies", ()):
+        if policy.get("Type") == "NetAdapterName":
+            return str(policy["Settings"]["NetworkAdapterName"])
+    return None
+
+
+def create(hcn: ComputeNetwork, uplink: str, pod_cidrs: Collection[IPNetwork]) -> Document:
+    document = {
+        "Name": NAME,
+        "Type": "Transparent",
+        "Policies": [{"Type": "NetAdapterName", "Settings": {"NetworkAdapterName": uplink}}],
+        "Ipams": [{"Type": "Static", "Subnets": [_subnet(cidr) for cidr in _served(pod_cidrs)]}],
+    }
+    try:
+        return hcn.create(Kind.NETWORK, document)
+    except AdapterNotFoundError as error:
+        raise HostError(
+            f"HNS cannot use {uplink}: {error}. It must be a physical NIC, and no other switch may have it "
+            "(Get-VMSwitch lists them)"
+        ) from error
+
+
+def require_subnets(network: Document, pod_cidrs: Collection[IPNetwork]) -> None:
+    """An endpoint needs an address of its network, and HNS cannot change the subnets."""
+    has = {str(subnet["IpAddressPrefix"]) for ipam in network.get("Ipams", ()) for subnet in ipam.get("Subnets", ())}
+    wanted = {str(cidr) for cidr in _served(pod_cidrs)}
+    if not wanted <= has:
+        raise HostError(
+            f"HNS network {NAME} has the subnets {', '.join(sorted(has)) or 'none'}, and the Node's PodCIDR is "
+            f"{', '.join(sorted(wanted))}: drain the Node, stop the agent, run `windlass release`, start the agent"
+        )
+
+
+def endpoints(hcn: ComputeNetwork, network: Document) -> list[Document]:
+    found = hcn.all(Kind.ENDPOINT)
+    return [endpoint for endpoint in found if same_id(endpoint.get("HostComputeNetwork", ""), network["ID"])]
+
+
+def delete(hcn: ComputeNetwork, network: Document) -> None:
+    """With the endpoints of Pods, which would keep it."""
+    for endpoint in endpoints(hcn, network):
+        hcn.delete(Kind.ENDPOINT, endpoint["ID"])
+    hcn.delete(Kind.NETWORK, network["ID"])
+
+
+def enable_extension(hns: HostNetworkService, network: Document) -> None:
+    """Only when the Node has its addresses: DHCP fails while the extension has no flows."""
+    path = f"/networks/{network['ID']}"
+    extensions = hns.get(path).get("Extensions", ())
+    extension = next((found for found in extensions if same_id(found.get("Id", ""), EXTENSION)), None)
+    if extension is None:
+        raise HostError(
+            "Windows' switch has no extension of Open vSwitch: install its driver, which must be signed "
+            "(netcfg -q ovsext says whether it is there)"
+        )
+    if not extension.get("IsEnabled"):
+        hns.post(path, {"Extensions": [{"Id": EXTENSION, "IsEnabled": True}]})
+
+
+def rename_interface(netsh: str, name: str, new_name: str) -> None:
+    """Windows has no other documented call than one of PowerShell, which takes seconds to start."""
+    command = [netsh, "interface", "set", "interface", f"name={name}", f"newname={new_name}"]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_SECONDS_TO_RENAME,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HostError(f"could not rename {name} to {new_name}: {error}") from error
+    if done.returncode != 0:
+        said = done.stdout.decode(errors="replace").strip()
+        raise HostError(f"could not rename {name} to {new_name}: {said or f'netsh ended with {done.returncode}'}")
+
+
+def same_id(one: str, other: str) -> bool:
+    """HNS writes GUIDs in either case, with or without braces."""
+    return one.strip("{}").lower() == other.strip("{}").lower()
+
+
+def _served(pod_cidrs: Iterable[IPNetwork]) -> list[IPv4Network]:
+    """Windows Nodes serve IPv4 only."""
+    return [cidr for cidr in pod_cidrs if isinstance(cidr, IPv4Network)]
+
+
+def _subnet(cidr: IPv4Network) -> Document:
+    gateway = str(cidr.network_address + 1)
+    return {"IpAddressPrefix": str(cidr), "Routes": [{"NextHop": gateway, "DestinationPrefix": "0.0.0.0/0"}]}

@@ -1,0 +1,141 @@
+"""Pod links: an endpoint of the HNS network for each Pod, attached to the namespace of the Pod.
+
+The interface `vEthernet (<endpoint>)` comes into being when the runtime starts a container, after CNI ADD has returned.
+Only then can the switch use it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from ipaddress import ip_address, ip_interface
+
+from windlass.host import pod_differences
+from windlass.host.pod_differences import listed
+from windlass.host.protocol import AttachedLink, HostError, PodLink
+from windlass.host.windows import networks
+from windlass.host.windows.hcn import ComputeNetwork, Document, Kind
+from windlass.host.windows.hcn_errors import AttachedError, NotAttachedError, NotFoundError
+from windlass.host.windows.hns import HostNetworkService
+
+_NO_ID = "00000000-0000-0000-0000-000000000000"
+_INTERFACE = "eth0"  # as every runtime calls it; Windows has no names inside of a Pod
+
+
+def attach(hcn: ComputeNetwork, hns: HostNetworkService, link: PodLink) -> None:
+    endpoint = _find(hcn, link.host_interface)
+    if endpoint is not None and differences(endpoint, link):
+        _delete(hcn, endpoint)  # of an earlier request
+        endpoint = None
+    if endpoint is None:
+        endpoint = _create(hcn, link)
+    try:
+        _join(hcn, hns, endpoint, link)
+    except HostError:
+        with suppress(HostError):  # the first reason counts
+            _delete(hcn, endpoint)
+        raise
+
+
+def detach(hcn: ComputeNetwork, host_interface: str) -> None:
+    endpoint = _find(hcn, host_interface)
+    if endpoint is not None:
+        _delete(hcn, endpoint)
+
+
+def check(hcn: ComputeNetwork, link: PodLink, mtu: int | None) -> tuple[str, ...]:
+    """`mtu`: of the interface; None if it has not appeared yet."""
+    endpoint = _find(hcn, link.host_interface)
+    if endpoint is None:
+        return (f"there is no interface {link.host_interface}",)
+    found = differences(endpoint, link)
+    if not link.container and not networks.same_id(_namespace(endpoint), link.namespace):
+        found.append(f"{link.host_interface} is not in the namespace {link.namespace}")
+    if mtu is not None:
+        found += pod_differences.sentences(link, {"MTU": (str(mtu), str(link.mtu))})
+    return tuple(found)
+
+
+def attached(hcn: ComputeNetwork) -> tuple[AttachedLink, ...]:
+    network = networks.find(hcn)
+    if network is None:
+        return ()
+    found = (AttachedLink(e["Name"], _INTERFACE, _namespace(e)) for e in networks.endpoints(hcn, network))
+    return tuple(sorted(found, key=lambda link: link.host_interface))
+
+
+def differences(endpoint: Document, link: PodLink) -> list[str]:
+    """What cannot be changed about an endpoint."""
+    addresses = (
+        ip_interface((found["IpAddress"], found["PrefixLength"])) for found in endpoint.get("IpConfigurations", ())
+    )
+    gateways = (ip_address(route["NextHop"]) for route in endpoint.get("Routes", ()))
+    compared = {
+        "MAC": (endpoint.get("MacAddress", "").replace("-", ":").lower(), link.mac),
+        "addresses": (listed(addresses), listed(link.addresses)),
+        "gateways": (listed(gateways), listed(link.gateways)),
+    }
+    return pod_differences.sentences(link, compared)
+
+
+def _create(hcn: ComputeNetwork, link: PodLink) -> Document:
+    network = networks.find(hcn)
+    if network is None:
+        raise HostError(f"HNS has no network {networks.NAME}: the agent creates it again shortly")
+    dns = link.dns
+    document = {
+        "Name": link.host_interface,
+        "HostComputeNetwork": network["ID"],
+        "MacAddress": link.mac.replace(":", "-").upper(),
+        "IpConfigurations": [
+            {"IpAddress": str(address.ip), "PrefixLength": address.network.prefixlen} for address in link.addresses
+        ],
+        "Routes": [
+            {"NextHop": str(gateway), "DestinationPrefix": "0.0.0.0/0" if gateway.version == 4 else "::/0"}
+            for gateway in link.gateways
+        ],
+        "Dns": {
+            "Domain": dns.domain,
+            "Search": dns.searches,
+            "ServerList": dns.servers,
+            "Options": dns.options,
+        },
+    }
+    return hcn.create(Kind.ENDPOINT, document, network["ID"])
+
+
+def _join(hcn: ComputeNetwork, hns: HostNetworkService, endpoint: Document, link: PodLink) -> None:
+    """containerd gives a namespace; docker gives each container of a Pod, and each must have the endpoint."""
+    if link.container:
+        hns.post(f"/endpoints/{endpoint['ID']}/attach", {"ContainerID": link.container, "SystemType": "Container"})
+        return
+    if networks.same_id(_namespace(endpoint), link.namespace):
+        return
+    try:
+        _change_members(hcn, link.namespace, endpoint, "Add")
+    except NotFoundError as error:
+        raise HostError(f"could not enter {link.namespace}: {error}") from error
+    except AttachedError as error:
+        if not networks.same_id(_namespace(hcn.properties(Kind.ENDPOINT, endpoint["ID"])), link.namespace):
+            raise HostError(f"could not enter {link.namespace}: {error}") from error
+
+
+def _delete(hcn: ComputeNetwork, endpoint: Document) -> None:
+    if namespace := _namespace(endpoint):
+        with suppress(NotFoundError, NotAttachedError):  # the runtime may have deleted its namespace first
+            _change_members(hcn, namespace, endpoint, "Remove")
+    hcn.delete(Kind.ENDPOINT, endpoint["ID"])
+
+
+def _change_members(hcn: ComputeNetwork, namespace: str, endpoint: Document, request: str) -> None:
+    change = {"ResourceType": "Endpoint", "RequestType": request, "Settings": {"EndpointId": endpoint["ID"]}}
+    hcn.modify(Kind.NAMESPACE, namespace, change)
+
+
+def _find(hcn: ComputeNetwork, name: str) -> Document | None:
+    return next(iter(hcn.all(Kind.ENDPOINT, Name=name)), None)
+
+
+def _namespace(endpoint: Document) -> str:
+    """Empty if it is in none."""
+    namespace = str(endpoint.get("HostComputeNamespace") or "")
+    return "" if networks.same_id(namespace, _NO_ID) else namespace

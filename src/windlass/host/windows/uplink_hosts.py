@@ -1,0 +1,121 @@
+"""The uplink of the host protocol: the HNS network on the NIC, and the move of the NIC's addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from windlass.host.plans import HostNames
+from windlass.host.protocol import Adopted, HostError, HostUplink, Uplink
+from windlass.host.windows import adapters, networks, uplinks
+from windlass.host.windows.bounded_calls import run_bounded
+from windlass.host.windows.hcn import ComputeNetwork, Document
+from windlass.host.windows.hns import HostNetworkService
+from windlass.host.windows.ip_helper import IpHelper
+from windlass.host.windows.ip_helper_threads import IpHelperThreads
+from windlass.host.windows.networks import interface_of
+from windlass.model.families import IPAddress, IPNetwork
+
+# Seconds.
+_SECONDS_TO_READ = 5.0
+_SECONDS_TO_CREATE = 60.0  # HNS stops and starts the NIC
+_SECONDS_TO_APPEAR = 30.0
+_SECONDS_FOR_ADDRESSES = 20.0  # HNS moves them, or DHCP gives them again
+
+
+class WindowsUplink(HostUplink):
+    def __init__(
+        self,
+        threads: IpHelperThreads,
+        hcn: ComputeNetwork,
+        hns: HostNetworkService,
+        netsh: str,
+        record_file: Path,
+    ) -> None:
+        self._threads = threads
+        self._run = threads.run
+        self._hcn = hcn
+        self._hns = hns
+        self._netsh = netsh
+        self._record_file = record_file
+
+    async def find(
+        self, bridge: str, node_ips: Collection[IPAddress], name: str | None = None, port: str | None = None
+    ) -> Uplink:
+        if name is None:
+            with suppress(HostError):  # without HNS the NIC still has its addresses, or the record says which one it is
+                network = await self._network()
+                name = networks.adapter_of(network) if network else None
+        return (await self._run(uplinks.find, self._record_file, bridge, node_ips, name, port)).uplink
+
+    async def prepare(
+        self, uplink: str, bridge: str, node_ips: Collection[IPAddress], pod_cidrs: Collection[IPNetwork]
+    ) -> None:
+        network = await self._network()
+        if network is None:
+            await self._run(uplinks.record, self._record_file, uplink, bridge)
+            what = f"creating HNS network {networks.NAME} on {uplink}"
+            create = partial(networks.create, self._hcn, uplink, pod_cidrs)
+            network = await run_bounded(what, _SECONDS_TO_CREATE, create)
+        networks.require_subnets(network, pod_cidrs)
+        if not await self._run(_exists, bridge):
+            await self._make_bridge_interface(networks.adapter_of(network) or uplink, bridge)
+        if not await self._threads.until(partial(_has_any, bridge, node_ips), _SECONDS_FOR_ADDRESSES):
+            await self.adopt(uplink, bridge, node_ips)
+        enable = partial(networks.enable_extension, self._hns, network)
+        await run_bounded("enabling the extension of Open vSwitch", _SECONDS_TO_CREATE, enable)
+
+    async def _make_bridge_interface(self, uplink: str, bridge: str) -> None:
+        made = interface_of(uplink)
+        if not await self._threads.until(lambda helper: _exists(helper, made), _SECONDS_TO_APPEAR):
+            raise HostError(f"HNS network {networks.NAME} has no interface {made} after {_SECONDS_TO_APPEAR:g} s")
+        rename = partial(networks.rename_interface, self._netsh, made, bridge)
+        await run_bounded(f"renaming {made}", _SECONDS_TO_APPEAR, rename)
+        if not await self._threads.until(lambda helper: _exists(helper, bridge), _SECONDS_TO_APPEAR):
+            raise HostError(f"{made} was renamed, but there is no interface {bridge}")
+
+    async def adopt(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> Adopted:
+        return await self._run(uplinks.adopt, self._record_file, uplink, bridge, node_ips)
+
+    async def bypass(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> str:  # noqa: ARG002
+        return "Windows cannot connect two interfaces past the switch"
+
+    async def end_bypass(self, uplink: str, bridge: str) -> None:
+        """There is none."""
+
+    async def needs_wire(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> bool:
+        return await self._run(uplinks.needs_wire, uplink, bridge, node_ips)
+
+    async def release(self, uplink: str, bridge: str, *, keep_record: bool = False) -> None:
+        """HNS gives the NIC its addresses back when its network is deleted; what it forgets is in the record."""
+        network = await self._network()
+        if network is not None:
+            delete = partial(networks.delete, self._hcn, network)
+            await run_bounded(f"deleting HNS network {networks.NAME}", _SECONDS_TO_CREATE, delete)
+            await self._threads.until(lambda helper: not _exists(helper, bridge), _SECONDS_TO_APPEAR)
+            await self._threads.until(partial(uplinks.is_back, self._record_file, uplink), _SECONDS_FOR_ADDRESSES)
+        await self._run(uplinks.release, self._record_file, uplink, bridge, keep_record=keep_record)
+
+    async def recorded(self, *, since_boot: bool = False) -> str | None:
+        """Windows has no ID of a boot: nothing is known to be of this one."""
+        return None if since_boot else await self._run(uplinks.recorded, self._record_file)
+
+    async def lend(self, uplink: str, bridge: str) -> None:
+        """Nothing: Windows refuses an address on two interfaces, and the bridge interface is not the switch's own."""
+
+    async def detach(self, names: HostNames) -> None:
+        """Nothing: the datapath is an extension of HNS' switch, which outlives the daemon."""
+
+    async def _network(self) -> Document | None:
+        return await run_bounded("reading the networks of HNS", _SECONDS_TO_READ, partial(networks.find, self._hcn))
+
+
+def _exists(helper: IpHelper, name: str) -> bool:
+    return helper.link(name) is not None
+
+
+def _has_any(bridge: str, node_ips: Collection[IPAddress], helper: IpHelper) -> bool:
+    adapter = adapters.read(helper, bridge)
+    return adapter is not None and adapter.has_any(node_ips)
