@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_interface, ip_network
@@ -31,6 +32,7 @@ GATEWAY, UPLINK = 2, 3
 UPLINK_MAC = "02:00:00:00:00:01"
 CLIENT_PORT = 40000
 PROTOCOLS = {"TCP": TCP, "UDP": UDP}
+SETS = int(os.environ.get("WINDLASS_POLICY_SETS", "120"))  # random sets of policies through the model of the switch
 
 NODE = LocalNode(
     name=OWN_NODE,
@@ -91,7 +93,7 @@ def questions(world: PolicyWorld) -> Iterator[tuple[IPAddress, IPAddress]]:
 
 
 @given(worlds, st.sampled_from(PORTS), st.sampled_from(sorted(PROTOCOLS)))
-@settings(max_examples=120)
+@settings(max_examples=SETS)
 def test_a_packet_passes_the_switch_where_the_oracle_allows_it(world: PolicyWorld, port: int, protocol: str):
     flows = program(compiled_state(world))
     for source, destination in questions(world):
