@@ -36,7 +36,7 @@ SPEC = BridgeSpec(
     gateway="windlass-gw0",
     gateway_mac="02:00:00:00:00:02",
     uplink="eth0",
-    tunnel=TunnelSpec(TunnelType.GENEVE, local_ip=ip_address("10.0.0.1"), checksum=True),
+    tunnel=TunnelSpec(TunnelType.GENEVE, local_ip=ip_address("10.0.0.1")),
 )
 
 
@@ -95,7 +95,6 @@ async def test_a_bridge_is_created_in_an_empty_database(switch: Switch, db: Data
         "remote_ip": "flow",
         "key": "flow",
         "local_ip": "10.0.0.1",
-        "csum": "true",
     }
 
 

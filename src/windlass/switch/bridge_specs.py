@@ -28,15 +28,12 @@ class TunnelSpec:
     type: TunnelType
     name: str = "windlass-tun0"
     local_ip: IPAddress | None = None  # required on Windows
-    checksum: bool = False  # of the outer UDP header
 
     @property
     def options(self) -> dict[str, str]:
         options = {"remote_ip": "flow", "key": "flow"}  # flows set both: one port serves every peer
         if self.local_ip is not None:
             options["local_ip"] = str(self.local_ip)
-        if self.checksum:
-            options["csum"] = "true"
         return options
 
 

@@ -26,12 +26,12 @@ class Image:
     )
 
 
-def layer(root: Path, target: Path, under: str = "") -> Path:
-    """Writes a folder as a layer, at the root of the image or `under` a folder of it; owned by root, without times."""
+def layer(root: Path, target: Path) -> Path:
+    """Writes a folder as a layer, at the root of the image; owned by root, without times."""
     fresh = target.with_name(f".{target.name}.new")
     with tarfile.open(fresh, "w", format=tarfile.GNU_FORMAT) as archive:
         for entry in sorted(root.iterdir()):
-            archive.add(entry, arcname=str(Path(under) / entry.name), filter=_plain)
+            archive.add(entry, arcname=entry.name, filter=_plain)
     fresh.replace(target)
     return target
 

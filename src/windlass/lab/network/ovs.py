@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.processes import Child, output_of, program, run
 from windlass.lab.sandbox.time_limits import seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SECONDS_FOR_A_CHANGE = seconds(20)
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")

@@ -9,25 +9,19 @@ import fcntl
 import socket
 import struct
 from array import array
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zlib import crc32
 
 from pyroute2 import IPRoute
 
 from windlass.host.linux import namespaces
-from windlass.lab.scenarios.segments import router_of
-from windlass.model.families import Family, family_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from windlass.lab.sandbox.labs import Lab
-    from windlass.lab.scenarios.directives import HostRoute
-    from windlass.lab.scenarios.segments import Machine, Nic, Segment
-    from windlass.model.families import IPAddress, IPNetwork
+from windlass.lab.sandbox.labs import Lab
+from windlass.lab.scenarios.directives import HostRoute
+from windlass.lab.scenarios.segments import Machine, Nic, Segment, router_of
+from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 
 _ADDRESS_FAMILY = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
 _FIRST_END, _SECOND_END = "fe80::1", "fe80::2"  # of a link between two routers

@@ -51,7 +51,7 @@ class _Stack:
 
 
 class Agents:
-    """The Fabric (fabrics.py) of Nodes that run the agent."""
+    """Nodes that run the agent. A Node is added when its NICs exist and the objects are published."""
 
     dataplane = "ovs"
 
@@ -75,9 +75,11 @@ class Agents:
         shutil.rmtree(stack.folder)  # a later Node of this name is a new machine
 
     def serves(self, node: str) -> bool:
+        """Whether Pods can be attached and detached there now."""
         return node in self._stacks and self._stacks[node].agent is not None
 
     async def attach(self, pod: LabPod, namespace: str) -> tuple[IPAddress, ...]:
+        """Returns the addresses of the Pod, whose namespace must exist."""
         stack = self._stacks[pod.spec.node_name]
         stack.containers[pod.key] = secrets.token_hex(16)
         result = await self._cni("ADD", stack, pod, namespace)
@@ -109,16 +111,19 @@ class Agents:
             await self._start_agent(stack, configuration)
 
     async def power_off(self, node: str) -> None:
+        """Kills all its processes; its files stay."""
         await self._end(self._stacks[node])
         self._stacks[node].agent = None
 
     async def power_on(self, node: str) -> None:
+        """Boots it in a new namespace of the same name, without the agent: a `startAgent` action starts that."""
         stack = self._stacks[node]
         stack.reboots += 1
         await stack.programs.boot(stack.reboots)
         await stack.switch.boot()
 
     async def converge(self) -> None:
+        """Waits until every Node forwards according to the published objects."""
         await asyncio.gather(*(self._converged(stack) for stack in self._stacks.values() if stack.agent))
         await asyncio.gather(*(stack.programs.settled() for stack in self._stacks.values()))
 

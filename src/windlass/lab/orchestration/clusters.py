@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_network
-from typing import TYPE_CHECKING
 
 from windlass.lab.network import underlays
 from windlass.lab.network.underlays import Underlay
 from windlass.lab.orchestration import pods
+from windlass.lab.orchestration.agents import Agents
 from windlass.lab.orchestration.jobs import run_in_thread, run_together
 from windlass.lab.orchestration.pods import RunningPods
 from windlass.lab.probing.arrivals import Arrivals
 from windlass.lab.probing.servers import Servers
-from windlass.lab.sandbox.labs import Location
+from windlass.lab.sandbox.labs import Lab, Location
 from windlass.lab.scenarios import segments
-from windlass.lab.scenarios.desired_states import DesiredState
-from windlass.lab.scenarios.directives import HostRoute
-from windlass.model.families import family_of
+from windlass.lab.scenarios.desired_states import Addresses, DesiredState
+from windlass.lab.scenarios.directives import Action, ActionSpec, HostRoute, ProbeSource
+from windlass.lab.scenarios.segments import Machine
+from windlass.model.families import IPAddress, IPNetwork, family_of
 from windlass.model.nodes import TrafficMode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from windlass.lab.orchestration.fabrics import Fabric
-    from windlass.lab.sandbox.labs import Lab
-    from windlass.lab.scenarios.desired_states import Addresses
-    from windlass.lab.scenarios.directives import Action, ActionSpec, ProbeSource
-    from windlass.lab.scenarios.segments import Machine
-    from windlass.model.families import IPAddress, IPNetwork
 
 
 class RunningCluster:
     """Starts empty. `reach` brings it from one desired state to the next. It sends no probes."""
 
-    def __init__(self, lab: Lab, fabric: Fabric, machines: Iterable[Machine]) -> None:
+    def __init__(self, lab: Lab, fabric: Agents, machines: Iterable[Machine]) -> None:
         """`machines` are all that the cluster will ever have: the segments are created once."""
         self.arrivals = Arrivals()
         self.desired = DesiredState()

@@ -5,27 +5,22 @@ Pods start and stop only where an agent runs. Elsewhere they wait for it, as a k
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from windlass.host.linux import namespaces
 from windlass.lab.network import underlays
+from windlass.lab.orchestration.agents import Agents
 from windlass.lab.orchestration.jobs import run_together
-from windlass.lab.sandbox.labs import LabError
+from windlass.lab.probing.servers import Servers
+from windlass.lab.sandbox.labs import Lab, LabError
 from windlass.lab.scenarios import desired_states
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from windlass.lab.orchestration.fabrics import Fabric
-    from windlass.lab.probing.servers import Servers
-    from windlass.lab.sandbox.labs import Lab
-    from windlass.lab.scenarios.desired_states import Addresses, DesiredState
-    from windlass.lab.scenarios.objects import LabPod
-    from windlass.model.families import IPAddress
+from windlass.lab.scenarios.desired_states import Addresses, DesiredState
+from windlass.lab.scenarios.objects import LabPod
+from windlass.model.families import IPAddress
 
 
 class RunningPods:
-    def __init__(self, lab: Lab, fabric: Fabric, servers: Servers) -> None:
+    def __init__(self, lab: Lab, fabric: Agents, servers: Servers) -> None:
         self._lab = lab
         self._fabric = fabric
         self._servers = servers

@@ -17,7 +17,6 @@ from windlass.lab.control.publishers import ManifestFolder, Publisher
 from windlass.lab.network import ovs
 from windlass.lab.orchestration.agents import Agents
 from windlass.lab.orchestration.clusters import RunningCluster
-from windlass.lab.orchestration.fabrics import Fabric
 from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.probing.verdicts import ProbeVerdict
 from windlass.lab.runner import results
@@ -30,7 +29,7 @@ from windlass.lab.scenarios import scenario_files, segments
 from windlass.lab.scenarios.scenario_files import Scenario, ScenarioError
 
 Say = Callable[[str], None]  # reports progress to a person
-FabricOf = Callable[[Lab], Fabric]
+FabricOf = Callable[[Lab], Agents]
 PublisherOf = Callable[[Lab], Publisher]
 INTERRUPTED = 130  # as shells have it
 WIDTH_OF_A_FILE = 160
