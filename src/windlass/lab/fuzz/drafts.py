@@ -105,12 +105,8 @@ class PodDraft:
         return f"{self.app or 'client'}-{self.number}"
 
     @property
-    def namespace(self) -> str:
-        return NAMESPACES.get(self.app, NAMESPACE)
-
-    @property
     def key(self) -> str:
-        return f"{self.namespace}/{self.name}"
+        return f"{namespace_of(self.app)}/{self.name}"
 
     def address(self, family: Family) -> str:
         return self.node.main(family) if self.host_network else self.node.pod(family, 20 + self.number)
@@ -128,13 +124,17 @@ class PodDraft:
         ending = self.state in {EndpointState.DRAINING, EndpointState.ENDED}
         metadata = {
             "name": self.name,
-            "namespace": self.namespace,
+            "namespace": namespace_of(self.app),
             "labels": nonempty({"app": self.app, "tier": self.tier}),
             "deletionTimestamp": "2026-01-01T00:00:00Z" if ending else "",
         }
         containers = [nonempty({"name": "main", "ports": ports})]
         spec = nonempty({"nodeName": self.node.name, "hostNetwork": self.host_network, "containers": containers})
         return {**manifest("Pod", metadata, spec=spec), **nonempty({"status": status})}
+
+
+def namespace_of(app: str) -> str:
+    return NAMESPACES.get(app, NAMESPACE)
 
 
 def machine_address(family: Family, segment: int, number: int) -> str:
@@ -210,12 +210,8 @@ class ServiceDraft:
         return f"s{self.number}"
 
     @property
-    def namespace(self) -> str:
-        return NAMESPACES.get(self.app, NAMESPACE)
-
-    @property
     def key(self) -> str:
-        return f"{self.namespace}/{self.name}"
+        return f"{namespace_of(self.app)}/{self.name}"
 
     @property
     def outside(self) -> bool:
@@ -251,7 +247,7 @@ class ServiceDraft:
             for ip, mode in self.ingress
         ]
         status = {"loadBalancer": {"ingress": ingress}} if self.type == "LoadBalancer" and ingress else {}
-        metadata = {"name": self.name, "namespace": self.namespace}
+        metadata = {"name": self.name, "namespace": namespace_of(self.app)}
         return {**manifest("Service", metadata, spec=spec), **nonempty({"status": status})}
 
 
@@ -280,7 +276,7 @@ def slices(service: ServiceDraft, backends: Mapping[str, PodDraft | HostDraft]) 
     for number, (family, part, ports) in enumerate(ordered):
         metadata = {
             "name": f"{service.name}-{str(family).lower()}-{number}",
-            "namespace": service.namespace,
+            "namespace": namespace_of(service.app),
             "labels": {SERVICE_OF_SLICE: service.name},
         }
         yield manifest(

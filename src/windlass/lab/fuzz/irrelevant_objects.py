@@ -8,13 +8,13 @@ from dataclasses import replace
 from windlass.cluster.objects import PROXY_NAME_LABEL
 from windlass.lab.fuzz.dice import Dice
 from windlass.lab.fuzz.documents import Document, manifest, nonempty
-from windlass.lab.fuzz.drafts import NAMESPACE, V4, Draft, NodeDraft, cluster_ip
+from windlass.lab.fuzz.drafts import NAMESPACE, V4, Draft, NodeDraft, cluster_ip, namespace_of
 from windlass.lab.fuzz.eligible_endpoints import SERVICE_OF_SLICE
 from windlass.model.families import Family
 
 
 def added(dice: Dice, draft: Draft) -> Draft:
-    written = [s.name for s in draft.services if s.endpoints is not None and s.namespace == NAMESPACE]
+    written = [s.name for s in draft.services if s.endpoints is not None and namespace_of(s.app) == NAMESPACE]
     owner = dice.one(written) if written else "noise-absent"  # the lab makes no slices for a Service that has one
     kinds = [*_none_of_ours(draft), *_malformed(draft, dice.one(draft.nodes)), _slices(draft, owner)]
     return replace(draft, noise=tuple(document for kind in dice.some(kinds, dice.number(0, 4)) for document in kind))

@@ -12,8 +12,7 @@ import yaml
 
 from windlass.host.linux import namespaces
 from windlass.lab.control.control_planes import PORT, ControlPlane
-
-_BLOCK = 2**16
+from windlass.lab.sandbox.relays import pass_on
 
 
 @asynccontextmanager
@@ -26,7 +25,7 @@ async def reachable(plane: ControlPlane) -> AsyncIterator[Path]:
                 there = socket.create_connection(("127.0.0.1", PORT))
             there.setblocking(False)
             their_reader, their_writer = await asyncio.open_connection(sock=there)
-            await asyncio.gather(_pass_on(reader, their_writer), _pass_on(their_reader, writer))
+            await asyncio.gather(pass_on(reader, their_writer), pass_on(their_reader, writer))
 
     server = await asyncio.start_server(relay, "127.0.0.1", 0)
     async with server:
@@ -37,14 +36,3 @@ async def reachable(plane: ControlPlane) -> AsyncIterator[Path]:
         outside.touch(mode=0o600)
         outside.write_text(yaml.safe_dump(content))
         yield outside
-
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while block := await reader.read(_BLOCK):
-            writer.write(block)
-            await writer.drain()
-    except OSError:
-        pass  # either end may close at any moment
-    finally:
-        writer.close()

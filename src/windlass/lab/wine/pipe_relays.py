@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from pathlib import Path
 
 from windlass.channels import local
+from windlass.lab.sandbox.relays import pass_on
 
 OPENED = b"+"
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, None, None]]
-_BLOCK = 1 << 16
 
 
 async def listen(port: int) -> asyncio.Server:
@@ -49,19 +48,6 @@ def kept(handle: Handler) -> Callable[[asyncio.StreamReader, asyncio.StreamWrite
         task.add_done_callback(tasks.discard)
 
     return connected
-
-
-async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copies bytes until either end closes."""
-    try:
-        while block := await reader.read(_BLOCK):
-            writer.write(block)
-            await writer.drain()
-    except OSError:
-        pass  # either end may close at any moment
-    finally:
-        with suppress(OSError):
-            writer.close()
 
 
 if __name__ == "__main__":

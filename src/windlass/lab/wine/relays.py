@@ -9,7 +9,8 @@ import asyncio
 from contextlib import closing, suppress
 from pathlib import Path
 
-from windlass.lab.wine.pipe_relays import OPENED, kept, pass_on
+from windlass.lab.sandbox.relays import pass_on
+from windlass.lab.wine.pipe_relays import OPENED, kept
 
 
 async def relay(socket: Path, pipe: str, port: int) -> asyncio.Server:
