@@ -21,7 +21,9 @@ _ETH_P_ALL = 0x0003
 _LENGTH = struct.Struct("!H")
 _LARGEST_FRAME = 1 << 16
 _FRAMES_AT_ONCE = 64
-_FULL = 1 << 20  # bytes that the switch has not taken yet: more frames are dropped, as a NIC does
+# Bytes that the switch has not taken yet: more frames are dropped, as a NIC does. The switch takes some hundred frames
+# a second, so a longer queue would delay packets for longer than a client waits.
+_FULL = 1 << 15
 
 
 def open_tap(name: str) -> int:
@@ -67,6 +69,8 @@ class Wire:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._switch = writer
+        connection: socket.socket = writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _FULL)
         try:
             while True:
                 (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))

@@ -37,6 +37,7 @@ from windlass.switch.tunnel_routes import TunnelRoute, set_routes, shown_routes
 SECONDS_TO_START = 600.0  # the lab has its own, shorter limit
 SECONDS_BETWEEN_ATTEMPTS = 0.1
 IPV4 = 4
+_SHORT_QUEUE = "4096 32768 65536"  # of frames that the switch has not taken yet; the kernel's own is megabytes
 _LINKS, _IPV4_ADDRESSES, _IPV4_ROUTES = 0x1, 0x10, 0x40  # groups of netlink notifications
 
 
@@ -177,6 +178,7 @@ def _index(netlink: Netlink, name: str) -> int:
 
 
 async def _run(stack: HostStack) -> None:
+    Path("/proc/sys/net/ipv4/tcp_rmem").write_text(_SHORT_QUEUE)  # noqa: ASYNC240
     servers = [await relay(Path(path), pipe, stack.relay_port) for path, pipe in stack.relays.items()]
     servers.append(await pod_calls.serve(Pods()))
     wires = Wires()
