@@ -244,7 +244,7 @@ class Agent:
         """The switch and the host hold this state of the cluster."""
         cluster = change.cluster
         if self.status.revision != cluster.revision:
-            self._news.keep(change)
+            self._news.saver.keep(cluster, change.changes)
             seconds = self.status.behind_seconds
             self.exposition.measurements.applied(change.triggered, seconds)
             _log.debug("applied", revision=cluster.revision, milliseconds=round(seconds * 1000, 1))

@@ -37,12 +37,8 @@ class News:
         self._untaken, self._triggered = NOTHING, []
         return change
 
-    def keep(self, change: ClusterChange) -> None:
-        """Save this state, with the changes since the last one that was saved: the Node holds it."""
-        self.saver.keep(change.cluster, change.changes)
-
     async def last_good(self) -> Cluster | None:
-        """The saved state. Before the first `keep` it is that of an earlier agent."""
+        """The saved state. Before the first `saver.keep` it is that of an earlier agent."""
         return await asyncio.to_thread(lastgood.load, self._directory)
 
     async def arriving(self) -> AsyncGenerator[str, None]:

@@ -94,7 +94,7 @@ class NodePass:
             self._progress.needs_pass(ticket)
             raise
         self.uplink = uplink
-        self._pods.open(uplink.mtu)
+        self._pods.uplink_mtu = uplink.mtu
         return ticket
 
     def _require_switch(self) -> None:

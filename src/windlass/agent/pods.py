@@ -35,19 +35,15 @@ class PodFlows:
     _status: AgentStatus
     _switch: ProgrammedSwitch
     _policing: Policing
-    _uplink_mtu: int = 0  # 0: the Node is not set up yet
-
-    def open(self, uplink_mtu: int) -> None:
-        """From now on Pods can be attached."""
-        self._uplink_mtu = uplink_mtu
+    uplink_mtu: int = 0  # 0: the Node is not set up yet, and no Pod can be attached
 
     def pod_network(self) -> PodNetwork:
         state = self._state()
-        if not self._uplink_mtu:
+        if not self.uplink_mtu:
             raise self._not_ready()
-        mtu = pod_mtu(state.node, self._uplink_mtu, self._config.mtu or None)
+        mtu = pod_mtu(state.node, self.uplink_mtu, self._config.mtu or None)
         cidrs = {family: state.node.pod_cidrs[family] for family in state.node.families}
-        return PodNetwork(cidrs, mtu, max(mtu, self._uplink_mtu), self._config.is_userspace)
+        return PodNetwork(cidrs, mtu, max(mtu, self.uplink_mtu), self._config.is_userspace)
 
     async def programmed(self, pod: AttachedPod, uid: str = "") -> None:
         """Returns when the switch has the flows of this Pod, and those of the policies that select it."""

@@ -8,7 +8,6 @@ part does the same with Pods of other Nodes that policies select.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable
 
 import msgspec
@@ -18,7 +17,7 @@ from windlass.bench import service_states as states
 from windlass.bench import watch_clusters, watch_policies
 from windlass.bench.reports import Figure, Report, Say, percentiles, this_machine
 from windlass.bench.watch_clusters import AgentClient, APIServerClient, settled
-from windlass.bench.watch_floors import digest, watching, when
+from windlass.bench.watch_floors import digest, run_concurrently, time_write, watching
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.kinds import kinds_of
 from windlass.cluster.objects import EndpointSlice
@@ -27,7 +26,6 @@ from windlass.lab.sandbox import labs
 SIZES = (1_000, 10_000)  # Services
 ENDPOINTS = 10  # of each
 COUNT = 500  # writes at each size
-PAUSE = 0.02  # seconds between them
 SETTLING = 3.0  # seconds in which the agent saves its state and checks it again
 
 _SLICES = kinds_of(Cluster)["slices"]
@@ -35,7 +33,6 @@ SERVICES = "/api/v1/namespaces/default/services"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 _OWN = 1  # the cluster's own Service, default/kubernetes
 _FIRST = 100  # the number of our first Service: the cluster itself uses the first addresses
-_CONCURRENT_WRITES = 20  # while the Services are created
 _PRIME = 7919  # so that consecutive writes concern Services that are far apart
 
 
@@ -58,15 +55,12 @@ async def run(say: Say = print) -> Report:
 
 
 async def _make_services(server: APIServerClient, numbers: Iterable[int]) -> None:
-    waiting = iter(numbers)
+    async def make(number: int) -> None:
+        pods = range(number * ENDPOINTS, (number + 1) * ENDPOINTS)
+        await server.write("POST", SERVICES, _document("v1", states.service(number)))
+        await server.write("POST", SLICES, _slice_document(states.endpoint_slice(number, pods)))
 
-    async def worker() -> None:
-        for number in waiting:
-            pods = range(number * ENDPOINTS, (number + 1) * ENDPOINTS)
-            await server.write("POST", SERVICES, _document("v1", states.service(number)))
-            await server.write("POST", SLICES, _slice_document(states.endpoint_slice(number, pods)))
-
-    await asyncio.gather(*(worker() for _ in range(_CONCURRENT_WRITES)))
+    await run_concurrently(map(make, numbers))
 
 
 # ---- one write
@@ -76,22 +70,16 @@ async def _measure(server: APIServerClient, agent: AgentClient, size: int, write
     """`writes` are numbers that no other call has: a write that changes nothing is no event."""
     cluster = await settled(server, agent)
     slices, revision = dict(cluster.slices), int(cluster.revision, 16)
-    switch: list[float] = []
-    watch: list[float] = []
+    taken: list[tuple[float, float]] = []
     async with watching(server, _SLICES) as arrivals:
         for times in writes:
             changed = states.changed_slice(_FIRST + times * _PRIME % size, ENDPOINTS, times)
             before = slices[changed.key]
             after = slices[changed.key] = structs.replace(before, endpoints=changed.endpoints)
             revision ^= digest(_SLICES, before) ^ digest(_SLICES, after)
-            held = asyncio.create_task(when(agent.holds(f"{revision:016x}")))
-            arrived = asyncio.create_task(arrivals.of(_new_address(after)))
-            await asyncio.sleep(PAUSE)  # by now both tasks wait
-            document = _slice_document(changed)
-            began = time.perf_counter()
-            await server.write("PUT", f"{SLICES}/{changed.metadata.name}", document)
-            switch.append(1000 * (await held - began))
-            watch.append(1000 * (await arrived - began))
+            write = server.write("PUT", f"{SLICES}/{changed.metadata.name}", _slice_document(changed))
+            taken.append(await time_write(write, agent, revision, arrivals, _new_address(after)))
+    switch, watch = zip(*taken, strict=True)
     return percentiles(f"watch-{size}", switch, "ms", watch)
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
 from msgspec import Raw
 
 from windlass.bench import service_states as states
-from windlass.bench.watch_clusters import TIMEOUT, APIServerClient
+from windlass.bench.watch_clusters import TIMEOUT, AgentClient, APIServerClient
 from windlass.cluster.kinds import WatchedKind
 from windlass.cluster.kubernetes import decoding
 from windlass.cluster.kubernetes.stores import ObjectStore
 from windlass.cluster.objects import APIObject
 from windlass.lab.sandbox.labs import LabError
+
+_PAUSE = 0.02  # seconds between writes
+_CONCURRENT_WRITES = 20  # while objects are created
 
 
 def digest(kind: WatchedKind[APIObject], one: APIObject) -> int:
@@ -26,9 +29,14 @@ def digest(kind: WatchedKind[APIObject], one: APIObject) -> int:
     return store.digest
 
 
-async def when(awaited: Awaitable[None]) -> float:
-    await awaited
-    return time.perf_counter()
+async def run_concurrently(writes: Iterable[Coroutine[object, object, None]]) -> None:
+    waiting = iter(writes)
+
+    async def worker() -> None:
+        for write in waiting:
+            await write
+
+    await asyncio.gather(*(worker() for _ in range(_CONCURRENT_WRITES)))
 
 
 @asynccontextmanager
@@ -70,6 +78,22 @@ class Arrivals:
     def take(self, lines: list[bytes]) -> None:
         if self._wanted and any(self._wanted in line for line in lines) and not self._arrived.done():
             self._arrived.set_result(time.perf_counter())
+
+
+async def time_write(
+    write: Coroutine[object, object, None], agent: AgentClient, revision: int, arrivals: Arrivals, content: bytes
+) -> tuple[float, float]:
+    """Milliseconds until the agent holds this revision, and until the event with this content has arrived."""
+
+    async def held() -> float:
+        await agent.holds(f"{revision:016x}")
+        return time.perf_counter()
+
+    holding, arriving = asyncio.create_task(held()), asyncio.create_task(arrivals.of(content))
+    await asyncio.sleep(_PAUSE)  # by now both tasks wait
+    began = time.perf_counter()
+    await write
+    return 1000 * (await holding - began), 1000 * (await arriving - began)
 
 
 @asynccontextmanager

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ from windlass.bench import pod_documents, watch_clusters
 from windlass.bench import policy_states as states
 from windlass.bench.reports import Figure, Say, figure, percentiles
 from windlass.bench.watch_clusters import AgentClient, APIServerClient, settled
-from windlass.bench.watch_floors import digest, watching, when
+from windlass.bench.watch_floors import digest, run_concurrently, time_write, watching
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.kinds import kinds_of
 from windlass.cluster.kubernetes import decoding
@@ -28,13 +27,11 @@ from windlass.lab.sandbox.labs import LabError
 
 PODS = 30_000
 COUNT = 300  # changes
-PAUSE = 0.02  # seconds between them
 SETTLING = 3.0  # seconds in which the agent saves its state
 SIZE = states.Size(namespaces=100, pods=0, local=50, policies=50, rules=10)
 
 _PEERS = kinds_of(Cluster)["peer_pods"]
 _POLICIES = "/apis/networking.k8s.io/v1/namespaces/local/networkpolicies"
-_CONCURRENT_WRITES = 20  # while the Pods are created
 _PRIME = 7919  # so that consecutive changes concern Pods that are far apart
 
 
@@ -59,9 +56,10 @@ async def measure(say: Say) -> list[Figure]:
 
 async def _make_pods(server: APIServerClient) -> None:
     names = ("local", *(f"team-{number}" for number in range(SIZE.namespaces)))
-    await _all(server.write("POST", "/api/v1/namespaces", _document(states.namespace(name))) for name in names)
-    await _all(_make_pod(server, _document(states.local_pod(number))) for number in range(SIZE.local))
-    await _all(_make_pod(server, pod_documents.pod(number)) for number in range(PODS))
+    made = (server.write("POST", "/api/v1/namespaces", _document(states.namespace(name))) for name in names)
+    await run_concurrently(made)
+    await run_concurrently(_make_pod(server, _document(states.local_pod(number))) for number in range(SIZE.local))
+    await run_concurrently(_make_pod(server, pod_documents.pod(number)) for number in range(PODS))
 
 
 async def _make_pod(server: APIServerClient, document: dict[str, Any]) -> None:
@@ -105,8 +103,7 @@ async def _listed(server: APIServerClient) -> ObjectStore:
 
 async def _changes(server: APIServerClient, agent: AgentClient, revision: int, store: ObjectStore) -> list[Figure]:
     known, _ = store.snapshot()
-    switch: list[float] = []
-    watch: list[float] = []
+    taken: list[tuple[float, float]] = []
     async with watching(server, _PEERS) as arrivals:
         for times in range(COUNT):
             number = times * _PRIME % PODS
@@ -114,13 +111,9 @@ async def _changes(server: APIServerClient, agent: AgentClient, revision: int, s
             address = pod_documents.address_of(number, 1 + times)
             after = _with_address(before, address)
             revision ^= digest(_PEERS, before) ^ digest(_PEERS, after)
-            held = asyncio.create_task(when(agent.holds(f"{revision:016x}")))
-            arrived = asyncio.create_task(arrivals.of(f'"podIP":"{address}"'.encode()))
-            await asyncio.sleep(PAUSE)  # by now both tasks wait
-            began = time.perf_counter()
-            await _write_status(server, after, {"podIP": address, "podIPs": [{"ip": address}]})
-            switch.append(1000 * (await held - began))
-            watch.append(1000 * (await arrived - began))
+            write = _write_status(server, after, {"podIP": address, "podIPs": [{"ip": address}]})
+            taken.append(await time_write(write, agent, revision, arrivals, f'"podIP":"{address}"'.encode()))
+    switch, watch = zip(*taken, strict=True)
     return percentiles(f"policies-watch-{PODS}-pods", switch, "ms", watch)
 
 
@@ -128,16 +121,6 @@ def _with_address(pod: APIObject, address: str) -> PeerPod:
     if not isinstance(pod, PeerPod) or pod.status is None:
         raise LabError(f"Pod {pod.key} has no status")
     return structs.replace(pod, status=structs.replace(pod.status, pod_ips=(PodIP(address),)))
-
-
-async def _all(writes: Iterable[Coroutine[object, object, None]]) -> None:
-    waiting = iter(writes)
-
-    async def worker() -> None:
-        for write in waiting:
-            await write
-
-    await asyncio.gather(*(worker() for _ in range(_CONCURRENT_WRITES)))
 
 
 def _document(one: APIObject, version: str = "v1") -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -30,21 +31,13 @@ CONFIGURATION = {
     "plugins": [{"type": PLUGIN.stem}],
 }
 
-_FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(path_type=Path)
 
-BINARIES = click.option(
-    "--binaries",
-    type=_FOLDER,
-    default=Path(HERE.cni_binaries),
-    show_default=True,
-    help="The runtime's directory of plugins.",
-)
-CONFIGURATIONS = click.option(
+_folder_option = partial(click.option, type=click.Path(file_okay=False, path_type=Path), show_default=True)
+BINARIES = _folder_option("--binaries", default=Path(HERE.cni_binaries), help="The runtime's directory of plugins.")
+CONFIGURATIONS = _folder_option(
     "--configurations",
-    type=_FOLDER,
     default=Path(HERE.cni_configurations),
-    show_default=True,
     help="The runtime's directory of network configurations.",
 )
 

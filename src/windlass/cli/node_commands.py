@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,14 +16,10 @@ from windlass.places import HERE
 
 DEFAULT_CONFIG = Path(HERE.config)
 
-CONFIG = click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    default=DEFAULT_CONFIG,
-    show_default=True,
-    help="The agent's configuration, a YAML file; docs/configuration.md lists every option.",
+config_option = partial(
+    click.option, "--config", "file", type=click.Path(path_type=Path), default=DEFAULT_CONFIG, show_default=True
 )
+CONFIG = config_option(help="The agent's configuration, a YAML file; docs/configuration.md lists every option.")
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ import click
 
 from windlass import files
 from windlass.cli import agent_client
-from windlass.cli.node_commands import DEFAULT_CONFIG
+from windlass.cli.node_commands import config_option
 from windlass.cli.outputs import fail
 from windlass.nodes.config import Config, ConfigError, load
 from windlass.support.bundles import Collected, collect, packed, summary
@@ -28,14 +28,7 @@ _ANSWER_SECONDS = 8.0  # of the agent
 @click.option(
     "--output", help="The file to write; - is standard output.  [default: windlass-NODE-TIME.tar.gz in this directory]"
 )
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    default=DEFAULT_CONFIG,
-    show_default=True,
-    help="The agent's configuration. If it cannot be read, the defaults are used.",
-)
+@config_option(help="The agent's configuration. If it cannot be read, the defaults are used.")
 @click.option("--socket", type=click.Path(path_type=Path), help="The agent's socket.  [default: in its runDirectory]")
 def support_bundle(output: str | None, file: Path, socket: Path | None) -> None:
     """Write the state of this Node into one file (tar.gz) for support, and list what it contains.

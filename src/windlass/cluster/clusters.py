@@ -64,8 +64,6 @@ class Cluster:
             "v1",
             "pods",
             field_selector="spec.nodeName!={node},status.phase!=Succeeded,status.phase!=Failed",
-            is_required=False,
-            is_in_manifests=False,
             is_on_demand=True,
             second_name="pods of other Nodes",
         )
@@ -119,7 +117,7 @@ def with_objects(cluster: Cluster, objects: Mapping[str, Mapping[str, APIObject]
 def kind_of(document: Mapping[str, object], cluster: type[Cluster] = Cluster) -> WatchedKind[APIObject] | None:
     """The kind of a parsed manifest; None if `cluster` does not take it from manifests."""
     named = document.get("apiVersion"), document.get("kind")
-    kinds = (kind for kind in kinds_of(cluster).values() if kind.is_in_manifests)
+    kinds = (kind for kind in kinds_of(cluster).values() if not kind.is_on_demand)
     return next((kind for kind in kinds if (kind.api_version, kind.name) == named), None)
 
 

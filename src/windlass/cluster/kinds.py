@@ -29,8 +29,7 @@ class WatchedKind(Generic[T]):
     field_selector: str = ""  # {node} stands for the name of this Node
     is_optional: bool = False  # some API servers do not know this kind
     is_required: bool = True  # there is no Cluster before these are listed, and its revision covers them
-    is_in_manifests: bool = True
-    is_on_demand: bool = False  # only in namespaces in which the agent needs the objects; see `scoped_feeds`
+    is_on_demand: bool = False  # only in namespaces that the agent needs, and not from manifests; see `scoped_feeds`
     # Makes the substitute of an object that cannot be decoded, if it must not be left out, from the parsed document.
     closed: Callable[[Mapping[str, object]], T | None] | None = None
     # If the server forbids to read these, those of the last known good state hold: the rest must go on meanwhile.

@@ -110,15 +110,3 @@ def pod_link(network: PodNetwork, port: PodPort, attachment: Attachment, netns: 
         link_mtu=network.link_mtu,
         userspace=network.userspace,
     )
-
-
-def attached_pod(port: PodPort, ofport: int) -> AttachedPod:
-    return AttachedPod(
-        namespace=port.namespace,
-        name=port.name,
-        container_id=port.container_id,
-        interface=port.interface,
-        ofport=ofport,
-        mac=port.mac,
-        addresses=port.addresses,
-    )

@@ -23,7 +23,6 @@ from windlass.cni.attachments import (
     PodNetwork,
     PodPorts,
     PodProgrammer,
-    attached_pod,
     belongs_to,
     interface_name,
     pod_link,
@@ -316,7 +315,7 @@ class Handler:
 
     async def _program(self, port: PodPort, ofport: int, uid: str = "") -> None:
         with _failing(Code.FLOWS_FAILED, f"the flows of the Pod at {port.interface} could not be installed"):
-            await self.agent.programmed(attached_pod(port, ofport), uid)
+            await self.agent.programmed(port.attached(ofport), uid)
 
     async def _list_ports(self, deadline: float) -> Sequence[PodPort]:
         with _failing(Code.PORT_FAILED, "the ports of the bridge could not be listed"):

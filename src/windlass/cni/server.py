@@ -40,8 +40,8 @@ async def serving(path: Path, answering: Answering, on_refusal: Refusing = lambd
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(connections) >= _CONNECTIONS:
-            on_refusal(Code.TRY_AGAIN_LATER)
-            writer.write(wire.encode(_refused(Code.TRY_AGAIN_LATER, "the agent is busy with other CNI requests")))
+            reply = _refused(on_refusal, Code.TRY_AGAIN_LATER, "the agent is busy with other CNI requests")
+            writer.write(wire.encode(reply))
             writer.close()
             return
         task = asyncio.create_task(_converse(reader, writer, answering, on_refusal))
@@ -103,11 +103,10 @@ async def _answer(reader: asyncio.StreamReader, answering: Answering, on_refusal
         async with asyncio.timeout(_REQUEST_SECONDS):
             request = await _request(reader)
     except wire.WireError as error:
-        on_refusal(Code.UNDECODABLE)
-        return _refused(Code.UNDECODABLE, "the agent cannot read the plugin's request", f"{error}.")
+        return _refused(on_refusal, Code.UNDECODABLE, "the agent cannot read the plugin's request", f"{error}.")
     except TimeoutError:
-        on_refusal(Code.IO_FAILURE)
-        return _refused(Code.IO_FAILURE, f"the request of the plugin was incomplete after {_REQUEST_SECONDS} s")
+        late = f"the request of the plugin was incomplete after {_REQUEST_SECONDS} s"
+        return _refused(on_refusal, Code.IO_FAILURE, late)
     return await answering(request)
 
 
@@ -119,6 +118,7 @@ async def _request(reader: asyncio.StreamReader) -> wire.PluginRequest:
     raise parser.cut_off()
 
 
-def _refused(code: Code, msg: str, details: str = "") -> wire.PluginReply:
+def _refused(on_refusal: Refusing, code: Code, msg: str, details: str = "") -> wire.PluginReply:
+    on_refusal(code)
     log.warning("cni request refused", code=int(code), error=f"{msg}; {details}")
     return wire.PluginReply(1, results.failed(NEWEST_VERSION, RequestError(code, msg, details)))

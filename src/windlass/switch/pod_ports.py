@@ -48,6 +48,17 @@ class PodPort:
             **({_NETNS: self.netns} if self.netns else {}),
         }
 
+    def attached(self, ofport: int) -> AttachedPod:
+        return AttachedPod(
+            namespace=self.namespace,
+            name=self.name,
+            container_id=self.container_id,
+            interface=self.interface,
+            ofport=ofport,
+            mac=self.mac,
+            addresses=self.addresses,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class AttachedPods:
@@ -178,12 +189,4 @@ def _pod(interface: InterfaceRow) -> AttachedPod:
     port = _pod_port(interface)
     if interface.ofport is None or interface.ofport < 0:
         raise ValueError(f"Pod {port.namespace}/{port.name} has no port number: {interface.error or 'not yet'}")
-    return AttachedPod(
-        namespace=port.namespace,
-        name=port.name,
-        container_id=port.container_id,
-        interface=interface.name,
-        ofport=interface.ofport,
-        mac=port.mac,
-        addresses=port.addresses,
-    )
+    return port.attached(interface.ofport)
