@@ -15,14 +15,13 @@ import structlog
 
 from windlass.agent.areas import Area, Report
 from windlass.agent.contexts import NodeContext
-from windlass.agent.forgetting import Forgetting
 from windlass.agent.healthchecks import HealthChecks, health_check
 from windlass.agent.hosting import Done, Hosting
 from windlass.agent.news import News
 from windlass.agent.pass_requests import FAILURES
 from windlass.agent.policing import Policing
 from windlass.agent.progress import Progress, Ticket
-from windlass.agent.serving import Serving
+from windlass.agent.serving import Forgetting, Serving
 from windlass.agent.slices import run_in_slices
 from windlass.agent.switching import ProgrammedSwitch
 from windlass.agent.tunnelling import Tunnelling

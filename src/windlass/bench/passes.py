@@ -18,16 +18,18 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from ipaddress import IPv4Address
 from multiprocessing.connection import Connection
 from threading import Event, Thread
 
-from windlass.bench import bare_changes, bench_nodes, cni, pass_runs
+import msgspec
+
+from windlass.bench import agent_runs, bare_changes, bench_nodes, cni
 from windlass.bench import service_states as states
-from windlass.bench.agent_runs import TIMEOUT
-from windlass.bench.pass_runs import Request
+from windlass.bench.agent_runs import TIMEOUT, Events
 from windlass.bench.reports import Figure, Report, Say, percentiles, this_machine
-from windlass.cluster.objects import EndpointSlice
+from windlass.cluster.objects import EndpointSlice, Node
 from windlass.host.linux import namespaces
 from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.sandbox.labs import LabError
@@ -74,6 +76,15 @@ def _measure(config: Config, namespace: str, say: Say) -> list[Figure]:
             say("Nodes join, change and leave")
             figures += bench.nodes()
     return figures
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One change of the cluster, or of nothing."""
+
+    slice: int | None = None  # the Service whose EndpointSlice changes
+    times: int = 0  # how often it has changed
+    node: int | None = None  # the number of the Node that changes
+    address: int = 1  # of that Node; 0: it is deleted
 
 
 class _Bench:
@@ -155,7 +166,7 @@ class _Bench:
 def _agent(config: Config, namespace: str) -> Iterator[Connection]:
     fresh = multiprocessing.get_context("spawn")
     ours, theirs = fresh.Pipe()
-    process = fresh.Process(target=pass_runs.serve, args=(theirs, config, namespace, SERVICES, ENDPOINTS, PEERS))
+    process = fresh.Process(target=serve, args=(theirs, config, namespace, SERVICES, ENDPOINTS, PEERS))
     process.start()
     try:
         if not ours.poll(TIMEOUT) or not ours.recv():
@@ -200,3 +211,48 @@ def _has(switch: socket.socket, group: int, endpoint: bytes) -> bool:
     """Whether a bucket of this group leads to the endpoint."""
     switch.sendall(wire.multipart_request(wire.MultipartType.GROUPS, 2, struct.pack("!I4x", group)))
     return endpoint in switch.recv(65536)
+
+
+# ---- the agent, in a process of its own
+
+
+def serve(connection: Connection, config: Config, namespace: str, services: int, endpoints: int, peers: int) -> None:
+    """Carry out requests. An empty one ends the agent.
+
+    True is sent when the Node is ready, and then when the Node holds what a request about a Node asked for.
+    """
+    agent_runs.configure_process()
+    cluster = states.cluster(services, endpoints)
+    nodes = {**cluster.nodes, **{f"node-{number}": peer(number) for number in range(2, peers + 2)}}
+    source = Events(replace(cluster, nodes=nodes))
+    with namespaces.entered(namespaces.path_of(namespace)):
+        asyncio.run(_serve(connection, config, source, endpoints))
+
+
+def peer(number: int, address: int = 1) -> Node:
+    """A peer in another subnet than this Node: its Pods are reached through the tunnel."""
+    node_ip = f"10.{176 + address}.{number // 250}.{number % 250 + 1}"
+    document = {
+        "kind": "Node",
+        "metadata": {"name": f"node-{number}"},
+        "spec": {"podCIDRs": [f"10.{128 + number // 256}.{number % 256}.0/24"]},
+        "status": {"addresses": [{"type": "InternalIP", "address": node_ip}]},
+    }
+    return msgspec.json.decode(msgspec.json.encode(document), type=Node)
+
+
+async def _serve(connection: Connection, config: Config, source: Events, endpoints: int) -> None:
+    loop = asyncio.get_running_loop()
+    requests: asyncio.Queue[Request] = asyncio.Queue()
+    async with agent_runs.running(config, source) as (agent, _):
+        connection.send(True)
+        loop.add_reader(connection.fileno(), lambda: requests.put_nowait(connection.recv()))
+        while (request := await requests.get()) != Request():
+            if request.slice is not None:
+                changed = states.changed_slice(request.slice, endpoints, request.times)
+                source.publish("slices", {changed.key: changed})
+                continue
+            node = peer(request.node or 0, request.address) if request.address else None
+            revision = source.publish("nodes", {f"node-{request.node}": node})
+            connection.send(await agent.status.wait_for_revision(str(revision), TIMEOUT))
+        loop.remove_reader(connection.fileno())

@@ -13,8 +13,7 @@ from contextlib import AsyncExitStack
 from windlass.bench import pod_documents, scale_runs
 from windlass.bench.agent_runs import in_new_process
 from windlass.bench.reports import Figure, Report, Say, figure, this_machine
-from windlass.bench.watch_clusters import APIServerClient, bare_server
-from windlass.bench.watch_floors import watched
+from windlass.bench.watch_clusters import APIServerClient, bare_server, watched
 from windlass.lab.sandbox import labs
 
 NODES = (100, 1_000)

@@ -16,8 +16,15 @@ from msgspec import structs
 from windlass.bench import service_states as states
 from windlass.bench import watch_clusters, watch_policies
 from windlass.bench.reports import Figure, Report, Say, percentiles, this_machine
-from windlass.bench.watch_clusters import AgentClient, APIServerClient, settled
-from windlass.bench.watch_floors import digest, run_concurrently, time_write, watching
+from windlass.bench.watch_clusters import (
+    AgentClient,
+    APIServerClient,
+    digest,
+    run_concurrently,
+    settled,
+    time_write,
+    watching,
+)
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.kinds import kinds_of
 from windlass.cluster.objects import EndpointSlice

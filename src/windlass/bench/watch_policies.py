@@ -15,8 +15,15 @@ from msgspec import structs
 from windlass.bench import pod_documents, watch_clusters
 from windlass.bench import policy_states as states
 from windlass.bench.reports import Figure, Say, figure, percentiles
-from windlass.bench.watch_clusters import AgentClient, APIServerClient, settled
-from windlass.bench.watch_floors import digest, run_concurrently, time_write, watching
+from windlass.bench.watch_clusters import (
+    AgentClient,
+    APIServerClient,
+    digest,
+    run_concurrently,
+    settled,
+    time_write,
+    watching,
+)
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.kinds import kinds_of
 from windlass.cluster.kubernetes import decoding
