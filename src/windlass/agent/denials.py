@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from windlass.model.policies import Direction
 from windlass.policy.compiler import PolicyCompiler
@@ -58,15 +58,7 @@ class DenialLog:
             return  # policies have changed since
         self.recent.append(denial)
         self.counted.update((denial.direction, rule) for rule in denial.rules)
-        _log.info(
-            "denied by policy",
-            direction=denial.direction,
-            pod=denial.pod,
-            peer=denial.peer,
-            protocol=denial.protocol,
-            port=denial.port,
-            rules=list(denial.rules),
-        )
+        _log.info("denied by policy", **{**structs.asdict(denial), "rules": list(denial.rules)})
 
     def _is_new(self, headers: PacketHeaders) -> bool:
         now = self._now()

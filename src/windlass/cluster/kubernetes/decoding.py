@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import datetime
 from enum import Enum
+from typing import TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
 from windlass.cluster.kinds import WatchedKind
 from windlass.cluster.objects import APIObject, Malformed, Metadata, field_sentence
+
+T = TypeVar("T")
 
 _TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 
@@ -116,32 +119,33 @@ class Decoder:
 
 
 def event(line: bytes) -> WatchEvent:
-    try:
-        return _events.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Garbled(str(error)) from None
+    return _decoded(_events, line)
 
 
 def page(content: bytes) -> Page:
-    try:
-        return _pages.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Garbled(str(error)) from None
+    return _decoded(_pages, content)
 
 
 def object_meta(content: Raw) -> ObjectMeta:
     """The metadata of an object, even if the rest of the object is malformed."""
     try:
-        return _any_objects.decode(content).metadata
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _decoded(_any_objects, content).metadata
+    except Garbled:
         return ObjectMeta()
 
 
 def status(content: bytes | Raw) -> APIStatus:
     try:
-        return _statuses.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _decoded(_statuses, content)
+    except Garbled:
         return APIStatus()
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], content: bytes | Raw) -> T:
+    try:
+        return decoder.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Garbled(str(error)) from None
 
 
 async def line_batches(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
