@@ -1,4 +1,4 @@
-"""Follows one kind of objects in some namespaces only, which may change: a feed for each, together as one store.
+"""Follows one kind of objects in all namespaces, or, if it is on demand, in those that are needed: a feed for each.
 
 If many namespaces are needed, one feed follows all of them: a connection for each would cost the server more.
 """
@@ -25,9 +25,16 @@ MOST_FEEDS = 16  # namespaces that are followed one by one
 class ScopedFeeds:
     """Objects of former namespaces stay until those of the present namespaces are listed."""
 
-    def __init__(self, kind: WatchedKind[APIObject], node_name: str, changed: Callable[[], None]) -> None:
-        """`changed` is called after each change of the objects."""
+    def __init__(
+        self,
+        kind: WatchedKind[APIObject],
+        node_name: str,
+        changed: Callable[[], None],
+        remembered: Callable[[], Mapping[str, APIObject] | None],
+    ) -> None:
+        """`changed` is called after each change of the objects. `remembered`: as for `Feed`."""
         self.kind = kind
+        self._remembered = remembered
         self._node_name = node_name
         self._changed = changed
         self._scopes: frozenset[str] = frozenset()  # namespaces that are followed; "" stands for all
@@ -36,15 +43,17 @@ class ScopedFeeds:
         self._using: tuple[APIConnection, Recovery] | None = None  # while connected
         self._moved: set[str] = set()  # keys whose feed came or went
         self._objects: PersistentMap[APIObject] = PersistentMap()
+        if not kind.is_on_demand:
+            self.need(None)
 
     def need(self, namespaces: Namespaces) -> None:
-        """Follow the objects in these, and in no others."""
+        """Follow the objects in these namespaces, and in no others. None: in all."""
         scopes = frozenset({""}) if namespaces is None or len(namespaces) > MOST_FEEDS else namespaces
         if scopes == self._scopes:
             return
         self._scopes = scopes
         for scope in scopes - self._feeds.keys():
-            self._feeds[scope] = Feed(self.kind, self._node_name, self._changed, namespace=scope)
+            self._feeds[scope] = Feed(self.kind, self._node_name, self._changed, scope, self._remembered)
             self._start(scope)
         self._changed()
 
@@ -91,6 +100,8 @@ class ScopedFeeds:
 
     def snapshot(self) -> tuple[Mapping[str, APIObject], frozenset[str]]:
         """All objects as an immutable mapping, and the keys of those that changed since the last snapshot."""
+        if not self.kind.is_on_demand:
+            return self._feeds[""].store.snapshot()
         if self.is_listed:
             for scope in self._feeds.keys() - self._scopes:
                 self._end(scope)
@@ -101,6 +112,10 @@ class ScopedFeeds:
         if changed:
             self._objects = self._objects.updated({key: self._find(key) for key in changed})
         return self._objects, frozenset(changed)
+
+    def take_triggers(self) -> list[float]:
+        """The trigger times of the changes since the last call."""
+        return [when for feed in self._feeds.values() for when in feed.take_triggers()]
 
     def check(self) -> None:
         """Raise the error that ended a feed: none returns by itself."""

@@ -7,8 +7,7 @@ back, only the differences are reported.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial, reduce
@@ -27,7 +26,7 @@ from windlass.cluster.kubernetes.connections import (
 )
 from windlass.cluster.kubernetes.credentials import NoAccess, Reader
 from windlass.cluster.kubernetes.decoding import Garbled
-from windlass.cluster.kubernetes.feeds import Feed, Recovery
+from windlass.cluster.kubernetes.feeds import Recovery
 from windlass.cluster.kubernetes.scoped_feeds import ScopedFeeds
 from windlass.cluster.objects import APIObject, Malformed, Pod, Problem
 from windlass.cluster.sources import ClusterChange, Namespaces, SourceAway, WatchHealth
@@ -51,62 +50,48 @@ class APIServer:
         self._socket_factory = socket_factory
         self._fresh = asyncio.Event()
         kinds = kinds_of(cluster)
-        on_demand = [member for member, kind in kinds.items() if kind.is_on_demand]
         self._feeds = {
-            member: Feed(kind, node_name, self._fresh.set, remembered=partial(_remembered, last_good, member))
+            member: ScopedFeeds(kind, node_name, self._fresh.set, partial(_remembered, last_good, member))
             for member, kind in kinds.items()
-            if member not in on_demand
         }
-        self._scoped = {member: ScopedFeeds(kinds[member], node_name, self._fresh.set) for member in on_demand}
+        self._on_demand = [feeds for feeds in self._feeds.values() if feeds.kind.is_on_demand]
         self._pods = kinds["pods"]
         self._node_name = node_name
         self._connection: APIConnection | None = None  # while there is one
         self._listed = asyncio.Event()  # set when all kinds on demand were listed where they are needed
-        self._required = [feed for feed in self._feeds.values() if feed.kind.is_required]
+        self._required = [feeds for feeds in self._feeds.values() if feeds.kind.is_required]
         self._cluster = cluster()
         self._reported: set[str] = set()  # why there is no cluster yet
         self._host = ""  # the server's address when the connection was made
 
     @property
     def watches(self) -> tuple[WatchHealth, ...]:
-        now = time.monotonic()
-        always = (
-            WatchHealth(feed.kind.watch_name, None if feed.heard is None else now - feed.heard, feed.restarts)
-            for feed in self._feeds.values()
-        )
-        return (*always, *(watch for feeds in self._scoped.values() for watch in feeds.watches))
+        return tuple(watch for feeds in self._feeds.values() for watch in feeds.watches)
 
     async def changes(self) -> AsyncGenerator[ClusterChange, None]:
         self._host = self._access().host  # raises NoAccess, a SourceAway, if there is no server to connect to
         async with APIConnection(self._access, self._socket_factory) as connection:
             recovery = Recovery()
-            tasks = [asyncio.create_task(feed.follow(connection, recovery)) for feed in self._feeds.values()]
-            for task in tasks:
-                task.add_done_callback(lambda _: self._fresh.set())
-            for feeds in self._scoped.values():
+            for feeds in self._feeds.values():
                 feeds.connect(connection, recovery)
             self._connection = connection
             try:
-                await self._all_listed(tasks)
+                await self._all_listed()
                 self._update()
                 yield ClusterChange(self._cluster)
                 while True:
-                    await self._next(tasks)
+                    await self._next()
                     before = self._cluster
                     changes = self._update()
-                    triggered = tuple(when for feed in self._feeds.values() for when in feed.take_triggers())
+                    triggered = tuple(when for feeds in self._feeds.values() for when in feeds.take_triggers())
                     if self._cluster is not before:
                         yield ClusterChange(self._cluster, changes, triggered)
             finally:
                 self._connection = None
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-                for feeds in self._scoped.values():
-                    await feeds.disconnect()
+                await asyncio.gather(*(feeds.disconnect() for feeds in self._feeds.values()))
 
     async def find_pods(self, namespaces: Namespaces) -> None:
-        for feeds in self._scoped.values():
+        for feeds in self._on_demand:
             feeds.need(namespaces)
         self._listed.clear()
         self._fresh.set()
@@ -125,55 +110,45 @@ class APIServer:
             return None
         return next((pod for pod in pods if isinstance(pod, Pod)), None)
 
-    async def _all_listed(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+    async def _all_listed(self) -> None:
         """SourceAway if a required kind cannot be listed. Each reason is raised once; the feeds keep trying."""
-        while not all(feed.is_listed for feed in self._required):
-            await self._next(tasks)
-            troubles = {feed.trouble: None for feed in self._required if feed.trouble and not feed.is_listed}
+        while missing := [one for one in self._required if not one.is_listed and not one.kind.is_on_demand]:
+            await self._next()
+            troubles = {trouble: None for one in missing if not one.is_listed for trouble in one.troubles if trouble}
             if new := [trouble for trouble in troubles if trouble not in self._reported]:
                 self._reported = set(troubles)
                 raise SourceAway(new[0])
 
-    async def _next(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+    async def _next(self) -> None:
         await self._fresh.wait()
         self._fresh.clear()
-        for task in tasks:
-            if task.done():  # a feed never returns: raise the error that ended it
-                task.result()
-        for feeds in self._scoped.values():
+        for feeds in self._feeds.values():
             feeds.check()
 
     def _update(self) -> ChangeSet:
         """Bring the Cluster up to date with the feeds; the work grows with the changes only."""
         members: dict[str, Mapping[str, APIObject]] = {}
         keys: dict[Hashable, AbstractSet[str]] = {}
-        for member, feed in self._feeds.items():
-            if feed.store.changed:
-                members[member], keys[feed.kind.struct] = feed.store.snapshot()
-        for member, feeds in self._scoped.items():
+        for member, feeds in self._feeds.items():
             objects, changed = feeds.snapshot()
             if changed:
                 members[member], keys[feeds.kind.struct] = objects, changed
-        if all(feeds.is_listed for feeds in self._scoped.values()):
+        if all(feeds.is_listed for feeds in self._on_demand):
             self._listed.set()
         cluster = with_objects(self._cluster, members)
         problems = tuple(self._problems(cluster))
         if members or problems != cluster.problems:
-            scoped = (feeds.digest for feeds in self._scoped.values())
-            digest = reduce(xor, (*(feed.store.digest for feed in self._required), *scoped))
+            digest = reduce(xor, (feeds.digest for feeds in self._required))
             self._cluster = replace(cluster, revision=f"{digest:016x}", problems=problems)
         return ChangeSet.of(keys)
 
     def _problems(self, cluster: Cluster) -> Iterator[Problem]:
-        feeds, scoped = self._feeds.values(), self._scoped.values()
-        troubles = (*(feed.trouble for feed in feeds), *(trouble for one in scoped for trouble in one.troubles))
+        troubles = (trouble for feeds in self._feeds.values() for trouble in feeds.troubles)
         for sentence in dict.fromkeys(filter(None, troubles)):
             yield Problem("API server", f"{sentence}; the state that was read before stays in use")
         yield from self._own_service(cluster)
-        for feed in feeds:
-            yield from feed.store.problems.values()
-        for one in scoped:
-            yield from one.problems
+        for feeds in self._feeds.values():
+            yield from feeds.problems
 
     def _own_service(self, cluster: Cluster) -> Iterator[Problem]:
         """An agent cannot start if it reaches the API server only through a Service that it provides itself."""

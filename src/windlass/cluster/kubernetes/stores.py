@@ -74,6 +74,8 @@ class ObjectStore:
 
     def snapshot(self) -> tuple[Mapping[str, APIObject], frozenset[str]]:
         """All objects as an immutable mapping, and the keys of those that changed since the last snapshot."""
+        if not self.changed:
+            return self._snapshot, frozenset()
         keys, self.changed = frozenset(self.changed), set()
         if len(keys) > len(self.objects) // 2:
             self._snapshot = PersistentMap(dict(self.objects))
