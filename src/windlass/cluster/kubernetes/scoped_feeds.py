@@ -9,13 +9,11 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from functools import reduce
-from operator import xor
 
 from windlass.cluster.kinds import WatchedKind
 from windlass.cluster.kubernetes.connections import APIConnection
 from windlass.cluster.kubernetes.feeds import Feed, Recovery
-from windlass.cluster.objects import APIObject, Problem
+from windlass.cluster.objects import APIObject
 from windlass.cluster.sources import Namespaces, WatchHealth
 from windlass.model.mappings import PersistentMap
 
@@ -58,27 +56,19 @@ class ScopedFeeds:
         self._changed()
 
     @property
+    def needed(self) -> list[Feed]:
+        """The feeds of the objects that are needed now."""
+        return [self._feeds[scope] for scope in self._scopes]
+
+    @property
     def is_listed(self) -> bool:
         """Whether all objects that are needed have been read."""
-        return all(self._feeds[scope].is_listed for scope in self._scopes)
-
-    @property
-    def digest(self) -> int:
-        """Of the objects that are needed, whatever the order in which they came."""
-        return reduce(xor, (self._feeds[scope].store.digest for scope in self._scopes), 0)
-
-    @property
-    def troubles(self) -> Iterator[str]:
-        return (self._feeds[scope].trouble for scope in self._scopes)
-
-    @property
-    def problems(self) -> Iterator[Problem]:
-        return (problem for scope in self._scopes for problem in self._feeds[scope].store.problems.values())
+        return all(feed.is_listed for feed in self.needed)
 
     @property
     def watches(self) -> Iterator[WatchHealth]:
         """One for all of them together, if there is any: the one that was silent for longest."""
-        feeds = [self._feeds[scope] for scope in self._scopes]
+        feeds = self.needed
         if feeds:
             heard = [feed.heard for feed in feeds if feed.heard is not None]
             restarts: Counter[str] = Counter()

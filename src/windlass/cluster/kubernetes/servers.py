@@ -7,7 +7,7 @@ back, only the differences are reported.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial, reduce
@@ -26,7 +26,7 @@ from windlass.cluster.kubernetes.connections import (
 )
 from windlass.cluster.kubernetes.credentials import NoAccess, Reader
 from windlass.cluster.kubernetes.decoding import Garbled
-from windlass.cluster.kubernetes.feeds import Recovery
+from windlass.cluster.kubernetes.feeds import Feed, Recovery
 from windlass.cluster.kubernetes.scoped_feeds import ScopedFeeds
 from windlass.cluster.objects import APIObject, Malformed, Pod, Problem
 from windlass.cluster.sources import ClusterChange, Namespaces, SourceAway, WatchHealth
@@ -59,7 +59,8 @@ class APIServer:
         self._node_name = node_name
         self._connection: APIConnection | None = None  # while there is one
         self._listed = asyncio.Event()  # set when all kinds on demand were listed where they are needed
-        self._required = [feeds for feeds in self._feeds.values() if feeds.kind.is_required]
+        awaited = (one for one in self._feeds.values() if one.kind.is_required and not one.kind.is_on_demand)
+        self._awaited = [feed for feeds in awaited for feed in feeds.needed]
         self._cluster = cluster()
         self._reported: set[str] = set()  # why there is no cluster yet
         self._host = ""  # the server's address when the connection was made
@@ -112,9 +113,9 @@ class APIServer:
 
     async def _all_listed(self) -> None:
         """SourceAway if a required kind cannot be listed. Each reason is raised once; the feeds keep trying."""
-        while missing := [one for one in self._required if not one.is_listed and not one.kind.is_on_demand]:
+        while not all(feed.is_listed for feed in self._awaited):
             await self._next()
-            troubles = {trouble: None for one in missing if not one.is_listed for trouble in one.troubles if trouble}
+            troubles = {feed.trouble: None for feed in self._awaited if feed.trouble and not feed.is_listed}
             if new := [trouble for trouble in troubles if trouble not in self._reported]:
                 self._reported = set(troubles)
                 raise SourceAway(new[0])
@@ -136,19 +137,19 @@ class APIServer:
         if all(feeds.is_listed for feeds in self._on_demand):
             self._listed.set()
         cluster = with_objects(self._cluster, members)
-        problems = tuple(self._problems(cluster))
+        needed = [feed for feeds in self._feeds.values() for feed in feeds.needed]
+        problems = tuple(self._problems(cluster, needed))
         if members or problems != cluster.problems:
-            digest = reduce(xor, (feeds.digest for feeds in self._required))
+            digest = reduce(xor, (feed.store.digest for feed in needed if feed.kind.is_required))
             self._cluster = replace(cluster, revision=f"{digest:016x}", problems=problems)
         return ChangeSet.of(keys)
 
-    def _problems(self, cluster: Cluster) -> Iterator[Problem]:
-        troubles = (trouble for feeds in self._feeds.values() for trouble in feeds.troubles)
-        for sentence in dict.fromkeys(filter(None, troubles)):
+    def _problems(self, cluster: Cluster, needed: Sequence[Feed]) -> Iterator[Problem]:
+        for sentence in dict.fromkeys(feed.trouble for feed in needed if feed.trouble):
             yield Problem("API server", f"{sentence}; the state that was read before stays in use")
         yield from self._own_service(cluster)
-        for feeds in self._feeds.values():
-            yield from feeds.problems
+        for feed in needed:
+            yield from feed.store.problems.values()
 
     def _own_service(self, cluster: Cluster) -> Iterator[Problem]:
         """An agent cannot start if it reaches the API server only through a Service that it provides itself."""
