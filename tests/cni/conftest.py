@@ -115,7 +115,7 @@ class Switch:
     journal: list[str]
     ports: dict[str, object] = field(default_factory=dict)
 
-    async def add_pod_port(self, port):
+    async def add_pod_port(self, port, _uid=""):
         if self.ports.get(port.interface) != port:
             self.journal.append(f"add port {port.interface}")
         self.ports[port.interface] = port

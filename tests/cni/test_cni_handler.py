@@ -47,6 +47,41 @@ async def test_add_again_gives_the_same_result_and_changes_nothing(node):
     assert node.journal == done
 
 
+async def test_docker_attaches_the_sandbox_and_then_each_container_of_the_pod(node):
+    """On Windows: the endpoint is created for the sandbox only, and every container is attached to it."""
+    refused = await node.call("ADD", "workload-1", CNI_NETNS="container:c1")
+    assert refused.json["msg"] == "the sandbox c1 of container workload-1 is not attached"
+    assert node.is_empty()
+
+    dns = {"servers": ["10.96.0.10"], "searches": ["svc.cluster.local"]}
+    first = await node.call("ADD", "c1", CNI_NETNS="none", config={"runtimeConfig": {"dns": dns}})
+    (link,) = node.host.links.values()
+    assert (link.namespace, link.container, link.dns.servers) == ("none", "c1", ("10.96.0.10",))
+    done = list(node.journal)
+    assert await node.call("ADD", "c1", CNI_NETNS="none", config={"runtimeConfig": {"dns": dns}}) == first
+
+    workload = await node.call("ADD", "workload-1", CNI_NETNS="container:c1")
+    assert workload.json["ips"] == first.json["ips"]
+    assert [link.container for link in node.host.links.values()] == ["workload-1"]
+    assert node.journal == done
+
+    assert (await node.call("DEL", "workload-1", CNI_NETNS="container:c1")).exit_code == 0
+    assert len(node.host.links) == 1
+    for _ in range(2):  # the second time without a namespace
+        assert (await node.call("DEL", "c1", CNI_NETNS="")).exit_code == 0
+    assert node.is_empty()
+
+
+async def test_a_port_whose_interface_appears_later_gets_its_flows_by_itself(node):
+    async def without_number(_port, _uid=""):
+        return None
+
+    node.switch.add_pod_port = without_number
+    assert (await node.call("ADD")).exit_code == 0
+    assert node.agent.pods == {}
+    assert len(node.host.links) == 1
+
+
 async def test_add_of_a_damaged_pod_attaches_it_again(node):
     await node.call("ADD")
     (name,) = node.host.links

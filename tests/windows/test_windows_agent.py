@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 import yaml
+from test_windows_plugin import call
 from windows_machines import requires_stand_ins
 
 from switches import requires_ovs
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 PATIENCE = 120
+HOST_LOCAL = os.environ.get("WINDLASS_WINDOWS_HOST_LOCAL", "")
 
 # Of aiohttp, about lambdas as handlers: a warning is an error in this process.
 pytestmark = [pytest.mark.filterwarnings("ignore:Bare functions are deprecated"), pytest.mark.timeout(600)]
@@ -91,7 +94,10 @@ async def running(machine, switch, folder) -> AsyncIterator[RunningAgent]:
         service_cidrs=("10.96.0.0/16",),
         healthz_bind_address="",
         metrics_bind_address="",
+        ipam_plugin=HOST_LOCAL,
     )
+    if not machine.service_state()["networks"]:
+        machine.remove_bridge()  # HNS makes it
     host = machine.open_host()
     work = asyncio.create_task(agents.run(config, Logs(LogFormat.TEXT, LogLevel.WARNING), host, Manifests(folder)))
     try:
@@ -179,3 +185,51 @@ async def test_a_second_agent_is_refused(machine, switch, tmp_path):
         finally:
             await host.close()
         assert msgspec.json.encode(await agent.asked("/v1/state"))
+
+
+async def _interface(switch, name: str) -> str:
+    return await switch.vsctl("--bare", "--columns=type,ofport", "find", "Interface", f"name={name}")
+
+
+@requires_stand_ins
+@requires_ovs
+@pytest.mark.skipif(not HOST_LOCAL, reason="needs host-local.exe: tools/test-windows")
+async def test_a_pod_is_attached_by_the_plugin_and_its_port_follows_its_interface(machine, switch, tmp_path):
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    (folder / "nodes.yaml").write_text(yaml.safe_dump_all([node("node-1", "192.0.2.5", 1)]))
+    async with running(machine, switch, folder) as agent:
+        await agent.converged(folder)
+        sandbox = machine.new_sandbox()
+        request = {
+            "CNI_CONTAINERID": "c1",
+            "CNI_NETNS": sandbox,
+            "CNI_IFNAME": "eth0",
+            "CNI_ARGS": "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0",
+            "CNI_PATH": "C:/opt/cni/bin",
+        }
+        dns = {"runtimeConfig": {"dns": {"servers": ["10.96.0.10"]}}}
+        with machine.late_interfaces():
+            status, first = await call(agent.config.cni_socket, dns, CNI_COMMAND="ADD", **request)
+        assert status == 0, first
+        (address,) = (ip["address"] for ip in first["ips"])
+        assert address == "10.0.1.2/24"
+        assert first["dns"] == {"nameservers": ["10.96.0.10"]}
+        name = first["interfaces"][0]["name"]
+        assert "internal" not in await _interface(switch, name)
+        assert not any("10.0.1.2" in flow for flow in await flows_of(switch))
+
+        machine.start_container(name)
+
+        async def has_flows() -> bool:
+            return any("10.0.1.2" in flow for flow in await flows_of(switch))
+
+        await until(has_flows)
+        assert "internal" in await _interface(switch, name)
+        assert await call(agent.config.cni_socket, dns, CNI_COMMAND="ADD", **request) == (0, first)
+        for netns in (sandbox, ""):
+            status, said = await call(agent.config.cni_socket, CNI_COMMAND="DEL", **{**request, "CNI_NETNS": netns})
+            assert status == 0, said
+        assert await _interface(switch, name) == ""
+        assert machine.service_state()["endpoints"] == {}
+        assert not await has_flows()

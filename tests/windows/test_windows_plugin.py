@@ -26,7 +26,7 @@ async def call(socket, config: dict[str, object] | None = None, **variables: str
         PLUGIN, stdin=PIPE, stdout=PIPE, env={"SYSTEMROOT": os.environ["SYSTEMROOT"], **variables}
     )
     output, _ = await process.communicate(content.encode())
-    return process.returncode, json.loads(output)
+    return process.returncode, json.loads(output or b"{}")
 
 
 async def test_a_request_and_its_reply_go_through_the_pipe_whole(tmp_path):

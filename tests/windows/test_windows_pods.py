@@ -69,7 +69,7 @@ class TestEndpoints:
     async def test_each_container_of_docker_is_attached_to_the_endpoint_of_its_sandbox(self, host, machine):
         sandbox = replace(pod_link(machine, "none"), container="sandbox")
         await host.pods.attach(sandbox)
-        await host.pods.attach(replace(sandbox, namespace="container:sandbox", container="workload"))
+        await host.pods.attach(replace(sandbox, container="workload"))
 
         (endpoint,) = machine.service_state()["endpoints"].values()
         assert endpoint["containers"] == ["sandbox", "workload"]

@@ -24,6 +24,7 @@ from windlass.agent.fallbacks import Fallback, unanswered
 from windlass.agent.following import ClusterFollower
 from windlass.agent.healthchecks import HealthChecks
 from windlass.agent.hosting import Hosting
+from windlass.agent.late_ports import LatePorts
 from windlass.agent.logs import Logs
 from windlass.agent.news import News
 from windlass.agent.pass_requests import FAILURES, RETRY_FIRST, RETRY_LONGEST, PassRequests
@@ -129,10 +130,12 @@ class Agent:
         if (saved := await self._news.last_good()) is not None:
             self._serving.remember(saved)
         folder = Path(self.config.state_directory)
-        ports = RecordedPodPorts(database, self.config.bridge, PodRecords(folder), self._host.pods.links)
+        bridge, pods = self.config.bridge, self._host.pods
+        late = LatePorts(database, bridge, pods, self._pods, self.status.report) if pods.appear_later else None
+        ports = RecordedPodPorts(database, bridge, PodRecords(folder), pods.links, late)
         handler = Handler(
             addresses=HostLocal(Path(self.config.ipam_plugin), folder / "addresses"),
-            pods=self._host.pods,
+            pods=pods,
             ports=ports,
             agent=self._pods,
             observe=self.exposition.measurements.cni_request,
@@ -148,6 +151,8 @@ class Agent:
             tasks.create_task(self._follower.forgetting.once_more(), name="flush again")
             tasks.create_task(self._tunnels.neighbours.keep(), name="tunnels")
             tasks.create_task(self._news.saver.run(), name="last known good")
+            if late:
+                tasks.create_task(late.keep(), name="late ports")
             async with cni_server.serving(
                 self.config.cni_socket, handler.answer, self.exposition.measurements.cni_refusal
             ):

@@ -68,6 +68,8 @@ class NodePass:
         if not self._preflight_passed:
             await self.check_host(uplink, database)
             self._preflight_passed = True
+        node_ips = list(context.own.addresses.values())
+        await self._host.uplink.prepare(uplink.name, spec.name, node_ips, context.node.pod_cidrs.values())
         await ensure_bridge(database, spec)
         if datapath_of(context.node).timeouts:
             await self._snat_pools.hold_timeouts(database, spec.datapath_type)
@@ -87,7 +89,7 @@ class NodePass:
             async with requiring_bridge(database, spec.name):
                 await self._follower.bring_all(tasks)
                 await end_wait(database)
-            await self._hosting.take_uplink(database, spec, list(context.own.addresses.values()))
+            await self._hosting.take_uplink(database, spec, node_ips)
             await self._hold_host(context, uplink, spec)
             self._require_switch()
         except BaseException:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from windlass.agent.areas import Area, Report
+from windlass.agent.late_ports import LatePorts
 from windlass.agent.pod_records import PodRecords
 from windlass.agent.policing import Policing
 from windlass.agent.status import AgentStatus
@@ -22,7 +23,15 @@ from windlass.nodes.config import Config
 from windlass.program import Owner, OwnerKind
 from windlass.switch.bridges import port_number
 from windlass.switch.ovsdb import Database, SwitchRefusedError
-from windlass.switch.pod_ports import PodPort, add_pod_port, attached_pods, declare_pod_port, delete_pod_port, pod_ports
+from windlass.switch.pod_ports import (
+    PodPort,
+    add_pod_port,
+    attached_pods,
+    declare_pod_port,
+    delete_pod_port,
+    pod_ports,
+    unused_pod_ports,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -96,21 +105,30 @@ class RecordedPodPorts:
     _bridge: str
     _records: PodRecords
     _links: Callable[[], Awaitable[Sequence[AttachedLink]]]  # lists the Pod links that the host has
+    _late: LatePorts | None = None  # where interfaces appear after their ports were added
     _removing: asyncio.Lock = field(default_factory=asyncio.Lock)  # a port that is being removed must not be restored
     _adding: set[str] = field(default_factory=set)  # interfaces of ports that are not there yet, and so not lost either
 
-    async def add_pod_port(self, port: PodPort) -> int:
+    async def add_pod_port(self, port: PodPort, uid: str = "") -> int | None:
         # Side by side, because the disk takes milliseconds. A port without a record gets one when the agent starts.
         self._adding.add(port.interface)
         recording = asyncio.ensure_future(asyncio.to_thread(self._records.save, port))
         try:
-            return await add_pod_port(self._database, self._bridge, port)
+            if self._late is None:
+                return await add_pod_port(self._database, self._bridge, port)
+            await declare_pod_port(self._database, self._bridge, port)
+            if all(unused.interface != port.interface for unused in self._unused()):
+                return await port_number(self._database, self._bridge, port.interface)
+            self._late.expect(port, uid)
+            return None
         finally:
             await recording
             self._adding.discard(port.interface)
 
     async def delete_pod_port(self, interface: str) -> None:
         async with self._removing:
+            if self._late:
+                self._late.forget(interface)
             await delete_pod_port(self._database, self._bridge, interface)
             await asyncio.to_thread(self._records.forget, interface)
 
@@ -125,6 +143,8 @@ class RecordedPodPorts:
         Without a link on the host the Pod is gone: its record is deleted.
         """
         async with self._removing:
+            if self._late:
+                await self._remove_stale(self._late)
             there = pod_ports(self._database.view, self._bridge)
             problems = await asyncio.to_thread(self._record, there)
             lost = self._records.interfaces - {port.interface for port in there} - self._adding
@@ -135,6 +155,10 @@ class RecordedPodPorts:
                     declared.append(port)
                 except SwitchRefusedError as error:
                     problems.append(_not_restored(port, error))
+        if self._late:
+            for port in self._unused():
+                self._late.expect(port)
+            declared = []  # their numbers come with their interfaces
         containers = set()
         for port in declared:
             try:
@@ -145,6 +169,19 @@ class RecordedPodPorts:
         if containers:
             _log.warning("the bridge had lost ports of Pods; they are restored", pods=len(containers))
         return Restored(frozenset(containers), (*problems, *self._records.problems))
+
+    def _unused(self) -> list[PodPort]:
+        return unused_pod_ports(self._database.view, self._bridge)
+
+    async def _remove_stale(self, late: LatePorts) -> None:
+        """Ports of Pods that went with a reboot. The Windows datapath would create an interface for each."""
+        links = {link.host_interface for link in await self._links()}
+        for port in pod_ports(self._database.view, self._bridge):
+            if port.interface not in links | self._adding:
+                _log.warning("the Pod of this port is gone; the port is removed", port=port.interface)
+                late.forget(port.interface)
+                await delete_pod_port(self._database, self._bridge, port.interface)
+                await asyncio.to_thread(self._records.forget, port.interface)
 
     def _record(self, ports: Sequence[PodPort]) -> list[str]:
         """Record ports whose record cannot be read, or that an agent attached which kept no records."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ipaddress import ip_interface
 from typing import Protocol
 
-from windlass.host.protocol import PodLink
+from windlass.host.protocol import PodDns, PodLink
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 from windlass.model.nodes import AttachedPod, mac_for
 from windlass.switch.pod_ports import PodPort
@@ -45,8 +45,12 @@ class PodNetwork:
 
 
 class PodPorts(Protocol):
-    async def add_pod_port(self, port: PodPort) -> int:
-        """Make the interface a port of the bridge, unless it is one. Returns its OpenFlow number."""
+    async def add_pod_port(self, port: PodPort, uid: str = "") -> int | None:
+        """Make the interface a port of the bridge, unless it is one. Returns its OpenFlow number.
+
+        None if the host creates the interface later. Then the port gets its number and its flows by itself; `uid` is
+        for these.
+        """
 
     async def delete_pod_port(self, interface: str) -> None: ...
 
@@ -93,7 +97,14 @@ def pod_mac(addresses: Iterable[IPAddress]) -> str:
     return mac_for(min(addresses, key=lambda address: address.version))
 
 
-def pod_link(network: PodNetwork, port: PodPort, attachment: Attachment, netns: str) -> PodLink:
+def pod_link(
+    network: PodNetwork,
+    port: PodPort,
+    attachment: Attachment,
+    netns: str,
+    dns: PodDns = PodDns(),  # noqa: B008 - frozen
+    container: str = "",
+) -> PodLink:
     """The link that this Pod should have. Its addresses must be in the PodCIDRs."""
     families = [family_of(address) for address in port.addresses]
     return PodLink(
@@ -109,4 +120,6 @@ def pod_link(network: PodNetwork, port: PodPort, attachment: Attachment, netns: 
         mtu=network.mtu,
         link_mtu=network.link_mtu,
         userspace=network.userspace,
+        dns=dns,
+        container=container,
     )

@@ -44,7 +44,7 @@ from windlass.cni.requests import (
     VersionRequest,
     parse,
 )
-from windlass.host.protocol import HostPods, PodLink
+from windlass.host.protocol import HostPods, PodDns, PodLink
 from windlass.switch.pod_ports import PodPort
 
 log = structlog.get_logger(__name__)
@@ -129,7 +129,10 @@ class Handler:
             _require_namespace(add.netns)
             try:
                 async with asyncio.timeout_at(deadline):
-                    link = await self._existing(add, network) or await self._attach(add, network, begun)
+                    link = await self._existing(add, network)
+                    if link is None:
+                        _refuse_workload(add)
+                        link = await self._attach(add, network, begun)
             except BaseException as error:  # also when the agent stops: a failed ADD must not leave anything behind
                 failures = await remove(begun, self.limits.removal)
                 reported = self._too_slow(begun) if isinstance(error, TimeoutError) else error
@@ -159,14 +162,14 @@ class Handler:
             addresses=addresses,
             netns=add.netns,
         )
-        link = pod_link(network, port, attachment, add.netns)
+        link = _link_for(add, port, network)
 
         begun.append(next(removals))
         with _failing(Code.LINK_FAILED, f"the link {interface} of the Pod could not be created"):
             await self.pods.attach(link)
 
         begun.append(next(removals))
-        ofport = await self._add_port(port)
+        ofport = await self._add_port(port, add.uid)
         begun.append(next(removals))
         await self._program(port, ofport, add.uid)
         return link
@@ -179,10 +182,14 @@ class Handler:
         port = next((port for port in ports if belongs_to(port, [attachment])), None)
         if port is None:
             return None
-        problems = await self._problems(attachment, add.netns, port, network)
+        problems = await self._problems(attachment, add.netns, port, network, add.container)
         if not problems:
-            await self._program(port, await self._add_port(port), add.uid)
-            return pod_link(network, port, attachment, add.netns)
+            link = _link_for(add, port, network)
+            if add.is_workload:
+                with _failing(Code.LINK_FAILED, f"container {add.container} could not get the link of its Pod"):
+                    await self.pods.attach(link)
+            await self._program(port, await self._add_port(port, add.uid), add.uid)
+            return link
         log.warning("repeated ADD: the existing attachment is damaged and is replaced", port=port, problems=problems)
         removals = self._removals(port.container_id, [attachment], [port.interface], forget=True)
         require_removed(await remove(removals, self.limits.removal))
@@ -299,21 +306,25 @@ class Handler:
 
     # ---- shared ----
 
-    async def _problems(self, attachment: Attachment, netns: str, port: PodPort, network: PodNetwork) -> list[str]:
+    async def _problems(
+        self, attachment: Attachment, netns: str, port: PodPort, network: PodNetwork, container: str = ""
+    ) -> list[str]:
         foreign = [address for address in port.addresses if not network.holds(address)]
         if foreign:
             return [f"{address} is in no podCIDR of this Node" for address in foreign]
         with _failing(Code.ADDRESSES_FAILED, "the addresses in use could not be listed"):
             problems = [*await self.addresses.check(attachment, port.addresses)]
         with _failing(Code.LINK_FAILED, f"the link {port.interface} could not be examined"):
-            problems += await self.pods.check(pod_link(network, port, attachment, netns))
+            problems += await self.pods.check(pod_link(network, port, attachment, netns, container=container))
         return problems
 
-    async def _add_port(self, port: PodPort) -> int:
+    async def _add_port(self, port: PodPort, uid: str = "") -> int | None:
         with _failing(Code.PORT_FAILED, f"{port.interface} could not be added to the bridge"):
-            return await self.ports.add_pod_port(port)
+            return await self.ports.add_pod_port(port, uid)
 
-    async def _program(self, port: PodPort, ofport: int, uid: str = "") -> None:
+    async def _program(self, port: PodPort, ofport: int | None, uid: str = "") -> None:
+        if ofport is None:  # its interface appears later, and then its flows
+            return
         with _failing(Code.FLOWS_FAILED, f"the flows of the Pod at {port.interface} could not be installed"):
             await self.agent.programmed(port.attached(ofport), uid)
 
@@ -355,6 +366,20 @@ def _require_namespace(netns: str) -> None:
             Code.UNKNOWN_CONTAINER,
             f"the network namespace {netns} does not exist",
             "The container is gone, or the agent does not see the directory of the runtime: it must share that mount.",
+        )
+
+
+def _link_for(add: AddRequest, port: PodPort, network: PodNetwork) -> PodLink:
+    dns = PodDns(add.dns.nameservers, add.dns.domain, add.dns.search, add.dns.options)
+    return pod_link(network, port, add.attachment, add.netns, dns, add.container)
+
+
+def _refuse_workload(add: AddRequest) -> None:
+    if add.is_workload:
+        raise RequestError(
+            Code.UNKNOWN_CONTAINER,
+            f"the sandbox {add.attachment.container_id} of container {add.container} is not attached",
+            "The runtime must attach the sandbox of a Pod before its other containers.",
         )
 
 

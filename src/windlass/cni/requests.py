@@ -26,6 +26,12 @@ class AddRequest:
     requested: tuple[IPAddress, ...]  # addresses for the Pod, at most one of each family
     dns: Dns
     previous: PreviousResult
+    container: str = ""  # docker on Windows: the container that joins the network of the sandbox in `attachment`
+
+    @property
+    def is_workload(self) -> bool:
+        """Not the sandbox, but another container of its Pod."""
+        return self.container not in {"", self.attachment.container_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +104,21 @@ def _add(environment: Mapping[str, str], config: Configuration) -> AddRequest:
             f"CNI_ARGS names no Pod: K8S_POD_NAMESPACE is {namespace!r}, K8S_POD_NAME is {name!r}",
             "Windlass attaches Kubernetes Pods only; the runtime must pass both.",
         )
+    attachment, netns = _attachment(environment), _netns(environment)
+    container = attachment.container_id if netns == _DOCKER_SANDBOX or netns.startswith(_DOCKER_WORKLOAD) else ""
+    if netns.startswith(_DOCKER_WORKLOAD):
+        attachment, netns = Attachment(netns.removeprefix(_DOCKER_WORKLOAD), attachment.ifname), _DOCKER_SANDBOX
     return AddRequest(
         version=config.cni_version,
-        attachment=_attachment(environment),
-        netns=_netns(environment),
+        attachment=attachment,
+        netns=netns,
         namespace=namespace,
         name=name,
         uid=arguments.get("K8S_POD_UID", ""),
         requested=configurations.requested(config, arguments.get("IP", "")),
         dns=configurations.dns(config),
         previous=config.previous_result or PreviousResult(),
+        container=container,
     )
 
 
@@ -148,6 +159,8 @@ def _collect_garbage(config: Configuration) -> GarbageRequest:
 
 # ---- the environment ----
 
+# What docker passes on Windows instead of a namespace: for the sandbox, and before the sandbox's ID for its workloads.
+_DOCKER_SANDBOX, _DOCKER_WORKLOAD = "none", "container:"
 _CONTAINER_ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}")
 _IFNAME = re.compile(r"[^/:\s\0]{1,15}")
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from windlass.host.plans import HostChange, HostNames, HostPlan, Route
@@ -61,8 +61,8 @@ class PodLink:
     mtu: int  # of the Pod's routes: the longest packet that it sends
     link_mtu: int  # of the link: the longest packet that it receives
     userspace: bool  # the switch runs its userspace datapath
-    dns: PodDns = PodDns()
-    container: str = ""  # docker on Windows, which has no namespaces: the container to attach
+    dns: PodDns = field(default=PodDns(), compare=False)
+    container: str = field(default="", compare=False)  # docker on Windows has no namespaces: the container to attach
 
 
 @dataclass(frozen=True, slots=True)

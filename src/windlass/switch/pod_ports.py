@@ -17,7 +17,7 @@ from windlass.model.nodes import AttachedPod
 from windlass.switch.bridge_differences import insert_port, interfaces_with, known_bridge, refuse_foreign, remove_port
 from windlass.switch.bridge_specs import ROLE, Role
 from windlass.switch.bridges import port_number
-from windlass.switch.operations import Operation, Value, put_keys, ref, still_exists
+from windlass.switch.operations import Operation, Value, put_keys, ref, still_exists, update
 from windlass.switch.ovsdb import Database, SwitchRefusedError
 from windlass.switch.rows import InterfaceRow, View
 from windlass.switch.streams import SwitchUnreachableError
@@ -86,6 +86,29 @@ async def declare_pod_port(db: Database, bridge: str, pod: PodPort) -> None:
     await db.change(lambda view: pod_port_difference(view, bridge, pod))
 
 
+async def use_interface(db: Database, bridge: str, interface: str) -> int:
+    """The second half on Windows, when the interface has appeared: its type becomes `internal`. Returns its number.
+
+    Earlier ovs-vswitchd would create an interface of its own.
+    """
+    await db.carried_out(
+        await db.change(
+            lambda view: [
+                update(row, {"type": _INTERNAL})
+                for row in interfaces_with(view, bridge, Role.POD)
+                if row.name == interface and row.type != _INTERNAL
+            ]
+        )
+    )
+    return await port_number(db, bridge, interface)
+
+
+def unused_pod_ports(view: View, bridge: str) -> list[PodPort]:
+    """Those whose interface has not appeared, as far as is known: `use_interface` was not called."""
+    unused = {row.name for row in interfaces_with(view, bridge, Role.POD) if row.type != _INTERNAL}
+    return [port for port in pod_ports(view, bridge) if port.interface in unused]
+
+
 async def delete_pod_port(db: Database, bridge: str, interface: str) -> None:
     """Idempotent. A port that is not a Pod's is left alone."""
     await db.change(
@@ -143,6 +166,7 @@ def pod_port_difference(view: View, bridge: str, pod: PodPort) -> list[Operation
     return [still_exists(row), *operations, *insert_port(ref(row.uuid), Role.POD, columns)]
 
 
+_INTERNAL: Final = "internal"
 _CONTAINER: Final = "windlass-container-id"
 _NAMESPACE: Final = "windlass-pod-namespace"
 _NAME: Final = "windlass-pod-name"

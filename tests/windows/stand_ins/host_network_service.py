@@ -361,7 +361,9 @@ def handle(call: str, target: str, body: str) -> tuple[int, str, str]:
             fcntl.flock(lock, fcntl.LOCK_EX)
             state = json.loads(place.read_text()) if place.exists() else {"networks": {}, "endpoints": {}}
             said = answer(state, call, target, body)
-            place.write_text(json.dumps(state))
+            new = place.with_suffix(".new")
+            new.write_text(json.dumps(state))
+            new.replace(place)
     except Refused as refused:
         return refused.code, "", json.dumps({"Error": str(refused)}) if str(refused) else ""
     except (KeyError, ValueError, TypeError, StopIteration) as error:

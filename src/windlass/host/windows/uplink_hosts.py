@@ -12,6 +12,7 @@ from windlass.host.protocol import Adopted, HostError, HostUplink, Uplink
 from windlass.host.windows import adapters, networks, uplinks
 from windlass.host.windows.bounded_calls import run_bounded
 from windlass.host.windows.hcn import ComputeNetwork, Document
+from windlass.host.windows.hcn_errors import MissingCallError
 from windlass.host.windows.hns import HostNetworkService
 from windlass.host.windows.ip_helper import IpHelper
 from windlass.host.windows.ip_helper_threads import IpHelperThreads
@@ -109,7 +110,10 @@ class WindowsUplink(HostUplink):
         """Nothing: the datapath is an extension of HNS' switch, which outlives the daemon."""
 
     async def _network(self) -> Document | None:
-        return await run_bounded("reading the networks of HNS", _SECONDS_TO_READ, partial(networks.find, self._hcn))
+        """None also without the library of HNS: then `networks.create` says so."""
+        with suppress(MissingCallError):
+            return await run_bounded("reading the networks of HNS", _SECONDS_TO_READ, partial(networks.find, self._hcn))
+        return None
 
 
 def _exists(helper: IpHelper, name: str) -> bool:

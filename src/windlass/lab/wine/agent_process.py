@@ -17,12 +17,17 @@ from windlass.host.windows import hosts
 from windlass.lab.wine.pod_calls import PodCalls
 
 
+async def _nothing(*_: object) -> None:
+    pass
+
+
 class LabHost(hosts.WindowsHost):
     ip_helper = ""
 
     def __init__(self, state_directory: Path) -> None:
         super().__init__(state_directory, hosts.WindowsParts(ip_helper=self.ip_helper))
         self._pod_calls = PodCalls()
+        setattr(self._uplink, "prepare", _nothing)  # noqa: B010 - the host stack has made the bridge interface
 
     @property
     def pods(self) -> HostPods:
