@@ -39,6 +39,11 @@ def source(where: IPAddress | IPNetwork | Prefix) -> tuple[Term, Term]:
     return _addressed(_SOURCES, where)
 
 
+def source_bits(family: Family, value: int, mask: int) -> tuple[Term, Term]:
+    """An IP packet whose source address has this value in the bits of the mask."""
+    return _IP[family], _SOURCES[family](value, mask)
+
+
 def destination(where: IPAddress | IPNetwork | Prefix) -> tuple[Term, Term]:
     """An IP packet to this address or network."""
     return _addressed(_DESTINATIONS, where)

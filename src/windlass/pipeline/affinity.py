@@ -19,7 +19,7 @@ from windlass.model.families import Family
 from windlass.model.services import Endpoint
 from windlass.openflow.actions import Action, Ct, Learn, LearnLoad, LearnMatch, Resubmit, Set, ToGroup
 from windlass.openflow.conditions import ip
-from windlass.openflow.fields import ETH_TYPE, IPV4_SRC, IPV6_SRC, Term
+from windlass.openflow.fields import ETH_TYPE, IPV4_SRC, IPV6_SRC
 from windlass.openflow.flows import Bucket, Flow
 from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import ENDPOINT_DNAT, SESSION_AFFINITY
@@ -38,11 +38,6 @@ def look_up(group: int, other: int) -> tuple[Action, ...]:
     """
     looks = (action for one in (other, group) for action in (STICKY_GROUP.load(one), Resubmit(SESSION_AFFINITY.number)))
     return *looks, goto(ENDPOINT_DNAT)
-
-
-def share(family: Family, number: int, mask: int) -> tuple[Term, ...]:
-    """The clients of one of several groups: by their address, so that a client always meets the same group."""
-    return ip(family), CLIENT[family](number, mask)
 
 
 def flows(

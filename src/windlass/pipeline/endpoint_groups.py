@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from windlass.model.nodes import LocalNode
 from windlass.model.services import Endpoint, ServedPort, ServedService
 from windlass.openflow.actions import Action, Ct, Move, Nat, ToGroup
-from windlass.openflow.conditions import source_port
+from windlass.openflow.conditions import source_bits, source_port
 from windlass.openflow.fields import Term
 from windlass.openflow.flows import Bucket, Flow, Group, Translations
 from windlass.openflow.matches import Condition
@@ -43,7 +43,8 @@ def to_groups(
     for number in range(count):
         share: tuple[Term, ...] = ()
         if count > 1 and port.affinity_seconds:
-            share = affinity.share(port.family, number, count - 1)
+            # By the address, so that a client always meets the same group.
+            share = source_bits(port.family, number, count - 1)
         elif count > 1:
             share = source_port(port.family, port.protocol, number, count - 1)
         does = (*before, *to_group(port, number, local=local))

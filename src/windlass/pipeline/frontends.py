@@ -13,10 +13,9 @@ from msgspec.structs import replace
 from windlass.model.families import Family, IPAddress, family_of
 from windlass.model.nodes import LocalNode
 from windlass.model.services import Frontend, Protocol, Reach, ServedPort, ServedService
-from windlass.openflow.conditions import destination, destination_port, ip, protocol, source
+from windlass.openflow.conditions import destination, destination_port, ip, protocol, source, source_bits
 from windlass.openflow.fields import Term
 from windlass.openflow.flows import Flow
-from windlass.pipeline import affinity
 from windlass.pipeline.connections import ANY_FRAGMENT
 from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.declarations import goto
@@ -156,7 +155,7 @@ def fragments(node: LocalNode, service: ServedService, port: ServedPort, fronten
     to_address = (*destination(frontend.address), *transport, ANY_FRAGMENT)
     count = group_count(endpoints) if port.affinity_seconds else 1
     for number in range(count):
-        share = affinity.share(port.family, number, count - 1) if count > 1 else ()
+        share = source_bits(port.family, number, count - 1) if count > 1 else ()
         yield SERVICE_LB.flow(LOW + 1, to_address, share).then(
             *to_group(port, number, local=frontend.local_only),
             why=f"fragment to Service {service.key}: choose an endpoint",

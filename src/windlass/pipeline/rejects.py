@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from windlass.model.families import Family
 from windlass.model.nodes import LocalNode
 from windlass.openflow.actions import ToController
-from windlass.openflow.conditions import ip
-from windlass.openflow.fields import IPV4_SRC, IPV6_SRC, Term
+from windlass.openflow.conditions import ip, source_bits
 from windlass.openflow.flows import Flow, Meter
 from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.layout import SERVICE_REJECT
@@ -29,7 +27,7 @@ def flows(node: LocalNode) -> Iterator[Flow]:
             why="to a Service without endpoints: the agent rejects it, at a limited rate",
         )
         for index, meter in enumerate(POD_METERS if metered else ()):
-            yield SERVICE_REJECT.flow(NORMAL, FROM_POD, ip(family), _lowest_bits(family, index)).then(
+            yield SERVICE_REJECT.flow(NORMAL, FROM_POD, source_bits(family, index, len(POD_METERS) - 1)).then(
                 ToController(REJECT, meter=meter),
                 why="from a Pod to a Service without endpoints: the agent rejects it, at a rate limited for this Pod "
                 "and others with the same lowest address bits",
@@ -47,8 +45,3 @@ def meters(node: LocalNode) -> Iterator[Meter]:
             yield Meter(meter, REJECTS_PER_SECOND, REJECT_BURST, "packets of Pods to reject")
         yield Meter(HOST_METER, REJECTS_PER_SECOND, REJECT_BURST, "packets of the host to reject")
         yield Meter(OUTSIDE_METER, REJECTS_PER_SECOND, REJECT_BURST, "packets from outside to reject")
-
-
-def _lowest_bits(family: Family, value: int) -> Term:
-    address = IPV4_SRC if family is Family.IPV4 else IPV6_SRC
-    return address(value, len(POD_METERS) - 1)

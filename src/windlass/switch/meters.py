@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import structlog
 
 from windlass.openflow.actions import ToController
-from windlass.openflow.flows import Flow, Meter
+from windlass.openflow.flows import Flow
 from windlass.openflow.wire import flows as flow_wire
 from windlass.openflow.wire import meters as wire
 from windlass.openflow.wire.errors import OpenFlowError
@@ -47,7 +47,7 @@ class InstalledMeters:
         held = {
             meter.identity: meter async for body in connection.dump(wire.dump_request) for meter in wire.dumped(body)
         }
-        wanted = {meter.identity: wire.encode(meter) for meter in _meters(program)}
+        wanted = {meter.identity: wire.encode(meter) for part in program.values() for meter in part.meters}
         surplus = [meter for number, meter in held.items() if number not in wanted]
         changed = [meter for number, meter in wanted.items() if held.get(number, meter) != meter]
         missing = [meter for number, meter in wanted.items() if number not in held]
@@ -72,11 +72,6 @@ class InstalledMeters:
             before = self._counted.get(meter, now)
             self.dropped[meter] += now - before if now >= before else now  # less than before: the meter was added again
         self._counted = counted
-
-
-def _meters(program: Program) -> Iterator[Meter]:
-    for part in program.values():
-        yield from part.meters
 
 
 def _keys_of_metered(program: Program) -> Iterator[Key]:

@@ -123,9 +123,8 @@ class RealAPIServer:
             except RequestRefused as error:
                 if error.code != _CANNOT_BE_CHANGED or one.path not in self._published:
                     raise
-                await self._delete(
-                    one.path
-                )  # an immutable field changed: delete and create it, like kubectl replace --force
+                # An immutable field changed: delete and create the object, like kubectl replace --force.
+                await self._delete(one.path)
                 await self._apply(one, is_new=True)
             if one.status:
                 body = msgspec.json.encode({"status": one.status})

@@ -184,7 +184,6 @@ class ControlPlane:
             namespace=self.namespace,
             folder=self.folder,
             log=self.folder / f"{name}.log",
-            environment={},
         )
 
     def _server_arguments(self) -> Sequence[str]:

@@ -11,12 +11,10 @@ from pathlib import Path
 from rich.console import Console
 
 from windlass.lab.fuzz.random_scenarios import RandomScenario
-from windlass.lab.network import ovs
 from windlass.lab.orchestration.agents import Agents
 from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.runner import results, runs
 from windlass.lab.runner.results import ScenarioResult
-from windlass.lab.sandbox.labs import LabError
 from windlass.lab.scenarios.scenario_files import ScenarioError, ScenarioFiles
 
 Say = Callable[[str], None]
@@ -30,21 +28,13 @@ def run(scripts: Iterable[RandomScenario], *, keep: Path = KEEP, jobs: int = 1, 
     nodes = Programs()
     outcome: list[ScenarioResult] = []
     try:
-        runs.check_machine(nodes)
-        console.print(f"Nodes forward by {ovs.datapath_in_words()}.")
-        asyncio.run(runs.interruptible(_run(iter(scripts), jobs, nodes, keep, console.print, outcome)))
-    except LabError as error:
-        console.print(str(error), style="bold red")
-        return results.TROUBLE
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        console.print("interrupted; everything was cleaned up")
-        return runs.INTERRUPTED
+        ended = runs.supervised(console, nodes, _run(iter(scripts), jobs, nodes, keep, console.print, outcome))
     finally:
         if outcome:
             console.print(summary(outcome, time.monotonic() - started))
         if json_file:
             json_file.write_bytes(results.to_json(outcome))
-    return results.status(outcome)
+    return ended if isinstance(ended, int) else results.status(outcome)
 
 
 def summary(outcome: Iterable[ScenarioResult], seconds: float) -> str:

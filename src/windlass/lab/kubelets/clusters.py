@@ -128,7 +128,8 @@ class KubeletCluster:
         report("the API server answers")
         await asyncio.gather(*(self._start_machine(node, archives) for node in self.shape.names))
         report(f"{self.shape.nodes} machines run containerd, with {len(archives)} images, and a kubelet")
-        await self._install_windlass()
+        await self.kubectl("create", "namespace", NAMESPACE)
+        await self.apply_chart()
         await self.kubectl("apply", "-f", str(COREDNS))
         await self._all_ready()
         report(f"Windlass is ready on all Nodes ({self.shape.traffic_mode.value}), and CoreDNS answers")
@@ -180,10 +181,6 @@ class KubeletCluster:
         await machine.start_containerd()
         await machine.import_images(archives)
         await self.start_kubelet(node)
-
-    async def _install_windlass(self) -> None:
-        await self.kubectl("create", "namespace", NAMESPACE)
-        await self.apply_chart()
 
     async def apply_chart(self, *options: str) -> None:
         """`helm template OPTIONS | kubectl apply`."""

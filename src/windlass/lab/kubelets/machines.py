@@ -143,7 +143,6 @@ class KubeletMachine:
             namespace=self.namespace,
             folder=self.folder,
             log=self.folder / f"{name}.log",
-            environment={},
         )
 
     def _inside(self, name: str, *command: str) -> Child:

@@ -49,6 +49,10 @@ class _Stack:
     def switch(self) -> SwitchProcesses:
         return self.programs.switch
 
+    @property
+    def agent_socket(self) -> Path:
+        return self.programs.run_directory / "agent.sock"
+
 
 class Agents:
     """Nodes that run the agent. A Node is added when its NICs exist and the objects are published."""
@@ -136,12 +140,12 @@ class Agents:
     async def _start_agent(self, stack: _Stack, configuration: Mapping[str, object]) -> None:
         settings = {"logFormat": "text", **configuration, "nodeName": stack.node, **stack.options}
         stack.agent = stack.programs.start_agent(settings)
-        await stack.agent.listening(stack.programs.run_directory / "agent.sock")
+        await stack.agent.listening(stack.agent_socket)
         await self._ready(stack, stack.agent)
 
     async def _ready(self, stack: _Stack, agent: Child) -> None:
         async def missing() -> str | None:
-            status, answer = await _get(stack, "/healthz")
+            status, answer = await ask_agent(stack.agent_socket, "/healthz")
             return None if status == HTTPStatus.OK else answer.decode(errors="replace")
 
         await agent.until(missing, "is not ready", stack.programs.seconds_to_be_ready, SECONDS_BETWEEN_POLLS)
@@ -150,7 +154,9 @@ class Agents:
         revision = await self.publisher.revision(stack.node)
         if revision is None:
             return
-        status, answer = await _get(stack, f"/v1/convergence?revision={revision}&timeout={SECONDS_TO_CONVERGE}")
+        status, answer = await ask_agent(
+            stack.agent_socket, f"/v1/convergence?revision={revision}&timeout={SECONDS_TO_CONVERGE}"
+        )
         if status != HTTPStatus.OK:
             what = f"has not applied the objects after {SECONDS_TO_CONVERGE} s: {answer.decode(errors='replace')}"
             raise LabError(stack.agent.failure(what) if stack.agent else what)
@@ -215,12 +221,12 @@ async def _remove_bridge(stack: _Stack, verb: str, bridge: str) -> None:
         await stack.switch.has_bridge(bridge)
 
 
-async def _get(stack: _Stack, path: str) -> tuple[int, bytes]:
-    socket = str(stack.programs.run_directory / "agent.sock")
+async def ask_agent(socket: Path, path: str) -> tuple[int, bytes]:
+    """The status and the answer of the agent's API; an agent that does not answer is SERVICE_UNAVAILABLE."""
     limit = aiohttp.ClientTimeout(total=SECONDS_TO_CONVERGE + 10)
     try:
         async with (
-            aiohttp.ClientSession(connector=aiohttp.UnixConnector(socket), timeout=limit) as session,
+            aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(socket)), timeout=limit) as session,
             session.get(f"http://agent{path}") as response,
         ):
             return response.status, await response.read()

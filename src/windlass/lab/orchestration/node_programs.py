@@ -111,7 +111,6 @@ class LinuxNode:
             namespace=self._namespace,
             folder=self._folder,
             log=self._folder / "agent.log",
-            environment={},
         )
 
     def plugin(self, variables: Mapping[str, str]) -> tuple[list[str], Mapping[str, str]]:

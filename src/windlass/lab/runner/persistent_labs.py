@@ -6,7 +6,7 @@ import asyncio
 import fcntl
 import os
 import signal
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -82,7 +82,8 @@ def enter(name: str, command: Sequence[str], lab_id: str | None = None) -> None:
     On a Node, the tools of Open vSwitch find its switch.
     """
     location = _location(_chosen(lab_id), name)
-    environment = {**os.environ, **_environment(location)}
+    own = {"OVS_RUNDIR": location.ovs_run_directory} if location.ovs_run_directory else {}
+    environment = {**os.environ, **own}
     if location.pid:  # a machine with its own files, processes and host name
         environment["PATH"] = search_path()
         inside = ("-t", str(location.pid), "--mount", "--uts", "--pid", "--net", f"--wd={os.sep}")
@@ -137,10 +138,6 @@ def _location(lab: LabDescription, name: str) -> Location:
         if kind + name in lab.places:
             return lab.places[kind + name]
     raise LabError(f"lab {lab.id} has no {name}; it has {', '.join(lab.places)}")
-
-
-def _environment(location: Location) -> Mapping[str, str]:
-    return {"OVS_RUNDIR": location.ovs_run_directory} if location.ovs_run_directory else {}
 
 
 def _in_the_background(job: Callable[[runs.Say], None], say: runs.Say) -> None:

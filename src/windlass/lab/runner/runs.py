@@ -52,17 +52,10 @@ def run(
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
     nodes = programs or Programs()
     started = time.monotonic()
-    try:
-        check_machine(nodes)
-        console.print(f"Nodes forward by {ovs.datapath_in_words()}.")
-        fabric_of: FabricOf = lambda lab: fabric(lab, nodes, publisher_of(lab))  # noqa: E731 - one, for all scenarios
-        outcome = asyncio.run(interruptible(_run(paths, fabric_of, console.print, jobs)))
-    except LabError as error:
-        console.print(str(error), style="bold red")
-        return results.TROUBLE
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        console.print("interrupted; everything was cleaned up")
-        return INTERRUPTED
+    fabric_of: FabricOf = lambda lab: fabric(lab, nodes, publisher_of(lab))  # noqa: E731 - one, for all scenarios
+    outcome = supervised(console, nodes, _run(paths, fabric_of, console.print, jobs))
+    if isinstance(outcome, int):
+        return outcome
     console.print(results.table(outcome))
     for line in results.failed(outcome):
         console.print(line, soft_wrap=True)
@@ -70,6 +63,24 @@ def run(
     if json_file:
         json_file.write_bytes(results.to_json(outcome))
     return results.status(outcome)
+
+
+def supervised(
+    console: Console, nodes: Programs, job: Coroutine[None, None, Sequence[ScenarioResult]]
+) -> Sequence[ScenarioResult] | int:
+    """Runs the job, or returns the exit status if this machine cannot or a person interrupts it."""
+    try:
+        check_machine(nodes)
+        console.print(f"Nodes forward by {ovs.datapath_in_words()}.")
+        return asyncio.run(interruptible(job))
+    except LabError as error:
+        console.print(str(error), style="bold red")
+        return results.TROUBLE
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        console.print("interrupted; everything was cleaned up")
+        return INTERRUPTED
+    finally:
+        job.close()
 
 
 async def run_scenario(scenario: Scenario, fabric_of: FabricOf, say: Say) -> ScenarioResult:

@@ -68,7 +68,7 @@ class Child:
         namespace: str,
         folder: Path,  # its working directory
         log: Path,
-        environment: Mapping[str, str],  # added to the lab's own
+        environment: Mapping[str, str] | None = None,  # added to the lab's own
     ) -> None:
         self.name = name
         self.log = log
@@ -80,7 +80,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **environment},
+                env={**os.environ, **(environment or {})},
                 start_new_session=True,
             )
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()

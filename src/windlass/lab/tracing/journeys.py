@@ -11,10 +11,11 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from http import HTTPStatus
 
-import aiohttp
 import msgspec
 
+from windlass.lab.orchestration.agents import ask_agent
 from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.probing import dialers
 from windlass.lab.sandbox.labs import LabError
@@ -353,12 +354,7 @@ async def _pods(cluster: RunningCluster, node: str) -> dict[str, _PodReport]:
 
 
 async def _agent(cluster: RunningCluster, node: str, path: str) -> bytes:
-    socket = str(cluster.lab.node_folder(node) / "run" / "agent.sock")
-    try:
-        async with (
-            aiohttp.ClientSession(connector=aiohttp.UnixConnector(socket)) as session,
-            session.get(f"http://agent{path}") as response,
-        ):
-            return await response.read()
-    except aiohttp.ClientError as error:
-        raise LabError(f"Node {node}: the agent does not answer {path}: {error}") from None
+    status, answer = await ask_agent(cluster.lab.node_folder(node) / "run" / "agent.sock", path)
+    if status != HTTPStatus.OK:
+        raise LabError(f"Node {node}: the agent does not answer {path}: {answer.decode(errors='replace')}")
+    return answer

@@ -63,7 +63,6 @@ class PacketHeader:
 class Megaflow:
     key: str  # as printed in the dump
     actions: tuple[str, ...]
-    packets: int = 0
     fields: dict[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -152,7 +151,7 @@ def _only(found: Iterable[Megaflow], what: str) -> Megaflow:
     return candidates[0]
 
 
-_LINE = re.compile(r"(?:ufid:[0-9a-f-]+, )?(?P<key>.*?), packets:(?P<packets>\d+), .*?actions:(?P<actions>.*)")
+_LINE = re.compile(r"(?:ufid:[0-9a-f-]+, )?(?P<key>.*?), packets:\d+, .*?actions:(?P<actions>.*)")
 
 
 def _megaflow(line: str) -> Megaflow:
@@ -162,7 +161,7 @@ def _megaflow(line: str) -> Megaflow:
     actions = found["actions"].partition(", dp-extra-info:")[0]
     named = (part.partition("(") for part in split(found["key"]))
     fields = {name: value[:-1] for name, _, value in named}
-    return Megaflow(found["key"], datapath_actions(actions), int(found["packets"]), fields)
+    return Megaflow(found["key"], datapath_actions(actions), fields)
 
 
 def _part(text: str, name: str) -> str:

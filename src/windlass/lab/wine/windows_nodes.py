@@ -117,7 +117,6 @@ class WindowsNode:
             namespace=self._namespace,
             folder=self._folder,
             log=self._folder / "host-stack.log",
-            environment={},
         )
         self._helpers = [relay, host]
         await host.listening(self.run_directory / "agent.sock")  # the last that it opens
