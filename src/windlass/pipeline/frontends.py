@@ -150,7 +150,7 @@ def fragments(node: LocalNode, service: ServedService, port: ServedPort, fronten
     alone = sum(other.protocol is Protocol.UDP and other.family is port.family for other in service.ports) == 1
     if frontend.address is None or not endpoints or not alone:
         return
-    # For IPv6, only the first fragment is known to be UDP, but other protocols hardly ever begin in fragments.
+    # For IPv6, only the first fragment is known to be UDP, but other protocols rarely begin in fragments.
     transport = protocol(port.family, port.protocol) if port.family is Family.IPV4 else ()
     to_address = (*destination(frontend.address), *transport, ANY_FRAGMENT)
     count = group_count(endpoints) if port.affinity_seconds else 1

@@ -10,8 +10,8 @@ There, all SCTP between two addresses is one connection, and translation leaves 
   find that zone. The same holds for a Pod that leaves as its Node: the server may in turn connect to this Node on its
   behalf, and so with the same port.
 - A Service connection stores the endpoint's port and the Service port in its label. SCTPPorts writes them.
-- An ICMP error tells no zone. So that errors about packets of Pods find their connection, a connection is committed in
-  the usual zone as well: there it stands for all SCTP between the two addresses.
+- An ICMP error does not show the zone. So that errors about packets of Pods find their connection, a connection is
+  committed in the usual zone as well: there it stands for all SCTP between the two addresses.
 
 If connection tracking knows the ports (Open vSwitch 3.2 and later), none of this changes what it has done already. This
 module can go, with everything that names it, when no older switch has to be supported.

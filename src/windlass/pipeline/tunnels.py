@@ -1,7 +1,7 @@
 """The tunnel between Nodes: what is accepted from it, and that only Nodes reach its port.
 
 A tunnelled packet carries no proof of its origin. It is accepted if its outer source is the address of a peer and its
-inner source belongs to that peer; a machine that can send with the outer source of a peer cannot be told from the peer.
+inner source belongs to that peer; a machine that can send with the outer source of a peer looks like the peer.
 Pods cannot: what they send outside leaves as their Node, so packets of Pods to the tunnel's port are dropped.
 """
 

@@ -59,7 +59,7 @@ class _Answer(msgspec.Struct):
 
 
 async def _answer(reader: StreamReader) -> _Answer:
-    """The connection stays open: only a complete JSON object tells that the answer is complete."""
+    """The connection stays open: the answer is complete when it is a whole JSON object."""
     received = bytearray()
     while chunk := await reader.read(1 << 20):
         received += chunk

@@ -23,7 +23,7 @@ class DeliveryResult(Struct, Generic[T], frozen=True):
 
 
 class Delivery(Generic[T]):
-    """Items on their way. The xid of an error tells which item it is about."""
+    """Items that were sent. The xid of an error identifies the item that was refused."""
 
     def __init__(self, items: Iterable[T], message: Callable[[T, int], bytes], xid: Callable[[], int]) -> None:
         self.messages = self._numbered(items, message, xid)

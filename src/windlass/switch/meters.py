@@ -1,6 +1,6 @@
 """Installs the meters of a Program, and counts the packets that they dropped.
 
-Meters are few and hardly ever change. A bundle cannot contain them, so they are sent before the flows that use them.
+Meters are few and rarely change. A bundle cannot contain them, so they are sent before the flows that use them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a bridge reports unasked, queued until the agent takes it."""
+"""What a bridge reports by itself, queued until the agent takes it."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def _is_same(first: ClusterView, then: ClusterView, backend: str) -> bool:
 
 
 def _starts_in_a_written_slice(first: ClusterView, then: ClusterView, backend: str) -> bool:
-    """No two Pods of a random cluster have a port in common, so a port tells whose slice it is."""
+    """No two Pods of a random cluster have a port in common, so a port identifies the slice of a Pod."""
     if backend not in then.pods or is_same_pod(first, then, backend):
         return False
     ports = {port.container_port for port in then.pods[backend].ports}

@@ -18,7 +18,6 @@ from windlass.model.families import Family, IPAddress, family_of
 from windlass.policy.oracle import PolicyPacket, judge_egress, judge_ingress
 
 PRESERVED = "Preserved"
-LOOPBACK = ip_network("127.0.0.0/8")
 NODE_PORTS = range(30000, 32768)  # a Service with another NodePort is malformed
 
 
@@ -97,7 +96,7 @@ def _without_policies(cluster: ClusterView, query: Query) -> Prediction | None:
         claim = claimed(cluster, home, query)
         if claim:
             return _served(cluster, query, claim, home, inside=True)
-        if query.address in home.all_addresses or query.address in LOOPBACK:
+        if query.address in home.all_addresses or query.address.is_loopback:
             return _host_itself(cluster, query, home, PRESERVED)
     entry = next((node for node in cluster.nodes.values() if query.address in node.all_addresses), None)
     entry = entry or cluster.nodes.get(query.via)
@@ -192,7 +191,7 @@ def _chosen(access: _ServiceAccess, eligible: tuple[OracleEndpoint, ...], why: s
     answering = [endpoint for endpoint in eligible if endpoint.backend]
     if not answering:
         if access.cluster.has_policies:
-            return None  # they may deny the endpoint's port, which nobody can tell from a port without a listener
+            return None  # policies may deny the port: a client cannot distinguish that from a port without a listener
         return _no_listener(access.query, f"{why}: it has endpoints")
     if len(answering) < len(eligible):
         return None  # the outcome depends on the choice
@@ -236,7 +235,7 @@ def _in_range(cluster: ClusterView, query: Query, service: LabService) -> bool |
 
 def _node_ports_open(cluster: ClusterView, node: LabNode, query: Query) -> bool:
     of_the_node = query.address in node.all_addresses
-    by_loopback = query.address in LOOPBACK and _home(cluster, query.client) == node
+    by_loopback = query.address.is_loopback and _home(cluster, query.client) == node
     networks = cluster.node_port_networks
     return (of_the_node or by_loopback) and (not networks or any(query.address in n for n in networks))
 
@@ -383,7 +382,7 @@ def _source(cluster: ClusterView, query: Query) -> IPAddress | None:
 
 def _source_of_node(node: LabNode, query: Query) -> IPAddress | None:
     """To itself: the destination address; otherwise that of the NIC that leads there."""
-    if query.address in node.all_addresses or query.address in LOOPBACK:
+    if query.address in node.all_addresses or query.address.is_loopback:
         return query.address
     return _address_towards(node, query.address)
 

@@ -108,11 +108,11 @@ def _hinted(dice: Dice, endpoint: EndpointDraft, hinting: str, node: NodeDraft, 
     zones = tuple(dice.some(("east", "west", "north"), dice.number(1, 2)))
     if dice.chance(0.6):
         names, zones = (node.name,), (node.zone or "north",)
-    forgotten = dice.chance(0.06)
+    is_missing = dice.chance(0.06)
     return replace(
         endpoint,
-        for_nodes=names if hinting in {"nodes", "both"} and not forgotten else (),
-        for_zones=zones if hinting in {"zones", "both"} and not forgotten else (),
+        for_nodes=names if hinting in {"nodes", "both"} and not is_missing else (),
+        for_zones=zones if hinting in {"zones", "both"} and not is_missing else (),
     )
 
 

@@ -1,7 +1,7 @@
 """Expands the shorthands of the scenario format into plain documents: a Matrix of variants, and two kinds of tables.
 
 A Matrix runs one scenario several times: each variant changes the traffic mode, the address families or the operating
-systems of Nodes. A table of Probes states once what its rows share, a TruthTable says who reaches whom. All other
+systems of Nodes. A table of Probes states once what its rows share, a TruthTable says what reaches what. All other
 modules see only plain documents.
 """
 

@@ -1,4 +1,4 @@
-"""Truth tables of the scenario format: who reaches whom, as rows of sources and columns of targets.
+"""Truth tables of the scenario format: what reaches what, as rows of sources and columns of targets.
 
 A table is written cell by cell, or as a default with exceptions. Each cell is a probe with one connection for each
 port; `expansions` multiplies it by the families, as it does with a table of Probes.
