@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TypeVar
 
 from windlass.openflow.actions import Actions
-from windlass.openflow.wire import bundles, forwards, monitors, packets
+from windlass.openflow.wire import bundles, monitors, packets
 from windlass.openflow.wire import messages as wire
 from windlass.openflow.wire.errors import OpenFlowError, parse_error
 from windlass.openflow.wire.messages import Header, Multipart, Type
@@ -174,7 +174,7 @@ class OpenFlowConnection:
             (
                 wire.ask_for_events(NO_REPLY),
                 packets.ask_for_userdata(NO_REPLY),
-                forwards.ask_for_changes(NO_REPLY),
+                wire.ask_for_forwards(NO_REPLY),
             )
         )
 
@@ -220,7 +220,7 @@ class OpenFlowConnection:
             case Type.EXPERIMENTER:
                 if packets.is_packet_in(body) and self._limit.admits() and not self._events.is_full:
                     self._events.put(packets.parse_packet_in(body))
-            case forwards.REQUEST_FORWARD:
+            case Type.REQUEST_FORWARD:
                 self._events.put(GroupsChanged())
             case Type.ECHO_REQUEST:
                 self.stream.send_now(wire.echo_reply(xid, body))

@@ -27,7 +27,9 @@ class Type(IntEnum):
     MULTIPART_REPLY = 19
     BARRIER_REQUEST = 20
     BARRIER_REPLY = 21
+    SET_ASYNC = 28
     METER_MOD = 29
+    REQUEST_FORWARD = 32  # a change of groups or meters by another controller, which no monitor reports
     BUNDLE_CONTROL = 33
     BUNDLE_ADD_MESSAGE = 34
 
@@ -127,6 +129,15 @@ def ask_for_events(xid: int) -> bytes:
     The request is implied by the switch configuration, by the number of bytes wanted of a packet that misses a table.
     """
     return message(Type.SET_CONFIG, xid, struct.pack("!HH", 0, 0xFFFF))
+
+
+_FORWARDED_TO_AN_EQUAL = 11  # the property for a controller that is not a secondary one
+_OF_GROUPS, _OF_METERS = 1, 2
+
+
+def ask_for_forwards(xid: int) -> bytes:
+    """Have group and meter messages of other connections forwarded to this connection."""
+    return message(Type.SET_ASYNC, xid, struct.pack("!HHI", _FORWARDED_TO_AN_EQUAL, 8, _OF_GROUPS | _OF_METERS))
 
 
 def experimenter(subtype: int, xid: int, body: bytes = b"") -> bytes:
