@@ -197,7 +197,7 @@ def windows_machine(state_directory: Path) -> Iterator[WindowsMachine]:
         for name in machine.sandboxes:
             unix("ip", "netns", "delete", name)
         for address in ip_json("address", "show", "dev", "lo", "scope", "global"):
-            for info in address["addr_info"]:
+            for info in filter(None, address["addr_info"]):
                 ip("address", "delete", f"{info['local']}/{info['prefixlen']}", "dev", "lo")
 
 

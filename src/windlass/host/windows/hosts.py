@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
-from windlass.host.plans import HostChange, HostNames, HostPlan, ServiceAccess, ServicePortItem
+from windlass.host.plans import HostChange, HostNames, HostPlan, NodePort, ServiceAccess, ServicePortItem
 from windlass.host.preflight import Facts
 from windlass.host.protocol import OTHER_INTERFACES, Host, HostError, HostPods, HostUplink
 from windlass.host.windows import adapters, hcn, hns, ip_helper, items
@@ -16,9 +17,11 @@ from windlass.host.windows.hns import HostNetworkService
 from windlass.host.windows.ip_helper import IpHelper
 from windlass.host.windows.ip_helper_threads import IpHelperThreads
 from windlass.host.windows.pod_links import WindowsPods
+from windlass.host.windows.port_forwarders import OPENERS, Listener, PortForwarders
 from windlass.host.windows.uplink_hosts import WindowsUplink
-from windlass.model.families import IPAddress
+from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import HostConnection
+from windlass.pipeline.reserved import NODE_PORT_ADDRESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +41,10 @@ class WindowsHost(Host):
         compute, service = ComputeNetwork(parts.compute_network), HostNetworkService(parts.network_service)
         self._uplink = WindowsUplink(threads, compute, service, parts.netsh, state_directory / "uplink.json")
         self._pods = WindowsPods(threads, compute, service)
-        # Windows needs nothing for these. The switch serves NodePorts at the Node IP, and the routes lead to Services.
-        self._without_effect: set[ServiceAccess | ServicePortItem] = set()
+        # These last as long as this process. The switch serves NodePorts at the Node IP, and the routes lead to
+        # Services: only NodePorts at addresses that the switch does not see need something here.
+        self._of_services: set[ServiceAccess | ServicePortItem] = set()
+        self._forwarders = PortForwarders(lambda listener: (str(NODE_PORT_ADDRESS[Family.IPV4]), listener.port))
 
     @property
     def uplink(self) -> HostUplink:
@@ -54,13 +59,24 @@ class WindowsHost(Host):
         return ""
 
     async def installed(self, names: HostNames) -> HostPlan:
-        return await self._run(items.installed, names) | HostPlan(items=frozenset(self._without_effect))
+        return await self._run(items.installed, names) | HostPlan(items=frozenset(self._of_services))
 
     async def apply(self, change: HostChange) -> tuple[str, ...]:
         problems = await self._run(items.apply, change)
-        self._without_effect -= {item for item in change.removed if isinstance(item, ServiceAccess | ServicePortItem)}
-        self._without_effect |= {item for item in change.added if isinstance(item, ServiceAccess | ServicePortItem)}
-        return problems
+        self._of_services -= {item for item in change.removed if isinstance(item, ServiceAccess | ServicePortItem)}
+        self._of_services |= {item for item in change.added if isinstance(item, ServiceAccess | ServicePortItem)}
+        return (*problems, *await self._forward())
+
+    async def _forward(self) -> tuple[str, ...]:
+        access = next((item for item in self._of_services if isinstance(item, ServiceAccess)), None)
+        ports = [item for item in self._of_services if isinstance(item, NodePort) and item.protocol in OPENERS]
+        held = {*await self.held_addresses(), ip_address("127.0.0.1")} if access and ports else ()
+        networks = access.networks if access else ()
+        served = [ip for ip in held if ip.version == 4 and any(ip in network for network in networks)]
+        wanted = [
+            Listener(port.protocol, ip, port.port) for port in ports if port.family is Family.IPV4 for ip in served
+        ]
+        return await self._forwarders.listen(wanted)
 
     async def reserve_ports(
         self,
@@ -91,12 +107,14 @@ class WindowsHost(Host):
                 now = await self._run(_look)
                 changed = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
                 before = now
+                await self._forward()  # at the addresses of now; the next `apply` says what failed
                 known = frozenset(names)
                 event = (changed & known) | ({OTHER_INTERFACES} if changed - known else set())
                 if event:
                     yield frozenset(event)
 
     async def close(self) -> None:
+        await self._forwarders.close()
         self._threads.close()
 
 
