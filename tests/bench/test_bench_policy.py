@@ -18,7 +18,8 @@ SMALL = Size(namespaces=4, pods=3, local=2, policies=6, rules=3)
 @requires_ovs
 def test_a_small_run_gives_every_figure(monkeypatch: pytest.MonkeyPatch):
     course = Course(settling=0, pods=4, policies=3, namespaces=2)
-    for name, value in {"SIZE": SMALL, "ROUNDS": 2, "COURSE": course}.items():
+    small = {"SIZE": SMALL, "ROUNDS": 2, "COURSE": course, "DATAPATH_FLOWS": 6, "PURGED_FLOWS": 12}
+    for name, value in small.items():
         monkeypatch.setattr(policy, name, value)
     report = asyncio.run(policy.run(lambda _: None))
     figures = {figure.name: figure for figure in report.figures}
@@ -29,6 +30,10 @@ def test_a_small_run_gives_every_figure(monkeypatch: pytest.MonkeyPatch):
         "policy-of-3-rules-comes-p50",
         "policy-of-3-rules-goes-p50",
         "namespace-of-3-relabelled-p50",
+        "revalidation-cpu-6-flows",
+        "revalidation-cpu-6-flows-conjunctions",
+        "purge-cpu-12-flows",
+        "datapath-flow-cpu-after-purge",
         "rss",
     }
     assert figures["first-sync"].floor

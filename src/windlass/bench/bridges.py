@@ -16,7 +16,7 @@ from windlass.lab.sandbox.processes import program as program_path
 from windlass.openflow import ofctl
 from windlass.program import Program
 
-_BRIDGE = "br-bench"
+BRIDGE = "br-bench"
 
 
 @asynccontextmanager
@@ -28,12 +28,12 @@ async def empty_bridge(lab: labs.Lab) -> AsyncIterator[Path]:
     try:
         await switch.start()
         datapath = f"datapath_type={ovs.datapath_type()}"
-        await _command(
+        await command(
             "ovs-vsctl",
             f"--db=unix:{switch.folder}/db.sock",
-            *("add-br", _BRIDGE, "--", "set", "bridge", _BRIDGE, datapath, "fail_mode=secure"),
+            *("add-br", BRIDGE, "--", "set", "bridge", BRIDGE, datapath, "fail_mode=secure"),
         )
-        yield switch.folder / f"{_BRIDGE}.mgmt"
+        yield switch.folder / f"{BRIDGE}.mgmt"
     finally:
         await switch.end()
 
@@ -81,10 +81,10 @@ def ofctl_floor(program: Program, folder: Path) -> OfctlFloor:
 
 
 async def ofctl_output(*arguments: str | Path) -> str:
-    return await _command("ovs-ofctl", "-O", "OpenFlow15", *map(str, arguments))
+    return await command("ovs-ofctl", "-O", "OpenFlow15", *map(str, arguments))
 
 
-async def _command(name: str, *arguments: str) -> str:
+async def command(name: str, *arguments: str) -> str:
     process = await asyncio.create_subprocess_exec(
         program_path(name), *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

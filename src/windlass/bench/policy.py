@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 
-from windlass.bench import bare_changes, bench_nodes, bridges, policy_runs, policy_states
+from windlass.bench import bare_changes, bench_nodes, bridges, policy_datapaths, policy_runs, policy_states
 from windlass.bench.agent_runs import in_new_process
 from windlass.bench.policy_runs import Changes, ColdSync, Course
 from windlass.bench.policy_states import Size
@@ -22,6 +22,7 @@ from windlass.program import program
 
 SIZE = Size(namespaces=100, pods=100, local=50, policies=1_000, rules=10)
 ROUNDS = 5
+DATAPATH_FLOWS, PURGED_FLOWS = 1_000, 10_000
 COURSE = Course(settling=3.0, pods=500, policies=100, namespaces=20)
 
 
@@ -29,6 +30,8 @@ async def run(say: Say = print) -> Report:
     """Takes about two minutes."""
     first = await _cold_sync(say)
     changes, without = await _changes(say)
+    say(f"{DATAPATH_FLOWS} datapath flows: look-ups beside conjunctive matches")
+    datapath = await policy_datapaths.measure(SIZE, DATAPATH_FLOWS, PURGED_FLOWS)
     rules = SIZE.policies
     return Report(
         "policy",
@@ -46,6 +49,10 @@ async def run(say: Say = print) -> Report:
             figure("agent-cpu-of-a-namespace", changes.cpu_of_namespace, "ms"),
             figure("restart-same-state", changes.restart, "s"),
             figure("restart-same-state-changes-sent", changes.sent_at_restart, "messages"),
+            figure(f"revalidation-cpu-{DATAPATH_FLOWS}-flows", datapath.lookups, "ms"),
+            figure(f"revalidation-cpu-{DATAPATH_FLOWS}-flows-conjunctions", datapath.conjunctions, "ms"),
+            figure(f"purge-cpu-{PURGED_FLOWS}-flows", datapath.purge, "ms"),
+            figure("datapath-flow-cpu-after-purge", datapath.again, "ms"),
             figure("rss", changes.rss, "MB"),
             figure("rss-more-than-without", changes.rss - without, "MB"),
         ),

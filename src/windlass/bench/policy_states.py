@@ -61,12 +61,20 @@ def namespace(name: str, **labels: str) -> Namespace:
 
 def other_pod(team: int, number: int, size: Size) -> PeerPod:
     """A Pod of another Node; numbers from `size.pods` on are Pods that the cluster does not have yet."""
-    address = _OTHER_PODS + (team * size.pods + number if number < size.pods else (1 << 20) + number)
+    address = IPv4Address(address_of_other_pod(team, number, size))
     return _pod(PeerPod, f"team-{team}", f"pod-{number}", "node-2", address)
+
+
+def address_of_other_pod(team: int, number: int, size: Size) -> int:
+    return int(_OTHER_PODS) + (team * size.pods + number if number < size.pods else (1 << 20) + number)
 
 
 def local_pod(number: int) -> Pod:
     return _pod(Pod, "local", f"pod-{number}", NODE, _LOCAL_PODS + number)
+
+
+def address_of_local_pod(number: int) -> int:
+    return int(_LOCAL_PODS) + number
 
 
 def attached_pods(size: Size) -> dict[str, AttachedPod]:
@@ -89,10 +97,19 @@ def policy(number: int, size: Size) -> NetworkPolicy:
     return _object(NetworkPolicy, {"namespace": "local", "name": f"policy-{number:04}"}, spec=spec)
 
 
+def named_team(number: int, place: int, size: Size) -> int:
+    """The namespace that this rule of this policy names."""
+    return 1 + (number + place * _NAMESPACES_APART) % (size.namespaces - 1) if place else 0
+
+
+def port_of(place: int) -> int:
+    """That the rules at this place allow."""
+    return _FIRST_PORT + place
+
+
 def _rule(number: int, place: int, size: Size) -> dict[str, object]:
-    named = 1 + (number + place * _NAMESPACES_APART) % (size.namespaces - 1) if place else 0
-    peers = [{"namespaceSelector": {"matchLabels": {"team": f"team-{named}"}}}]
-    return {"from": peers, "ports": [{"protocol": "TCP", "port": _FIRST_PORT + place}]}
+    peers = [{"namespaceSelector": {"matchLabels": {"team": f"team-{named_team(number, place, size)}"}}}]
+    return {"from": peers, "ports": [{"protocol": "TCP", "port": port_of(place)}]}
 
 
 def _pod(kind: type[_AnyPod], namespace: str, name: str, node: str, address: IPv4Address) -> _AnyPod:
