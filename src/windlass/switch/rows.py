@@ -53,7 +53,6 @@ class InterfaceRow(Row, frozen=True, kw_only=True):
     ofport: int | None = None  # None: ovs-vswitchd has not seen it yet; -1: it could not create it
     ofport_request: int | None = None
     mac: str | None = None
-    mac_in_use: str | None = None
     mtu_request: int | None = None
     error: str | None = None
     options: dict[str, str] = {}

@@ -23,7 +23,7 @@ from windlass.lab.scenarios.truth_tables import CellError, TruthTableSpec
 Document: TypeAlias = Mapping[str, object]
 S = TypeVar("S", bound=Struct)
 
-MATRIX, PROBES, PROBE = "Matrix", "Probes", "Probe"
+MATRIX, PROBE = "Matrix", "Probe"
 BOTH_FAMILIES = tuple(family.value for family in IPFamily)
 MERGED = ("to", "expect")  # a row adds to these; every other field of a row replaces the shared one
 _PROTOCOLS = frozenset(protocol.value for protocol in ProbeProtocol)
