@@ -41,7 +41,7 @@ from windlass.openflow.conditions import destination, destination_port, ip
 from windlass.openflow.fields import ETH_DST, ETH_SRC, LOCAL_PORT, ND_OPTIONS_TYPE, ND_RESERVED, Bits, reg
 from windlass.openflow.flows import Bucket, Flow, Group, Meter
 from windlass.openflow.matches import match
-from windlass.openflow.wire import bundles, flows, forwards, groups, messages, meters, monitors, packets
+from windlass.openflow.wire import bundles, flows, groups, messages, meters, monitors, packets
 
 XID = 0x5EED
 SERVICE = IPv4Address("10.96.0.10")
@@ -185,7 +185,7 @@ CASES = {
         lambda: ken.OFPSetConfig(Datapath, 0, 0xFFFF),
     ),
     "changes of groups and meters, please": Case(
-        forwards.ask_for_changes(XID),
+        messages.ask_for_forwards(XID),
         ("OFPT_SET_ASYNC", "primary:", "REQUESTFORWARD", "group_mod_request meter_mod_request"),
         lambda: ken.OFPSetAsync(
             Datapath, [ken.OFPAsyncConfigPropReasons(ken_constants.OFPACPT_REQUESTFORWARD_MASTER, mask=3)]
