@@ -278,3 +278,22 @@ def test_a_wrong_value_is_refused_by_its_name(setting, named, sentence):
     said = refusal(API_SERVER, setting)
     assert named in said
     assert sentence in said
+
+
+@needs_helm
+def test_windows_nodes_get_a_host_process_with_the_agents_own_paths(monkeypatch):
+    monkeypatch.setenv(NODE_NAME_VARIABLE, "node-1")
+    assert ("DaemonSet", "windlass-agent-windows") not in rendered()
+    assert "windows.image is required" in refusal(API_SERVER, "windows.enabled=true")
+    objects = rendered("windows.enabled=true", "windows.image=registry/windlass:windows")
+
+    pod = objects["DaemonSet", "windlass-agent-windows"]["spec"]["template"]["spec"]
+    assert pod["securityContext"]["windowsOptions"] == {"hostProcess": True, "runAsUserName": "NT AUTHORITY\\SYSTEM"}
+    assert (pod["hostNetwork"], pod["nodeSelector"]) == (True, {"kubernetes.io/os": "windows"})
+    text = objects["ConfigMap", "windlass"]["data"]["windlass-windows.yaml"]
+    assert set(yaml.safe_load(text)) == set(VALUES["config"]) | {"apiServer"}
+    assert parse(text.encode(), "ConfigMap windlass").api_server == "https://10.0.0.1:6443"
+    (item,) = pod["volumes"][0]["configMap"]["items"]
+    (agent,) = pod["containers"]
+    (mount,) = agent["volumeMounts"]
+    assert agent["args"] == [f"--config={mount['mountPath']}/{item['path']}"]

@@ -98,4 +98,4 @@ async def test_the_plugin_is_installed(tmp_path):
         assert output.count(expected) == 2, output
     assert (binaries / "windlass-cni.exe").stat().st_size
     configuration = json.loads((configurations / "10-windlass.conflist").read_text())
-    assert configuration["plugins"] == [{"type": "windlass-cni"}]
+    assert configuration["plugins"] == [{"type": "windlass-cni", "capabilities": {"dns": True}}]

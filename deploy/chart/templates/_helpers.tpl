@@ -20,6 +20,11 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- merge (dict) $fixed .Values.config | toYaml }}
 {{- end }}
 
+{{/* Of Windows Nodes: their paths are the agent's own defaults. */}}
+{{- define "windlass.windowsConfiguration" -}}
+{{- merge (dict) (dict "apiServer" .Values.apiServer) .Values.config | toYaml }}
+{{- end }}
+
 {{/* What holds for both DaemonSets: they are the network, so they wait for nothing that needs one. */}}
 {{- define "windlass.pod" -}}
 hostNetwork: true

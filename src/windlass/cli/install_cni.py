@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,8 @@ CONFIGURATION = {
     "cniVersion": "1.0.0",
     "cniVersions": ["1.0.0", "1.1.0"],
     "name": "windlass",
-    "plugins": [{"type": PLUGIN.stem}],
+    # Windows Pods have no resolv.conf: the runtime must pass their DNS settings to the plugin.
+    "plugins": [{"type": PLUGIN.stem, **({"capabilities": {"dns": True}} if sys.platform == "win32" else {})}],
 }
 
 _FILE = click.Path(path_type=Path)
