@@ -59,6 +59,11 @@ class Agents:
 
     dataplane = "ovs"
 
+    @property
+    def probes_at_once(self) -> int:
+        """Open vSwitch under Wine takes some hundred packets a second: more probes would delay each other."""
+        return 4 if self._programs.windows else 1000
+
     def __init__(self, lab: Lab, programs: Programs, publisher: Publisher | None = None) -> None:
         self.publisher = publisher or ManifestFolder(lab)
         self._lab = lab

@@ -45,6 +45,10 @@ class RunningCluster:
     def dataplane(self) -> str:
         return self._fabric.dataplane
 
+    @property
+    def probes_at_once(self) -> int:
+        return self._fabric.probes_at_once
+
     async def start(self) -> None:
         await run_in_thread(self._underlay.create)
         for machine in self._fabric.publisher.machines:

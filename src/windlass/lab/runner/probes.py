@@ -40,6 +40,7 @@ class ProbeRunner:
     def __init__(self, cluster: RunningCluster) -> None:
         self._cluster = cluster
         self._traffic = Traffic(cluster.arrivals)
+        self._slots = asyncio.Semaphore(cluster.probes_at_once)
         self._long_running: list[tuple[ResolvedProbe, HeldConnection | ConnectionRate]] = []
 
     async def send(self, step: Step) -> list[ProbeVerdict]:
@@ -84,8 +85,12 @@ class ProbeRunner:
         with ExitStack() as watching:
             if any(p.traffic.source and p.traffic.protocol is ProbeProtocol.TCP for p in short):
                 watching.enter_context(self._cluster.arrivals.watching_syns(self._cluster.machines()))
-            observations = await asyncio.gather(*(self._traffic.observe(p.traffic) for p in short))
+            observations = await asyncio.gather(*(self._observe(p.traffic) for p in short))
         return [p.judged(observation) for p, observation in zip(short, observations, strict=True)]
+
+    async def _observe(self, traffic: ProbeTraffic) -> Observation:
+        async with self._slots:
+            return await self._traffic.observe(traffic)
 
 
 def batches(probes: Iterable[ResolvedProbe]) -> list[list[ResolvedProbe]]:
