@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from switches import requires_ovs
-from windlass.bench import policy
+from windlass.bench import policy, policy_datapaths
 from windlass.bench import policy_states as states
 from windlass.bench.policy_runs import Course, state_of
 from windlass.bench.policy_states import Size
@@ -21,6 +21,7 @@ def test_a_small_run_gives_every_figure(monkeypatch: pytest.MonkeyPatch):
     small = {"SIZE": SMALL, "ROUNDS": 2, "COURSE": course, "DATAPATH_FLOWS": 6, "PURGED_FLOWS": 12}
     for name, value in small.items():
         monkeypatch.setattr(policy, name, value)
+    monkeypatch.setattr(policy_datapaths, "ROUNDS", 1)
     report = asyncio.run(policy.run(lambda _: None))
     figures = {figure.name: figure for figure in report.figures}
     assert figures.keys() >= {

@@ -22,7 +22,7 @@ from windlass.program import program
 
 SIZE = Size(namespaces=100, pods=100, local=50, policies=1_000, rules=10)
 ROUNDS = 5
-DATAPATH_FLOWS, PURGED_FLOWS = 1_000, 10_000
+DATAPATH_FLOWS, PURGED_FLOWS = 500, 10_000
 COURSE = Course(settling=3.0, pods=500, policies=100, namespaces=20)
 
 

@@ -137,7 +137,8 @@ async def _sending(namespace: str, socket: Path) -> AsyncIterator[Callable[[list
     await bridges.command("ip", "-netns", namespace, *link)
     await bridges.command("ip", "-netns", namespace, "link", "set", _SENDER, "up")
     database = f"--db=unix:{socket.parent}/db.sock"
-    settings = ("other_config:max-idle=600000", "other_config:max-revalidator=8000")  # no flow is deleted meanwhile
+    # No flow is deleted meanwhile, unless it takes a second to compute all of them again. A wait takes two at most.
+    settings = ("other_config:max-idle=600000", "other_config:max-revalidator=2000")
     await bridges.command("ovs-vsctl", database, "set", "Open_vSwitch", ".", *settings)
     await bridges.command("ovs-vsctl", database, "add-port", bridges.BRIDGE, _PORT)
     with namespaces.entered(namespaces.path_of(namespace)):
