@@ -17,13 +17,16 @@ from windlass.host.linux.nft_rules import Chain, Expression, Rule, ct, is_, is_n
 from windlass.host.plans import ServiceAccess
 from windlass.host.port_ranges import port_set
 from windlass.model.families import Family, IPAddress, family_of
-from windlass.openflow.fields import TCP, UDP
+from windlass.openflow.fields import SCTP, TCP, UDP
 from windlass.pipeline.reserved import NODE_STAND_IN
 
 # The bit in the conntrack mark of connections that came from the switch with the Node IP as their source.
 MARK = 0x20000000
 
 _WITH_PORTS: Expression = {"set": [TCP, UDP]}  # SCTP may keep the port of the client
+# The first chunk of an SCTP packet: a connection begins with INIT. The kernel takes some later chunks of a connection
+# for new ones if it has not seen the first, as in replies of Services.
+_IS_INIT = is_(nft.raw("th", 96, 8), 1)
 _MARKED = nft.is_set(ct("mark"), MARK)
 
 # ICMP: the protocol, the types of errors, and the offsets (in bits) of the protocol and the source port of the packet
@@ -62,13 +65,14 @@ def _begin(access: ServiceAccess, node_ips: list[IPAddress]) -> Iterator[Rule]:
         from_node_ip = is_(payload(nft.IP[family_of(node_ip)], "saddr"), str(node_ip))
         when = (nft.comes_in(access.gateway), from_node_ip, nft.NEW)
         ours = (is_(meta("l4proto"), _WITH_PORTS), is_(payload("th", "sport"), _snat_ports(access)))
-        by = port_ranges.text(
-            port_set(access.snat_ports)
-        )  # from here `service_listings` reads which ports the rules have
+        # From this text `service_listings` reads which ports the rules have.
+        by = port_ranges.text(port_set(access.snat_ports))
         yield Rule(
             f"new connection of a Pod or a Service client, with the Node IP and by {by}: mark", (*when, *ours, mark)
         )
-        yield Rule("the same for protocols without ports", (*when, is_not(meta("l4proto"), _WITH_PORTS), mark))
+        yield Rule("the same for SCTP, whatever its port", (*when, is_(meta("l4proto"), SCTP), _IS_INIT, mark))
+        without_ports = is_not(meta("l4proto"), {"set": [TCP, UDP, SCTP]})
+        yield Rule("the same for protocols without ports", (*when, without_ports, mark))
 
 
 def _leave(access: ServiceAccess) -> Iterator[Rule]:
