@@ -12,12 +12,12 @@ import pytest_asyncio
 from agent_nodes import NODE, PATIENCE, AgentNode, agent_node
 
 from switches import requires_ovs
-from windlass.agent.limits import connection_limit, host_plan
+from windlass.agent.limits import connection_limit, host_plan, zone_timeouts
 from windlass.host.linux import namespaces
 from windlass.host.plans import ConntrackParameter, ConntrackSetting
 from windlass.lab.network import ovs
 from windlass.lab.network.underlays import make_namespace
-from windlass.nodes.config import Config
+from windlass.nodes.config import Config, DatapathType
 
 NETFILTER = Path("/proc/sys/net/netfilter")
 
@@ -49,6 +49,12 @@ def test_zero_leaves_a_setting_as_it_is():
     zeros = {field: 0 for field in Config.__struct_fields__ if field.startswith("conntrack_")}
     assert len(zeros) == 6
     assert not host_plan(Config(**zeros)).tracking
+
+
+def test_zones_of_the_kernel_with_a_policy_repeat_the_timeouts():
+    kernel = Config(conntrack_udp_stream_seconds=77, datapath_type=DatapathType.SYSTEM)
+    assert zone_timeouts(kernel) == {"tcp_established": 24 * 3600, "tcp_close_wait": 3600, "udp_multiple": 77}
+    assert zone_timeouts(Config(datapath_type=DatapathType.NETDEV)) == {}
 
 
 @pytest_asyncio.fixture
@@ -134,4 +140,4 @@ async def test_a_pods_connection_closed_by_one_side_is_remembered_for_an_hour(no
     await node.attach_pod(sandbox)
     entries = half_closed(node, sandbox)
     assert "zone=65520" in {word for entry in entries for word in entry}
-    assert all(3600 - 60 <= int(entry[4]) <= 3600 for entry in entries)
+    assert all(3600 - 60 <= int(entry[4]) <= 3600 for entry in entries), entries

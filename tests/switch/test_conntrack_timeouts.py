@@ -52,6 +52,13 @@ async def test_timeouts_are_installed_once_and_removed(switch, db):
     assert (db.view.datapaths, db.view.zones, db.view.timeout_policies) == ({}, {}, {})
 
 
+async def test_timeouts_of_the_node_are_added_and_changed(switch, db):
+    await conntrack_timeouts.install(db, "netdev", {"tcp_close_wait": 3600})
+    assert (await policies(switch)).count("tcp_close_wait=3600") == 2
+    await conntrack_timeouts.install(db, "netdev", {"tcp_close_wait": 120})
+    assert (await policies(switch)).count("tcp_close_wait=120") == 2
+
+
 async def test_timeouts_of_other_programs_stay(switch, db):
     datapath = ("--id=@dp", "create", "datapath", "datapath_version=1")
     await switch.vsctl("--", *datapath, "--", "set", "open_vswitch", ".", "datapaths:netdev=@dp")

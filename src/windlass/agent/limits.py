@@ -34,6 +34,22 @@ def host_plan(config: Config) -> HostPlan:
     return HostPlan(tracking=frozenset(ConntrackSetting(what, value) for what, value in wanted.items() if value))
 
 
+def zone_timeouts(config: Config) -> dict[str, int]:
+    """The same timeouts, as Open vSwitch names them, for a conntrack zone of the kernel that has a policy of its own.
+
+    In such a zone Open vSwitch sets all timeouts, those that the policy does not name to its own defaults.
+    """
+    if config.is_userspace:
+        return {}
+    wanted = {
+        "tcp_established": config.conntrack_tcp_established_seconds,
+        "tcp_close_wait": config.conntrack_tcp_close_wait_seconds,
+        "udp_single": config.conntrack_udp_seconds,
+        "udp_multiple": config.conntrack_udp_stream_seconds,
+    }
+    return {name: value for name, value in wanted.items() if value}
+
+
 async def raise_switch_limit(config: Config) -> None:
     """The table of the userspace datapath holds as many. A limit that stays too low is a finding of `preflights`."""
     wanted = connection_limit(config)

@@ -72,7 +72,7 @@ class NodePass:
         await self._host.uplink.prepare(uplink.name, spec.name, node_ips, context.node.pod_cidrs.values())
         await ensure_bridge(database, spec)
         if datapath_of(context.node).timeouts:
-            await self._snat_pools.hold_timeouts(database, spec.datapath_type)
+            await self._snat_pools.hold_timeouts(database, self._config)
         await self._checks.listen_at(served_addresses(context.node, context.node.node_port_networks))
         restored = await ports.restore()
         self._view.status.report(Area.POD_PORTS, restored.problems)

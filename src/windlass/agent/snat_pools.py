@@ -8,11 +8,13 @@ import structlog
 
 from windlass.agent import metrics
 from windlass.agent.areas import Area, Report
+from windlass.agent.limits import zone_timeouts
 from windlass.agent.metrics import Reading
 from windlass.agent.switching import ProgrammedSwitch
 from windlass.host.protocol import Host, HostError
 from windlass.model.families import IPAddress
 from windlass.model.nodes import HostConnection
+from windlass.nodes.config import Config
 from windlass.pipeline.exhaustion import POOLS, Pool
 from windlass.pipeline.snat_ports import HOST_RESERVED
 from windlass.switch import conntrack_timeouts
@@ -52,10 +54,11 @@ class SnatPools:
                 self.reserved, self.host_connections = True, held
         self._report(Area.SNAT_PORTS, self._unreserved)
 
-    async def hold_timeouts(self, database: Database, datapath_type: str) -> None:
+    async def hold_timeouts(self, database: Database, config: Config) -> None:
         """Has the datapath free the ports of ended connections soon. Where it cannot, its own timeouts stay."""
+        datapath_type = config.datapath_type.value
         try:
-            can = await conntrack_timeouts.install(database, datapath_type)
+            can = await conntrack_timeouts.install(database, datapath_type, zone_timeouts(config))
             refusal = "" if can else f"the {datapath_type} datapath has no conntrack timeouts by zone"
         except SwitchRefusedError as error:
             refusal = str(error)

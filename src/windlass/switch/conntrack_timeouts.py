@@ -6,6 +6,7 @@ An entry occupies its SNAT port, so the timeouts limit how many short connection
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from windlass.pipeline.tracking import POD_ZONE, SNAT_ZONE
@@ -17,7 +18,8 @@ from windlass.switch.rows import DatapathRow, OpenVSwitchRow, TimeoutPolicyRow, 
 ZONES: Final = (POD_ZONE, SNAT_ZONE)
 # Seconds; each packet restarts the timeout. Both ends have closed, and only a FIN may follow whose acknowledgement was
 # lost: it is sent again after 0.2 s and then at twice the interval each time, so five in a row would have to be lost.
-# A connection that only one end has closed keeps the datapath's own timeout (user space: 15 minutes).
+# A connection that only one end has closed keeps the timeout of the Node (kernel) or the datapath's own (user space: 15
+# minutes).
 # In user space `tcp_close` begins when both FINs are acknowledged, or with an RST; `tcp_time_wait` when both were sent.
 # In the kernel `tcp_time_wait` begins when both FINs are acknowledged, and `tcp_close` with an RST.
 TIMEOUTS: Final[Mapping[str, int]] = {"tcp_close": 5, "tcp_time_wait": 10}
@@ -25,14 +27,17 @@ TIMEOUTS: Final[Mapping[str, int]] = {"tcp_close": 5, "tcp_time_wait": 10}
 _OURS: Final = "conntrack"  # the role of a Datapath row that Windlass inserted
 
 
-async def install(db: Database, datapath_type: str) -> bool:
-    """Set the timeouts. False if the datapath does not support them, and keeps its own."""
+async def install(db: Database, datapath_type: str, others: Mapping[str, int] = MappingProxyType({})) -> bool:
+    """Set the timeouts. False if the datapath does not support them, and keeps its own.
+
+    `others` are timeouts of the Node. Without them Open vSwitch sets its defaults for the zones of the kernel datapath.
+    """
     # First the row alone: ovs-vswitchd fills in the capabilities of a datapath when it first sees its row.
     await db.carried_out(await db.change(lambda view: datapath_difference(view, datapath_type)))
     datapath = datapath_of(db.view, datapath_type)
     if datapath is None or datapath.capabilities.get("ct_timeout") != "true":
         return False
-    await db.carried_out(await db.change(lambda view: zone_difference(view, datapath_type)))
+    await db.carried_out(await db.change(lambda view: zone_difference(view, datapath_type, {**TIMEOUTS, **others})))
     return True
 
 
@@ -56,16 +61,16 @@ def datapath_difference(view: View, datapath_type: str) -> list[Operation]:
     ]
 
 
-def zone_difference(view: View, datapath_type: str) -> list[Operation]:
+def zone_difference(view: View, datapath_type: str, timeouts: Mapping[str, int]) -> list[Operation]:
     datapath = datapath_of(view, datapath_type)
     if datapath is None:
         return []
     operations: list[Operation] = []
     for number in ZONES:
-        if _timeouts(view, datapath, number) != TIMEOUTS:
+        if _timeouts(view, datapath, number) != timeouts:
             zone, policy = f"zone_{number}", f"policy_{number}"
             operations += [
-                insert(TimeoutPolicyRow, policy, {"timeouts": TIMEOUTS}),
+                insert(TimeoutPolicyRow, policy, {"timeouts": timeouts}),
                 insert(ZoneRow, zone, {"timeout_policy": new_ref(policy)}),
                 put_reference(DatapathRow, ref(datapath.uuid), "ct_zones", number, new_ref(zone)),
             ]
