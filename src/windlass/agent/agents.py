@@ -148,7 +148,7 @@ class Agent:
             tasks.create_task(self._watch_database(database), name="database")
             tasks.create_task(self._audit(database), name="audit")
             tasks.create_task(self._switch.check(), name="check")
-            tasks.create_task(self._follower.forgetting.once_more(), name="flush again")
+            tasks.create_task(self._follower.flusher.flush_again(), name="flush again")
             tasks.create_task(self._tunnels.neighbours.keep(), name="tunnels")
             tasks.create_task(self._news.saver.run(), name="last known good")
             if late:

@@ -21,7 +21,7 @@ from windlass.agent.news import News
 from windlass.agent.pass_requests import FAILURES
 from windlass.agent.policing import Policing
 from windlass.agent.progress import Progress, Ticket
-from windlass.agent.serving import Forgetting, Serving
+from windlass.agent.serving import ConnectionFlusher, Serving
 from windlass.agent.slices import run_in_slices
 from windlass.agent.switching import ProgrammedSwitch
 from windlass.agent.tunnelling import Tunnelling
@@ -59,7 +59,7 @@ class ClusterFollower:
     _unasked: set[Owner] = field(default_factory=set)  # owners whose present items may not be on the host yet
 
     def __post_init__(self) -> None:
-        self.forgetting = Forgetting(self._serving, self._switch)
+        self.flusher = ConnectionFlusher(self._serving, self._switch)
 
     # --- the state ------------------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class ClusterFollower:
         led = self._leading_to_arriving(changed)
         waiting = {*peers, *leaving, *led}
         await self._switch.bring([owner for owner in changed if owner not in waiting])
-        await self.forgetting.at_once()
+        await self.flusher.flush()
         if wanted or waiting:
             finishing = self._finish(ticket, wanted, waiting, removed, peers if peers or led else None)
             tasks.create_task(finishing, name="host's part of a change")
@@ -148,7 +148,7 @@ class ClusterFollower:
             await removed
             if waiting:
                 await self._switch.bring(waiting)
-                await self.forgetting.at_once()
+                await self.flusher.flush()
             await self.ask_host(wanted)
         except FAILURES as error:
             self._on_failure(ticket, error)
@@ -205,7 +205,7 @@ class ClusterFollower:
             await self._switch.bring(owed)
         else:
             await self._switch.start(tasks)
-        await self.forgetting.at_once()
+        await self.flusher.flush()
 
     async def hold_host(self, context: NodeContext, shared: HostPlan) -> None:
         """Returns when the host holds this plan and the items of all owners, and nothing else of ours."""

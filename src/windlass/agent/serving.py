@@ -99,22 +99,24 @@ def _with_udp(cluster: Cluster, node: ServingNode) -> Generator[None, None, dict
 
 
 @dataclass(slots=True, eq=False)
-class Forgetting:
+class ConnectionFlusher:
+    """Flushes the conntrack entries of UDP connections that changes of Services have outdated."""
+
     _serving: Serving
     _switch: ProgrammedSwitch
-    _once_more: list[Outdated] = field(default_factory=list)
+    _again: list[Outdated] = field(default_factory=list)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def at_once(self) -> None:
-        """Flush what changes of Services have outdated whose flows are in the switch. If it is very much, a part."""
+    async def flush(self) -> None:
+        """Flush connections of changed Services whose flows are in the switch; if they are many, only a part."""
         owed, state = self._switch.owed, self._switch.state
         outdated = self._serving.take_outdated(lambda key: Owner(OwnerKind.SERVICE, key) not in owed)
         if outdated and state:
             await self._switch.flush(self._stale(outdated.items(), state.node)[:AT_ONCE])
             self._put(outdated)
 
-    async def once_more(self) -> NoReturn:
-        """The switch may have used its former flows for a moment, and tracked again what had just been flushed.
+    async def flush_again(self) -> NoReturn:
+        """Repeat each flush later: the switch may have used its former flows for a moment, and tracked them again.
 
         Which connections are outdated is decided again: the endpoint may be back.
         """
@@ -122,7 +124,7 @@ class Forgetting:
             await self._woken.wait()
             self._woken.clear()
             await asyncio.sleep(PAUSE)
-            state, outdated, self._once_more = self._switch.state, self._once_more, []
+            state, outdated, self._again = self._switch.state, self._again, []
             stale = self._stale(outdated, state.node) if state else []
             for index in range(0, len(stale), TOGETHER):
                 if not await self._switch.flush(stale[index : index + TOGETHER]):
@@ -130,7 +132,7 @@ class Forgetting:
                     break
 
     def _put(self, outdated: Mapping[str, ServedService | None]) -> None:
-        self._once_more += outdated.items()
+        self._again += outdated.items()
         self._woken.set()
 
     def _stale(self, outdated: Iterable[Outdated], node: LocalNode) -> list[Flush]:

@@ -43,7 +43,6 @@ SERVICES, ENDPOINTS, PEERS = 10_000, 10, 1_000
 ADDS, CHANGES, NODES = 60, 200, 20  # how many of each are measured, in each stretch
 SETTLING = 5.0  # seconds after the start in which the agent compares and saves everything once
 GAP = 0.02  # seconds between changes, so that they meet every part of a pass
-_PRIME = 7919  # so that consecutive changes concern Services that are far apart
 
 Causes = dict[str, tuple[str, str]]
 CAUSES: Causes = {  # of passes: two commands, done in turn
@@ -146,7 +145,7 @@ class _Bench:
     def _change(self) -> tuple[int, bytes]:
         """Another endpoint of one Service. The group in the switch that gets it, and its address."""
         self._changes += 1
-        service = _PRIME * self._changes % SERVICES
+        service = states.spread(self._changes, SERVICES)
         self._agent.send(Request(slice=service, times=self._changes))
         group = self._numbers.of(f"default/service-{service:05} http {Protocol.TCP} {Family.IPV4}")
         return group, _last_endpoint(states.changed_slice(service, ENDPOINTS, self._changes))

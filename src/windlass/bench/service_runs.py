@@ -33,8 +33,6 @@ from windlass.openflow.wire import flows as flow_wire
 from windlass.openflow.wire import groups as group_wire
 from windlass.program import program
 
-_PRIME = 7919  # so that consecutive changes concern Services that are far apart
-
 
 class ColdSync(Struct, frozen=True):
     """Seconds. The parts are measured separately; in the whole they overlap with the work of the switch."""
@@ -120,7 +118,7 @@ def _parts(state: NodeState) -> tuple[float, float]:
 
 async def _changes(config: Config, services: int, endpoints: int, course: Course) -> Changes:
     count = course.count
-    changed = [states.changed_slice(_PRIME * number % services, endpoints, number) for number in range(2 * count)]
+    changed = [states.changed_slice(states.spread(number, services), endpoints, number) for number in range(2 * count)]
     events = Events(states.cluster(services, endpoints))
     async with agent_runs.running(config, events) as (agent, start):
         await asyncio.sleep(course.settling)

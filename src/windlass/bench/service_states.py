@@ -63,6 +63,11 @@ def service(number: int) -> Service:
     return _object(Service, {"namespace": "default", "name": f"service-{number:05}"}, spec=spec)
 
 
+def spread(times: int, count: int) -> int:
+    """One of `count` numbers: consecutive `times` give numbers that are far apart."""
+    return 7919 * times % count
+
+
 def changed_slice(number: int, endpoints: int, times: int) -> EndpointSlice:
     """The slice of Service `number` with a new Pod in place of the last one, a different one for each of `times`."""
     first = number * endpoints

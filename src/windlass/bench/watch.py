@@ -40,7 +40,6 @@ SERVICES = "/api/v1/namespaces/default/services"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 _OWN = 1  # the cluster's own Service, default/kubernetes
 _FIRST = 100  # the number of our first Service: the cluster itself uses the first addresses
-_PRIME = 7919  # so that consecutive writes concern Services that are far apart
 
 
 async def run(say: Say = print) -> Report:
@@ -80,7 +79,7 @@ async def _measure(server: APIServerClient, agent: AgentClient, size: int, write
     taken: list[tuple[float, float]] = []
     async with watching(server, _SLICES) as arrivals:
         for times in writes:
-            changed = states.changed_slice(_FIRST + times * _PRIME % size, ENDPOINTS, times)
+            changed = states.changed_slice(_FIRST + states.spread(times, size), ENDPOINTS, times)
             before = slices[changed.key]
             after = slices[changed.key] = structs.replace(before, endpoints=changed.endpoints)
             revision ^= digest(_SLICES, before) ^ digest(_SLICES, after)

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from windlass.cli import agent_client
-from windlass.cli.outputs import FLOW_FORMAT, colour, fail
+from windlass.cli.outputs import FLOW_FORMAT, fail, show
 
 
 class ListedEntry(msgspec.Struct, omit_defaults=True):
@@ -71,8 +71,7 @@ def flows(
     if asked and not listed and not groups:
         what = " and ".join(f"{name} {value}" for name, value in asked.items())
         click.echo(f"windlass flows: no flow or group matches {what}; without options all flows are printed", err=True)
-    for line in _lines("json" if as_json else form, listed, groups, why=why):
-        click.echo(line, color=colour())
+    show(_lines("json" if as_json else form, listed, groups, why=why))
 
 
 def _entries(socket: Path, member: str, asked: Mapping[str, str]) -> list[ListedEntry]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -39,6 +40,8 @@ def fail(command: str, error: object, status: int = UNUSABLE) -> NoReturn:
     sys.exit(status)
 
 
-def colour() -> bool | None:
-    """For `click.echo`: False disables colours, None leaves them on. See no-color.org."""
-    return None if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else False
+def show(lines: Iterable[str]) -> None:
+    """Print the lines, in colours only on a terminal. See no-color.org."""
+    has_colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    for line in lines:
+        click.echo(line, color=None if has_colours else False)

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from windlass.cli import agent_client
-from windlass.cli.outputs import colour, fail
+from windlass.cli.outputs import fail, show
 from windlass.lab.scenarios import policy_manifests
 from windlass.lab.scenarios.scenario_files import ScenarioError
 from windlass.policy.connectivity import Connectivity, End, EndKind
@@ -81,8 +81,7 @@ def explain_pod(
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(explanation)))
         return
-    for line in _explanation_lines(explanation, _Names(connectivity)):
-        click.echo(line, color=colour())
+    show(_explanation_lines(explanation, _Names(connectivity)))
 
 
 @policy.command("diff", short_help="What connectivity a change adds and removes.")
@@ -109,8 +108,7 @@ def diff_states(old: Path, new: Path, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found)))
     else:
-        for line in _difference_lines(found, _Names(now)):
-            click.echo(line, color=colour())
+        show(_difference_lines(found, _Names(now)))
     sys.exit(1 if found else 0)
 
 

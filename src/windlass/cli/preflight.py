@@ -19,7 +19,7 @@ import msgspec
 from windlass.agent.logs import Logs
 from windlass.agent.preflights import intent, switch_connections, with_switch
 from windlass.cli.node_commands import DEFAULT_CONFIG, opened_host
-from windlass.cli.outputs import colour, fail
+from windlass.cli.outputs import fail, show
 from windlass.host.preflight import CHECKS, Facts, Finding, Severity, findings
 from windlass.host.protocol import HostError
 from windlass.nodes.config import Config, ConfigError, LogFormat, LogLevel, load, parse
@@ -71,8 +71,7 @@ def preflight(file: Path | None, as_json: bool) -> None:
         answer = {"uplink": facts.uplink, "adopted": facts.adopted, "findings": found}
         click.echo(msgspec.json.format(msgspec.json.encode(answer)))
     else:
-        for line in lines(facts, config, found):
-            click.echo(line, color=colour())
+        show(lines(facts, config, found))
     sys.exit(1 if found else 0)
 
 

@@ -29,6 +29,7 @@ from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import AttachedPod, NodeState, OperatingSystem
 from windlass.nodes.config import ConfigError, parse
 from windlass.nodes.states import NodeFacts, node_state
+from windlass.openflow.flows import Flow
 from windlass.openflow.ofctl import flow_text, group_text, meter_text
 from windlass.openflow.wire.flows import encode
 from windlass.pipeline.datapaths import DATAPATHS
@@ -147,8 +148,7 @@ def _next_free(node: scenario_objects.LabNode, taken: set[IPAddress]) -> Iterato
 
 
 def _symbolic(rendered: Program, *, why: bool) -> Iterator[str]:
-    flows = [flow for owned in rendered.values() for flow in owned.flows]
-    for flow in sorted(flows, key=lambda flow: (flow.table, -flow.priority, flow_symbols(flow))):
+    for flow in _in_order(rendered):
         if why:
             yield f"# {flow.why}"
         yield flow_symbols(flow)
@@ -161,11 +161,14 @@ def _symbolic(rendered: Program, *, why: bool) -> Iterator[str]:
 def _ofctl(rendered: Program) -> Iterator[str]:
     for owned in rendered.values():
         yield from map(meter_text, owned.meters)
-        for group in owned.groups:
-            yield group_text(group)
+        yield from map(group_text, owned.groups)
+    yield from map(flow_text, _in_order(rendered))
+
+
+def _in_order(rendered: Program) -> list[Flow]:
+    """All flows in the order in which a packet passes them."""
     flows = [flow for owned in rendered.values() for flow in owned.flows]
-    for flow in sorted(flows, key=lambda flow: (flow.table, -flow.priority, flow_symbols(flow))):
-        yield flow_text(flow)
+    return sorted(flows, key=lambda flow: (flow.table, -flow.priority, flow_symbols(flow)))
 
 
 def _reports(rendered: Program) -> Iterator[dict[str, object]]:

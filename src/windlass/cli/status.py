@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from windlass.cli import agent_client
-from windlass.cli.outputs import colour, fail
+from windlass.cli.outputs import fail, show
 
 _FEW = 3  # names beside a count; --details shows all
 
@@ -85,8 +85,7 @@ def status(socket: Path | None, config: Path | None, details: bool, as_json: boo
     if as_json:
         click.echo(msgspec.json.format(content))
     else:
-        for line in lines(state, details=details, now=datetime.now(UTC)):
-            click.echo(line, color=colour())
+        show(lines(state, details=details, now=datetime.now(UTC)))
     sys.exit(0 if state.is_well else 1)
 
 
