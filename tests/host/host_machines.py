@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from host_states import STATE
+from ip_machines import IpMachine, entries
 
 from windlass.host.linux import namespaces
 from windlass.host.linux.hosts import LinuxHost
@@ -68,26 +69,23 @@ addr add 2001:db8::1/64 dev wire nodad
 
 
 @dataclass
-class LinuxMachine:
+class LinuxMachine(IpMachine):
     """While a test has one, its thread is inside: sockets, `ip` and `/proc/sys` are the machine's."""
 
     state_directory: Path
     wire: str  # the namespace at the other end of the NIC
     _stack: ExitStack
+    bridge_lines = _BRIDGE
     names = HostNames(uplink="eth0")
     state = STATE
     userspace = True
     node_ips = (ip_address("192.0.2.5"), ip_address("2001:db8::5"))
     refused_gateway = r"could not add the default route through 172\.16\.0\.1 to eth0"
 
+    ip = staticmethod(lambda *arguments, stdin="": ip(*arguments, stdin=stdin))
+
     def open_host(self) -> LinuxHost:
         return LinuxHost(self.state_directory)
-
-    def make_bridge(self) -> None:
-        ip("-batch", "-", stdin=_BRIDGE)
-
-    def remove_bridge(self) -> None:
-        ip("link", "delete", "br-int")
 
     def remake_bridge(self) -> None:
         ip("-batch", "-", stdin=f"link delete br-int\n{_BRIDGE}")
@@ -98,33 +96,9 @@ class LinuxMachine:
     def remove_sandbox(self, path: str) -> None:
         namespaces.delete(Path(path).name)
 
-    def add_foreign_route(self, destination: str) -> None:
-        ip("route", "add", destination, "dev", "gw-far")
-
     def add_conflicting_route(self, destination: str) -> None:
         """One that the kernel lets nobody add a second time."""
         self.add_foreign_route(destination)
-
-    def has_route(self, destination: str) -> bool:
-        return bool(ip_json("route", "show", destination))
-
-    def take_route_away(self, destination: str) -> None:
-        ip("route", "delete", destination)
-
-    def give_address(self, interface: str, address: str) -> None:
-        ip("address", "add", address, "dev", interface)
-
-    def take_address(self, interface: str, address: str) -> None:
-        ip("address", "delete", address, "dev", interface)
-
-    def holders(self, address: str) -> set[str]:
-        """The interfaces that have it."""
-        return {
-            link["ifname"]
-            for link in ip_json("address", "show")
-            for info in link["addr_info"]
-            if info["local"] == address
-        }
 
 
 def reaches(address: str, source: str = "") -> bool:
@@ -158,7 +132,7 @@ def ip(*arguments: str, stdin: str = "") -> str:
 
 
 def ip_json(*arguments: str) -> list[dict[str, Any]]:
-    return [entry for entry in json.loads(ip("-json", "-details", *arguments) or "[]") if entry]
+    return entries(ip("-json", "-details", *arguments))
 
 
 def ip_batch(*commands: str) -> list[list[dict[str, Any]]]:

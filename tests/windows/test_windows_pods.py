@@ -203,6 +203,8 @@ class TestRefusedNetwork:
         assert len(machine.holders("192.0.2.5")) == 1
         assert machine.has_route("default")
         assert (await host.uplink.find("br-int", machine.node_ips)).name == "eth0"
+        with machine.refusing("HcnEnumerateNetworks", 0x80070426), pytest.raises(HostError, match="start it"):
+            await host.uplink.find("br-int", machine.node_ips)  # not the interface of HNS that has the Node IP
         await host.uplink.release("eth0", "br-int")
         assert machine.holders("192.0.2.5") == {"eth0"}
         await host.close()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from host_states import PEERS, STATE
+from ip_machines import IpMachine, entries
 
 from windlass.host.plans import HostNames
 from windlass.host.windows.metrics import METRIC
@@ -93,14 +94,17 @@ route add 203.0.113.0/24 via 192.0.2.9 dev eth0
 
 
 @dataclass
-class WindowsMachine:
+class WindowsMachine(IpMachine):
     state_directory: Path
     sandboxes: list[str] = field(default_factory=list)
+    bridge_lines = _BRIDGE
     names = HostNames(uplink="eth0")
     state = _STATE
     userspace = False
     node_ips = (ip_address("192.0.2.5"),)
     refused_gateway = "HcnModifyNamespace: the address cannot be used in this network .*invalid gateway"
+
+    ip = staticmethod(lambda *arguments, stdin="": ip(*arguments, stdin=stdin))
 
     def open_host(self, **parts: str) -> WindowsHost:
         """`parts`: other libraries or programs than the stand-ins."""
@@ -136,39 +140,9 @@ class WindowsMachine:
         """HNS loses addresses and routes instead of moving them."""
         return _with_file(_FORGETS)
 
-    def make_bridge(self) -> None:
-        ip("-batch", "-", stdin=_BRIDGE)
-
-    def remove_bridge(self) -> None:
-        ip("link", "delete", "br-int")
-
-    def add_foreign_route(self, destination: str) -> None:
-        ip("route", "add", destination, "dev", "gw-far")
-
     def add_conflicting_route(self, destination: str) -> None:
         """One that the kernel lets nobody add a second time, with the metric of Windlass' routes."""
         ip("route", "add", destination, "dev", "gw-far", "metric", str(METRIC))
-
-    def has_route(self, destination: str) -> bool:
-        return bool(ip_json("route", "show", destination))
-
-    def take_route_away(self, destination: str) -> None:
-        ip("route", "delete", destination)
-
-    def give_address(self, interface: str, address: str) -> None:
-        ip("address", "add", address, "dev", interface)
-
-    def take_address(self, interface: str, address: str) -> None:
-        ip("address", "delete", address, "dev", interface)
-
-    def holders(self, address: str) -> set[str]:
-        """The interfaces that have it."""
-        return {
-            link["ifname"]
-            for link in ip_json("address", "show")
-            for info in link["addr_info"]
-            if info["local"] == address
-        }
 
     def refusing(self, call: str, code: int | str) -> AbstractContextManager[None]:
         """Within the block, Windows refuses this call with this code, or does not return (`hang`)."""
@@ -208,7 +182,7 @@ def ip(*arguments: str, stdin: str = "") -> str:
 
 
 def ip_json(*arguments: str) -> list[dict[str, Any]]:
-    return [entry for entry in json.loads(ip("-json", "-details", *arguments) or "[]") if entry]
+    return entries(ip("-json", "-details", *arguments))
 
 
 def unix(*command: str, stdin: str = "") -> tuple[int, str]:

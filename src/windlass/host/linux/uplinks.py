@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
+from windlass.host import uplink_choices
 from windlass.host.linux import (
     adapters,
     advertisements,
@@ -41,34 +43,19 @@ def find(
     record = file.load()
     if name is None:
         recorded = record.uplink.name if record is not None and record.bridge == bridge else None
-        name = _adopted(netlink, bridge, node_ips, recorded or port)
-    if name is None:
-        name = _only_holder(netlink, file, bridge, node_ips)
+        adopted = adapters.read(netlink, bridge)
+        name = uplink_choices.chosen_uplink(
+            bridge,
+            node_ips,
+            adapters.holders(netlink, node_ips),
+            recorded or port,
+            file,
+            is_adopted=adopted is not None and adapters.has_any(adopted, node_ips),
+        )
     uplink = adapters.read(netlink, name)
     if uplink is None:
         raise HostError(f"there is no interface {name}, which should be the uplink")
     return _with_all(netlink, record, uplink, adapters.read(netlink, bridge), node_ips)
-
-
-def _adopted(netlink: Netlink, bridge_name: str, node_ips: Collection[IPAddress], remembered: str | None) -> str | None:
-    """The adopted NIC stays the uplink, even if another interface gets a Node IP as well."""
-    bridge = adapters.read(netlink, bridge_name)
-    holders = adapters.holders(netlink, node_ips) - {bridge_name}
-    is_adopted = bridge is not None and adapters.has_any(bridge, node_ips)
-    return remembered if is_adopted or not holders or remembered in holders else None
-
-
-def _only_holder(netlink: Netlink, file: RecordFile, bridge: str, node_ips: Collection[IPAddress]) -> str:
-    holders = adapters.holders(netlink, node_ips) - {bridge}
-    wanted = ", ".join(map(str, node_ips))
-    if len(holders) > 1:
-        raise HostError(f"the Node IPs {wanted} are on several interfaces: set `uplink` in the configuration")
-    if not holders:
-        raise HostError(
-            f"no interface except perhaps {bridge} has the Node IP {wanted}, and {file} does not say which one "
-            "had it: set `uplink` in the configuration"
-        )
-    return holders.pop()
 
 
 def adopt(
@@ -111,18 +98,11 @@ def end_bypass(netlink: Netlink, uplink_name: str, bridge_name: str) -> None:
 def _adoption(
     netlink: Netlink, file: RecordFile, uplink_name: str, bridge_name: str, node_ips: Collection[IPAddress]
 ) -> _Adoption:
-    uplink, bridge = adapters.read(netlink, uplink_name), adapters.read(netlink, bridge_name)
-    if uplink is None or bridge is None:
-        missing = uplink_name if uplink is None else bridge_name
-        raise HostError(f"there is no interface {missing}: {uplink_name} was not changed")
+    uplink, bridge = uplink_choices.both_interfaces(uplink_name, bridge_name, partial(adapters.read, netlink))
     stored = file.load()
     goal = _with_all(netlink, stored, uplink, bridge, node_ips)
-    unknown = [str(ip) for ip in node_ips if ip not in {address.ip for address in goal.addresses}]
-    if unknown:
-        raise HostError(
-            f"neither {uplink_name} nor {bridge_name} nor the record {file} has the Node IP "
-            f"{', '.join(unknown)}: {uplink_name} was not changed"
-        )
+    known = (address.ip for address in goal.addresses)
+    uplink_choices.require_known(uplink_name, bridge_name, known, node_ips, file)
     return _Adoption(netlink, file, stored, goal, uplink, bridge, node_ips)
 
 

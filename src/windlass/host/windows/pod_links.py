@@ -16,7 +16,7 @@ from windlass.host.windows.networks import interface_of
 from windlass.model.families import Family
 
 # Seconds; those of CNI requests are longer.
-_SECONDS_TO_READ = 5.0
+_SECONDS_TO_READ = 10.0
 _SECONDS_TO_ATTACH = 15.0
 _SECONDS_TO_DELETE = 8.0  # HNS is known to take for ever at times
 

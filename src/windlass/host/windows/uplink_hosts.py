@@ -20,7 +20,7 @@ from windlass.host.windows.networks import interface_of
 from windlass.model.families import IPAddress, IPNetwork
 
 # Seconds.
-_SECONDS_TO_READ = 5.0
+_SECONDS_TO_READ = 30.0
 _SECONDS_TO_CREATE = 60.0  # HNS stops and starts the NIC
 _SECONDS_TO_APPEAR = 30.0
 _SECONDS_FOR_ADDRESSES = 20.0  # HNS moves them, or DHCP gives them again
@@ -45,10 +45,10 @@ class WindowsUplink(HostUplink):
     async def find(
         self, bridge: str, node_ips: Collection[IPAddress], name: str | None = None, port: str | None = None
     ) -> Uplink:
+        """HNS must answer: the interface of its network may have the Node IPs, and is not the NIC."""
         if name is None:
-            with suppress(HostError):  # without HNS the NIC still has its addresses, or the record says which one it is
-                network = await self._network()
-                name = networks.adapter_of(network) if network else None
+            network = await self._network()
+            name = networks.adapter_of(network) if network else None
         return (await self._run(uplinks.find, self._record_file, bridge, node_ips, name, port)).uplink
 
     async def prepare(

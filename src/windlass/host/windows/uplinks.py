@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
 
 import msgspec
 
 from windlass import files
+from windlass.host import uplink_choices
 from windlass.host.protocol import Adopted, HostError
 from windlass.host.windows import adapters
 from windlass.host.windows.adapters import Adapter, AdapterRoute
@@ -50,48 +52,28 @@ def find(
     record = _load(record_file)
     if name is None:
         remembered = record.uplink if record is not None and record.bridge == bridge else port
-        name = _adopted(helper, bridge, node_ips, remembered) or _only_holder(helper, record_file, bridge, node_ips)
+        adopted = adapters.read(helper, bridge)
+        name = uplink_choices.chosen_uplink(
+            bridge,
+            node_ips,
+            adapters.holders(helper, node_ips),
+            remembered,
+            record_file,
+            is_adopted=adopted is not None and adopted.has_any(node_ips),
+        )
     uplink = adapters.read(helper, name)
     if uplink is None:
         raise HostError(f"there is no interface {name}, which should be the uplink")
     return _with_all(record, uplink, adapters.read(helper, bridge))
 
 
-def _adopted(helper: IpHelper, bridge_name: str, node_ips: Collection[IPAddress], remembered: str | None) -> str | None:
-    """The adopted NIC stays the uplink, even if another interface gets a Node IP as well."""
-    bridge = adapters.read(helper, bridge_name)
-    holders = adapters.holders(helper, node_ips) - {bridge_name}
-    is_adopted = bridge is not None and bridge.has_any(node_ips)
-    return remembered if is_adopted or not holders or remembered in holders else None
-
-
-def _only_holder(helper: IpHelper, record_file: Path, bridge: str, node_ips: Collection[IPAddress]) -> str:
-    holders = adapters.holders(helper, node_ips) - {bridge}
-    wanted = ", ".join(map(str, node_ips))
-    if len(holders) > 1:
-        raise HostError(f"the Node IPs {wanted} are on several interfaces: set `uplink` in the configuration")
-    if not holders:
-        raise HostError(
-            f"no interface except perhaps {bridge} has the Node IP {wanted}, and {record_file} does not say which one "
-            "had it: set `uplink` in the configuration"
-        )
-    return holders.pop()
-
-
 def adopt(
     helper: IpHelper, record_file: Path, uplink_name: str, bridge_name: str, node_ips: Collection[IPAddress]
 ) -> Adopted:
-    uplink, bridge = adapters.read(helper, uplink_name), adapters.read(helper, bridge_name)
-    if uplink is None or bridge is None:
-        missing = uplink_name if uplink is None else bridge_name
-        raise HostError(f"there is no interface {missing}: {uplink_name} was not changed")
+    uplink, bridge = uplink_choices.both_interfaces(uplink_name, bridge_name, partial(adapters.read, helper))
     goal = _with_all(_load(record_file), uplink, bridge)
-    unknown = [str(ip) for ip in node_ips if ip not in {address.ip for address in goal.addresses}]
-    if unknown:
-        raise HostError(
-            f"neither {uplink_name} nor {bridge_name} nor the record {record_file} has the Node IP "
-            f"{', '.join(unknown)}: {uplink_name} was not changed"
-        )
+    known = (address.ip for address in goal.addresses)
+    uplink_choices.require_known(uplink_name, bridge_name, known, node_ips, record_file)
     is_all_on_uplink = uplink.has_all(node_ips) and not bridge.has_any(node_ips)
     problems = _recorded_first(record_file, goal, bridge_name, must_be=is_all_on_uplink)
     refused = list(_move(helper, goal, uplink_name, bridge_name))
