@@ -150,6 +150,9 @@ def remove(lab: Lab) -> None:
     _end(_processes(lab))
     for name in lab.namespaces:
         namespaces.delete(name)
+    for link in namespaces.NAMED.glob("*-*"):  # other names of its namespaces
+        if link.is_symlink() and link.readlink().name.startswith(lab.namespace("")):
+            link.unlink(missing_ok=True)
     _remove_cgroups(lab)
     if lab.disk.exists():
         shutil.rmtree(lab.disk, ignore_errors=True)

@@ -1,40 +1,23 @@
 """Runs in Windows' Python: the command `windlass`, with stand-ins for the libraries that Wine lacks.
 
-The first argument is the library that stands in for IP Helper; the others are those of the command.
+The first three arguments are the libraries for IP Helper and HCN, and the program for netsh; the others are those of
+the command.
 """
 
 from __future__ import annotations
 
 import runpy
 import sys
-from pathlib import Path
+from functools import partial
 
 if sys.platform != "win32":
     raise ImportError("this runs on Windows only")
 
-from windlass.host.protocol import HostPods
 from windlass.host.windows import hosts
-from windlass.lab.wine.pod_calls import PodCalls
-
-
-async def _nothing(*_: object) -> None:
-    pass
-
-
-class LabHost(hosts.WindowsHost):
-    ip_helper = ""
-
-    def __init__(self, state_directory: Path) -> None:
-        super().__init__(state_directory, hosts.WindowsParts(ip_helper=self.ip_helper))
-        self._pod_calls = PodCalls()
-        setattr(self._uplink, "prepare", _nothing)  # noqa: B010 - the host stack has made the bridge interface
-
-    @property
-    def pods(self) -> HostPods:
-        return self._pod_calls
-
+from windlass.host.windows.hosts import WindowsParts
 
 if __name__ == "__main__":
-    LabHost.ip_helper = sys.argv.pop(1)
-    setattr(hosts, "WindowsHost", LabHost)  # noqa: B010 - a stand-in
+    ip_helper, compute_network, netsh = (sys.argv.pop(1) for _ in range(3))
+    parts = WindowsParts(ip_helper, compute_network, network_service=compute_network, netsh=netsh)
+    setattr(hosts, "WindowsHost", partial(hosts.WindowsHost, parts=parts))  # noqa: B010 - a stand-in
     runpy.run_module("windlass", run_name="__main__")

@@ -1,9 +1,9 @@
 """Plays the parts of a Windows host that Wine lacks, as a process in the Node's namespace.
 
 The kernel of the namespace is the IP stack of the host. This process connects its interfaces with the ports of Open
-vSwitch for Windows, whose datapath is a dummy: the bridge interface and internal ports are TAP devices, the uplink is
-the NIC. It gives the switch the routes of the bridge interface for tunnels, which the Windows datapath asks the host
-for. And it makes the named pipes of the Node Unix sockets, for Linux programs.
+vSwitch for Windows, whose datapath is a dummy: the gateway is a TAP device; the stand-in of HNS has made the others. It
+gives the switch the routes of the bridge interface for tunnels, which the Windows datapath asks the host for. And it
+makes the named pipes of the Node Unix sockets, for Linux programs.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ import asyncio
 import os
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 
 import msgspec
 
-from windlass.host.linux import ingress, namespaces, pods, rtnetlink
+from windlass.host.linux import ingress, rtnetlink
 from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.route_messages import TABLE_LOCAL
-from windlass.host.protocol import AttachedLink, PodLink
-from windlass.lab.wine import pod_calls
 from windlass.lab.wine.frames import Wire, open_nic, open_tap
 from windlass.lab.wine.pipe_relays import kept
 from windlass.lab.wine.relays import relay
@@ -50,7 +48,8 @@ class HostStack(msgspec.Struct, frozen=True):
     control: str
     settled: str
     bridge: str
-    taps: dict[str, str]  # interfaces of the host that exist from the start, with the NIC whose MAC they have
+    gateway: str
+    uplink: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +62,19 @@ class _Connected:
 class Wires:
     """The connected ports."""
 
-    def __init__(self) -> None:
+    def __init__(self, far_ends: dict[str, str]) -> None:
+        """`far_ends`: the interfaces with the frames of ports, unless they have the name of the port."""
+        self._far_ends = far_ends
         self._connected: dict[str, _Connected] = {}
 
-    async def add_tap(self, name: str, mac: str | None = None) -> None:
+    async def add_tap(self, name: str) -> None:
         """Adds an interface to the host."""
         wire = await Wire.open(open_tap(name))
         # Windows forwards a packet that has an address of this host as its source; Linux drops it by default.
         Path(f"/proc/sys/net/ipv4/conf/{name}/accept_local").write_text("1")  # noqa: ASYNC240
         with Netlink() as netlink:
             index = _index(netlink, name)
-            rtnetlink.set_link(netlink, index, up=True, mac=mac)
+            rtnetlink.set_link(netlink, index, up=True)
         self._connected[name] = _Connected(wire, index, is_nic=False)
 
     async def follow(self, database: Database) -> None:
@@ -87,8 +88,9 @@ class Wires:
 
     async def _connect(self, name: str, interface: InterfaceRow) -> None:
         known = self._connected.get(name)
+        device = self._far_ends.get(name, name)
         with Netlink() as netlink:
-            link = rtnetlink.link(netlink, name)
+            link = rtnetlink.link(netlink, device)
             if known and not known.is_nic:
                 if link and interface.mac and link.mac != interface.mac:
                     rtnetlink.set_link(netlink, link.index, mac=interface.mac)
@@ -100,7 +102,7 @@ class Wires:
             if link is None:  # a change of the links tries again
                 return
             ingress.close(netlink, link.index)
-        self._connected[name] = _Connected(await Wire.open(open_nic(name)), link.index, is_nic=True)
+        self._connected[name] = _Connected(await Wire.open(open_nic(device)), link.index, is_nic=True)
 
     def _release(self, name: str) -> None:
         known = self._connected.pop(name)
@@ -118,30 +120,6 @@ class Wires:
 
 def _has_frames(interface: InterfaceRow) -> bool:
     return interface.type in {"", "internal"}
-
-
-class Pods:
-    """Attaches Pods by veth pairs, as on Linux; their host ends are ports of the switch."""
-
-    def attach(self, link: PodLink) -> None:
-        with Netlink() as netlink:
-            pods.attach(netlink, _on_linux(link))
-
-    def detach(self, host_interface: str) -> None:
-        with Netlink() as netlink:
-            pods.detach(netlink, host_interface)
-
-    def check(self, link: PodLink) -> tuple[str, ...]:
-        with Netlink() as netlink:
-            return pods.check(netlink, _on_linux(link))
-
-    def links(self) -> tuple[AttachedLink, ...]:
-        with Netlink() as netlink:
-            return tuple(replace(link, namespace=Path(link.namespace).name) for link in pods.attached(netlink))
-
-
-def _on_linux(link: PodLink) -> PodLink:
-    return replace(link, namespace=str(namespaces.path_of(link.namespace)), userspace=True)
 
 
 async def give_tunnel_routes(stack: HostStack) -> None:
@@ -180,10 +158,9 @@ def _index(netlink: Netlink, name: str) -> int:
 async def _run(stack: HostStack) -> None:
     Path("/proc/sys/net/ipv4/tcp_rmem").write_text(_SHORT_QUEUE)  # noqa: ASYNC240
     servers = [await relay(Path(path), pipe, stack.relay_port) for path, pipe in stack.relays.items()]
-    servers.append(await pod_calls.serve(Pods()))
-    wires = Wires()
-    for name, nic in stack.taps.items():
-        await wires.add_tap(name, _mac_of(nic) if nic else None)
+    # HNS has the other end of the bridge interface under this name.
+    wires = Wires({stack.bridge: f"{stack.uplink}-far"})
+    await wires.add_tap(stack.gateway)
     changed = asyncio.Event()
     with Netlink(_LINKS | _IPV4_ADDRESSES | _IPV4_ROUTES) as kernel:
         asyncio.get_running_loop().add_reader(kernel.fileno(), _note, kernel, changed)
@@ -241,12 +218,6 @@ async def _follow(follower: Follower, changed: asyncio.Event) -> None:
 def _note(kernel: Netlink, changed: asyncio.Event) -> None:
     os.read(kernel.fileno(), 1 << 16)
     changed.set()
-
-
-def _mac_of(nic: str) -> str | None:
-    with Netlink() as netlink:
-        link = rtnetlink.link(netlink, nic)
-        return link.mac if link else None
 
 
 if __name__ == "__main__":

@@ -11,10 +11,12 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from uuid import NAMESPACE_DNS, uuid5
 
 import msgspec
 import yaml
 
+from windlass.host.linux import namespaces
 from windlass.lab.network.ovs import SwitchProcesses
 from windlass.lab.sandbox.processes import SECONDS_BETWEEN_POLLS, Child, program
 from windlass.lab.sandbox.time_limits import seconds
@@ -98,6 +100,8 @@ class WindowsNode:
         if not reboots:
             (self._own / "ovs").mkdir(parents=True)
             await asyncio.to_thread(self._machine.create)
+        else:
+            self._machine.forget_networks()
         relay = self._python("the relay of pipes", "windlass.lab.wine.pipe_relays", str(RELAY_PORT))
         stack = HostStack(
             relays={
@@ -109,7 +113,8 @@ class WindowsNode:
             control=str(self.switch.folder / "ovs-vswitchd.ctl"),
             settled=str(self._settled),
             bridge=BRIDGE,
-            taps={BRIDGE: UPLINK, GATEWAY: ""},
+            gateway=GATEWAY,
+            uplink=UPLINK,
         )
         host = Child(
             f"the host stack of Node {self._node}",
@@ -132,8 +137,8 @@ class WindowsNode:
         of_windows = {name: _translated(value) for name, value in settings.items()}
         file = self._folder / "windlass.yaml"
         file.write_text(yaml.safe_dump({**of_windows, **own}))
-        library = windows_path(self._machine.programs.ip_helper)
-        words = ("windlass.lab.wine.agent_process", library, "agent", "--config", windows_path(file))
+        stand_ins = map(windows_path, self._machine.programs.stand_ins)
+        words = ("windlass.lab.wine.agent_process", *stand_ins, "agent", "--config", windows_path(file))
         return self._python("the agent", *words, log="agent.log")
 
     def plugin(self, variables: Mapping[str, str]) -> tuple[list[str], Mapping[str, str]]:
@@ -146,7 +151,12 @@ class WindowsNode:
         return windows_path(self._own / "run" / "cni.sock")
 
     def pod_namespace(self, namespace: str) -> str:
-        return namespace
+        """Namespaces of HCN have GUIDs. The one of a Linux namespace is a link to it."""
+        guid = str(uuid5(NAMESPACE_DNS, namespace))
+        link = namespaces.path_of(guid)
+        if not link.is_symlink():
+            link.symlink_to(namespaces.path_of(namespace))
+        return guid
 
     async def settled(self) -> None:
         """Returns when the host stack has followed the last change, too."""

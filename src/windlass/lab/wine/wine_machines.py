@@ -42,8 +42,10 @@ class WindowsPrograms:
         return self.folder / "cni" / "host-local.exe"
 
     @property
-    def ip_helper(self) -> Path:
-        return self.own / "iphlpapi-stand-in.dll"
+    def stand_ins(self) -> tuple[Path, ...]:
+        """For IP Helper, HCN and netsh."""
+        names = ("iphlpapi-stand-in.dll", "compute_network-stand-in.dll", "netsh-stand-in.exe")
+        return tuple(self.own / name for name in names)
 
     @property
     def empty_prefix(self) -> Path:
@@ -55,7 +57,7 @@ class WindowsPrograms:
     def check(self) -> None:
         """Raises LabError if something is missing."""
         needed = [self.python, self.ovs("ovsdb-server"), self.ovs("ovs-vswitchd"), self.empty_prefix, self.ipam_plugin]
-        for path in (*needed, self.plugin, self.ip_helper):
+        for path in (*needed, self.plugin, *self.stand_ins):
             if not path.exists():
                 raise LabError(f"--windows wine: there is no {path}; `tools/build-windows` builds it")
         if shutil.which("wine") is None:
@@ -83,6 +85,10 @@ class WineMachine:
             (self.folder / registry.name).unlink()
             shutil.copy(registry, self.folder)
 
+    def forget_networks(self) -> None:
+        """HNS has no network after a reboot."""
+        (self.folder / "host-network-service.json").unlink(missing_ok=True)
+
     def command(self, exe: Path, *arguments: str) -> list[str]:
         """Starts a Windows program. The process of this command becomes that program."""
         # `ip netns exec` mounts the /sys of the namespace, which Wine reads.
@@ -95,6 +101,7 @@ class WineMachine:
             "WINEPREFIX": str(self.folder),
             "WINEDEBUG": "-all",
             "WINEDLLOVERRIDES": "mscoree,mshtml=",  # neither .NET nor a browser
+            "WINDLASS_STAND_IN_HNS": str(_REPOSITORY / "tests" / "windows" / "stand_ins" / "host_network_service.py"),
             "PYTHONPATH": windows_path(_REPOSITORY / "src"),
             "PYTHONUTF8": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
