@@ -86,6 +86,7 @@ NOT_RUN = {
     "make test-windows": _WINDOWS,
     "tools/test-windows": _WINDOWS,
     "tools/build-windows": _WINDOWS,
+    "windlass lab run --windows wine": _WINDOWS,
     "cp build/cni/windlass-cni /opt": "changes this machine; tests/deploy/test_install_cni.py installs the plugin",
     "cat /etc/cni/net.d/10-windlass.conflist": "needs an installed Node",
     "install -m 755 src/windlass/switch/start-ovs-vswitchd.sh": "changes this machine; tests/switch runs the script",
