@@ -106,14 +106,14 @@ async def test_a_nic_that_is_removed_and_added_again_becomes_the_uplink_again(ad
 async def test_without_ovsdb_server_the_node_answers_by_its_nic_and_is_adopted_again(adopted: AgentNode) -> None:
     await adopted.switch._database.kill()
     await answers_by_its_nic(adopted)
-    start_database(adopted)
+    await start_database(adopted)
     await is_adopted_again(adopted)
 
 
 async def test_without_ovs_vswitchd_the_node_answers_by_its_nic_and_is_adopted_again(adopted: AgentNode) -> None:
     await adopted.switch._switch.kill()
     await answers_by_its_nic(adopted)
-    await adopted.switch._start_switch()
+    await adopted.switch.restart()
     await is_adopted_again(adopted)
 
 
@@ -123,7 +123,7 @@ async def test_an_agent_that_starts_without_ovsdb_server_gives_the_nic_its_addre
     await adopted.start_agent()
     await answers_by_its_nic(adopted)
     await adopted.complains("has the Node's addresses until Open vSwitch answers")
-    start_database(adopted)
+    await start_database(adopted)
     await is_adopted_again(adopted)
 
 
@@ -132,7 +132,7 @@ async def test_an_agent_that_starts_without_ovs_vswitchd_gives_the_nic_its_addre
     await adopted.switch._switch.kill()
     await adopted.start_agent()
     await answers_by_its_nic(adopted)
-    await adopted.switch._start_switch()
+    await adopted.switch.restart()
     await is_adopted_again(adopted)
 
 
@@ -146,9 +146,8 @@ async def is_adopted_again(node: AgentNode) -> None:
     assert_wired(node)
 
 
-def start_database(node: AgentNode) -> None:
-    switch = node.switch
-    switch._database = switch._daemon("ovsdb-server", "conf.db", f"--remote=punix:{switch.folder}/db.sock")
+async def start_database(node: AgentNode) -> None:
+    node.switch._database = await node.switch._daemons.start_database()
 
 
 def plug_a_new_nic_in(node: AgentNode) -> None:
