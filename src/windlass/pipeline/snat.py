@@ -44,8 +44,7 @@ def flows(node: LocalNode) -> Iterator[Flow]:
         )
         yield from commit(node, family)
         yield from replies(node, family)
-        if datapath_of(node).routes_replies:
-            yield from returned_by_host(node, family)
+        yield from returned_by_host(node, family)
 
 
 def commit(node: LocalNode, family: Family) -> Iterator[Flow]:
