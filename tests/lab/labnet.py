@@ -54,6 +54,7 @@ class PlainFabric:
 
     lab: Lab
     dataplane: str = "linux"
+    probes_at_once: int = 32
     ended: bool = False
     actions: list[str] = field(default_factory=list)
     _stopped: set[str] = field(default_factory=set)
