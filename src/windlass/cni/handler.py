@@ -1,7 +1,4 @@
-"""Handles CNI requests: sets up addresses, link, port and flows of a Pod in this order, and removes them in reverse.
-
-The interfaces in `attachments` carry out each step; `server` has the sockets.
-"""
+"""Handles CNI requests: sets up addresses, link, port and flows of a Pod in this order, and removes them in reverse."""
 
 from __future__ import annotations
 
