@@ -112,7 +112,7 @@ def test_addresses_and_node_ports_have_one_owner(seed):
         for service in cluster_views.read(standing).services.values():
             if service.is_served and not service.metadata.name.startswith("noise"):
                 claims.update((p.node_port, p.protocol) for p in service.spec.ports if p.node_port)
-                external = {*service.external_ips, *service.load_balancer_ips, *service.cluster_ips}
+                external = {*service.external_ips, *service.served_load_balancer_ips, *service.cluster_ips}
                 claims.update((ip, p.port, p.protocol) for p in service.spec.ports for ip in external)
         assert {claim for claim, count in claims.items() if count > 1} == set()
 
