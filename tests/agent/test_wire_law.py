@@ -52,6 +52,7 @@ def test_whatever_fails_the_node_answers_at_its_addresses(tmp_path: Path) -> Non
         @example([("", Fault.NONE, 0), (EVENTS[4], Fault.NONE, 0), (EVENTS[1], Fault.DISK_FULL, 0)])
         @example([("", Fault.DISK_FULL, 0), ("", Fault.DATABASE_GOES, 0)])
         @example([("", Fault.NONE, 0), (EVENTS[1], Fault.ALL_REFUSED, 1), (EVENTS[2], Fault.DATABASE_AWAY, 0)])
+        @example([(EVENTS[4], Fault.KILLED, 5), (EVENTS[5], Fault.REFUSED, 9)])
         def law(tried: list[tuple[str, Fault, int]]) -> None:
             runner.run(tried_world.attempt(tried))
 

@@ -23,7 +23,7 @@ from windlass.host.linux import (
     rtnetlink,
     settings,
 )
-from windlass.host.linux.adapter_state import Adapter
+from windlass.host.linux.adapter_state import Adapter, AdapterAddress
 from windlass.host.linux.former_settings import FormerSettings
 from windlass.host.linux.migrations import AddItem, MovableItem, MoveStep, UplinkRecord
 from windlass.host.linux.netlink import Netlink, NetlinkError, attempting
@@ -174,6 +174,10 @@ class _Adoption:
             problems.append(str(error))
         refused = moves.carry_out_possible(self.netlink, self._steps())
         problems += refused.values()
+        if any(isinstance(item, AdapterAddress) for item in refused):
+            # The kernel may not hear replies by the uplink: its neighbours must be reached by the bridge interface.
+            with suppress(HostError):
+                self._demote()
         now = adapters.read(self.netlink, self.bridge.name)
         if now is None or not adapters.has_any(now, self.node_ips):
             cause = HostError("; ".join(problems) or f"{self.bridge.name} has disappeared")
