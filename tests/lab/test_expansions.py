@@ -175,6 +175,14 @@ class TestVariants:
             "ports": [{"port": 80}],
         }
 
+    def test_routes_are_of_its_families(self):
+        routes = "---\n".join(
+            f"kind: Action\nmetadata: {{name: r}}\nspec: {{addRoute: {{node: a, to: '{to}'}}}}\n"
+            for to in ("192.0.2.0/24", "2001:db8::/64")
+        )
+        (route,) = expanded(routes, Variant(families=IPV6))
+        assert route["spec"]["addRoute"]["to"] == "2001:db8::/64"
+
     def test_probes_are_of_its_families_and_its_first_one_needs_no_name(self):
         row = "{to: {address: {IPv4: 10.0.0.1, IPv6: 'fd00::1'}, port: 80}, families: [IPv4, IPv6]}"
         table = f"kind: Probes\nspec: {{each: {{web: {row}, old: {{to: {{address: 10.0.0.2, port: 80}}}}}}}}"

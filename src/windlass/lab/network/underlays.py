@@ -18,7 +18,7 @@ from zlib import crc32
 from pyroute2 import IPRoute
 
 from windlass.host.linux import namespaces
-from windlass.lab.sandbox.labs import Lab
+from windlass.lab.sandbox.labs import Lab, LabError
 from windlass.lab.scenarios.directives import HostRoute
 from windlass.lab.scenarios.segments import Machine, Nic, Segment, router_of
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
@@ -128,6 +128,8 @@ class Underlay:
         family = family_of(route.network)
         options: dict[str, object] = {"type": route.type}
         if route.type == "unicast":
+            if family not in machine.default_routers:
+                raise LabError(f"Node {machine.name}: a route to {route.to} needs an address of that family")
             options["gateway"] = str(machine.default_routers[family])
         if route.mtu is not None:
             options["metrics"] = {"mtu": route.mtu}

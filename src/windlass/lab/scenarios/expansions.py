@@ -228,6 +228,8 @@ def _own_families(document: Document) -> set[str]:
         case "Service":
             addresses = [spec.get("clusterIP"), *_list(spec.get("clusterIPs", []), "Service, spec.clusterIPs")]
             return {family for address in addresses if (family := _family(address))} or {*BOTH_FAMILIES}
+        case "Action" if family := _family(_mapping(spec.get("addRoute")).get("to")):
+            return {family}
     return {*BOTH_FAMILIES}
 
 
