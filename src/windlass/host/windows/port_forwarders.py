@@ -147,7 +147,7 @@ class _UdpClient(asyncio.DatagramProtocol):
                 lambda: self, remote_addr=target
             )
         except OSError:
-            self._forget()
+            self.end()
             return
         for data in self._waiting:
             self._onward.sendto(data)
