@@ -4,6 +4,9 @@
 # What only Windows can import.
 WINDOWS_MODULES = $(patsubst src.%.py,-m %,$(subst /,.,$(filter-out %/__init__.py,$(wildcard src/windlass/host/windows/*.py)) src/windlass/channels/named_pipes.py))
 
+# Python programs without the ending .py, which mypy does not find itself.
+PYTHON_TOOLS = $(shell grep -ls "^\#!.*python" tools/*)
+
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-12s %s\n", $$1, $$2 }'
 
@@ -23,7 +26,8 @@ lint: setup ## formatting, lint, types, layers, generated pages
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
-	.venv/bin/mypy --platform win32 --follow-imports=silent $(WINDOWS_MODULES)
+	.venv/bin/mypy --config-file tests/mypy.ini tests tools $(PYTHON_TOOLS)
+	.venv/bin/mypy --platform win32 --cache-dir .mypy_cache/windows --follow-imports=silent $(WINDOWS_MODULES)
 	.venv/bin/lint-imports --no-cache
 	.venv/bin/python tools/generate-docs --check
 

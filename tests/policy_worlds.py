@@ -10,6 +10,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
+from windlass.model.families import IPAddress
 from windlass.model.services import Protocol
 from windlass.policy.compiler import PolicyCompiler
 from windlass.policy.directories import PeerNode, PeerPod
@@ -200,6 +201,13 @@ def read(policy: NetworkPolicy | ClusterNetworkPolicy):
     if isinstance(policy, NetworkPolicy):
         return read_network_policy(policy)[0]
     return read_cluster_network_policy(policy)[0]
+
+
+def machine_addresses(world: PolicyWorld) -> Iterator[IPAddress]:
+    for pod in world.pods:
+        yield from pod.addresses
+    for node in world.nodes:
+        yield from node.addresses
 
 
 def pod_key(pod: PolicyPod) -> str:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import yaml
@@ -84,7 +85,7 @@ class AgentNode:
         )
         await self.agent.listening(self.folder / "run" / "agent.sock")
 
-    async def get(self, path: str) -> tuple[int, dict[str, object]]:
+    async def get(self, path: str) -> tuple[int, dict[str, Any]]:
         connector = aiohttp.UnixConnector(str(self.folder / "run" / "agent.sock"))
         async with aiohttp.ClientSession(connector=connector) as session, session.get(f"http://agent{path}") as answer:
             return answer.status, json.loads(await answer.read())

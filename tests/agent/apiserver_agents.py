@@ -8,11 +8,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from fed_agents import NODE_IP, FedAgent, fed_node
 
 from windlass.agent.agents import Agent
+from windlass.agent.areas import Area
 from windlass.agent.cluster_writers import ClusterWriter
 from windlass.cluster import lastgood
 from windlass.cluster.kubernetes.connections import APIConnection, RequestRefused
@@ -108,7 +110,7 @@ class RunningAgent:
 
     async def reports(self, *words: str, area: str = "") -> str:
         def said() -> str:
-            return " | ".join(self.agent.view.problems.get(area, ()) if area else [self.reported])
+            return " | ".join(self.agent.view.problems.get(Area(area), ()) if area else [self.reported])
 
         assert await self.agent.status.wait_until(lambda: all(word in said() for word in words), PATIENCE), (
             self.reported
@@ -153,7 +155,7 @@ async def running_agent(
         yield one
 
 
-async def until(found: Callable[[], Awaitable[object]], *, accept: Callable[[object], object] = bool) -> object:
+async def until(found: Callable[[], Awaitable[Any]], *, accept: Callable[[Any], object] = bool) -> Any:
     async with asyncio.timeout(PATIENCE):
         while not accept(answer := await found()):  # noqa: ASYNC110
             await asyncio.sleep(0.05)  # the server gives no signal

@@ -168,7 +168,7 @@ async def test_a_network_policy_is_no_problem(api):
 
 
 def rules_without_policies() -> list[dict[str, object]]:
-    allowed = [{**rule, "resources": [r for r in rule["resources"] if "policies" not in r]} for rule in rules()]
+    allowed = [{**rule, "resources": [r for r in rule["resources"] if "policies" not in r]} for rule in rules()]  # type: ignore[attr-defined]
     return [rule for rule in allowed if rule["resources"]]
 
 

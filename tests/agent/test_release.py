@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest_asyncio
 from agent_nodes import AgentNode, peer
@@ -119,7 +120,7 @@ class ReleasedNode(AgentNode):
 _VOLATILE = re.compile(r"(?!net\.)|.*nf_conntrack_(count|buckets)").match
 
 
-def _sorted(listed: list[dict[str, object]]) -> list[str]:
+def _sorted(listed: list[dict[str, Any]]) -> list[str]:
     """Without what changes by itself, and two flags of addresses that say nothing about where they are."""
     for entry in listed:
         for address in entry.get("addr_info", ()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_network
+from typing import Any
 
 from windlass.cluster.clusters import decode
 from windlass.cluster.endpoints import ServingNode
@@ -35,7 +36,7 @@ def service(name: str = "web", *, labels: object = None, ingress: object = None,
     return decoded
 
 
-def endpoint(address: str, node: str | None = "node-2", **fields: object) -> dict[str, object]:
+def endpoint(address: str, node: str | None = "node-2", **fields: Any) -> dict[str, object]:
     """Keywords: the conditions ready, serving and terminating; the hints zones and nodes."""
     conditions = {name: fields[name] for name in ("ready", "serving", "terminating") if name in fields}
     hints = {

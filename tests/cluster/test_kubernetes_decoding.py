@@ -94,7 +94,7 @@ def test_a_hundred_thousand_endpoints():
     for line in lines:
         found.put(decoding.event(line).object)
     spent = time.process_time() - began
-    assert sum(len(one.endpoints or ()) for one in found.objects.values()) == ENDPOINTS  # type: ignore[union-attr]
+    assert sum(len(one.endpoints or ()) for one in found.objects.values()) == ENDPOINTS  # type: ignore[attr-defined]
     assert spent < SECONDS
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,7 +125,7 @@ class Reports:
         self.reports = asyncio.Event()
         self.saver = lastgood.Saver(directory, self._tell)
 
-    def _tell(self, problems: object) -> None:
+    def _tell(self, problems: Iterable[str]) -> None:
         self.problems = list(problems)
         self.reports.set()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -23,7 +24,7 @@ needs_helm = pytest.mark.skipif(
     not HELM.exists(), reason=f"{HELM}: not there; tools/build-helm builds it, once for a machine"
 )
 
-Object = dict[str, object]
+Object = dict[str, Any]
 
 
 def helm(*settings: str) -> subprocess.CompletedProcess[str]:

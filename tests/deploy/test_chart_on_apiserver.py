@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -131,7 +132,7 @@ async def patch(connection: APIConnection, node: str, change: dict[str, object])
     await connection.request("PATCH", f"/api/v1/nodes/{node}", body=body, content_type=kind)
 
 
-async def read(plane: ControlPlane, node: str) -> dict[str, dict[str, object]]:
+async def read(plane: ControlPlane, node: str) -> dict[str, Any]:
     async with plane.connection() as administrator:
         return msgspec.json.decode(await administrator.request("GET", f"/api/v1/nodes/{node}"))
 

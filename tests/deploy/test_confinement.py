@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from charts import ROOT, containers
+from charts import ROOT, Object, containers
 
 from windlass.host.linux.settings import SYSCTLS_VARIABLE
 from windlass.lab.orchestration.node_programs import Programs
@@ -56,7 +56,7 @@ def programs(tmp_path, monkeypatch) -> Programs:
     return Programs(agent=(str(outside),))
 
 
-def _confined(security: dict[str, object]) -> str:
+def _confined(security: Object) -> str:
     assert security["privileged"] is False
     assert security["allowPrivilegeEscalation"] is False
     assert security["capabilities"]["drop"] == ["ALL"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -181,7 +182,10 @@ def test_whatever_was_the_case_the_target_ends_up_with_all_and_no_address_is_eve
     goal = uplink_with_all(record, uplink, bridge, "today")
 
     for source, target in ((uplink, bridge), (bridge, uplink)):
-        there = {"eth0": {*uplink.addresses, *uplink.routes}, "br-int": {*bridge.addresses, *bridge.routes}}
+        there: dict[str, set[Any]] = {
+            "eth0": {*uplink.addresses, *uplink.routes},
+            "br-int": {*bridge.addresses, *bridge.routes},
+        }
         held_by_somebody = {a for a in goal.addresses if any(a in items for items in there.values())}
         for step in steps(goal, source, target):
             match step:

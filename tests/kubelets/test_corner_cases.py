@@ -168,9 +168,9 @@ async def test_a_node_that_reboots_keeps_nothing_of_the_time_before(cluster):
     await cluster.reboot(FAR)
     await _returned(cluster, "stays")
     after = await findings.until_gone(cluster, FAR, before.containers)
-    stays = await findings.sandbox_of(cluster, FAR, "stays")
+    sandbox = await findings.sandbox_of(cluster, FAR, "stays")
     there = len(await parts.pods(cluster, "-A", f"--field-selector=spec.nodeName={FAR},spec.hostNetwork=false"))
-    assert stays.id in after.containers
+    assert sandbox.id in after.containers
     assert len(after.addresses) == len(after.ports) == len(after.links) == len(after.containers) == there
     (stays,) = await parts.pods(cluster, "--field-selector=metadata.name=stays")
     (near,) = await parts.pods(cluster, "--field-selector=metadata.name=near")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
@@ -113,7 +113,7 @@ async def read_mac(namespace: str) -> str:
     return output.split()[2].decode()
 
 
-async def ask(cluster: RunningCluster, node: str, what: str) -> dict[str, dict[str, dict[str, object]]]:
+async def ask(cluster: RunningCluster, node: str, what: str) -> dict[str, Any]:
     """The local API of the Node's agent."""
     socket = str(cluster.lab.node_folder(node) / "run" / "agent.sock")
     async with (

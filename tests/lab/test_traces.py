@@ -11,7 +11,7 @@ import pytest
 
 from switches import requires_ovs
 from windlass.lab.tracing import traces
-from windlass.lab.tracing.traces import CtAction, MatchedFlow, UnreadableTraceError
+from windlass.lab.tracing.traces import ChosenBucket, CtAction, MatchedFlow, UnreadableTraceError
 from windlass.pipeline.layout import LAYOUT
 
 RECORDS = Path(__file__).parent / "traces"
@@ -40,9 +40,10 @@ def test_a_flow_is_met_with_its_cookie():
     assert all(met.cookie for met in first.met)
 
 
-def test_a_group_shows_the_translation_of_its_bucket():
+def test_a_group_shows_its_bucket_and_the_translation():
     chosen = recorded("group")[0]
     assert chosen.met == ()
+    assert chosen.buckets == (ChosenBucket(4091819776, 0),)
     (ct,) = chosen.ct
     assert (ct.zone, ct.commit, ct.nat) == (65520, True, "nat(dst=172.16.0.32:8080)")
 

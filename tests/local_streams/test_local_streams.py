@@ -135,7 +135,7 @@ class TestNamedPipes:
         import ctypes  # noqa: PLC0415
         from ctypes import byref, wintypes  # noqa: PLC0415
 
-        security = ctypes.WinDLL("advapi32", use_last_error=True)
+        security = ctypes.WinDLL("advapi32", use_last_error=True)  # type: ignore[attr-defined]
         dacl_only, kernel_object = 4, 6
         async with local.listening(path, Echo):
             reader, writer = await local.connect(path)

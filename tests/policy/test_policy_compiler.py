@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy_worlds import OUTSIDE, OWN_NODE, PORTS, compiled, pod_key, tell, worlds
+from policy_worlds import OUTSIDE, OWN_NODE, PORTS, compiled, machine_addresses, pod_key, tell, worlds
 from windlass.model.families import IPAddress
 from windlass.model.port_sets import contains
 from windlass.model.services import Protocol
@@ -19,13 +17,6 @@ from windlass.policy.oracle import (
     judge_egress,
     judge_ingress,
 )
-
-
-def peer_addresses(world: PolicyWorld) -> Iterator[IPAddress]:
-    for one in (*world.pods, *world.nodes):
-        yield from one.addresses
-    yield from OUTSIDE
-
 
 TRAFFIC = (*(("TCP", port) for port in PORTS), ("UDP", 80), ("UDP", 81), ("SCTP", 80), ("ICMP", None))
 
@@ -42,7 +33,7 @@ def test_the_compiler_and_the_oracle_agree_on_every_packet(world: PolicyWorld):
     compiler = compiled(world)
     own_node = next(node for node in world.nodes if node.name == OWN_NODE)
     for pod in world.pods:
-        for peer in peer_addresses(world):
+        for peer in (*machine_addresses(world), *OUTSIDE):
             own = next(address for address in pod.addresses if address.version == peer.version)
             for traffic in TRAFFIC:
                 out = PolicyPacket(own, peer, *traffic)

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from asyncio.subprocess import PIPE
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-async def call(socket, config: dict[str, object] | None = None, **variables: str) -> tuple[int, dict[str, object]]:
+async def call(socket, config: dict[str, object] | None = None, **variables: str) -> tuple[int, dict[str, Any]]:
     content = json.dumps({"cniVersion": "1.0.0", "name": "windlass", "agentSocket": str(socket), **(config or {})})
     process = await asyncio.create_subprocess_exec(
         PLUGIN, stdin=PIPE, stdout=PIPE, env={"SYSTEMROOT": os.environ["SYSTEMROOT"], **variables}

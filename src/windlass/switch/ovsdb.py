@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 from asyncio import Event, Future, StreamReader, StreamWriter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import NamedTuple, NoReturn, TypeVar
@@ -82,7 +82,7 @@ class Database:
             await self._new_view.wait()
         return value
 
-    async def changes(self, since: View) -> AsyncIterator[DatabaseChange]:
+    async def changes(self, since: View) -> AsyncGenerator[DatabaseChange, None]:
         """Changes since that view. A slow reader gets several changes as one."""
         while True:
             while self.view is since:

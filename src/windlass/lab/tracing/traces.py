@@ -26,6 +26,14 @@ class MatchedFlow:
 
 
 @dataclass(frozen=True, slots=True)
+class ChosenBucket:
+    """The bucket that a select group chose."""
+
+    group: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class CtAction:
     """A connection tracking action of the datapath. `nat` is empty if there is no translation."""
 
@@ -38,6 +46,7 @@ class CtAction:
 class Pass:
     packet: Mapping[str, str]  # the fields of the packet by name; a bare word has an empty value
     met: tuple[MatchedFlow, ...]
+    buckets: tuple[ChosenBucket, ...]
     actions: tuple[str, ...]  # of the datapath; () for a drop
 
     @property
@@ -91,10 +100,14 @@ def recirculations(actions: Iterable[str]) -> Iterator[int]:
 
 _FLOW = re.compile(r"\s*(\d+)\. (?:.*, )?priority \d+(?:, cookie (0x[0-9a-f]+))?$")
 _MISS = re.compile(r"\s*(\d+)\. No match")
+_GROUP = re.compile(r"\s*group:(\d+)$")
+_BUCKET = re.compile(r"\s*-> using bucket (\d+)$")
 
 
 def _pass(lines: Sequence[str]) -> Pass:
     met: list[MatchedFlow] = []
+    buckets: list[ChosenBucket] = []
+    group = 0
     actions: tuple[str, ...] = ()
     bridges = 0  # the second one is for the tunnel packet
     for line in lines[1:]:
@@ -106,7 +119,11 @@ def _pass(lines: Sequence[str]) -> Pass:
             met.append(MatchedFlow(int(found[1]), int(found[2], 16) if found[2] else None, bridges > 1))
         elif found := _MISS.match(line):
             met.append(MatchedFlow(int(found[1]), outer=bridges > 1))
-    return Pass(_fields(lines[0].removeprefix("Flow: ")), tuple(met), actions)
+        elif found := _GROUP.match(line):
+            group = int(found[1])
+        elif found := _BUCKET.match(line):
+            buckets.append(ChosenBucket(group, int(found[1])))
+    return Pass(_fields(lines[0].removeprefix("Flow: ")), tuple(met), tuple(buckets), actions)
 
 
 def _fields(text: str) -> dict[str, str]:
