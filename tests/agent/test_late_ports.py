@@ -13,7 +13,7 @@ from switches import Switch, requires_ovs
 from windlass.agent.late_ports import LatePorts
 from windlass.agent.pod_records import PodRecords
 from windlass.agent.pods import RecordedPodPorts
-from windlass.cni.attachments import PodNetwork
+from windlass.cni.attachments import NotReadyError, PodNetwork
 from windlass.host.protocol import AttachedLink, HostError
 from windlass.switch.bridges import ensure_bridge
 from windlass.switch.ovsdb import Database, open_database
@@ -52,9 +52,16 @@ class Pods:
 class Agent:
     def __init__(self) -> None:
         self.programmed_pods: asyncio.Queue[tuple[AttachedPod, str]] = asyncio.Queue()
+        self.set_up = asyncio.Event()
+        self.set_up.set()
 
     def pod_network(self) -> PodNetwork:
+        if not self.set_up.is_set():
+            raise NotReadyError("it waits for: the first pass")
         return PodNetwork({}, 1450, 1500, userspace=True)
+
+    async def until_ready(self) -> None:
+        await self.set_up.wait()
 
     async def programmed(self, attached: AttachedPod, uid: str = "") -> None:
         self.programmed_pods.put_nowait((attached, uid))
@@ -125,6 +132,19 @@ async def test_a_failure_is_reported_and_tried_again(node, monkeypatch):
         await ports.add_pod_port(pod(1))
         assert await node.problems.get() == ["Pod default/web-1 has no network yet: the MTU was refused"]
         node.pods.error = ""
+        await node.agent.programmed_pods.get()
+        assert await node.problems.get() == []
+
+
+async def test_an_agent_that_is_not_ready_is_waited_for_without_a_pause(node, monkeypatch):
+    """Each restart of the agent begins like that: ports are restored before the first pass has ended."""
+    monkeypatch.setattr("windlass.agent.late_ports.SECONDS_BETWEEN_ATTEMPTS", 1e6)
+    node.agent.set_up.clear()
+    node.pods.started.set()
+    async with node.running() as ports:
+        await ports.add_pod_port(pod(1))
+        assert await node.problems.get() == ["Pod default/web-1 has no network yet: it waits for: the first pass"]
+        node.agent.set_up.set()
         await node.agent.programmed_pods.get()
         assert await node.problems.get() == []
 

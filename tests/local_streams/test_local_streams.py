@@ -154,3 +154,21 @@ class TestNamedPipes:
         entries = text.value.removeprefix("D:").lstrip("PAI").strip("()").split(")(")
         assert {entry.rpartition(";")[2] for entry in entries} == {"BA", "SY"}, text.value
         assert all(entry.startswith("A;") for entry in entries)
+
+    async def test_the_pipe_exists_while_a_client_that_left_is_replaced(self, path, monkeypatch):
+        """Without an instance, Windows tells other clients that there is no such pipe."""
+        from windlass.channels import named_pipes  # noqa: PLC0415
+
+        next_instance = named_pipes._next_instance
+        existed = []
+
+        async def watched(*arguments):
+            existed.append(named_pipes.is_served(path))
+            return await next_instance(*arguments)
+
+        monkeypatch.setattr(named_pipes, "_next_instance", watched)
+        async with local.listening(path, Echo):
+            local.dial(path, 5).close()  # before the server has had a turn to accept it
+            assert await talk(path, Echo.END) == Echo.END
+        assert existed
+        assert all(existed)

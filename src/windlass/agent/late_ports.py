@@ -6,7 +6,7 @@ Until then the port is in the switch's database without a number. Then it gets a
 from __future__ import annotations
 
 import asyncio
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from windlass.agent.areas import Area, Report
 from windlass.cni.attachments import NotReadyError, PodProgrammer
@@ -15,12 +15,18 @@ from windlass.switch.ovsdb import Database, SwitchRefusedError
 from windlass.switch.pod_ports import PodPort, use_interface
 from windlass.switch.streams import SwitchUnreachableError
 
-_FAILURES = (HostError, SwitchRefusedError, SwitchUnreachableError, NotReadyError)
+_REFUSALS = (HostError, SwitchRefusedError, SwitchUnreachableError)
+# Nothing tells when Windows or the switch will accept a request that it refused.
 SECONDS_BETWEEN_ATTEMPTS = 2.0
 
 
+class PodAgent(PodProgrammer, Protocol):
+    async def until_ready(self) -> None:
+        """Returns when the agent can attach Pods."""
+
+
 class LatePorts:
-    def __init__(self, database: Database, bridge: str, pods: HostPods, agent: PodProgrammer, report: Report) -> None:
+    def __init__(self, database: Database, bridge: str, pods: HostPods, agent: PodAgent, report: Report) -> None:
         self._database = database
         self._bridge = bridge
         self._pods = pods
@@ -56,8 +62,11 @@ class LatePorts:
                 await self._pods.appeared(port.interface, self._agent.pod_network().mtu)
                 number = await use_interface(self._database, self._bridge, port.interface)
                 await self._agent.programmed(port.attached(number), uid)
-            except _FAILURES as error:
-                self._tell(port.interface, f"Pod {port.namespace}/{port.name} has no network yet: {error}")
+            except NotReadyError as error:
+                self._tell(port.interface, _without_network(port, error))
+                await self._agent.until_ready()
+            except _REFUSALS as error:
+                self._tell(port.interface, _without_network(port, error))
                 await asyncio.sleep(SECONDS_BETWEEN_ATTEMPTS)
             else:
                 self._tell(port.interface, "")
@@ -69,3 +78,7 @@ class LatePorts:
             return
         self._problems[interface] = problem
         self._report(Area.LATE_PORTS, sorted(filter(None, self._problems.values())))
+
+
+def _without_network(port: PodPort, error: Exception) -> str:
+    return f"Pod {port.namespace}/{port.name} has no network yet: {error}"

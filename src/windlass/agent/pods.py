@@ -54,6 +54,9 @@ class PodFlows:
         cidrs = {family: state.node.pod_cidrs[family] for family in state.node.families}
         return PodNetwork(cidrs, mtu, max(mtu, self.uplink_mtu), self._config.is_userspace)
 
+    async def until_ready(self) -> None:
+        await self._status.wait_until(lambda: self._status.ready)
+
     async def programmed(self, pod: AttachedPod, uid: str = "") -> None:
         """Returns when the switch has the flows of this Pod, and those of the policies that select it."""
         await self._policing.learn(pod.key, uid)

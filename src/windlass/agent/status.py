@@ -112,7 +112,8 @@ class AgentStatus:
         """Does the Node hold this state of the cluster within the time?"""
         return await self.wait_until(lambda: self.ready and self.revision == revision, seconds)
 
-    async def wait_until(self, holds: Callable[[], bool], seconds: float) -> bool:
+    async def wait_until(self, holds: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Does it hold within the time? None: wait as long as it takes."""
         try:
             async with asyncio.timeout(seconds):
                 while not holds():

@@ -172,18 +172,20 @@ class _Reader(io.RawIOBase):
 
 async def _accept(loop: ProactorEventLoop, name: str, pipe: PipeHandle, factory: ProtocolFactory) -> None:
     while True:
+        is_open = True
         try:
             await loop._proactor.accept_pipe(pipe)  # type: ignore[attr-defined]  # noqa: SLF001 - there is no public way
         except BrokenPipeError:  # the client is gone already
-            pipe.close()
-            pipe = await _next_instance(loop, name)
-            continue
+            is_open = False
         except BaseException:
             pipe.close()
             raise
         # The next instance comes first, so that there is always one: a client waits, and does not fail.
-        connected, pipe = pipe, await _next_instance(loop, name)
-        loop._make_duplex_pipe_transport(connected, factory(), extra={"addr": name})  # type: ignore[attr-defined]  # noqa: SLF001
+        accepted, pipe = pipe, await _next_instance(loop, name)
+        if is_open:
+            loop._make_duplex_pipe_transport(accepted, factory(), extra={"addr": name})  # type: ignore[attr-defined]  # noqa: SLF001
+        else:
+            accepted.close()
 
 
 async def _next_instance(loop: ProactorEventLoop, name: str) -> PipeHandle:
