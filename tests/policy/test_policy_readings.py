@@ -33,14 +33,14 @@ def allow_rule(rule: dict[str, Any]) -> tuple[PolicyRule, list[str]]:
 @pytest.mark.parametrize(
     ("peer", "sentence"),
     [
-        ({}, "ingress[0], peer 0: neither a selector nor an ipBlock; this peer is allowed nothing"),
+        ({}, "ingress[0], peer 0: it has neither a selector nor an ipBlock; this peer is allowed nothing"),
         (
             {"ipBlock": {"cidr": "10.0.0.0/33"}},
             "ingress[0], peer 0: 10.0.0.0/33 is not a CIDR; this peer is allowed nothing",
         ),
         (
             {"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}},
-            "ingress[0], peer 0: an ipBlock beside a selector; this peer is allowed nothing",
+            "ingress[0], peer 0: it has both an ipBlock and a selector; this peer is allowed nothing",
         ),
         (
             {"podSelector": {"matchExpressions": [{"key": "app", "operator": "Like", "values": ["w*"]}]}},
@@ -90,7 +90,9 @@ def test_a_subject_that_cannot_be_read_selects_more_and_not_less():
     selector = {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "tier", "operator": "Like"}]}
     policy, problems = read_network_policy(network_policy({"podSelector": selector}))
     assert str(policy.subject.pods) == "app=web"
-    assert problems == ["podSelector: unknown operator Like; the policy holds for Pods whatever it would say"]
+    assert problems == [
+        "podSelector: unknown operator Like; the requirement is ignored, so the policy may select more Pods"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""Which CIDR blocks hold for an address or a network, their exceptions considered.
+"""Which CIDR blocks match an address or a network, except for their exceptions.
 
-A block holds for a network that lies in it and in none of its exceptions. A network that appears as a block or as an
-exception has one entry, and the longest prefix that contains an address decides: no differences of networks are made.
+A block matches a network that is inside it and inside none of its exceptions. Each network that is a block or an
+exception has one entry, and the longest prefix that contains an address decides: no network has to be split.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Blocks:
     def __init__(self) -> None:
         self._begins: dict[Prefix, set[int]] = {}
         self._excepts: dict[Prefix, set[int]] = {}
-        self._uses: Counter[Prefix] = Counter()  # how many blocks name this network, as their own or as an exception
+        self._uses: Counter[Prefix] = Counter()  # how many blocks have this network, or have it as an exception
         self._lengths: Counter[tuple[int, int]] = Counter()  # of the networks in use: version and length
         self._sorted: list[Prefix] = []
 
     def add(self, number: int, block: BlockPeers) -> tuple[Prefix, ...]:
-        """Returns the block's own network, and then its exceptions: only what lies in the first is affected."""
+        """Returns the block's network and then its exceptions; only addresses inside the first are affected."""
         whole, *excepts = networks_of(block)
         self._begins.setdefault(whole, set()).add(number)
         for one in excepts:
@@ -54,7 +54,7 @@ class Blocks:
         return prefix in self._uses
 
     def networks_in(self, prefix: Prefix) -> list[Prefix]:
-        """Those in use, itself included."""
+        """The networks in use inside this one, itself included."""
         return within(self._sorted, prefix)
 
     def holding_for(self, prefix: Prefix) -> frozenset[int]:
@@ -73,14 +73,14 @@ class Blocks:
 
 
 def within(ordered: list[Prefix], prefix: Prefix) -> list[Prefix]:
-    """The part of a sorted list that lies in a network, itself included."""
+    """The members of a sorted list that are inside a network, itself included."""
     version, first, length = prefix
     last = first + (1 << (BITS[version] - length)) - 1
     return ordered[bisect_left(ordered, prefix) : bisect_right(ordered, (version, last, BITS[version]))]
 
 
 def networks_of(block: BlockPeers) -> tuple[Prefix, ...]:
-    """The block's own network, and then its exceptions."""
+    """The block's network, and then its exceptions."""
     return prefix_of(ip_network(block.network)), *{prefix_of(ip_network(text)) for text in block.excepts}
 
 

@@ -1,7 +1,7 @@
-"""Which peers are alike for the policies of this Node: each address and network in use has the class of its peers.
+"""Groups peers that the policies of this Node treat alike: each address and network in use has a class.
 
 A class is the set of selectors and blocks in use that match, and the named ports in use. Policies are resolved per
-class, so a Pod that comes or goes costs one entry, whatever the number of rules that match it.
+class, so adding or removing a Pod changes one entry, however many rules match it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class PeerClass(Struct, frozen=True, gc=False):
         return _number_of_class(self.peers, self.named_ports)
 
 
-@lru_cache(4096)  # asked for each peer, of which many have the same class
+@lru_cache(4096)  # called for each peer, and many peers have the same class
 def _number_of_class(peers: frozenset[int], named_ports: tuple[PodPort, ...]) -> int:
     return digest_of((sorted(peers), named_ports)) if peers or named_ports else NO_CLASS
 
 
 class PeerClasses:
-    """The classes of one direction. `changed`, `came` and `went` gather what has changed until `forget_changes`."""
+    """The classes of one direction. `changed`, `came` and `went` collect changes until `forget_changes`."""
 
     def __init__(self, directory: Directory) -> None:
         self.entries: dict[Prefix, int] = {}  # the class of each address and network that needs an entry
@@ -65,7 +65,7 @@ class PeerClasses:
 
     @property
     def namespaces(self) -> frozenset[str] | None:
-        """Those in which rules in use mean Pods; None: all."""
+        """The namespaces in which rules in use select Pods; None: all."""
         return self._selections.namespaces
 
     def use(self, number: int, peers: Peers) -> None:
@@ -107,7 +107,7 @@ class PeerClasses:
             self._refresh_name(name)
 
     def follow_pod(self, before: PeerPod | None, after: PeerPod | None) -> None:
-        """The directory has the Pod as it is now."""
+        """Call it after the directory has been updated."""
         if before is not None and before.identity not in self._directory.identities.get(before.namespace, {}):
             self._selections.forget(before.identity)
         self._follow_addresses(before, after)
@@ -116,7 +116,7 @@ class PeerClasses:
         self._follow_addresses(before, after)
 
     def follow_namespace(self, name: str) -> None:
-        """The directory has its labels as they are now."""
+        """Call it after the directory has been updated."""
         self._refresh_pods(self._selections.follow_namespace(name))
 
     def forget_changes(self) -> None:
@@ -135,7 +135,7 @@ class PeerClasses:
         self._refresh(prefix_of(a) for key in keys for a in self._directory.pods[key].addresses)
 
     def _refresh_block(self, networks: tuple[Prefix, ...]) -> None:
-        """What lies in the first of these, the block itself; the others are its exceptions."""
+        """`networks`: the block itself, and then its exceptions."""
         whole = networks[0]
         self._refresh({*networks, *self._blocks.networks_in(whole), *self._directory.addresses_in(whole)})
 
@@ -144,7 +144,7 @@ class PeerClasses:
         self._refresh_pods([pod.key for pod in pods if any(name == port[0] for port in pod.named_ports)])
 
     def _follow_addresses(self, *holders: PeerPod | PeerNode | None) -> None:
-        if self._uses or self._names:  # else nothing has a class
+        if self._uses or self._names:  # otherwise nothing has a class
             addresses = {address for one in holders if one is not None for address in one.addresses}
             self._refresh(map(prefix_of, addresses))
 
@@ -164,7 +164,7 @@ class PeerClasses:
                 self._leave(before)
 
     def _class_at(self, prefix: Prefix) -> PeerClass | None:
-        """None where no entry is needed: a shorter prefix says the same."""
+        """None if no entry is needed, because a shorter prefix has the same class."""
         matching, named_ports = self._peers_at(prefix)
         if not matching and not named_ports and not self._blocks.is_used(prefix):
             return None

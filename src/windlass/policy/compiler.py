@@ -1,8 +1,8 @@
-"""Policies compiled for one Node: what its switch looks up to judge a packet, kept up to date change by change.
+"""Compiles policies into what the switch of one Node looks up for a packet, and updates it with each change.
 
-For each direction a local Pod with policies has a subject, each address or network that a rule means has a class, and
-each pair of subject and class has one exact set of allowed ports. Work grows with the change: a Pod elsewhere is one
-entry, a policy touches the subjects that it selects and the classes that its rules mean.
+For each direction a local Pod with policies has a subject, each address or network that a rule selects has a class, and
+each pair of subject and class has one exact set of allowed ports. Work grows with the change: a Pod on another Node is
+one entry, a policy affects the subjects that it selects and the classes that its rules select.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from windlass.policy.subjects import (
 
 @dataclass(slots=True)
 class Verdicts:
-    """What a subject may exchange with each class of peers."""
+    """The allowed ports of a subject, for each class of peers."""
 
-    default: PortSet  # with classes that are not among these
+    default: PortSet  # for classes that are not in `by_class`
     by_class: dict[int, PortSet] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyChange:
-    """What differs from before, of one direction."""
+    """What has changed in one direction."""
 
     pods: frozenset[str]
     subjects: frozenset[int]
@@ -50,7 +50,7 @@ class PolicyChange:
 
 
 class DirectionCompiler:
-    """One direction. The owner tells it what changed; it keeps what the switch looks up."""
+    """Compiles one direction. Its owner calls it with each change."""
 
     def __init__(self, direction: Direction, directory: Directory) -> None:
         self.pods: dict[str, PodPolicy] = {}
@@ -60,8 +60,8 @@ class DirectionCompiler:
         self._directory = directory
         self._subjects: dict[int, _RulesOfSubject] = {}
         self._users: dict[int, set[str]] = {}  # the Pods of a subject
-        self._mentions: dict[ClassPart, set[int]] = {}  # the subjects whose rules use a selector, a block or a name
-        self._naming_anyone: set[int] = set()  # subjects with a named port of Pods that no selector means
+        self._mentions: dict[ClassPart, set[int]] = {}  # the subjects whose rules use a selector, block or port name
+        self._naming_anyone: set[int] = set()  # subjects with a named port for peers that no selector limits
         self._changed_pods: set[str] = set()
         self._changed_subjects: set[int] = set()
 
@@ -71,7 +71,7 @@ class DirectionCompiler:
 
     @property
     def namespaces(self) -> frozenset[str] | None:
-        """Those whose Pods the rules in use mean; None: all."""
+        """The namespaces whose Pods the rules in use select; None: all."""
         return None if self._naming_anyone else self.peers.namespaces
 
     def set_subject(self, pod: str, subject: Subject | None) -> None:
@@ -83,7 +83,7 @@ class DirectionCompiler:
             if subject.number not in self._subjects:
                 self._add_subject(_RulesOfSubject(subject, self._direction))
             self._users.setdefault(subject.number, set()).add(pod)
-            self.pods[pod] = PodPolicy(subject.number, ())  # `settle` fills the rest in
+            self.pods[pod] = PodPolicy(subject.number, ())  # `settle` adds the rest
         else:
             del self.pods[pod]
         if before is not None:
@@ -93,7 +93,7 @@ class DirectionCompiler:
                 self._remove_subject(before.subject)
 
     def settle(self, local: Iterable[str]) -> PolicyChange:
-        """Works out what the changes since the last call mean, and says what is different now."""
+        """Compiles the changes since the last call, and returns what differs now."""
         for number in self.peers.went:
             for verdicts in self.verdicts.values():
                 verdicts.by_class.pop(number, None)
@@ -112,7 +112,7 @@ class DirectionCompiler:
         return change
 
     def allowed(self, pod: str, peer: IPAddress) -> PortSet:
-        """As the switch looks it up: which traffic the Pod may exchange with this address."""
+        """The traffic that the Pod may exchange with this address, by the lookups that the switch makes."""
         if (policy := self.pods.get(pod)) is None:
             return ALL_PORTS
         for own, ports in policy.itself:
@@ -145,7 +145,7 @@ class DirectionCompiler:
             self._mentions.setdefault(part, set()).add(number)
         self.verdicts[number] = Verdicts(rules.allowed(_NO_PEERS))
         known = {one for part in rules.parts for one in self.peers.having.get(part, ())}
-        for peer_class in known - self.peers.came:  # those that came are judged when all are known
+        for peer_class in known - self.peers.came:  # `settle` judges the new classes
             self._judge(number, peer_class)
 
     def _remove_subject(self, number: int) -> None:
@@ -185,20 +185,20 @@ class DirectionCompiler:
             self._changed_pods.add(key)
 
     def _allowed_to_itself(self, rules: _RulesOfSubject, own: IPAddress) -> PortSet:
-        """Without ClusterNetworkPolicies everything, whatever the class: this is asked after each change."""
+        """Only ClusterNetworkPolicies need the class: without them this is quick, and it is called at each change."""
         return rules.allowed_to_itself(self.peers.class_of(own)) if rules.has_tiers else ALL_PORTS
 
 
 class _RulesOfSubject:
-    """The rules of a subject, by the selectors and blocks that they use."""
+    """The rules of a subject, indexed by the selectors and blocks that they use."""
 
     def __init__(self, subject: Subject, direction: Direction) -> None:
         self.subject = subject
         self.peers: dict[int, Peers] = {}
-        # Of named ports of the peers. For ingress the ports are the subject's own, and part of it.
+        # Named ports of the peers. For ingress, named ports are those of the subject.
         self.names = set(named_ports_of(subject.rules)) if direction is Direction.EGRESS else set()
         self.has_tiers = subject.has_tiers
-        self._everyone: list[int] = []  # places of rules that hold for all peers
+        self._everyone: list[int] = []  # the places of rules for all peers
         self._by_peers: dict[int, list[int]] = {}
         self._known: dict[tuple[tuple[int, ...], tuple[object, ...]], PortSet] = {}
         for place, one in enumerate(subject.rules):
@@ -211,7 +211,7 @@ class _RulesOfSubject:
 
     @property
     def names_ports_of_anyone(self) -> bool:
-        """Is there a rule with a named port for all peers, or for a block? Any Pod may have that port."""
+        """Whether a rule has a named port for all peers, or for a block: any Pod may have that port."""
         return bool(self.names) and any(
             one.rule.named_ports
             and (one.rule.peers is None or any(isinstance(peers, BlockPeers) for peers in one.rule.peers))
@@ -308,7 +308,7 @@ class PolicyCompiler:
 
     @property
     def namespaces(self) -> frozenset[str] | None:
-        """Those whose Pods policies in effect on this Node mean, as of the last `settle`; None: all."""
+        """The namespaces whose Pods the policies of this Node's Pods select, as of the last `settle`; None: all."""
         egress, ingress = self.egress.namespaces, self.ingress.namespaces
         return None if egress is None or ingress is None else egress | ingress
 
@@ -326,7 +326,7 @@ class PolicyCompiler:
         return pod.key if pod is not None and pod.key in self._local else None
 
     def name_of(self, address: IPAddress) -> str:
-        """Of a known Pod or Node; empty if it is neither."""
+        """The name of the Pod or Node with this address; empty if it is neither."""
         prefix = prefix_of(address)
         pod = self._directory.pod_at(prefix)
         return pod.key if pod else next((f"Node {node.name}" for node in self._directory.nodes_at(prefix)), "")
@@ -334,7 +334,7 @@ class PolicyCompiler:
     def denying(
         self, direction: Direction, pod: str, peer: IPAddress, protocol: Protocol | None, port: int | None
     ) -> tuple[str, ...]:
-        """The rules of a local Pod that deny this traffic, or the NetworkPolicies of which none allows it."""
+        """The rules that deny a local Pod this traffic, or the NetworkPolicies none of which allows it."""
         decided = [one for one in self.of(direction).explain(pod, peer) if contains(one.ports, protocol, port)]
         if any(one.allows for one in decided):
             return ()
@@ -357,7 +357,7 @@ class PolicyCompiler:
         }
 
     def _select_for(self, key: str) -> None:
-        """A Pod of this Node is new, or labels have changed that policies may select it by."""
+        """Call it when a Pod of this Node is new, or when its labels or those of its namespace have changed."""
         for name in self._local.get(key, ()):
             self._selected[name].discard(key)
         self._local[key] = {}
@@ -371,7 +371,7 @@ class PolicyCompiler:
         self._unsettled.add(pod)
 
     def _forget_local(self, key: str, pod: PeerPod | None) -> None:
-        """It is gone, has other labels, or is not on this Node any more."""
+        """Call it when a Pod is gone, has other labels, or is not on this Node any more."""
         if pod is not None:
             self._local_at.remove(key, places_of_pod(*pod.identity))
         for name in self._local.pop(key):

@@ -1,8 +1,8 @@
-"""Which traffic policies allow between any two ends of a cluster, and which rules say so. Pure.
+"""Which traffic policies allow between any two ends of a cluster, and which rules decide. Pure.
 
-It judges all ports at once, and ends that are alike together: a thousand Pods are as many cases as there are different
-sets of policies and labels in use. A packet is judged as the switches of both Nodes judge it: by the egress policies of
-the source and by the ingress policies of the destination.
+It judges all ports at once, and ends with the same policies and labels together, so the work does not grow with the
+number of Pods. Traffic is judged as by the switches of both Nodes: by the egress policies of the source and by the
+ingress policies of the destination.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class EndKind(Enum):
 
 
 class End(Struct, frozen=True, gc=False):
-    """One address at which traffic begins or ends; of a network, an address that stands for all that are alike."""
+    """A source or destination of traffic, with one address. The address of a network is an example."""
 
     kind: EndKind
     name: str  # namespace/name of a Pod, the name of a Node, or the network
@@ -51,11 +51,11 @@ class End(Struct, frozen=True, gc=False):
 
 
 class Verdict(Struct, frozen=True, gc=False):
-    """What becomes of one part of the traffic between two ends."""
+    """The decision about one part of the traffic between two ends."""
 
     ports: PortSet
     allowed: bool
-    egress: tuple[str, ...] = ()  # the rules that decided; empty where no policy of the source has a say
+    egress: tuple[str, ...] = ()  # the rules that decided; empty if no policy affects the source
     ingress: tuple[str, ...] = ()  # of the destination
 
 
@@ -67,19 +67,19 @@ class Relation(Enum):
 
 
 class Profile(Struct, frozen=True, gc=False):
-    """All that policies see of an end. Ends with the same profile are treated alike."""
+    """Everything about an end that matters to policies. Ends with the same profile are treated alike."""
 
     kind: EndKind
     version: int  # of IP
     egress_subject: int | None
     ingress_subject: int | None
-    as_destination: int  # the class that it is for egress rules
+    as_destination: int  # its class for egress rules
     as_source: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Ruled:
-    """A subject, with what its rules mean in digests, and the NetworkPolicies that isolate it."""
+    """A subject, with the digests of its rules' peers, and the NetworkPolicies that isolate it."""
 
     subject: Subject
     peers: tuple[frozenset[int] | None, ...]  # of each rule; None: everyone
@@ -91,11 +91,11 @@ class _Ruled:
 
 
 class Connectivity:
-    """Of one state of a cluster."""
+    """The allowed traffic in one state of a cluster."""
 
     def __init__(self, world: PolicyWorld) -> None:
         self.world = world
-        self.problems: dict[str, list[str]] = {}  # by policy: what of it cannot be read
+        self.problems: dict[str, list[str]] = {}  # by policy: the parts that cannot be read
         self._directory = _directory(world)
         self._policies = [*self._read_policies()]
         self._ruled: dict[int, _Ruled] = {}
@@ -109,13 +109,13 @@ class Connectivity:
 
     @cached_property
     def ends(self) -> tuple[End, ...]:
-        """Pods, Nodes, and the networks that rules name, with one that stands for everything else."""
+        """Pods, Nodes, the networks in rules, and one network for all other addresses."""
         pods = [End(EndKind.POD, key_of(pod), a, pod.node) for pod in self.world.pods for a in pod.addresses]
         nodes = [End(EndKind.NODE, node.name, address) for node in self.world.nodes for address in node.addresses]
         return (*pods, *nodes, *self.networks(self.prefixes()))
 
     def prefixes(self) -> set[Prefix]:
-        """The networks that rules name, and everything."""
+        """The networks in rules, and the network of all addresses."""
         blocks = {
             prefix
             for policy in self._policies
@@ -129,7 +129,7 @@ class Connectivity:
         return blocks | {(version, 0, 0) for version in versions}
 
     def networks(self, prefixes: Iterable[Prefix]) -> Iterator[End]:
-        """An end for each network that has addresses outside of the others, of Pods and of Nodes."""
+        """An end for each network with addresses that are neither in a longer prefix nor those of a Pod or Node."""
         pods = {prefix_of(address) for pod in self.world.pods for address in pod.addresses}
         machines = pods | {prefix_of(address) for node in self.world.nodes for address in node.addresses}
         named = {*prefixes}
@@ -144,7 +144,7 @@ class Connectivity:
         return next(found, End(EndKind.NETWORK, str(address), address))
 
     def policies_of(self, pod: str, direction: Direction) -> tuple[str, ...]:
-        """The policies that concern the Pod, in the order in which they are asked."""
+        """The policies that affect the Pod, in the order of evaluation."""
         found = (p for p in self._policies if p.rules(direction) is not None and self._selects(p, pod))
         return tuple(policy.name for policy in sorted(found, key=lambda policy: policy.order))
 
@@ -162,7 +162,7 @@ class Connectivity:
         )
 
     def between(self, source: End, destination: End) -> tuple[Verdict, ...]:
-        """What may pass: each part of the traffic is in exactly one of the verdicts."""
+        """Each part of the traffic is in exactly one of the verdicts."""
         return self.judge(self.profile(source), self.profile(destination), relation(source, destination))
 
     def judge(self, source: Profile, destination: Profile, relation: Relation) -> tuple[Verdict, ...]:
@@ -209,7 +209,7 @@ class Connectivity:
         return policy
 
     def _subjects_of(self, direction: Direction) -> dict[str, int]:
-        """The subject of each Pod that policies concern. Pods with the same labels have the same policies."""
+        """The subject of each Pod with policies. Pods with the same labels have the same policies."""
         concerned = [(digest_of(p), p) for p in self._policies if p.rules(direction) is not None]
         found: dict[str, int] = {}
         for identities in self._directory.identities.values():
@@ -262,7 +262,7 @@ def key_of(pod: PolicyPod) -> str:
 
 
 def _directory(world: PolicyWorld) -> Directory:
-    directory = Directory("")  # the own Node differs from Pod to Pod: see Relation
+    directory = Directory("")  # each Pod has another own Node: Relation handles it
     for name, labels in world.namespaces.items():
         directory.namespaces[name] = labels
     for node in world.nodes:
@@ -285,7 +285,7 @@ def _ruled(subject: Subject, direction: Direction, selecting: Iterable[ReadPolic
 def _as_verdicts(
     direction: Direction, decided: Sequence[RuleOutcome], isolated_by: tuple[str, ...]
 ) -> Iterator[Verdict]:
-    """Rules that allow may overlap; a verdict names all rules that allow its part."""
+    """Rules that allow traffic may overlap; a verdict names all rules that allow its part."""
     parts: dict[tuple[bool, tuple[str, ...]], PortSet] = {}
     for atom in atoms(one.ports for one in decided):
         deciding = [one for one in decided if intersection(one.ports, atom)]
@@ -318,7 +318,7 @@ def _both(egress: Iterable[Verdict], ingress: Sequence[Verdict]) -> Iterator[Ver
 
 
 def _outside_of_longer(prefix: Prefix, ordered: list[Prefix]) -> IPAddress | None:
-    """An address of the network that is in none of the longer ones of the list; None if there is none."""
+    """An address of the network that is in no longer prefix of the list; None if there is none."""
     version, first, length = prefix
     bits = {4: 32, 6: 128}[version]
     candidate = first

@@ -1,4 +1,4 @@
-"""The Pods, namespaces and Nodes that policies may mean, indexed by what policies ask of them."""
+"""The Pods, namespaces and Nodes that policies may select, indexed for the lookups of policies."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from windlass.policy.selectors import Labels
 from windlass.policy.subjects import PodPort
 
 LabelSet: TypeAlias = tuple[tuple[str, str], ...]  # sorted: a value
-Identity: TypeAlias = tuple[str, LabelSet]  # the namespace and the labels of a Pod: all that selectors see of it
+Identity: TypeAlias = tuple[str, LabelSet]  # the namespace and the labels of a Pod: all that selectors match
 
 Key = TypeVar("Key")
 
-_FEW = 100  # addresses that are sorted in one by one
+_FEW = 100  # up to this many changed addresses are inserted one by one; more are sorted anew
 
 NAME_LABEL = "kubernetes.io/metadata.name"
 
 
 def namespace_labels(name: str, labels: Labels | None) -> Labels:
-    """An API server gives each namespace a label with its name; manifests may lack it, or the whole namespace."""
+    """An API server labels each namespace with its name; manifests may omit the label, or the whole namespace."""
     return {NAME_LABEL: name, **(labels or {})}
 
 
 class PeerPod(Struct, frozen=True, gc=False):
-    """A Pod with addresses of its own, and all that policies can mean of it."""
+    """A Pod with addresses of its own, and everything that policies can select it by."""
 
     namespace: str
     name: str
     labels: LabelSet
     addresses: tuple[IPAddress, ...]
     named_ports: tuple[PodPort, ...] = ()
-    created: datetime | None = None  # of two Pods that claim one address, the newer has it
+    created: datetime | None = None  # of two Pods with the same address, the newer one owns it
 
     @property
     def key(self) -> str:
@@ -62,14 +62,14 @@ class Directory:
         self.pods: dict[str, PeerPod] = {}  # by namespace/name
         self.nodes: dict[str, PeerNode] = {}
         self.namespaces: dict[str, Labels] = {}
-        self.identities: dict[str, dict[Identity, set[str]]] = {}  # by namespace: the Pods of each
+        self.identities: dict[str, dict[Identity, set[str]]] = {}  # by namespace: the Pods with each identity
         self._pods_at: dict[Prefix, set[str]] = {}
         self._nodes_at: dict[Prefix, set[str]] = {}
-        self._sorted: list[Prefix] = []  # the addresses of Pods and Nodes, except for
-        self._unsorted: set[Prefix] = set()  # those that came or went since it was read
+        self._sorted: list[Prefix] = []  # the addresses of Pods and Nodes, as of the last `addresses_in`
+        self._unsorted: set[Prefix] = set()  # addresses added or removed since then
 
     def set_pod(self, key: str, pod: PeerPod | None) -> PeerPod | None:
-        """Returns the Pod that it was before."""
+        """Returns the previous Pod of this name."""
         if (before := self.pods.pop(key, None)) is not None:
             _remove(self.identities[before.namespace], [before.identity], key)
             self._leave(self._pods_at, before.addresses, key)
@@ -88,7 +88,7 @@ class Directory:
         return before
 
     def pod_at(self, address: Prefix) -> PeerPod | None:
-        """The newest of those that claim it: an address is given out again when a Pod has ended."""
+        """The newest Pod with this address: an address is reused after a Pod has ended."""
         keys = self._pods_at.get(address, ())
         if len(keys) == 1:
             return self.pods[next(iter(keys))]
@@ -102,7 +102,7 @@ class Directory:
         return (address for node in self.nodes.values() for address in node.addresses)
 
     def addresses_in(self, network: Prefix) -> list[Prefix]:
-        """Of Pods and Nodes."""
+        """The addresses of Pods and Nodes inside a network."""
         if len(self._unsorted) > _FEW:
             self._sorted = sorted(self._pods_at.keys() | self._nodes_at.keys())
         else:

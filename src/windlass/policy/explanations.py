@@ -1,4 +1,4 @@
-"""What may reach a Pod and what it may reach, and what a change of policies adds and removes: for people. Pure."""
+"""Explains what may reach a Pod and what it may reach, and which traffic a change of policies adds or removes. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Label = tuple[str, str]  # the kind of an end, and its name
 
 
 class Peers(Struct, frozen=True, omit_defaults=True, order=True):
-    """Ends of traffic that are treated alike."""
+    """Ends that are treated alike."""
 
     pods: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ def _peer_verdicts(
                 pair = (other, end) if direction is Direction.INGRESS else (end, other)
                 verdicts = connectivity.between(*pair)
                 if relation(*pair) is Relation.ITSELF and all(verdict.allowed for verdict in verdicts):
-                    continue  # as everyone expects
+                    continue  # expected, so it is not listed
                 label = _label(other, relation(*pair))
                 alike.setdefault(verdicts, []).append((label, other.address.version))
                 versions.setdefault(label, set()).add(other.address.version)
@@ -119,13 +119,13 @@ def _peer_verdicts(
 
 
 def _order(row: PeerVerdicts) -> tuple[bool, bool, bool, Peers]:
-    """What is allowed first; then Pods before Nodes before networks."""
+    """Allowed traffic first; then Pods before Nodes before networks."""
     denied = all(one.verdict == "Deny" for one in row.verdicts)
     return denied, not row.peers.pods, not row.peers.nodes, row.peers
 
 
 def _in_words(verdicts: Iterable[Verdict]) -> tuple[TrafficVerdict, ...]:
-    """The part with protocols without ports comes last: it is everything that the other parts are not."""
+    """The part with protocols without ports comes last, as everything else."""
     ordered = sorted(verdicts, key=lambda verdict: contains(verdict.ports, None, None))
     return tuple(
         TrafficVerdict(
@@ -221,7 +221,7 @@ def _machines(connectivity: Connectivity) -> Iterator[End]:
 
 
 def _by_relation(sources: list[End], destinations: list[End]) -> dict[Relation, list[tuple[End, End]]]:
-    """Which of the pairs are related: only a Pod with itself and with its own Node are, and few of them are needed."""
+    """The pairs by their relation. Only a Pod with itself and with its own Node are related, so few pairs are made."""
     kinds = sources[0].kind, destinations[0].kind
     if EndKind.POD not in kinds:
         return {}
@@ -293,7 +293,7 @@ def _label(end: End, kind: Relation) -> Label:
 
 
 def _peers(members: Iterable[_Member], versions: dict[Label, set[int]]) -> Peers:
-    """An end of which only one family is meant says which."""
+    """The name of an end gets its IP version if only one of its versions is among the members."""
     meant: dict[Label, set[int]] = {}
     for label, version in members:
         meant.setdefault(label, set()).add(version)

@@ -1,4 +1,4 @@
-"""What the compiler has worked out, as a value of NodeState: a new one after each change, which shares all the rest."""
+"""The compiled policies as an immutable value of NodeState: each change makes a new one, which shares the rest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Changes = Mapping[Direction, PolicyChange]
 
 
 class SettledKeys(NamedTuple):
-    """Keys in NodePolicies of what differs from before."""
+    """The keys in NodePolicies that have changed."""
 
     pods: AbstractSet[str]
     subjects: AbstractSet[str]
@@ -23,7 +23,7 @@ class SettledKeys(NamedTuple):
 
 
 class CompiledPolicies:
-    """Follows a compiler; `settle` is the only thing that changes what it holds."""
+    """The output of a compiler; only `settle` changes it."""
 
     def __init__(self, compiler: PolicyCompiler) -> None:
         self.compiler = compiler
@@ -36,7 +36,7 @@ class CompiledPolicies:
         return NodePolicies(self._pods, self._subjects, self._peers)
 
     def settle(self) -> SettledKeys:
-        """Works out what follows from all changes since the last call."""
+        """Compiles all changes since the last call."""
         changes = self.compiler.settle()
         pods, subjects = self._changed_pods(changes), self._changed_subjects(changes)
         peers = self._changed_peers(changes)

@@ -1,9 +1,7 @@
-"""What Kubernetes says about one packet: allowed or denied, and by which rules. Plain and slow, to be obviously right.
+"""Decides about one packet as Kubernetes specifies it: allowed or denied, and by which rules. Simple and slow.
 
-It reads the API's own objects and shares no code with the compiler: the two are compared in tests, and real packets are
-compared with this. It is not for the agent, which looks verdicts up in the switch.
-
-Where the API leaves a choice, docs/policy.md states what Windlass does.
+It reads the API's objects and shares no code with the compiler: tests compare both, and compare real packets with this.
+The agent does not use it. Where the API leaves a choice, docs/policy.md states what Windlass does.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class PolicyPod:
-    """A Pod with an address of its own; one that uses the host's network is part of its Node."""
+    """A Pod with an address of its own; a Pod in hostNetwork mode is part of its Node."""
 
     namespace: str
     name: str
@@ -54,7 +52,7 @@ class PolicyNode:
 
 @dataclass(frozen=True, slots=True)
 class PolicyWorld:
-    """All that policies can speak of."""
+    """Everything that policies can refer to."""
 
     pods: Sequence[PolicyPod] = ()
     namespaces: Mapping[str, Labels] = field(default_factory=dict)
@@ -65,7 +63,7 @@ class PolicyWorld:
 
 @dataclass(frozen=True, slots=True)
 class PolicyPacket:
-    """The first packet of a connection, as it is between the client and the endpoint that serves it."""
+    """The first packet of a connection, with the addresses of the client and of the endpoint."""
 
     source: IPAddress
     destination: IPAddress
@@ -75,7 +73,7 @@ class PolicyPacket:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Of one direction."""
+    """The decision in one direction."""
 
     allowed: bool
     rules: tuple[str, ...]  # that decided, or the reason why no rule did
@@ -238,8 +236,8 @@ def _action(
 ) -> str | None:
     """What the rule does with the packet; None if it does not match.
 
-    What this version cannot read fails closed, as the API asks: an Accept rule then matches less, any other rule denies
-    everything.
+    A rule that this version cannot read fails closed, as the API requires: an Accept rule matches less, any other rule
+    denies everything.
     """
     if rule.action not in {"Accept", "Deny", "Pass"}:
         return "Deny"
@@ -259,7 +257,7 @@ def _action(
 
 
 def _is_cluster_subject(world: PolicyWorld, policy: ClusterNetworkPolicy, pod: PolicyPod) -> bool:
-    """A subject that cannot be read selects every Pod: the policy's rules then hold for too many, not for too few."""
+    """A subject that cannot be read selects every Pod: the policy then applies to too many Pods, not to too few."""
     subject = policy.spec.subject
     if (subject.namespaces is None) == (subject.pods is None):
         return True
@@ -352,7 +350,7 @@ def _named_ports(world: PolicyWorld, packet: PolicyPacket) -> Iterator[tuple[str
 
 
 def _matches(selector: LabelSelector, labels: Labels, *, unknown: bool) -> bool:
-    """`unknown`: what a requirement counts for that this version cannot read."""
+    """`unknown`: the result of a requirement that this version cannot read."""
     equal = all(labels.get(key) == value for key, value in (selector.match_labels or {}).items())
     return equal and all(_meets(one, labels, unknown=unknown) for one in selector.match_expressions or ())
 

@@ -1,8 +1,8 @@
-"""The API's policy objects to rules that the compiler can use. Pure.
+"""Converts the API's policy objects to the rules of the compiler. Pure.
 
-What this version cannot read fails closed and costs nothing else. A rule that accepts then matches less: the peer, the
-port or the whole rule is left out. A rule that denies or passes becomes one that denies everything. A selector of
-subjects loses the requirement that cannot be read, so the policy holds for too many Pods and not for too few.
+What this version cannot read fails closed, and the rest is used. A rule that accepts omits the peer or port that cannot
+be read, and so matches less. A rule that denies or passes becomes one that denies everything. A selector of subjects
+omits the requirement that cannot be read, so the policy applies to too many Pods and not to too few.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _DIRECTIONS = {"Ingress": Direction.INGRESS, "Egress": Direction.EGRESS}
 
 
 class _Unreadable(Exception):
-    """The message says which field, what is wrong with it."""
+    """The message says which field is wrong, and why."""
 
 
 class _Reader:
-    """Reads one policy and collects what it cannot use, in sentences."""
+    """Reads one policy, and collects a sentence for each part that it cannot use."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -135,9 +135,7 @@ class _Reader:
     def _cluster_subject(self, policy: ClusterNetworkPolicy) -> PodPeers:
         subject = policy.spec.subject
         if (subject.namespaces is None) == (subject.pods is None):
-            self.problems.append(
-                "subject: exactly one of namespaces and pods is expected; the policy holds for all Pods"
-            )
+            self.problems.append("subject: exactly one of namespaces and pods is expected; the policy selects all Pods")
             return PodPeers()
         if subject.pods is None:
             return PodPeers(namespaces=self._subject_selector("subject.namespaces", subject.namespaces))
@@ -194,13 +192,13 @@ class _Reader:
         read, unknown = read_selector(selector)
         for operator in unknown:
             self.problems.append(
-                f"{where}: unknown operator {operator}; the policy holds for Pods whatever it would say"
+                f"{where}: unknown operator {operator}; the requirement is ignored, so the policy may select more Pods"
             )
         return read
 
 
 def read_network_policy(policy: NetworkPolicy) -> tuple[ReadPolicy, list[str]]:
-    """The policy as the compiler uses it, and what of it cannot be used, in sentences."""
+    """The policy in the form of the compiler, and a sentence for each part that cannot be used."""
     reader = _Reader()
     return reader.network_policy(policy), reader.problems
 
@@ -213,17 +211,17 @@ def read_cluster_network_policy(policy: ClusterNetworkPolicy) -> tuple[ReadPolic
 def _network_policy_peers(namespace: str, peer: NetworkPolicyPeer) -> Peers:
     if peer.ip_block is not None:
         if peer.pod_selector is not None or peer.namespace_selector is not None:
-            raise _Unreadable("an ipBlock beside a selector")
+            raise _Unreadable("it has both an ipBlock and a selector")
         return _block(peer.ip_block)
     if peer.pod_selector is None and peer.namespace_selector is None:
-        raise _Unreadable("neither a selector nor an ipBlock")
+        raise _Unreadable("it has neither a selector nor an ipBlock")
     pods = _peer_selector("podSelector", peer.pod_selector)
     if peer.namespace_selector is None:
         return _pod_peers(namespace, EVERYTHING, pods)
     return _pod_peers(None, _peer_selector("namespaceSelector", peer.namespace_selector), pods)
 
 
-_pod_peers = lru_cache(4096)(PodPeers)  # rules with the same peers share one object, whose hash is known
+_pod_peers = lru_cache(4096)(PodPeers)  # rules with the same peers share one object, which caches its hash
 
 
 @lru_cache(4096)

@@ -1,6 +1,6 @@
 """One form for the rules of both kinds of policy, for the compiler. Pure data.
 
-The API's objects become these in `readings`, with all decisions about what cannot be read already made.
+`readings` makes them from the API's objects, and decides there about everything that cannot be read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from windlass.policy.selectors import EVERYTHING, Selector
 
 
 class Tier(IntEnum):
-    """In the order in which they are asked."""
+    """In the order of evaluation."""
 
     ADMIN = 0
     NETWORK_POLICY = 1
@@ -31,10 +31,10 @@ class RuleAction(Enum):
 
 
 class PodPeers(Struct, frozen=True, gc=False, tag=True, cache_hash=True):
-    """Pods by their labels, in one namespace or in those that a selector matches."""
+    """Pods with matching labels, in one namespace or in the namespaces that a selector matches."""
 
     namespace: str | None = None
-    namespaces: Selector = EVERYTHING  # where no namespace is named
+    namespaces: Selector = EVERYTHING  # used if `namespace` is None
     pods: Selector = EVERYTHING
 
 
@@ -54,14 +54,14 @@ class OwnNode(Struct, frozen=True, gc=False, tag=True, cache_hash=True):
 Peers = PodPeers | NodePeers | BlockPeers | OwnNode
 
 
-@lru_cache(4096)  # many rules have the same
+@lru_cache(4096)  # many rules have the same peers
 def number_of(peers: Peers) -> int:
-    """A digest: the same in every process."""
+    """A digest, so it is the same in every process."""
     return digest_of(peers)
 
 
 class NamedPort(Struct, frozen=True, gc=False):
-    """A port of the destination Pod; without a protocol, a port of any protocol with that name."""
+    """A port of the destination Pod; without a protocol, of any protocol."""
 
     name: str
     protocol: Protocol | None = None
@@ -76,7 +76,7 @@ class PolicyRule(Struct, frozen=True, gc=False):
 
 
 class ReadPolicy(Struct, frozen=True, gc=False):
-    """A policy whose rules the compiler can use. A direction of None is left alone by it."""
+    """A policy in the form of the compiler. It does not affect a direction whose rules are None."""
 
     name: str  # for people: kind and key
     tier: Tier
@@ -90,5 +90,5 @@ class ReadPolicy(Struct, frozen=True, gc=False):
 
     @property
     def order(self) -> tuple[int, int, str]:
-        """Kubernetes leaves the order of equal priorities open; here it is the order of names."""
+        """Kubernetes does not define the order of equal priorities; Windlass orders them by name."""
         return self.tier, self.priority, self.name

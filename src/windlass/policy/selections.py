@@ -1,4 +1,4 @@
-"""Which of the Pod selectors in use match the Pods with certain labels, remembered for each set of labels."""
+"""Which of the Pod selectors in use match Pods with certain labels, cached for each set of labels."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from windlass.policy.rules import PodPeers
 from windlass.policy.selectors import EVERYTHING
 
 
-class MeantNamespaces:
-    """The namespaces that selectors in use mean, counted, so that a change costs no more than its own selector."""
+class MatchedNamespaces:
+    """The namespaces that selectors in use match, with a count, so that a change evaluates its own selector only."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
@@ -25,14 +25,14 @@ class MeantNamespaces:
 
     def add(self, number: int, peers: PodPeers) -> None:
         if peers.namespace is not None:
-            meant = {peers.namespace}
+            matched = {peers.namespace}
         elif peers.namespaces == EVERYTHING:
             self._everywhere.add(number)
             return
         else:
-            meant = {name for name in self._directory.namespaces if self._directory.selects_namespace(peers, name)}
-        self._of[number] = meant
-        self._uses.update(meant)
+            matched = {name for name in self._directory.namespaces if self._directory.selects_namespace(peers, name)}
+        self._of[number] = matched
+        self._uses.update(matched)
 
     def remove(self, number: int) -> None:
         self._everywhere.discard(number)
@@ -40,18 +40,18 @@ class MeantNamespaces:
             self._forget(name)
 
     def follow(self, name: str, in_use: Mapping[int, PodPeers]) -> None:
-        """Its labels have changed, or it came or went."""
+        """Call it when a namespace was added or removed, or its labels have changed."""
         is_there = name in self._directory.namespaces
-        for number, meant in self._of.items():
+        for number, matched in self._of.items():
             peers = in_use[number]
             if peers.namespace is not None:
                 continue
-            is_meant = is_there and self._directory.selects_namespace(peers, name)
-            if is_meant and name not in meant:
-                meant.add(name)
+            is_matched = is_there and self._directory.selects_namespace(peers, name)
+            if is_matched and name not in matched:
+                matched.add(name)
                 self._uses[name] += 1
-            elif not is_meant and name in meant:
-                meant.discard(name)
+            elif not is_matched and name in matched:
+                matched.discard(name)
                 self._forget(name)
 
     def _forget(self, name: str) -> None:
@@ -65,7 +65,7 @@ class Selections:
         self._directory = directory
         self._in_use: dict[int, PodPeers] = {}
         self._found: dict[Identity, frozenset[int]] = {}
-        self._meant = MeantNamespaces(directory)
+        self._matched = MatchedNamespaces(directory)
         self._by_namespace: dict[str, dict[int, PodPeers]] = {}  # the selectors whose namespaces include this one
 
     def matching(self, identity: Identity) -> frozenset[int]:
@@ -80,13 +80,13 @@ class Selections:
 
     @property
     def namespaces(self) -> frozenset[str] | None:
-        """Those in which the selectors in use can match Pods; None: all."""
-        return self._meant.namespaces
+        """The namespaces in which the selectors in use can match Pods; None: all."""
+        return self._matched.namespaces
 
     def add(self, number: int, peers: PodPeers) -> set[str]:
         """Returns the Pods that it matches."""
         self._in_use[number] = peers
-        self._meant.add(number, peers)
+        self._matched.add(number, peers)
         for namespace, there in self._by_namespace.items():
             if self._directory.selects_namespace(peers, namespace):
                 there[number] = peers
@@ -94,15 +94,15 @@ class Selections:
 
     def remove(self, number: int) -> set[str]:
         peers = self._in_use.pop(number)
-        self._meant.remove(number)
+        self._matched.remove(number)
         for there in self._by_namespace.values():
             there.pop(number, None)
         return self._forget_matches(peers)
 
     def follow_namespace(self, namespace: str) -> set[str]:
-        """Its labels have changed: returns the Pods that other selectors match now."""
+        """Call it when its labels have changed. Returns the Pods that other selectors match now."""
         self._by_namespace.pop(namespace, None)
-        self._meant.follow(namespace, self._in_use)
+        self._matched.follow(namespace, self._in_use)
         changed: set[str] = set()
         for identity, members in self._directory.identities.get(namespace, {}).items():
             before = self._found.pop(identity, frozenset())
@@ -111,7 +111,7 @@ class Selections:
         return changed
 
     def forget(self, identity: Identity) -> None:
-        """No Pod has these labels any more."""
+        """Call it when no Pod has these labels any more."""
         self._found.pop(identity, None)
 
     def _selectors_in(self, namespace: str) -> dict[int, PodPeers]:

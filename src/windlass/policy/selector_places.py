@@ -1,7 +1,7 @@
-"""Where to look for what a selector of Pods may match, so that neither all Pods nor all policies are compared.
+"""An index that narrows which Pods a selector may match, so that not all Pods are compared with all policies.
 
-A selector that asks for a label finds its Pods, and is found by them, at the place of that label. A place only narrows
-the search: whether the selector matches is decided by the selector.
+A selector that requires a label and the Pods that have it share the place of that label. Whether the selector matches
+such a Pod must still be evaluated.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ Place = tuple[str | None, Label | None]  # a namespace and a label; None: any
 
 
 def places_of_selector(peers: PodPeers) -> list[Place]:
-    """Every Pod that it matches is at one of these."""
+    """Every Pod that the selector matches is at one of these places."""
     return [(peers.namespace, label) for label in peers.pods.labels_of_a_match() or (None,)]
 
 
 def places_of_pod(namespace: str, labels: Iterable[Label]) -> list[Place]:
-    """Every selector that matches such a Pod is at one of these."""
+    """Every selector that matches such a Pod is at one of these places."""
     places: list[Place] = [(namespace, None), (None, None)]
     for label in labels:
         places += [(namespace, label), (None, label)]
@@ -28,7 +28,7 @@ def places_of_pod(namespace: str, labels: Iterable[Label]) -> list[Place]:
 
 
 class PlaceIndex:
-    """The members at each place, in the order in which they came."""
+    """The members at each place, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._members: dict[Place, dict[str, None]] = {}

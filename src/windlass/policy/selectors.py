@@ -1,4 +1,4 @@
-"""Label selectors as values: equal selectors are equal, and one that cannot be read says so."""
+"""Label selectors as values that can be compared, with a report of the operators that cannot be read."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class LabelRequirement(Struct, frozen=True, gc=False, order=True):
 
 
 class Selector(Struct, frozen=True, gc=False, cache_hash=True):
-    """Matches what meets all requirements; without any, everything."""
+    """Matches labels that meet all requirements; without requirements, all labels."""
 
     requirements: tuple[LabelRequirement, ...] = ()
 
     def matches(self, labels: Labels) -> bool:
-        for requirement in self.requirements:  # noqa: SIM110 - asked very often: quicker than `all`
+        for requirement in self.requirements:  # noqa: SIM110 - a hot loop: faster than `all`
             if not requirement.accepts(labels):
                 return False
         return True
 
     def labels_of_a_match(self) -> tuple[tuple[str, str], ...]:
-        """Every match has one of these labels: few places to look. Empty where the selector names none."""
+        """Labels of which every match has one. Empty if the selector requires no label by value."""
         for requirement in self.requirements:
             if requirement.operator == "In":
                 return tuple((requirement.key, value) for value in requirement.values)
@@ -57,7 +57,7 @@ _OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
 
 
 def read_selector(selector: LabelSelector | None) -> tuple[Selector, list[str]]:
-    """The selector, and the operators in it that this version does not know; their requirements are left out."""
+    """The selector, and the operators that this version does not know; it omits their requirements."""
     if selector is None:
         return EVERYTHING, []
     if not selector.match_expressions:
@@ -68,7 +68,7 @@ def read_selector(selector: LabelSelector | None) -> tuple[Selector, list[str]]:
     return Selector(tuple(sorted(known))), unknown
 
 
-@lru_cache(4096)  # many rules have the same: they share one object, whose hash is known
+@lru_cache(4096)  # rules with the same labels share one object, which caches its hash
 def _of_labels(labels: tuple[tuple[str, str], ...]) -> Selector:
     return Selector(tuple(sorted(LabelRequirement(key, "In", (value,)) for key, value in labels)))
 

@@ -1,6 +1,6 @@
-"""What all policies that select a Pod say together, for one class of peers: one exact set of ports. Pure.
+"""Resolves all policies that select a Pod, for one class of peers, to one exact set of ports. Pure.
 
-The tiers are resolved here, so that no order of rules and no priority is left for the switch.
+The tiers are resolved here, so the switch needs neither an order of rules nor priorities.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ class TierRule(Struct, frozen=True, gc=False):
 
 
 class Subject(Struct, frozen=True, gc=False):
-    """The rules that hold for a Pod in one direction, in order. Pods with the same rules share it."""
+    """The rules that apply to a Pod in one direction, in order. Pods with the same rules share it."""
 
-    number: int  # a digest of all of this
+    number: int  # a digest of the other fields
     rules: tuple[TierRule, ...]
-    isolated: bool  # a NetworkPolicy selects the Pod: only what such policies allow gets past their tier
-    named_ports: tuple[PodPort, ...]  # ingress: the Pod's own, of those that the rules name
+    isolated: bool  # a NetworkPolicy selects the Pod: traffic that no NetworkPolicy allows is denied
+    named_ports: tuple[PodPort, ...]  # ingress only: the Pod's ports that the rules name
 
     @property
     def has_tiers(self) -> bool:
-        """Is a ClusterNetworkPolicy among the policies? Nothing else can deny a Pod access to itself."""
+        """Whether a ClusterNetworkPolicy selects the Pod. Nothing else can deny a Pod access to itself."""
         return any(one.tier is not Tier.NETWORK_POLICY for one in self.rules)
 
 
 def subject_of(
     policies: Iterable[tuple[int, ReadPolicy]], direction: Direction, pod_ports: Sequence[PodPort]
 ) -> Subject | None:
-    """`policies` with their digests: those that select the Pod. None where none of them concerns this direction."""
+    """`policies`: those that select the Pod, with their digests. None if none of them affects this direction."""
     concerned = sorted(
         ((number, policy) for number, policy in policies if policy.rules(direction) is not None),
         key=lambda one: one[1].order,
@@ -72,17 +72,18 @@ def named_ports_of(rules: Iterable[TierRule]) -> Iterator[str]:
 
 
 class RuleOutcome(Struct, frozen=True, gc=False):
-    """What one rule decides for a class of peers."""
+    """The ports that one rule decides about for a class of peers."""
 
-    rule: PolicyRule | None  # None: no rule, but the default
+    rule: PolicyRule | None  # None: the default
     allows: bool
     ports: PortSet
 
 
 def outcomes(subject: Subject, matching: Sequence[TierRule], peer_ports: Sequence[PodPort]) -> Iterator[RuleOutcome]:
-    """Which rule decides what, given the subject's rules that match the peers; together they decide everything.
+    """Which rule decides about which ports; together the outcomes cover all ports.
 
-    `peer_ports`: named ports of the peers, for egress; the subject has its own for ingress.
+    `matching`: the subject's rules that match the peers. `peer_ports`: for egress, the named ports of the peers; for
+    ingress the subject has its own.
     """
     left = ALL_PORTS
     for tier in Tier:
@@ -90,7 +91,7 @@ def outcomes(subject: Subject, matching: Sequence[TierRule], peer_ports: Sequenc
         if tier is Tier.NETWORK_POLICY and subject.isolated:
             for rule in rules:
                 yield RuleOutcome(rule, allows=True, ports=intersection(left, _rule_ports(subject, rule, peer_ports)))
-            yield RuleOutcome(None, allows=False, ports=left)  # but for what was allowed above
+            yield RuleOutcome(None, allows=False, ports=left)  # overlaps the ports that the rules above allow
             return
         passed: PortSet = NO_PORTS
         for rule in rules:
@@ -111,7 +112,7 @@ def allowed_ports(subject: Subject, matching: Sequence[TierRule], peer_ports: Se
 
 
 def allowed_to_itself(subject: Subject, matching: Sequence[TierRule], peer_ports: Sequence[PodPort]) -> PortSet:
-    """Of a Pod that reaches itself through a Service: a NetworkPolicy cannot deny that, a ClusterNetworkPolicy can."""
+    """For a Pod that reaches itself through a Service: a NetworkPolicy cannot deny that, a ClusterNetworkPolicy can."""
     itself = TierRule(Tier.NETWORK_POLICY, PolicyRule("a Pod may reach itself", RuleAction.ACCEPT))
     return allowed_ports(subject, (*matching, itself) if subject.isolated else matching, peer_ports)
 
