@@ -130,7 +130,7 @@ def test_an_error_of_a_detached_lab_is_raised_by_the_caller(folder):
 def test_a_machine_without_the_programs_of_a_node_is_an_error(monkeypatch):
     with pytest.raises(LabError, match="nowhere: the CNI plugin does not exist; `make setup` builds it"):
         runs.check_machine(Programs(cni=Path("nowhere")))
-    with pytest.raises(LabError, match=r"--windows wine: there is no nowhere/python/python.exe; `tools/build-windows`"):
+    with pytest.raises(LabError, match=r"--windows wine: nowhere/python/python.exe does not exist; `tools"):
         runs.check_machine(Programs(windows=WindowsPrograms(Path("nowhere"))))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(LabError, match="needs root"):

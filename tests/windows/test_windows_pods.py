@@ -190,7 +190,7 @@ class TestRefusedNetwork:
         assert machine.has_route("default")
 
     async def test_a_missing_extension_is_said_in_a_sentence(self, host, machine):
-        with machine.without_extension(), pytest.raises(HostError, match="install its driver, which must be signed"):
+        with machine.without_extension(), pytest.raises(HostError, match="install its signed driver"):
             await host.uplink.prepare("eth0", "br-int", machine.node_ips, machine.state.node.pod_cidrs.values())
         assert machine.holders("192.0.2.5") == {"br-int"}
         assert machine.has_route("default")

@@ -297,7 +297,7 @@ def _undo(netlink: Netlink, file: RecordFile, goal: Adapter, bridge_name: str, e
         _give_back(netlink, goal, adapters.read(netlink, bridge_name))
     except (HostError, OSError) as second:
         raise HostError(
-            f"{error}; undoing it failed, too: {second}; the addresses and routes of {goal.name} are in {file}"
+            f"{error}; undoing it also failed: {second}; the addresses and routes of {goal.name} are in {file}"
         ) from error
     file.remove()
 

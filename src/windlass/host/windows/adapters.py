@@ -67,7 +67,7 @@ def is_global(ip: IPAddress) -> bool:
 
 
 def _is_configured(row: ForwardRow, addresses: Collection[IPInterface]) -> bool:
-    """Not a route that Windows makes for an address by itself, and not one of Windlass."""
+    """Whether an administrator or DHCP added the route: not Windows itself for an address, and not Windlass."""
     destination = row.destination
     if row.metric == METRIC or row.loopback or destination.is_multicast or destination.is_link_local:
         return False

@@ -1,6 +1,6 @@
-"""Runs calls that may never return: each in a thread of its own, for a limited time.
+"""Runs calls that may never return, each in a thread of its own and with a timeout.
 
-A call that is too slow goes on in its thread. Nothing waits for it at the end of the process.
+A call that is too slow continues in its thread. The process does not wait for it when it ends.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ T = TypeVar("T")
 
 
 async def run_bounded(what: str, seconds: float, work: Callable[[], T]) -> T:
-    """`what`: for the error after this many seconds."""
+    """`what`: names the call in the error after a timeout."""
     return await bounded(what, seconds, start(what, work))
 
 
 async def bounded(what: str, seconds: float, call: asyncio.Future[T]) -> T:
-    """The result of a call of `start`, if it comes in this time. The call is not cancelled."""
+    """The result of a call of `start`. A timeout does not cancel the call."""
     done, _ = await asyncio.wait((call,), timeout=seconds)
     if not done:
-        raise HostError(f"{what} did not finish within {seconds:g} s; it goes on and may still succeed")
+        raise HostError(f"{what} did not finish within {seconds:g} s; it continues and may still succeed")
     return call.result()
 
 
@@ -43,7 +43,7 @@ def start(what: str, work: Callable[[], T]) -> asyncio.Future[T]:
             settle = lambda: done.set_exception(failure)  # noqa: E731
         else:
             settle = lambda: done.set_result(result)  # noqa: E731
-        with suppress(RuntimeError):  # the loop has ended meanwhile
+        with suppress(RuntimeError):  # the event loop has ended in the meantime
             loop.call_soon_threadsafe(settle)
 
     threading.Thread(target=run, name=what, daemon=True).start()
@@ -51,6 +51,6 @@ def start(what: str, work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 def _retrieve(done: asyncio.Future[T]) -> None:
-    """A caller that gave up does not ask for the exception."""
+    """Marks the exception as retrieved: a caller that timed out does not read it."""
     if not done.cancelled():
         done.exception()

@@ -1,7 +1,7 @@
 """Calls to the Host Compute Network (computenetwork.dll): networks, endpoints and namespaces as JSON documents.
 
-A refused call raises an exception of `hcn_errors`. What the documents mean is up to the callers. Calls wait for the
-Host Network Service, at times for ever: `bounded_calls` runs them in threads.
+A refused call raises an exception of `hcn_errors`. Callers interpret the documents. A call waits for the Host Network
+Service, sometimes forever: `bounded_calls` runs it in a thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import msgspec
 from windlass.host.windows.hcn_errors import MissingCallError, NotFoundError, refusal, win32_code
 
 LIBRARY = "computenetwork.dll"
-Document = Mapping[str, Any]  # of HCN's schema
+Document = Mapping[str, Any]  # in HCN's schema
 
 _VERSION = {"Major": 2, "Minor": 0}
 _QUERY = {"SchemaVersion": _VERSION, "Flags": 0}
@@ -43,7 +43,7 @@ class Guid(ctypes.Structure):
 
     @classmethod
     def of(cls, text: str) -> Guid:
-        """NotFoundError for a text that is no GUID: there is nothing with this ID."""
+        """Raises NotFoundError if the text is not a GUID: nothing has such an ID."""
         try:
             return cls.from_buffer_copy(UUID(text).bytes_le)
         except ValueError:
@@ -58,11 +58,11 @@ class ComputeNetwork:
 
     @cached_property
     def _calls(self) -> ctypes.WinDLL:
-        """Loaded at the first call: an agent without the library can say so."""
+        """Loaded at the first call, so that an agent without the library can report it."""
         return loaded(self._library)
 
     def all(self, kind: Kind, **properties: str) -> list[Document]:
-        """The items with these properties. One that is deleted meanwhile is left out."""
+        """The items with these properties, without those that are deleted in the meantime."""
         query = {**_QUERY, "Filter": _text(properties)} if properties else _QUERY  # a filter is a document as a string
         answer = wintypes.LPWSTR()
         self._call(f"HcnEnumerate{kind.value}s", _text(query), byref(answer))
@@ -77,7 +77,7 @@ class ComputeNetwork:
             return self._properties(kind, handle)
 
     def create(self, kind: Kind, document: Document, network: str = "") -> Document:
-        """The item as HCN has made it. `network`: of an endpoint."""
+        """Returns the item that HCN created. `network`: the ID of an endpoint's network."""
         content = _text({"SchemaVersion": _VERSION, **document})
         if network:
             with self._opened(Kind.NETWORK, network) as parent:
@@ -89,7 +89,7 @@ class ComputeNetwork:
             self._call(f"HcnModify{kind.value}", handle, _text(change))
 
     def delete(self, kind: Kind, guid: str) -> None:
-        """What is gone is no error."""
+        """An item that does not exist is not an error."""
         with suppress(NotFoundError):
             self._call(f"HcnDelete{kind.value}", byref(Guid.of(guid)))
 
@@ -119,7 +119,7 @@ class ComputeNetwork:
         entry(self._calls, f"HcnClose{kind.value}")(handle)
 
     def _call(self, name: str, *arguments: object) -> None:
-        """Each call ends with an error record. One with content is a failure, whatever the code."""
+        """Each call returns an error record. If it has content the call failed, whatever its code."""
         function = entry(self._calls, name)
         function.restype = ctypes.c_uint32
         record = wintypes.LPWSTR()
@@ -130,7 +130,7 @@ class ComputeNetwork:
             raise refusal(name, code, detail or (ctypes.FormatError(known).strip() if known else ""))
 
     def _taken(self, text: wintypes.LPWSTR) -> str:
-        """The string, whose memory is given back."""
+        """Returns the string and frees its memory."""
         value = text.value or ""
         self._free(ctypes.cast(text, c_void_p))
         return value

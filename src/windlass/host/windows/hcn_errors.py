@@ -1,4 +1,4 @@
-"""What the Host Compute Network refuses, as exceptions by the documented HRESULTs."""
+"""Errors of the Host Compute Network, as exceptions by the documented HRESULTs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class HcnError(HostError):
 
 
 class NotFoundError(HcnError):
-    """There is no such network, endpoint or namespace."""
+    """The network, endpoint or namespace does not exist."""
 
 
 class AdapterNotFoundError(HcnError):
@@ -29,7 +29,7 @@ class AdapterNotFoundError(HcnError):
 
 
 class ExistsError(HcnError):
-    """There is such an item already."""
+    """The item exists already."""
 
 
 class AttachedError(HcnError):
@@ -45,22 +45,22 @@ class InvalidError(HcnError):
 
 
 class ServiceStoppedError(HcnError):
-    """The Host Network Service does not run."""
+    """The Host Network Service is not running."""
 
 
 class MissingCallError(HostError):
-    """This Windows has not this call, or not this library."""
+    """This version of Windows lacks the call, or the library."""
 
 
 _STOPPED = "the Host Network Service does not answer; start it: sc.exe start hns"
 _CODES: Final[dict[int, tuple[type[HcnError], str]]] = {
-    0x803B0001: (NotFoundError, "there is no such network"),
-    0x803B0002: (NotFoundError, "there is no such endpoint"),
-    0x80070490: (NotFoundError, "there is no such item"),
-    0x803B0004: (NotFoundError, "there is no such switch"),
-    0x803B0006: (AdapterNotFoundError, "there is no such network adapter, or another switch uses it"),
-    0x803B0010: (ExistsError, "there is such a network already"),
-    0x803B0013: (ExistsError, "there is such a port already"),
+    0x803B0001: (NotFoundError, "the network does not exist"),
+    0x803B0002: (NotFoundError, "the endpoint does not exist"),
+    0x80070490: (NotFoundError, "the item does not exist"),
+    0x803B0004: (NotFoundError, "the switch does not exist"),
+    0x803B0006: (AdapterNotFoundError, "the network adapter does not exist, or another switch uses it"),
+    0x803B0010: (ExistsError, "the network exists already"),
+    0x803B0013: (ExistsError, "the port exists already"),
     0x803B0014: (AttachedError, "the endpoint is attached already"),
     0x803B001B: (InvalidError, "HCN cannot read the document"),
     0x803B001E: (InvalidError, "the address cannot be used in this network"),
@@ -74,18 +74,18 @@ _CODES: Final[dict[int, tuple[type[HcnError], str]]] = {
 
 
 def refusal(call: str, code: int, record: str) -> HcnError:
-    """`record`: the error record of HCN, a JSON document or empty."""
+    """`record`: HCN's error record, a JSON document or empty."""
     kind, meaning = _CODES.get(code, (HcnError, "HCN refused it"))
     return kind(call, code, meaning, _reason(record))
 
 
 def win32_code(code: int) -> int:
-    """The code of Windows in an HRESULT; 0 if it has none."""
+    """The Win32 error code in an HRESULT; 0 if it has none."""
     return code & 0xFFFF if code & _WIN32_MASK == _WIN32 else 0
 
 
 def _reason(record: str) -> str:
-    """The keys of an error record are not documented."""
+    """The reason in an error record, whose keys are not documented."""
     try:
         content = msgspec.json.decode(record, type=dict[str, object])
     except msgspec.DecodeError:

@@ -1,6 +1,6 @@
-"""Calls to the first version of the Host Network Service (vmcompute.dll), for what HCN cannot do.
+"""Calls to the older API of the Host Network Service (vmcompute.dll), for what HCN cannot do.
 
-That is: extensions of a network's switch, and endpoints of containers that docker has made, which have no namespace.
+That is: extensions of a network's switch, and endpoints of docker's containers, which have no namespace.
 """
 
 from __future__ import annotations
@@ -57,5 +57,5 @@ class HostNetworkService:
             raise refusal(f"{method} {path}", code, said)
         answer = msgspec.json.decode(said, type=_Answer)
         if not answer.success:
-            raise HnsError(f"{method} {path}: {answer.error or 'HNS refused it, without a reason'}")
+            raise HnsError(f"{method} {path}: {answer.error or 'HNS refused it without a reason'}")
         return answer.output

@@ -26,7 +26,7 @@ from windlass.pipeline.reserved import NODE_PORT_ADDRESS
 
 @dataclass(frozen=True, slots=True)
 class WindowsParts:
-    """The libraries and programs of Windows that are used."""
+    """The libraries and programs of Windows that Windlass uses."""
 
     ip_helper: str = ip_helper.LIBRARY
     compute_network: str = hcn.LIBRARY
@@ -41,8 +41,8 @@ class WindowsHost(Host):
         compute, service = ComputeNetwork(parts.compute_network), HostNetworkService(parts.network_service)
         self._uplink = WindowsUplink(threads, compute, service, parts.netsh, state_directory / "uplink.json")
         self._pods = WindowsPods(threads, compute, service)
-        # These last as long as this process. The switch serves NodePorts at the Node IP, and the routes lead to
-        # Services: only NodePorts at addresses that the switch does not see need something here.
+        # Kept in this process only. The switch serves NodePorts at the Node IP, and routes lead to the other Services'
+        # addresses: the host serves only NodePorts at addresses whose packets do not reach the switch.
         self._of_services: set[ServiceAccess | ServicePortItem] = set()
         self._forwarders = PortForwarders(lambda listener: (str(NODE_PORT_ADDRESS[Family.IPV4]), listener.port))
 
@@ -83,7 +83,7 @@ class WindowsHost(Host):
         ports: Collection[tuple[int, int]],  # noqa: ARG002
         addresses: Collection[IPAddress],  # noqa: ARG002
     ) -> tuple[HostConnection, ...]:
-        raise HostError("Windlass cannot reserve ports on Windows yet")
+        raise HostError("Windlass cannot reserve local ports on Windows yet")
 
     async def facts(self, bridge: str, uplink: str | None = None) -> Facts:
         return await self._run(_facts, bridge, uplink)
@@ -95,7 +95,7 @@ class WindowsHost(Host):
         return await self._run(items.clean, names)
 
     async def watch(self, names: HostNames) -> AsyncGenerator[frozenset[str], None]:
-        """A notification of Windows says only that something changed: after each, what matters is read and compared."""
+        """Windows notifies of a change without details: read everything again after each, and compare."""
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
         before = await self._run(_look)
@@ -107,7 +107,7 @@ class WindowsHost(Host):
                 now = await self._run(_look)
                 changed = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
                 before = now
-                await self._forward()  # at the addresses of now; the next `apply` says what failed
+                await self._forward()  # at the current addresses; the next `apply` reports what failed
                 known = frozenset(names)
                 event = (changed & known) | ({OTHER_INTERFACES} if changed - known else set())
                 if event:
@@ -119,7 +119,7 @@ class WindowsHost(Host):
 
 
 def _look(helper: IpHelper) -> dict[str, tuple[object, ...]]:
-    """What each interface has, by its name."""
+    """The state of each interface, by name."""
     names = {link.index: link.alias for link in helper.links()}
     found: dict[str, set[object]] = {name: {index} for index, name in names.items()}
     for row in helper.addresses():

@@ -1,6 +1,6 @@
-"""Calls to IP Helper (iphlpapi.dll): interfaces, addresses, routes, neighbours, and their change.
+"""Calls to IP Helper (iphlpapi.dll): interfaces, addresses, routes, neighbours, and notifications.
 
-A refused call raises OSError with Windows' code and text. What the items mean is up to the callers.
+A refused call raises OSError with Windows' code and text. Callers interpret the rows.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _INFINITE = 0xFFFFFFFF
 _FOREVER = 0xFFFFFFFF  # a lifetime
 _NET_MANAGEMENT = 3  # the protocol of routes that a program adds
 _PERMANENT = 6  # the state of a neighbour
-_PREFERRED = 4  # the state of an address: it is not tried out first
+_PREFERRED = 4  # the state of an address: skip duplicate address detection
 _UP = 1
 _ALL_COMPARTMENTS = 0x200 | 0x2 | 0x4 | 0x8  # without anycast and multicast addresses, and DNS servers
-_ADAPTERS_BUFFER = 16384  # bytes, as Microsoft recommends to begin with
+_ADAPTERS_BUFFER = 16384  # bytes: the initial size that Microsoft recommends
 _BUFFER_TOO_SMALL, _NO_DATA = 111, 232
 _TABLE_HEADER = 8  # the count of rows, and padding
 
@@ -70,7 +70,7 @@ class IpHelper:
         return next((link for link in self.links() if link.alias == name), None)
 
     def link_in_any_compartment(self, name: str) -> tuple[int, int] | None:
-        """The index and the compartment of an interface; those of Pods are in compartments of their own."""
+        """The index and the compartment of an interface; interfaces of Pods are in other compartments."""
         size = c_uint32(_ADAPTERS_BUFFER)
         while True:
             buffer = ctypes.create_string_buffer(size.value)
@@ -92,7 +92,7 @@ class IpHelper:
 
     @contextmanager
     def in_compartment(self, compartment: int) -> Iterator[None]:
-        """The calls of this thread within the block are about this compartment."""
+        """Within the block, the calls of this thread use this compartment."""
         before = self._calls.GetCurrentThreadCompartmentId()
         self._call("SetCurrentThreadCompartmentId", c_uint32(compartment))
         try:
@@ -117,7 +117,7 @@ class IpHelper:
         metric: int | None = None,
     ) -> None:
         row = self.settings(index, family)
-        row.site_prefix_length = 0  # as read, Windows refuses it for IPv4
+        row.site_prefix_length = 0  # Windows refuses its own value for IPv4
         if forwarding is not None:
             row.forwarding = forwarding
         if mtu is not None:
@@ -132,7 +132,7 @@ class IpHelper:
         return self._table("GetUnicastIpAddressTable", AddressRow, _ANY_FAMILY)
 
     def add_address(self, index: int, address: IPInterface) -> None:
-        """An address that this interface has already is no error."""
+        """Not an error if the interface has the address already."""
         row = self._address(index, address)
         row.prefix_length = address.network.prefixlen
         row.valid_lifetime = row.preferred_lifetime = _FOREVER
@@ -160,7 +160,7 @@ class IpHelper:
         return self._table("GetIpForwardTable2", ForwardRow, _ANY_FAMILY)
 
     def add_route(self, index: int, destination: IPNetwork, via: IPAddress | None, metric: int) -> None:
-        """A route that this interface has already is no error."""
+        """Not an error if the interface has the route already."""
         row = self._route(index, destination, via)
         row.metric = metric
         with _unless(EXISTS, ALREADY_EXISTS, holds=lambda: self._has_route(index, destination, via)):
@@ -187,7 +187,7 @@ class IpHelper:
     # --- neighbours ---------------------------------------------------------------------------------------------------
 
     def neighbours(self) -> list[NeighbourRow]:
-        """Those that a program has set. Windows itself sets permanent ones for groups and broadcasts."""
+        """The entries that a program has set. Windows sets permanent entries for multicast and broadcast itself."""
         rows = self._table("GetIpNetTable2", NeighbourRow, _ANY_FAMILY)
         return [row for row in rows if row.state == _PERMANENT and row.address.family in FAMILIES and _is_unicast(row)]
 
@@ -208,7 +208,7 @@ class IpHelper:
 
     @contextmanager
     def watching(self, changed: Callable[[], object]) -> Iterator[None]:
-        """Within the block, `changed` is called in a thread of Windows' own whenever anything above has changed."""
+        """Within the block, Windows calls `changed` in its own thread whenever anything above has changed."""
         callback = Changed(lambda _context, _row, _kind: changed() and None)
         handles = []
         try:
@@ -218,7 +218,7 @@ class IpHelper:
                 handles.append(handle)
             yield
         finally:
-            for handle in handles:  # waits for a callback that is running
+            for handle in handles:  # each call waits for a running callback
                 self._calls.CancelMibChangeNotify2(handle)
 
     def _call(self, name: str, *arguments: object) -> None:
@@ -262,7 +262,7 @@ def _is_unicast(row: NeighbourRow) -> bool:
 
 @contextmanager
 def _unless(*codes: int, holds: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """An error with one of these codes is none, if the condition holds."""
+    """Ignores an error with one of these codes if the condition holds."""
     try:
         yield
     except OSError as error:

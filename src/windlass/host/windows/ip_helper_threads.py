@@ -1,4 +1,4 @@
-"""Calls of IP Helper in threads, as they may take milliseconds, and waiting for what others change."""
+"""Runs calls of IP Helper in threads, because they may take milliseconds, and waits for conditions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class IpHelperThreads:
             raise HostError(f"Windows refused a request: {error.strerror or error}") from error
 
     async def until(self, holds: Callable[[IpHelper], bool], seconds: float = math.inf) -> bool:
-        """Whether it holds within this time."""
+        """Whether the condition holds within this time."""
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
         deadline = loop.time() + seconds

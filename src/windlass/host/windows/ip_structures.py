@@ -1,7 +1,7 @@
 """The structures of IP Helper that Windlass reads and writes, for x64, as netioapi.h declares them.
 
-Plain layouts: `ip_helper` has the calls. The sizes are checked when this module is imported, since a wrong one would
-write beyond a buffer.
+Only layouts: `ip_helper` has the calls. The sizes are checked when this module is imported, because Windows would write
+beyond a structure that is too small.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class InterfaceRow(Structure):
 
 
 class LinkRow(Structure):
-    """MIB_IF_ROW2: an interface. What follows the status is not used here."""
+    """MIB_IF_ROW2: an interface. The fields after the status are not used."""
 
     _fields_ = (
         ("luid", c_uint64),
@@ -226,7 +226,7 @@ def _octets(packed: bytes) -> Array[c_ubyte]:
     return (c_ubyte * len(packed))(*packed)
 
 
-# The size and some offsets of each structure: those of Microsoft's compiler.
+# The size and some offsets of each structure, by Microsoft's compiler.
 _LAYOUTS: dict[type[Structure | Union], tuple[int, dict[str, int]]] = {
     SockaddrInet: (28, {}),
     AddressPrefix: (32, {"length": 28}),
@@ -240,7 +240,7 @@ _LAYOUTS: dict[type[Structure | Union], tuple[int, dict[str, int]]] = {
 
 
 def misplaced() -> list[str]:
-    """A sentence for each structure that this platform lays out in another way."""
+    """A sentence for each structure whose layout differs on this platform."""
     found = []
     for kind, (size, offsets) in _LAYOUTS.items():
         if sizeof(kind) != size:

@@ -1,4 +1,4 @@
-"""What Windlass has installed on a Windows host, and how a change is applied."""
+"""Reads what Windlass has installed on a Windows host, and applies changes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def installed(helper: IpHelper, names: HostNames) -> HostPlan:
             addresses.setdefault(row.index, []).append(row.interface)
     gateway = next((index for index, name in known.items() if name == names.gateway), None)
     items: set[InterfaceItem] = set()
-    if gateway is not None:  # all its addresses are planned, unlike those of the bridge interface
+    if gateway is not None:  # Windlass owns all its addresses, unlike those of the bridge interface
         items.update(HostAddress(names.gateway, address) for address in addresses.get(gateway, ()))
     sources = {family_of(address.ip): address.ip for address in addresses.get(gateway or 0, ())}
     for found in helper.routes():
@@ -81,7 +81,7 @@ def _own_routes(helper: IpHelper) -> set[tuple[int, IPNetwork, IPAddress | None]
 
 
 def _restore(helper: IpHelper, kept: set[tuple[int, IPNetwork, IPAddress | None]]) -> None:
-    """Routes may go with an address that they used."""
+    """Windows may remove routes together with the address that they used."""
     for index, destination, via in sorted(kept - _own_routes(helper), key=str):
         with attempting(f"restore route {destination}"):
             helper.add_route(index, destination, via, METRIC)
@@ -99,14 +99,14 @@ def _settings(helper: IpHelper, link: LinkRow, names: HostNames) -> InterfaceSet
         mac=link.mac,
         mtu=rows[Family.IPV4].mtu if Family.IPV4 in rows else None,
         forwards=frozenset(family for family, row in rows.items() if row.forwarding),
-        # Windows forwards packets that the switch has given the Node's own address, without a setting.
+        # Windows needs no setting to forward packets whose source is the Node's own address.
         accepts_own_source=link.alias == names.gateway,
         kernel_ingress=True,
     )
 
 
 def _row(helper: IpHelper, index: int, family: Family) -> InterfaceRow | None:
-    """None where the interface has not this family."""
+    """None if the interface lacks this family."""
     try:
         return helper.settings(index, family)
     except OSError:
@@ -115,7 +115,7 @@ def _row(helper: IpHelper, index: int, family: Family) -> InterfaceRow | None:
 
 def _apply_settings(helper: IpHelper, indices: Mapping[str, int], wanted: InterfaceSettings) -> None:
     if wanted.name not in indices:
-        raise HostError(f"there is no interface {wanted.name} for its settings")
+        raise HostError(f"there is no interface {wanted.name}; its settings are applied when it exists")
     index = indices[wanted.name]
     for family in Family if wanted.mtu is not None else sorted(wanted.forwards, key=str):
         if family in wanted.forwards or _row(helper, index, family):
@@ -124,7 +124,7 @@ def _apply_settings(helper: IpHelper, indices: Mapping[str, int], wanted: Interf
 
 
 def _route(row: ForwardRow, interface: str, names: HostNames, sources: Mapping[Family, IPAddress]) -> Route:
-    """As it was planned. Windows takes every next hop, and the address of the interface as the source."""
+    """The route as it was planned. Windows accepts any next hop, and uses the interface's address as the source."""
     destination, via = row.destination, row.via
     is_onlink = via is not None and interface == names.gateway
     is_virtual = via in _VIRTUAL or any(destination == ip_network(address) for address in _VIRTUAL)
@@ -132,7 +132,7 @@ def _route(row: ForwardRow, interface: str, names: HostNames, sources: Mapping[F
 
 
 def _order(item: InterfaceItem) -> int:
-    """Addresses come before the routes that use them, and go after them."""
+    """Addresses are added before the routes that use them, and removed after them."""
     return (HostAddress, Route, Neighbour).index(type(item))
 
 

@@ -1,5 +1,5 @@
-"""The metric of routes: Windows has no other place for a mark."""
+"""The metric that marks routes of Windlass: Windows has no other field for a mark."""
 
 from __future__ import annotations
 
-METRIC = 4077  # of Windlass' routes, and of no others; it decides only between routes to the same destination
+METRIC = 4077  # no other program's routes have it; it decides only between routes to the same destination

@@ -1,7 +1,7 @@
-"""The network of HNS on the uplink: its Hyper-V switch has Open vSwitch as an extension.
+"""The HNS network on the uplink, whose Hyper-V switch has Open vSwitch as an extension.
 
-When HNS creates it, it moves the addresses of the NIC to an interface of its own, `vEthernet (<NIC>)`, which becomes
-the bridge interface. HNS forgets its networks at times, after a reboot for one: then it is created again.
+When HNS creates the network, it moves the addresses of the NIC to its own interface, `vEthernet (<NIC>)`, which becomes
+the bridge interface. HNS sometimes loses its networks, for example at a reboot: Windlass then creates it again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SECONDS_TO_RENAME = 20
 
 
 def interface_of(name: str) -> str:
-    """How Windows calls the interface of a NIC or an endpoint at an HNS network."""
+    """The name that Windows gives to the interface of a NIC or endpoint in an HNS network."""
     return f"vEthernet ({name})"
 
 
@@ -31,7 +31,7 @@ def find(hcn: ComputeNetwork) -> Document | None:
 
 
 def adapter_of(network: Document) -> str | None:
-    """The NIC that the network is on."""
+    """The NIC of the network."""
     for policy in network.get("Policies", ()):
         if policy.get("Type") == "NetAdapterName":
             return str(policy["Settings"]["NetworkAdapterName"])
@@ -49,13 +49,13 @@ def create(hcn: ComputeNetwork, uplink: str, pod_cidrs: Collection[IPNetwork]) -
         return hcn.create(Kind.NETWORK, document)
     except AdapterNotFoundError as error:
         raise HostError(
-            f"HNS cannot use {uplink}: {error}. It must be a physical NIC, and no other switch may have it "
+            f"HNS cannot use {uplink}: {error}. It must be a physical NIC that no other switch uses "
             "(Get-VMSwitch lists them)"
         ) from error
 
 
 def require_subnets(network: Document, pod_cidrs: Collection[IPNetwork]) -> None:
-    """An endpoint needs an address of its network, and HNS cannot change the subnets."""
+    """Raises HostError if the subnets differ: HNS cannot change them, and endpoints need an address in one of them."""
     has = {str(subnet["IpAddressPrefix"]) for ipam in network.get("Ipams", ()) for subnet in ipam.get("Subnets", ())}
     wanted = {str(cidr) for cidr in _served(pod_cidrs)}
     if not wanted <= has:
@@ -71,28 +71,28 @@ def endpoints(hcn: ComputeNetwork, network: Document) -> list[Document]:
 
 
 def delete(hcn: ComputeNetwork, network: Document) -> None:
-    """With the endpoints of Pods, which would keep it."""
+    """Deletes the endpoints of Pods first: HNS keeps a network that has endpoints."""
     for endpoint in endpoints(hcn, network):
         hcn.delete(Kind.ENDPOINT, endpoint["ID"])
     hcn.delete(Kind.NETWORK, network["ID"])
 
 
 def enable_extension(hns: HostNetworkService, network: Document) -> None:
-    """Only when the Node has its addresses: DHCP fails while the extension has no flows."""
+    """Call it only when the Node has its addresses: DHCP fails while the extension has no flows."""
     path = f"/networks/{network['ID']}"
     extensions = hns.get(path).get("Extensions", ())
     extension = next((found for found in extensions if same_id(found.get("Id", ""), EXTENSION)), None)
     if extension is None:
         raise HostError(
-            "Windows' switch has no extension of Open vSwitch: install its driver, which must be signed "
-            "(netcfg -q ovsext says whether it is there)"
+            "the Hyper-V switch has no Open vSwitch extension: install its signed driver "
+            "(netcfg -q ovsext says whether it is installed)"
         )
     if not extension.get("IsEnabled"):
         hns.post(path, {"Extensions": [{"Id": EXTENSION, "IsEnabled": True}]})
 
 
 def rename_interface(netsh: str, name: str, new_name: str) -> None:
-    """Windows has no other documented call than one of PowerShell, which takes seconds to start."""
+    """By netsh: the only other documented way is PowerShell, which takes seconds to start."""
     command = [netsh, "interface", "set", "interface", f"name={name}", f"newname={new_name}"]
     try:
         done = subprocess.run(
@@ -116,7 +116,7 @@ def same_id(one: str, other: str) -> bool:
 
 
 def _served(pod_cidrs: Iterable[IPNetwork]) -> list[IPv4Network]:
-    """Windows Nodes serve IPv4 only."""
+    """Windows Nodes support IPv4 only."""
     return [cidr for cidr in pod_cidrs if isinstance(cidr, IPv4Network)]
 
 

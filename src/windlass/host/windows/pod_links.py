@@ -1,4 +1,4 @@
-"""The Pods' links of the host protocol: endpoints by HCN, interfaces by IP Helper."""
+"""Pod links of the host protocol: endpoints by HCN, interfaces by IP Helper."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from windlass.host.windows.ip_helper_threads import IpHelperThreads
 from windlass.host.windows.networks import interface_of
 from windlass.model.families import Family
 
-# Seconds; those of CNI requests are longer.
+# Seconds, less than the timeouts of CNI requests.
 _SECONDS_TO_READ = 10.0
 _SECONDS_TO_ATTACH = 15.0
-_SECONDS_TO_DELETE = 8.0  # HNS is known to take for ever at times
+_SECONDS_TO_DELETE = 8.0  # HNS sometimes hangs
 
 
 class WindowsPods(HostPods):
@@ -26,7 +26,7 @@ class WindowsPods(HostPods):
         self._threads = threads
         self._hcn = hcn
         self._hns = hns
-        self._deletions: dict[str, asyncio.Future[None]] = {}  # those that HNS has not finished
+        self._deletions: dict[str, asyncio.Future[None]] = {}  # that HNS has not finished
 
     @property
     def appear_later(self) -> bool:
@@ -40,7 +40,7 @@ class WindowsPods(HostPods):
         await self._threads.until(lambda helper: _set_mtu(helper, interface_of(host_interface), mtu))
 
     async def detach(self, host_interface: str) -> None:
-        """A repeated request waits for the deletion that hangs, instead of starting another one."""
+        """A repeated request waits for the unfinished deletion instead of starting another one."""
         what = f"deleting endpoint {host_interface}"
         deletion = self._deletions.get(host_interface)
         if deletion is None:
@@ -59,7 +59,7 @@ class WindowsPods(HostPods):
 
 
 def _set_mtu(helper: IpHelper, name: str, mtu: int) -> bool:
-    """False if there is no such interface yet, or none of IPv4."""
+    """False if the interface does not exist yet, or lacks IPv4."""
     found = helper.link_in_any_compartment(name)
     if found is None:
         return False

@@ -1,7 +1,7 @@
-"""Pod links: an endpoint of the HNS network for each Pod, attached to the namespace of the Pod.
+"""Pod links: an endpoint of the HNS network for each Pod, attached to the Pod's namespace.
 
-The interface `vEthernet (<endpoint>)` comes into being when the runtime starts a container, after CNI ADD has returned.
-Only then can the switch use it.
+Windows creates the interface `vEthernet (<endpoint>)` when the runtime starts a container, after CNI ADD has returned.
+The switch cannot use it before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from windlass.host.windows.hcn_errors import AttachedError, NotAttachedError, No
 from windlass.host.windows.hns import HostNetworkService
 
 _NO_ID = "00000000-0000-0000-0000-000000000000"
-_INTERFACE = "eth0"  # as every runtime calls it; Windows has no names inside of a Pod
+_INTERFACE = "eth0"  # the name that every runtime uses; Windows has no interface names inside a Pod
 
 
 def attach(hcn: ComputeNetwork, hns: HostNetworkService, link: PodLink) -> None:
@@ -31,7 +31,7 @@ def attach(hcn: ComputeNetwork, hns: HostNetworkService, link: PodLink) -> None:
     try:
         _join(hcn, hns, endpoint, link)
     except HostError:
-        with suppress(HostError):  # the first reason counts
+        with suppress(HostError):  # report the first error
             _delete(hcn, endpoint)
         raise
 
@@ -64,7 +64,7 @@ def attached(hcn: ComputeNetwork) -> tuple[AttachedLink, ...]:
 
 
 def differences(endpoint: Document, link: PodLink) -> list[str]:
-    """What cannot be changed about an endpoint."""
+    """Differences that need a new endpoint, because HNS cannot change them."""
     addresses = (
         ip_interface((found["IpAddress"], found["PrefixLength"])) for found in endpoint.get("IpConfigurations", ())
     )
@@ -80,7 +80,7 @@ def differences(endpoint: Document, link: PodLink) -> list[str]:
 def _create(hcn: ComputeNetwork, link: PodLink) -> Document:
     network = networks.find(hcn)
     if network is None:
-        raise HostError(f"HNS has no network {networks.NAME}: the agent creates it again shortly")
+        raise HostError(f"HNS has no network {networks.NAME}; the agent will create it again")
     dns = link.dns
     document = {
         "Name": link.host_interface,
@@ -104,7 +104,7 @@ def _create(hcn: ComputeNetwork, link: PodLink) -> Document:
 
 
 def _join(hcn: ComputeNetwork, hns: HostNetworkService, endpoint: Document, link: PodLink) -> None:
-    """containerd gives a namespace; docker gives each container of a Pod, and each must have the endpoint."""
+    """containerd passes the Pod's namespace; docker passes each container of a Pod, and each needs the endpoint."""
     if link.container:
         hns.post(f"/endpoints/{endpoint['ID']}/attach", {"ContainerID": link.container, "SystemType": "Container"})
         return
@@ -136,6 +136,6 @@ def _find(hcn: ComputeNetwork, name: str) -> Document | None:
 
 
 def _namespace(endpoint: Document) -> str:
-    """Empty if it is in none."""
+    """The endpoint's namespace; empty if it has none."""
     namespace = str(endpoint.get("HostComputeNamespace") or "")
     return "" if networks.same_id(namespace, _NO_ID) else namespace

@@ -45,7 +45,7 @@ class WindowsUplink(HostUplink):
     async def find(
         self, bridge: str, node_ips: Collection[IPAddress], name: str | None = None, port: str | None = None
     ) -> Uplink:
-        """HNS must answer: the interface of its network may have the Node IPs, and is not the NIC."""
+        """Asks HNS first: its network's interface may have the Node IPs, and is not the NIC."""
         if name is None:
             network = await self._network()
             name = networks.adapter_of(network) if network else None
@@ -84,13 +84,13 @@ class WindowsUplink(HostUplink):
         return "Windows cannot connect two interfaces past the switch"
 
     async def end_bypass(self, uplink: str, bridge: str) -> None:
-        """There is none."""
+        """Windows has no bypass."""
 
     async def needs_wire(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> bool:
         return await self._run(uplinks.needs_wire, uplink, bridge, node_ips)
 
     async def release(self, uplink: str, bridge: str, *, keep_record: bool = False) -> None:
-        """HNS gives the NIC its addresses back when its network is deleted; what it forgets is in the record."""
+        """HNS returns the addresses to the NIC when its network is deleted; the record has those that it loses."""
         network = await self._network()
         if network is not None:
             delete = partial(networks.delete, self._hcn, network)
@@ -100,17 +100,17 @@ class WindowsUplink(HostUplink):
         await self._run(uplinks.release, self._record_file, uplink, bridge, keep_record=keep_record)
 
     async def recorded(self, *, since_boot: bool = False) -> str | None:
-        """Windows has no ID of a boot: nothing is known to be of this one."""
+        """Windows has no boot ID, so it is not known whether the record is of this boot."""
         return None if since_boot else await self._run(uplinks.recorded, self._record_file)
 
     async def lend(self, uplink: str, bridge: str) -> None:
-        """Nothing: Windows refuses an address on two interfaces, and the bridge interface is not the switch's own."""
+        """Does nothing: Windows refuses an address on two interfaces, and HNS owns the bridge interface."""
 
     async def detach(self, names: HostNames) -> None:
-        """Nothing: the datapath is an extension of HNS' switch, which outlives the daemon."""
+        """Does nothing: the datapath is an extension of the Hyper-V switch, which outlives the daemon."""
 
     async def _network(self) -> Document | None:
-        """None also without the library of HNS: then `networks.create` says so."""
+        """Also None without the library of HNS: `networks.create` reports that."""
         with suppress(MissingCallError):
             return await run_bounded("reading the networks of HNS", _SECONDS_TO_READ, partial(networks.find, self._hcn))
         return None

@@ -1,7 +1,7 @@
 """Moves addresses and routes of the uplink to the bridge interface and back.
 
-When HNS creates a network on a NIC, it moves them to its own interface, which becomes the bridge interface; it leaves
-some behind at times. So a move completes what is not there, and may be repeated at any moment.
+When HNS creates a network on a NIC, it moves them to its own interface, which becomes the bridge interface, but
+sometimes not all of them. So a move adds only what is missing, and can be repeated at any time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _StoredRoute(msgspec.Struct, omit_defaults=True):
 
 
 class _Record(msgspec.Struct):
-    """Written before anything moves: it may become the only place that has the addresses of the Node."""
+    """Written before anything is moved: it may become the only copy of the Node's addresses."""
 
     uplink: str
     bridge: str
@@ -85,7 +85,7 @@ def adopt(
 
 
 def record(helper: IpHelper, record_file: Path, uplink_name: str, bridge_name: str) -> None:
-    """Before anything else may change the addresses of the uplink."""
+    """Call it before anything changes the addresses of the uplink."""
     uplink = adapters.read(helper, uplink_name)
     if uplink is None:
         raise HostError(f"there is no interface {uplink_name}, which should be the uplink")
@@ -124,7 +124,7 @@ def recorded(helper: IpHelper, record_file: Path) -> str | None:
 
 
 def _with_all(record: _Record | None, uplink: Adapter, bridge: Adapter | None) -> Adapter:
-    """The uplink with everything that belongs to it, whichever interface has it now."""
+    """The uplink with all its addresses and routes, whichever interface has them now."""
     addresses: dict[IPInterface, None] = dict.fromkeys(uplink.addresses)
     routes = {(route.destination, route.via): route for route in uplink.routes}
     if bridge is not None:
@@ -140,9 +140,9 @@ def _with_all(record: _Record | None, uplink: Adapter, bridge: Adapter | None) -
 
 
 def _move(helper: IpHelper, goal: Adapter, source_name: str, target_name: str) -> Iterator[str]:
-    """Yields a sentence for each item that was refused; it stays, or comes back, where it was.
+    """Yields a sentence for each item that Windows refused; that item stays, or is restored, where it was.
 
-    Windows refuses an address that another interface has: an item leaves one before it comes to the other.
+    Windows refuses an address that another interface has, so each item is removed from one interface first.
     """
     source, target = adapters.read(helper, source_name), adapters.read(helper, target_name)
     if target is None:
@@ -177,7 +177,7 @@ def _move_address(helper: IpHelper, address: IPInterface, source: Adapter | None
 def _move_route(helper: IpHelper, route: AdapterRoute, source: Adapter | None, target: Adapter) -> Iterator[str]:
     try:
         if source is not None:
-            with suppress(OSError):  # it went with the address
+            with suppress(OSError):  # Windows removed it together with the address
                 helper.delete_route(source.index, route.destination, route.via)
         with attempting(f"add {route} to {target.name}"):
             helper.add_route(target.index, route.destination, route.via, route.metric)
@@ -192,7 +192,7 @@ def _undo(helper: IpHelper, record_file: Path, goal: Adapter, bridge_name: str, 
     left = list(_move(helper, goal, bridge_name, goal.name))
     if left:
         raise HostError(
-            f"{'; '.join(refused)}; undoing it failed, too: {'; '.join(left)}; the addresses and routes of {goal.name} "
+            f"{'; '.join(refused)}; undoing it also failed: {'; '.join(left)}; the addresses and routes of {goal.name} "
             f"are in {record_file}"
         )
     _forget(record_file)

@@ -1,1 +1,1 @@
-"""Windows Nodes under Wine: their programs, and what plays the parts of a Windows host that Wine lacks."""
+"""Windows Nodes under Wine: their programs, and stand-ins for the parts of a Windows host that Wine lacks."""

@@ -1,7 +1,6 @@
 """Runs in Windows' Python: the command `windlass`, with stand-ins for the libraries that Wine lacks.
 
-The first three arguments are the libraries for IP Helper and HCN, and the program for netsh; the others are those of
-the command.
+The first three arguments are the paths of the stand-ins for IP Helper, HCN and netsh; the others go to the command.
 """
 
 from __future__ import annotations

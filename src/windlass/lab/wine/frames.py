@@ -1,6 +1,6 @@
-"""Frames between an interface of this namespace and a port of the dummy datapath of Open vSwitch.
+"""Carries frames between an interface of this namespace and a port of Open vSwitch's dummy datapath.
 
-Such a port sends and receives frames on a TCP connection, each after two bytes with its length.
+Such a port sends and receives frames on a TCP connection, each preceded by its length in two bytes.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _ETH_P_ALL = 0x0003
 _LENGTH = struct.Struct("!H")
 _LARGEST_FRAME = 1 << 16
 _FRAMES_AT_ONCE = 64
-# Bytes that the switch has not taken yet: more frames are dropped, as a NIC does. The switch takes some hundred frames
-# a second, so a longer queue would delay packets for longer than a client waits.
+# The queue to the switch, in bytes. When it is full, frames are dropped, as by a NIC. The switch takes a few hundred
+# frames a second, so a longer queue would delay packets beyond the timeouts of clients.
 _FULL = 1 << 15
 
 
 def open_tap(name: str) -> int:
-    """Opens the TAP device of this name, and creates it if there is none. Returns a file descriptor."""
+    """Opens or creates the TAP device of this name. Returns a file descriptor."""
     tap = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     fcntl.ioctl(tap, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TAP | _IFF_NO_PI))
     return tap
 
 
 def open_nic(name: str) -> int:
-    """A packet socket with the frames that arrive at the NIC. Returns a file descriptor."""
+    """Opens a packet socket for the frames that arrive at the NIC. Returns a file descriptor."""
     nic = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.htons(_ETH_P_ALL))
     nic.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
     nic.bind((name, 0))
@@ -78,7 +78,7 @@ class Wire:
                 with suppress(OSError):  # the interface is down
                     os.write(self._device, frame)
         except (OSError, asyncio.IncompleteReadError):
-            pass  # the switch ended, or the port is gone
+            pass  # the switch ended, or the port was deleted
         finally:
             if self._switch is writer:
                 self._switch = None

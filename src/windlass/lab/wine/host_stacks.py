@@ -1,9 +1,9 @@
-"""Plays the parts of a Windows host that Wine lacks, as a process in the Node's namespace.
+"""A process in the Node's namespace that stands in for the parts of a Windows host that Wine lacks.
 
 The kernel of the namespace is the IP stack of the host. This process connects its interfaces with the ports of Open
-vSwitch for Windows, whose datapath is a dummy: the gateway is a TAP device; the stand-in of HNS has made the others. It
-gives the switch the routes of the bridge interface for tunnels, which the Windows datapath asks the host for. And it
-makes the named pipes of the Node Unix sockets, for Linux programs.
+vSwitch for Windows, which has a dummy datapath. The gateway is a TAP device; the stand-in of HNS creates the other
+interfaces. The process copies the routes of the bridge interface to the switch, for tunnels (the Windows datapath asks
+the host), and makes the Node's named pipes available as Unix sockets.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from windlass.switch.tunnel_routes import TunnelRoute, set_routes, shown_routes
 SECONDS_TO_START = 600.0  # the lab has its own, shorter limit
 SECONDS_BETWEEN_ATTEMPTS = 0.1
 IPV4 = 4
-_SHORT_QUEUE = "4096 32768 65536"  # of frames that the switch has not taken yet; the kernel's own is megabytes
+_SHORT_QUEUE = "4096 32768 65536"  # bytes of frames for the switch; the kernel's default is megabytes
 _LINKS, _IPV4_ADDRESSES, _IPV4_ROUTES = 0x1, 0x10, 0x40  # groups of netlink notifications
 
 
 class HostStack(msgspec.Struct, frozen=True):
-    """What this process needs to know. It is its only argument, as JSON."""
+    """The only argument of this process, as JSON."""
 
-    relays: dict[str, str]  # paths of Unix sockets, with the paths by which Windows programs know them
+    relays: dict[str, str]  # paths of Unix sockets, and the paths that Windows programs use for them
     relay_port: int  # of pipe_relays.py
     database: str  # Unix sockets
     control: str
@@ -56,14 +56,14 @@ class HostStack(msgspec.Struct, frozen=True):
 class _Connected:
     wire: Wire
     index: int  # of its interface
-    is_nic: bool  # its packets do not get to the kernel
+    is_nic: bool  # its packets do not reach the kernel
 
 
 class Wires:
     """The connected ports."""
 
     def __init__(self, far_ends: dict[str, str]) -> None:
-        """`far_ends`: the interfaces with the frames of ports, unless they have the name of the port."""
+        """`far_ends`: by port, the interface that carries its frames, unless that has the name of the port."""
         self._far_ends = far_ends
         self._connected: dict[str, _Connected] = {}
 
@@ -78,7 +78,7 @@ class Wires:
         self._connected[name] = _Connected(wire, index, is_nic=False)
 
     async def follow(self, database: Database) -> None:
-        """Connects the ports in the database with the interfaces of their names."""
+        """Connects the ports in the database with the interfaces of the same names."""
         ports = {interface.name: interface for interface in database.view.interfaces.values() if _has_frames(interface)}
         for name in [name for name, known in self._connected.items() if known.is_nic and name not in ports]:
             self._release(name)
@@ -95,11 +95,13 @@ class Wires:
                 if link and interface.mac and link.mac != interface.mac:
                     rtnetlink.set_link(netlink, link.index, mac=interface.mac)
                 return
-            if known and (link is None or known.index != link.index):  # it went, or another one has its name
+            if known and (
+                link is None or known.index != link.index
+            ):  # it was deleted, or another interface has its name
                 self._release(name)
             elif known:
                 return
-            if link is None:  # a change of the links tries again
+            if link is None:  # a notification about the link starts another attempt
                 return
             ingress.close(netlink, link.index)
         self._connected[name] = _Connected(await Wire.open(open_nic(device)), link.index, is_nic=True)
@@ -158,7 +160,7 @@ def _index(netlink: Netlink, name: str) -> int:
 async def _run(stack: HostStack) -> None:
     Path("/proc/sys/net/ipv4/tcp_rmem").write_text(_SHORT_QUEUE)  # noqa: ASYNC240
     servers = [await relay(Path(path), pipe, stack.relay_port) for path, pipe in stack.relays.items()]
-    # HNS has the other end of the bridge interface under this name.
+    # The stand-in of HNS gives this name to the other end of the bridge interface.
     wires = Wires({stack.bridge: f"{stack.uplink}-far"})
     await wires.add_tap(stack.gateway)
     changed = asyncio.Event()
@@ -174,7 +176,7 @@ async def _run(stack: HostStack) -> None:
 
 
 class Follower:
-    """Brings ports and routes to what the database and the kernel have."""
+    """Keeps connected ports and tunnel routes in line with the database and the kernel."""
 
     def __init__(self, stack: HostStack, wires: Wires, database: Database) -> None:
         self._stack = stack
@@ -183,7 +185,7 @@ class Follower:
         self._passes = asyncio.Lock()
 
     async def follow(self) -> None:
-        """Returns when the switch has all of it. Tries again while the switch starts."""
+        """Returns when the switch has everything. Retries while the switch starts."""
         async with self._passes:
             while True:
                 try:
@@ -197,7 +199,7 @@ class Follower:
                     return
 
     async def answer(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Closes the connection after a pass that began after it was opened."""
+        """Closes the connection at the end of a pass that began after the connection was opened."""
         await self.follow()
         writer.close()
 

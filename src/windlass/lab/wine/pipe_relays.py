@@ -1,7 +1,7 @@
-"""Runs in Windows' Python: makes the named pipes of this Windows reachable by TCP on the loopback.
+"""Runs in Windows' Python: makes the named pipes of this Windows reachable by TCP on the loopback interface.
 
-A client sends the path of a socket in a line. It gets a byte when the pipe of that path is open, and then its bytes.
-The end of the connection is the answer if nothing listens there. relays.py is the other side, on Linux.
+A client sends a line with the path of a socket. If a pipe of that path can be opened, the client receives one byte and
+then the bytes of the pipe; otherwise the connection is closed. relays.py is the client, on Linux.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 def kept(handle: Handler) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
-    """Keeps the task of each connection: a server of Python 3.11 may lose one whose streams are all paused."""
+    """Keeps a reference to the task of each connection: a server of Python 3.11 may lose a task with paused streams."""
     tasks: set[asyncio.Task[None]] = set()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,6 +1,6 @@
-"""Unix sockets that lead to named pipes of the Windows in this network namespace, by pipe_relays.py.
+"""Relays Unix sockets to the named pipes of the Windows in this network namespace, through pipe_relays.py.
 
-So Linux programs (ovs-vsctl, ovs-ofctl, the lab) ask a Windows Node as they ask a Linux Node.
+So Linux programs (ovs-vsctl, ovs-ofctl, the lab) reach a Windows Node in the same way as a Linux Node.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from windlass.lab.wine.pipe_relays import OPENED, kept
 
 
 async def relay(socket: Path, pipe: str, port: int) -> asyncio.Server:
-    """Listens on the Unix socket; `pipe` is the path that Windows programs use, `port` that of pipe_relays.py."""
+    """`pipe`: the path that Windows programs use; `port`: the port of pipe_relays.py."""
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer), suppress(OSError):

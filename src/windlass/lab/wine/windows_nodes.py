@@ -1,6 +1,6 @@
 """A Windows Node under Wine: Open vSwitch for Windows, the agent in Windows' Python, and the plugin for Windows.
 
-docs/windows.md says which parts of such a Node are real, and which are stood in for.
+docs/windows.md lists which parts of such a Node are real and which are stand-ins.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class WindowsDaemons:
         control = str(self._sockets / f"{name}.ctl")
 
         async def missing() -> str | None:
-            """Its relay accepts connections before the daemon does."""
+            """Asks the daemon, because the relay accepts connections before the daemon does."""
             try:
                 await ask(control, "version")
             except (SwitchUnreachableError, SwitchRefusedError) as error:
@@ -151,7 +151,7 @@ class WindowsNode:
         return windows_path(self._own / "run" / "cni.sock")
 
     def pod_namespace(self, namespace: str) -> str:
-        """Namespaces of HCN have GUIDs. The one of a Linux namespace is a link to it."""
+        """HCN names namespaces by GUIDs, so a link named by a GUID leads to the Linux namespace."""
         guid = str(uuid5(NAMESPACE_DNS, namespace))
         link = namespaces.path_of(guid)
         if not link.is_symlink():
@@ -159,7 +159,7 @@ class WindowsNode:
         return guid
 
     async def settled(self) -> None:
-        """Returns when the host stack has followed the last change, too."""
+        """Returns when the host stack has applied the last change, too."""
         await self.switch.settled()
         with suppress(OSError):  # no database: the agent has not created a bridge
             async with asyncio.timeout(SECONDS_TO_START):
@@ -185,7 +185,7 @@ class WindowsNode:
         )
 
     async def _end_wine(self) -> None:
-        """Wine has processes of its own, which would end some seconds later."""
+        """Wine's own processes would otherwise end some seconds later."""
         process = await asyncio.create_subprocess_exec(
             *(program("wineserver"), "--kill"),
             env={"PATH": "/usr/bin:/bin", **self._machine.environment},

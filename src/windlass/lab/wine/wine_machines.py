@@ -1,4 +1,4 @@
-"""Wine for one Node: which programs of Windows there are on this machine, and how one is started."""
+"""Wine for one Node: which Windows programs this machine has, and how to start one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.processes import program
 
 _REPOSITORY = Path(__file__).parents[4]
-# Wine's programs write nothing to a file, so their output goes through a pipe. The shell becomes the program.
+# Programs under Wine cannot write to a file as their output, so it goes through a pipe. The shell becomes the program.
 _BY_A_PIPE = 'exec "$@" > >(exec cat) 2>&1'
 
 
@@ -59,19 +59,19 @@ class WindowsPrograms:
         needed = [self.python, self.ovs("ovsdb-server"), self.ovs("ovs-vswitchd"), self.empty_prefix, self.ipam_plugin]
         for path in (*needed, self.plugin, *self.stand_ins):
             if not path.exists():
-                raise LabError(f"--windows wine: there is no {path}; `tools/build-windows` builds it")
+                raise LabError(f"--windows wine: {path} does not exist; `tools/build-windows` builds it")
         if shutil.which("wine") is None:
             raise LabError("--windows wine: Wine is not installed; `tools/build-windows` installs it")
 
 
 def windows_path(path: Path | str) -> str:
-    """How Windows programs name a file of this machine: Wine has `/` as drive Z."""
+    """The path by which Windows programs open a file of this machine: Wine maps drive Z to `/`."""
     return f"Z:{path}"
 
 
 @dataclass
 class WineMachine:
-    """A Windows of its own in a network namespace: its C: drive and registry are in `folder`."""
+    """A separate Windows in a network namespace, with its C: drive and registry in `folder`."""
 
     namespace: str
     folder: Path
@@ -86,11 +86,11 @@ class WineMachine:
             shutil.copy(registry, self.folder)
 
     def forget_networks(self) -> None:
-        """HNS has no network after a reboot."""
+        """Simulates that HNS loses its networks at a reboot."""
         (self.folder / "host-network-service.json").unlink(missing_ok=True)
 
     def command(self, exe: Path, *arguments: str) -> list[str]:
-        """Starts a Windows program. The process of this command becomes that program."""
+        """The command that starts a Windows program. Its process becomes that program."""
         # `ip netns exec` mounts the /sys of the namespace, which Wine reads.
         entering = [program("ip"), "netns", "exec", self.namespace]
         return [*entering, program("bash"), "-c", _BY_A_PIPE, "bash", program("wine"), str(exe), *arguments]
