@@ -97,7 +97,7 @@ class AgentNode:
         return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 
     async def health(self, wanted: Callable[[int, dict[str, object]], bool]) -> dict[str, object]:
-        """The agent's health once it is as wanted; an error with its last words if it never is."""
+        """Waits until the agent's health is as wanted, and returns it; fails with the last health."""
         status, body = 0, {}
         try:
             async with asyncio.timeout(PATIENCE):
@@ -113,7 +113,7 @@ class AgentNode:
         return await self.health(lambda status, _: status == 200)
 
     async def complains(self, *words: str) -> str:
-        """Everything it complains of, as one text, once it has all the words."""
+        """Waits until the problems contain all the words, and returns the problems as one text."""
 
         def said(_: int, body: dict[str, object]) -> bool:
             return all(word in json.dumps(body) for word in words)
@@ -147,7 +147,7 @@ class AgentNode:
         await asyncio.to_thread(self.run, *command, stdin=json.dumps(config))
 
     def answers(self, address: str = "10.176.25.11") -> bool:
-        """Does the Node answer its router? No one listens at the port: a machine that is there refuses."""
+        """Whether the Node answers its router: nothing listens at the port, so a reachable machine refuses."""
         with namespaces.entered(namespaces.path_of(self.router)):
             try:
                 socket.create_connection((address, 9), timeout=1.0).close()

@@ -75,7 +75,7 @@ class APICluster:
         return (await self.get(NODE))["metadata"].get("annotations", {})
 
     async def events(self, kind: str, name: str = "") -> list[dict]:
-        """The agents'; of all objects of the kind, unless one is named. (The API server itself writes Events, too.)"""
+        """The Events of agents about all objects of the kind, or about one. (The API server writes Events, too.)"""
         found = (await self.get(EVENTS))["items"]
         ours = [event for event in found if event["reportingController"] == CONTROLLER]
         regarded = ((event, event["regarding"]) for event in ours)

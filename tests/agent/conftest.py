@@ -16,7 +16,7 @@ from windlass.lab.control.control_planes import ControlPlane
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def control_plane(tmp_path_factory) -> AsyncIterator[ControlPlane]:
-    """One for all tests: it takes a while to start."""
+    """One server for all tests, because it is slow to start."""
     async with running_control_plane(tmp_path_factory.mktemp("cp")) as plane:
         yield plane
 

@@ -1,4 +1,4 @@
-"""The agent in this very process, on a Node with real Open vSwitch, fed with states of the cluster by the test."""
+"""An agent in the process of the test, on a Node with real Open vSwitch. The test supplies the cluster's state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NODE_IP, OUTSIDE_IPS = "10.176.25.11", ("10.176.25.98", "10.176.25.99")
 
 
 class Fed(AllPodsKnown):
-    """A source that tells what the test feeds it."""
+    """A cluster source with objects of the test."""
 
     watches = ()
 
@@ -78,7 +78,7 @@ class FedAgent:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Another agent each time, for the same Node and with the same source."""
+        """Starts a new agent for the same Node and with the same source."""
         self.agent = Agent(self._config, self.host, self.source)
         async with open_database(str(self._config.ovsdb_socket), patience=5) as database:
             serving = asyncio.create_task(self.agent.serve(database))
@@ -91,7 +91,7 @@ class FedAgent:
             serving.result()
 
     async def holds(self, *objects: APIObject | str) -> None:
-        """Feeds them, and returns when the Node holds that state."""
+        """Puts these objects into the source, and returns when the Node has that state."""
         await self.reaches(self.source.put(*objects))
 
     async def reaches(self, revision: str) -> None:
@@ -100,7 +100,7 @@ class FedAgent:
         assert reached, (status.waiting_for, self.agent.view.problems)
 
     async def settled(self, *objects: APIObject | str) -> None:
-        """The same, and no packet is handled by former flows any more."""
+        """The same; and former flows handle no packet any more."""
         await self.holds(*objects)
         await self.switch.settled()
 
@@ -115,7 +115,7 @@ class FedAgent:
         return output.decode()
 
     async def command(self, *arguments: str) -> str:
-        """On the Node: its namespace is that of this thread."""
+        """Runs a command on the Node, whose namespace this thread is in."""
         process = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
         output, _ = await process.communicate()
         return output.decode()
@@ -123,7 +123,7 @@ class FedAgent:
 
 @asynccontextmanager
 async def fed_agent(host_type: type[LinuxHost] = LinuxHost, **options: object) -> AsyncIterator[FedAgent]:
-    """An agent that is ready. This thread is on the Node (eth0 with 10.176.25.11/24) while it lasts."""
+    """A ready agent. Within the block this thread is on the Node (eth0 with 10.176.25.11/24)."""
     async with fed_node(host_type, **options) as fed, fed.running():
         await fed.holds(node())
         yield fed
@@ -131,7 +131,7 @@ async def fed_agent(host_type: type[LinuxHost] = LinuxHost, **options: object) -
 
 @asynccontextmanager
 async def fed_node(host_type: type[LinuxHost] = LinuxHost, **options: object) -> AsyncIterator[FedAgent]:
-    """The same without an agent that runs."""
+    """The same without a running agent."""
     machine = Machine("node", "node-1", (segments._nic("eth0", [ip_address(NODE_IP)]),))
     client = Machine("host", "client", (segments._nic("eth0", map(ip_address, OUTSIDE_IPS)),))
     with labs.opened() as lab:
@@ -203,7 +203,7 @@ def service(name: str, address: str, *ports: dict[str, object], **spec: object) 
 
 
 def endpoints(name: str, *addresses: str, protocol: str = "TCP", of: str = "", **conditions: bool) -> EndpointSlice:
-    """The slice of the Service of that name, or `of` another; local are those of this Node's PodCIDR."""
+    """A slice of the Service of that name, or of Service `of`; endpoints in this Node's PodCIDR are local."""
     return _decoded(
         EndpointSlice,
         apiVersion="discovery.k8s.io/v1",

@@ -1,4 +1,4 @@
-"""What the agent reports if a real kube-apiserver refuses its requests, cannot be trusted or is away."""
+"""What the agent reports if a real kube-apiserver refuses its requests, cannot be trusted or is unavailable."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _with(plane: ControlPlane, **changes: str) -> Reader:
     return lambda: access
 
 
-async def test_a_server_that_is_away_or_no_api_server(api):
+async def test_an_unreachable_server_or_another_kind_of_server(api):
     await api.put_node()
     for server, sentence in (
         ("https://10.99.0.1:6444", "Connection refused; does the API server run there?"),
@@ -137,7 +137,7 @@ async def _answer(plane: ControlPlane) -> str:
         return str(error)
 
 
-async def test_a_server_that_goes_away_and_comes_back(api):
+async def test_a_server_that_stops_and_returns(api):
     """Nothing changes on the Node; pending writes are made when the server is back."""
     await api.put_node()
     async with running_agent(api.plane) as one:

@@ -60,7 +60,7 @@ async def test_a_restart_with_the_same_state_sends_no_flow(running: AgentNode) -
     assert running.flows() == before
 
 
-async def test_an_orderly_stop_leaves_the_node_forwarding(running: AgentNode) -> None:
+async def test_after_a_clean_stop_the_node_keeps_forwarding(running: AgentNode) -> None:
     before = running.flows()
     await running.agent.stop()
     assert running.agent.exited.result() == 0
@@ -87,7 +87,7 @@ async def test_a_broken_manifest_keeps_its_previous_objects(running: AgentNode) 
 async def test_overlapping_pod_cidrs_stay_with_their_first_holder(running: AgentNode) -> None:
     running.write("peers.yaml", peer("node-2", "10.176.25.12", "172.16.2.0/24"))
     await _until(lambda: "172.16.2.0/24" in running.flows())
-    # Earlier in the alphabet, wider, and over our own PodCIDR: none of it takes anything away.
+    # Its name sorts first, and its PodCIDR is larger and contains ours: it must not take over anything.
     running.write(
         "more.yaml",
         peer("a-thief", "10.176.25.13", "172.16.2.0/23"),
@@ -196,11 +196,11 @@ async def test_a_bridge_that_is_reset_is_filled_again_with_groups(running: Agent
 
     before = installed()
     await run("ovs-vsctl", f"--db=unix:{running.switch.folder}/db.sock", "emer-reset")
-    # Both at once: ovs-vswitchd clears the bridge a second time when the agent sets the fail mode again.
+    # Compared together: ovs-vswitchd clears the bridge again when the agent sets the fail mode.
     await _until(lambda: installed() == before)
 
 
-async def test_every_flow_of_a_dump_can_be_asked_for_its_reason(running: AgentNode) -> None:
+async def test_the_api_gives_the_reason_of_every_flow_of_a_dump(running: AgentNode) -> None:
     dump = running.ofctl("dump-flows", "br-int")
     cookies = {word.split("=")[1].rstrip(",") for word in dump.split() if word.startswith("cookie=")}
     assert cookies
@@ -227,7 +227,7 @@ async def test_a_second_agent_is_refused_and_the_first_continues(running: AgentN
 
 
 async def test_the_nodes_own_addresses_are_those_that_its_interfaces_have(running: AgentNode) -> None:
-    """A virtual IP that moves between Nodes, say: the Node object does not list it."""
+    """For example a virtual IP that moves between Nodes, which the Node object does not list."""
     held = "nw_dst=198.51.100.7"
     assert held not in running.flows()
     running.run("ip", "address", "add", "198.51.100.7/32", "dev", "lo")

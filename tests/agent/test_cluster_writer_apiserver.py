@@ -30,7 +30,7 @@ OTHER = {"key": "example.com/mine", "value": "v", "effect": "NoExecute"}
 
 
 async def test_a_node_whose_network_is_ready(api, monkeypatch):
-    """It gets annotations and loses the taint; other fields stay; a restart of the agent writes nothing."""
+    """The agent adds annotations, removes the taint and keeps other fields; a restarted agent writes nothing."""
     monkeypatch.setattr(cluster_writers, "LOOK_AGAIN", 0.1)
     await api.put_node()
     await api.patch(NODE, {"metadata": {"annotations": {"example.com/a": "b"}}, "spec": {"taints": [OTHER, NOT_READY]}})
@@ -49,7 +49,7 @@ async def test_a_node_whose_network_is_ready(api, monkeypatch):
         async with agent_on(fed, api.plane) as one:
             await one.becomes_ready()
             await until(lambda: _requests(one), accept=lambda number: number >= 3)
-            # A new Node object gets all of it again: the first write of this agent.
+            # The agent writes everything to a new Node object: its first write.
             assert (await api.get(NODE))["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"]
             await api.delete(NODE)
             await api.put_node()
@@ -61,7 +61,7 @@ async def _requests(one: RunningAgent) -> int:
     return one.requests
 
 
-async def test_nothing_is_written_that_the_node_has(api):
+async def test_unchanged_fields_of_the_node_are_not_written(api):
     await api.put_node()
     async with api.plane.connection(AGENT) as connection:
         for is_ready in (False, True):
@@ -83,7 +83,7 @@ async def test_taints_of_others_survive_concurrent_writes(api):
             for number in range(30):
                 try:
                     await mark_node(connection, "node-1", {}, is_ready=bool(number % 2))
-                except RequestRefused as error:  # others were faster each time; the agent tries again later
+                except RequestRefused as error:  # conflicting writes each time; the agent retries later
                     assert error.code == 409  # noqa: PT017
 
     async def add() -> None:
@@ -179,7 +179,7 @@ async def test_objects_that_the_api_accepts_and_the_agent_cannot_serve(api):
         async with api.plane.connection(AGENT) as connection:
             await write_event(connection, Problem("", events[2]["note"], regarding), "node-2")
         assert len(await api.events("EndpointSlice", "odd")) == 1
-        # Mended, it is over.
+        # The problem disappears after the repair.
         await api.delete(f"{SLICES}/odd")
         await api.delete(f"{SERVICES}/second")
         await one.has_no_problems()

@@ -1,4 +1,4 @@
-"""Datapath flows of former policies (userspace datapath): a change counts only when the switch has forgotten them."""
+"""Datapath flows of former policies (userspace datapath): a change is complete when the switch has deleted them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DENIAL = policy("a", ingress=[{"from": [CLIENT]}])
 
 @contextmanager
 def no_purge_possible(fed: FedAgent) -> Iterator[None]:
-    """ovs-vswitchd accepts flows, but no commands."""
+    """A switch that accepts flows, but no commands."""
     socket = Path(fed.switch.folder) / "ovs-vswitchd.ctl"
     hidden = socket.with_name("hidden.ctl")
     socket.rename(hidden)
@@ -39,7 +39,7 @@ async def complains(fed: FedAgent) -> None:
     assert said, fed.agent.view.problems
 
 
-async def test_a_change_of_policies_is_tried_again_until_datapath_flows_are_forgotten() -> None:
+async def test_a_change_of_policies_is_retried_until_datapath_flows_are_purged() -> None:
     async with fed_agent() as fed:
         await fed.holds(pod("web"))
         held = fed.agent.status.revision
@@ -53,7 +53,7 @@ async def test_a_change_of_policies_is_tried_again_until_datapath_flows_are_forg
         assert not fed.agent.view.problems
 
 
-async def test_an_agent_that_starts_with_policies_is_ready_when_datapath_flows_are_forgotten() -> None:
+async def test_an_agent_that_starts_with_policies_is_ready_when_datapath_flows_are_purged() -> None:
     async with fed_node() as fed:
         async with fed.running():
             await fed.holds(node(), pod("web"), DENIAL)

@@ -89,7 +89,7 @@ def test_a_denied_connection_is_logged_with_the_rules_that_deny_it(packet, said)
     assert ", ".join(line["rules"]) in said
 
 
-def test_a_connection_is_logged_once_in_a_while_although_its_client_tries_again():
+def test_a_connection_is_logged_once_in_a_while_although_its_client_retries():
     log, clock = denial_log()
     log.note(frame(CLIENT, WEB))
     log.note(frame(CLIENT, WEB))
@@ -101,7 +101,7 @@ def test_a_connection_is_logged_once_in_a_while_although_its_client_tries_again(
 
 
 @pytest.mark.parametrize("packet", [b"", bytes(40), frame(CLIENT, WEB, port=443), frame(OUTSIDE, NODE)])
-def test_what_no_policy_denies_any_more_is_not_logged(packet):
+def test_packets_that_no_policy_denies_any_more_are_not_logged(packet):
     log, _ = denial_log()
     log.note(packet)
     assert not log.recent

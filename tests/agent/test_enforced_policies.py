@@ -1,4 +1,4 @@
-"""Policies in the switch of an agent: one bundle for a change, nothing at a restart, no open moment for a new Pod."""
+"""Policies in an agent's switch: a change is one bundle, a restart sends nothing, and a new Pod is never open."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def is_computed_anew(agent: Agent) -> bool:
     return agent.view.switch.program == program(state)
 
 
-async def test_a_pod_that_comes_into_a_group_is_one_flow_and_one_change(fed: FedAgent) -> None:
+async def test_a_pod_that_joins_a_group_is_one_flow_and_one_change(fed: FedAgent) -> None:
     rules = [{"from": [CLIENT], "ports": [{"port": port}]} for port in (80, 443)]
     await fed.holds(
         pod("web"), policy("a", ingress=rules), policy("b", ingress=rules), peer("one", "172.16.2.1", app="client")
@@ -76,7 +76,7 @@ async def test_a_pod_that_comes_into_a_group_is_one_flow_and_one_change(fed: Fed
     assert is_computed_anew(fed.agent)
 
 
-async def test_a_restart_with_nothing_changed_sends_nothing_and_its_state_is_on_disk() -> None:
+async def test_a_restart_without_changes_sends_nothing_and_the_state_is_on_disk() -> None:
     async with fed_node() as fed:
         async with fed.running():
             await fed.holds(node(), pod("web"), policy("a", ingress=[{"from": [CLIENT]}]))
@@ -94,7 +94,7 @@ async def test_a_restart_with_nothing_changed_sends_nothing_and_its_state_is_on_
             assert is_computed_anew(fed.agent)
 
 
-async def test_a_pod_of_which_the_cluster_has_not_told_yet_may_do_nothing_before_it_is_known(fed: FedAgent) -> None:
+async def test_a_pod_may_do_nothing_until_the_cluster_reports_it(fed: FedAgent) -> None:
     await fed.holds(policy("a", ingress=[{"from": [CLIENT]}]))
     await fed.agent._pods.programmed(WEB)
     state = fed.agent.view.state
@@ -107,14 +107,14 @@ async def test_a_pod_of_which_the_cluster_has_not_told_yet_may_do_nothing_before
 
 
 class Asked(Fed):
-    """A source that knows a Pod of which it has not told yet."""
+    """A source that knows a Pod which its watch has not delivered yet."""
 
     async def find_pod(self, key: str) -> Pod | None:
         await asyncio.sleep(0)
         return pod(key.partition("/")[2])
 
 
-async def test_a_pod_is_asked_for_before_its_cni_add_is_answered(fed: FedAgent) -> None:
+async def test_the_agent_asks_for_a_pod_before_it_answers_cni_add(fed: FedAgent) -> None:
     fed.agent._follower._policing._source = Asked()
     await fed.holds(policy("a", ingress=[{"from": [CLIENT]}]), peer("one", "172.16.2.1", app="client"))
     await fed.agent._pods.programmed(WEB)

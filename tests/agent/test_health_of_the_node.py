@@ -47,7 +47,7 @@ async def code(address: str, port: int, path: str = "/") -> int | str:
 
 
 async def code_from_outside(fed: FedAgent, port: int, path: str = "/") -> str:
-    """By another process, in the namespace of another machine."""
+    """Asked by a process in the namespace of another machine."""
     asking = (
         f"import urllib.request as r, urllib.error as e\n"
         f"try: print(r.urlopen('http://{NODE_IP}:{port}{path}', timeout=10).status)\n"
@@ -81,7 +81,7 @@ async def test_a_service_is_healthy_where_it_has_a_ready_endpoint(fed: FedAgent)
 async def test_the_node_is_healthy_while_it_follows_the_cluster(fed: FedAgent, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await code(NODE_IP, 10256, "/healthz") == await code(NODE_IP, 10256, "/livez") == 200
     assert await code_from_outside(fed, 10256, "/healthz") == "200"
-    # A change that is never carried out: others are followed first, without an end.
+    # The agent cannot apply this change while the lock is held.
     monkeypatch.setattr(statuses, "STALLED", -1.0)
     async with fed.agent._follower._following:
         fed.source.put(service("web", "10.96.0.1", **LOCAL), endpoints("web", "172.16.1.5"))

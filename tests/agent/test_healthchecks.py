@@ -99,7 +99,7 @@ async def test_a_service_with_ready_local_endpoints_is_healthy_at_every_address(
             assert headers["X-Load-Balancing-Endpoint-Weight"] == "2"
 
 
-async def test_without_a_ready_local_endpoint_or_a_healthy_agent_it_is_not():
+async def test_a_service_without_ready_local_endpoints_or_a_healthy_agent_is_unhealthy():
     agent = Agent()
     async with agent.checks() as checks:
         await checks.set("default/web", HealthCheck("default", "web", 31000, local_endpoints=0))
@@ -143,7 +143,7 @@ async def test_the_nodes_own_check(healthy, eligible, healthz, livez):
         }
 
 
-async def test_the_nodes_own_check_is_where_the_configuration_has_it():
+async def test_the_nodes_own_check_is_at_the_configured_address():
     async with Agent().checks(node_at=("192.0.2.5", 10300)):
         assert await status("192.0.2.5", 10300, "/livez") == 200
         assert await status("127.0.0.1", 10300, "/livez") == await status("192.0.2.5", 10256, "/livez") == "refused"
@@ -153,7 +153,7 @@ async def test_the_nodes_own_check_is_where_the_configuration_has_it():
         assert await status("192.0.2.5", 31000) == 200
 
 
-async def test_ports_open_and_close_as_services_come_change_and_go():
+async def test_ports_follow_added_changed_and_deleted_services():
     async with Agent().checks() as checks:
         await checks.set("default/web", WEB)
         await checks.set("default/api", HealthCheck("default", "api", 31001, local_endpoints=1))
@@ -207,7 +207,7 @@ async def test_a_port_in_use_is_reported_and_opened_when_it_is_free():
             await checks.set("default/web", None)
             assert len(agent.problems) == 1
             await checks.set("default/web", WEB)
-    # Again, and this time the other program releases the port.
+    # Once more; this time the other program releases the port.
     other = socket.create_server(("192.0.2.5", 31000))
     async with agent.checks() as checks:
         await checks.set("default/web", WEB)
@@ -233,7 +233,7 @@ async def test_the_first_of_two_services_with_one_port_keeps_it_until_it_is_dele
         assert b'"name":"api"' in (await get("192.0.2.5", 31000))[2]
 
 
-def test_only_services_that_have_one_are_checked():
+def test_only_services_with_a_health_check_port_are_checked():
     service = ServedService("default", "web", (), (), health_check_port=31000, ready_local_endpoints=2)
     assert health_check(service) == WEB
     assert health_check(ServedService("default", "web", (), ())) is None

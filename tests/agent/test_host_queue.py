@@ -73,7 +73,7 @@ async def queue() -> AsyncIterator[Queue]:
         await asyncio.wait([working])
 
 
-async def test_items_are_added_on_request_and_removed_when_given_up():
+async def test_items_are_added_on_request_and_removed_on_release():
     async with queue() as one:
         await one.hosting.ask({A: ports(1, 2)})
         assert one.host.items == ports(1, 2)
@@ -97,7 +97,7 @@ async def test_an_item_that_another_owner_has_or_takes_over_stays():
         assert len(one.host.changes) == 1, "the host was not touched again"
 
 
-async def test_changes_that_come_while_the_host_is_busy_are_done_together():
+async def test_changes_that_arrive_while_the_host_is_busy_are_applied_together():
     async with queue() as one:
         one.host.free.clear()
         first = one.hosting.ask({A: ports(1)})
@@ -119,7 +119,7 @@ async def test_a_comparison_removes_items_that_no_owner_requests():
         assert one.host.items == ports(1, 2, 7)
 
 
-async def test_a_refusal_of_a_few_items_is_reported_and_looked_at_again():
+async def test_refused_items_are_reported_and_retried():
     async with queue() as one:
         one.host.refusal = "no"
         await one.hosting.ask({A: ports(1)})
@@ -143,7 +143,7 @@ wishes = st.dictionaries(st.sampled_from([A, B]), st.sets(st.integers(1, 4)).map
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(wishes, st.booleans(), st.booleans())))
 def test_the_host_finally_holds_the_items_of_all_owners(steps):
-    """Whether or not each step is awaited, and with a comparison of everything in between."""
+    """With and without awaiting each step, and with full comparisons in between."""
 
     async def run() -> None:
         async with queue() as one:

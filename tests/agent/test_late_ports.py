@@ -28,7 +28,7 @@ pytestmark = requires_ovs
 
 
 class Pods:
-    """The host's side: interfaces appear when the test says so."""
+    """A host whose interfaces appear when the test says so."""
 
     appear_later = True
 
@@ -137,7 +137,7 @@ async def test_a_failure_is_reported_and_tried_again(node, monkeypatch):
 
 
 async def test_an_agent_that_is_not_ready_is_waited_for_without_a_pause(node, monkeypatch):
-    """Each restart of the agent begins like that: ports are restored before the first pass has ended."""
+    """After each restart of the agent, ports are restored before the first pass has ended."""
     monkeypatch.setattr("windlass.agent.late_ports.SECONDS_BETWEEN_ATTEMPTS", 1e6)
     node.agent.set_up.clear()
     node.pods.started.set()

@@ -1,4 +1,4 @@
-"""How many connections a Node tracks, and for how long: by the rules of kube-proxy."""
+"""How many connections a Node tracks, and for how long, with the rules of kube-proxy."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_zero_leaves_a_setting_as_it_is():
     assert not host_plan(Config(**zeros)).tracking
 
 
-def test_zones_of_the_kernel_with_a_policy_repeat_the_timeouts():
+def test_timeout_policies_of_kernel_zones_have_the_same_timeouts():
     kernel = Config(conntrack_udp_stream_seconds=77, datapath_type=DatapathType.SYSTEM)
     assert zone_timeouts(kernel) == {"tcp_established": 24 * 3600, "tcp_close_wait": 3600, "udp_multiple": 77}
     assert zone_timeouts(Config(datapath_type=DatapathType.NETDEV)) == {}
@@ -75,7 +75,7 @@ async def restart(node: AgentNode, **options: object) -> None:
 @requires_ovs
 @pytest.mark.parametrize(("system", "zones"), [("linux", True), ("windows", False)])
 async def test_only_a_datapath_that_has_timeouts_by_zone_gets_them(node: AgentNode, system: str, zones: bool) -> None:
-    """The Windows datapath claims to have them."""
+    """The Windows datapath reports that it has them."""
     node.write("node.yaml", {**NODE, "metadata": {**NODE["metadata"], "labels": {"kubernetes.io/os": system}}})
     await restart(node)
     listed = node.run("ovs-vsctl", f"--db=unix:{node.switch.folder}/db.sock", "list", "CT_Timeout_Policy")
@@ -115,7 +115,7 @@ async def test_an_agent_raises_the_limit_of_its_switch_and_never_lowers_it(node:
 
 
 def half_closed(node: AgentNode, sandbox: str) -> list[list[str]]:
-    """How the kernel lists a Pod's connection of which one side is closed, word by word."""
+    """The line of a Pod's half-closed connection in the kernel's list, split into words."""
     with namespaces.entered(namespaces.path_of(node.router)):
         server = socket.create_server(("10.176.25.1", 0))
     with namespaces.entered(namespaces.path_of(sandbox)):
@@ -132,8 +132,8 @@ def half_closed(node: AgentNode, sandbox: str) -> list[list[str]]:
 @requires_ovs
 @pytest.mark.timeout(6 * PATIENCE)
 @pytest.mark.skipif(ovs.datapath_type() != "system", reason="needs the kernel datapath (tools/test-kernel)")
-async def test_a_pods_connection_closed_by_one_side_is_remembered_for_an_hour(node: AgentNode) -> None:
-    """What Kubernetes' test of the CLOSE_WAIT timeout asks for. In user space the kernel does not see it."""
+async def test_a_pods_half_closed_connection_is_tracked_for_an_hour(node: AgentNode) -> None:
+    """Required by Kubernetes' test of the CLOSE_WAIT timeout. Kernel datapath only."""
     await restart(node)
     sandbox = f"{node.namespace}-pod"
     make_namespace(sandbox)

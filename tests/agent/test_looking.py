@@ -58,7 +58,7 @@ def at(node: AgentNode) -> tuple[str, str]:
 
 
 @requires_ovs
-async def test_a_node_that_is_well(node: AgentNode) -> None:
+async def test_a_healthy_node(node: AgentNode) -> None:
     told = await windlass("status", *at(node))
     assert told.returncode == 0, told
     assert told.stdout.splitlines()[0] == "Node node-1 is ready"
@@ -172,7 +172,7 @@ async def test_the_log_level_changes_while_the_agent_runs(node: AgentNode) -> No
 
 
 @requires_ovs
-async def test_another_log_level_ends_by_itself(node: AgentNode) -> None:
+async def test_a_temporary_log_level_expires(node: AgentNode) -> None:
     assert (await windlass("log-level", *at(node), "error", "--for", "1s")).returncode == 0
     log = node.folder / "agent.log"
     async with asyncio.timeout(20):
@@ -191,7 +191,7 @@ async def test_another_log_level_ends_by_itself(node: AgentNode) -> None:
         (("debug", "--for", "8d"), "at most 604,800 are possible"),
     ],
 )
-async def test_a_log_level_that_is_none_is_refused(node: AgentNode, asked: tuple[str, ...], said: str) -> None:
+async def test_an_unknown_log_level_is_refused(node: AgentNode, asked: tuple[str, ...], said: str) -> None:
     refused = await windlass("log-level", *at(node), *asked)
     assert refused.returncode == 2
     assert said in refused.stderr
@@ -199,7 +199,7 @@ async def test_a_log_level_that_is_none_is_refused(node: AgentNode, asked: tuple
 
 
 @requires_ovs
-async def test_policies_are_explained_from_what_the_agent_knows() -> None:
+async def test_policies_are_explained_from_the_agents_state() -> None:
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",

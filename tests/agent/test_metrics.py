@@ -92,7 +92,7 @@ async def test_every_series_is_declared_and_every_gauge_and_counter_is_there(fed
         assert family.documentation == declared[name].meaning
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == set(declared[name].labels)
-    # An API server is watched, and rules deny something: there is neither here.
+    # These need an API server, or rules that deny something.
     absent = {"windlass_watch_age_seconds", "windlass_watch_restarts", "windlass_policy_denials"}
     assert declared.keys() - own.keys() == absent
 
@@ -128,7 +128,7 @@ async def test_a_changed_slice_is_timed_from_its_trigger_to_the_switch(fed):
 
 @requires_ovs
 async def test_a_change_is_timed_when_the_switch_holds_it(fed):
-    """A change that arrives while the switch is away ends only when the switch is back."""
+    """A change that arrives while the switch is down is complete only when the switch is back."""
     await fed.holds(service("web", "10.96.0.10"), endpoints("web", "172.16.2.5"))
     os.kill(daemon_of(fed), signal.SIGTERM)
     assert await fed.agent.status.wait_until(lambda: not fed.agent.status.ready, 20)
@@ -167,7 +167,7 @@ async def test_a_scrape_omits_only_the_metrics_of_a_hanging_switch(fed):
 
 @requires_ovs
 @pytest.mark.skipif(not PROMTOOL.exists(), reason=f"{PROMTOOL}: tools/fetch-promtool fetches it")
-async def test_promtool_finds_nothing_to_say_about_the_metrics(fed):
+async def test_promtool_has_no_complaints_about_the_metrics(fed):
     process = await asyncio.create_subprocess_exec(
         *(PROMTOOL, "check", "metrics"),
         stdin=asyncio.subprocess.PIPE,
@@ -198,7 +198,7 @@ async def test_requests_of_the_plugin_are_counted_by_command_and_kind_of_error(f
 
 
 async def attach(fed: FedAgent, command: str, **variables: str) -> None:
-    """As a container runtime does; it need not succeed."""
+    """Calls the plugin as a container runtime does; the call may fail."""
     config = {"cniVersion": "1.1.0", "name": "windlass", "type": "windlass-cni"}
     process = await asyncio.create_subprocess_exec(
         *(PLUGIN,),

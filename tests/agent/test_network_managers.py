@@ -1,4 +1,4 @@
-"""A real DHCP server and client, and a router that advertises, beside a running agent."""
+"""A running agent with a real DHCP server and client, and a router that sends advertisements."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def node() -> AsyncIterator[AgentNode]:
 
 @asynccontextmanager
 async def dhcp_server(node: AgentNode, address: str) -> AsyncIterator[None]:
-    """It has this one address to give."""
+    """A DHCP server with one address."""
     mac = json.loads(node.run("ip", "-json", "link", "show", "eth0"))[0]["address"]
     log = node.folder / "dnsmasq.log"
     server = Child(
@@ -77,7 +77,7 @@ async def dhcp_server(node: AgentNode, address: str) -> AsyncIterator[None]:
 
 
 def lease(node: AgentNode) -> None:
-    """The client asks, as it does when it starts; its script gives the NIC what it gets. Then it is killed."""
+    """Starts a DHCP client, whose script configures the NIC, and then kills it."""
     command = ["/sbin/dhclient", "-d", "-1", "-lf", f"{node.folder}/dhclient.leases", "--no-pid", "eth0"]
     with namespaces.entered(namespaces.path_of(node.namespace)):
         client = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -102,7 +102,7 @@ async def advertising_router(node: AgentNode, lifetime: int, valid: int) -> Asyn
     try:
         yield
     finally:
-        await router.stop()  # it takes leave: its last advertisement has lifetime 0
+        await router.stop()  # a stopping router sends an advertisement with lifetime 0
 
 
 async def test_leases_are_renewed_and_replaced_while_the_nic_is_a_port(node: AgentNode) -> None:
@@ -130,7 +130,7 @@ async def test_leases_are_renewed_and_replaced_while_the_nic_is_a_port(node: Age
     assert node.answers("10.176.25.51")
 
 
-async def test_a_node_ip_that_was_leased_stays_when_the_lease_is_renewed(node: AgentNode) -> None:
+async def test_a_leased_node_ip_stays_when_the_lease_is_renewed(node: AgentNode) -> None:
     node.run("ip", "address", "flush", "dev", "eth0")
     async with dhcp_server(node, "10.176.25.11"):
         await asyncio.to_thread(lease, node)
@@ -154,7 +154,7 @@ async def test_the_bridge_interface_receives_router_advertisements(node: AgentNo
         assert address(node, "br-int", own)["dynamic"]
         # An advertisement that the NIC heard last may have put it there once more, for the next pass.
         await until(lambda: address(node, "eth0", own) is None)
-        # The copy that was moved gives way to what the bridge interface has learned itself.
+        # The route that the bridge interface has learned replaces the copy that was moved.
         await until(lambda: [route["metric"] for route in learned(node, "br-int")] == [1024])
     await until(lambda: not learned(node, "br-int"))
     async with advertising_router(node, lifetime=60, valid=3000):
@@ -183,7 +183,7 @@ def segment(node: AgentNode) -> str:
 
 
 async def until(holds: Callable[[], Any]) -> None:
-    """What the agent and the kernel do by themselves, looked at until it is done."""
+    """Waits until the condition holds."""
     async with asyncio.timeout(30):
         while not holds():  # noqa: ASYNC110 (the switch and the host have no event to await from out here)
             await asyncio.sleep(0.05)

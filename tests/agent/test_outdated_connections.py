@@ -52,7 +52,7 @@ def _answer(made: socket.socket, name: str) -> None:
 
 @contextmanager
 def client() -> Iterator[socket.socket]:
-    """On the Node; it keeps its port."""
+    """A client on the Node that keeps its port."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
         made.setblocking(False)
         made.connect(CLUSTER_IP)
@@ -87,7 +87,7 @@ async def test_a_udp_client_gets_another_endpoint_when_its_own_is_removed(fed: F
 
 
 async def test_many_udp_clients_get_other_endpoints(fed: FedAgent) -> None:
-    """More than the switch looks through at once; and those whose endpoint stays are left alone."""
+    """More than the switch handles at once. Clients whose endpoint stays are not affected."""
     await fed.settled(*dns(ONE, OTHER))
     with ExitStack() as stack:
         clients = [stack.enter_context(client()) for _ in range(200)]
@@ -101,7 +101,7 @@ async def test_many_udp_clients_get_other_endpoints(fed: FedAgent) -> None:
         assert {await asked(one) for one in clients} == {OTHER}
 
 
-async def test_a_client_keeps_an_endpoint_that_ends_but_serves(fed: FedAgent) -> None:
+async def test_a_client_keeps_a_terminating_endpoint_that_serves(fed: FedAgent) -> None:
     await fed.settled(*dns(ONE))
     with client() as one:
         assert await asked(one) == ONE
@@ -122,7 +122,7 @@ async def test_a_udp_client_is_refused_without_endpoints_and_served_again_with_o
         assert await asked(one) == OTHER
 
 
-async def test_a_client_that_was_there_before_its_service_is_served(fed: FedAgent) -> None:
+async def test_a_client_that_is_older_than_its_service_is_served(fed: FedAgent) -> None:
     with client() as one:
         loop = asyncio.get_running_loop()
         for _ in range(3):
@@ -151,7 +151,7 @@ async def test_connections_are_flushed_for_changes_while_no_agent_ran() -> None:
 
 @pytest.mark.parametrize("left", [[OTHER], []])
 async def test_tcp_connections_are_not_flushed_with_their_endpoint(fed: FedAgent, left: list[str]) -> None:
-    """They end with their endpoint itself, and not before."""
+    """They end when the endpoint itself ends them."""
     web = service("web", CLUSTER_IP[0], {"name": "http", "port": 53})
     with namespaces.entered(namespaces.path_of(fed.outside)):
         listening = socket.create_server((ONE, 8080))

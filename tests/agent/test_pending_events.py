@@ -43,7 +43,7 @@ def test_an_event_is_written_again_while_its_problem_lasts():
     assert all_written(pending, 200.0 + 2 * RENEWED) == ["Service shop"]
 
 
-def test_a_problem_of_a_moment_has_no_event():
+def test_a_short_problem_has_no_event():
     pending = PendingEvents("node-1")
     pending.update([problem("web")], 0.0)
     assert pending.due(SETTLED - 0.1) is None

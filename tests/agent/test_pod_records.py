@@ -1,4 +1,4 @@
-"""Records of Pods' ports on disk, and ports that are made from them, on a real switch."""
+"""Records of Pods' ports on disk, and the recreation of ports from them, on a real switch."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_next_agent_reads_a_saved_record(tmp_path: Path) -> None:
     records.save(pod(1))
     records.save(pod(2))
     records.forget("pod2")
-    records.forget("pod3")  # which never was
+    records.forget("pod3")  # it does not exist: not an error
     assert PodRecords(tmp_path).ports == records.ports == {"pod1": pod(1)}
 
 
@@ -76,7 +76,7 @@ def test_an_unreadable_record_is_reported_and_the_others_are_read(tmp_path: Path
 
 
 def test_two_threads_may_save_one_record_at_the_same_time(tmp_path: Path) -> None:
-    """An ADD and a pass that has found its port: each wrote to the same file beside the record, and one failed."""
+    """A CNI ADD and a pass write the same record: once both used one temporary file, and one of them failed."""
     for _ in range(30):
         records = PodRecords(tmp_path)
         records.forget("pod1")
@@ -86,7 +86,7 @@ def test_two_threads_may_save_one_record_at_the_same_time(tmp_path: Path) -> Non
     assert PodRecords(tmp_path).ports == {"pod1": pod(1)}
 
 
-def test_a_crash_while_a_record_is_written_leaves_the_former(tmp_path: Path) -> None:
+def test_a_crash_during_a_write_keeps_the_previous_record(tmp_path: Path) -> None:
     PodRecords(tmp_path).save(pod(1))
     (tmp_path / "pods" / ".pod1.new").write_bytes(b'{"contai')
     (tmp_path / "pods" / ".pod2.new").write_bytes(b'{"contai')
@@ -111,7 +111,7 @@ class Node:
         self.links.append(link(port))
 
     def ports(self) -> RecordedPodPorts:
-        """As an agent that starts now has them."""
+        """The ports after a restart of the agent."""
 
         async def links() -> list[AttachedLink]:
             return self.links
@@ -134,7 +134,7 @@ async def node(switch: Switch, tmp_path: Path) -> AsyncIterator[Node]:
 
 
 @requires_ovs
-async def test_lost_ports_are_made_again_with_all_that_was_known(node: Node) -> None:
+async def test_lost_ports_are_recreated_with_all_their_attributes(node: Node) -> None:
     ports = node.ports()
     for number in (1, 2):
         await node.plug(pod(number))
@@ -147,7 +147,7 @@ async def test_lost_ports_are_made_again_with_all_that_was_known(node: Node) -> 
 
 
 @requires_ovs
-async def test_an_agent_that_starts_later_makes_them_again(node: Node) -> None:
+async def test_lost_ports_are_recreated_by_an_agent_that_starts_later(node: Node) -> None:
     await node.plug(pod(1))
     await node.ports().add_pod_port(pod(1))
     await node.lose_bridge()
@@ -194,7 +194,7 @@ async def test_an_unreadable_record_affects_only_its_own_pod(node: Node) -> None
     assert restored.containers == {"container-2"}
     (problem,) = restored.problems
     assert "pod1.json cannot be read" in problem
-    node.links = [link(pod(2))]  # the Pod was made again: the sentence goes with its link
+    node.links = [link(pod(2))]  # the Pod was recreated: its problem disappears with the old link
     assert (await node.ports().restore()).problems == ()
 
 

@@ -75,7 +75,7 @@ async def test_policies_of_a_replaced_kind_that_is_installed_later(api, monkeypa
 
 
 async def put_admin_policy(api: APICluster, name: str) -> bool:
-    """False if the server does not know the new kind yet, which takes a moment."""
+    """False while the server does not know the new kind yet."""
     made = {"apiVersion": f"{GROUP}/v1alpha1", "kind": "AdminNetworkPolicy", "metadata": {"name": name}}
     try:
         await apply(api.connection, made, f"{ADMIN_POLICIES}/{name}")
@@ -122,8 +122,8 @@ async def is_served(api: APICluster) -> bool:
 
 
 @pytest.mark.usefixtures("short_delays")
-async def test_a_cluster_network_policy_says_itself_what_of_it_is_refused(cluster_policies, monkeypatch):
-    """Both agents find it, one writes it; a policy that is enforced as written is not touched."""
+async def test_the_status_of_a_cluster_network_policy_says_which_parts_are_refused(cluster_policies, monkeypatch):
+    """Both agents find the problem and one writes it; a policy that is enforced as written is not changed."""
     api = cluster_policies
     monkeypatch.setattr(cluster_writers, "RENEWED", 0.2)
     await api.put_node()
@@ -173,8 +173,8 @@ def rules_without_policies() -> list[dict[str, object]]:
 
 
 @pytest.mark.usefixtures("short_delays")
-async def test_an_agent_that_may_not_read_policies_and_never_knew_any_waits_for_them(api):
-    """Without them it cannot know which traffic is denied."""
+async def test_an_agent_that_may_not_read_policies_and_never_read_any_waits_for_them(api):
+    """Without the policies it cannot know which traffic to deny."""
     await api.allow(rules_without_policies())
     await api.put_node()
     async with running_agent(api.plane) as one:
@@ -185,7 +185,7 @@ async def test_an_agent_that_may_not_read_policies_and_never_knew_any_waits_for_
 
 
 @pytest.mark.usefixtures("short_delays")
-async def test_an_agent_that_may_not_read_policies_any_more_enforces_the_last_known_and_follows_the_rest(api):
+async def test_an_agent_that_may_not_read_policies_any_more_enforces_the_last_known_ones(api):
     await api.put_node()
     await api.put_policy("kept")
     async with fed_node() as fed:

@@ -44,7 +44,7 @@ def vsctl(node: AgentNode, *arguments: str) -> None:
 
 
 async def test_a_bridge_of_another_network_is_left_alone(node: AgentNode) -> None:
-    """Antrea and OVN call theirs br-int, too: its flows would be replaced."""
+    """Antrea and OVN also use the name br-int: the agent would replace their flows."""
     foreign = ("--", "set", "interface", "antrea-gw0", "type=internal", "external_ids:antrea-type=gateway")
     kind = ("--", "set", "bridge", "br-int", "datapath_type=netdev")
     vsctl(node, "--no-wait", "add-br", "br-int", *kind, "--", "add-port", "br-int", "antrea-gw0", *foreign)

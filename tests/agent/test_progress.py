@@ -1,4 +1,4 @@
-"""Which state of the cluster the Node holds: never one of which, or before which, work is left."""
+"""Progress reports a state of the cluster only when all work for it and for earlier states is done."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Held:
         return [change.cluster.revision for change in self.changes]
 
 
-def test_a_state_is_held_when_the_states_before_it_are():
+def test_a_state_is_complete_when_all_earlier_states_are():
     held = Held()
     first, second = held.progress.begin(change(1)), held.progress.begin(change(2))
     held.progress.complete(second)
@@ -43,7 +43,7 @@ def test_changes_that_complete_together_are_reported_as_one():
     assert together.triggered == (1.0, 2.0)
 
 
-def test_a_change_that_needs_a_pass_is_held_after_it():
+def test_a_change_that_needs_a_pass_is_complete_after_it():
     held = Held()
     failed, later = held.progress.begin(change(1)), held.progress.begin(change(2))
     held.progress.needs_pass(failed)

@@ -74,7 +74,7 @@ class ReleasedNode(AgentNode):
         return done.stdout
 
     def snapshot(self) -> dict[str, object]:
-        """Everything that Windlass could have changed, in the words of the host's own tools."""
+        """Everything that Windlass could have changed, according to the host's own tools."""
         found: dict[str, object] = {
             what: _sorted(json.loads(self.run("ip", "-j", *what.split()) or "[]"))
             for what in (
@@ -107,7 +107,7 @@ class ReleasedNode(AgentNode):
         return await asyncio.to_thread(run)
 
     def answers_everywhere(self) -> bool:
-        """At all its addresses, to a machine on its wire; a SYN that meets the moment of the change is sent again."""
+        """Whether it answers at all its addresses; a SYN that is lost during the change is sent again."""
         return all(any(self.answers(address) for _ in range(3)) for address in NODE_IPS)
 
     def remains(self) -> list[str]:
@@ -116,12 +116,12 @@ class ReleasedNode(AgentNode):
         return sorted(str(path) for folder in folders for path in (self.folder / folder).rglob("*"))
 
 
-# All but `net` is the machine's.
+# Sysctls outside of `net` belong to the machine.
 _VOLATILE = re.compile(r"(?!net\.)|.*nf_conntrack_(count|buckets)").match
 
 
 def _sorted(listed: list[dict[str, Any]]) -> list[str]:
-    """Without what changes by itself, and two flags of addresses that say nothing about where they are."""
+    """Without values that change by themselves, and without two irrelevant flags of addresses."""
     for entry in listed:
         for address in entry.get("addr_info", ()):
             address.pop("broadcast", None)
@@ -175,7 +175,7 @@ def assert_as_before(node: ReleasedNode) -> None:
     assert node.answers_everywhere()
 
 
-async def test_nothing_is_left(node: ReleasedNode) -> None:
+async def test_a_release_removes_everything(node: ReleasedNode) -> None:
     database = f"--db=unix:{node.switch.folder}/db.sock"
     assert "tcp_close" in node.run("ovs-vsctl", database, "list-zone-tp", ovs.datapath_type())
     await node.agent.stop()
@@ -206,7 +206,7 @@ async def test_a_running_agent_must_stop_first(node: ReleasedNode) -> None:
 
 
 async def test_without_open_vswitch(node: ReleasedNode) -> None:
-    """The userspace datapath takes the bridge interface with it, and the Node off the network: this brings it back."""
+    """When ovs-vswitchd stops, the bridge interface disappears and the Node is offline: a release reconnects it."""
     await node.agent.kill()
     await node.switch.end()
     told = await node.release()
@@ -227,7 +227,7 @@ async def test_without_ovs_vswitchd(node: ReleasedNode) -> None:
     assert_as_before(node)
 
 
-async def test_killed_at_any_moment_the_node_answers_and_the_next_one_completes_it(node: ReleasedNode) -> None:
+async def test_the_node_answers_when_a_release_is_killed_and_the_next_one_completes_it(node: ReleasedNode) -> None:
     await node.agent.kill()
     killed = 0
     for moment in range(20, 300, 2):
@@ -249,7 +249,7 @@ async def test_killed_at_any_moment_the_node_answers_and_the_next_one_completes_
     assert_as_before(node)
 
 
-async def test_an_agent_takes_the_nic_again_after_a_release_that_was_cut_short(node: ReleasedNode) -> None:
+async def test_an_agent_takes_the_nic_again_after_an_interrupted_release(node: ReleasedNode) -> None:
     await node.agent.kill()
     host_state = node.folder / "state"
     await asyncio.to_thread(_lend, node, host_state)
@@ -262,8 +262,8 @@ async def test_an_agent_takes_the_nic_again_after_a_release_that_was_cut_short(n
     assert node.answers_everywhere()
 
 
-async def test_a_switch_that_ends_leaves_the_nic_to_the_host_until_it_is_back(node: ReleasedNode) -> None:
-    """As the switch's Pod does when it ends, for an upgrade or for good; in user space nothing else forwards then."""
+async def test_a_stopping_switch_returns_the_nic_to_the_host_until_it_restarts(node: ReleasedNode) -> None:
+    """As by the switch's Pod when it stops. On the userspace datapath nothing else forwards then."""
     waiting = asyncio.create_task(node.release("--nic-only"))
     await node.switch._switch.stop()
     told = await waiting
@@ -281,7 +281,7 @@ async def test_a_switch_that_ends_leaves_the_nic_to_the_host_until_it_is_back(no
 
 
 def _lend(node: ReleasedNode, state: Path) -> None:
-    """The first step of a release alone."""
+    """Only the first step of a release."""
     code = (
         "import asyncio, sys; from pathlib import Path; from windlass.host.linux.hosts import LinuxHost;"
         "asyncio.run(LinuxHost(Path(sys.argv[1])).uplink.lend('eth0', 'br-int'))"

@@ -49,7 +49,7 @@ async def ended_wait(node: AgentNode) -> None:
         await database.wait_for(lambda view: view.root and WAIT not in view.root.other_config)
 
 
-async def test_the_agent_ends_the_wait(running: AgentNode) -> None:
+async def test_the_agent_ends_the_flow_restore_wait(running: AgentNode) -> None:
     assert running.answers()
     flows = running.flows()
     await running.switch.restart()
@@ -58,7 +58,7 @@ async def test_the_agent_ends_the_wait(running: AgentNode) -> None:
     assert running.flows() == flows
 
 
-async def test_without_an_agent_the_node_answers_during_the_wait_and_after_it(running: AgentNode) -> None:
+async def test_without_an_agent_the_node_answers_during_the_flow_restore_wait_and_after_it(running: AgentNode) -> None:
     assert running.answers()
     await running.agent.kill()
     await running.switch.restart()

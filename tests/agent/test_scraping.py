@@ -68,7 +68,7 @@ async def test_a_port_in_use_is_reported_and_retried(monkeypatch):
             assert (await get(port, "/metrics"))[0] == HTTPStatus.OK
 
 
-async def test_nowhere_unless_asked_for():
+async def test_metrics_are_not_served_by_default():
     async with scraping.exposed(None, figures, lambda _: pytest.fail("there is nothing to tell")):
         pass
 
@@ -116,7 +116,7 @@ async def test_an_agent_that_is_ready(tmp_path):
 
 
 @pytest.mark.parametrize("question", ["live", "ready"])
-async def test_no_agent_is_neither(tmp_path, question):
+async def test_without_an_agent_it_is_neither_live_nor_ready(tmp_path, question):
     path = tmp_path / "agent.sock"
     status, said = await probed(question, path)
     assert status == 1

@@ -24,7 +24,7 @@ NODE_PORT = {"name": "http", "port": 80, "nodePort": 30080}
 
 
 class BusyHost(LinuxHost):
-    """A host that does not answer while `free` is not set: a pass that compares it does not come to its end."""
+    """A host that answers only while `free` is set, so that a pass can be held up."""
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)
@@ -43,7 +43,7 @@ async def fed() -> AsyncIterator[FedAgent]:
         yield fed
 
 
-async def test_one_endpoint_more_is_one_message(fed: FedAgent) -> None:
+async def test_an_added_endpoint_is_one_message(fed: FedAgent) -> None:
     await fed.holds(
         service("web", "10.96.0.1"), endpoints("web", "172.16.1.5"), service("shop", "10.96.0.2"), endpoints("shop")
     )
@@ -53,14 +53,14 @@ async def test_one_endpoint_more_is_one_message(fed: FedAgent) -> None:
     assert "172.16.2.5:8080" in await fed.ofctl("dump-groups", "br-int")
 
 
-async def test_a_change_that_changes_nothing_is_reached_without_a_message(fed: FedAgent) -> None:
+async def test_a_change_without_effect_is_complete_without_a_message(fed: FedAgent) -> None:
     await fed.holds(service("web", "10.96.0.1"), endpoints("web", "172.16.1.5"))
     before = fed.agent.view.switch.counters.changes_sent
     await fed.holds(endpoints("web", "172.16.1.5"))
     assert fed.agent.view.switch.counters.changes_sent == before
 
 
-async def test_changes_that_come_all_at_once_are_taken_together(fed: FedAgent) -> None:
+async def test_changes_that_arrive_together_are_applied_together(fed: FedAgent) -> None:
     await fed.holds(service("web", "10.96.0.1"), endpoints("web", "172.16.1.5"))
     before = fed.agent.status.generation
     for number in range(1, 100):
@@ -73,8 +73,8 @@ async def test_changes_that_come_all_at_once_are_taken_together(fed: FedAgent) -
     assert all(f"nw_dst=10.96.1.{number} " in flows for number in range(1, 100))
 
 
-async def test_a_change_in_the_middle_of_a_pass_is_not_forgotten(fed: FedAgent) -> None:
-    """Of Nodes and of Services, in turns and without waiting."""
+async def test_a_change_during_a_pass_is_not_lost(fed: FedAgent) -> None:
+    """Alternating changes of Nodes and of Services, without waiting."""
     for number in range(1, 30):
         fed.source.put(service(f"s{number}", f"10.96.1.{number}"), endpoints(f"s{number}", f"172.16.2.{number}"))
         fed.source.put(node(labels={"number": str(number)}))
@@ -86,7 +86,7 @@ async def test_a_change_in_the_middle_of_a_pass_is_not_forgotten(fed: FedAgent) 
 
 
 class Witness(LinuxHost):
-    """Looks at the switch whenever NodePorts of the host come or go."""
+    """Looks at the switch whenever NodePorts of the host are added or removed."""
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)
@@ -101,7 +101,7 @@ class Witness(LinuxHost):
         return await super().apply(change)
 
 
-async def test_a_node_port_is_in_the_switch_whenever_the_host_leads_there() -> None:
+async def test_the_switch_has_a_node_port_whenever_the_host_routes_to_it() -> None:
     async with fed_agent(Witness) as fed:
         fed.host.fed = fed
         await fed.holds(service("web", "10.96.0.1", NODE_PORT, type="NodePort"), endpoints("web", "172.16.1.5"))
@@ -148,8 +148,8 @@ async def test_a_problem_of_a_service_is_reported_until_it_is_fixed(fed: FedAgen
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_many_short_ways_lead_where_one_pass_does(fed: FedAgent, seed: int) -> None:
-    """Random changes, some without waiting; then the switch holds what a new agent would ask for, and nothing else."""
+async def test_many_incremental_changes_give_the_same_as_one_pass(fed: FedAgent, seed: int) -> None:
+    """After random changes, some without waiting, the switch has exactly the flows of a new agent."""
     dice = random.Random(seed)  # noqa: S311 (repeatable)
     present: set[str] = set()
     for _ in range(60):

@@ -47,7 +47,7 @@ async def windlass(*arguments: str, where: Path, namespace: str = "") -> subproc
 
 
 def contents(bundle: bytes) -> dict[str, str]:
-    """By their names in the one folder."""
+    """The files of the bundle, by name."""
     with tarfile.open(fileobj=io.BytesIO(bundle)) as archive:
         files = {one.name: archive.extractfile(one) for one in archive.getmembers()}
         texts = {name: file.read().decode() for name, file in files.items() if file}
@@ -104,7 +104,7 @@ async def test_a_whole_node(tmp_path):
 
 
 async def test_a_machine_without_agent_or_switch(tmp_path):
-    """Nothing runs, and there is no configuration: what is missing is a sentence."""
+    """Nothing runs and there is no configuration: the bundle says what is missing."""
     config = tmp_path / "windlass.yaml"
     config.write_text(
         f"runDirectory: {tmp_path}/run\novsRunDirectory: {tmp_path}/ovs\nstateDirectory: {tmp_path}/state\n"
@@ -126,7 +126,7 @@ async def test_a_machine_without_agent_or_switch(tmp_path):
     assert "README.txt" in contents((tmp_path / "b").read_bytes())
 
 
-async def test_a_place_that_cannot_be_written_to_is_a_sentence(tmp_path):
+async def test_an_unwritable_path_is_reported(tmp_path):
     done = await windlass("--output", str(tmp_path / "nowhere" / "bundle.tar.gz"), where=tmp_path)
     assert done.returncode == 1
     assert b"nowhere/bundle.tar.gz: cannot be written: No such file or directory" in done.stderr
@@ -155,7 +155,7 @@ async def test_the_bundle_of_a_hanging_agent_lacks_only_the_agents_parts(tmp_pat
     assert "the agent does not answer within 8 s" in bundle["README.txt"]
 
 
-async def test_each_part_is_bounded_in_time_and_size(monkeypatch):
+async def test_each_part_is_limited_in_time_and_size(monkeypatch):
     monkeypatch.setattr(bundles, "SECONDS", 0.05)
 
     async def forever() -> bytes:
@@ -186,13 +186,13 @@ async def test_each_part_is_bounded_in_time_and_size(monkeypatch):
     assert set(contents(packed("x", list(collected.values()), time.time()))) == {"README.txt", "large", "small"}
 
 
-async def test_a_command_that_never_stops_talking_is_ended(monkeypatch):
+async def test_a_command_with_endless_output_is_ended(monkeypatch):
     monkeypatch.setattr(sources, "LARGEST", 1000)
     assert len(await command("yes")) > 1000
 
 
-async def test_a_command_that_is_given_up_does_not_stay(tmp_path):
-    """Its process would else outlive the bundle."""
+async def test_a_command_that_times_out_is_killed(tmp_path):
+    """Otherwise its process would outlive the bundle."""
     note = tmp_path / "pid"
     task = asyncio.create_task(command("sh", "-c", f"echo $$ > {note}.new; mv {note}.new {note}; exec sleep 1000"))
     while not await asyncio.to_thread(note.exists):  # noqa: ASYNC110 - of another process

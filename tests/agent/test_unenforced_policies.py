@@ -1,4 +1,4 @@
-"""A policy of a kind that is not enforced is not ignored in silence: `windlass status` and a metric say so."""
+"""`windlass status` and a metric report policies of kinds that are not enforced."""
 
 from __future__ import annotations
 

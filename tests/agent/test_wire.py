@@ -40,7 +40,7 @@ async def adopted(node: AgentNode) -> AgentNode:
     return node
 
 
-async def test_a_route_over_two_interfaces_does_not_cost_the_node_its_wire(adopted: AgentNode) -> None:
+async def test_a_route_over_two_interfaces_does_not_disconnect_the_node(adopted: AgentNode) -> None:
     for command in MULTIPATH.strip().splitlines():
         adopted.run("ip", *command.split())
     await until(lambda: "198.18.0.1/24" in adopted.addresses("br-int"))
@@ -49,7 +49,7 @@ async def test_a_route_over_two_interfaces_does_not_cost_the_node_its_wire(adopt
     assert_wired(adopted)
 
 
-async def test_a_full_disk_and_a_new_address_do_not_cost_the_node_its_wire(node: AgentNode) -> None:
+async def test_a_full_disk_and_a_new_address_do_not_disconnect_the_node(node: AgentNode) -> None:
     with small_disk(node.folder / "state") as disk:
         await node.start_agent()
         await node.ready()
@@ -84,7 +84,7 @@ async def test_the_node_stays_reachable_if_the_state_directory_is_lost(adopted: 
     assert (adopted.folder / "another" / "uplink.json").exists()
 
 
-async def test_a_copy_of_the_node_ip_elsewhere_does_not_take_the_wire(adopted: AgentNode) -> None:
+async def test_a_copy_of_the_node_ip_elsewhere_does_not_disconnect_the_node(adopted: AgentNode) -> None:
     adopted.run("ip", "address", "add", "10.176.25.11/32", "dev", "lo")
     adopted.run("ip", "address", "add", "198.18.0.1/24", "dev", "eth0")
     await until(lambda: "198.18.0.1/24" in adopted.addresses("br-int"))
@@ -93,7 +93,7 @@ async def test_a_copy_of_the_node_ip_elsewhere_does_not_take_the_wire(adopted: A
 
 
 async def test_a_nic_that_is_removed_and_added_again_becomes_the_uplink_again(adopted: AgentNode) -> None:
-    """As a driver that is loaded again does."""
+    """As when a driver is reloaded."""
     adopted.run("ip", "link", "delete", "eth0")
     await adopted.complains("there is no interface eth0")
     assert "10.176.25.11/24" in adopted.addresses("br-int")
@@ -117,7 +117,7 @@ async def test_without_ovs_vswitchd_the_node_answers_by_its_nic_and_is_adopted_a
     await is_adopted_again(adopted)
 
 
-async def test_an_agent_that_starts_without_ovsdb_server_gives_the_nic_its_addresses_back(adopted: AgentNode) -> None:
+async def test_an_agent_that_starts_without_ovsdb_server_returns_the_addresses_to_the_nic(adopted: AgentNode) -> None:
     await adopted.agent.kill()
     await adopted.switch._database.kill()
     await adopted.start_agent()
@@ -127,7 +127,7 @@ async def test_an_agent_that_starts_without_ovsdb_server_gives_the_nic_its_addre
     await is_adopted_again(adopted)
 
 
-async def test_an_agent_that_starts_without_ovs_vswitchd_gives_the_nic_its_addresses_back(adopted: AgentNode) -> None:
+async def test_an_agent_that_starts_without_ovs_vswitchd_returns_the_addresses_to_the_nic(adopted: AgentNode) -> None:
     await adopted.agent.kill()
     await adopted.switch._switch.kill()
     await adopted.start_agent()
@@ -174,7 +174,7 @@ def ports(node: AgentNode) -> list[str]:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """What the agent does by itself, looked at until it is done."""
+    """Waits until the condition holds."""
     async with asyncio.timeout(15):
         while not holds():  # noqa: ASYNC110 (the switch and the host have no event to await from out here)
             await asyncio.sleep(0.05)

@@ -36,7 +36,7 @@ passes = st.lists(
 )
 
 
-def test_whatever_fails_the_node_answers_at_its_addresses(tmp_path: Path) -> None:
+def test_the_node_answers_at_its_addresses_whatever_fails(tmp_path: Path) -> None:
     with asyncio.Runner() as runner:
         opened = world(tmp_path)
         tried_world = runner.run(opened.__aenter__())

@@ -73,7 +73,7 @@ class Fault(Enum):
 
 
 class KilledError(BaseException):
-    """Nothing of the agent runs any further."""
+    """Simulates a killed agent."""
 
 
 class FaultyNetlink(Netlink):
@@ -140,7 +140,7 @@ class World:
         await self._reset()
         occurred = True
         for event, fault, at in tried:
-            with suppress(RuntimeError):  # it may not be possible just now
+            with suppress(RuntimeError):  # it may fail at this moment
                 await run("ip", "-n", self.switch.namespace, *event.split()) if event else None
             occurred &= await self._pass(fault, at)
             await self._assert_answers(f"after {event or 'nothing'}, {fault.name} at {at} of {tried}", far=far)
@@ -152,7 +152,7 @@ class World:
         return occurred
 
     async def _pass(self, fault: Fault, at: int) -> bool:
-        """What the agent's pass does with the uplink, in a process of its own, so to say. Returns whether it failed."""
+        """Does what an agent's pass does with the uplink. Returns whether it failed."""
         with entered(path_of(self.switch.namespace)):
             host = FaultyHost(self.disk)
         host.fault, host.at, host.switch = fault, at, self.switch
@@ -197,7 +197,7 @@ class World:
                 set_offloads(netlink, interface, on=False)  # the userspace datapath sees packets as they were left
 
     async def _assert_answers(self, when: str, *, far: bool) -> None:
-        """Also after a while, when its neighbours must be asked for again."""
+        """Also later, when neighbours must be resolved again."""
         await run("ip", "-n", self.switch.namespace, "neigh", "flush", "all")
         with entered(path_of(self.wire)):
             silent = [

@@ -27,7 +27,7 @@ SERVICES, SLICES = "/api/v1/namespaces/default/services", "/apis/discovery.k8s.i
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def control_plane(tmp_path_factory) -> AsyncIterator[ControlPlane]:
-    """One for all tests: it takes a while to start."""
+    """One server for all tests, because it is slow to start."""
     async with running_control_plane(tmp_path_factory.mktemp("cp")) as plane:
         yield plane
 

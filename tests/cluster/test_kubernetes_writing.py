@@ -17,7 +17,7 @@ def node(*taints: dict[str, object], **annotations: str) -> MarkedNode:
     return MarkedNode(MarkedMetadata("7", annotations or None), MarkedSpec(taints or None))
 
 
-def test_nothing_is_written_that_the_node_has():
+def test_unchanged_fields_of_the_node_are_not_written():
     assert node_patch(node(OTHER, a="1"), {"a": "1"}, is_ready=True) == {}
     assert node_patch(node(OTHER, NOT_READY), {}, is_ready=False) == {}
 

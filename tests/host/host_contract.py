@@ -85,7 +85,7 @@ async def attach(host: Host, link: PodLink) -> None:
 
 
 class PlanContract:
-    """A plan is applied by its difference from what is there."""
+    """The host applies the difference between a plan and what is installed."""
 
     async def test_applied_items_are_installed_and_the_difference_is_empty(self, host: Host, machine: Machine):
         desired = planned(machine)
@@ -116,7 +116,7 @@ class PlanContract:
         assert await host.apply(diff(leaving, HostPlan())) == ()
 
         assert (await host.installed(machine.names)).items == desired.items - leaving.items
-        assert await host.apply(diff(leaving, HostPlan())) == ()  # gone is gone
+        assert await host.apply(diff(leaving, HostPlan())) == ()  # removing it twice is not an error
 
     async def test_routes_of_others_are_ignored(self, host: Host, machine: Machine):
         machine.add_foreign_route("10.250.0.0/16")
@@ -169,7 +169,7 @@ class PlanContract:
 
 
 class ServiceContract:
-    """What Services ask for comes and goes like the rest of a plan."""
+    """The items of Services are added and removed like the rest of a plan."""
 
     PORTS: ClassVar = frozenset(
         NodePort(family, protocol, port)
@@ -205,7 +205,7 @@ class ServiceContract:
         for port in self.PORTS:
             change = diff(HostPlan(items=frozenset((port,))), HostPlan())
             assert await host.apply(change) == ()
-            assert await host.apply(change) == ()  # gone is gone
+            assert await host.apply(change) == ()  # removing it twice is not an error
             assert (await host.installed(machine.names)).items == desired.items - {port}
             assert await host.apply(diff(await host.installed(machine.names), desired)) == ()
 
@@ -219,7 +219,7 @@ class ServiceContract:
 
 
 class UplinkContract:
-    """The uplink's addresses and routes move to the bridge interface, and a Node never ends up without them."""
+    """The uplink's addresses and routes move to the bridge interface, and the Node never loses them."""
 
     async def test_the_uplink_is_the_nic_with_the_node_ip(self, host: Host, machine: Machine):
         found = await host.uplink.find("br-int", machine.node_ips)
@@ -310,7 +310,7 @@ class UplinkContract:
 
 
 class PodContract:
-    """A Pod's link is made whole or not at all."""
+    """A Pod's link is created completely or not at all."""
 
     async def test_attached_it_is_as_asked_for_and_again_is_the_same(self, host: Host, machine: Machine):
         link = pod_link(machine, machine.new_sandbox())

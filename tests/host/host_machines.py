@@ -1,4 +1,4 @@
-"""A throw-away Linux machine for tests: namespaces with a Node's interfaces, and `ip` as the independent judge."""
+"""A temporary Linux machine for tests: namespaces with a Node's interfaces, checked with `ip`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ addr add 2001:db8::1/64 dev wire nodad
 
 @dataclass
 class LinuxMachine(IpMachine):
-    """While a test has one, its thread is inside: sockets, `ip` and `/proc/sys` are the machine's."""
+    """The thread of the test is inside the machine: sockets, `ip` and `/proc/sys` are the machine's."""
 
     state_directory: Path
     wire: str  # the namespace at the other end of the NIC
@@ -97,7 +97,7 @@ class LinuxMachine(IpMachine):
         namespaces.delete(Path(path).name)
 
     def add_conflicting_route(self, destination: str) -> None:
-        """One that the kernel lets nobody add a second time."""
+        """A route that the kernel does not allow to be added a second time."""
         self.add_foreign_route(destination)
 
 
@@ -136,7 +136,7 @@ def ip_json(*arguments: str) -> list[dict[str, Any]]:
 
 
 def ip_batch(*commands: str) -> list[list[dict[str, Any]]]:
-    """What `ip` answers to each: one process for all of them."""
+    """The output of `ip` for each command, in one process."""
     answers = ip("-json", "-details", "-batch", "-", stdin="\n".join(commands)).splitlines()
     return [[entry for entry in json.loads(answer) if entry] for answer in answers if answer.strip()]
 

@@ -1,4 +1,4 @@
-"""The Node that the host's tests are about: both families, hybrid, so that it has routes of every kind."""
+"""The Node of the host's tests: both families and hybrid mode, so that it has all kinds of routes."""
 
 from __future__ import annotations
 

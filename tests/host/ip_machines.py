@@ -1,4 +1,4 @@
-"""What the throw-away machines of all hosts share: `ip` as the independent judge, and as the other program."""
+"""What the temporary machines of all hosts share: `ip`, to check the host and to act as another program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def entries(said: str) -> list[dict[str, Any]]:
-    """What `ip -json` said."""
+    """The output of `ip -json`."""
     return [entry for entry in json.loads(said or "[]") if entry]
 
 
@@ -40,7 +40,7 @@ class IpMachine:
         self.ip("address", "delete", address, "dev", interface)
 
     def holders(self, address: str) -> set[str]:
-        """The interfaces that have it."""
+        """The interfaces with this address."""
         return {
             link["ifname"]
             for link in entries(self.ip("-json", "address", "show"))

@@ -13,7 +13,7 @@ EMPTY: dict[str, Any] = {"addresses": [], "routes": [], "connected": ["fe80::/64
 
 
 def seen(interface: str) -> dict[str, Any]:
-    """What `ip` says that an interface holds."""
+    """The items of an interface, according to `ip`."""
     (link,), routes = ip_batch(f"address show dev {interface}", f"route show table all dev {interface}")
     return {
         "addresses": [
@@ -33,7 +33,7 @@ def seen(interface: str) -> dict[str, Any]:
 
 
 class Faulty(Netlink):
-    """The real thing, of which one change is refused."""
+    """The real kernel, except that one change is refused."""
 
     def __init__(self, at: int, error: BaseException) -> None:
         super().__init__()

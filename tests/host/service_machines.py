@@ -42,7 +42,7 @@ def _has_library() -> bool:
 
 requires_nftables = pytest.mark.skipif(not _has_library(), reason=f"needs {LIBRARY}")
 
-# No ports are reserved on these machines: programs of the host talk from any of its ephemeral ports.
+# No ports are reserved on these machines, so programs of the host use any ephemeral port.
 NODE = replace(
     node(TrafficMode.ENCAP), ports_reserved=False
 )  # 192.0.2.5 and 2001:db8::5 on the bridge, gateways 10.0.1.1 and 2001:db8:1::1
@@ -115,7 +115,7 @@ route add default via 2001:db8:51::5
 
 @dataclass
 class ServiceMachine:
-    """While a test has one, its thread is in the Node: `ip`, `nft` and `/proc/sys` are the Node's."""
+    """The thread of the test is inside the Node: `ip`, `nft` and `/proc/sys` are the Node's."""
 
     state_directory: Path
     node: str
@@ -129,7 +129,7 @@ class ServiceMachine:
         return LinuxHost(self.state_directory)
 
     async def answers(self, name: str, port: int) -> None:
-        """That namespace answers by TCP and UDP: with its name, and the address that it saw."""
+        """Starts a TCP and UDP server in that namespace, which answers with its name and the client address."""
         loop = asyncio.get_running_loop()
         for address in _ANSWERING[name]:
             tcp = self.socket(name, address, socket.SOCK_STREAM)
@@ -178,7 +178,7 @@ class ServiceMachine:
 
 
 async def told(made: socket.socket, question: bytes = b"") -> str:
-    """What the other side says, to this question or by itself."""
+    """The other side's answer, or its greeting."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(PATIENCE):
@@ -223,7 +223,7 @@ def service_machine(state_directory: Path) -> Iterator[ServiceMachine]:
         inside, switch, wire, client = (stack.enter_context(new_namespace()) for _ in range(4))
         for name in (inside, switch, wire, client):
             with namespaces.entered(namespaces.path_of(name)):
-                Path("/proc/sys/net/ipv6/conf/default/accept_dad").write_text("0")  # usable at once
+                Path("/proc/sys/net/ipv6/conf/default/accept_dad").write_text("0")  # addresses are usable at once
         stack.enter_context(namespaces.entered(namespaces.path_of(inside)))
         ip("-batch", "-", stdin=_NODE.format(switch=switch, wire=wire, client=client))
         for name, commands in ((switch, _SWITCH), (wire, _WIRE), (client, _CLIENT)):
@@ -232,7 +232,7 @@ def service_machine(state_directory: Path) -> Iterator[ServiceMachine]:
 
 
 def desired(*items: Item, networks: tuple[str, ...] = ()) -> HostPlan:
-    """The whole plan of the Node, as the kernel's datapath needs it, with these items of Services."""
+    """The whole plan of the Node for the kernel datapath, with these items of Services."""
     shared = plan_services(NODE, NAMES, SERVICE_CIDRS, tuple(map(ip_network, networks)), mtu=1450)
     return plan_node(NODE, NAMES, 1500, userspace=False) | shared | HostPlan(items=frozenset(items))
 

@@ -66,7 +66,7 @@ def test_node_ports_answer_everywhere_or_in_the_configured_networks():
         mtu=1450,
         snat_ports=((12288, 28671), (32768, 49151)),
     )
-    # Disjoint, for a set of intervals refuses two that overlap.
+    # Disjoint, because a set of intervals refuses overlaps.
     networks = tuple(map(ip_network, ("192.0.2.0/24", "192.0.2.128/25", "127.0.0.0/8")))
     (access,) = (i for i in plan_services(NODE, NAMES, CIDRS, networks, mtu=1450).items if isinstance(i, ServiceAccess))
     assert access.networks == {ip_network("192.0.2.0/24"), ip_network("127.0.0.0/8")}
@@ -78,7 +78,7 @@ def test_unreserved_ephemeral_ports_are_not_items_of_the_host():
     assert access.snat_ports == ((16384, 28671),)
 
 
-def test_a_node_of_one_family_is_asked_for_that_family_alone():
+def test_a_node_of_one_family_has_items_of_that_family_only():
     shared = plan_services(ONLY_IPV4, NAMES, CIDRS, mtu=1450).items
     assert not any(":" in route for route in routes(shared))
     service = ServedService(

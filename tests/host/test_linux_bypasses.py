@@ -1,4 +1,4 @@
-"""The bypass of the switch: the Node answers after each step, whatever is refused, and nothing of it is left behind."""
+"""The bypass of the switch: the Node answers after each step, whatever is refused, and the bypass is removed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAR = ("198.18.7.7", "2001:db8:7::7")  # of a client that the Node reaches by it
 
 
 class Taking:
-    """The steps in which the agent takes a NIC. That it becomes a port is left out."""
+    """The steps in which the agent takes a NIC, without adding it to the bridge."""
 
     def __init__(self, machine: LinuxMachine) -> None:
         self.file = RecordFile(machine.state_directory / "uplink.json")
@@ -49,7 +49,7 @@ def taking(machine: LinuxMachine) -> Taking:
 
 
 @pytest.mark.parametrize("rp_filter", [0, STRICT, LOOSE])
-def test_whenever_it_crashes_the_node_answers(machine: LinuxMachine, taking: Taking, rp_filter: int):
+def test_the_node_answers_after_a_crash_at_any_step(machine: LinuxMachine, taking: Taking, rp_filter: int):
     before = seen("eth0")
     for at in itertools.count(1):
         settings.set_sysctl(Family.IPV4, "all", "rp_filter", rp_filter)
@@ -72,7 +72,7 @@ def test_whenever_it_crashes_the_node_answers(machine: LinuxMachine, taking: Tak
     assert at > CHANGES
 
 
-def test_whichever_change_is_refused_the_uplink_is_as_it_was(machine: LinuxMachine, taking: Taking):
+def test_the_uplink_is_restored_whichever_change_is_refused(machine: LinuxMachine, taking: Taking):
     before = seen("eth0")
     told = set[str]()
     for at in itertools.count(1):
@@ -93,7 +93,7 @@ def test_whichever_change_is_refused_the_uplink_is_as_it_was(machine: LinuxMachi
     assert any("could not connect br-int with eth0 past the switch" in sentence for sentence in told)
 
 
-def test_a_release_in_the_middle_gives_everything_back(machine: LinuxMachine, taking: Taking):
+def test_a_release_during_a_bypass_restores_everything(machine: LinuxMachine, taking: Taking):
     before = seen("eth0")
     with Netlink() as netlink:
         taking.bypass(netlink)
@@ -104,7 +104,7 @@ def test_a_release_in_the_middle_gives_everything_back(machine: LinuxMachine, ta
     assert answers(machine)
 
 
-def test_a_new_bridge_interface_is_connected_like_the_one_before(machine: LinuxMachine, taking: Taking):
+def test_a_recreated_bridge_interface_is_connected_again(machine: LinuxMachine, taking: Taking):
     with Netlink() as netlink:
         taking.bypass(netlink)
         machine.remake_bridge()
@@ -112,7 +112,7 @@ def test_a_new_bridge_interface_is_connected_like_the_one_before(machine: LinuxM
     assert answers(machine)
 
 
-def test_a_strict_reverse_path_filter_is_back_after_the_release(machine: LinuxMachine, taking: Taking):
+def test_a_strict_reverse_path_filter_is_restored_by_the_release(machine: LinuxMachine, taking: Taking):
     for where in ("all", "eth0"):
         settings.set_sysctl(Family.IPV4, where, "rp_filter", STRICT)
     with Netlink() as netlink:
@@ -124,7 +124,7 @@ def test_a_strict_reverse_path_filter_is_back_after_the_release(machine: LinuxMa
 
 
 def answers(machine: LinuxMachine) -> bool:
-    """Also after a while, when its neighbours must be asked for again; also to others than neighbours."""
+    """Also later, when neighbours must be resolved again, and for clients behind a router."""
     ip("neigh", "flush", "all")
     with namespaces.entered(namespaces.path_of(machine.wire)):
         ip("address", "replace", FAR[0], "dev", "lo")

@@ -1,4 +1,4 @@
-"""The Linux host keeps the contract."""
+"""The Linux host fulfils the host contract."""
 
 from __future__ import annotations
 

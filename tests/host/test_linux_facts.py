@@ -1,4 +1,4 @@
-"""The facts of a Linux host for the preflight checks, made by the host's own tools and read back."""
+"""The facts of a Linux host for the preflight checks, set up with the host's own tools and read back."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_the_uplink_is_found_by_the_default_route(host: LinuxHost, machine
     assert not (await host.facts("br-int")).carrier
 
 
-async def test_the_uplink_is_still_known_after_it_was_taken(host: LinuxHost, machine: LinuxMachine):
+async def test_the_uplink_is_found_after_it_was_taken(host: LinuxHost, machine: LinuxMachine):
     before = await host.facts("br-int")
     await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     after = await host.facts("br-int")
@@ -86,7 +86,7 @@ def test_a_policy_that_drops_forwarded_packets(machine: LinuxMachine, command: t
     assert gathered(machine).drop_chains == (chain,)
 
 
-def test_chains_that_accept_or_are_at_another_hook_do_not_count(machine: LinuxMachine):
+def test_chains_that_accept_or_have_another_hook_are_ignored(machine: LinuxMachine):
     run("iptables-nft", "-P", "INPUT", "DROP")
     run("iptables-legacy", "-P", "INPUT", "DROP")
     run("nft", "add table inet fw; add chain inet fw onward { type filter hook forward priority 0; policy accept; }")
@@ -140,7 +140,7 @@ def test_the_kernel_counts_its_connections(machine: LinuxMachine):
 
 
 def test_a_limit_of_zero_is_no_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """nf_conntrack_max=0 lets the table grow without bounds; a preflight check took it for a very small table."""
+    """nf_conntrack_max=0 means no limit, not a very small table."""
     (tmp_path / "netfilter").mkdir()
     (tmp_path / "netfilter" / "nf_conntrack_max").write_text("0\n")
     (tmp_path / "netfilter" / "nf_conntrack_count").write_text("7\n")

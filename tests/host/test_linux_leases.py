@@ -41,7 +41,7 @@ async def adopt(host: LinuxHost, machine: LinuxMachine) -> None:
         ("2001:db8:5::5/64 noprefixroute mngtmpaddr nodad", {"noprefixroute": True, "mngtmpaddr": True}),
     ],
 )
-async def test_an_address_moves_as_it_was_made_and_back(host: LinuxHost, machine: LinuxMachine, added: str, kept):
+async def test_an_address_moves_with_its_attributes_and_back(host: LinuxHost, machine: LinuxMachine, added: str, kept):
     ip("address", "add", *added.split(), "dev", "eth0")
     local = added.split("/", maxsplit=1)[0].split(maxsplit=1)[0]
     before = address("eth0", local)
@@ -57,7 +57,7 @@ async def test_an_address_moves_as_it_was_made_and_back(host: LinuxHost, machine
 
 
 async def test_the_node_ip_does_not_expire_on_the_bridge_interface(host: LinuxHost, machine: LinuxMachine):
-    """No one would renew it there while no agent runs."""
+    """While no agent runs, nothing renews it there."""
     ip("address", "change", "192.0.2.5/24", "brd", "+", "dev", "eth0", "valid_lft", "600", "preferred_lft", "600")
     assert "dynamic" in address("eth0", "192.0.2.5")
 
@@ -81,7 +81,7 @@ async def test_a_lease_renewed_on_the_nic_extends_the_address_on_the_bridge_inte
 
 
 async def test_a_lease_renewed_on_the_bridge_interface_is_restored(host: LinuxHost, machine: LinuxMachine):
-    """A manager may know the bridge interface, too."""
+    """A network manager may also manage the bridge interface."""
     ip("address", "add", "198.18.0.5/24", "dev", "eth0", "valid_lft", "60", "preferred_lft", "60")
     await adopt(host, machine)
     ip("address", "change", "198.18.0.5/24", "dev", "br-int", "valid_lft", "600", "preferred_lft", "500")
@@ -152,8 +152,8 @@ async def test_a_route_recreated_on_the_nic_replaces_the_moved_one(host: LinuxHo
         assert route("eth0", "default", family) == []
 
 
-async def test_with_the_node_ip_its_routes_come_back(host: LinuxHost, machine: LinuxMachine):
-    """With an address the kernel removes the routes that have it as their source: no one has withdrawn them."""
+async def test_the_routes_of_a_restored_node_ip_are_restored(host: LinuxHost, machine: LinuxMachine):
+    """With an address, the kernel removes the routes from it; nobody has withdrawn those."""
     ip("route", "change", "default", "via", "192.0.2.1", "dev", "eth0", "src", "192.0.2.5", "metric", "100")
     await adopt(host, machine)
     ip("address", "delete", "192.0.2.5/24", "dev", "br-int")
@@ -178,7 +178,7 @@ ROUTES = [
 
 
 @pytest.mark.parametrize("added", ROUTES)
-async def test_a_route_moves_as_it_was_made_and_back(host: LinuxHost, machine: LinuxMachine, added: str):
+async def test_a_route_moves_with_its_attributes_and_back(host: LinuxHost, machine: LinuxMachine, added: str):
     ip("link", "set", "windlass-gw0", "up")
     ip(*added.split())
     family = "-6" if added.startswith("-6") else "-4"
@@ -195,8 +195,8 @@ async def test_a_route_moves_as_it_was_made_and_back(host: LinuxHost, machine: L
     assert shown() == before
 
 
-async def test_a_network_route_of_a_manager_that_forbids_the_kernels_moves(host: LinuxHost, machine: LinuxMachine):
-    """NetworkManager makes it itself, marked as if it were the kernel's."""
+async def test_a_network_route_that_the_manager_adds_itself_moves(host: LinuxHost, machine: LinuxMachine):
+    """NetworkManager adds the route itself, and marks it as the kernel's."""
     ip("address", "add", "198.18.0.5/24", "dev", "eth0", "noprefixroute")
     ip("route", "add", "198.18.0.0/24", "dev", "eth0", "proto", "kernel", "src", "198.18.0.5", "metric", "100")
     await adopt(host, machine)

@@ -53,7 +53,7 @@ async def test_no_new_connection_of_the_host_gets_a_reserved_port(host: LinuxHos
 
 
 async def test_connections_to_different_servers_get_different_ports(host: LinuxHost, machine: LinuxMachine):
-    """From a range that begins with reserved ports, more than half of them would get the first port after these."""
+    """If a range began with reserved ports, more than half of the connections would get the first port after them."""
     ip("link", "set", "lo", "up")
     write(LOCAL, "32768 60999")
     await host.reserve_ports(HOST_RESERVED, ADDRESSES)
@@ -106,7 +106,7 @@ async def test_a_host_that_would_have_too_few_ports_keeps_them(
 
 
 async def test_earlier_connections_from_reserved_ports_are_reported(host: LinuxHost, machine: LinuxMachine):
-    """Both families; not those of other ports, and no servers."""
+    """In both families; without connections from other ports, and without listening sockets."""
     ip("link", "set", "lo", "up")
     with ExitStack() as sockets:
         remotes = []

@@ -27,7 +27,7 @@ ETH_P_ARP = 0x0806
 ETH_P_ALL = 0x0003
 
 
-async def test_a_pod_link_in_the_eyes_of_ip(host: LinuxHost, machine: LinuxMachine):
+async def test_a_pod_link_as_ip_shows_it(host: LinuxHost, machine: LinuxMachine):
     link = pod_link(machine, machine.new_sandbox())
     with entered(link.namespace):
         Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1")  # as some runtimes do  # noqa: ASYNC240
@@ -52,8 +52,8 @@ async def test_a_pod_link_in_the_eyes_of_ip(host: LinuxHost, machine: LinuxMachi
     assert end["addr_info"] == []  # not even a link-local address
 
 
-async def test_a_link_of_an_earlier_version_is_not_different(host: LinuxHost, machine: LinuxMachine):
-    """It had the Pods' MTU itself."""
+async def test_a_link_of_an_earlier_version_is_accepted(host: LinuxHost, machine: LinuxMachine):
+    """Its link had the Pods' MTU."""
     link = pod_link(machine, machine.new_sandbox())
     await host.pods.attach(replace(link, link_mtu=link.mtu))
     assert await host.pods.check(link) == ()
@@ -71,13 +71,15 @@ async def test_a_pod_does_its_own_checksums_for_the_userspace_datapath(
     assert len(await host.pods.check(replace(link, userspace=not userspace))) == (1 if userspace else 2)
 
 
-async def test_the_kernel_answers_no_pod_but_the_switch_sees_its_packets(host: LinuxHost, machine: LinuxMachine):
-    """Were it not for the filter, the host would answer for its own address on whichever interface it is asked."""
+async def test_the_kernel_does_not_answer_a_pod_and_the_switch_receives_its_packets(
+    host: LinuxHost, machine: LinuxMachine
+):
+    """Without the filter the host would answer ARP for its own addresses on every interface."""
     ip("address", "add", "10.0.1.1/24", "dev", "windlass-gw0")
     ip("link", "set", "windlass-gw0", "up")
     link = pod_link(machine, machine.new_sandbox())
     await host.pods.attach(link)
-    ip("link", "set", "pod-1", "arp", "on")  # so that the filter alone stands between
+    ip("link", "set", "pod-1", "arp", "on")  # so that only the filter prevents it
 
     with packet_socket("pod-1", ETH_P_ALL) as port:
         with entered(link.namespace):
@@ -94,10 +96,8 @@ async def test_the_kernel_answers_no_pod_but_the_switch_sees_its_packets(host: L
         assert "10.0.1.1" in {sender for sender, _ in received(port, ETH_P_ARP)}
 
 
-async def test_without_the_filter_the_uplink_delivers_to_the_host_beside_the_switch(
-    host: LinuxHost, machine: LinuxMachine
-):
-    """After the move the NIC has no address, but the host is the same host: it would answer on any interface."""
+async def test_without_the_filter_the_uplink_also_delivers_to_the_host(host: LinuxHost, machine: LinuxMachine):
+    """After the move the NIC has no address, but a host answers for its addresses on every interface."""
     await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with listener, packet_socket("eth0", ETH_P_ALL) as port:
@@ -112,11 +112,11 @@ async def test_without_the_filter_the_uplink_delivers_to_the_host_beside_the_swi
         while b"second" not in port.recv(2000):
             pass
         listener.setblocking(False)
-        with pytest.raises(BlockingIOError):  # the first is through, wherever it went
+        with pytest.raises(BlockingIOError):  # the first packet has arrived by now, or never will
             listener.recv(100)
 
 
-async def test_an_interface_that_is_no_pod_link_is_left_alone(host: LinuxHost, machine: LinuxMachine):
+async def test_interfaces_that_are_not_pod_links_are_ignored(host: LinuxHost, machine: LinuxMachine):
     ip("link", "add", "cni0", "type", "bridge")
     with pytest.raises(HostError, match=r"cni0 is not a Pod link but an interface of kind bridge"):
         await host.pods.detach("cni0")
@@ -155,7 +155,7 @@ def test_a_socket_stays_in_its_namespace_and_the_thread_returns(machine: LinuxMa
 
 
 def packet_socket(interface: str, protocol: int) -> socket.socket:
-    """What the userspace datapath reads a port with."""
+    """The kind of socket with which the userspace datapath reads a port."""
     port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(protocol))
     port.bind((interface, protocol))
     port.setblocking(False)
@@ -163,7 +163,7 @@ def packet_socket(interface: str, protocol: int) -> socket.socket:
 
 
 def received(port: socket.socket, ether_type: int) -> list[tuple[str, str]]:
-    """Sender and target address of the ARP packets that came in or went out."""
+    """The sender and target addresses of received and sent ARP packets."""
     found = []
     while True:
         try:
@@ -175,7 +175,7 @@ def received(port: socket.socket, ether_type: int) -> list[tuple[str, str]]:
 
 
 def send_from_the_wire(machine: LinuxMachine, *packets: bytes) -> None:
-    """To the NIC's MAC, as a neighbour that knows it would."""
+    """Sent to the NIC's MAC, as by a neighbour that has resolved it."""
     with entered(f"/run/netns/{machine.wire}"):
         ip("neighbour", "replace", "192.0.2.5", "lladdr", "02:00:00:00:00:05", "dev", "wire")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:

@@ -75,7 +75,7 @@ async def test_the_host_reaches_a_node_port_at_each_of_its_addresses(host: Linux
 
 
 async def test_clients_of_a_second_nic_keep_their_address(host: LinuxHost, machine: ServiceMachine):
-    """Design note 001, "Other NodeIPs": whether the client is translated is the switch's decision."""
+    """Design note 001, "Other NodeIPs": the switch decides about SNAT."""
     await machine.answers("switch", PORT)
     assert await apply(host, desired(TCP, TCP6)) == ()
     for address, seen in (
@@ -94,7 +94,7 @@ async def test_packets_to_the_node_ip_by_the_bridge_interface_stay_on_the_host(
     assert await apply(host, desired(TCP, TCP6)) == ()
     assert await machine.ask("wire", "192.0.2.5", PORT) == "node saw 192.0.2.1"
     assert await machine.ask("wire", "2001:db8::5", PORT) == "node saw 2001:db8::1"
-    # But not for its other addresses, of which the switch knows nothing there.
+    # But not for its other addresses, which the switch does not know.
     assert await machine.ask("wire", "198.51.100.5", PORT) == "switch saw 192.0.2.1"
 
 
@@ -113,7 +113,7 @@ async def test_node_ports_answer_at_the_configured_addresses_only(host: LinuxHos
     assert await machine.ask("node", "127.0.0.1", PORT) == "switch saw 10.0.1.1"
 
 
-async def test_a_family_or_protocol_without_the_node_port_stays_the_hosts_own(host: LinuxHost, machine: ServiceMachine):
+async def test_a_port_of_another_family_or_protocol_stays_on_the_host(host: LinuxHost, machine: ServiceMachine):
     await machine.answers("switch", PORT)
     await machine.answers("node", PORT)
     assert await apply(host, desired(TCP)) == ()
@@ -124,7 +124,7 @@ async def test_a_family_or_protocol_without_the_node_port_stays_the_hosts_own(ho
         assert await told(udp, b"?") == "node saw 192.0.2.5"
 
 
-async def test_the_ipv6_loopback_address_is_the_hosts_own(host: LinuxHost, machine: ServiceMachine):
+async def test_the_ipv6_loopback_address_stays_on_the_host(host: LinuxHost, machine: ServiceMachine):
     """Linux cannot translate ::1."""
     await machine.answers("switch", PORT)
     await machine.answers("node", PORT)
@@ -133,7 +133,7 @@ async def test_the_ipv6_loopback_address_is_the_hosts_own(host: LinuxHost, machi
 
 
 async def test_the_host_reaches_cluster_ips_as_the_gateway(host: LinuxHost, machine: ServiceMachine):
-    """Design note 000, whatever address the host's process has bound itself to."""
+    """Design note 000, for any source address of the host's process."""
     await machine.answers("switch", 443)
     assert await apply(host, desired()) == ()
     for source in ("", "192.0.2.5", "198.51.100.5"):
@@ -142,7 +142,7 @@ async def test_the_host_reaches_cluster_ips_as_the_gateway(host: LinuxHost, mach
         assert await machine.ask("node", "fd00:10:96::10", 443, source) == "switch saw 2001:db8:1::1"
 
 
-async def test_of_an_external_address_only_the_ports_of_services_are_ours(host: LinuxHost, machine: ServiceMachine):
+async def test_only_service_ports_of_an_external_address_go_to_the_switch(host: LinuxHost, machine: ServiceMachine):
     for port in (80, 22):
         await machine.answers("switch", port)
         await machine.answers("wire", port)
@@ -159,8 +159,8 @@ async def test_of_an_external_address_only_the_ports_of_services_are_ours(host: 
     assert await machine.ask("node", "203.0.113.80", 80) == "wire saw 192.0.2.5"
 
 
-async def test_external_ports_are_asked_for_by_any_nic(host: LinuxHost, machine: ServiceMachine):
-    """Also by one at which NodePorts do not answer."""
+async def test_external_ports_are_served_on_every_nic(host: LinuxHost, machine: ServiceMachine):
+    """Also on a NIC where NodePorts do not answer."""
     await machine.answers("switch", 80)
     own = ExternalPort(ip_address("198.51.100.5"), Protocol.TCP, 80)
     assert await apply(host, desired(EXTERNAL, own, networks=("192.0.2.0/24",))) == ()
@@ -168,8 +168,8 @@ async def test_external_ports_are_asked_for_by_any_nic(host: LinuxHost, machine:
         assert await machine.ask("client", address, 80) == "switch saw 198.51.100.9"
 
 
-async def test_an_external_address_may_be_the_hosts_own(host: LinuxHost, machine: ServiceMachine):
-    """Its stand-in goes to the switch: no route would lead an address of the host there."""
+async def test_an_external_address_may_be_an_address_of_the_host(host: LinuxHost, machine: ServiceMachine):
+    """Packets are translated to its stand-in, because no route can send an address of the host to the switch."""
     for port in (80, 22):
         await machine.answers("switch", port)
     await machine.answers("node", 22)
@@ -186,12 +186,12 @@ async def test_an_external_address_may_be_the_hosts_own(host: LinuxHost, machine
         assert await machine.ask("client", address, 80) == f"switch saw {seen}", address
     for address in ("192.0.2.5", "2001:db8::5"):
         assert await machine.ask("node", address, 22) == f"node saw {address}"
-    # On the wire the switch has taken its own: what comes to the host from there is for the host.
+    # The switch has handled packets of NodePorts from the wire: those that reach the host are for the host.
     assert await machine.ask("wire", "192.0.2.5", 80) == "refused"
 
 
 async def test_replies_to_clients_from_the_switch_go_back_to_the_switch(host: LinuxHost, machine: ServiceMachine):
-    """Endpoints on this host by policy Local: the client is anywhere, here behind the second NIC."""
+    """Endpoints on this host with policy Local; the client is behind the second NIC."""
     await machine.answers("node", 9090)
     assert await apply(host, desired()) == ()
     for address, client in (("192.0.2.5", "198.51.100.77"), ("2001:db8::5", "2001:db8:51::77")):
@@ -203,7 +203,7 @@ async def test_replies_to_clients_from_the_switch_go_back_to_the_switch(host: Li
 
 
 async def test_packets_from_the_switch_cannot_reach_the_hosts_loopback(host: LinuxHost, machine: ServiceMachine):
-    """What `route_localnet` would allow: a Pod reaches what the host's processes offer to the host alone."""
+    """`route_localnet` alone would let Pods reach services that listen on the loopback address of the host."""
     assert await apply(host, desired(UDP)) == ()
     loop = asyncio.get_running_loop()
     with (
@@ -221,7 +221,7 @@ async def test_packets_from_the_switch_cannot_reach_the_hosts_loopback(host: Lin
             private.recv(100)
 
 
-async def test_udp_flows_that_go_on_see_a_node_port_come_and_go(host: LinuxHost, machine: ServiceMachine):
+async def test_existing_udp_flows_follow_an_added_or_removed_node_port(host: LinuxHost, machine: ServiceMachine):
     await machine.answers("switch", PORT)
     await machine.answers("switch", 80)
     udp_external = ExternalPort(EXTERNAL.address, Protocol.UDP, 80)
@@ -245,7 +245,7 @@ async def test_udp_flows_that_go_on_see_a_node_port_come_and_go(host: LinuxHost,
             assert await apply(host, desired()) == ()
 
 
-async def test_connections_go_on_while_the_table_is_replaced(host: LinuxHost, machine: ServiceMachine):
+async def test_connections_survive_a_replacement_of_the_table(host: LinuxHost, machine: ServiceMachine):
     await machine.answers("switch", PORT)
     assert await apply(host, desired(TCP)) == ()
     with (
@@ -274,7 +274,7 @@ async def test_applied_items_are_installed_and_found_after_a_restart(host: Linux
 
 
 @requires_nft
-async def test_one_node_port_is_one_element(host: LinuxHost, machine: ServiceMachine):
+async def test_a_node_port_is_one_element_of_a_set(host: LinuxHost, machine: ServiceMachine):
     before = desired(*(NodePort(Family.IPV4, Protocol.TCP, port) for port in range(31000, 31100)))
     assert await apply(host, before) == ()
     rules = nft("--handle", "--terse", "list", "table", "inet", "windlass")
@@ -285,7 +285,7 @@ async def test_one_node_port_is_one_element(host: LinuxHost, machine: ServiceMac
     assert "tcp . 30080" in nft("list", "set", "inet", "windlass", "node-ports-4")
     assert (await host.installed(NAMES)).items == after.items
     assert await host.apply(diff(after, before)) == ()
-    assert await host.apply(diff(after, before)) == ()  # gone is gone
+    assert await host.apply(diff(after, before)) == ()  # removing it twice is not an error
     assert (await host.installed(NAMES)).items == before.items
 
 
@@ -367,7 +367,7 @@ async def test_a_watch_that_is_cancelled_while_it_opens_closes_its_sockets(host:
 
 @requires_nft
 async def test_the_mark_of_external_ports_does_not_leave_the_host(host: LinuxHost, machine: ServiceMachine):
-    """The kernel's datapath would bring it back, and the packet be routed to the gateway again."""
+    """Otherwise the kernel datapath would return the mark with the packet, and the host would route it back again."""
     await machine.answers("switch", 80)
     nft(
         "add table inet judge; add chain inet judge last { type filter hook postrouting priority 300; };"
@@ -410,7 +410,7 @@ async def test_a_missing_library_is_reported_and_everything_else_works(
 
 
 def send_udp(machine: ServiceMachine, source: str, destination: str, port: int) -> None:
-    """A packet that no socket of the kernel would send, from behind the gateway."""
+    """Sends a packet from behind the gateway that no socket of the kernel would send."""
     data = struct.pack("!HHHH", 5000, port, 12, 0) + b"psst"
     addresses = socket.inet_aton(source) + socket.inet_aton(destination)
     header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(data), 1, 0, 64, socket.IPPROTO_UDP, 0) + addresses

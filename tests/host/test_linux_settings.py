@@ -27,7 +27,7 @@ def sysctl(name: str, value: int | None = None) -> int:
 
 
 def ethtool(interface: str) -> dict[str, str]:
-    """Feature and whether it is on, as `ethtool -k` says."""
+    """The features according to `ethtool -k`, and whether each is on."""
     shown = subprocess.run(["ethtool", "-k", interface], capture_output=True, text=True, check=True).stdout
     lines = (line.strip().partition(": ") for line in shown.splitlines()[1:])
     return {feature: state.split()[0] for feature, _, state in lines}
@@ -37,7 +37,7 @@ async def set_(host: LinuxHost, settings: InterfaceSettings) -> None:
     assert await host.apply(HostChange(settings=(settings,))) == ()
 
 
-async def test_forwarding_is_on_for_the_families_asked_for(host: LinuxHost, machine: LinuxMachine):
+async def test_forwarding_is_on_for_the_requested_families(host: LinuxHost, machine: LinuxMachine):
     for family in Family:
         sysctl(f"ipv{family.value}/conf/all/forwarding", 0)
     await set_(host, InterfaceSettings("br-int", forwards=frozenset((Family.IPV4,))))
@@ -60,9 +60,7 @@ async def test_interfaces_still_accept_router_advertisements_when_the_host_forwa
     assert sysctl("ipv6/conf/gw-far/accept_ra") == 0
 
 
-async def test_its_own_source_is_accepted_and_other_interfaces_are_as_strict_as_before(
-    host: LinuxHost, machine: LinuxMachine
-):
+async def test_its_own_source_is_accepted_and_other_interfaces_do_not_change(host: LinuxHost, machine: LinuxMachine):
     sysctl("ipv4/conf/all/rp_filter", 1)
     sysctl("ipv4/conf/eth0/rp_filter", 0)
     await set_(host, InterfaceSettings("br-int", accepts_own_source=True))
@@ -72,7 +70,7 @@ async def test_its_own_source_is_accepted_and_other_interfaces_are_as_strict_as_
 
 
 @pytest.mark.skipif(shutil.which("ethtool") is None, reason="needs ethtool, as an independent judge")
-async def test_offloads_go_and_come(host: LinuxHost, machine: LinuxMachine):
+async def test_offloads_are_disabled_and_restored(host: LinuxHost, machine: LinuxMachine):
     work = ("tx-checksumming", "tx-tcp-segmentation", "tx-tcp6-segmentation", "generic-receive-offload")
     for on in (False, True):
         await set_(host, InterfaceSettings("windlass-gw0", offloads=on))

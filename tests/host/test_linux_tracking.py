@@ -1,4 +1,4 @@
-"""How the kernel tracks connections, as its own files and its list of connections show it."""
+"""Connection tracking of the kernel, checked with its files and its list of connections."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def hold(host: LinuxHost, machine: LinuxMachine, desired: HostPlan) -> Non
 
 
 def half_closed(address: str) -> list[list[str]]:
-    """How the kernel lists a connection of which one side is closed, word by word."""
+    """The line of a half-closed connection in the kernel's list, split into words."""
     subprocess.run(["nft", "-f", "-"], input=TRACK, text=True, check=True)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with (
@@ -72,9 +72,7 @@ async def test_timeouts_are_set_and_on_release_restored(host: LinuxHost, machine
 
 @needs_tracking
 @requires_namespaces
-async def test_the_limit_of_all_namespaces_is_left_alone_by_one_that_cannot_set_it(
-    host: LinuxHost, machine: LinuxMachine
-):
+async def test_a_namespace_that_cannot_set_the_limit_leaves_it_unchanged(host: LinuxHost, machine: LinuxMachine):
     before = (NETFILTER / "nf_conntrack_max").read_text()
     with pytest.raises(PermissionError):
         (NETFILTER / "nf_conntrack_max").write_text(before)
@@ -87,17 +85,15 @@ async def test_the_limit_of_all_namespaces_is_left_alone_by_one_that_cannot_set_
 @requires_namespaces
 @requires_nftables
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-async def test_a_connection_closed_by_one_side_is_remembered_for_an_hour(
-    host: LinuxHost, machine: LinuxMachine, address: str
-):
-    """What Kubernetes' test of the CLOSE_WAIT timeout asks for."""
+async def test_a_half_closed_connection_is_tracked_for_an_hour(host: LinuxHost, machine: LinuxMachine, address: str):
+    """Required by Kubernetes' test of the CLOSE_WAIT timeout."""
     await hold(host, machine, DESIRED)
     (entry,) = half_closed(address)
     assert 3600 - 60 <= int(entry[4]) <= 3600
 
 
 class Files:
-    """Sysctl files as the first namespace has them; no test changes those of its machine."""
+    """A copy of the sysctl files of the initial namespace, so that no test changes the real ones."""
 
     def __init__(self, folder: Path, limit: int, buckets: int) -> None:
         self.folder = folder / "netfilter"

@@ -53,7 +53,7 @@ def test_moved_items_look_the_same_to_the_ip_command(machine: LinuxMachine, reco
     assert not record_file.exists()
 
 
-def test_when_everything_is_in_place_nothing_is_changed_and_nothing_written(machine: LinuxMachine, record_file: Path):
+def test_a_repeated_move_changes_and_writes_nothing(machine: LinuxMachine, record_file: Path):
     with Netlink() as netlink:
         uplinks.adopt(netlink, RecordFile(record_file), "eth0", "br-int", machine.node_ips)
     written = record_file.stat().st_ino
@@ -63,7 +63,7 @@ def test_when_everything_is_in_place_nothing_is_changed_and_nothing_written(mach
     assert record_file.stat().st_ino == written  # a new record is a new file
 
 
-def test_whichever_change_is_refused_the_uplink_is_as_it_was(machine: LinuxMachine, record_file: Path):
+def test_the_uplink_is_restored_whichever_change_is_refused(machine: LinuxMachine, record_file: Path):
     before = seen("eth0")
     for at in itertools.count(1):
         machine.remake_bridge()
@@ -82,7 +82,7 @@ def test_whichever_change_is_refused_the_uplink_is_as_it_was(machine: LinuxMachi
     assert at > CHANGES
 
 
-def test_whenever_it_crashes_the_next_try_completes_the_move(machine: LinuxMachine, record_file: Path):
+def test_the_next_attempt_completes_a_move_that_crashed_at_any_step(machine: LinuxMachine, record_file: Path):
     before = seen("eth0")
     crashed = True
     for at in itertools.count(1):
@@ -102,7 +102,7 @@ def test_whenever_it_crashes_the_next_try_completes_the_move(machine: LinuxMachi
     assert at > CHANGES
 
 
-def test_whenever_a_release_crashes_the_next_one_completes_it(machine: LinuxMachine, record_file: Path):
+def test_the_next_release_completes_one_that_crashed_at_any_step(machine: LinuxMachine, record_file: Path):
     before = seen("eth0")
     crashed = True
     for at in itertools.count(1):
@@ -156,7 +156,7 @@ async def test_a_move_that_the_kernel_refuses_is_reverted_and_reported(
     assert seen("br-int")["addresses"] == []
 
 
-async def test_after_giving_back_the_kernel_receives_packets_again(host: LinuxHost, machine: LinuxMachine):
+async def test_after_a_release_the_kernel_receives_packets_again(host: LinuxHost, machine: LinuxMachine):
     await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     await host.apply(HostChange(settings=(InterfaceSettings("eth0", kernel_ingress=False),)))
     assert not reaches("192.0.2.1")
@@ -176,7 +176,7 @@ async def test_an_address_added_to_the_nic_later_is_moved(host: LinuxHost, machi
     assert machine.holders("198.18.0.1") == {"br-int"}
 
 
-async def test_an_address_that_left_the_bridge_interface_does_not_come_back(host: LinuxHost, machine: LinuxMachine):
+async def test_an_address_removed_from_the_bridge_interface_stays_removed(host: LinuxHost, machine: LinuxMachine):
     await host.uplink.adopt("eth0", "br-int", machine.node_ips)
     ip("address", "delete", "192.0.2.77/24", "dev", "br-int")
     ip("address", "delete", "192.0.2.5/24", "dev", "br-int")
@@ -254,9 +254,7 @@ async def test_with_ipv6_switched_off_on_the_bridge_interface_ipv4_stays(host: L
     assert machine.holders("2001:db8::5") == {"br-int"}
 
 
-async def test_a_record_that_cannot_be_read_is_as_good_as_none(
-    host: LinuxHost, machine: LinuxMachine, record_file: Path
-):
+async def test_an_unreadable_record_is_ignored(host: LinuxHost, machine: LinuxMachine, record_file: Path):
     adopted = (await host.uplink.adopt("eth0", "br-int", machine.node_ips)).uplink
     record_file.write_text("{")  # noqa: ASYNC240
 

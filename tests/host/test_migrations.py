@@ -27,7 +27,7 @@ BRIDGE = Adapter("br-int", 7, "02:00:00:00:00:99", 1500)
 SETTLED = UplinkRecord(FULL, "br-int", boot="today", settled_on=7)
 
 
-def test_the_first_time_the_items_are_those_of_the_nic():
+def test_at_first_the_items_are_those_of_the_nic():
     assert uplink_with_all(None, FULL, BRIDGE, "today") == FULL
 
 
@@ -42,27 +42,27 @@ def test_after_a_boot_the_items_of_the_nic_replace_the_record():
     assert uplink_with_all(SETTLED, renumbered, BRIDGE, "tomorrow") == renumbered
 
 
-def test_after_a_boot_that_gave_the_nic_nothing_the_record_counts():
+def test_after_a_boot_without_items_on_the_nic_the_record_is_used():
     assert uplink_with_all(SETTLED, BARE, BRIDGE, "tomorrow") == FULL
     assert uplink_with_all(SETTLED, BARE, None, "tomorrow") == FULL
 
 
-def test_the_record_of_another_nic_does_not_count():
+def test_the_record_of_another_nic_is_ignored():
     other = replace(FULL, name="eth1", addresses=(AdapterAddress(ip_interface("10.9.9.9/24")),), routes=())
     assert uplink_with_all(SETTLED, other, BRIDGE, "today") == other
 
 
-def test_a_bridge_interface_that_was_made_again_is_given_everything():
+def test_a_recreated_bridge_interface_gets_all_items():
     assert uplink_with_all(SETTLED, BARE, replace(BRIDGE, index=8), "today") == FULL
 
 
-def test_an_address_that_was_taken_away_on_purpose_stays_away_but_not_the_nodes():
+def test_a_removed_address_stays_removed_unless_it_is_a_node_ip():
     bridge = replace(BRIDGE, addresses=(), routes=(DEFAULT, OTHER))
     goal = uplink_with_all(SETTLED, BARE, bridge, "today", [NODE_IP.ip])
     assert goal.addresses == (NODE_IP,)
 
 
-def test_a_route_from_an_address_that_was_taken_away_stays_away_with_it():
+def test_a_route_from_a_removed_address_stays_removed():
     record = replace(SETTLED, uplink=replace(FULL, routes=(DEFAULT, replace(OTHER, source=VIRTUAL.ip))))
     bridge = replace(BRIDGE, addresses=(NODE_IP,), routes=(DEFAULT,))
     assert uplink_with_all(record, BARE, bridge, "today").routes == (DEFAULT,)
@@ -76,7 +76,7 @@ def test_a_route_that_was_changed_on_the_bridge_interface_stays_changed():
     assert list(steps(goal, BARE, bridge)) == []
 
 
-def test_a_route_that_was_withdrawn_stays_away_unless_the_kernel_took_it():
+def test_a_withdrawn_route_stays_removed_unless_the_kernel_removed_it():
     bridge = replace(BRIDGE, addresses=(NODE_IP, VIRTUAL), routes=(DEFAULT,))
     withdrawn = uplink_with_all(SETTLED, BARE, bridge, "today", [NODE_IP.ip], intact=[Family.IPV4])
     assert withdrawn.routes == (DEFAULT,)
@@ -84,7 +84,7 @@ def test_a_route_that_was_withdrawn_stays_away_unless_the_kernel_took_it():
     assert uplink_with_all(SETTLED, BARE, bridge, "today", [NODE_IP.ip], intact=[Family.IPV6]).routes == FULL.routes
 
 
-def test_where_the_node_ip_is_missing_routes_are_restored():
+def test_routes_are_restored_if_the_node_ip_is_missing():
     bridge = replace(BRIDGE, addresses=(VIRTUAL,), routes=())
     goal = uplink_with_all(SETTLED, BARE, bridge, "today", [NODE_IP.ip], intact=[Family.IPV4])
     assert goal.routes == FULL.routes
@@ -105,7 +105,7 @@ def test_a_node_ip_whose_lease_expired_is_restored_permanently():
     assert uplink_with_all(record, BARE, None, "today", [NODE_IP.ip], now=200).addresses == (NODE_IP, VIRTUAL)
 
 
-def test_a_copy_of_a_learned_route_is_worse_and_gives_way_to_the_kernels_own():
+def test_a_learned_route_is_preferred_to_its_copy():
     learned = AdapterRoute(ip_network("::/0"), via=ip_address("fe80::1"), metric=1024, protocol=LEARNED, expires_at=900)
     goal, nic = replace(FULL, routes=(learned,)), replace(BARE, routes=(learned,))
     first = [step for step in steps(goal, nic, BRIDGE) if isinstance(step.item, AdapterRoute)]
@@ -116,14 +116,14 @@ def test_a_copy_of_a_learned_route_is_worse_and_gives_way_to_the_kernels_own():
     assert list(steps(goal, BARE, both)) == [RemoveItem(both, learned.moved)]
 
 
-def test_lifetimes_that_go_on_as_they_did_are_no_difference():
+def test_a_lifetime_that_runs_down_is_not_a_difference():
     later = replace(FULL, addresses=(replace(NODE_IP, valid_until=101), VIRTUAL))
     assert alike(replace(FULL, addresses=(replace(NODE_IP, valid_until=100), VIRTUAL)), later)
     assert not alike(replace(FULL, addresses=(replace(NODE_IP, valid_until=200), VIRTUAL)), later)
     assert not alike(FULL, later)
 
 
-def test_another_node_ip_on_the_bridge_interface_is_ours():
+def test_a_new_node_ip_on_the_bridge_interface_is_used():
     renumbered = AdapterAddress(ip_interface("192.0.2.6/24"))
     bridge = replace(BRIDGE, addresses=(renumbered,), routes=(DEFAULT, OTHER))
     assert uplink_with_all(SETTLED, BARE, bridge, "today", [renumbered.ip]).addresses == (renumbered,)
@@ -170,7 +170,7 @@ holdings = st.tuples(addresses, routes)
 @given(
     on_uplink=holdings, on_bridge=holdings, recorded=st.none() | holdings, same_boot=st.booleans(), whole=st.booleans()
 )
-def test_whatever_was_the_case_the_target_ends_up_with_all_and_no_address_is_ever_away(
+def test_a_move_is_complete_and_every_address_is_always_on_an_interface(
     on_uplink, on_bridge, recorded, same_boot, whole
 ):
     uplink = replace(BARE, addresses=on_uplink[0], routes=on_uplink[1])

@@ -25,7 +25,7 @@ async def test_pyroute2_decodes_our_messages(machine: LinuxMachine, host: LinuxH
 
 
 def _read_by_pyroute2() -> set[HostAddress | Route]:
-    """In a thread of its own, because pyroute2 runs an event loop; the thread is in the machine as its maker is."""
+    """In its own thread, because pyroute2 runs an event loop; the thread is in the same namespace."""
     with IPRoute() as kernel:
         named = {link["index"]: link.get("ifname") for link in kernel.get_links()}
         addresses = {

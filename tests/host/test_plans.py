@@ -58,7 +58,7 @@ DIRECTLY = {"10.0.2.0/24 by br-int via 192.0.2.6", "2001:db8:2::/64 by br-int vi
         (TrafficMode.HYBRID, "far", BY_TUNNEL),
     ],
 )
-def test_the_way_to_a_peers_pods(mode, name, routes):
+def test_routes_to_the_pods_of_a_peer(mode, name, routes):
     items = plan_peer(node(mode), PEERS[name], NAMES).items
     assert {
         f"{r.destination} by {r.interface} via {r.via}{' onlink' if r.onlink else ''}"
@@ -83,7 +83,7 @@ def test_the_gateway_has_the_first_address_of_each_pod_cidr():
     }
 
 
-def test_the_plan_is_the_parts_of_its_owners():
+def test_the_plan_is_the_sum_of_its_owners_items():
     whole = plan(STATE, NAMES, 1500, userspace=False)
     parts = plan(NodeState(STATE.node), NAMES, 1500, userspace=False)
     for peer in PEERS.values():
@@ -91,7 +91,7 @@ def test_the_plan_is_the_parts_of_its_owners():
     assert whole == parts
 
 
-def test_the_kernel_is_kept_from_the_ports_of_the_userspace_datapath_alone():
+def test_only_the_userspace_datapath_filters_ingress_and_disables_offloads():
     for userspace in (True, False):
         settings = {s.name: s for s in plan(STATE, NAMES, 1500, userspace=userspace).settings}
         assert settings["eth0"].kernel_ingress is not userspace
@@ -99,7 +99,7 @@ def test_the_kernel_is_kept_from_the_ports_of_the_userspace_datapath_alone():
         assert {s.offloads for s in settings.values()} == {False if userspace else None}
 
 
-def test_bridge_and_gateway_forward_and_the_gateway_alone_meets_the_hosts_own_address():
+def test_bridge_and_gateway_forward_and_only_the_gateway_accepts_the_hosts_own_source():
     settings = {s.name: s for s in plan(STATE, NAMES, 9000, userspace=False).settings}
     for name, mac, mtu, accepts in (
         ("br-int", "02:00:00:00:00:05", 9000, False),
@@ -126,7 +126,7 @@ def test_a_pods_packet_fits_into_the_tunnel(mode, underlay, mtu):
     assert pod_mtu(replace(all_, addresses={f: a for f, a in all_.addresses.items() if f in underlay}), 1500) == mtu
 
 
-def test_a_configured_mtu_holds_for_pods_and_gateway_but_not_for_the_bridge_interface():
+def test_a_configured_mtu_applies_to_pods_and_gateway_but_not_to_the_bridge_interface():
     settings = {s.name: s for s in plan(STATE, NAMES, 1500, userspace=True, configured_mtu=1400).settings}
     assert (settings["windlass-gw0"].mtu, settings["br-int"].mtu) == (1400, 1500)
     assert pod_mtu(STATE.node, 1500, 1400) == 1400
@@ -172,7 +172,7 @@ facts = plans(
 
 
 def applied(installed: HostPlan, change: HostChange) -> HostPlan:
-    """What a host does, in Python: each setting that a change names is as it says."""
+    """A model of a host: applies each setting of a change."""
     settings = {s.name: s for s in installed.settings}
     for wanted in change.settings:
         now = settings.get(wanted.name, InterfaceSettings(wanted.name))
@@ -200,7 +200,7 @@ def test_applying_the_difference_gives_the_desired_state_whatever_was_installed(
     assert not change.added & installed.items
 
 
-def test_connection_tracking_is_changed_where_it_can_be_and_its_limit_is_only_raised():
+def test_settings_of_connection_tracking_are_set_and_its_limit_is_only_raised():
     def tracked(**values: int) -> HostPlan:
         return HostPlan(
             tracking=frozenset(ConntrackSetting(ConntrackParameter[name], value) for name, value in values.items())
@@ -217,7 +217,7 @@ def test_connection_tracking_is_changed_where_it_can_be_and_its_limit_is_only_ra
     assert tracked(UDP=30) | tracked(LIMIT=1) == tracked(UDP=30, LIMIT=1)
 
 
-def test_from_a_plan_to_itself_there_is_nothing_to_do():
+def test_a_plan_does_not_differ_from_itself():
     desired = plan(STATE, NAMES, 1500, userspace=True)
     assert not diff(desired, desired)
 

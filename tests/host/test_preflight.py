@@ -1,4 +1,4 @@
-"""The preflight checks: which facts are a finding, of which severity, and that each says what to do."""
+"""The preflight checks: which facts are findings, their severity, and that each says what to do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INTENT = Intent(bridge="br-int", gateway="windlass-gw0", tunnel=TunnelType.GENEV
 NOT_RESERVING = replace(INTENT, reserves_ports=False)
 
 
-def test_a_sound_host_has_no_findings():
+def test_a_suitable_host_has_no_findings():
     assert findings(SOUND, INTENT) == ()
 
 
@@ -63,25 +63,25 @@ def test_a_sound_host_has_no_findings():
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_each_fact_that_hurts_is_one_finding(facts: dict[str, Any], severity: str, check: str, words: str):
+def test_each_problem_is_one_finding(facts: dict[str, Any], severity: str, check: str, words: str):
     (finding,) = findings(replace(SOUND, **facts), INTENT)
     assert (finding.severity.value, finding.check) == (severity, check)
     assert words in str(finding)
     assert finding.remedy.endswith(".")
 
 
-def test_local_ports_that_can_be_reserved_do_not_hurt():
+def test_local_ports_that_can_be_reserved_are_no_finding():
     assert findings(replace(SOUND, local_ports=(1024, 65535)), INTENT) == ()
 
 
-def test_local_ports_that_would_not_be_enough():
+def test_too_few_local_ports_are_a_finding():
     few = replace(SOUND, local_ports=(32768, 50000))
     (finding,) = findings(few, INTENT)
     assert "of which 849 would be left if 12288-28671,32768-49151 were reserved" in finding.what
     assert findings(few, NOT_RESERVING) == ()
 
 
-def test_local_ports_that_overlap_those_of_snat():
+def test_local_ports_that_overlap_snat_ports_are_a_finding():
     wide = replace(SOUND, local_ports=(1024, 65535))
     assert [finding.check for finding in findings(wide, NOT_RESERVING)] == ["local ports", "local ports"]
     reserved = replace(wide, reserved_ports=((UNRESERVED.pods[0], UNRESERVED.services[1]),))
@@ -101,7 +101,7 @@ def test_checks_for_unused_features_are_skipped():
     assert [finding.check for finding in findings(small, user_space)] == ["conntrack"]
 
 
-def test_a_limit_that_the_agent_raises_does_not_hurt():
+def test_a_limit_that_the_agent_raises_is_no_finding():
     small = replace(SOUND, connections=ConntrackUse(65_536, 65_000, can_be_raised=True))
     assert findings(small, replace(INTENT, connections=131_072)) == ()
     assert len(findings(small, INTENT)) == 1
@@ -114,7 +114,7 @@ def test_a_configured_mtu_must_fit_into_the_tunnel():
     assert findings(SOUND, replace(INTENT, mtu=1450)) == ()
 
 
-def test_a_nic_that_was_taken_is_not_refused_any_more():
+def test_a_nic_that_was_taken_stays_accepted():
     taken = replace(SOUND, adopted=True, master="ovs-system", master_kind="openvswitch", carrier=False)
     assert findings(taken, INTENT) == ()
 

@@ -1,4 +1,4 @@
-"""What the lab's tests share: a small network of machines on this one, made and removed by the lab's own code."""
+"""A small network of virtual machines for the lab's tests, created and removed by the lab's own code."""
 
 from __future__ import annotations
 

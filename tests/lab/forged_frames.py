@@ -1,4 +1,4 @@
-"""Ethernet frames that a test builds byte by byte, sent from one machine of the lab and watched for on others."""
+"""Ethernet frames that a test builds byte by byte, sends from one machine of the lab and captures on others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _numbers = count(1)
 
 
 def token() -> bytes:
-    """Bytes that no other packet has."""
+    """A payload that no other packet has."""
     return b"forged-%08d-" % next(_numbers)
 
 
@@ -64,7 +64,7 @@ def udp_bytes(source: str, to: str, ports: tuple[int, int], payload: bytes) -> b
 
 
 def tunnelled(port: int, inner: bytes) -> bytes:
-    """What a tunnel's UDP datagram carries: the header of Geneve or VXLAN, and the inner frame."""
+    """The payload of a tunnel's UDP datagram: the header of Geneve or VXLAN, and the inner frame."""
     header = struct.pack("!BBHI", 0, 0, 0x6558, 0) if port == GENEVE else struct.pack("!II", 0x08000000, 0)
     return header + ethernet(VIRTUAL_MAC, "0a:58:01:02:03:04", ip_type_of_packet(inner), inner)
 
@@ -140,7 +140,7 @@ async def arrived(
     at: Sequence[Place],
     control: tuple[Callable[[bytes], bytes], Place],
 ) -> bool:
-    """Does a frame with the wanted bytes come to any of the places?
+    """Whether a frame with the wanted bytes arrives at any of the places.
 
     `control` makes an honest frame with some payload, and says where it must arrive. One is sent after each round of
     frames, by the same way: what has not arrived when the last of them has never will.

@@ -1,4 +1,4 @@
-"""Whole scenarios from nothing to clean, on Nodes that are plain Linux routers: what the lab does by itself."""
+"""Whole scenarios on Nodes that are plain Linux routers: the lab without Windlass."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def read(tmp_path):
 
 @pytest.fixture
 def fabrics():
-    """Of every lab that a test made; each must have ended and left nothing."""
+    """The labs of a test; each must have ended and left nothing behind."""
     made = []
     yield made
     assert made
@@ -139,7 +139,7 @@ def run(fabrics):
     return one
 
 
-async def test_a_scenario_from_nothing_to_clean(read, run):
+async def test_a_scenario_runs_and_everything_is_removed(read, run):
     told = []
     result = await run(read(CLUSTER + PROBES), told.append)
     assert result.error == ""
@@ -160,7 +160,7 @@ async def test_later_steps_change_the_cluster_and_act_on_it(read, run, fabrics):
 
 
 class ListeningCheck(ManifestFolder):
-    """Notes, whenever objects are published, which hostNetwork Pods have an address and whether each one answers."""
+    """Records, whenever objects are published, which hostNetwork Pods have an address and whether each one answers."""
 
     def __init__(self, lab):
         super().__init__(lab)
@@ -184,8 +184,8 @@ class CheckedFabric(PlainFabric):
     publisher = None  # a ListeningCheck; PlainFabric makes another one whenever it is asked
 
 
-async def test_a_host_network_pod_is_no_endpoint_before_it_answers(read):
-    """Else connections to its Services would be refused, and no fault of the product would be the reason."""
+async def test_a_host_network_pod_becomes_an_endpoint_when_it_answers(read):
+    """Otherwise connections to its Services would be refused, without a fault of the product."""
     goes = "{kind: Delete, metadata: {name: d}, spec: {kind: Pod, name: default/a}}\n---\n"
     comes = CLUSTER.split("---\n")[5].replace("name: h", "name: i").replace("containerPort: 22", "containerPort: 23")
     scenario = read(CLUSTER, goes + comes)
@@ -222,7 +222,7 @@ async def test_a_router_sends_icmp_errors_for_packets_longer_than_the_mtu(read):
 
 
 async def learned_mtu(lab, family, address, level, option):
-    """What a Pod knows of the way to this address once a datagram was too long for it."""
+    """The path MTU that a Pod knows for this address after a datagram was too long."""
     with namespaces.entered(namespaces.path_of(lab.namespace("pod", "default/b"))):
         client = socket.socket(family, socket.SOCK_DGRAM)
     with client:

@@ -30,5 +30,5 @@ def test_each_test_of_the_network_with_its_verdict(tmp_path: Path):
     ]
 
 
-def test_no_report_is_no_result(tmp_path: Path):
+def test_a_missing_report_gives_no_results(tmp_path: Path):
     assert read(tmp_path) == []

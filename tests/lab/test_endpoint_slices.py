@@ -1,4 +1,4 @@
-"""Slices as the endpoint controller would make them, and the folder of manifests that the agents read."""
+"""Slices as the endpoint controller would create them, and the folder of manifests that the agents read."""
 
 from __future__ import annotations
 

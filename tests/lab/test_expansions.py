@@ -36,7 +36,7 @@ spec:
 
 
 class TestTables:
-    def test_a_row_is_a_probe_that_adds_to_what_the_rows_share_or_replaces_it(self):
+    def test_a_row_is_a_probe_that_adds_to_or_replaces_the_shared_fields(self):
         assert specs(TABLE) == {
             "near": {
                 "from": {"pod": "default/client"},
@@ -63,7 +63,7 @@ class TestTables:
             "web-udp-ipv6": {"to": {"service": "default/web", "port": "dns", "family": "IPv6"}, "protocol": "UDP"},
         }
 
-    def test_a_name_can_say_where_protocol_and_family_stand_in_it(self):
+    def test_a_name_can_have_placeholders_for_protocol_and_family(self):
         row = "{to: {pod: default/web, port: 80}, protocols: [TCP, UDP], families: [IPv4, IPv6]}"
         names = [*specs(f'kind: Probes\nspec: {{each: {{"{{protocol}}-to-web": {row}}}}}')]
         assert names == ["tcp-to-web", "tcp-to-web-ipv6", "udp-to-web", "udp-to-web-ipv6"]
@@ -77,7 +77,7 @@ class TestTables:
             "web-ipv6": {"to": {"loadBalancer": "default/web-6", "port": 80}},
         }
 
-    def test_a_node_port_without_address_is_asked_at_the_node_ip_of_each_family(self):
+    def test_a_node_port_without_address_is_probed_at_the_node_ip_of_each_family(self):
         row = "{to: {nodePort: default/web, port: 80, node: n1}, families: [IPv4, IPv6]}"
         to = {"nodePort": "default/web", "port": 80, "node": "n1"}
         assert specs(f"kind: Probes\nspec: {{each: {{web: {row}}}}}") == {
@@ -91,7 +91,7 @@ class TestTables:
         assert [spec["to"].get("address") for spec in found.values()] == ["10.0.0.2", "fd00::2"]
         assert all("family" not in spec["to"] for spec in found.values())
 
-    def test_a_choice_without_a_value_leaves_the_field_out(self):
+    def test_a_choice_without_a_value_omits_the_field(self):
         row = "{to: {pod: default/web, port: {TCP: 80}}, protocols: [TCP, ICMP]}"
         assert specs(f"kind: Probes\nspec: {{each: {{web: {row}}}}}") == {
             "web": {"to": {"pod": "default/web", "port": 80}},
@@ -140,7 +140,7 @@ data: {windlass.yaml: "tunnelType: vxlan"}
 
 
 class TestVariants:
-    def test_a_matrix_names_them(self):
+    def test_a_matrix_names_its_variants(self):
         matrix = "kind: Matrix\nspec: {variants: {encap: {trafficMode: encap}, six: {families: [IPv6], windows: [a]}}}"
         assert variants(documents(matrix)) == (
             Variant("encap", name="encap"),
@@ -152,7 +152,7 @@ class TestVariants:
         assert yaml.safe_load(document["data"]["windlass.yaml"]) == {"tunnelType": "vxlan", "trafficMode": "hybrid"}
 
     def test_the_traffic_mode_is_set_where_the_scenario_has_no_configuration(self):
-        """An early form of this ran two scenarios in encap mode that asked for noEncap."""
+        """Earlier, two scenarios that asked for noEncap ran in encap mode."""
         document, _ = expanded(f"kind: Matrix\nspec: {{variants: {{a: {{}}}}}}\n---{NODE}", Variant("noEncap"))
         assert document["metadata"] == {"name": "windlass-config", "namespace": "kube-system"}
         assert yaml.safe_load(document["data"]["windlass.yaml"]) == {"trafficMode": "noEncap"}
@@ -175,7 +175,7 @@ class TestVariants:
             "ports": [{"port": 80}],
         }
 
-    def test_routes_are_of_its_families(self):
+    def test_routes_are_of_the_variants_families(self):
         routes = "---\n".join(
             f"kind: Action\nmetadata: {{name: r}}\nspec: {{addRoute: {{node: a, to: '{to}'}}}}\n"
             for to in ("192.0.2.0/24", "2001:db8::/64")
@@ -183,13 +183,13 @@ class TestVariants:
         (route,) = expanded(routes, Variant(families=IPV6))
         assert route["spec"]["addRoute"]["to"] == "2001:db8::/64"
 
-    def test_probes_are_of_its_families_and_its_first_one_needs_no_name(self):
+    def test_probes_are_of_the_variants_families(self):
         row = "{to: {address: {IPv4: 10.0.0.1, IPv6: 'fd00::1'}, port: 80}, families: [IPv4, IPv6]}"
         table = f"kind: Probes\nspec: {{each: {{web: {row}, old: {{to: {{address: 10.0.0.2, port: 80}}}}}}}}"
         assert specs(table, Variant(families=IPV6)) == {"web": {"to": {"address": "fd00::1", "port": 80}}}
         assert [*specs(table, Variant(families=IPV4))] == ["web", "old"]
 
-    def test_a_row_can_be_for_some_of_them_and_differ_by_them(self):
+    def test_a_row_can_be_for_some_variants_and_differ_by_variant(self):
         seen = "{encap: Gateway, no-encap: Node}"
         table = f"kind: Probes\nspec: {{each: {{a: {{expect: {{clientAddress: {seen}}}}}, b: {{only: [encap]}}}}}}"
         names = ("encap", "no-encap")

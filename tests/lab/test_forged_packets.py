@@ -1,4 +1,4 @@
-"""Packets that pretend: through the tunnel, to its port, past the Pods' own addresses, past the Node's MAC.
+"""Forged packets: through the tunnel, to its port, with addresses of other Pods, to other MACs.
 
 Mallory is a Pod on Node a, the outsider a machine on the wire of Node b; bob is a Pod on Node b, alice one on Node a.
 """
@@ -126,7 +126,7 @@ items:
 
 @dataclass(frozen=True)
 class Scene:
-    """A running cluster, and from where and to where frames go there."""
+    """A running cluster, with the sources and destinations of frames."""
 
     cluster: RunningCluster
     port: int  # of the tunnel
@@ -177,8 +177,8 @@ async def test_tunnel_packets_of_machines_outside_are_dropped(scene: Scene, oute
 
 
 @pytest.mark.parametrize("inner", BOTH)
-async def test_a_peer_carries_its_own_pods_only(scene: Scene, inner: str) -> None:
-    """With the outer address of a peer, which cannot be distinguished from the peer itself."""
+async def test_a_peer_may_send_packets_of_its_own_pods_only(scene: Scene, inner: str) -> None:
+    """With the outer address of a peer: the Node cannot distinguish it from the peer."""
     mac, ends = scene.mac_of("b"), BOTH[inner]
     for name, source in pretended(ends):
         sign = token()
@@ -218,7 +218,7 @@ async def test_a_tunnel_delivers_only_to_local_pods(scene: Scene, inner: str) ->
 
 
 def disguises(ends: Family, to: str, port: int, payload: bytes) -> Iterator[tuple[str, list[bytes]]]:
-    """The ways in which a Pod can send this payload to a UDP port: IP packets."""
+    """IP packets by which a Pod can send this payload to a UDP port."""
     yield "plain", [udp(ends.mallory, to, (1234, port), payload)]
     long = payload + bytes(1400)
     yield "fragments", fragments(ends.mallory, to, UDP, udp_bytes(ends.mallory, to, (1234, port), long), 1232)
@@ -253,7 +253,7 @@ async def test_no_pod_sends_to_a_tunnels_port(scene: Scene, family: str, target:
 
 @pytest.mark.parametrize("family", BOTH)
 @pytest.mark.parametrize("port", [53, KEPT_NODE_PORT])
-async def test_no_service_leads_to_a_tunnels_port(scene: Scene, family: str, port: int) -> None:
+async def test_no_service_reaches_a_tunnels_port(scene: Scene, family: str, port: int) -> None:
     ends = BOTH[family]
     sign = token()
     payload = tunnelled(scene.port, udp(ends.alice, ends.bob, (1234, 5300), sign))
@@ -291,7 +291,7 @@ async def test_fragments_of_a_pod_pass(scene: Scene, family: str) -> None:
 
 @pytest.mark.parametrize("family", BOTH)
 async def test_a_pod_cannot_use_the_address_of_another(scene: Scene, family: str) -> None:
-    """Neither in tags nor behind extension headers nor in fragments. In tags not as itself either."""
+    """Neither in VLAN tags nor behind extension headers nor in fragments. In tags also not its own address."""
     ends = BOTH[family]
     kind = ip_type(ends.bob)
     for source, name in ((ends.alice, "alice"), (ends.gateway_a, "the gateway"), (ends.mallory, "itself")):
@@ -342,7 +342,7 @@ async def test_tagged_frames_of_pods_are_dropped(scene: Scene) -> None:
 
 @pytest.mark.parametrize("family", BOTH)
 @pytest.mark.parametrize("tags", [(), (VLAN,)])
-async def test_a_frame_for_another_machine_is_not_ours(scene: Scene, family: str, tags: tuple[int, ...]) -> None:
+async def test_frames_for_another_machine_are_ignored(scene: Scene, family: str, tags: tuple[int, ...]) -> None:
     ends, mac = BOTH[family], scene.mac_of("b")
     for to, served in ((mac, not tags), (ANOTHER_MAC, False)):
         sign = token()
@@ -365,13 +365,13 @@ async def test_frames_from_outside_with_addresses_of_the_node_or_its_pods_are_dr
         heard = await arrived(
             scene.outsider, [frame], sign, [scene.pod("bob")], (partial(to_node, mac, ends), bridge(scene))
         )
-        # What a router may bring: in hybrid mode also what comes from Pods of other Nodes.
+        # Packets that a router may deliver: in hybrid mode also those of Pods of other Nodes.
         assert heard == (name == "stranger" or (name in {"alice", "gateway_a"} and hybrid(scene))), f"as {name}"
 
 
 @pytest.mark.parametrize("family", BOTH)
 async def test_the_host_receives_no_packet_with_its_own_source_address(scene: Scene, family: str) -> None:
-    """Nor as one of its Pods."""
+    """Also not from an address of its Pods."""
     ends, mac = BOTH[family], scene.mac_of("b")
     kind = family_of(ip_address(ends.b))
     with sockets.opened(scene.node("b", "br-int").namespace, kind, socket.SOCK_DGRAM) as listener:
@@ -399,7 +399,7 @@ async def test_the_host_receives_no_packet_with_its_own_source_address(scene: Sc
 
 
 @pytest.mark.parametrize("family", BOTH)
-async def test_the_addresses_between_host_and_switch_are_theirs(scene: Scene, family: str) -> None:
+async def test_only_the_host_and_the_switch_can_use_the_addresses_between_them(scene: Scene, family: str) -> None:
     """nodePortAddresses allows NodePorts on Node b only; 169.254.169.110 must not lead to them on Node a."""
     ends = BOTH[family]
     for where in (NODE_PORT_ADDRESS, VIRTUAL_CLIENT, NODE_STAND_IN):
@@ -424,7 +424,7 @@ def from_outside(mac: str, source: str, to: str, port: int, payload: bytes) -> b
 
 
 def to_node(mac: str, ends: Family, sign: bytes) -> bytes:
-    """An honest packet from outside to the host of Node b."""
+    """A valid packet from outside to the host of Node b."""
     return from_outside(mac, ends.outsider, ends.b, 5300, sign)
 
 
@@ -441,7 +441,7 @@ def from_mallory(packet: bytes, *tags: int) -> bytes:
 
 
 def control_of_mallory(scene: Scene, ends: Family) -> tuple[Callable[[bytes], bytes], Place]:
-    """An honest packet to the host of Node b, which leaves as Node a."""
+    """A valid packet to the host of Node b, which leaves with the address of Node a."""
 
     def honest(sign: bytes) -> bytes:
         return from_mallory(udp(ends.mallory, ends.b, (1234, 5300), sign))

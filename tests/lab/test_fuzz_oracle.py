@@ -1,4 +1,4 @@
-"""The oracle of `lab fuzz` says what Kubernetes' rules say, and agrees with the Service scenarios of the repository."""
+"""The oracle of `lab fuzz` follows Kubernetes' rules, and agrees with the Service scenarios of the repository."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_an_endpoint_on_a_nodes_own_address_is_reached_as_the_node(client, addre
         (OUT, "10.0.0.1", 30080, ProbeOutcome.TIMEOUT),  # "Local policy with endpoints only elsewhere: DROP"
         (POD, "10.96.0.1", 80, ProbeOutcome.TIMEOUT),
         (POD, "10.96.0.1", 81, ProbeOutcome.REFUSED),  # "Unused ports of a live ClusterIP: reject"
-        (OUT, "10.0.0.1", 30081, ProbeOutcome.REFUSED),  # no NodePort: the host's own
+        (OUT, "10.0.0.1", 30081, ProbeOutcome.REFUSED),  # not a NodePort: it stays on the host
         (POD, "10.0.0.1", 30080, ProbeOutcome.CONNECTED),
     ],
 )
@@ -182,7 +182,7 @@ def test_source_ranges_are_for_load_balancer_ips_alone_and_for_pods_too():
     assert ask(found, OUT, "10.0.0.1", 30080).outcome is ProbeOutcome.CONNECTED
 
 
-def test_ranges_of_the_other_family_are_none():
+def test_source_ranges_of_the_other_family_are_ignored():
     found = cluster(service(**VIP, loadBalancerSourceRanges=["2001:db8::/64"]))
     assert ask(found, OUT, "198.51.100.1", via="a").outcome is ProbeOutcome.CONNECTED
 
@@ -251,13 +251,13 @@ SICK = {"ready": False, "serving": False}
         ([at("x"), at("y", **SICK)], "x", "", True),
         ([at("x", node="a"), at("y")], "xy", "x", True),
         ([at("x", **DRAINING), at("y")], "y", "", True),  # ready ones come first
-        ([at("x", node="a", **DRAINING), at("y")], "y", "x", True),  # the two sets are judged apart
+        ([at("x", node="a", **DRAINING), at("y")], "y", "x", True),  # both sets are judged separately
         ([at("x", **DRAINING), at("y", **ENDED)], "x", "", True),
         ([at("x", **ENDED), at("y", **SICK)], "", "", False),
         ([], "", "", False),
     ],
 )
-def test_ready_ones_else_those_that_drain(found, cluster_wide, local, anything):
+def test_ready_endpoints_or_else_terminating_endpoints_that_serve(found, cluster_wide, local, anything):
     chosen = choice(found, A)
     assert "".join(e.backend for e in chosen.cluster) == cluster_wide
     assert "".join(e.backend for e in chosen.local) == local
@@ -345,7 +345,7 @@ def test_named_ports_are_each_pods_own_and_conditions_follow_the_pod():
 
 
 def only_from(*peers, **spec):
-    """A policy that selects the Pods `web`, and lets only these reach them."""
+    """A policy that selects the Pods `web`, and allows only these peers to reach them."""
     allowed = {"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{"from": [*peers]}], **spec}
     return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "np"}, "spec": allowed}
 
@@ -401,7 +401,7 @@ BY_HAND = {
 
 @pytest.mark.parametrize("name", BY_HAND)
 def test_it_agrees_with_the_scenarios_of_the_repository(name):
-    """Each of their probes has been sent with real packets: where both say something, they say the same."""
+    """Their probes are verified with real packets: the oracle must agree with them where it has an answer."""
     standing, by_hand = {}, BY_HAND[name]
     for (step, desired), file in zip(by_hand.read().states(), by_hand.files, strict=True):
         standing = applied(standing, by_hand.documents(file, []))
@@ -432,7 +432,7 @@ def _agrees(probe, desired, found):
 
 
 def _own(client, to, found):
-    """A Node's own address and its Node IP are the same, where it asks by its main NIC."""
+    """A Node's own address is its Node IP if it sends by its main NIC."""
     return str(found.nodes[client.node].addresses.get(to.family)) if client.node else oracle.PRESERVED
 
 

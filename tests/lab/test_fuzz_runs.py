@@ -58,7 +58,7 @@ def test_an_output_that_cannot_be_written_is_an_error_before_the_run(tmp_path, o
     assert said in done.output
 
 
-def test_the_command_that_makes_a_cluster_again():
+def test_the_command_that_reproduces_a_cluster():
     other = features.without(["ipv6", "agents"])
     assert random_scenario(7, other).again == "windlass lab fuzz --seed 7 --count 1 --without agents,ipv6"
     assert random_scenario(7, USUAL).again == "windlass lab fuzz --seed 7 --count 1"
@@ -67,7 +67,7 @@ def test_the_command_that_makes_a_cluster_again():
 @needs_root
 @pytest.mark.usefixtures("able")
 def test_a_cluster_that_fails_is_kept_as_a_scenario(tmp_path, capsys):
-    """Two hosts alone, and an expectation that is wrong."""
+    """Two hosts, and a wrong expectation."""
     left = {"kind": "ExternalHost", "metadata": {"name": "left"}, "spec": {"addresses": ["10.5.0.5"]}}
     right = {"kind": "ExternalHost", "metadata": {"name": "right"}, "spec": {"addresses": ["10.6.0.6"]}}
     spec = {"from": {"externalHost": "left"}, "to": {"address": "10.6.0.6", "port": 80}}

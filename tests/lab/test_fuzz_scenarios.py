@@ -1,4 +1,4 @@
-"""What `lab fuzz` writes: always the same for a seed, readable, and expecting what the oracle says of the files."""
+"""The scenarios of `lab fuzz`: the same for the same seed, readable, with the expectations of the oracle."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def documents(made, kind):
     return [document for part in made.parts for document in part.documents if document["kind"] == kind]
 
 
-def test_a_seed_is_the_same_cluster_in_every_process():
-    """Also where Python orders its sets otherwise."""
+def test_a_seed_gives_the_same_cluster_in_every_process():
+    """Also if Python orders its sets differently."""
     text = "".join(name + text for name, text in random_scenario(7, ALL).files())
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
@@ -147,13 +147,13 @@ def test_a_feature_that_does_not_exist_is_named():
 
 
 @pytest.mark.parametrize(("backends", "enough"), [(1, 4), (2, 25), (3, 43), (4, 61)])
-def test_so_many_connections_that_chance_misses_no_backend(backends, enough):
+def test_enough_connections_to_reach_every_backend(backends, enough):
     assert random_probes.connections(backends) == enough
     assert backends * (1 - 1 / backends) ** enough < 1e-6
 
 
-def test_some_dozens_of_seeds_cover_the_ground():
-    """Every kind of client, address and outcome, and all that a Service can have."""
+def test_a_few_dozen_seeds_cover_every_case():
+    """Every kind of client, address and outcome, and every field of a Service."""
     clients, addresses, outcomes, fields, states, actions = (Counter() for _ in range(6))
     for seed in range(60):
         made = random_scenario(seed, ALL)

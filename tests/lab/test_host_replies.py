@@ -1,4 +1,4 @@
-"""ICMP errors and resets that a Node's host makes: those about a Pod's packet reach the Pod, the others the host.
+"""ICMP errors and resets of a Node's host: those about a Pod's packet reach the Pod, the others the host.
 
 Routes and routers are in scenarios/external; here are the host's firewall, and a route of smaller MTU by a second NIC.
 """
@@ -79,7 +79,7 @@ async def test_a_route_of_smaller_mtu_by_a_second_nic():
 
 
 def reject(namespace: str, hook: str, verdict: dict[str, object], protocol: str, field: str, value: int) -> None:
-    """As a firewall of the host would."""
+    """Rejects packets, as a firewall of the host would."""
     table = {"family": "inet", "table": "firewall"}
     chain = {**table, "name": hook, "type": "filter", "hook": hook, "prio": 0}
     match = {"op": "==", "left": {"payload": {"protocol": protocol, "field": field}}, "right": value}
@@ -109,7 +109,7 @@ async def connected(cluster: RunningCluster, source: ProbeSource, address: str) 
 
 
 async def pinged(cluster: RunningCluster, source: ProbeSource, address: str) -> int:
-    """The error that an echo request meets."""
+    """The error that an echo request gets."""
     family = family_of(ip_address(address))
     protocol, request = PING[family]
     with sockets.opened(cluster.namespace_of(source), family, socket.SOCK_RAW, protocol) as client:

@@ -88,7 +88,7 @@ def cluster_with_services() -> str:
 
 @asynccontextmanager
 async def routed_cluster() -> AsyncIterator[RunningCluster]:
-    """The router sends the addresses of load balancers to Node `here`."""
+    """The router routes the addresses of load balancers to Node `here`."""
     async with running_cluster(cluster_with_services()) as cluster:
         await cluster.route({ip_address(external_address(name)): "here" for name in SERVICES})
         yield cluster
@@ -99,7 +99,7 @@ def external_address(name: str) -> str:
 
 
 def entries() -> Iterator[tuple[str, tuple[str, int]]]:
-    """Of each Service: its NodePort, and its load balancer's address."""
+    """The NodePort and the load balancer's address of each Service."""
     for name, node_port in SERVICES.items():
         yield name, (NODE, node_port)
         yield name, (external_address(name), 53)
@@ -129,7 +129,7 @@ async def test_fragmentation_needed_reaches_the_sender():
 
 @needs_root
 async def test_long_datagrams():
-    """They come in fragments, of which none has a port for the switch: connection tracking knows whose they are.
+    """They arrive in fragments without ports: connection tracking finds their connection.
 
     Except for the first datagram of a connection, which has no conntrack entry yet: see `test_long_datagrams`.
     """

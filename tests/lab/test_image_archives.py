@@ -1,4 +1,4 @@
-"""Images by hand: what a container runtime finds in the archive."""
+"""Image archives: their contents, as a container runtime reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One real connection, followed through a real cluster: the places of its packets, and the flows of each switch."""
+"""One real connection is traced through a real cluster: the hops of its packets, and the flows of each switch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lists of tools/test-kernel, which few people run, name scenarios and tests that exist."""
+"""The scenarios and tests in the lists of tools/test-kernel exist."""
 
 from __future__ import annotations
 

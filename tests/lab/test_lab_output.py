@@ -1,4 +1,4 @@
-"""What `windlass lab` prints is its own: the lab uses parts of the agent, whose progress is not for its users."""
+"""`windlass lab` does not print log messages of the agent's parts that it uses, except for warnings."""
 
 from __future__ import annotations
 

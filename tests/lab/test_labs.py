@@ -1,4 +1,4 @@
-"""How a lab is found and removed on this machine, also after a crash; and the processes of its switches."""
+"""Finding and removing labs on this machine, also after a crash, and the processes of their switches."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_next_lab_removes_only_the_remains_of_crashed_labs(lab):
         assert not dead.folder.exists()
         assert dead.namespaces == []
         assert not is_running(ours)
-        assert is_running(theirs)  # a person's shell in there is not ours to end
+        assert is_running(theirs)  # a person's shell in the namespace must survive
     finally:
         os.kill(int(theirs), signal.SIGKILL)
 

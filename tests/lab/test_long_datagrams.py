@@ -1,4 +1,4 @@
-"""UDP connections to a Pod or a ClusterIP that begin with a datagram longer than a packet, and as long answers.
+"""UDP connections to a Pod or a ClusterIP whose datagrams are longer than a packet, in both directions.
 
 They come in fragments, of which Open vSwitch shows a flow no port; in user space after connection tracking as well.
 """

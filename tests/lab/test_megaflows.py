@@ -17,7 +17,7 @@ GATEWAY, ENDPOINT = map(ip_address, ("172.16.2.1", "172.16.0.32"))
 
 
 def header_of(flow: Megaflow, ends: Ends) -> PacketHeader:
-    """MACs are of the run that was recorded."""
+    """The MACs are those of the recorded run."""
     source, destination = (part.split("=")[1].partition("/")[0] for part in flow.fields["eth"].split(","))
     return PacketHeader(ends, source, destination)
 
@@ -43,7 +43,7 @@ def test_a_first_packet_recirculates_for_lookup_endpoint_and_source(flows, askin
     assert sum(len(list(ct_actions(flow.actions))) for flow in way) == 3
 
 
-def test_those_that_follow_are_known_by_then(flows, asking):
+def test_packets_of_an_established_connection_recirculate_less(flows, asking):
     assert kinds(megaflows.path(flows, "eth0", asking, Phase.ESTABLISHED)) == ["ct", "ct", "tnl_push"]
 
 
@@ -55,7 +55,7 @@ def test_an_answer_out_of_the_tunnel_is_unpacked_first(flows):
     assert [flow.in_port for flow in way] == ["eth0", *["genev_sys_6081"] * 3]
 
 
-def test_a_packet_of_which_the_switch_remembers_nothing_has_no_way(flows, asking):
+def test_a_packet_without_a_megaflow_has_no_path(flows, asking):
     other = PacketHeader(Ends(CLIENT, 40000, NODE, 30233), asking.eth_source, asking.eth_destination)
     with pytest.raises(PathNotFoundError, match="0 megaflows match the packet from eth0"):
         megaflows.path(flows, "eth0", other, Phase.FIRST)
@@ -92,7 +92,7 @@ def test_a_traceable_key_has_only_fields_that_trace_can_parse():
     assert flow.traceable == "ct_state(0x21/0x31),recirc_id(0x8),in_port(a)"
 
 
-def test_neighbours_are_no_connections():
+def test_arp_megaflows_are_not_part_of_connections():
     (flow,) = megaflows.parse(
         "recirc_id(0),in_port(a),eth_type(0x0806),arp(op=1/0xff), packets:0, bytes:0, used:never, actions:b"
     )

@@ -41,7 +41,7 @@ def test_a_cookie_and_a_heartbeat_are_decoded_unchanged(payload):
 
 
 @pytest.mark.parametrize(("source", "destination"), [V4, V6])
-def test_a_forged_syn_is_a_syn_to_another_reader(source, destination):
+def test_another_parser_reads_a_forged_syn(source, destination):
     segment = packets.tcp_syn(source, destination, (4321, 80), 0xABCD1234)
     parsed, header = _parsed(source, destination, packets.TCP, segment, tcp.tcp)
     assert (parsed.src_port, parsed.dst_port, parsed.seq, parsed.bits) == (4321, 80, 0xABCD1234, tcp.TCP_SYN)
@@ -51,7 +51,7 @@ def test_a_forged_syn_is_a_syn_to_another_reader(source, destination):
 
 
 @pytest.mark.parametrize(("source", "destination"), [V4, V6])
-def test_a_forged_datagram_is_one_to_another_reader(source, destination):
+def test_another_parser_reads_a_forged_datagram(source, destination):
     datagram = packets.udp_datagram(source, destination, (4321, 53), b"hello")
     parsed, _ = _parsed(source, destination, packets.UDP, datagram, udp.udp)
     assert (parsed.src_port, parsed.dst_port, parsed.total_length) == (4321, 53, 13)

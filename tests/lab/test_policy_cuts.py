@@ -1,4 +1,4 @@
-"""A policy that denies what was allowed cuts open connections, in both directions; allowed again, they go on."""
+"""A new denial cuts open connections, in both directions; when they are allowed again, they continue."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Connection:
     server: socket.socket
 
     async def passes(self, text: bytes, patience: float) -> tuple[bool, bool]:
-        """Sends this from both ends, the client first. Whether it arrived at the server, and at the client."""
+        """Sends this from both ends, the client first. Returns whether it arrived at the server, and at the client."""
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(self.client, text)
         at_server = await arrives(self.server, text, patience)
@@ -66,7 +66,7 @@ class Connection:
 
 
 async def arrives(sock: socket.socket, text: bytes, patience: float) -> bool:
-    """TCP may send what was held up before in front of it."""
+    """TCP may send delayed data first."""
     loop, seen = asyncio.get_running_loop(), b""
     try:
         async with asyncio.timeout(seconds(patience)):
@@ -130,7 +130,7 @@ async def reach(cluster: RunningCluster, text: str) -> None:
 @pytest.mark.parametrize(
     ("mode", "policy"), [("encap", INGRESS), ("encap", EGRESS), ("noEncap", INGRESS), ("hybrid", EGRESS)]
 )
-async def test_a_new_denial_cuts_open_connections_and_an_allowance_brings_them_back(mode: str, policy: str) -> None:
+async def test_a_new_denial_cuts_open_connections_and_an_allowance_restores_them(mode: str, policy: str) -> None:
     text = CLUSTER.replace("MODE", mode)
     with ExitStack() as stack:
         async with running_cluster(text) as cluster:

@@ -1,4 +1,4 @@
-"""The reports of the suites about policies: what counts as passed, and what must not."""
+"""The reports of the suites about policies: which results count as passed."""
 
 from __future__ import annotations
 

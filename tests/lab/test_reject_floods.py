@@ -87,7 +87,7 @@ async def test_a_flood_of_denied_packets_is_counted_and_hardly_reaches_the_agent
         assert await metric(cluster, "windlass_policy_denials_suppressed_total") >= dropped
         async with asyncio.timeout(30):  # the switch reports packets of a flow later than those of a meter
             while await metric(cluster, 'windlass_policy_denied_packets_total{connection="new"}') < came:
-                pass  # each time the agent asks the switch
+                pass  # whenever the agent queries the switch
         rule = 'windlass_policy_denials_total{direction="ingress",rule="NetworkPolicy default/deny-all"}'
         assert 0 < await metric(cluster, rule) <= came - dropped
         asked = ["status", "--socket", str(cluster.lab.node_folder("here") / "run" / "agent.sock")]
@@ -97,7 +97,7 @@ async def test_a_flood_of_denied_packets_is_counted_and_hardly_reaches_the_agent
 
 
 def flood(cluster: RunningCluster, source: IPAddress, service: IPAddress) -> None:
-    """In a thread of its own."""
+    """Runs in its own thread."""
     with namespaces.entered(namespaces.path_of(cluster.lab.namespace("pod", "default/flooder"))):
         sock = socket.socket(FAMILY[family_of(source)], socket.SOCK_RAW, packets.TCP)
     with sock:
@@ -124,7 +124,7 @@ async def answer(cluster: RunningCluster, service: IPAddress) -> str:
 
 
 def metered(cluster: RunningCluster) -> tuple[int, int]:
-    """Packets that came to the meters of the Node, and those that they dropped."""
+    """The packets that reached the meters of the Node, and those that the meters dropped."""
     socket_path = cluster.lab.node_folder("here") / "ovs" / "br-int.mgmt"
     command = ["ovs-ofctl", "-O", "OpenFlow15", "meter-stats", f"unix:{socket_path}"]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout

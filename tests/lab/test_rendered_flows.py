@@ -82,7 +82,7 @@ async def test_render_equals_the_flows_of_the_agents(mode: str) -> None:
         for node in cluster.desired.nodes:
             state = state_of(cluster.desired, node, await facts_on(cluster, node))
             assert ("default/web-1 (host ports)" in state.services) is (node == "node-1")
-            assert bool(state.policies.subjects) is (node != "node-3")  # where the only Pod is part of its Node
+            assert bool(state.policies.subjects) is (node != "node-3")  # the only Pod is in hostNetwork mode
             rendered = program(state).values()
             flows = {flow_text(flow) for part in rendered for flow in part.flows}
             groups = {group_text(group) for part in rendered for group in part.groups}
@@ -91,7 +91,7 @@ async def test_render_equals_the_flows_of_the_agents(mode: str) -> None:
 
 
 async def facts_on(cluster: RunningCluster, node: str) -> NodeFacts:
-    """The facts that render assumes, with what manifests cannot say: the NIC's MAC, and on which port each Pod is."""
+    """The facts that render assumes, and those that are not in manifests: the NIC's MAC, and the port of each Pod."""
     assumed = facts_of(cluster.desired, node)
     mac = await read_mac(cluster.namespace_of(ProbeSource(node=node)))
     pods = {}

@@ -1,4 +1,4 @@
-"""The commands as a person uses them: run, up, status, exec, down; on hosts alone, which need no Open vSwitch."""
+"""The commands run, up, status, exec and down, with scenarios of hosts only, which need no Open vSwitch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ UP = """
 import signal, sys
 from pathlib import Path
 from windlass.lab.runner import persistent_labs
-signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what they run in the background ignore it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells make background processes ignore it
 persistent_labs.up(Path(sys.argv[1]), detach=DETACH)
 """
 

@@ -1,4 +1,4 @@
-"""Reading scenarios: what is understood, what is warned about, and the sentence for each thing that is wrong."""
+"""Reading scenarios: the format, the warnings, and the errors."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_later_steps_add_replace_and_delete(read):
     assert states[1].pods["default/web-0"].metadata.labels == {"app": "other"}
 
 
-def test_a_pod_that_is_over_or_not_scheduled_does_not_run(read):
+def test_a_pod_that_has_ended_or_is_not_scheduled_does_not_run(read):
     over = POD + "status: {phase: Succeeded}\n"
     pending = "apiVersion: v1\nkind: Pod\nmetadata: {name: pending}\n"
     ((_, desired),) = read(NODE + over.replace("---\nstatus", "status") + "---\n" + pending).states()
@@ -212,13 +212,13 @@ class TestFolders:
             (tmp_path / name).touch()
         assert scenario_files.find_one(tmp_path).files == (tmp_path / "10-a.yaml", tmp_path / "20-b.yml")
 
-    def test_a_folder_of_folders_is_many_to_any_depth(self, tmp_path):
+    def test_a_folder_is_searched_for_scenarios_to_any_depth(self, tmp_path):
         for folder in ("b", "a/deep"):
             (tmp_path / folder).mkdir(parents=True)
             (tmp_path / folder / "1.yaml").touch()
         assert [found.name for found in scenario_files.find(tmp_path)] == ["a/deep", "b"]
 
-    def test_nothing_there_is_an_error(self, tmp_path):
+    def test_an_empty_path_is_an_error(self, tmp_path):
         with pytest.raises(ScenarioError, match="there is no YAML file"):
             scenario_files.find(tmp_path)
         with pytest.raises(ScenarioError, match="no such file or folder"):

@@ -52,8 +52,8 @@ items:
     [(SERVICE, RESERVED.services, UNRESERVED.services), (ENDPOINT, RESERVED.pods, UNRESERVED.pods)],
     ids=["through a Service", "to the outside"],
 )
-async def test_one_pod_to_one_endpoint_has_more_ports_than_the_host_leaves_by_itself(address, pool, former):
-    """However slow the machine is: connections that expire meanwhile do not make ports that the pool does not have."""
+async def test_one_pod_to_one_endpoint_has_more_ports_with_reserved_ports(address, pool, former):
+    """On a slow machine connections may expire in the meantime, but that adds no ports to the pool."""
     before = former[1] - former[0] + 1
     async with running_cluster(CLUSTER) as cluster:
         seen = await begun(cluster, address, before + 500)
@@ -62,8 +62,8 @@ async def test_one_pod_to_one_endpoint_has_more_ports_than_the_host_leaves_by_it
 
 
 @needs_root
-async def test_no_connection_gets_a_port_that_the_host_has_to_the_same_endpoint():
-    """They were there before the agent. Of 600 connections one would get such a port, with a chance of 1 - 5e-9."""
+async def test_no_connection_gets_a_port_that_the_host_uses_to_the_same_endpoint():
+    """The host's connections are older than the agent. By chance one of 600 would collide (probability 1 - 5e-9)."""
     first = RESERVED.services[0] + 0x1000
     held = range(first, first + 512)
     loop = asyncio.get_running_loop()
@@ -87,8 +87,8 @@ async def test_no_connection_gets_a_port_that_the_host_has_to_the_same_endpoint(
 
 
 @needs_root
-async def test_an_ended_connection_gives_its_port_back_soon():
-    """Without timeouts of its own the datapath would keep it for 30 s (user space) or 120 s (kernel)."""
+async def test_the_port_of_an_ended_connection_is_soon_free():
+    """With its default timeouts the datapath would keep it for 30 s (user space) or 120 s (kernel)."""
     loop = asyncio.get_running_loop()
     async with running_cluster(CLUSTER) as cluster:
         with sockets.opened(cluster.namespace_of(WORLD), Family.IPV4, socket.SOCK_STREAM) as listener:
@@ -106,7 +106,7 @@ async def test_an_ended_connection_gives_its_port_back_soon():
 
 
 async def begun(cluster: RunningCluster, address: str, count: int) -> set[int]:
-    """As which ports the endpoint sees this many connections of the Pod, each of one datagram."""
+    """The source ports that the endpoint sees for this many connections of the Pod, one datagram each."""
     loop = asyncio.get_running_loop()
     seen: set[int] = set()
     with datagrams(cluster, WORLD, ENDPOINT, UDP_PORT) as server:

@@ -1,4 +1,4 @@
-"""The time that a hypervisor took away, from the kernel's counters."""
+"""The CPU time that a hypervisor stole, from the kernel's counters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ intr 1 2 3
 """
 
 
-def test_the_core_that_was_taken_for_longest_counts(tmp_path):
+def test_the_core_with_the_most_stolen_time_counts(tmp_path):
     counts = tmp_path / "stat"
 
     def taken(first: int, second: int) -> None:

@@ -1,4 +1,4 @@
-"""Names of targets become addresses and ports, and the expected client address an address."""
+"""Targets of probes are resolved to addresses and ports, and the expected client address to an address."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def resolve(desired):
         ("address: 1.1.1.1, port: 9", ("1.1.1.1", 9, "n1", None)),
     ],
 )
-def test_from_a_pod_everything_enters_at_its_own_node(resolve, to, expected):
+def test_packets_of_a_pod_enter_at_its_own_node(resolve, to, expected):
     assert resolve(to) == expected
 
 
@@ -87,7 +87,7 @@ def test_from_a_pod_everything_enters_at_its_own_node(resolve, to, expected):
         ("address: 8.8.8.8, port: 1", ("8.8.8.8", 1, None, None)),
     ],
 )
-def test_from_outside_it_enters_at_the_addressed_node(resolve, to, expected):
+def test_packets_from_outside_enter_at_the_addressed_node(resolve, to, expected):
     assert resolve(to, source="externalHost: out") == expected
 
 

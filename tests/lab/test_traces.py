@@ -1,4 +1,4 @@
-"""What `ofproto/trace` prints becomes passes, flows and actions: recorded from a lab's switch, and live from one here.
+"""The output of `ofproto/trace` is parsed to passes, flows and actions: recorded ones, and one of a live switch.
 
 The records are of design note 002: a client outside asks a NodePort whose endpoint is on another Node.
 """
@@ -25,7 +25,7 @@ def tables(one: traces.Pass) -> list[str]:
     return [LAYOUT.tables[met.table].name for met in one.met]
 
 
-def test_the_first_pass_ends_where_connection_tracking_sends_it_around():
+def test_the_first_pass_ends_with_a_recirculation_by_connection_tracking():
     first, guessed = recorded("nodeport-first-pass")
     assert tables(first) == ["Classifier", "Uplink", "NodePortFilter", "UnSNAT", "Conntrack"]
     assert first.ct == (CtAction(65520, nat="nat"),)
@@ -35,7 +35,7 @@ def test_the_first_pass_ends_where_connection_tracking_sends_it_around():
     assert guessed.packet["ct_state"] == "new|trk"
 
 
-def test_a_flow_is_met_with_its_cookie():
+def test_a_matched_flow_has_its_cookie():
     first = recorded("nodeport-first-pass")[0]
     assert all(met.cookie for met in first.met)
 
@@ -67,7 +67,7 @@ def test_a_drop_has_no_actions():
     assert tables(recorded("dropped")[-1]) == ["ConntrackState", "ServiceLB"]
 
 
-def test_no_match_is_met_without_a_flow():
+def test_a_table_miss_has_no_flow():
     (one,) = recorded("no-match")
     assert one.met[-1] == MatchedFlow(10)
 
@@ -79,7 +79,7 @@ def test_text_that_is_not_a_trace_is_an_error(text):
 
 
 @requires_ovs
-async def test_a_live_switch_is_read_likewise(switch):
+async def test_the_trace_of_a_live_switch_is_read(switch):
     await switch.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev", "fail_mode=secure")
     bridge = str(switch.management("br0"))
     await switch.ofctl("add-group", bridge, "group_id=7,type=select,bucket=bucket_id:4,actions=output:LOCAL")

@@ -58,7 +58,7 @@ table inet lab {
 
 @contextmanager
 def dropping_everything_to(lab, machine):
-    """As a policy would: without a word."""
+    """Drops packets silently, as a policy does."""
     inside(lab, machine, "nft", DROP_ALL_BUT_NEIGHBOUR_DISCOVERY)
     yield
     inside(lab, machine, "nft", "delete table inet lab")
@@ -106,7 +106,7 @@ async def test_a_machine_without_sctp_refuses_it(traffic, flow):
 
 
 async def test_no_answer_is_a_timeout(traffic, flow, lab):
-    """So is a neighbour that does not exist, and a forged packet that does not arrive."""
+    """A neighbour that does not exist and a forged packet that does not arrive are timeouts, too."""
     flows = [flow(protocol, version, connections=5) for protocol in ProbeProtocol for version in (4, 6)]
     flows.append(flow(ProbeProtocol.TCP, to={4: "10.7.0.99"}))
     flows.append(flow(ProbeProtocol.UDP, source=ip_address("10.7.0.77")))

@@ -61,7 +61,7 @@ def test_its_labels_are_those_of_every_probe():
     assert {one["metadata"]["labels"]["seed"] for one in expand(yaml.safe_load_all(WRITTEN), AS_WRITTEN)} == {"004"}
 
 
-def test_a_default_with_exceptions_says_the_same_as_all_cells():
+def test_a_default_with_exceptions_equals_the_table_with_all_cells():
     table = """
     -    x/a:80 x/a:81 y/a:80 y/a:81 y/b:80 y/b:81
     x/a  #      #      X      .      X      .

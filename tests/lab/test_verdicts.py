@@ -1,4 +1,4 @@
-"""Judgement: which observations pass, and the reason for each that does not. And what is reported of them."""
+"""Verdicts: which observations pass, why the others fail, and how both are reported."""
 
 from __future__ import annotations
 

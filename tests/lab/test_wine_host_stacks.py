@@ -1,4 +1,4 @@
-"""What connects a Windows Node with Linux: relays of pipes, and frames of TAP devices. It needs no Wine."""
+"""The connections of a Windows Node with Linux: relays of pipes, and frames of TAP devices. Needs no Wine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def relayed(tmp_path, target) -> AsyncIterator[str]:
-    """A socket that leads to the target by both halves of the relay."""
+    """A socket that reaches the target through both halves of the relay."""
     async with await pipe_relays.listen(0) as pipes:
         port = pipes.sockets[0].getsockname()[1]
         async with await relay(tmp_path / "relayed.sock", str(target), port):

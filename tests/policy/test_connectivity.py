@@ -1,4 +1,4 @@
-"""Who reaches whom: all traffic at once says what the oracle says packet by packet, with the same rules."""
+"""Connectivity judges all traffic at once, and agrees with the oracle on each packet and its rules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def packets(source: End, destination: End):
 
 
 def pairs(ends):
-    """Those of one family in which policies have a say."""
+    """Pairs of one family that policies affect."""
     for source, destination in product(ends, ends):
         is_judged = EndKind.POD in {source.kind, destination.kind}
         if is_judged and source.address.version == destination.address.version:
@@ -38,7 +38,7 @@ def verdict_on(verdicts: tuple[Verdict, ...], packet: PolicyPacket) -> Verdict:
 
 
 @given(worlds)
-def test_it_says_of_all_traffic_what_the_oracle_says_of_each_packet(world: PolicyWorld):
+def test_verdicts_agree_with_the_oracle_on_each_packet(world: PolicyWorld):
     connectivity = Connectivity(world)
     ends = [*connectivity.ends, *map(connectivity.end_at, OUTSIDE)]
     for source, destination in pairs(ends):
@@ -49,7 +49,7 @@ def test_it_says_of_all_traffic_what_the_oracle_says_of_each_packet(world: Polic
 
 
 @given(worlds)
-def test_it_names_the_rules_that_the_oracle_names(world: PolicyWorld):
+def test_verdicts_name_the_rules_that_the_oracle_names(world: PolicyWorld):
     connectivity = Connectivity(world)
     for source, destination in pairs(connectivity.ends):
         verdicts = connectivity.between(source, destination)
@@ -57,7 +57,7 @@ def test_it_names_the_rules_that_the_oracle_names(world: PolicyWorld):
             judged, verdict = judge(world, packet).egress, verdict_on(verdicts, packet)
             if any("[" in rule for rule in judged.rules) and (verdict.allowed or not judged.allowed):
                 said = set(verdict.egress)
-                # Of an unknown tier no rule can be named: all of its rules together deny.
+                # The rules of an unknown tier deny together, so no single rule is named.
                 assert said == set(judged.rules) or not any("[" in rule for rule in said)
 
 

@@ -1,4 +1,4 @@
-"""Cyclonus' simulation of NetworkPolicies, a second judge, agrees with the oracle and with the compiler."""
+"""Cyclonus' simulation of NetworkPolicies agrees with the oracle and with the compiler."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BLOCKS = ("0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/30", "203.0.113.0/24", "203.0.113
 
 
 class Draw:
-    """Policies that an API server would accept, dense enough that rules meet each other."""
+    """Policies that an API server would accept, with many rules that overlap."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)  # noqa: S311 - no secret
@@ -57,7 +57,7 @@ class Draw:
             case 1:
                 return {"key": self.dice.choice(["app", "tier"]), "operator": "DoesNotExist"}
             case 2:
-                # Only of a label that everything has. Kubernetes takes a missing label for "not in", Cyclonus does not.
+                # Only with a label that all Pods have: NotIn matches a missing label in Kubernetes, not in Cyclonus.
                 return {"key": "zone", "operator": "NotIn", "values": [self.dice.choice(["a", "b", "c"])]}
         values = self.dice.sample(["web", "db", "front", "back"], self.dice.randint(1, 2))
         return {"key": self.dice.choice(["app", "tier"]), "operator": "In", "values": values}
@@ -126,7 +126,7 @@ class Draw:
         return PolicyWorld(pods, namespaces, network_policies=policies), documents
 
     def packet(self, world: PolicyWorld) -> tuple[PolicyPacket, str]:
-        """With the name of its port; never from an address to itself: Cyclonus has no exception for that."""
+        """With the name of its port; never from an address to itself, for which Cyclonus has no exception."""
         addresses = [str(pod.addresses[0]) for pod in world.pods] + list(OUTSIDE)
         source, destination = self.dice.sample(addresses, 2)
         protocol, port = self.dice.choice(["TCP", "UDP", "SCTP"]), self.dice.choice([79, 80, 81, 82])

@@ -1,4 +1,4 @@
-"""What people read of policies: one Pod explained, two states compared."""
+"""`windlass policy`: the explanation of one Pod, and the comparison of two states."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_pods_that_are_treated_alike_share_a_row():
     assert len(row.peers.pods) == 39
 
 
-def test_one_family_of_a_pod_is_named_where_only_that_is_meant():
+def test_a_pod_is_listed_with_its_family_if_only_one_family_is_affected():
     block = {"from": [{"ipBlock": {"cidr": "fd00::/8"}}]}
     explained = explain(
         Connectivity(policy_manifests.world_of(documents(network_policy(ingress=[block])))), "default/p0"
@@ -81,7 +81,7 @@ def test_one_family_of_a_pod_is_named_where_only_that_is_meant():
     assert verdicts == {("default/p1 (IPv6)",): "Allow", ("default/p1 (IPv4)",): "Deny"}
 
 
-def test_a_cluster_network_policy_that_denies_a_pod_access_to_itself_is_seen():
+def test_a_denial_of_a_pods_access_to_itself_is_listed():
     deny = {
         "kind": "ClusterNetworkPolicy",
         "metadata": {"name": "deny"},
@@ -96,7 +96,7 @@ def test_a_cluster_network_policy_that_denies_a_pod_access_to_itself_is_seen():
     assert Peers(pods=("default/p1", "itself, through a Service")) in [row.peers for row in explained.ingress.peers]
 
 
-def test_a_difference_says_what_is_added_and_removed_and_why():
+def test_a_difference_lists_added_and_removed_traffic_with_the_rules():
     difference = compare(*(Connectivity(policy_manifests.world_at(path)) for path in (SHOP, CHANGED)))
     added, removed = difference.changes
     assert (added.change, added.source.pods, added.destination.pods) == ("Added", ("shop/web",), ("shop/cart",))
@@ -112,8 +112,8 @@ def test_a_state_does_not_differ_from_itself(world: PolicyWorld):
 
 
 @given(worlds, worlds)
-def test_what_a_difference_says_is_what_differs(old: PolicyWorld, new: PolicyWorld):
-    """Of two states with the same Pods: a pair of Pods is in it just if the pair's verdicts differ."""
+def test_a_difference_lists_exactly_the_pairs_whose_verdicts_differ(old: PolicyWorld, new: PolicyWorld):
+    """For two states with the same Pods: it lists a pair of Pods if and only if the pair's verdicts differ."""
     new = replace(new, pods=old.pods, nodes=old.nodes)
     before, now = Connectivity(old), Connectivity(new)
     said = {
@@ -144,7 +144,7 @@ def _differs(before: Connectivity, now: Connectivity, source: PolicyPod, destina
     return allowed(before) != allowed(now)
 
 
-def test_pods_of_one_state_only_are_a_change():
+def test_pods_that_exist_in_one_state_only_are_listed():
     one, two = (Connectivity(policy_manifests.world_of(documents(pods=count))) for count in (1, 2))
     assert compare(one, two).added_pods == ("default/p1",)
     assert compare(two, one).removed_pods == ("default/p1",)
@@ -161,7 +161,7 @@ def test_workloads_count_as_pods():
     ]
 
 
-def test_pods_that_ended_and_those_of_the_hosts_network_are_left_out():
+def test_ended_and_host_network_pods_are_left_out():
     ended, host = (
         {"kind": "Pod", "metadata": {"name": name}, "spec": {"hostNetwork": name == "host"}, "status": {"phase": phase}}
         for name, phase in (("ended", "Succeeded"), ("host", "Running"))
@@ -191,7 +191,7 @@ def test_the_page_shows_what_the_command_prints(command: str):
     assert f"$ {command}\n{shown_commands.run(command, expected=(0, 1))}```" in (ROOT / "docs/policy.md").read_text()
 
 
-def test_the_exit_status_of_a_difference_says_whether_there_is_one(tmp_path):
+def test_diff_exits_with_1_if_there_is_a_difference(tmp_path):
     assert run("diff", SHOP, SHOP).exit_code == 0
     different = run("diff", SHOP, CHANGED, "--json")
     assert different.exit_code == 1
@@ -202,7 +202,7 @@ def test_the_exit_status_of_a_difference_says_whether_there_is_one(tmp_path):
     assert (broken.exit_code, "policies.yaml: line" in broken.output) == (2, True)
 
 
-def test_manifests_may_come_by_standard_input():
+def test_manifests_are_read_from_standard_input():
     text = "".join(f"---\n{file.read_text()}" for file in sorted(SHOP.iterdir()))
     assert run("explain", "shop/web", "-", input=text).output == run("explain", "shop/web", SHOP).output
 
@@ -226,7 +226,7 @@ def test_bad_input_is_answered_with_a_sentence(arguments, sentence):
     assert (answer.exit_code, sentence in answer.output) == (2, True), answer.output
 
 
-def test_what_cannot_be_read_of_a_policy_is_said_beside_the_answer(tmp_path):
+def test_unreadable_parts_of_policies_are_reported_with_the_answer(tmp_path):
     file = tmp_path / "all.yaml"
     policy = network_policy(ingress=[{"ports": [{"port": 80, "endPort": 79}]}])
     file.write_text("".join(f"---\n{json.dumps(one)}\n" for one in documents(policy)))
@@ -235,7 +235,7 @@ def test_what_cannot_be_read_of_a_policy_is_said_beside_the_answer(tmp_path):
     assert "NetworkPolicy default/policy, ingress[0], port 0: 80 to 79 is not a range of ports" in answer.stderr
 
 
-def test_a_thousand_pods_are_compared_by_what_differs_among_them():
+def test_a_thousand_pods_with_few_kinds_of_labels_are_compared_quickly():
     """Work grows with the number of different Pods, not of pairs of Pods."""
     labels = [{"app": f"app-{number % 20}"} for number in range(1000)]
     pods = tuple(

@@ -1,4 +1,4 @@
-"""The compiler agrees with the oracle on every packet, and changes step by step lead to the same as starting anew."""
+"""The compiler agrees with the oracle on every packet, and incremental changes give the same as a fresh start."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_compiler_and_the_oracle_agree_on_every_packet(world: PolicyWorld):
                 expected = judge_egress(world, out)
                 assert compiled_verdict(compiler.egress, pod, peer, traffic) == expected.allowed, (out, expected)
                 if peer in own_node.addresses:
-                    continue  # the pipeline lets a Pod's own Node pass before it asks for policies
+                    continue  # the pipeline admits a Pod's own Node before it looks up policies
                 into = PolicyPacket(peer, own, *traffic)
                 expected = judge_ingress(world, into)
                 assert compiled_verdict(compiler.ingress, pod, peer, traffic) == expected.allowed, (into, expected)
@@ -48,7 +48,7 @@ def test_the_compiler_and_the_oracle_agree_on_every_packet(world: PolicyWorld):
 
 @given(st.lists(worlds, min_size=2, max_size=4))
 @settings(max_examples=100)
-def test_changes_step_by_step_lead_to_the_same_tables_as_starting_anew(history: list[PolicyWorld]):
+def test_incremental_changes_give_the_same_tables_as_a_fresh_start(history: list[PolicyWorld]):
     compiler = PolicyCompiler(OWN_NODE)
     before = PolicyWorld()
     for after in history:
@@ -64,7 +64,7 @@ def test_changes_step_by_step_lead_to_the_same_tables_as_starting_anew(history: 
 
 @given(st.lists(worlds, min_size=2, max_size=3))
 @settings(max_examples=100)
-def test_a_change_names_everything_that_differs(history: list[PolicyWorld]):
+def test_a_change_lists_everything_that_differs(history: list[PolicyWorld]):
     compiler = PolicyCompiler(OWN_NODE)
     before = PolicyWorld()
     for after in history:

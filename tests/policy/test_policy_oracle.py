@@ -1,4 +1,4 @@
-"""The oracle by example: what the Kubernetes documentation and the API of ClusterNetworkPolicy say, case by case."""
+"""The oracle by example: cases of the Kubernetes documentation and of the ClusterNetworkPolicy API."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_pod_that_a_policy_selects_accepts_only_what_is_allowed():
     assert allowed(world, "web", "client"), "the policy is about ingress only"
 
 
-def test_policies_add_up():
+def test_the_rules_of_several_policies_are_combined():
     world = with_network_policies(
         {"podSelector": {}, "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "client"}}}]}]},
         {"podSelector": {}, "ingress": [{"ports": [{"port": 443}]}]},
@@ -85,7 +85,7 @@ def test_policies_add_up():
     assert not allowed(world, "monitor", "web", port=80)
 
 
-def test_a_pod_selector_alone_means_the_namespace_of_the_policy():
+def test_a_pod_selector_alone_matches_in_the_namespace_of_the_policy():
     world = with_network_policies({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]})
     assert allowed(world, "client", "web")
     assert not allowed(world, "db", "web")
@@ -113,7 +113,7 @@ def test_a_range_of_ports_includes_its_ends(port: int, reached: bool):
     assert not allowed(world, "client", "web", "UDP", port)
 
 
-def test_a_named_port_is_the_destinations_own():
+def test_a_named_port_is_a_port_of_the_destination():
     policy = {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"ports": [{"port": "http"}]}]}
     world = with_network_policies(policy)
     assert allowed(world, "client", "db", port=80)
@@ -137,7 +137,7 @@ def test_traffic_with_the_own_node_and_to_itself_is_always_allowed_by_network_po
     assert allowed(world, "web", "web")
 
 
-def test_the_admin_tier_comes_before_network_policies_and_the_baseline_after_them():
+def test_the_admin_tier_precedes_network_policies_and_the_baseline_tier_follows_them():
     everyone = [{"namespaces": {}}]
     isolated = with_network_policies({"podSelector": {}}).network_policies
     accept = cluster_policy("accept", "Admin", 5, ingress=[{"action": "Accept", "from": everyone}])
@@ -148,7 +148,7 @@ def test_the_admin_tier_comes_before_network_policies_and_the_baseline_after_the
     assert allowed(_replaced(network_policies=open_policy, cluster_network_policies=[deny]), "client", "web")
 
 
-def test_lower_priorities_and_earlier_rules_win_and_pass_leaves_it_to_the_next_tier():
+def test_lower_priorities_and_earlier_rules_win_and_pass_continues_with_the_next_tier():
     everyone = [{"namespaces": {}}]
     first = cluster_policy(
         "z-first", "Admin", 1,

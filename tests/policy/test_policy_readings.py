@@ -1,4 +1,4 @@
-"""What cannot be read of a policy fails closed, costs nothing else, and is said in a sentence."""
+"""Unreadable parts of a policy fail closed, are reported, and do not affect the other parts."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def allow_rule(rule: dict[str, Any]) -> tuple[PolicyRule, list[str]]:
         ),
     ],
 )
-def test_a_peer_that_cannot_be_read_is_allowed_nothing_and_the_others_stay(peer: dict[str, Any], sentence: str):
+def test_an_unreadable_peer_is_allowed_nothing_and_the_others_are_used(peer: dict[str, Any], sentence: str):
     rule, problems = allow_rule({"from": [peer, {"podSelector": {}}]})
     assert problems == [sentence]
     assert rule.peers == (PodPeers(namespace="x"),)
 
 
-def test_a_rule_whose_only_peer_cannot_be_read_does_not_hold_for_everyone():
+def test_a_rule_whose_only_peer_is_unreadable_does_not_match_all_peers():
     rule, _ = allow_rule({"from": [{}]})
     assert rule.peers == ()
 
@@ -75,18 +75,18 @@ def test_a_rule_whose_only_peer_cannot_be_read_does_not_hold_for_everyone():
         ({"port": 70000}, "ingress[0], port 0: 70000 is not a port; this port is not allowed"),
     ],
 )
-def test_a_port_that_cannot_be_read_is_not_allowed_and_the_others_stay(port: dict[str, Any], sentence: str):
+def test_an_unreadable_port_is_not_allowed_and_the_others_are_used(port: dict[str, Any], sentence: str):
     rule, problems = allow_rule({"ports": [port, {"port": 443}]})
     assert problems == [sentence]
     assert in_words(rule.ports) == "TCP 443"
 
 
-def test_a_rule_whose_only_port_cannot_be_read_does_not_allow_all_ports():
+def test_a_rule_whose_only_port_is_unreadable_does_not_allow_all_ports():
     rule, _ = allow_rule({"ports": [{"port": 70000}]})
     assert rule.ports == NO_PORTS
 
 
-def test_a_subject_that_cannot_be_read_selects_more_and_not_less():
+def test_an_unreadable_subject_selects_more_pods_and_not_fewer():
     selector = {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "tier", "operator": "Like"}]}
     policy, problems = read_network_policy(network_policy({"podSelector": selector}))
     assert str(policy.subject.pods) == "app=web"
@@ -104,7 +104,7 @@ def test_a_subject_that_cannot_be_read_selects_more_and_not_less():
         ({"networks": ["10.0.0.0/8", "ten"]}, "peer 0: ten is not a CIDR"),
     ],
 )
-def test_a_cluster_rule_that_cannot_be_read_accepts_nothing_there_or_denies_everything(peer: dict[str, Any], what: str):
+def test_an_unreadable_cluster_rule_accepts_less_or_denies_everything(peer: dict[str, Any], what: str):
     for action in ("Accept", "Deny", "Pass"):
         policy, problems = read_cluster_network_policy(cluster_network_policy({"action": action, "to": [peer]}))
         assert policy.egress is not None
@@ -116,7 +116,7 @@ def test_a_cluster_rule_that_cannot_be_read_accepts_nothing_there_or_denies_ever
             assert problems == [f"egress[0], {what}; the rule denies everything instead"]
 
 
-def test_the_rules_of_a_tier_that_is_not_known_deny_everything():
+def test_the_rules_of_an_unknown_tier_deny_everything():
     policy, problems = read_cluster_network_policy(cluster_network_policy({"action": "Accept"}, tier="Middle"))
     assert policy.egress == (PolicyRule("ClusterNetworkPolicy p egress", RuleAction.DENY),)
     assert policy.ingress is None

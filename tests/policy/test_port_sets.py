@@ -1,4 +1,4 @@
-"""Sets of ports: operations agree with plain sets of places, and people can read them."""
+"""Sets of ports: their operations agree with plain sets, and their text is readable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ traffic = st.tuples(st.sampled_from(Protocol), few_ports) | st.just((None, None)
 
 
 @given(port_sets, port_sets, traffic)
-def test_operations_agree_with_what_the_sets_contain(left: PortSet, right: PortSet, one: tuple):
+def test_operations_agree_with_the_contents_of_the_sets(left: PortSet, right: PortSet, one: tuple):
     in_left, in_right = contains(left, *one), contains(right, *one)
     assert contains(union((left, right)), *one) == (in_left or in_right)
     assert contains(intersection(left, right), *one) == (in_left and in_right)

@@ -1,4 +1,4 @@
-"""What a selector matches is found at its places: an index may find too much, never too little."""
+"""The index finds every Pod that a selector matches; it may find more, never less."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ selectors = st.lists(requirements, max_size=3).map(lambda some: Selector(tuple(s
 
 
 @given(selectors, st.none() | words, words, st.dictionaries(words, words))
-def test_a_pod_and_a_selector_that_matches_it_find_each_other(
+def test_a_selector_and_a_matching_pod_share_a_place(
     selector: Selector, named: str | None, namespace: str, labels: dict[str, str]
 ):
     peers = PodPeers(named, pods=selector)
@@ -32,7 +32,7 @@ def test_a_pod_and_a_selector_that_matches_it_find_each_other(
         assert "policy" in selecting.at(places_of_pod(namespace, labels.items()))
 
 
-def test_what_was_removed_is_not_found():
+def test_removed_members_are_not_found():
     index = PlaceIndex()
     places = places_of_pod("a", [("x", "y")])
     index.add("pod", places)
