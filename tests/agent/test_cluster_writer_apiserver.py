@@ -12,13 +12,7 @@ from fed_agents import fed_node
 from control_planes import needs
 from windlass.agent import cluster_writers
 from windlass.cluster.kubernetes.connections import RequestRefused
-from windlass.cluster.kubernetes.writing import (
-    GATEWAY_ADDRESSES,
-    NOT_READY,
-    UPLINK_MAC,
-    mark_node,
-    write_event,
-)
+from windlass.cluster.kubernetes.writing import GATEWAY_ADDRESSES, NOT_READY, UPLINK_MAC, mark_node, write_event
 from windlass.cluster.objects import Problem, Reference
 from windlass.lab.control.control_planes import AGENT, apply
 

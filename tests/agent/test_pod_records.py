@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import pytest
 
+from bridge_ports import SPEC, pod
 from switches import Switch, requires_ovs, run
 from windlass.agent.pod_records import PodRecords
 from windlass.agent.pods import RecordedPodPorts, Restored
 from windlass.host.protocol import AttachedLink
-from windlass.switch.bridge_specs import BridgeSpec
 from windlass.switch.bridges import ensure_bridge
 from windlass.switch.ovsdb import open_database
 from windlass.switch.pod_ports import PodPort, add_pod_port, pod_ports
@@ -23,28 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from windlass.switch.ovsdb import Database
-
-SPEC = BridgeSpec(
-    name="br-int",
-    datapath_type="netdev",
-    hwaddr="02:00:00:00:00:01",
-    gateway="windlass-gw0",
-    gateway_mac="02:00:00:00:00:02",
-    uplink="eth0",
-    tunnel=None,
-)
-
-
-def pod(number: int) -> PodPort:
-    return PodPort(
-        interface=f"pod{number}",
-        container_id=f"container-{number}",
-        namespace="default",
-        name=f"web-{number}",
-        mac=f"0a:58:0a:0a:00:{number:02x}",
-        addresses=(ip_address(f"10.10.0.{number}"), ip_address(f"fd00:10::{number:x}")),
-        netns=f"/run/netns/web-{number}",
-    )
 
 
 def link(port: PodPort) -> AttachedLink:

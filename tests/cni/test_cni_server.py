@@ -7,6 +7,7 @@ import json
 import socket
 import stat
 import sys
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -120,9 +121,9 @@ async def test_a_request_that_does_not_come_is_not_waited_for(tmp_path, monkeypa
     assert "was incomplete after" in failed["msg"]
 
 
-async def test_too_many_connections_get_try_again_later(tmp_path, monkeypatch):
-    monkeypatch.setattr(server, "_CONNECTIONS", 1)
-    path = tmp_path / "cni.sock"
+@asynccontextmanager
+async def slow_request(path):
+    """A server with one request that it has begun, and the event that ends the request."""
     inside, go = asyncio.Event(), asyncio.Event()
 
     async def slow(_request):
@@ -133,6 +134,13 @@ async def test_too_many_connections_get_try_again_later(tmp_path, monkeypatch):
     async with serving(path, slow):
         first = asyncio.create_task(talk(path, PROTOCOL + b"0 0\n"))
         await inside.wait()
+        yield first, go
+
+
+async def test_too_many_connections_get_try_again_later(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "_CONNECTIONS", 1)
+    path = tmp_path / "cni.sock"
+    async with slow_request(path) as (first, go):
         assert error_in(await talk(path, b""))["code"] == 11
         go.set()
         assert (await first).endswith(b"yes")
@@ -160,16 +168,7 @@ async def test_a_plugin_that_disconnects_does_not_disturb_the_server(tmp_path):
 
 async def test_a_stop_waits_for_running_requests(tmp_path):
     path = tmp_path / "cni.sock"
-    inside, go = asyncio.Event(), asyncio.Event()
-
-    async def slow(_request):
-        inside.set()
-        await go.wait()
-        return PluginReply(0, b"yes")
-
-    async with serving(path, slow):
-        first = asyncio.create_task(talk(path, PROTOCOL + b"0 0\n"))
-        await inside.wait()
+    async with slow_request(path) as (first, go):
         asyncio.get_running_loop().call_soon(go.set)
     assert (await first).endswith(b"yes")
 

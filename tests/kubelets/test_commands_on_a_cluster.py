@@ -8,21 +8,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import kubelet_marks
 import pytest
 
 from shown_commands import ON_A_CLUSTER, run
-from windlass.lab.control.kubernetes_binaries import PROGRAMS, missing, path_of
-
-
-def _why_not() -> str:
-    if sys.platform != "linux" or os.geteuid() != 0:
-        return "needs Linux and root, to make machines"
-    return missing(*PROGRAMS)
-
+from windlass.lab.control.kubernetes_binaries import path_of
 
 pytestmark = [
-    pytest.mark.kubelets,
-    pytest.mark.skipif(bool(_why_not()), reason=_why_not()),
+    *kubelet_marks.NEEDS_A_CLUSTER,
     pytest.mark.timeout(900),
 ]
 UP, IN_A_NODE, *KUBECTL = ON_A_CLUSTER

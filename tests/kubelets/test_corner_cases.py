@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
 
 import findings
+import kubelet_marks
 import msgspec
 import pytest
 import pytest_asyncio
@@ -20,7 +19,6 @@ from windlass.bench import cluster_parts as parts
 from windlass.bench.cluster import FAR, NEAR
 from windlass.bench.loaded_runs import LoadedPhase
 from windlass.bench.loads import Failure
-from windlass.lab.control.kubernetes_binaries import PROGRAMS, missing
 from windlass.lab.kubelets import clusters
 from windlass.lab.kubelets.clusters import NAMESPACE, KubeletCluster, Shape
 
@@ -28,15 +26,8 @@ MANY = 50  # Pods at once
 SERVING = ("netexec", "--http-port=8080", "--udp-port=-1")
 
 
-def _why_not() -> str:
-    if sys.platform != "linux" or os.geteuid() != 0:
-        return "needs Linux and root, to make machines"
-    return missing(*PROGRAMS)
-
-
 pytestmark = [
-    pytest.mark.kubelets,
-    pytest.mark.skipif(bool(_why_not()), reason=_why_not()),
+    *kubelet_marks.NEEDS_A_CLUSTER,
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(900),  # the first one brings the cluster up; 50 Pods take their time on two cores
 ]

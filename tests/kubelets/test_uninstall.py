@@ -6,18 +6,16 @@ Some minutes: `make test-corner-cases` runs it, and `make test` does not.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-import sys
 
 import findings
+import kubelet_marks
 import pytest
 import pytest_asyncio
 
 from windlass.bench import cluster_parts as parts
 from windlass.bench.cluster import FAR, NEAR
 from windlass.host.linux import namespaces
-from windlass.lab.control.kubernetes_binaries import PROGRAMS, missing
 from windlass.lab.kubelets import clusters
 from windlass.lab.kubelets.clusters import NAMESPACE, KubeletCluster, Shape
 from windlass.lab.sandbox.labs import LabError
@@ -28,15 +26,8 @@ KUBELET_PORT = 10250
 LIMIT = f"--timeout={findings.PATIENCE:.0f}s"
 
 
-def _why_not() -> str:
-    if sys.platform != "linux" or os.geteuid() != 0:
-        return "needs Linux and root, to make machines"
-    return missing(*PROGRAMS)
-
-
 pytestmark = [
-    pytest.mark.kubelets,
-    pytest.mark.skipif(bool(_why_not()), reason=_why_not()),
+    *kubelet_marks.NEEDS_A_CLUSTER,
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(900),
 ]

@@ -1,4 +1,4 @@
-"""A small network of virtual machines for the lab's tests, created and removed by the lab's own code."""
+"""A small network of machines for the lab's tests, made by the lab's own code, and a reader of scenarios."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from windlass.lab.network.underlays import Underlay
 from windlass.lab.probing.arrivals import Arrivals
 from windlass.lab.probing.servers import Servers
 from windlass.lab.sandbox import labs
+from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.segments import segments
 
 
@@ -39,3 +40,16 @@ async def servers(arrivals):
     servers = Servers(arrivals)
     yield servers
     servers.close_all()
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Reads texts as the steps 1.yaml, 2.yaml, ... of one scenario."""
+
+    def one(*steps):
+        written = [tmp_path / f"{number}.yaml" for number, _ in enumerate(steps, start=1)]
+        for file, text in zip(written, steps, strict=True):
+            file.write_text(text)
+        return scenario_files.ScenarioFiles("test", tuple(written)).read()
+
+    return one

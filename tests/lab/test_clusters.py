@@ -14,7 +14,7 @@ from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.runner import runs
 from windlass.lab.runner.probes import ProbeRunner, batches
 from windlass.lab.sandbox import labs
-from windlass.lab.scenarios import scenario_files, segments
+from windlass.lab.scenarios import segments
 
 pytestmark = needs_root
 
@@ -102,17 +102,6 @@ CHANGES = """
 {kind: Action, metadata: {name: r}, spec: {restartAgent: n1}}
 ---
 """ + probe("to-the-new-one", "pod: default/b", "pod: default/c, port: 80")
-
-
-@pytest.fixture
-def read(tmp_path):
-    def one(*steps):
-        written = [tmp_path / f"{number}.yaml" for number, _ in enumerate(steps, start=1)]
-        for file, text in zip(written, steps, strict=True):
-            file.write_text(text)
-        return scenario_files.ScenarioFiles("test", tuple(written)).read()
-
-    return one
 
 
 @pytest.fixture

@@ -135,19 +135,6 @@ spec: {stopAPIServer: true}
 
 
 @pytest.fixture
-def read(tmp_path):
-    """Reads these texts as the steps 1.yaml, 2.yaml, ... of one scenario."""
-
-    def one(*steps):
-        written = [tmp_path / f"{number}.yaml" for number, _ in enumerate(steps, start=1)]
-        for file, text in zip(written, steps, strict=True):
-            file.write_text(text)
-        return scenario_files.ScenarioFiles("test", tuple(written)).read()
-
-    return one
-
-
-@pytest.fixture
 def failure(read):
     def one(*steps):
         with pytest.raises(ScenarioError) as error:

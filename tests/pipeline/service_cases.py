@@ -7,15 +7,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_network
 
 from journeys import HOST, WIRE, Arrival, Journeys, Place, pod
 from msgspec import structs
-from node_states import (
-    cluster_ip,
-    load_balancer,
-    node_address,
-    outside,
-    pod_address,
-    service_port,
-    small_cluster,
-)
+from node_states import cluster_ip, load_balancer, node_address, outside, pod_address, service_port, small_cluster
 from packets import Ends
 
 from windlass.model.families import Family, IPAddress

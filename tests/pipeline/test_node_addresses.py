@@ -118,10 +118,7 @@ def test_an_endpoint_at_another_address_of_this_node(at):
         assert (seen.place, seen.client, seen.endpoint) == (HOST, seen_as, (at.other, 8080))
 
 
-@pytest.mark.parametrize("mode", TrafficMode)
-def test_direct_connections_to_that_endpoint_are_not_translated(at, mode):
-    """The host's replies pass the look-up and leave unchanged: to the outside, and to Pods of peers."""
-    way = journeys(at, on_node_port(local_only=True), here(at.node), mode=mode)
+def check_direct_connections(at: Known, way: Journeys, mode: TrafficMode) -> None:
     clients = [at.client, at.other_node, *([at.near_pod, at.far_pod] if mode is TrafficMode.NO_ENCAP else [])]
     for client in clients:
         asked = Ends(client, 40000, at.node, 8080)
@@ -130,6 +127,13 @@ def test_direct_connections_to_that_endpoint_are_not_translated(at, mode):
         for flags in (SYN_ACK, ACK):
             answer = way.send(HOST, asked.back, flags)
             assert (answer.place, answer.ends, len(answer.trips)) == (WIRE, asked.back, 1)
+
+
+@pytest.mark.parametrize("mode", TrafficMode)
+def test_direct_connections_to_that_endpoint_are_not_translated(at, mode):
+    """The host's replies pass the look-up and leave unchanged: to the outside, and to Pods of peers."""
+    way = journeys(at, on_node_port(local_only=True), here(at.node), mode=mode)
+    check_direct_connections(at, way, mode)
 
 
 # A host that replies by its routes alone ----------------------------------------------------------------------------
@@ -157,14 +161,7 @@ def test_direct_connections_to_a_windows_host_are_not_translated(mode):
     """The host's replies pass the look-up and leave unchanged: to the outside, and to Pods of peers."""
     at = Known(Family.IPV4)
     way = Journeys(on_windows(cluster(at, on_node_port(local_only=True), here(at.node), mode=mode)))
-    clients = [at.client, at.other_node, *([at.near_pod, at.far_pod] if mode is TrafficMode.NO_ENCAP else [])]
-    for client in clients:
-        asked = Ends(client, 40000, at.node, 8080)
-        first = way.send(WIRE, asked)
-        assert (first.place, first.ends) == (HOST, asked)
-        for flags in (SYN_ACK, ACK):
-            answer = way.send(HOST, asked.back, flags)
-            assert (answer.place, answer.ends, len(answer.trips)) == (WIRE, asked.back, 1)
+    check_direct_connections(at, way, mode)
 
 
 def test_ports_of_a_service_may_share_an_endpoint_on_a_windows_host():

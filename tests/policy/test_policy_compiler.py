@@ -10,13 +10,7 @@ from windlass.model.families import IPAddress
 from windlass.model.port_sets import contains
 from windlass.model.services import Protocol
 from windlass.policy.compiler import DirectionCompiler, PolicyCompiler
-from windlass.policy.oracle import (
-    PolicyPacket,
-    PolicyPod,
-    PolicyWorld,
-    judge_egress,
-    judge_ingress,
-)
+from windlass.policy.oracle import PolicyPacket, PolicyPod, PolicyWorld, judge_egress, judge_ingress
 
 TRAFFIC = (*(("TCP", port) for port in PORTS), ("UDP", 80), ("UDP", 81), ("SCTP", 80), ("ICMP", None))
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import bridge_ports
 from switches import Switch, requires_ovs, run
 from windlass.model.nodes import TunnelType
 from windlass.switch import ovsdb
 from windlass.switch.bridge_differences import bridge_difference
-from windlass.switch.bridge_specs import BridgeSpec, TunnelSpec
+from windlass.switch.bridge_specs import TunnelSpec
 from windlass.switch.bridges import BridgePortNumbers, add_uplink, ensure_bridge, remove_uplink
 from windlass.switch.operations import Mutate, Update
 from windlass.switch.ovsdb import SwitchRefusedError, open_database
@@ -28,15 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = requires_ovs
 
-SPEC = BridgeSpec(
-    name="br-int",
-    datapath_type="netdev",
-    hwaddr="02:00:00:00:00:01",
-    gateway="windlass-gw0",
-    gateway_mac="02:00:00:00:00:02",
-    uplink="eth0",
-    tunnel=TunnelSpec(TunnelType.GENEVE, local_ip=ip_address("10.0.0.1")),
-)
+SPEC = replace(bridge_ports.SPEC, tunnel=TunnelSpec(TunnelType.GENEVE, local_ip=ip_address("10.0.0.1")))
 
 
 @pytest.fixture

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import pytest
 
+from bridge_ports import SPEC, pod
 from switches import Switch, requires_ovs, run
 from windlass.model.nodes import AttachedPod
 from windlass.switch import ovsdb
-from windlass.switch.bridge_specs import BridgeSpec
 from windlass.switch.bridges import add_uplink, ensure_bridge
 from windlass.switch.operations import Insert
 from windlass.switch.ovsdb import SwitchRefusedError, open_database
@@ -32,28 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from windlass.switch.ovsdb import Database
-
-SPEC = BridgeSpec(
-    name="br-int",
-    datapath_type="netdev",
-    hwaddr="02:00:00:00:00:01",
-    gateway="windlass-gw0",
-    gateway_mac="02:00:00:00:00:02",
-    uplink="eth0",
-    tunnel=None,
-)
-
-
-def pod(number: int) -> PodPort:
-    return PodPort(
-        interface=f"pod{number}",
-        container_id=f"container-{number}",
-        namespace="default",
-        name=f"web-{number}",
-        mac=f"0a:58:0a:0a:00:{number:02x}",
-        addresses=(ip_address(f"10.10.0.{number}"), ip_address(f"fd00:10::{number:x}")),
-        netns=f"/run/netns/web-{number}",
-    )
 
 
 def attached(port: PodPort, ofport: int) -> AttachedPod:

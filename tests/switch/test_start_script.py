@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bridge_ports import SPEC
 from switches import Switch, requires_ovs, run
-from windlass.switch.bridge_specs import BridgeSpec
 from windlass.switch.bridges import add_uplink, end_wait, ensure_bridge
 from windlass.switch.ovsdb import open_database
 
@@ -18,15 +18,6 @@ pytestmark = requires_ovs
 
 SCRIPT = str(files("windlass.switch") / "start-ovs-vswitchd.sh")
 THIS_BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-SPEC = BridgeSpec(
-    name="br-int",
-    datapath_type="netdev",
-    hwaddr="02:00:00:00:00:01",
-    gateway="windlass-gw0",
-    gateway_mac="02:00:00:00:00:02",
-    uplink="eth0",
-    tunnel=None,
-)
 
 
 async def make_port(boot: str, switch: Switch) -> None:

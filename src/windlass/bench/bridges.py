@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,6 +78,26 @@ def ofctl_floor(program: Program, folder: Path) -> OfctlFloor:
     flows.write_text("".join(f"{ofctl.flow_text(flow)}\n" for flow in distinct))
     groups.write_text("".join(f"{ofctl.group_text(group)}\n" for part in program.values() for group in part.groups))
     return OfctlFloor(flows, groups)
+
+
+async def alternate(program: Program, rounds: int, measure: Callable[[Path, int, str], Awaitable[None]]) -> OfctlFloor:
+    """Calls `measure` with an empty bridge, the number of the round and the times of the floor.
+
+    Both alternate, so that other work on the machine affects both.
+    """
+    with labs.opened() as lab:
+        floor = ofctl_floor(program, lab.folder)
+        async with empty_bridge(lab) as socket:
+            for number in range(1, rounds + 1):
+                theirs = await floor.measure(socket)
+                await empty(socket)
+                await measure(socket, number, theirs)
+    return floor
+
+
+def check_flows(found: int, expected: int) -> None:
+    if found != expected:
+        raise labs.LabError(f"the figures are invalid: the switch has {found} flows instead of {expected}")
 
 
 async def ofctl_output(*arguments: str | Path) -> str:

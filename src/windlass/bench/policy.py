@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+from pathlib import Path
 
 from windlass.bench import bare_changes, bench_nodes, bridges, policy_datapaths, policy_runs, policy_states
 from windlass.bench.agent_runs import in_new_process
 from windlass.bench.policy_runs import Changes, ColdSync, Course
 from windlass.bench.policy_states import Size
 from windlass.bench.reports import Figure, Report, Say, figure, percentiles, this_machine
-from windlass.lab.sandbox import labs
 from windlass.program import program
 
 SIZE = Size(namespaces=100, pods=100, local=50, policies=1_000, rules=10)
@@ -60,28 +60,23 @@ async def run(say: Say = print) -> Report:
 
 
 async def _cold_sync(say: Say) -> list[Figure]:
-    """Windlass and the floor alternate, so that other work on the machine affects both."""
     desired = program(policy_runs.state_of(policy_states.cluster(SIZE), SIZE))
     # Several subjects may ask for the same one.
     flows = list(dict.fromkeys(flow for part in desired.values() for flow in part.flows))
     ours: list[ColdSync] = []
     sending: list[float] = []
-    with labs.opened() as lab:
-        floor = bridges.ofctl_floor(desired, lab.folder)
-        async with bridges.empty_bridge(lab) as socket:
-            for turn in range(1, ROUNDS + 1):
-                theirs = await floor.measure(socket)
-                await bridges.empty(socket)
-                sending.append(await asyncio.to_thread(bare_changes.together, str(socket), flows))
-                await bridges.empty(socket)
-                ours.append(await in_new_process(policy_runs.cold_sync, socket, SIZE))
-                if ours[-1].flows != len(flows):
-                    held = f"the switch holds {ours[-1].flows} flows of {len(flows)}"
-                    raise labs.LabError(f"the figures are invalid: {held}")
-                say(
-                    f"{SIZE.policies} policies, round {turn} of {ROUNDS}: {ours[-1].whole:.2f} s "
-                    f"({ours[-1].cpu:.2f} s of CPU); {theirs}, encoded messages {sending[-1]:.2f} s"
-                )
+
+    async def measure(socket: Path, number: int, theirs: str) -> None:
+        sending.append(await asyncio.to_thread(bare_changes.together, str(socket), flows))
+        await bridges.empty(socket)
+        ours.append(await in_new_process(policy_runs.cold_sync, socket, SIZE))
+        bridges.check_flows(ours[-1].flows, len(flows))
+        say(
+            f"{SIZE.policies} policies, round {number} of {ROUNDS}: {ours[-1].whole:.2f} s "
+            f"({ours[-1].cpu:.2f} s of CPU); {theirs}, encoded messages {sending[-1]:.2f} s"
+        )
+
+    floor = await bridges.alternate(desired, ROUNDS, measure)
     whole = statistics.median(one.whole for one in ours)
     return [
         figure("first-sync", whole, "s", statistics.median(floor.seconds)),

@@ -8,6 +8,7 @@ beforehand, over a plain socket: what the switch and the machine take themselves
 from __future__ import annotations
 
 import statistics
+from pathlib import Path
 
 from windlass.agent.serving import Serving
 from windlass.bench import bench_nodes, bridges, service_runs
@@ -16,7 +17,6 @@ from windlass.bench.agent_runs import in_new_process
 from windlass.bench.reports import Figure, Report, Say, figure, percentiles, this_machine
 from windlass.bench.service_runs import Changes, ColdSync, Course
 from windlass.cluster.sources import ClusterChange
-from windlass.lab.sandbox import labs
 from windlass.model.nodes import NodeState
 from windlass.program import Program, program
 
@@ -50,20 +50,16 @@ async def run(say: Say = print) -> Report:
 
 
 async def _cold_sync(say: Say) -> list[Figure]:
-    """Windlass and the floor alternate, so that other work on the machine affects both."""
     desired = _program(MANY)
     flows = sum(len(part.flows) for part in desired.values())
     ours: list[ColdSync] = []
-    with labs.opened() as lab:
-        floor = bridges.ofctl_floor(desired, lab.folder)
-        async with bridges.empty_bridge(lab) as socket:
-            for turn in range(1, ROUNDS + 1):
-                theirs = await floor.measure(socket)
-                await bridges.empty(socket)
-                ours.append(await in_new_process(service_runs.cold_sync, socket, MANY, ENDPOINTS))
-                if ours[-1].flows != flows:
-                    raise labs.LabError(f"the figures are invalid: the switch holds {ours[-1].flows} flows of {flows}")
-                say(f"{MANY} Services, round {turn} of {ROUNDS}: {ours[-1].whole:.2f} s; {theirs}")
+
+    async def measure(socket: Path, number: int, theirs: str) -> None:
+        ours.append(await in_new_process(service_runs.cold_sync, socket, MANY, ENDPOINTS))
+        bridges.check_flows(ours[-1].flows, flows)
+        say(f"{MANY} Services, round {number} of {ROUNDS}: {ours[-1].whole:.2f} s; {theirs}")
+
+    floor = await bridges.alternate(desired, ROUNDS, measure)
     return [
         figure(
             f"cold-sync-{MANY}x{ENDPOINTS}",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,6 +17,15 @@ OTHER_INTERFACES = "other interfaces"  # how `Host.watch` calls the interfaces t
 
 class HostError(Exception):
     """The host refused a request. The message says which one, why, and what state the host is in now."""
+
+
+@contextmanager
+def attempting(what: str) -> Iterator[None]:
+    """Turns an OSError within the block into a HostError that says what was attempted."""
+    try:
+        yield
+    except OSError as error:
+        raise HostError(f"could not {what}: {error.strerror}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +174,8 @@ class HostPods(Protocol):
 
 
 class Host(Protocol):
-    @property
-    def uplink(self) -> HostUplink: ...
-
-    @property
-    def pods(self) -> HostPods: ...
+    uplink: HostUplink
+    pods: HostPods
 
     @property
     def boot(self) -> str:

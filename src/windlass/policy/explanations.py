@@ -10,16 +10,7 @@ from msgspec import Struct
 
 from windlass.model.policies import Direction
 from windlass.model.port_sets import ALL_PORTS, NO_PORTS, PortSet, contains, difference, in_words, intersection
-from windlass.policy.connectivity import (
-    Connectivity,
-    End,
-    EndKind,
-    Profile,
-    Relation,
-    Verdict,
-    allowed_ports,
-    relation,
-)
+from windlass.policy.connectivity import Connectivity, End, EndKind, Profile, Relation, Verdict, allowed_ports, relation
 
 OWN_NODE, ITSELF = "its own Node", "itself, through a Service"
 NO_POLICY = "no policy decides: allowed by default"

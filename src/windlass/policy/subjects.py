@@ -10,15 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from windlass.model.policies import Direction, digest_of
-from windlass.model.port_sets import (
-    ALL_PORTS,
-    NO_PORTS,
-    PortSet,
-    difference,
-    intersection,
-    ports,
-    union,
-)
+from windlass.model.port_sets import ALL_PORTS, NO_PORTS, PortSet, difference, intersection, ports, union
 from windlass.model.services import Protocol
 from windlass.policy.rules import OwnNode, PolicyRule, ReadPolicy, RuleAction, Tier
 

@@ -124,16 +124,8 @@ class LinuxHost(Host):
         self._threads = self._start_threads()
         self._run = self._threads.run
         self._nftables = Nftables()
-        self._uplink = LinuxUplink(self._threads, self._file, self._formers)
-        self._pods = LinuxPods(self._threads)
-
-    @property
-    def uplink(self) -> HostUplink:
-        return self._uplink
-
-    @property
-    def pods(self) -> HostPods:
-        return self._pods
+        self.uplink: HostUplink = LinuxUplink(self._threads, self._file, self._formers)
+        self.pods: LinuxPods = LinuxPods(self._threads)
 
     @property
     def boot(self) -> str:
@@ -190,7 +182,7 @@ class LinuxHost(Host):
                 await wake.wait()
 
     async def close(self) -> None:
-        await self._pods.close()
+        await self.pods.close()
         await self._threads.close()
         self._nftables.close()
 

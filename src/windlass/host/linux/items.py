@@ -8,19 +8,10 @@ from typing import TypeVar
 from windlass.host.linux import canaries, rtnetlink, services, settings, tracking
 from windlass.host.linux.adapter_state import AdapterRoute
 from windlass.host.linux.former_settings import FormerSettings
-from windlass.host.linux.netlink import Netlink, attempting
+from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.nftables import Nftables
-from windlass.host.plans import (
-    HostAddress,
-    HostChange,
-    HostNames,
-    HostPlan,
-    InterfaceItem,
-    Item,
-    Neighbour,
-    Route,
-)
-from windlass.host.protocol import HostError
+from windlass.host.plans import HostAddress, HostChange, HostNames, HostPlan, InterfaceItem, Item, Neighbour, Route
+from windlass.host.protocol import HostError, attempting
 
 Kind = TypeVar("Kind", bound=InterfaceItem)
 

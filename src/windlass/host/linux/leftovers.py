@@ -16,11 +16,11 @@ from windlass.host.linux import (
     settings,
 )
 from windlass.host.linux.former_settings import FormerSettings
-from windlass.host.linux.netlink import Netlink, attempting
+from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.nftables import Nftables
 from windlass.host.linux.rtnetlink import Link
 from windlass.host.plans import HostNames
-from windlass.host.protocol import HostError
+from windlass.host.protocol import HostError, attempting
 
 _KERNEL_TUNNELS = ("genev_sys_6081", "vxlan_sys_4789")  # created by ovs-vswitchd, again if it needs them
 _OF_THE_DATAPATH = "ovs-netdev"  # the interface of the userspace datapath

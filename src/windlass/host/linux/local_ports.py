@@ -11,9 +11,9 @@ from typing import NamedTuple
 from windlass.host import port_ranges
 from windlass.host.linux import settings
 from windlass.host.linux.former_settings import FormerSettings
-from windlass.host.linux.netlink import Netlink, attempting
+from windlass.host.linux.netlink import Netlink
 from windlass.host.port_ranges import ENOUGH_LOCAL_PORTS, left_for_host, port_set
-from windlass.host.protocol import HostError
+from windlass.host.protocol import HostError, attempting
 from windlass.model.families import IPAddress
 from windlass.model.nodes import HostConnection
 from windlass.model.services import Protocol

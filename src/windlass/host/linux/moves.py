@@ -8,8 +8,8 @@ from contextlib import suppress
 from windlass.host.linux import leases, migrations, rtnetlink
 from windlass.host.linux.adapter_state import AdapterAddress, AdapterRoute
 from windlass.host.linux.migrations import AddItem, MovableItem, MoveRoute, MoveStep, RemoveItem
-from windlass.host.linux.netlink import Netlink, attempting
-from windlass.host.protocol import HostError
+from windlass.host.linux.netlink import Netlink
+from windlass.host.protocol import HostError, attempting
 
 
 def carry_out(netlink: Netlink, step: MoveStep) -> None:

@@ -12,10 +12,7 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Self
-
-from windlass.host.protocol import HostError
 
 NETLINK_NETFILTER = 12
 SOL_NETLINK = 270
@@ -109,15 +106,6 @@ class Netlink:
                 yield body_
                 if not flags & (NLM_F_ACK | NLM_F_DUMP):
                     return
-
-
-@contextmanager
-def attempting(what: str) -> Iterator[None]:
-    """Turn an OSError within the block into a HostError that says what was attempted."""
-    try:
-        yield
-    except OSError as error:
-        raise HostError(f"could not {what}: {error.strerror}") from error
 
 
 def attribute(kind: int, value: bytes) -> bytes:

@@ -10,11 +10,11 @@ from windlass.host import pod_differences
 from windlass.host.linux import ingress, rtnetlink, settings
 from windlass.host.linux.adapter_state import AdapterRoute
 from windlass.host.linux.namespaces import entered
-from windlass.host.linux.netlink import Netlink, attempting
+from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.route_messages import mtu_of, mtu_option
 from windlass.host.linux.rtnetlink import Link
 from windlass.host.pod_differences import listed
-from windlass.host.protocol import AttachedLink, HostError, PodLink
+from windlass.host.protocol import AttachedLink, HostError, PodLink, attempting
 from windlass.model.families import Family, IPAddress, IPNetwork
 
 _LOOPBACK = 1

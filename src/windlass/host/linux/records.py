@@ -12,7 +12,7 @@ from msgspec import structs
 from windlass import files
 from windlass.host.linux.adapter_state import Adapter, AdapterAddress, AdapterRoute, NextHop
 from windlass.host.linux.migrations import UplinkRecord
-from windlass.host.linux.netlink import attempting
+from windlass.host.protocol import attempting
 from windlass.model.families import IPAddress
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")

@@ -13,21 +13,13 @@ from windlass.host.linux import rtnetlink, service_listings, service_tables, set
 from windlass.host.linux.adapter_state import AdapterRoute
 from windlass.host.linux.conntrack import Target, forget_udp
 from windlass.host.linux.former_settings import FormerSettings
-from windlass.host.linux.netlink import NETLINK_NETFILTER, Netlink, attempting
+from windlass.host.linux.netlink import NETLINK_NETFILTER, Netlink
 from windlass.host.linux.nftables import Nftables, NftablesError
 from windlass.host.linux.route_messages import KernelRoute
 from windlass.host.linux.rtnetlink import MarkRule
 from windlass.host.linux.service_listings import InstalledServices
-from windlass.host.plans import (
-    ExternalPort,
-    HostChange,
-    HostNames,
-    Item,
-    NodePort,
-    ServiceAccess,
-    ServicePortItem,
-)
-from windlass.host.protocol import HostError
+from windlass.host.plans import ExternalPort, HostChange, HostNames, Item, NodePort, ServiceAccess, ServicePortItem
+from windlass.host.protocol import HostError, attempting
 from windlass.model.families import Family, family_of
 from windlass.model.services import Protocol
 from windlass.pipeline.reserved import VIRTUAL_CLIENT

@@ -26,9 +26,9 @@ from windlass.host.linux import (
 from windlass.host.linux.adapter_state import Adapter, AdapterAddress
 from windlass.host.linux.former_settings import FormerSettings
 from windlass.host.linux.migrations import AddItem, MovableItem, MoveStep, UplinkRecord
-from windlass.host.linux.netlink import Netlink, NetlinkError, attempting
+from windlass.host.linux.netlink import Netlink, NetlinkError
 from windlass.host.linux.records import RecordFile
-from windlass.host.protocol import Adopted, HostError
+from windlass.host.protocol import Adopted, HostError, attempting
 from windlass.model.families import Family, IPAddress
 
 

@@ -39,20 +39,13 @@ class WindowsHost(Host):
         self._threads = threads = IpHelperThreads(IpHelper(parts.ip_helper))
         self._run = threads.run
         compute, service = ComputeNetwork(parts.compute_network), HostNetworkService(parts.network_service)
-        self._uplink = WindowsUplink(threads, compute, service, parts.netsh, state_directory / "uplink.json")
-        self._pods = WindowsPods(threads, compute, service)
+        record = state_directory / "uplink.json"
+        self.uplink: HostUplink = WindowsUplink(threads, compute, service, parts.netsh, record)
+        self.pods: HostPods = WindowsPods(threads, compute, service)
         # Kept in this process only. The switch serves NodePorts at the Node IP, and routes lead to the other Services'
         # addresses: the host serves only NodePorts at addresses whose packets do not reach the switch.
         self._of_services: set[ServiceAccess | ServicePortItem] = set()
         self._forwarders = PortForwarders(lambda listener: (str(NODE_PORT_ADDRESS[Family.IPV4]), listener.port))
-
-    @property
-    def uplink(self) -> HostUplink:
-        return self._uplink
-
-    @property
-    def pods(self) -> HostPods:
-        return self._pods
 
     @property
     def boot(self) -> str:

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from ctypes import POINTER, WINFUNCTYPE, Structure, byref, c_uint16, c_uint32, c_void_p, cast, sizeof, wintypes
 from typing import TypeVar
 
-from windlass.host.protocol import HostError
 from windlass.host.windows.ip_structures import (
     FAMILIES,
     NUMBERS,
@@ -46,15 +45,6 @@ _TABLE_HEADER = 8  # the count of rows, and padding
 
 R = TypeVar("R", bound=Structure)
 Changed = WINFUNCTYPE(None, c_void_p, c_void_p, ctypes.c_int)
-
-
-@contextmanager
-def attempting(what: str) -> Iterator[None]:
-    """Turn an OSError within the block into a HostError that says what was attempted."""
-    try:
-        yield
-    except OSError as error:
-        raise HostError(f"could not {what}: {error.strerror}") from error
 
 
 class IpHelper:

@@ -16,9 +16,9 @@ from windlass.host.plans import (
     Neighbour,
     Route,
 )
-from windlass.host.protocol import HostError
+from windlass.host.protocol import HostError, attempting
 from windlass.host.windows import adapters
-from windlass.host.windows.ip_helper import IpHelper, attempting, is_up
+from windlass.host.windows.ip_helper import IpHelper, is_up
 from windlass.host.windows.ip_structures import ForwardRow, InterfaceRow, LinkRow
 from windlass.host.windows.metrics import METRIC
 from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork, family_of

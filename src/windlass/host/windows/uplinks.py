@@ -17,10 +17,10 @@ import msgspec
 
 from windlass import files
 from windlass.host import uplink_choices
-from windlass.host.protocol import Adopted, HostError
+from windlass.host.protocol import Adopted, HostError, attempting
 from windlass.host.windows import adapters
 from windlass.host.windows.adapters import Adapter, AdapterRoute
-from windlass.host.windows.ip_helper import IpHelper, attempting
+from windlass.host.windows.ip_helper import IpHelper
 from windlass.model.families import IPAddress, IPInterface
 
 Movable = IPInterface | AdapterRoute
