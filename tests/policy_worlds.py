@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
 from windlass.model.families import IPAddress
+from windlass.model.prefixes import prefix_of
 from windlass.model.services import Protocol
 from windlass.policy.compiler import PolicyCompiler
 from windlass.policy.directories import PeerNode, PeerPod
@@ -218,8 +219,11 @@ def as_pod(pod: PolicyPod | None) -> PeerPod | None:
     if pod is None:
         return None
     named = tuple((name, Protocol[protocol], port) for name, protocol, port in pod.named_ports)
-    return PeerPod(pod.namespace, pod.name, tuple(sorted(pod.labels.items())), pod.addresses, named)
+    addresses = tuple(map(prefix_of, pod.addresses))
+    return PeerPod(pod.namespace, pod.name, tuple(sorted(pod.labels.items())), addresses, named)
 
 
 def as_node(node: PolicyNode | None) -> PeerNode | None:
-    return None if node is None else PeerNode(node.name, tuple(sorted(node.labels.items())), node.addresses)
+    if node is None:
+        return None
+    return PeerNode(node.name, tuple(sorted(node.labels.items())), tuple(map(prefix_of, node.addresses)))

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct
 
 from windlass.model.nodes import LocalNode, NodeState
-from windlass.model.policies import PeerEntry, PodPolicies, PolicySubject
+from windlass.model.policies import PeerEntry, PodPolicies, PolicyPorts, PolicySubject
 from windlass.model.services import ServedService
 from windlass.openflow.flows import Flow, Group, Meter
 from windlass.pipeline import (
@@ -43,6 +43,7 @@ class OwnerKind(Enum):
     POD = "Pod"
     SERVICE = "Service"
     POLICY_SUBJECT = "policies"
+    POLICY_PORTS = "policy ports"
     POLICY_PEER = "policy peers"
 
     __hash__ = object.__hash__  # see Family
@@ -89,13 +90,15 @@ class PolicyPart(Struct, frozen=True, gc=False):
     """The part of policies, computed whenever it is read: policies may mean ten thousand peers."""
 
     node: LocalNode
-    owner: PolicySubject | PeerEntry
+    owner: PolicySubject | PolicyPorts | PeerEntry
 
     @property
     def flows(self) -> tuple[Flow, ...]:
         if isinstance(self.owner, PeerEntry):
             return tuple(policies.peer_flows(self.node, self.owner))
-        return tuple(policies.subject_flows(self.node, self.owner))
+        if isinstance(self.owner, PolicyPorts):
+            return policies.port_flows(self.node, self.owner.direction, self.owner.ports)
+        return tuple(policies.subject_flows(self.owner))
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -126,6 +129,8 @@ def owners(state: NodeState) -> Iterator[Owner]:
         yield Owner(OwnerKind.SERVICE, key)
     for key in state.policies.subjects:
         yield Owner(OwnerKind.POLICY_SUBJECT, key)
+    for key in state.policies.ports:
+        yield Owner(OwnerKind.POLICY_PORTS, key)
     for network in state.policies.peers:
         yield Owner(OwnerKind.POLICY_PEER, network)
 
@@ -165,8 +170,10 @@ def part(state: NodeState, owner: Owner) -> AnyPart:
             return Part(flows=(*pods.pod_flows(node, pod), *policed))
         case OwnerKind.SERVICE if owner.name in state.services:
             return ServicePart(node, state.services[owner.name])
-        case OwnerKind.POLICY_SUBJECT if owner.name in state.policies.subjects:
-            return PolicyPart(node, state.policies.subjects[owner.name])
-        case OwnerKind.POLICY_PEER if owner.name in state.policies.peers:
-            return PolicyPart(node, state.policies.peers[owner.name])
+        case OwnerKind.POLICY_SUBJECT if (subject := state.policies.subjects.get(owner.name)) is not None:
+            return PolicyPart(node, subject)
+        case OwnerKind.POLICY_PORTS if (port_set := state.policies.ports.get(owner.name)) is not None:
+            return PolicyPart(node, port_set)
+        case OwnerKind.POLICY_PEER if (entry := state.policies.peers.get(owner.name)) is not None:
+            return PolicyPart(node, entry)
     return NOTHING

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from windlass.agent.denials import AGAIN, DenialLog
 from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
+from windlass.model.prefixes import prefix_of
 from windlass.model.services import Protocol
 from windlass.policy.compiler import PolicyCompiler
 from windlass.policy.directories import PeerNode, PeerPod
@@ -32,9 +33,9 @@ def frame(source, destination, protocol=6, source_port=40000, port=80):
 def compiler() -> PolicyCompiler:
     made = PolicyCompiler("node-1")
     made.set_namespace("shop", {})
-    made.set_node("node-2", PeerNode("node-2", (), (NODE,)))
+    made.set_node("node-2", PeerNode("node-2", (), (prefix_of(NODE),)))
     for name, address in (("web", WEB), ("client", CLIENT)):
-        made.set_pod(f"shop/{name}", PeerPod("shop", name, (("app", name),), (address,)), local=True)
+        made.set_pod(f"shop/{name}", PeerPod("shop", name, (("app", name),), (prefix_of(address),)), local=True)
     policy = {
         "metadata": {"name": "web", "namespace": "shop"},
         "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{"ports": [{"port": 443}]}]},

@@ -52,7 +52,7 @@ class TestErrors:
 
     def test_an_error_of_open_vswitch_itself(self, channel: Channel) -> None:
         conjunction_and_more = flows.EncodedFlow(
-            *(0, 1, b""),
+            (0, 1, b""),
             bytes.fromhex("00040028 00000000 ffff0010 00002320 00220002 00000007 00000010 00000001 00000000 00000000"),
             1,
         )

@@ -223,10 +223,11 @@ def with_policies(state: NodeState) -> NodeState:
         *(PeerEntry(prefix_of(network[7]), 0xC2, None) for network in networks),
         *(PeerEntry(prefix_of(network[8]), None, 0xC2) for network in networks),
     ]
-    itself = tuple(zip(first.addresses, (NO_PORTS, some), strict=False))
+    itself = tuple(zip(map(prefix_of, first.addresses), (NO_PORTS, some), strict=False))
     policies = NodePolicies(
         pods={first.key: PodPolicies(PodPolicy(0xE1, itself), PodPolicy(0x11, itself)), second.key: DENY_UNTIL_KNOWN},
         subjects={PolicySubject.key_of(one.direction, one.number): one for one in subjects},
+        ports={one.key: one for subject in subjects for one in subject.port_sets},
         peers={prefix_text(one.prefix): one for one in peers},
     )
     return replace(state, policies=policies)

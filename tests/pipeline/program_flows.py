@@ -25,6 +25,7 @@ def changed_owners(before: NodeState, after: NodeState) -> Iterator[Owner]:
         (OwnerKind.POD, before.pods, after.pods),
         (OwnerKind.SERVICE, before.services, after.services),
         (OwnerKind.POLICY_SUBJECT, before.policies.subjects, after.policies.subjects),
+        (OwnerKind.POLICY_PORTS, before.policies.ports, after.policies.ports),
         (OwnerKind.POLICY_PEER, before.policies.peers, after.policies.peers),
     ):
         for name in () if old is new else old.keys() | new.keys():

@@ -73,6 +73,7 @@ class Policing:
         if not any(changed) and state.policies is self._policies.policies:
             return state, []
         owners = [Owner(OwnerKind.POLICY_SUBJECT, key) for key in changed.subjects]
+        owners += [Owner(OwnerKind.POLICY_PORTS, key) for key in changed.ports]
         owners += [Owner(OwnerKind.POLICY_PEER, key) for key in changed.peers]
         owners += [Owner(OwnerKind.POD, pod.container_id) for pod in state.pods.values() if pod.key in changed.pods]
         return replace(state, policies=self._policies.policies), owners

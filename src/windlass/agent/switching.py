@@ -33,7 +33,7 @@ _STEP = 20  # parts to compute before other tasks run: about a millisecond
 _TOGETHER = 200  # owners whose flows change in one bundle. If there are more,
 _SLICE = 20  # this many change together, and then other tasks run for as long as that took
 # Flows of these look each other up: in half of a change a Pod would have policies whose verdicts are missing.
-_OF_POLICIES = {OwnerKind.POLICY_SUBJECT, OwnerKind.POLICY_PEER}
+_OF_POLICIES = {OwnerKind.POLICY_SUBJECT, OwnerKind.POLICY_PORTS, OwnerKind.POLICY_PEER}
 _IN_ONE_BUNDLE = {OwnerKind.POD, *_OF_POLICIES}
 _CHECK_PAUSE = 1.0  # seconds during which changed owners are collected, to be checked together
 _CHECKED_TOGETHER = 5  # parts: about a millisecond, which a change may have to wait for

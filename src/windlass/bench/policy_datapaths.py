@@ -182,7 +182,7 @@ def _packet(source: int, to: int, port: int) -> bytes:
 def _lookup_flows(size: Size) -> Iterator[str]:
     """The flows of Windlass, between a table that finds the Pod and one that sends the packet."""
     state = state_of(policy_states.cluster(size), size)
-    kinds = {OwnerKind.POLICY_SUBJECT, OwnerKind.POLICY_PEER}
+    kinds = {OwnerKind.POLICY_SUBJECT, OwnerKind.POLICY_PORTS, OwnerKind.POLICY_PEER}
     flows = {flow for owner in owners(state) if owner.kind in kinds for flow in part(state, owner).flows}
     return (ofctl.flow_text(flow) for flow in (*flows, *_around_lookups(state, size)))
 

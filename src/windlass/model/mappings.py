@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from zlib import crc32
 
 V = TypeVar("V")
+D = TypeVar("D")
 
 _SHARDS = 128  # an update of one key copies one shard: of ten thousand keys, eighty
 
@@ -46,6 +47,13 @@ class PersistentMap(Mapping[str, V], Generic[V]):
 
     def __getitem__(self, key: str) -> V:
         return self._shards[_shard_of(key)][key]
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and key in self._shards[_shard_of(key)]
+
+    def get(self, key: str, default: V | D | None = None) -> V | D | None:  # type: ignore[override]
+        """Without the exception of `Mapping`: most keys of Pods are asked for in two maps, and are in one."""
+        return self._shards[_shard_of(key)].get(key, default)
 
     def __iter__(self) -> Iterator[str]:
         return chain.from_iterable(self._shards)

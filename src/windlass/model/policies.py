@@ -6,7 +6,7 @@ All that Kubernetes says about policies (tiers, priorities, selectors, named por
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
@@ -14,8 +14,7 @@ from hashlib import blake2b
 import msgspec
 from msgspec import Struct
 
-from windlass.model.families import IPAddress
-from windlass.model.port_sets import PortSet
+from windlass.model.port_sets import ALL_PORTS, NO_PORTS, PortSet
 from windlass.model.prefixes import Prefix
 
 
@@ -37,9 +36,26 @@ class PolicySubject(Struct, frozen=True, gc=False):
     default: PortSet  # with every class that is not among these
     verdicts: Mapping[int, PortSet]
 
+    @property
+    def port_sets(self) -> Iterator[PolicyPorts]:
+        """Those for which the switch has to look at a port, each once."""
+        distinct = {self.default, *self.verdicts.values()} - {ALL_PORTS, NO_PORTS}
+        return (PolicyPorts(self.direction, ports) for ports in distinct)
+
     @staticmethod
     def key_of(direction: Direction, number: int) -> str:
         return f"{direction.value} {number:016x}"
+
+
+class PolicyPorts(Struct, frozen=True, gc=False):
+    """A set of ports that a subject allows for a class. Many subjects have the same."""
+
+    direction: Direction
+    ports: PortSet
+
+    @property
+    def key(self) -> str:
+        return f"{self.direction.value} {digest_of(self.ports):016x}"
 
 
 class PeerEntry(Struct, frozen=True, gc=False):
@@ -54,7 +70,7 @@ class PodPolicy(Struct, frozen=True, gc=False):
     """Of a local Pod in one direction."""
 
     subject: int
-    itself: tuple[tuple[IPAddress, PortSet], ...] = ()  # by its own address: what it may reach of itself by a Service
+    itself: tuple[tuple[Prefix, PortSet], ...] = ()  # by its own address: what it may reach of itself by a Service
 
 
 class PodPolicies(Struct, frozen=True, gc=False):
@@ -77,6 +93,7 @@ DENY_UNTIL_KNOWN = PodPolicies(PodPolicy(UNKNOWN_SUBJECT), PodPolicy(UNKNOWN_SUB
 class NodePolicies:
     pods: Mapping[str, PodPolicies] = field(default_factory=dict)  # by namespace/name
     subjects: Mapping[str, PolicySubject] = field(default_factory=dict)  # by their key
+    ports: Mapping[str, PolicyPorts] = field(default_factory=dict)  # by their key: those of the subjects
     peers: Mapping[str, PeerEntry] = field(default_factory=dict)  # by the text of the network
 
 

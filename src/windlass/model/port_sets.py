@@ -7,6 +7,7 @@ without ports. A set is a sorted tuple of ranges that neither touch nor overlap,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import pairwise
 
 from windlass.model.services import Protocol
@@ -35,12 +36,14 @@ def contains(port_set: PortSet, protocol: Protocol | None, port: int | None) -> 
 
 
 def union(sets: Iterable[PortSet]) -> PortSet:
-    distinct = {*sets}
+    distinct = frozenset(sets)
     if ALL_PORTS in distinct:
         return ALL_PORTS
-    distinct.discard(NO_PORTS)
-    if len(distinct) < 2:
-        return next(iter(distinct), NO_PORTS)
+    return _merged(distinct) if len(distinct) > 1 else next(iter(distinct), NO_PORTS)
+
+
+@lru_cache(4096)  # the same few sets meet for many subjects and classes
+def _merged(distinct: frozenset[PortSet]) -> PortSet:
     merged: list[Range] = []
     for first, last in sorted(one for port_set in distinct for one in port_set):
         if merged and first <= merged[-1][1] + 1:

@@ -21,7 +21,7 @@ from windlass.policy.directories import namespace_labels
 from windlass.policy.node_policies import CompiledPolicies, SettledKeys
 from windlass.policy.readings import read_cluster_network_policy, read_network_policy
 
-_NOTHING = SettledKeys(frozenset(), frozenset(), frozenset())
+_NOTHING = SettledKeys(frozenset(), frozenset(), frozenset(), frozenset())
 _KINDS = (Namespace, Node, Pod, PeerPod, NetworkPolicy, ClusterNetworkPolicy)  # what policies depend on
 _SLICE = 50  # objects to read before other tasks run: about a millisecond
 
@@ -102,7 +102,7 @@ class FollowedPolicies:
         if unknown:
             known = self.policies.pods
             self.policies = replace(self.policies, pods={**known, **dict.fromkeys(unknown, DENY_UNTIL_KNOWN)})
-        return SettledKeys(changed, settled.subjects, settled.peers)
+        return settled._replace(pods=changed)
 
     def knows(self, key: str, uid: str = "") -> bool:
         """Whether the labels of this Pod are known, or no policy can select it. Another `uid` is another Pod."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from ipaddress import IPv4Address, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 from socket import AF_INET, inet_pton
 
 from windlass.cluster import objects
 from windlass.cluster.objects import Node, PeerPodSpec, Pod, PodSpec
 from windlass.model.families import IPAddress
+from windlass.model.prefixes import Prefix, prefix_of
 from windlass.model.services import Protocol
 from windlass.policy.directories import LabelSet, PeerNode, PeerPod
 from windlass.policy.selectors import Labels
@@ -33,7 +34,7 @@ def peer_pod(pod: Pod | objects.PeerPod, attached: tuple[IPAddress, ...] = ()) -
         namespace=pod.metadata.namespace or "default",
         name=pod.metadata.name,
         labels=_label_set(pod.metadata.labels),
-        addresses=attached or tuple(_addresses(listed)),
+        addresses=tuple(map(prefix_of, attached)) if attached else tuple(_addresses(listed)),
         named_ports=tuple(sorted(set(_named_ports(spec))))
         if spec and (spec.containers or spec.init_containers)
         else (),
@@ -44,7 +45,7 @@ def peer_pod(pod: Pod | objects.PeerPod, attached: tuple[IPAddress, ...] = ()) -
 def peer_node(node: Node, held: Collection[IPAddress] = ()) -> PeerNode:
     """With the gateways of its PodCIDRs, which its host has as well. `held`: what is known beside the Node object."""
     listed = (one.address for one in node.status.addresses if one.type in {"InternalIP", "ExternalIP"})
-    addresses = dict.fromkeys((*_addresses(listed), *_gateways(node), *held))
+    addresses = dict.fromkeys((*_addresses(listed), *map(prefix_of, (*_gateways(node), *held))))
     return PeerNode(node.metadata.name, _label_set(node.metadata.labels), tuple(addresses))
 
 
@@ -52,13 +53,13 @@ def _label_set(labels: Labels | None) -> LabelSet:
     return tuple(sorted((labels or {}).items()))
 
 
-def _addresses(texts: Iterable[str | None]) -> Iterator[IPAddress]:
+def _addresses(texts: Iterable[str | None]) -> Iterator[Prefix]:
     for text in texts:
         try:
-            yield IPv4Address(inet_pton(AF_INET, text or ""))  # much quicker than to parse it in Python
+            yield 4, int.from_bytes(inet_pton(AF_INET, text or "")), 32  # much quicker than to parse it in Python
         except (OSError, ValueError):
             with suppress(ValueError):  # else nothing comes from there, and nothing can be sent there
-                yield ip_address(text or "")
+                yield prefix_of(ip_address(text or ""))
 
 
 def _gateways(node: Node) -> Iterator[IPAddress]:

@@ -16,16 +16,17 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from windlass.model.families import Family, family_of
+from windlass.model.families import Family
 from windlass.model.nodes import AttachedPod, LocalNode
 from windlass.model.policies import Direction, PeerEntry, PodPolicies, PodPolicy, PolicySubject, digest_of
 from windlass.model.port_sets import ALL_PORTS, NO_PORTS, PortSet, by_protocol
-from windlass.model.prefixes import prefix_text
+from windlass.model.prefixes import Prefix, prefix_text
 from windlass.model.services import Protocol
-from windlass.openflow.actions import Action, Ct, ToController
+from windlass.openflow.actions import Action, Actions, Ct, ToController
 from windlass.openflow.conditions import destination, destination_port, ip, protocol, source
 from windlass.openflow.fields import IN_PORT, Term
 from windlass.openflow.flows import Flow, Meter
+from windlass.openflow.matches import Match
 from windlass.pipeline import sctp
 from windlass.pipeline.connections import ANY_FRAGMENT
 from windlass.pipeline.datapaths import datapath_of
@@ -137,9 +138,9 @@ def pod_flows(node: LocalNode, pod: AttachedPod, policies: PodPolicies) -> Itera
 def to_itself(node: LocalNode, pod: AttachedPod, direction: Direction, policy: PodPolicy) -> Iterator[Flow]:
     """By a Service. NetworkPolicies cannot deny that, ClusterNetworkPolicies can."""
     tables = TABLES[direction]
-    for address, ports in policy.itself:
-        if (family := family_of(address)) in node.families:
-            yield tables.subject.flow(TOP, IN_PORT(pod.ofport), ip(family), HAIRPIN, OPENING).then(
+    for (version, _, _), ports in policy.itself:
+        if node.has_family(version):
+            yield tables.subject.flow(TOP, IN_PORT(pod.ofport), ip(Family(version)), HAIRPIN, OPENING).then(
                 *_allows(tables, tables.subject, ports),
                 why=f"from Pod {pod.key} to itself: only ClusterNetworkPolicies can deny that",
             )
@@ -157,18 +158,18 @@ def from_own_node(node: LocalNode, pod: AttachedPod) -> Iterator[Flow]:
 
 
 def peer_flows(node: LocalNode, peer: PeerEntry) -> Iterator[Flow]:
-    version, _, length = peer.prefix
-    if not node.has_family(version):
+    prefix = peer.prefix
+    if not node.has_family(prefix[0]):
         return
-    for tables, number, addressed, end in (
-        (TABLES[Direction.EGRESS], peer.egress, destination, "to"),
-        (TABLES[Direction.INGRESS], peer.ingress, source, "from"),
-    ):
-        if number is not None:
-            yield tables.peer.flow(PREFIX + length, addressed(peer.prefix)).then(
-                *_set_class(tables, number),
-                why=f"{end} {prefix_text(peer.prefix)}: set what the rules in use mean of it",
-            )
+    if peer.egress is not None:
+        yield _peer_flow(EGRESS_PEER, prefix, destination(prefix), _set_class(EGRESS_VERDICT, peer.egress), "to")
+    if peer.ingress is not None:
+        yield _peer_flow(INGRESS_PEER, prefix, source(prefix), _set_class(INGRESS_VERDICT, peer.ingress), "from")
+
+
+def _peer_flow(table: Table, prefix: Prefix, packets: Match, does: Actions, end: str) -> Flow:
+    why = f"{end} {prefix_text(prefix)}: set what the rules in use mean of it"
+    return Flow(table.number, PREFIX + prefix[2], packets, does, why)  # of ten thousand peers: quicker than `flow`
 
 
 _CLASSES = 4096  # whose conditions and actions are remembered: many subjects and peers share a class
@@ -176,13 +177,14 @@ _is_class = lru_cache(_CLASSES)(PEER_CLASS.is_)
 
 
 @lru_cache(_CLASSES)
-def _set_class(tables: PolicyTables, number: int) -> tuple[Action, ...]:
-    return (*PEER_CLASS.load(number), goto(tables.verdict))
+def _set_class(verdicts: Table, number: int) -> Actions:
+    return (*PEER_CLASS.load(number), goto(verdicts))
 
 
-def subject_flows(node: LocalNode, subject: PolicySubject) -> Iterator[Flow]:
+def subject_flows(subject: PolicySubject) -> Iterator[Flow]:
+    """Without those of its sets of ports, which other subjects may have as well."""
     tables, of_subject = TABLES[subject.direction], SUBJECT.is_(subject.number)
-    port_sets = dict.fromkeys((subject.default, *subject.verdicts.values()))
+    port_sets = {subject.default, *subject.verdicts.values()}
     actions = {allowed: _allows(tables, tables.verdict, allowed) for allowed in port_sets}
     yield tables.verdict.flow(LOW, of_subject).then(
         *actions[subject.default],
@@ -191,8 +193,6 @@ def subject_flows(node: LocalNode, subject: PolicySubject) -> Iterator[Flow]:
     why = f"{subject.direction.value} policies: what they allow for this class of peers"
     for peer_class, allowed in subject.verdicts.items():
         yield tables.verdict.flow(NORMAL, of_subject, _is_class(peer_class)).then(*actions[allowed], why=why)
-    for allowed in port_sets:
-        yield from port_flows(node, subject.direction, allowed)
 
 
 def _allows(tables: PolicyTables, table: Table, ports: PortSet) -> tuple[Action, ...]:

@@ -13,9 +13,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from windlass.model.families import IPAddress
 from windlass.model.policies import NO_CLASS, digest_of
-from windlass.model.prefixes import Prefix, prefix_of
+from windlass.model.prefixes import Prefix
 from windlass.policy.blocks import Blocks
 from windlass.policy.directories import Directory, PeerNode, PeerPod
 from windlass.policy.rules import BlockPeers, NodePeers, OwnNode, Peers, PodPeers
@@ -79,7 +78,7 @@ class PeerClasses:
                 self._refresh_block(self._blocks.add(number, peers))
             case NodePeers() | OwnNode():
                 self._of_nodes[number] = peers
-                self._refresh(map(prefix_of, self._directory.node_addresses()))
+                self._refresh(self._directory.node_addresses())
 
     def release(self, number: int, peers: Peers) -> None:
         self._uses[number] -= 1
@@ -93,7 +92,7 @@ class PeerClasses:
                 self._refresh_block(self._blocks.remove(number, peers))
             case NodePeers() | OwnNode():
                 del self._of_nodes[number]
-                self._refresh(map(prefix_of, self._directory.node_addresses()))
+                self._refresh(self._directory.node_addresses())
 
     def use_name(self, name: str) -> None:
         self._names[name] += 1
@@ -124,15 +123,14 @@ class PeerClasses:
         self.came.clear()
         self.went.clear()
 
-    def class_of(self, address: IPAddress) -> PeerClass:
+    def class_of(self, address: Prefix) -> PeerClass:
         """As the switch looks it up: the longest prefix that has an entry decides."""
-        prefix = prefix_of(address)
-        return self._class_at(prefix) or PeerClass(self._blocks.holding_for(prefix))
+        return self._class_at(address) or PeerClass(self._blocks.holding_for(address))
 
     # --- details ------------------------------------------------------------------------------------------------------
 
     def _refresh_pods(self, keys: Iterable[str]) -> None:
-        self._refresh(prefix_of(a) for key in keys for a in self._directory.pods[key].addresses)
+        self._refresh(address for key in keys for address in self._directory.pods[key].addresses)
 
     def _refresh_block(self, networks: tuple[Prefix, ...]) -> None:
         """`networks`: the block itself, and then its exceptions."""
@@ -145,8 +143,7 @@ class PeerClasses:
 
     def _follow_addresses(self, *holders: PeerPod | PeerNode | None) -> None:
         if self._uses or self._names:  # otherwise nothing has a class
-            addresses = {address for one in holders if one is not None for address in one.addresses}
-            self._refresh(map(prefix_of, addresses))
+            self._refresh({address for one in holders if one is not None for address in one.addresses})
 
     def _refresh(self, prefixes: Iterable[Prefix]) -> None:
         for prefix in prefixes:

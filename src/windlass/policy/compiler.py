@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from windlass.model.families import IPAddress
 from windlass.model.policies import Direction, PodPolicy, digest_of
@@ -115,18 +116,19 @@ class DirectionCompiler:
         """The traffic that the Pod may exchange with this address, by the lookups that the switch makes."""
         if (policy := self.pods.get(pod)) is None:
             return ALL_PORTS
+        address = prefix_of(peer)
         for own, ports in policy.itself:
-            if own == peer:
+            if own == address:
                 return ports
         verdicts = self.verdicts[policy.subject]
-        return verdicts.by_class.get(self.peers.class_of(peer).number, verdicts.default)
+        return verdicts.by_class.get(self.peers.class_of(address).number, verdicts.default)
 
     def explain(self, pod: str, peer: IPAddress) -> tuple[RuleOutcome, ...]:
         """Which rule decides which traffic between the Pod and this address."""
         if (policy := self.pods.get(pod)) is None:
             return (RuleOutcome(None, allows=True, ports=ALL_PORTS),)
         rules = self._subjects[policy.subject]
-        peer_class = self.peers.class_of(peer)
+        peer_class = self.peers.class_of(prefix_of(peer))
         return tuple(outcomes(rules.subject, rules.matching(peer_class), peer_class.named_ports))
 
     # --- details ------------------------------------------------------------------------------------------------------
@@ -184,7 +186,7 @@ class DirectionCompiler:
             self.pods[key] = PodPolicy(policy.subject, itself)
             self._changed_pods.add(key)
 
-    def _allowed_to_itself(self, rules: _RulesOfSubject, own: IPAddress) -> PortSet:
+    def _allowed_to_itself(self, rules: _RulesOfSubject, own: Prefix) -> PortSet:
         """Only ClusterNetworkPolicies need the class: without them this is quick, and it is called at each change."""
         return rules.allowed_to_itself(self.peers.class_of(own)) if rules.has_tiers else ALL_PORTS
 
@@ -199,7 +201,7 @@ class _RulesOfSubject:
         self.names = set(named_ports_of(subject.rules)) if direction is Direction.EGRESS else set()
         self.has_tiers = subject.has_tiers
         self._everyone: list[int] = []  # the places of rules for all peers
-        self._by_peers: dict[int, list[int]] = {}
+        self._by_peers: dict[int, list[int]] = {}  # likewise in order, and no place twice
         self._known: dict[tuple[tuple[int, ...], tuple[object, ...]], PortSet] = {}
         for place, one in enumerate(subject.rules):
             if one.rule.peers is None:
@@ -207,7 +209,9 @@ class _RulesOfSubject:
             for peers in one.rule.peers or ():
                 number = number_of(peers)
                 self.peers[number] = peers
-                self._by_peers.setdefault(number, []).append(place)
+                places = self._by_peers.setdefault(number, [])
+                if place not in places[-1:]:  # a rule may name the same peers twice
+                    places.append(place)
 
     @property
     def names_ports_of_anyone(self) -> bool:
@@ -237,8 +241,10 @@ class _RulesOfSubject:
         return allowed_to_itself(self.subject, self.matching(peer_class), peer_class.named_ports)
 
     def _places(self, peer_class: PeerClass) -> tuple[int, ...]:
-        matched = (place for peers in peer_class.peers for place in self._by_peers.get(peers, ()))
-        return tuple(sorted({*self._everyone, *matched}))
+        matched = [self._by_peers[peers] for peers in peer_class.peers if peers in self._by_peers]
+        if len(matched) == 1 and not self._everyone:  # most: in order already
+            return tuple(matched[0])
+        return tuple(sorted({*self._everyone, *chain.from_iterable(matched)}))
 
 
 _NO_PEERS = PeerClass(frozenset())
@@ -277,10 +283,7 @@ class PolicyCompiler:
                 self._select(pod, key)
 
     def set_namespace(self, name: str, labels: Labels | None) -> None:
-        if labels is None:
-            self._directory.namespaces.pop(name, None)
-        else:
-            self._directory.namespaces[name] = labels
+        self._directory.set_namespace(name, labels)
         for pod in self._local:
             if pod.partition("/")[0] == name:
                 self._select_for(pod)

@@ -237,7 +237,7 @@ class Connectivity:
                     classes.use_name(name)
 
     def _class(self, direction: Direction, address: IPAddress) -> int:
-        found = self._classes[direction].class_of(address)
+        found = self._classes[direction].class_of(prefix_of(address))
         self._known_classes[direction, found.number] = found
         return found.number
 
@@ -264,13 +264,15 @@ def key_of(pod: PolicyPod) -> str:
 def _directory(world: PolicyWorld) -> Directory:
     directory = Directory("")  # each Pod has another own Node: Relation handles it
     for name, labels in world.namespaces.items():
-        directory.namespaces[name] = labels
+        directory.set_namespace(name, labels)
     for node in world.nodes:
-        directory.set_node(node.name, PeerNode(node.name, tuple(sorted(node.labels.items())), node.addresses))
+        addresses = tuple(map(prefix_of, node.addresses))
+        directory.set_node(node.name, PeerNode(node.name, tuple(sorted(node.labels.items())), addresses))
     for pod in world.pods:
         named = tuple((name, Protocol[protocol], port) for name, protocol, port in pod.named_ports)
         labels_of_pod = tuple(sorted(pod.labels.items()))
-        directory.set_pod(key_of(pod), PeerPod(pod.namespace, pod.name, labels_of_pod, pod.addresses, named))
+        addresses = tuple(map(prefix_of, pod.addresses))
+        directory.set_pod(key_of(pod), PeerPod(pod.namespace, pod.name, labels_of_pod, addresses, named))
     return directory
 
 

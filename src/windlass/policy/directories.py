@@ -9,8 +9,7 @@ from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from windlass.model.families import IPAddress
-from windlass.model.prefixes import Prefix, prefix_of
+from windlass.model.prefixes import Prefix
 from windlass.policy.blocks import within
 from windlass.policy.rules import PodPeers
 from windlass.policy.selectors import Labels
@@ -37,7 +36,7 @@ class PeerPod(Struct, frozen=True, gc=False):
     namespace: str
     name: str
     labels: LabelSet
-    addresses: tuple[IPAddress, ...]
+    addresses: tuple[Prefix, ...]
     named_ports: tuple[PodPort, ...] = ()
     created: datetime | None = None  # of two Pods with the same address, the newer one owns it
 
@@ -53,7 +52,7 @@ class PeerPod(Struct, frozen=True, gc=False):
 class PeerNode(Struct, frozen=True, gc=False):
     name: str
     labels: LabelSet
-    addresses: tuple[IPAddress, ...]
+    addresses: tuple[Prefix, ...]
 
 
 class Directory:
@@ -63,10 +62,18 @@ class Directory:
         self.nodes: dict[str, PeerNode] = {}
         self.namespaces: dict[str, Labels] = {}
         self.identities: dict[str, dict[Identity, set[str]]] = {}  # by namespace: the Pods with each identity
-        self._pods_at: dict[Prefix, set[str]] = {}
-        self._nodes_at: dict[Prefix, set[str]] = {}
+        self._namespaces_at: dict[tuple[str, str], set[str]] = {}  # by label
+        self._pods_at: dict[Prefix, tuple[str, ...]] = {}  # nearly always one Pod: a set needs four times the memory
+        self._nodes_at: dict[Prefix, tuple[str, ...]] = {}
         self._sorted: list[Prefix] = []  # the addresses of Pods and Nodes, as of the last `addresses_in`
         self._unsorted: set[Prefix] = set()  # addresses added or removed since then
+
+    def set_namespace(self, name: str, labels: Labels | None) -> None:
+        _remove(self._namespaces_at, self.namespaces.pop(name, {}).items(), name)
+        if labels is not None:
+            self.namespaces[name] = labels
+            for label in labels.items():
+                self._namespaces_at.setdefault(label, set()).add(name)
 
     def set_pod(self, key: str, pod: PeerPod | None) -> PeerPod | None:
         """Returns the previous Pod of this name."""
@@ -91,14 +98,14 @@ class Directory:
         """The newest Pod with this address: an address is reused after a Pod has ended."""
         keys = self._pods_at.get(address, ())
         if len(keys) == 1:
-            return self.pods[next(iter(keys))]
+            return self.pods[keys[0]]
         claims = [self.pods[key] for key in keys]
         return max(claims, key=lambda pod: (pod.created.timestamp() if pod.created else 0.0, pod.key), default=None)
 
     def nodes_at(self, address: Prefix) -> Iterator[PeerNode]:
         return (self.nodes[name] for name in self._nodes_at.get(address, ()))
 
-    def node_addresses(self) -> Iterator[IPAddress]:
+    def node_addresses(self) -> Iterator[Prefix]:
         return (address for node in self.nodes.values() for address in node.addresses)
 
     def addresses_in(self, network: Prefix) -> list[Prefix]:
@@ -120,15 +127,17 @@ class Directory:
         elif is_listed and not is_known:
             del self._sorted[place]
 
-    def _enter(self, index: dict[Prefix, set[str]], addresses: Iterable[IPAddress], member: str) -> None:
-        for address in map(prefix_of, addresses):
-            index.setdefault(address, set()).add(member)
+    def _enter(self, index: dict[Prefix, tuple[str, ...]], addresses: Iterable[Prefix], member: str) -> None:
+        for address in addresses:
+            index[address] = (*index.get(address, ()), member)
             self._unsorted.add(address)
 
-    def _leave(self, index: dict[Prefix, set[str]], addresses: Iterable[IPAddress], member: str) -> None:
-        prefixes = [prefix_of(address) for address in addresses]
-        _remove(index, prefixes, member)
-        self._unsorted.update(prefixes)
+    def _leave(self, index: dict[Prefix, tuple[str, ...]], addresses: Iterable[Prefix], member: str) -> None:
+        for address in addresses:
+            others = tuple(one for one in index.pop(address, ()) if one != member)
+            if others:
+                index[address] = others
+            self._unsorted.add(address)
 
     def labels_of(self, namespace: str) -> Labels:
         known = self.namespaces.get(namespace)
@@ -138,6 +147,18 @@ class Directory:
         if peers.namespace is not None:
             return peers.namespace == namespace
         return peers.namespaces.matches(self.labels_of(namespace))
+
+    def selected_namespaces(self, peers: PodPeers) -> list[str]:
+        """Those that are known, or that have Pods."""
+        if peers.namespace is not None:
+            return [peers.namespace]
+        if labels := peers.namespaces.labels_of_a_match():
+            # A namespace that is not known has the label of its name: see `labels_of`.
+            unknown = {value for key, value in labels if key == NAME_LABEL}
+            names = unknown.union(*(self._namespaces_at.get(label, ()) for label in labels))
+        else:
+            names = self.namespaces.keys() | self.identities.keys()
+        return [name for name in names if peers.namespaces.matches(self.labels_of(name))]
 
     def selects(self, peers: PodPeers, pod: PeerPod) -> bool:
         return self.selects_namespace(peers, pod.namespace) and peers.pods.matches(dict(pod.labels))

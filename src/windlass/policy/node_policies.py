@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from windlass.model.mappings import PersistentMap
-from windlass.model.policies import Direction, NodePolicies, PeerEntry, PodPolicies, PolicySubject
+from windlass.model.policies import Direction, NodePolicies, PeerEntry, PodPolicies, PolicyPorts, PolicySubject
 from windlass.model.prefixes import Prefix, prefix_text
 from windlass.policy.compiler import PolicyChange, PolicyCompiler
 
@@ -19,6 +20,7 @@ class SettledKeys(NamedTuple):
 
     pods: AbstractSet[str]
     subjects: AbstractSet[str]
+    ports: AbstractSet[str]
     peers: AbstractSet[str]
 
 
@@ -29,21 +31,24 @@ class CompiledPolicies:
         self.compiler = compiler
         self._pods: PersistentMap[PodPolicies] = PersistentMap()
         self._subjects: PersistentMap[PolicySubject] = PersistentMap()
+        self._ports: PersistentMap[PolicyPorts] = PersistentMap()
+        self._users: dict[PolicyPorts, int] = {}  # how many subjects have a set of ports
         self._peers: PersistentMap[PeerEntry] = PersistentMap()
 
     @property
     def policies(self) -> NodePolicies:
-        return NodePolicies(self._pods, self._subjects, self._peers)
+        return NodePolicies(self._pods, self._subjects, self._ports, self._peers)
 
     def settle(self) -> SettledKeys:
         """Compiles all changes since the last call."""
         changes = self.compiler.settle()
         pods, subjects = self._changed_pods(changes), self._changed_subjects(changes)
-        peers = self._changed_peers(changes)
+        ports, peers = self._changed_ports(subjects), self._changed_peers(changes)
         self._pods = self._pods.updated(pods)
         self._subjects = self._subjects.updated(subjects)
+        self._ports = self._ports.updated(ports)
         self._peers = self._peers.updated(peers)
-        return SettledKeys(pods.keys(), subjects.keys(), peers.keys())
+        return SettledKeys(pods.keys(), subjects.keys(), ports.keys(), peers.keys())
 
     def _changed_pods(self, changes: Changes) -> dict[str, PodPolicies | None]:
         egress, ingress = self.compiler.egress.pods, self.compiler.ingress.pods
@@ -62,6 +67,18 @@ class CompiledPolicies:
                 changed[key] = PolicySubject(direction, number, found.default, by_class) if found else None
         return changed
 
+    def _changed_ports(self, subjects: Mapping[str, PolicySubject | None]) -> dict[str, PolicyPorts | None]:
+        went = _port_sets(self._subjects.get(key) for key in subjects)
+        came = _port_sets(subjects.values())
+        changed: dict[str, PolicyPorts | None] = {}
+        for ports in went | came:
+            before = self._users.pop(ports, 0)
+            if after := before + came[ports] - went[ports]:
+                self._users[ports] = after
+            if bool(after) != bool(before):
+                changed[ports.key] = ports if after else None
+        return changed
+
     def _changed_peers(self, changes: Changes) -> dict[str, PeerEntry | None]:
         changed = {prefix for change in changes.values() for prefix in change.entries}
         return {prefix_text(prefix): self._entry(prefix) for prefix in changed}
@@ -69,3 +86,8 @@ class CompiledPolicies:
     def _entry(self, prefix: Prefix) -> PeerEntry | None:
         egress, ingress = self.compiler.egress.entries.get(prefix), self.compiler.ingress.entries.get(prefix)
         return None if egress is None and ingress is None else PeerEntry(prefix, egress, ingress)
+
+
+def _port_sets(subjects: Iterable[PolicySubject | None]) -> Counter[PolicyPorts]:
+    """How many of the subjects have each set of ports."""
+    return Counter(ports for subject in subjects if subject is not None for ports in subject.port_sets)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from windlass.policy.directories import Directory, Identity
 from windlass.policy.rules import PodPeers
-from windlass.policy.selectors import EVERYTHING
+from windlass.policy.selectors import EVERYTHING, Selector
 
 
 class MatchedNamespaces:
@@ -24,13 +24,12 @@ class MatchedNamespaces:
         return None if self._everywhere else frozenset(self._uses)
 
     def add(self, number: int, peers: PodPeers) -> None:
-        if peers.namespace is not None:
-            matched = {peers.namespace}
-        elif peers.namespaces == EVERYTHING:
+        if peers.namespace is None and peers.namespaces == EVERYTHING:
             self._everywhere.add(number)
             return
-        else:
-            matched = {name for name in self._directory.namespaces if self._directory.selects_namespace(peers, name)}
+        matched = set(self._directory.selected_namespaces(peers))
+        if peers.namespace is None:
+            matched &= self._directory.namespaces.keys()
         self._of[number] = matched
         self._uses.update(matched)
 
@@ -60,23 +59,47 @@ class MatchedNamespaces:
             del self._uses[name]
 
 
+class _SelectorsInNamespace:
+    """The selectors in use that look for Pods in one namespace."""
+
+    def __init__(self) -> None:
+        self.found: dict[Identity, frozenset[int]] = {}  # those that match Pods with these labels
+        self._all_pods: frozenset[int] = frozenset()  # those that ask for no label
+        self._by_labels: dict[int, Selector] = {}
+
+    def matching(self, identity: Identity) -> frozenset[int]:
+        if not self._by_labels:
+            return self._all_pods
+        if (known := self.found.get(identity)) is None:
+            labels = dict(identity[1])
+            matched = [number for number, pods in self._by_labels.items() if pods.matches(labels)]
+            self.found[identity] = known = self._all_pods.union(matched) if matched else self._all_pods
+        return known
+
+    def add(self, number: int, pods: Selector) -> None:
+        """The owner forgets what is `found`, where the selector matches."""
+        if pods == EVERYTHING:
+            self._all_pods |= {number}
+            self.found.clear()
+        else:
+            self._by_labels[number] = pods
+
+    def remove(self, number: int) -> None:
+        if self._by_labels.pop(number, None) is None:
+            self._all_pods -= {number}
+            self.found.clear()
+
+
 class Selections:
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._in_use: dict[int, PodPeers] = {}
-        self._found: dict[Identity, frozenset[int]] = {}
         self._matched = MatchedNamespaces(directory)
-        self._by_namespace: dict[str, dict[int, PodPeers]] = {}  # the selectors whose namespaces include this one
+        self._by_namespace: dict[str, _SelectorsInNamespace] = {}
 
     def matching(self, identity: Identity) -> frozenset[int]:
         """The numbers of the selectors that match Pods with these labels."""
-        if (known := self._found.get(identity)) is not None:
-            return known
-        labels = dict(identity[1])
-        there = self._selectors_in(identity[0])
-        found = frozenset(number for number, peers in there.items() if peers.pods.matches(labels))
-        self._found[identity] = found
-        return found
+        return self._selectors_in(identity[0]).matching(identity)
 
     @property
     def namespaces(self) -> frozenset[str] | None:
@@ -87,48 +110,50 @@ class Selections:
         """Returns the Pods that it matches."""
         self._in_use[number] = peers
         self._matched.add(number, peers)
-        for namespace, there in self._by_namespace.items():
-            if self._directory.selects_namespace(peers, namespace):
-                there[number] = peers
-        return self._forget_matches(peers)
+        return self._changed_pods(peers, lambda there: there.add(number, peers.pods))
 
     def remove(self, number: int) -> set[str]:
         peers = self._in_use.pop(number)
         self._matched.remove(number)
-        for there in self._by_namespace.values():
-            there.pop(number, None)
-        return self._forget_matches(peers)
+        return self._changed_pods(peers, lambda there: there.remove(number))
 
     def follow_namespace(self, namespace: str) -> set[str]:
         """Call it when its labels have changed. Returns the Pods that other selectors match now."""
-        self._by_namespace.pop(namespace, None)
+        before = self._by_namespace.pop(namespace, None) or _SelectorsInNamespace()
         self._matched.follow(namespace, self._in_use)
         changed: set[str] = set()
         for identity, members in self._directory.identities.get(namespace, {}).items():
-            before = self._found.pop(identity, frozenset())
-            if before != self.matching(identity):
+            if before.matching(identity) != self.matching(identity):
                 changed |= members
         return changed
 
     def forget(self, identity: Identity) -> None:
         """Call it when no Pod has these labels any more."""
-        self._found.pop(identity, None)
+        if (there := self._by_namespace.get(identity[0])) is not None:
+            there.found.pop(identity, None)
 
-    def _selectors_in(self, namespace: str) -> dict[int, PodPeers]:
+    def _selectors_in(self, namespace: str) -> _SelectorsInNamespace:
         if (known := self._by_namespace.get(namespace)) is not None:
             return known
-        selects = self._directory.selects_namespace
-        there = {number: peers for number, peers in self._in_use.items() if selects(peers, namespace)}
-        self._by_namespace[namespace] = there
+        there = self._by_namespace[namespace] = _SelectorsInNamespace()
+        for number, peers in self._in_use.items():
+            if self._directory.selects_namespace(peers, namespace):
+                there.add(number, peers.pods)
         return there
 
-    def _forget_matches(self, peers: PodPeers) -> set[str]:
-        namespaces: Iterable[str] = self._directory.identities if peers.namespace is None else (peers.namespace,)
+    def _changed_pods(self, peers: PodPeers, change: Callable[[_SelectorsInNamespace], None]) -> set[str]:
+        """Apply the change wherever the selector looks for Pods. Returns the Pods that it matches."""
         matched: set[str] = set()
-        for namespace in namespaces:
-            if self._directory.selects_namespace(peers, namespace):
-                for identity, members in self._directory.identities.get(namespace, {}).items():
-                    if peers.pods.matches(dict(identity[1])):
-                        self._found.pop(identity, None)
-                        matched |= members
+        for namespace in self._directory.selected_namespaces(peers):
+            if (there := self._by_namespace.get(namespace)) is not None:
+                change(there)
+            identities = self._directory.identities.get(namespace, {})
+            if peers.pods == EVERYTHING:
+                matched.update(*identities.values())
+                continue
+            for identity, members in identities.items():
+                if peers.pods.matches(dict(identity[1])):
+                    matched |= members
+                    if there is not None:
+                        there.found.pop(identity, None)
         return matched

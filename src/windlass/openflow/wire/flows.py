@@ -14,22 +14,27 @@ from windlass.openflow.wire.messages import VERSION, MalformedMessage, Multipart
 
 ALL_TABLES = 0xFF
 
-Key = tuple[int, int, bytes]
+Key = tuple[int, int, bytes]  # table, priority, conditions
 
 
 class EncodedFlow(Struct, frozen=True, gc=False):
     """A flow as Open vSwitch reports it. The cookie is a digest of all other fields."""
 
-    table: int
-    priority: int
-    match: bytes  # the conditions alone
+    key: Key  # a switch holds one flow for each key; adding another with the same key replaces it
     instructions: bytes
     cookie: int
 
     @property
-    def key(self) -> Key:
-        """A switch holds one flow for each key; adding another with the same key replaces it."""
-        return self.table, self.priority, self.match
+    def table(self) -> int:
+        return self.key[0]
+
+    @property
+    def priority(self) -> int:
+        return self.key[1]
+
+    @property
+    def match(self) -> bytes:
+        return self.key[2]
 
 
 _CONTENT = struct.Struct("!BHH")
@@ -44,7 +49,7 @@ def encode(flow: Flow) -> EncodedFlow:
     table, priority = flow.table, flow.priority
     content = _CONTENT.pack(table, priority, len(match)) + match + instructions
     (cookie,) = _DIGEST.unpack(blake2b(content, digest_size=8).digest())
-    return EncodedFlow(table, priority, match, instructions, 1 if cookie in _NOT_DIGESTS else cookie)
+    return EncodedFlow((table, priority, match), instructions, 1 if cookie in _NOT_DIGESTS else cookie)
 
 
 # header; cookie, cookie mask, table, command, two timeouts, priority, buffer, out port, out group, flags, importance;
@@ -58,26 +63,25 @@ _OXM = 1
 
 def add(flow: EncodedFlow, xid: int) -> bytes:
     """Add the flow; it replaces one with the same key."""
-    match = flow.match
-    length = len(match)
+    table, priority, match = flow.key
     end = match + matches.padding(match) + flow.instructions
     # fmt: off
     return _FLOW_MOD.pack(
         VERSION, _TYPE, 52 + len(end), xid,
-        flow.cookie, 0, flow.table, _ADD, 0, 0, flow.priority, _ANY, _ANY, _ANY, 0, 0,
-        _OXM, length + 4,
+        flow.cookie, 0, table, _ADD, 0, 0, priority, _ANY, _ANY, _ANY, 0, 0,
+        _OXM, len(match) + 4,
     ) + end
     # fmt: on
 
 
 def delete(flow: EncodedFlow, xid: int) -> bytes:
     """Delete the flow with this key, whatever it does."""
-    match = flow.match
+    table, priority, match = flow.key
     end = match + matches.padding(match)
     # fmt: off
     return _FLOW_MOD.pack(
         VERSION, _TYPE, 52 + len(end), xid,
-        0, 0, flow.table, _DELETE_STRICT, 0, 0, flow.priority, _ANY, _ANY, _ANY, 0, 0,
+        0, 0, table, _DELETE_STRICT, 0, 0, priority, _ANY, _ANY, _ANY, 0, 0,
         _OXM, len(match) + 4,
     ) + end
     # fmt: on
@@ -108,7 +112,8 @@ def dumped(body: bytes) -> Iterator[EncodedFlow]:
         offset += length
         if not instructions <= offset <= end:
             raise MalformedMessage(f"a flow in a dump has a length of {length} bytes, which is too short for its parts")
-        yield EncodedFlow(table, priority, body[match : match + match_length - 4], body[instructions:offset], cookie)
+        conditions = body[match : match + match_length - 4]
+        yield EncodedFlow((table, priority, conditions), body[instructions:offset], cookie)
 
 
 class LearnedFlow(Struct, frozen=True, gc=False):

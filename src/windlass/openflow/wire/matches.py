@@ -12,9 +12,7 @@ from windlass.openflow.wire.oxm import OXM_FIELDS, header
 # A register of OpenFlow 1.5 has 64 bits, a pair of Open vSwitch's registers: a match is always reported with those.
 _PACKET_REGISTERS = 0x8001
 _PAIRS = tuple(header(_PACKET_REGISTERS, number, 8) for number in range(len(REGISTERS) // 2))
-_MASKED_PAIRS = tuple(
-    int.from_bytes(header(_PACKET_REGISTERS, number, 8, masked=True)) << 128 for number in range(len(REGISTERS) // 2)
-)
+_MASKED_PAIRS = tuple(header(_PACKET_REGISTERS, number, 8, masked=True) for number in range(len(REGISTERS) // 2))
 _WHOLE_PAIR = (1 << 64) - 1
 _WHOLE_REGISTER = (1 << 32) - 1
 
@@ -39,30 +37,30 @@ _TEMPLATES = tuple(map(_template, FIELDS))
 
 def encode(match: Match) -> bytes:
     """The conditions alone, without the header and the padding of a match in a message."""
-    parts: list[bytes] = []
-    open_pair, pair_condition = -1, 0
+    encoded = b""  # conditions are few, so this is faster than a join
+    pair, pair_value, pair_mask = -1, 0, 0  # of registers: not encoded until both have been met
     for term in match:
         exact, exact_size, masked, bits, masked_size = _TEMPLATES[term.field.order]
         mask = term.mask
+        if pair >= 0 and (exact or bits != pair):
+            encoded += _register_pair(pair, pair_value, pair_mask)
+            pair, pair_value, pair_mask = -1, 0, 0
         if exact:
             if mask is None:
-                parts.append((exact | term.value).to_bytes(exact_size))
+                encoded += (exact | term.value).to_bytes(exact_size)
             elif mask:
-                parts.append((masked | term.value << bits | mask).to_bytes(masked_size))
+                encoded += (masked | term.value << bits | mask).to_bytes(masked_size)
         elif mask != 0:
-            pair, shift = bits, masked_size
-            if pair != open_pair:
-                open_pair, pair_condition = pair, _MASKED_PAIRS[pair]
-                parts.append(b"")
-            pair_condition |= (term.value << 64 | (_WHOLE_REGISTER if mask is None else mask)) << shift
-            parts[-1] = _register_pair(pair, pair_condition)
-    return b"".join(parts)
+            pair = bits
+            pair_value |= term.value << masked_size
+            pair_mask |= (_WHOLE_REGISTER if mask is None else mask) << masked_size
+    return encoded + _register_pair(pair, pair_value, pair_mask) if pair >= 0 else encoded
 
 
-def _register_pair(pair: int, condition: int) -> bytes:
-    if condition & _WHOLE_PAIR == _WHOLE_PAIR:
-        return _PAIRS[pair] + (condition >> 64 & _WHOLE_PAIR).to_bytes(8)
-    return condition.to_bytes(20)
+def _register_pair(pair: int, value: int, mask: int) -> bytes:
+    if mask == _WHOLE_PAIR:
+        return _PAIRS[pair] + value.to_bytes(8)
+    return _MASKED_PAIRS[pair] + value.to_bytes(8) + mask.to_bytes(8)
 
 
 def padding(oxm: bytes) -> bytes:

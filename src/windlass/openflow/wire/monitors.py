@@ -66,4 +66,4 @@ def _flow(body: bytes, offset: int, length: int) -> tuple[EncodedFlow, int]:
     match = offset + 28
     instructions = offset + 24 + (match_length + 7 & ~7)
     conditions, rest = body[match : match + match_length - 4], body[instructions : offset + length]
-    return EncodedFlow(table, priority, conditions, rest, cookie), reason
+    return EncodedFlow((table, priority, conditions), rest, cookie), reason
