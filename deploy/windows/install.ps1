@@ -43,6 +43,11 @@ if ($LASTEXITCODE -ne 0) {
 if (-not (Test-Path $database)) {
     & $tool create $database $schema
     Require-Success 'The creation of the database'
+} elseif ((& $tool needs-conversion $database $schema) -eq 'yes') {
+    # An upgrade with a newer schema. The datapath is without a switch until both services run again.
+    Stop-Service -Name @('ovs-vswitchd', 'ovsdb-server') -ErrorAction SilentlyContinue
+    & $tool convert $database $schema
+    Require-Success 'The conversion of the database'
 }
 
 # The services. ovs-vswitchd needs the database; Windows starts both again when they fail, after 1, 5 and 30 seconds.

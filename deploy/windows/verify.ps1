@@ -35,7 +35,7 @@ function Invoke-Program([string]$Program, [string[]]$Arguments) {
 
 $vsctl = Join-Path $OpenVSwitch 'usr\bin\ovs-vsctl.exe'
 $ofctl = Join-Path $OpenVSwitch 'usr\bin\ovs-ofctl.exe'
-Test-That 'Windows and its version' { Get-ComputerInfo -Property OsName, OsVersion, OsBuildNumber }
+Test-That 'Windows and its version' { Get-ComputerInfo -Property @('OsName', 'OsVersion', 'OsBuildNumber') }
 foreach ($name in @('hns', 'ovsdb-server', 'ovs-vswitchd')) {
     Test-That "service $name runs" { if ((Get-Service -Name $name).Status -ne 'Running') { throw 'it does not run' } }
 }
@@ -56,11 +56,11 @@ Test-That "$Gateway forwards" {
 Test-That 'the database has the bridge' { Invoke-Program $vsctl @('show') }
 Test-That 'the switch has flows' { Invoke-Program $ofctl @('-O', 'OpenFlow15', 'dump-aggregate', $Bridge) }
 Test-That 'every port of a Pod is internal and has a number' {
-    $wrong = & $vsctl --bare --columns=name find Interface 'external_ids:windlass-role=pod' 'ofport=-1'
+    $wrong = & $vsctl --bare '--columns=name' find Interface 'external_ids:windlass-role=pod' 'ofport=-1'
     if ($wrong) { throw "without a number: $wrong" }
 }
 Test-That 'the agent is ready' { Invoke-Program $Python @('-m', 'windlass', 'probe', 'ready') }
 Test-That 'the status of the agent' { Invoke-Program $Python @('-m', 'windlass', 'status') }
-Test-That 'the endpoints of HNS' { Get-HnsEndpoint | Select-Object Name, IPAddress, MacAddress | Format-Table }
+Test-That 'the endpoints of HNS' { Get-HnsEndpoint | Select-Object -Property @('Name', 'IPAddress', 'MacAddress') | Format-Table }
 Write-Output "$script:failed failed; the report is $Report"
 exit [int]($script:failed -gt 0)

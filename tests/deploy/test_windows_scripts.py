@@ -1,10 +1,12 @@
-"""The scripts for Windows name what the agent expects. No PowerShell is at hand to run them."""
+"""The scripts for Windows name what the agent expects. PowerShell itself does not run here: a parser reads them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import tree_sitter
+import tree_sitter_powershell
 
 from windlass.nodes.config import Config
 from windlass.places import WINDOWS
@@ -37,21 +39,27 @@ def test_what_is_verified_has_the_agents_names():
     assert "583CC151-73EC-4A6A-8B47-578297AD7623" in verify
 
 
+def syntax_errors(text: str) -> list[str]:
+    """The parser has no run-time checks: it knows the language, not the commands and their parameters."""
+    parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_powershell.language()))
+    found, nodes = [], [parser.parse(text.encode()).root_node]
+    while nodes:
+        node = nodes.pop()
+        if node.is_error or node.is_missing:
+            found.append(f"line {node.start_point.row + 1}: {(node.text or b'').decode()[:60]!r}")
+        nodes.extend(node.children)
+    return found
+
+
 @pytest.mark.parametrize("name", ["install.ps1", "verify.ps1"])
-def test_brackets_and_quotes_are_balanced(name):
-    """Not a parser: it finds a forgotten bracket."""
-    depth = {"{": 0, "(": 0}
-    closes = {"}": "{", ")": "("}
-    for number, line in enumerate(script(name).splitlines(), start=1):
-        code = line.split("# ")[0] if line.lstrip().startswith("#") else line
-        if code.lstrip().startswith("#"):
-            continue
-        for character in code:
-            if character in depth:
-                depth[character] += 1
-            elif character in closes:
-                depth[closes[character]] -= 1
-                assert depth[closes[character]] >= 0, f"{name}:{number}"
-        assert code.replace('`"', "").count('"') % 2 == 0, f"{name}:{number}"
-        assert code.count("'") % 2 == 0, f"{name}:{number}"
-    assert depth == {"{": 0, "(": 0}
+def test_the_script_has_no_syntax_error(name):
+    assert syntax_errors(script(name)) == []
+
+
+@pytest.mark.parametrize("removed", ["{\n", "'", "(-not "])
+def test_a_damaged_script_has_syntax_errors(removed):
+    """So that a parser that accepts everything is noticed."""
+    text = script("install.ps1") + script("verify.ps1").partition(")\n")[2]
+    assert syntax_errors(text) == []
+    assert removed in text
+    assert syntax_errors(text.replace(removed, "", 1)) != []
