@@ -195,6 +195,26 @@ class TestRefusedNetwork:
         assert machine.holders("192.0.2.5") == {"br-int"}
         assert machine.has_route("default")
 
+    async def test_the_switch_merges_segments_once_its_extension_is_enabled(self, machine, tmp_path):
+        machine.remove_bridge()
+        calls, program = tmp_path / "calls.txt", tmp_path / "powershell.bat"
+        program.write_text(f"@echo %* >>{calls}\r\n")
+        host = machine.open_host(powershell=str(program))
+        for _ in range(2):  # the second time, nothing is left to do
+            await host.uplink.prepare("eth0", "br-int", machine.node_ips, machine.state.node.pod_cidrs.values())
+        (call,) = calls.read_text().splitlines()
+        assert "Set-VMSwitch -Name windlass -EnableSoftwareRsc $true" in call
+        await host.uplink.release("eth0", "br-int")
+        await host.close()
+
+    async def test_the_node_works_without_powershell(self, machine):
+        machine.remove_bridge()
+        host = machine.open_host(powershell="no-such-powershell.exe")
+        await host.uplink.prepare("eth0", "br-int", machine.node_ips, machine.state.node.pod_cidrs.values())
+        assert machine.holders("192.0.2.5") == {"br-int"}
+        await host.uplink.release("eth0", "br-int")
+        await host.close()
+
     async def test_a_refused_rename_is_said_in_a_sentence(self, machine):
         machine.remove_bridge()
         host = machine.open_host(netsh="no-such-netsh.exe")

@@ -32,6 +32,7 @@ class WindowsParts:
     compute_network: str = hcn.LIBRARY
     network_service: str = hns.LIBRARY
     netsh: str = "netsh.exe"
+    powershell: str = "powershell.exe"
 
 
 class WindowsHost(Host):
@@ -40,7 +41,7 @@ class WindowsHost(Host):
         self._run = threads.run
         compute, service = ComputeNetwork(parts.compute_network), HostNetworkService(parts.network_service)
         record = state_directory / "uplink.json"
-        self.uplink: HostUplink = WindowsUplink(threads, compute, service, parts.netsh, record)
+        self.uplink: HostUplink = WindowsUplink(threads, compute, service, parts.netsh, parts.powershell, record)
         self.pods: HostPods = WindowsPods(threads, compute, service)
         # Kept in this process only. The switch serves NodePorts at the Node IP, and routes lead to the other Services'
         # addresses: the host serves only NodePorts at addresses whose packets do not reach the switch.

@@ -19,6 +19,7 @@ from windlass.model.families import IPNetwork
 NAME = "windlass"
 EXTENSION = "583CC151-73EC-4A6A-8B47-578297AD7623"  # Open vSwitch's
 _SECONDS_TO_RENAME = 20
+_SECONDS_FOR_POWERSHELL = 50  # it starts slowly on a busy machine
 
 
 def interface_of(name: str) -> str:
@@ -77,8 +78,8 @@ def delete(hcn: ComputeNetwork, network: Document) -> None:
     hcn.delete(Kind.NETWORK, network["ID"])
 
 
-def enable_extension(hns: HostNetworkService, network: Document) -> None:
-    """Call it only when the Node has its addresses: DHCP fails while the extension has no flows."""
+def enable_extension(hns: HostNetworkService, network: Document) -> bool:
+    """Returns whether it was disabled. Call it only when the Node has its addresses: DHCP fails without flows."""
     path = f"/networks/{network['ID']}"
     extensions = hns.get(path).get("Extensions", ())
     extension = next((found for found in extensions if same_id(found.get("Id", ""), EXTENSION)), None)
@@ -87,27 +88,43 @@ def enable_extension(hns: HostNetworkService, network: Document) -> None:
             "the Hyper-V switch has no Open vSwitch extension: install its signed driver "
             "(netcfg -q ovsext says whether it is installed)"
         )
-    if not extension.get("IsEnabled"):
-        hns.post(path, {"Extensions": [{"Id": EXTENSION, "IsEnabled": True}]})
+    if extension.get("IsEnabled"):
+        return False
+    hns.post(path, {"Extensions": [{"Id": EXTENSION, "IsEnabled": True}]})
+    return True
 
 
 def rename_interface(netsh: str, name: str, new_name: str) -> None:
     """By netsh: the only other documented way is PowerShell, which takes seconds to start."""
-    command = [netsh, "interface", "set", "interface", f"name={name}", f"newname={new_name}"]
+    arguments = ("interface", "set", "interface", f"name={name}", f"newname={new_name}")
+    _run_program(f"could not rename {name} to {new_name}", _SECONDS_TO_RENAME, netsh, *arguments)
+
+
+def turn_on_segment_merging(powershell: str) -> None:
+    """Software RSC: the Hyper-V switch merges TCP segments, so transfers are faster. Only PowerShell can set it."""
+    arguments = ("-NoProfile", "-NonInteractive", "-Command", f"Set-VMSwitch -Name {NAME} -EnableSoftwareRsc $true")
+    _run_program(
+        f"could not turn on software RSC of the Hyper-V switch {NAME}, so transfers are slower",
+        _SECONDS_FOR_POWERSHELL,
+        *(powershell, *arguments),
+    )
+
+
+def _run_program(failure: str, seconds: float, *command: str) -> None:
     try:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=_SECONDS_TO_RENAME,
+            timeout=seconds,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise HostError(f"could not rename {name} to {new_name}: {error}") from error
+        raise HostError(f"{failure}: {error}") from error
     if done.returncode != 0:
         said = done.stdout.decode(errors="replace").strip()
-        raise HostError(f"could not rename {name} to {new_name}: {said or f'netsh ended with {done.returncode}'}")
+        raise HostError(f"{failure}: {said or f'{command[0]} ended with {done.returncode}'}")
 
 
 def same_id(one: str, other: str) -> bool:

@@ -7,6 +7,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import structlog
+
 from windlass.host.plans import HostNames
 from windlass.host.protocol import Adopted, HostError, HostUplink, Uplink
 from windlass.host.windows import adapters, networks, uplinks
@@ -25,6 +27,8 @@ _SECONDS_TO_CREATE = 60.0  # HNS stops and starts the NIC
 _SECONDS_TO_APPEAR = 30.0
 _SECONDS_FOR_ADDRESSES = 20.0  # HNS moves them, or DHCP gives them again
 
+_log = structlog.get_logger(__name__)
+
 
 class WindowsUplink(HostUplink):
     def __init__(
@@ -33,6 +37,7 @@ class WindowsUplink(HostUplink):
         hcn: ComputeNetwork,
         hns: HostNetworkService,
         netsh: str,
+        powershell: str,
         record_file: Path,
     ) -> None:
         self._threads = threads
@@ -40,6 +45,7 @@ class WindowsUplink(HostUplink):
         self._hcn = hcn
         self._hns = hns
         self._netsh = netsh
+        self._powershell = powershell
         self._record_file = record_file
 
     async def find(
@@ -66,7 +72,8 @@ class WindowsUplink(HostUplink):
         if not await self._threads.until(partial(_has_any, bridge, node_ips), _SECONDS_FOR_ADDRESSES):
             await self.adopt(uplink, bridge, node_ips)
         enable = partial(networks.enable_extension, self._hns, network)
-        await run_bounded("enabling the extension of Open vSwitch", _SECONDS_TO_CREATE, enable)
+        if await run_bounded("enabling the extension of Open vSwitch", _SECONDS_TO_CREATE, enable):
+            await self._turn_on_segment_merging()
 
     async def _make_bridge_interface(self, uplink: str, bridge: str) -> None:
         made = interface_of(uplink)
@@ -76,6 +83,14 @@ class WindowsUplink(HostUplink):
         await run_bounded(f"renaming {made}", _SECONDS_TO_APPEAR, rename)
         if not await self._threads.until(lambda helper: _exists(helper, bridge), _SECONDS_TO_APPEAR):
             raise HostError(f"{made} was renamed, but there is no interface {bridge}")
+
+    async def _turn_on_segment_merging(self) -> None:
+        """The Node works without it, only slower."""
+        work = partial(networks.turn_on_segment_merging, self._powershell)
+        try:
+            await run_bounded("turning on software RSC", _SECONDS_TO_CREATE, work)
+        except HostError as error:
+            _log.warning("software RSC is off", reason=str(error))
 
     async def adopt(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> Adopted:
         return await self._run(uplinks.adopt, self._record_file, uplink, bridge, node_ips)
