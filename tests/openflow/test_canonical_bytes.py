@@ -65,7 +65,7 @@ def test_a_dump_reports_the_flows_whose_text_was_loaded(
 ) -> None:
     by_key = {flows.encode(flow).key: flow for flow in wanted}
     prepare_groups(channel)
-    file.write_text("".join(f"{ofctl.flow_text(f, flows.encode(f).cookie)}\n" for f in by_key.values()))
+    file.write_text("".join(f"cookie={flows.encode(f).cookie:#x},{ofctl.flow_text(f)}\n" for f in by_key.values()))
     bridge.ofctl("add-flows", str(file))
     assert_same_flows(channel.flows(), encoded_flows(by_key.values()))
 

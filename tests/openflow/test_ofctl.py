@@ -141,10 +141,6 @@ def test_actions(text: str) -> None:
     assert flow_text(Flow(70, 200, (), ACTIONS[text], "")) == f"table=70,priority=200 actions={text}"
 
 
-def test_a_cookie_comes_first() -> None:
-    assert flow_text(Flow(0, 1, (), (), ""), 0xC0FFEE) == "cookie=0xc0ffee,table=0,priority=1 actions=drop"
-
-
 def test_a_group() -> None:
     group = Group(9, (Bucket(0, (Output(1),)), Bucket(1, (), 0)), "two endpoints, one of them on its way out")
     assert group_text(group) == (

@@ -72,7 +72,11 @@ class Bridge:
 
     async def holds(self, program: Mapping[Owner, Part], folder: Path) -> bool:
         """Compared by `ovs-ofctl` in text form, which is independent of the encoding by which flows were installed."""
-        texts = [ofctl.flow_text(flow, wire.encode(flow).cookie) for part in program.values() for flow in part.flows]
+        texts = [
+            f"cookie={wire.encode(flow).cookie:#x},{ofctl.flow_text(flow)}"
+            for part in program.values()
+            for flow in part.flows
+        ]
         file = folder / "flows.txt"
         file.write_text("\n".join(texts))
         groups = {group.identity for part in program.values() for group in part.groups}

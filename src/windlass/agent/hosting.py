@@ -121,10 +121,6 @@ class Hosting:
         """Those that requested items."""
         return self._claims.owners
 
-    async def drained(self) -> None:
-        """Returns when the host has all items that were requested before this call."""
-        await self._queued()
-
     async def lead_to(self, names: HostNames, items: Collection[Item]) -> None:
         """Add the routes to new peers before flows lead there. `hold` repeats and reports what fails here."""
         with suppress(HostError):
@@ -140,7 +136,7 @@ class Hosting:
         self._names, self._shared = names, shared
         self._owes_everything = True
         self._note(self._claims.set_all(wanted))
-        await self._queued()
+        await self.drained()
 
     def _change(self, change: HostChange) -> Done:
         if not change:
@@ -148,14 +144,15 @@ class Hosting:
             done.set_result(None)
             return done
         self._note(change)
-        return self._queued()
+        return self.drained()
 
     def _note(self, change: HostChange) -> None:
         self._desired -= change.removed
         self._desired |= change.added
         self._owed |= change.removed | change.added
 
-    def _queued(self) -> Done:
+    def drained(self) -> Done:
+        """Is done when the host has all items that were requested before this call."""
         done: Done = asyncio.get_running_loop().create_future()
         self._waiting.append(done)
         self._woken.set()

@@ -63,10 +63,6 @@ class ShownState(Struct, rename="camel"):
     pods: dict[str, ShownPod] = {}
     service_count: int = 0
 
-    @property
-    def is_well(self) -> bool:
-        return self.ready and not self.problems
-
 
 @click.command()
 @agent_client.options
@@ -86,7 +82,7 @@ def status(socket: Path | None, config: Path | None, details: bool, as_json: boo
         click.echo(msgspec.json.format(content))
     else:
         show(lines(state, details=details, now=datetime.now(UTC)))
-    sys.exit(0 if state.is_well else 1)
+    sys.exit(0 if state.ready and not state.problems else 1)
 
 
 def lines(state: ShownState, *, details: bool, now: datetime) -> Iterator[str]:
@@ -97,7 +93,7 @@ def lines(state: ShownState, *, details: bool, now: datetime) -> Iterator[str]:
         yield f"{click.style(name, bold=True)} is {click.style('not ready', fg='red')}"
         yield f"  waiting for: {state.waiting_for}"
     yield ""
-    yield from _columns(_facts(state, now), indent="  ")
+    yield from _columns(_facts(state, now))
     if state.recent_denials:
         yield ""
         yield "  denied by policies, the last:"
@@ -117,7 +113,8 @@ def _facts(state: ShownState, now: datetime) -> Iterator[tuple[str, str]]:
         yield "traffic mode", f"{state.node.traffic_mode} ({state.node.os})"
     if state.generation:
         age = (now - state.updated).total_seconds()
-        yield "applied", f"revision {state.revision} of the cluster, {_ago(age)}"
+        ago = "just now" if age < 1 else f"{_seconds(age)} ago"
+        yield "applied", f"revision {state.revision} of the cluster, {ago}"
     else:
         yield "applied", "no state of the cluster yet"
     yield "lag", f"behind for {_seconds(state.behind_seconds)}" if state.behind_seconds else "none"
@@ -132,12 +129,12 @@ def _details(state: ShownState) -> Iterator[str]:
     if state.peers:
         yield ""
         rows = [(name, ", ".join(one.addresses), ", ".join(one.pod_cidrs)) for name, one in sorted(state.peers.items())]
-        yield from _columns([("NODE", "ADDRESSES", "POD CIDRS"), *rows], indent="  ")
+        yield from _columns([("NODE", "ADDRESSES", "POD CIDRS"), *rows])
     if state.pods:
         yield ""
         found = sorted(state.pods.items())
         pods = [(key, ", ".join(one.addresses), one.interface, str(one.ofport)) for key, one in found]
-        yield from _columns([("POD", "ADDRESSES", "INTERFACE", "PORT"), *pods], indent="  ")
+        yield from _columns([("POD", "ADDRESSES", "INTERFACE", "PORT"), *pods])
 
 
 def _problems(problems: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -160,12 +157,12 @@ def _findings(findings: Sequence[ShownFinding]) -> Iterator[str]:
         yield f"    - {finding.what}. {finding.remedy}"
 
 
-def _columns(rows: Iterator[tuple[str, ...]] | Sequence[tuple[str, ...]], indent: str) -> Iterator[str]:
+def _columns(rows: Iterator[tuple[str, ...]] | Sequence[tuple[str, ...]]) -> Iterator[str]:
     listed = list(rows)
     widths = [max(map(len, column)) for column in zip(*listed, strict=True)]
     for row in listed:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield f"{indent}{'  '.join(cells)}".rstrip()
+        yield f"  {'  '.join(cells)}".rstrip()
 
 
 def _counted(named: Mapping[str, object]) -> str:
@@ -173,10 +170,6 @@ def _counted(named: Mapping[str, object]) -> str:
         return "none"
     first = ", ".join(sorted(named)[:_FEW])
     return f"{len(named):,}: {first}{', ...' if len(named) > _FEW else ''}"
-
-
-def _ago(seconds: float) -> str:
-    return "just now" if seconds < 1 else f"{_seconds(seconds)} ago"
 
 
 def _seconds(seconds: float) -> str:

@@ -65,7 +65,7 @@ class Cluster:
             "pods",
             field_selector="spec.nodeName!={node},status.phase!=Succeeded,status.phase!=Failed",
             is_on_demand=True,
-            second_name="pods of other Nodes",
+            watch_name="pods of other Nodes",
         )
     )
     # In v1 since Kubernetes 1.33. Without it the Node learns ClusterIPs from the Services alone.

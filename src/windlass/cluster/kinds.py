@@ -34,7 +34,7 @@ class WatchedKind(Generic[T]):
     closed: Callable[[Mapping[str, object]], T | None] | None = None
     # If the server forbids to read these, those of the last known good state hold: the rest must go on meanwhile.
     is_remembered: bool = False
-    second_name: str = ""  # where another declaration has the same resource: what the metrics call this one
+    watch_name: str = ""  # in the metrics; by default the resource
 
     @property
     def name(self) -> str:
@@ -48,11 +48,6 @@ class WatchedKind(Generic[T]):
         if denying is not None:
             return earlier or denying, "it denies everything to the Pods that it selects"
         return None, "it is left out, the rest is used"
-
-    @property
-    def watch_name(self) -> str:
-        """In the metrics."""
-        return self.second_name or self.resource
 
     @property
     def is_metadata_only(self) -> bool:

@@ -203,7 +203,7 @@ def plan_node(
                 InterfaceSettings(names.uplink, up=True, offloads=offloads, kernel_ingress=not userspace),
             )
         ),
-        items=frozenset(HostAddress(names.gateway, gateway_address(node, family)) for family in node.families),
+        items=frozenset(HostAddress(names.gateway, _gateway_address(node, family)) for family in node.families),
     )
 
 
@@ -221,7 +221,7 @@ def pod_mtu(node: LocalNode, uplink_mtu: int, configured: int | None = None) -> 
     return uplink_mtu - TUNNEL_OVERHEAD[underlay]
 
 
-def gateway_address(node: LocalNode, family: Family) -> IPInterface:
+def _gateway_address(node: LocalNode, family: Family) -> IPInterface:
     return ip_interface((node.gateway(family), node.pod_cidrs[family].prefixlen))
 
 

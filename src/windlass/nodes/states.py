@@ -33,17 +33,17 @@ class NodeFacts:
     pods: Mapping[str, AttachedPod] = field(default_factory=dict)  # by container id
 
 
-def node_state(config: Config, cluster: Cluster, facts: NodeFacts, numbers: GroupNumbers | None = None) -> NodeState:
+def node_state(config: Config, cluster: Cluster, facts: NodeFacts) -> NodeState:
     """The state of the Node that `config.node_name` names. NotUsable if its Node object or its NIC cannot be used.
 
-    Without numbers each Service gets those that it has on a Node where no two names have the same digest.
+    Each Service gets the group numbers that it has on a Node where no two names have the same digest.
     """
     own = own_identity(config, cluster)
     cidrs, _ = service_cidrs(config, cluster)
     node = local_node(config, own, facts.adapter, other_addresses(own, facts.held_addresses, cidrs))
     peers = Peers()
     peers.follow(cluster.nodes, own)
-    services = NodeServices(numbers or GroupNumbers())
+    services = NodeServices(GroupNumbers())
     run_to_end(services.following(cluster, serving_node(config, cluster, own)))
     policies = FollowedPolicies(own.name)
     run_to_end(policies.following(cluster))

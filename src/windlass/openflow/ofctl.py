@@ -46,10 +46,8 @@ _TCP_FLAGS = ("fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns")  # f
 _FRAGMENTS = {(0, None): "no", (1, 1): "yes", (1, None): "first", (3, None): "later", (0, 2): "not_later"}
 
 
-def flow_text(flow: Flow, cookie: int | None = None) -> str:
+def flow_text(flow: Flow) -> str:
     head = [f"table={flow.table}", f"priority={flow.priority}", *_conditions(flow.match)]
-    if cookie is not None:
-        head.insert(0, f"cookie={cookie:#x}")
     return f"{','.join(head)} actions={actions_text(flow.actions)}"
 
 

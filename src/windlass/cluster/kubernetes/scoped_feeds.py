@@ -74,7 +74,9 @@ class ScopedFeeds:
             restarts: Counter[str] = Counter()
             for feed in feeds:
                 restarts.update(feed.restarts)
-            yield WatchHealth(self.kind.watch_name, time.monotonic() - min(heard) if heard else None, restarts)
+            yield WatchHealth(
+                self.kind.watch_name or self.kind.resource, time.monotonic() - min(heard) if heard else None, restarts
+            )
 
     def connect(self, connection: APIConnection, recovery: Recovery) -> None:
         self._using = connection, recovery

@@ -32,7 +32,6 @@ LIBRARY = "iphlpapi.dll"
 NOT_FOUND, EXISTS, ALREADY_EXISTS = 1168, 5010, 183  # Windows' codes
 _GONE = (NOT_FOUND, 2)  # an item, an interface
 _ANY_FAMILY = 0
-_INFINITE = 0xFFFFFFFF
 _FOREVER = 0xFFFFFFFF  # a lifetime
 _NET_MANAGEMENT = 3  # the protocol of routes that a program adds
 _PERMANENT = 6  # the state of a neighbour

@@ -23,8 +23,6 @@ from windlass.host.windows.adapters import Adapter, AdapterRoute
 from windlass.host.windows.ip_helper import IpHelper
 from windlass.model.families import IPAddress, IPInterface
 
-Movable = IPInterface | AdapterRoute
-
 
 class _StoredRoute(msgspec.Struct, omit_defaults=True):
     destination: str

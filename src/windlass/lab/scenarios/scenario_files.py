@@ -72,7 +72,7 @@ class ScenarioFiles:
     def read(self) -> Scenario:
         problems: list[str] = []
         warnings: list[str] = []
-        steps = tuple(self._step(file, problems, warnings) for file in self.files)
+        steps = tuple(_typed(file, self.documents(file, problems), problems, warnings) for file in self.files)
         scenario = Scenario(self.name, steps, tuple(warnings))
         if not problems:
             problems.extend(_broken_references(scenario))
@@ -88,9 +88,6 @@ class ScenarioFiles:
         except ExpansionError as error:
             problems.append(f"{file.name}: {error}")
             return []
-
-    def _step(self, file: Path, problems: list[str], warnings: list[str]) -> Step:
-        return _typed(file, self.documents(file, problems), problems, warnings)
 
 
 def find(path: Path) -> tuple[ScenarioFiles, ...]:
