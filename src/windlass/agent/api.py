@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from windlass.agent import listings
+from windlass.agent import listings, policy_counters
 from windlass.agent.expositions import Exposition
 from windlass.agent.logs import Logs
 from windlass.agent.views import AgentView
@@ -33,6 +33,7 @@ async def serving(socket: Path, view: AgentView, exposition: Exposition, logs: L
             web.get("/healthz", lambda _: health(view)),
             web.get("/v1/state", lambda _: state(view)),
             web.get("/v1/policy-objects", lambda _: policy_objects(view)),
+            web.get("/v1/policy-counters", lambda request: policy_counts(view, request)),
             web.get("/v1/flows", lambda request: listing(view, request, "flows")),
             web.get("/v1/groups", lambda request: listing(view, request, "groups")),
             web.get("/v1/convergence", lambda request: convergence(view, request)),
@@ -97,6 +98,15 @@ async def policy_objects(view: AgentView) -> web.Response:
     members = (cluster.nodes, cluster.namespaces, cluster.peer_pods, cluster.pods)
     policies = (cluster.network_policies, cluster.cluster_network_policies)
     return _json({"kind": "List", "items": [one for member in (*members, *policies) for one in member.values()]})
+
+
+async def policy_counts(view: AgentView, request: web.Request) -> web.Response:
+    """How many packets the rules of local Pods, or of a `?pod=`, have decided about."""
+    pod = request.query.get("pod")
+    pods = sorted({one.key for one in view.state.pods.values()} if view.state else ())
+    if pod not in {None, *pods}:
+        return _json({"error": f"there is no Pod {pod} on this Node; there: {', '.join(pods) or 'none'}"}, status=400)
+    return _json(await policy_counters.counters(view, pod))
 
 
 async def listing(view: AgentView, request: web.Request, member: str) -> web.StreamResponse:

@@ -19,6 +19,7 @@ from windlass.agent.denials import DenialLog
 from windlass.agent.rejections import Rejections
 from windlass.model.nodes import NodeState
 from windlass.openflow.wire.ct_flush import Flush
+from windlass.openflow.wire.flows import Key
 from windlass.openflow.wire.packets import PacketIn
 from windlass.pipeline.datapaths import datapath_of, violations
 from windlass.pipeline.reserved import DENIAL, DENIAL_METER
@@ -191,6 +192,9 @@ class ProgrammedSwitch:
     async def count(self, counts: PacketCounts) -> None:
         if self._installed:
             await self._installed.requests.count(counts)
+
+    async def packets_by_flow(self, table: int) -> dict[Key, int]:
+        return await self._installed.requests.packets_by_flow(table) if self._installed else {}
 
     async def flush(self, stale: Sequence[Flush]) -> bool:
         """Flush conntrack entries; False if the switch is away."""

@@ -44,6 +44,9 @@ def _number_of_class(peers: frozenset[int], named_ports: tuple[PodPort, ...]) ->
     return digest_of((sorted(peers), named_ports)) if peers or named_ports else NO_CLASS
 
 
+NO_PEERS = PeerClass(frozenset())
+
+
 class PeerClasses:
     """The classes of one direction. `changed`, `came` and `went` collect changes until `forget_changes`."""
 

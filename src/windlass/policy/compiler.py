@@ -7,30 +7,21 @@ one entry, a policy affects the subjects that it selects and the classes that it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 
 from windlass.model.families import IPAddress
-from windlass.model.policies import Direction, PodPolicy, digest_of
+from windlass.model.policies import NO_CLASS, Direction, PodPolicy, digest_of
 from windlass.model.port_sets import ALL_PORTS, PortSet, contains
 from windlass.model.prefixes import Prefix, prefix_of
 from windlass.model.services import Protocol
-from windlass.policy.classes import ClassPart, PeerClass, PeerClasses
+from windlass.policy.classes import NO_PEERS, ClassPart, PeerClasses
 from windlass.policy.directories import Directory, PeerNode, PeerPod
-from windlass.policy.rules import BlockPeers, Peers, ReadPolicy, Tier, number_of
+from windlass.policy.rules import ReadPolicy, Tier
 from windlass.policy.selector_places import PlaceIndex, places_of_pod, places_of_selector
 from windlass.policy.selectors import Labels
-from windlass.policy.subjects import (
-    RuleOutcome,
-    Subject,
-    TierRule,
-    allowed_ports,
-    allowed_to_itself,
-    named_ports_of,
-    outcomes,
-    subject_of,
-)
+from windlass.policy.subject_rules import RulesOfSubject
+from windlass.policy.subjects import RuleOutcome, Subject, subject_of
 
 
 @dataclass(slots=True)
@@ -59,7 +50,7 @@ class DirectionCompiler:
         self.peers = PeerClasses(directory)
         self._direction = direction
         self._directory = directory
-        self._subjects: dict[int, _RulesOfSubject] = {}
+        self._subjects: dict[int, RulesOfSubject] = {}
         self._users: dict[int, set[str]] = {}  # the Pods of a subject
         self._mentions: dict[ClassPart, set[int]] = {}  # the subjects whose rules use a selector, block or port name
         self._naming_anyone: set[int] = set()  # subjects with a named port for peers that no selector limits
@@ -82,7 +73,7 @@ class DirectionCompiler:
         self._changed_pods.add(pod)
         if subject is not None:
             if subject.number not in self._subjects:
-                self._add_subject(_RulesOfSubject(subject, self._direction))
+                self._add_subject(RulesOfSubject(subject, self._direction))
             self._users.setdefault(subject.number, set()).add(pod)
             self.pods[pod] = PodPolicy(subject.number, ())  # `settle` adds the rest
         else:
@@ -127,13 +118,21 @@ class DirectionCompiler:
         """Which rule decides which traffic between the Pod and this address."""
         if (policy := self.pods.get(pod)) is None:
             return (RuleOutcome(None, allows=True, ports=ALL_PORTS),)
-        rules = self._subjects[policy.subject]
-        peer_class = self.peers.class_of(prefix_of(peer))
-        return tuple(outcomes(rules.subject, rules.matching(peer_class), peer_class.named_ports))
+        return self._subjects[policy.subject].outcomes(self.peers.class_of(prefix_of(peer)))
+
+    def decisions(self, subject: int, peer_class: int) -> dict[RuleOutcome, None]:
+        """Which rule decides which traffic with this class. NO_CLASS: with all classes that have no own verdict."""
+        rules, known = self._subjects[subject], self.peers.classes
+        if peer_class != NO_CLASS:
+            return dict.fromkeys(rules.outcomes(known[peer_class]))
+        related = {one for part in rules.parts for one in self.peers.having.get(part, ())}
+        others = related - self.verdicts[subject].by_class.keys()
+        classes = (NO_PEERS, *(known[number] for number in sorted(others)))
+        return dict.fromkeys(outcome for one in classes for outcome in rules.outcomes(one))
 
     # --- details ------------------------------------------------------------------------------------------------------
 
-    def _add_subject(self, rules: _RulesOfSubject) -> None:
+    def _add_subject(self, rules: RulesOfSubject) -> None:
         number = rules.subject.number
         self._subjects[number] = rules
         if rules.names_ports_of_anyone:
@@ -145,7 +144,7 @@ class DirectionCompiler:
             self.peers.use_name(name)
         for part in rules.parts:
             self._mentions.setdefault(part, set()).add(number)
-        self.verdicts[number] = Verdicts(rules.allowed(_NO_PEERS))
+        self.verdicts[number] = Verdicts(rules.allowed(NO_PEERS))
         known = {one for part in rules.parts for one in self.peers.having.get(part, ())}
         for peer_class in known - self.peers.came:  # `settle` judges the new classes
             self._judge(number, peer_class)
@@ -186,68 +185,9 @@ class DirectionCompiler:
             self.pods[key] = PodPolicy(policy.subject, itself)
             self._changed_pods.add(key)
 
-    def _allowed_to_itself(self, rules: _RulesOfSubject, own: Prefix) -> PortSet:
+    def _allowed_to_itself(self, rules: RulesOfSubject, own: Prefix) -> PortSet:
         """Only ClusterNetworkPolicies need the class: without them this is quick, and it is called at each change."""
         return rules.allowed_to_itself(self.peers.class_of(own)) if rules.has_tiers else ALL_PORTS
-
-
-class _RulesOfSubject:
-    """The rules of a subject, indexed by the selectors and blocks that they use."""
-
-    def __init__(self, subject: Subject, direction: Direction) -> None:
-        self.subject = subject
-        self.peers: dict[int, Peers] = {}
-        # Named ports of the peers. For ingress, named ports are those of the subject.
-        self.names = set(named_ports_of(subject.rules)) if direction is Direction.EGRESS else set()
-        self.has_tiers = subject.has_tiers
-        self._everyone: list[int] = []  # the places of rules for all peers
-        self._by_peers: dict[int, list[int]] = {}  # likewise in order, and no place twice
-        self._known: dict[tuple[tuple[int, ...], tuple[object, ...]], PortSet] = {}
-        for place, one in enumerate(subject.rules):
-            if one.rule.peers is None:
-                self._everyone.append(place)
-            for peers in one.rule.peers or ():
-                number = number_of(peers)
-                self.peers[number] = peers
-                places = self._by_peers.setdefault(number, [])
-                if place not in places[-1:]:  # a rule may name the same peers twice
-                    places.append(place)
-
-    @property
-    def names_ports_of_anyone(self) -> bool:
-        """Whether a rule has a named port for all peers, or for a block: any Pod may have that port."""
-        return bool(self.names) and any(
-            one.rule.named_ports
-            and (one.rule.peers is None or any(isinstance(peers, BlockPeers) for peers in one.rule.peers))
-            for one in self.subject.rules
-        )
-
-    @property
-    def parts(self) -> Iterator[ClassPart]:
-        yield from self.peers
-        yield from self.names
-
-    def matching(self, peer_class: PeerClass) -> list[TierRule]:
-        return [self.subject.rules[place] for place in self._places(peer_class)]
-
-    def allowed(self, peer_class: PeerClass) -> PortSet:
-        key = self._places(peer_class), peer_class.named_ports
-        if (known := self._known.get(key)) is None:
-            rules = [self.subject.rules[place] for place in key[0]]
-            self._known[key] = known = allowed_ports(self.subject, rules, peer_class.named_ports)
-        return known
-
-    def allowed_to_itself(self, peer_class: PeerClass) -> PortSet:
-        return allowed_to_itself(self.subject, self.matching(peer_class), peer_class.named_ports)
-
-    def _places(self, peer_class: PeerClass) -> tuple[int, ...]:
-        matched = [self._by_peers[peers] for peers in peer_class.peers if peers in self._by_peers]
-        if len(matched) == 1 and not self._everyone:  # most: in order already
-            return tuple(matched[0])
-        return tuple(sorted({*self._everyone, *chain.from_iterable(matched)}))
-
-
-_NO_PEERS = PeerClass(frozenset())
 
 
 class PolicyCompiler:
@@ -343,6 +283,10 @@ class PolicyCompiler:
             return ()
         if rules := tuple(one.rule.name for one in decided if one.rule is not None):
             return rules
+        return self.isolating(direction, pod)
+
+    def isolating(self, direction: Direction, pod: str) -> tuple[str, ...]:
+        """The NetworkPolicies that select a local Pod: they deny all traffic that none of them allows."""
         selecting = (policy for _, policy in self._local.get(pod, {}).values() if policy.rules(direction) is not None)
         return tuple(sorted(policy.name for policy in selecting if policy.tier is Tier.NETWORK_POLICY))
 

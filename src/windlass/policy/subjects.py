@@ -83,7 +83,8 @@ def outcomes(subject: Subject, matching: Sequence[TierRule], peer_ports: Sequenc
         if tier is Tier.NETWORK_POLICY and subject.isolated:
             for rule in rules:
                 yield RuleOutcome(rule, allows=True, ports=intersection(left, _rule_ports(subject, rule, peer_ports)))
-            yield RuleOutcome(None, allows=False, ports=left)  # overlaps the ports that the rules above allow
+            allowed = union(_rule_ports(subject, rule, peer_ports) for rule in rules)
+            yield RuleOutcome(None, allows=False, ports=difference(left, allowed))
             return
         passed: PortSet = NO_PORTS
         for rule in rules:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 
 from windlass.openflow.actions import Actions
 from windlass.openflow.wire import ct_flush
+from windlass.openflow.wire import flows as flow_wire
 from windlass.openflow.wire.ct_flush import Flush
 from windlass.openflow.wire.errors import OpenFlowError
+from windlass.openflow.wire.flows import Key
 from windlass.switch import learned
 from windlass.switch.connection import OpenFlowConnection
 from windlass.switch.message_streams import ConnectionLostError
@@ -38,6 +41,15 @@ class SwitchRequests:
         if self.connection is not None:
             with suppress(ConnectionLostError, OpenFlowError):
                 await counts.update(self.connection)
+
+    async def packets_by_flow(self, table: int) -> dict[Key, int]:
+        """How many packets have matched each flow of a table. Empty while the switch is away."""
+        found: dict[Key, int] = {}
+        if self.connection is not None:
+            with suppress(ConnectionLostError):
+                async for body in self.connection.dump(partial(flow_wire.dump_request, table=table)):
+                    found.update((flow.key, packets) for flow, packets in flow_wire.counted(body))
+        return found
 
     async def packet_out(self, packet: bytes, in_port: int, actions: Actions) -> None:
         """Have the switch apply these actions to the packet, as if it had come in by `in_port`.

@@ -1,0 +1,79 @@
+"""The rules of the Pods with the same policies, and what they say about a class of peers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from windlass.model.policies import Direction
+from windlass.model.port_sets import PortSet
+from windlass.policy.classes import ClassPart, PeerClass
+from windlass.policy.rules import BlockPeers, Peers, number_of
+from windlass.policy.subjects import (
+    RuleOutcome,
+    Subject,
+    TierRule,
+    allowed_ports,
+    allowed_to_itself,
+    named_ports_of,
+    outcomes,
+)
+
+
+class RulesOfSubject:
+    """The rules of a subject, indexed by the selectors and blocks that they use."""
+
+    def __init__(self, subject: Subject, direction: Direction) -> None:
+        self.subject = subject
+        self.peers: dict[int, Peers] = {}
+        # Named ports of the peers. For ingress, named ports are those of the subject.
+        self.names = set(named_ports_of(subject.rules)) if direction is Direction.EGRESS else set()
+        self.has_tiers = subject.has_tiers
+        self._everyone: list[int] = []  # the places of rules for all peers
+        self._by_peers: dict[int, list[int]] = {}  # likewise in order, and no place twice
+        self._known: dict[tuple[tuple[int, ...], tuple[object, ...]], PortSet] = {}
+        for place, one in enumerate(subject.rules):
+            if one.rule.peers is None:
+                self._everyone.append(place)
+            for peers in one.rule.peers or ():
+                number = number_of(peers)
+                self.peers[number] = peers
+                places = self._by_peers.setdefault(number, [])
+                if place not in places[-1:]:  # a rule may name the same peers twice
+                    places.append(place)
+
+    @property
+    def names_ports_of_anyone(self) -> bool:
+        """Whether a rule has a named port for all peers, or for a block: any Pod may have that port."""
+        return bool(self.names) and any(
+            one.rule.named_ports
+            and (one.rule.peers is None or any(isinstance(peers, BlockPeers) for peers in one.rule.peers))
+            for one in self.subject.rules
+        )
+
+    @property
+    def parts(self) -> Iterator[ClassPart]:
+        yield from self.peers
+        yield from self.names
+
+    def matching(self, peer_class: PeerClass) -> list[TierRule]:
+        return [self.subject.rules[place] for place in self._places(peer_class)]
+
+    def outcomes(self, peer_class: PeerClass) -> tuple[RuleOutcome, ...]:
+        return tuple(outcomes(self.subject, self.matching(peer_class), peer_class.named_ports))
+
+    def allowed(self, peer_class: PeerClass) -> PortSet:
+        key = self._places(peer_class), peer_class.named_ports
+        if (known := self._known.get(key)) is None:
+            rules = [self.subject.rules[place] for place in key[0]]
+            self._known[key] = known = allowed_ports(self.subject, rules, peer_class.named_ports)
+        return known
+
+    def allowed_to_itself(self, peer_class: PeerClass) -> PortSet:
+        return allowed_to_itself(self.subject, self.matching(peer_class), peer_class.named_ports)
+
+    def _places(self, peer_class: PeerClass) -> tuple[int, ...]:
+        matched = [self._by_peers[peers] for peers in peer_class.peers if peers in self._by_peers]
+        if len(matched) == 1 and not self._everyone:  # most: in order already
+            return tuple(matched[0])
+        return tuple(sorted({*self._everyone, *chain.from_iterable(matched)}))

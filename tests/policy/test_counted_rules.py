@@ -1,0 +1,52 @@
+"""Which rules a counter of packets is about."""
+
+from __future__ import annotations
+
+import msgspec
+
+from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
+from windlass.model.policies import NO_CLASS, Direction
+from windlass.policy.compiler import PolicyCompiler
+from windlass.policy.counters import Decision, PolicyCounter, counter_of
+from windlass.policy.directories import PeerPod
+from windlass.policy.node_policies import CompiledPolicies
+from windlass.policy.readings import read_cluster_network_policy, read_network_policy
+
+WEB, CLIENT = {"matchLabels": {"app": "web"}}, {"matchLabels": {"app": "client"}}
+DEFAULT = "no ingress rule of NetworkPolicy shop/web allows it"
+
+
+def counters(ingress: list[object], admin: list[object]) -> dict[int, PolicyCounter]:
+    """Of the Pod web, by class of peers."""
+    compiler = PolicyCompiler("node-1")
+    for number, name in enumerate(("web", "client")):
+        compiler.set_pod(f"shop/{name}", PeerPod("shop", name, (("app", name),), ((4, number, 32),)), local=True)
+    allow = {"metadata": {"name": "web", "namespace": "shop"}, "spec": {"podSelector": WEB, "ingress": ingress}}
+    compiler.set_policy(
+        "np", read_network_policy(msgspec.convert({"kind": "NetworkPolicy", **allow}, NetworkPolicy))[0]
+    )
+    if admin:
+        spec = {"tier": "Admin", "priority": 1, "subject": {"pods": {"podSelector": WEB}}, "ingress": admin}
+        document = {"kind": "ClusterNetworkPolicy", "metadata": {"name": "admin"}, "spec": spec}
+        compiler.set_policy("cnp", read_cluster_network_policy(msgspec.convert(document, ClusterNetworkPolicy))[0])
+    compiled = CompiledPolicies(compiler)
+    compiled.settle()
+    (subject,) = [one for one in compiled.policies.subjects.values() if one.direction is Direction.INGRESS]
+    return {number: counter_of(compiler, subject, ["shop/web"], number, 1) for number in (NO_CLASS, *subject.verdicts)}
+
+
+def test_a_rule_that_allows_everything_leaves_nothing_to_the_default() -> None:
+    found = counters([{"from": [{"podSelector": CLIENT}]}], [])
+    (of_client,) = (one for number, one in found.items() if number != NO_CLASS)
+    assert of_client.peers == ("shop/client",)
+    assert of_client.decisions == (Decision("all traffic", True, "NetworkPolicy shop/web ingress[0]"),)
+    assert found[NO_CLASS].peers == ()
+    assert found[NO_CLASS].decisions == (Decision("all traffic", False, DEFAULT),)
+
+
+def test_a_denial_that_equals_the_default_is_counted_with_it() -> None:
+    deny = {"name": "no-client", "action": "Deny", "from": [{"pods": {"podSelector": CLIENT}}]}
+    (only,) = counters([], [deny]).values()
+    rule = "ClusterNetworkPolicy admin ingress[0] (no-client)"
+    assert Decision("all traffic", False, rule) in only.decisions
+    assert only.decisions[-1].rule == DEFAULT
