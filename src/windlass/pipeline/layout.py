@@ -214,7 +214,7 @@ ENDPOINT_DNAT = SERVICE_STAGE.table(
     sets=(ENDPOINT, CT_SERVICE, CT_TO_NODE, CT_MASQUERADE, CT_ENDPOINT_PORT, CT_SERVICE_PORT),
     zones=(POD_ZONE, CLIENT_ZONE),
     leads_to=("EndpointDNAT", SCTP_STAGE, ONWARD),  # to itself once, by the group that chooses an endpoint
-    miss=Miss("to a Service with session affinity that is gone meanwhile: drop"),
+    miss=Miss("to a Service with session affinity that was just deleted: drop"),
 )
 SERVICE_REJECT = SERVICE_STAGE.table(
     45,
@@ -249,7 +249,7 @@ L3_FORWARDING = ROUTE_STAGE.table(
 EGRESS_SUBJECT = EGRESS_POLICY_STAGE.table(
     75,
     "EgressSubject",
-    "From a local Pod: which policies hold for what it sends?",
+    "From a local Pod: which egress policies apply to it?",
     matches=(IN_PORT, PROTOCOL, CT_STATE, HAIRPIN),
     sets=(*halves(SUBJECT), *halves(PORT_SET)),
     leads_to=("EgressPeer", "EgressPorts", ONWARD, DENIAL_STAGE),
@@ -258,12 +258,12 @@ EGRESS_SUBJECT = EGRESS_POLICY_STAGE.table(
 EGRESS_PEER = EGRESS_POLICY_STAGE.table(
     76,
     "EgressPeer",
-    "What do the rules mean of the destination? The longest prefix decides.",
+    "Which class of peers is the destination? The longest prefix decides.",
     aside=True,
     matches=(PROTOCOL, IP_DESTINATION),
     sets=halves(PEER_CLASS),
     leads_to=("EgressVerdict",),
-    miss=Miss("to a destination that no rule means: look up the verdict for everyone", (), "EgressVerdict"),
+    miss=Miss("to a destination that no rule selects: look up the verdict for all such peers", (), "EgressVerdict"),
 )
 EGRESS_VERDICT = EGRESS_POLICY_STAGE.table(
     77,
@@ -287,7 +287,7 @@ EGRESS_PORTS = EGRESS_POLICY_STAGE.table(
 INGRESS_SUBJECT = INGRESS_POLICY_STAGE.table(
     90,
     "IngressSubject",
-    "To a local Pod: which policies hold for what it receives?",
+    "To a local Pod: which ingress policies apply to it?",
     matches=(IN_PORT, PROTOCOL, IP_SOURCE, CT_STATE, SOURCE, OUT_PORT, HAIRPIN),
     sets=(*halves(SUBJECT), *halves(PEER_CLASS), *halves(PORT_SET)),
     leads_to=("IngressPeer", "IngressPorts", ONWARD, DENIAL_STAGE),
@@ -296,12 +296,12 @@ INGRESS_SUBJECT = INGRESS_POLICY_STAGE.table(
 INGRESS_PEER = INGRESS_POLICY_STAGE.table(
     91,
     "IngressPeer",
-    "What do the rules mean of the source? The longest prefix decides.",
+    "Which class of peers is the source? The longest prefix decides.",
     aside=True,
     matches=(PROTOCOL, IP_SOURCE),
     sets=halves(PEER_CLASS),
     leads_to=("IngressVerdict",),
-    miss=Miss("from a source that no rule means: look up the verdict for everyone", (), "IngressVerdict"),
+    miss=Miss("from a source that no rule selects: look up the verdict for all such peers", (), "IngressVerdict"),
 )
 INGRESS_VERDICT = INGRESS_POLICY_STAGE.table(
     92,

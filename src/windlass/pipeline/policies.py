@@ -168,7 +168,7 @@ def peer_flows(node: LocalNode, peer: PeerEntry) -> Iterator[Flow]:
 
 
 def _peer_flow(table: Table, prefix: Prefix, packets: Match, does: Actions, end: str) -> Flow:
-    why = f"{end} {prefix_text(prefix)}: set what the rules in use mean of it"
+    why = f"{end} {prefix_text(prefix)}: set its class, by the selectors and blocks that match it"
     return Flow(table.number, PREFIX + prefix[2], packets, does, why)  # of ten thousand peers: quicker than `flow`
 
 
@@ -188,9 +188,9 @@ def subject_flows(subject: PolicySubject) -> Iterator[Flow]:
     actions = {allowed: _allows(tables, tables.verdict, allowed) for allowed in port_sets}
     yield tables.verdict.flow(LOW, of_subject).then(
         *actions[subject.default],
-        why=f"{subject.direction.value} policies: what they allow for all peers that no rule means",
+        why=f"{subject.direction.value} policies: allowed traffic with peers that no rule selects",
     )
-    why = f"{subject.direction.value} policies: what they allow for this class of peers"
+    why = f"{subject.direction.value} policies: allowed traffic with this class of peers"
     for peer_class, allowed in subject.verdicts.items():
         yield tables.verdict.flow(NORMAL, of_subject, _is_class(peer_class)).then(*actions[allowed], why=why)
 

@@ -62,7 +62,7 @@ def commit(node: LocalNode, family: Family) -> Iterator[Flow]:
             + (BESIDE_THE_HOST if above else ""),
         )
     yield CONNTRACK_COMMIT.flow(HIGH, ip(family), SNAT, UNTRACKED).drop(
-        why="from a Pod to the outside, of a protocol that this datapath cannot track and so not translate: drop"
+        why="from a Pod to the outside, of a protocol that this datapath cannot translate: drop"
     )
 
 
@@ -103,7 +103,7 @@ def returned_by_host(node: LocalNode, family: Family) -> Iterator[Flow]:
         Set(destination(node_ip)[1]),
         FROM_UPLINK.set(),
         goto(UPLINK),
-        why="ICMP error or reply that the host returns to a Pod which left as the Node: handle it as if from the wire",
+        why="ICMP error or reset of the host to a Pod with a translated source: handle it as if from the wire",
     )
     yield CONNTRACK_STATE.flow(TOP + 1, gateway, FROM_UPLINK, destination(node_ip), INVALID).then(
         Set(ETH_DST(mac(node.gateway_mac))),
