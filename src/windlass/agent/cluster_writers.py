@@ -37,6 +37,7 @@ from windlass.policy.readings import read_cluster_network_policy
 
 GRACE = 10.0  # seconds without a network before the Node gets the taint: a restart of the agent takes less
 LOOK_AGAIN = 300.0  # seconds between checks whether another client has changed what the agent wrote
+CHECKS = 120  # of conditions in `RENEWED`, by all agents together: one in ten seconds
 EVENTS_PER_SECOND = 20.0  # of all agents together: they find the same problems at the same moment
 
 _INVALID = 422
@@ -128,14 +129,16 @@ class ClusterWriter:
                 self._note(agent, _EVENTS_FAIL, None)
 
     async def _write_conditions(self, connection: APIConnection, agent: AgentView) -> NoReturn:
-        """The first agent writes them for all; the others read them and find nothing to change."""
+        """The first agent writes them for all; the others read them and find nothing to change.
+
+        Without a refused policy and without a condition there is nothing to check again.
+        """
         status, failures = agent.status, 0
         while True:
-            known = _refused_policies(agent)
+            known, has_policies = _refused_policies(agent), _has_policies(agent)
             await asyncio.sleep(_stagger(agent.cluster))
             try:
-                if agent.cluster is not None and agent.cluster.cluster_network_policies:
-                    await write_conditions(connection, refused_parts)
+                is_any = has_policies and await write_conditions(connection, refused_parts)
             except _FAILURES as error:
                 failures += 1
                 self._note(agent, _CONDITIONS_FAIL, error)
@@ -144,8 +147,8 @@ class ClusterWriter:
             failures = 0
             self._note(agent, _CONDITIONS_FAIL, None)
             await status.wait_until(
-                lambda: _refused_policies(agent) != known,  # noqa: B023 - it is awaited here
-                RENEWED * random.uniform(0.7, 1.0),  # noqa: S311
+                lambda: _refused_policies(agent) != known or _has_policies(agent) > has_policies,  # noqa: B023 - awaited
+                _until_next_check(agent.cluster) if is_any or known else None,
             )
 
     def _note(self, agent: AgentView, what: str, error: Exception | None) -> None:
@@ -169,6 +172,10 @@ def _refused_policies(agent: AgentView) -> set[Problem]:
     return {one for one in refusals if one.regarding is not None and one.regarding.kind == "ClusterNetworkPolicy"}
 
 
+def _has_policies(agent: AgentView) -> bool:
+    return agent.cluster is not None and bool(agent.cluster.cluster_network_policies)
+
+
 def annotations_of(node: LocalNode) -> dict[str, str]:
     gateways = ",".join(str(node.gateway(family)) for family in node.families)
     return {UPLINK_MAC: node.uplink_mac, GATEWAY_ADDRESSES: gateways}
@@ -178,6 +185,12 @@ def _stagger(cluster: Cluster | None) -> float:
     """A random delay in seconds, in proportion to the Nodes: the first agent writes the Event for all of them."""
     nodes = len(cluster.nodes) if cluster else 1
     return random.uniform(0.0, 2 * nodes / EVENTS_PER_SECOND)  # noqa: S311
+
+
+def _until_next_check(cluster: Cluster | None) -> float:
+    """Seconds. The more agents there are, the less often each of them checks."""
+    nodes = len(cluster.nodes) if cluster else 1
+    return RENEWED * max(1.0, nodes / CHECKS) * random.uniform(0.7, 1.0)  # noqa: S311
 
 
 def _pause(error: Exception, failures: int) -> float:

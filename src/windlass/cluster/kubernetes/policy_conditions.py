@@ -47,16 +47,20 @@ class _Policies(Struct, frozen=True):
     items: tuple[msgspec.Raw, ...] | None = None
 
 
-async def write_conditions(connection: APIConnection, refused: Callable[[bytes], str]) -> None:
+async def write_conditions(connection: APIConnection, refused: Callable[[bytes], str]) -> bool:
     """Bring the conditions of all ClusterNetworkPolicies in line. `refused`: what is refused of one, given as JSON.
+
+    Returns whether any of them has our condition, or has just got or lost it.
 
     The policies are read first, so that a condition is about the very contents that it names, and only those are
     written that differ. Each write names the version that was read: if another agent or program is faster, this one
     leaves it to that.
     """
+    is_any = False
     for document, policy in await _read(connection):
         name = policy.metadata.name
         conditions = changed_conditions(policy, refused(document), datetime.now(UTC))
+        is_any |= conditions is not None or any(one.get("type") == TYPE for one in policy.status.conditions or ())
         if conditions is None:
             continue
         metadata = {"resourceVersion": policy.metadata.resource_version}
@@ -67,6 +71,7 @@ async def write_conditions(connection: APIConnection, refused: Callable[[bytes],
         except RequestRefused as error:
             if error.code not in {_CONFLICT, _NOT_FOUND}:
                 raise
+    return is_any
 
 
 def changed_conditions(policy: ConditionedPolicy, refused: str, now: datetime) -> list[Condition] | None:
