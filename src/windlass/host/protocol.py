@@ -153,9 +153,7 @@ class HostUplink(Protocol):
 class HostPods(Protocol):
     """Creates and removes the links between Pods and the switch."""
 
-    @property
-    def appear_later(self) -> bool:
-        """The host interface of a link may come into being after `attach` has returned: see `appeared`."""
+    appear_later: bool  # the host interface of a link may be created after `attach` has returned: see `appeared`
 
     async def attach(self, link: PodLink) -> None:
         """Create the link exactly as described. On an error no part of it remains."""

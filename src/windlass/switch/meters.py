@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import structlog
 
 from windlass.openflow.actions import ToController
-from windlass.openflow.flows import Flow
 from windlass.openflow.wire import flows as flow_wire
 from windlass.openflow.wire import meters as wire
 from windlass.openflow.wire.errors import OpenFlowError
@@ -77,8 +76,6 @@ class InstalledMeters:
 def _keys_of_metered(program: Program) -> Iterator[Key]:
     for part in program.values():
         if part.meters:
-            yield from (flow_wire.encode(flow).key for flow in part.flows if _is_metered(flow))
-
-
-def _is_metered(flow: Flow) -> bool:
-    return any(isinstance(action, ToController) and action.meter for action in flow.actions)
+            for flow in part.flows:
+                if any(isinstance(action, ToController) and action.meter for action in flow.actions):
+                    yield flow_wire.encode(flow).key

@@ -66,13 +66,11 @@ class LinuxUplink(HostUplink):
 
 
 class LinuxPods(HostPods):
+    appear_later = False
+
     def __init__(self, threads: KernelThreads) -> None:
         self._run = threads.run
         self._deletions: set[asyncio.Task[None]] = set()  # they go on after their caller was cancelled
-
-    @property
-    def appear_later(self) -> bool:
-        return False
 
     async def attach(self, link: PodLink) -> None:
         await self._run(pods.attach, link)

@@ -16,7 +16,7 @@ from windlass.host.linux import pod_returns
 from windlass.host.linux.nft_rules import IP, RETURN, Chain, Expression, Rule, ct, is_, is_not, meta, payload, prefix
 from windlass.host.linux.nftables import Command
 from windlass.host.plans import ExternalPort, NodePort, ServiceAccess, ServicePortItem
-from windlass.model.families import Family, IPAddress, IPNetwork, family_of
+from windlass.model.families import Family, IPNetwork, family_of
 from windlass.pipeline.reserved import NODE_PORT_ADDRESS, STAND_INS, VIRTUAL_ADDRESSES, VIRTUAL_CLIENT
 
 NAME = "windlass"
@@ -92,7 +92,8 @@ def chains(access: ServiceAccess) -> tuple[Chain, ...]:
     from_switch = Rule("from the switch, which has handled Services", (gateway, RETURN))
     from_wire = Rule("from the wire: the switch has handled Services", (bridge, RETURN))
     asked = (_asks(access, family) for family in families)
-    let_pass = (_let_pass(bridge, address) for address in sorted(access.node_ips, key=str))
+    reason = "to the Node IP: the switch decided that it is for the host"  # as for all packets of a connection
+    let_pass = (Rule(reason, (bridge, nft.is_to(ip), RETURN)) for ip in sorted(access.node_ips, key=str))
     return (
         Chain("node-ports", tuple(map(_node_ports, families))),
         Chain("external-ports", tuple(map(_external_ports, families))),
@@ -188,11 +189,6 @@ def _stand_ins(family: Family) -> Rule:
             {"dnat": {"family": ip, "addr": {"|": [kept, str(reserved.network_address)]}}},
         ),
     )
-
-
-def _let_pass(bridge: Expression, node_ip: IPAddress) -> Rule:
-    """All packets of a connection must take the same path."""
-    return Rule("to the Node IP: the switch decided that it is for the host", (bridge, nft.is_to(node_ip), RETURN))
 
 
 def _as_gateway(access: ServiceAccess, family: Family) -> Rule:

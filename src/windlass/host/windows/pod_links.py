@@ -22,15 +22,13 @@ _SECONDS_TO_DELETE = 8.0  # HNS sometimes hangs
 
 
 class WindowsPods(HostPods):
+    appear_later = True
+
     def __init__(self, threads: IpHelperThreads, hcn: ComputeNetwork, hns: HostNetworkService) -> None:
         self._threads = threads
         self._hcn = hcn
         self._hns = hns
         self._deletions: dict[str, asyncio.Future[None]] = {}  # that HNS has not finished
-
-    @property
-    def appear_later(self) -> bool:
-        return True
 
     async def attach(self, link: PodLink) -> None:
         what = f"creating and attaching endpoint {link.host_interface}"

@@ -142,9 +142,9 @@ def _ports(dice: Dice, app: str, number: int, pods: tuple[PodDraft, ...], featur
     if lost:
         ports = (*ports[:-1], replace(ports[-1], target="nothing"))  # no Pod has a port of this name
     shared, by_number = dice.chance(0.5), dice.chance(0.4)
-    base = _first_node_port(number)
+    base, protocols = _first_node_port(number), [port.protocol for port in ports]
     ports = tuple(
-        replace(port, node_port=base if shared and _alone(ports, port) else base + 1 + i)
+        replace(port, node_port=base if shared and protocols.count(port.protocol) == 1 else base + 1 + i)
         for i, port in enumerate(ports)
     )
     return tuple(_numbered(port, app, pods) for port in ports) if by_number else ports
@@ -153,10 +153,6 @@ def _ports(dice: Dice, app: str, number: int, pods: tuple[PodDraft, ...], featur
 def _first_node_port(number: int) -> int:
     """The first of the NodePorts that are reserved for this Service."""
     return FIRST_NODE_PORT + NODE_PORTS * number
-
-
-def _alone(ports: tuple[PortDraft, ...], port: PortDraft) -> bool:
-    return sum(p.protocol == port.protocol for p in ports) == 1
 
 
 def _numbered(port: PortDraft, app: str, pods: tuple[PodDraft, ...]) -> PortDraft:
