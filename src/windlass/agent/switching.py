@@ -30,7 +30,7 @@ from windlass.switch.programs import Counters, InstalledProgram
 from windlass.switch.streams import SwitchUnreachableError
 
 PATIENCE = 10.0  # seconds for the switch to accept flows; after that the pass is tried again
-_STEP = 20  # parts to compute before other tasks run: about a millisecond
+_STEP = 100  # parts to compute before other tasks run: a millisecond, or a few of them for Pods
 _TOGETHER = 200  # owners whose flows change in one bundle. If there are more,
 _SLICE = 20  # this many change together, and then other tasks run for as long as that took
 # Flows of these look each other up: in half of a change a Pod would have policies whose verdicts are missing.

@@ -145,7 +145,7 @@ def diff(installed: SwitchContents, wanted: Iterable[EncodedFlow | EncodedGroup]
     for encoded in wanted:
         if isinstance(encoded, EncodedFlow):
             key = encoded.key
-            flow = met.get(key) or surplus_flows.pop(key, None)
+            flow = met.get(key) or (surplus_flows.pop(key, None) if surplus_flows else None)
             met[key] = encoded
             if flow != encoded:
                 yield AddFlow(encoded)
