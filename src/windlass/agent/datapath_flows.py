@@ -1,8 +1,8 @@
-"""Has the userspace datapath forget the flows that it derived from OpenFlow flows, after a change of policies.
+"""Makes the userspace datapath delete the flows that it derived from OpenFlow flows, after a change of policies.
 
 ovs-vswitchd corrects its datapath flows when OpenFlow flows change. In user space, Open vSwitch 3.1 finds the datapath
-flow to correct by the header of a packet. Where two of them overlap, it may correct one twice and the other never, and
-the other one still admits packets that a policy now denies. Forgotten flows are derived again from the next packets.
+flow to correct by the header of a packet. If two of them overlap, it may correct one twice and the other never, and
+the other one still admits packets that a policy now denies. Deleted flows are derived again from the next packets.
 """
 
 from __future__ import annotations

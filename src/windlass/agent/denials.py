@@ -1,7 +1,7 @@
 """The log of connections that policies deny, with the names of the rules.
 
-A meter of the switch limits the packets that come here, so a flood costs the agent nothing. A connection is logged
-once, although its client tries again.
+A meter of the switch limits these packets, so a flood does not load the agent. A connection is logged once, although
+its client retries.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Denial(Struct, frozen=True):
 
 class DenialLog:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self.compiler: PolicyCompiler | None = None  # whose rules hold here
+        self.compiler: PolicyCompiler | None = None  # of this Node
         self.counted: Counter[tuple[str, str]] = Counter()  # logged connections, by direction and rule
         self.recent: deque[Denial] = deque(maxlen=RECENT)
         self.suppressed = 0  # packets that the meter dropped, as of the last scrape
@@ -72,7 +72,7 @@ class DenialLog:
 
 
 def _judged(compiler: PolicyCompiler, headers: PacketHeaders) -> Denial | None:
-    """The egress policies of the source are asked first, as in the switch."""
+    """Checks the egress policies of the source first, like the switch."""
     for direction, own, peer in (
         (Direction.EGRESS, headers.source, headers.destination),
         (Direction.INGRESS, headers.destination, headers.source),

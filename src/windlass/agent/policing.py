@@ -1,7 +1,7 @@
 """The policies of this Node's Pods as a part of the state that the switch should have.
 
-Pods, subjects and peers of policies change in one bundle (`switching`): at no moment does a packet meet half a change.
-So nothing is applied while a change is half read, or while Pods that new policies mean are not known yet.
+Flows of Pods, subjects and peers of policies change in one bundle (`switching`), so that no packet meets half a change.
+So nothing is applied while a change is half read, or while Pods that new policies select are not known yet.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from windlass.model.nodes import NodeState
 from windlass.nodes.policies import FollowedPolicies
 from windlass.program import Owner, OwnerKind
 
-PATIENCE = 2.0  # seconds to wait for Pods that policies mean; after that policies hold without them
+PATIENCE = 2.0  # seconds to wait for Pods that policies select; after that policies apply without them
 
 Report = Callable[[Area, Iterable[str | Problem]], None]
 
@@ -33,7 +33,7 @@ class Policing:
         self._news = news
         self._report = report
         self._reported: tuple[Problem, ...] = ()
-        self._namespaces: Namespaces = frozenset()  # those whose Pods the source was asked for
+        self._namespaces: Namespaces = frozenset()  # namespaces whose Pods the source was asked for
         self.compiler = self._policies.compiler  # explains what the switch denies
         self._reading = asyncio.Lock()  # held while a change is half read
 
@@ -47,7 +47,7 @@ class Policing:
             self._report(Area.POLICIES, self._reported)
 
     async def learn(self, pod: str, uid: str) -> None:
-        """Ask for a Pod on this Node if the cluster has not told of it yet. Call `applied` without an await in between.
+        """Ask for a Pod on this Node that the watch has not delivered yet. Call `applied` without an await in between.
 
         If it cannot be found in time, it may do nothing until it is known.
         """
@@ -68,7 +68,7 @@ class Policing:
             pass
 
     def applied(self, state: NodeState) -> tuple[NodeState, list[Owner]]:
-        """The state with the policies of its Pods, and the owners whose flows differ by that."""
+        """The state with the policies of its Pods, and the owners whose flows change."""
         changed = self._policies.settle(state.node, state.pods)
         if not any(changed) and state.policies is self._policies.policies:
             return state, []
@@ -79,7 +79,7 @@ class Policing:
         return replace(state, policies=self._policies.policies), owners
 
     async def _find_peers(self) -> None:
-        """Ask for the Pods of other Nodes that policies mean now, and wait for them."""
+        """Ask for the Pods of other Nodes that policies select now, and wait for them."""
         namespaces = self._policies.namespaces
         if namespaces == self._namespaces:
             return

@@ -39,7 +39,7 @@ class _NotFound(Exception):
 
 @click.group()
 def policy() -> None:
-    """Explain NetworkPolicies and ClusterNetworkPolicies: what they allow, and which rule says so.
+    """Explain NetworkPolicies and ClusterNetworkPolicies: what they allow, and which rules decide.
 
     \b
     windlass policy explain shop/web docs/examples/shop
@@ -93,7 +93,7 @@ def diff_states(old: Path, new: Path, as_json: bool) -> None:
     """Say what traffic passes with the manifests in NEW and not with those in OLD, and the reverse.
 
     It needs no cluster: compare the manifests of a pull request with those of the main branch. Whatever changed,
-    policies, labels or named ports, only what it means for traffic is listed.
+    policies, labels or named ports, only the effect on traffic is listed.
 
     \b
     windlass policy diff docs/examples/shop docs/examples/shop-change

@@ -1,11 +1,11 @@
-"""NetworkPolicy and ClusterNetworkPolicy as the API has them, typed; what they mean is decided in `windlass.policy`.
+"""NetworkPolicy and ClusterNetworkPolicy of the API, typed. `windlass.policy` interprets them.
 
-Fields that hold one of several words (operators, actions, tiers, protocols) are plain strings: a word that this version
+Fields with one of several words (operators, actions, tiers, protocols) are plain strings: a word that this version
 does not know must invalidate one rule, not the whole object. Every field may be absent.
 
-A policy whose document cannot be decoded counts as one that denies everything to the Pods that it selects: to leave it
-out, as other objects, would allow what it denies. If its subject cannot be read either, it selects all Pods of its
-namespace, or of the cluster.
+A policy whose document cannot be decoded denies everything to the Pods that it selects: if it were left out, like other
+objects, it would allow what it denies. If its subject cannot be read either, it selects all Pods of its namespace, or
+of the cluster.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ClusterNetworkPolicySubject(Struct, frozen=True, omit_defaults=True, gc=Fa
 
 
 class ClusterNetworkPolicyPeer(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
-    """Of an ingress or an egress rule; the last three are for egress only."""
+    """A peer of an ingress or egress rule; the last three fields are for egress only."""
 
     namespaces: LabelSelector | None = None
     pods: NamespacedPods | None = None
@@ -151,7 +151,7 @@ class ClusterNetworkPolicy(APIObject, frozen=True):
     spec: ClusterNetworkPolicySpec = ClusterNetworkPolicySpec()
 
 
-# Without peers, which `policy.readings` makes a rule that denies everything.
+# It has no peers: `policy.readings` makes it a rule that denies everything.
 _DENYING = (ClusterNetworkPolicyRule(action="Deny"),)
 
 

@@ -1,7 +1,6 @@
 """Policies as one switch looks them up: subjects of local Pods, classes of peers, and the ports allowed between them.
 
-All that Kubernetes says about policies (tiers, priorities, selectors, named ports) has been resolved before: see
-`windlass.policy`. What flows come of it is decided in `pipeline.policies`.
+`windlass.policy` has resolved tiers, priorities, selectors and named ports before. `pipeline.policies` makes the flows.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ NO_CLASS = 0  # the class of peers that no rule in use selects
 
 
 class PolicySubject(Struct, frozen=True, gc=False):
-    """What Pods with the same policies may exchange with each class of peers, in one direction."""
+    """The allowed ports of Pods with the same policies for each class of peers, in one direction."""
 
     direction: Direction
     number: int
-    default: PortSet  # with every class that is not among these
+    default: PortSet  # for classes that are not in `by_class`
     verdicts: Mapping[int, PortSet]
 
     @property
     def port_sets(self) -> Iterator[PolicyPorts]:
-        """Those for which the switch has to look at a port, each once."""
+        """The sets for which the switch must match a port, each once."""
         distinct = {self.default, *self.verdicts.values()} - {ALL_PORTS, NO_PORTS}
         return (PolicyPorts(self.direction, ports) for ports in distinct)
 
@@ -48,7 +47,7 @@ class PolicySubject(Struct, frozen=True, gc=False):
 
 
 class PolicyPorts(Struct, frozen=True, gc=False):
-    """A set of ports that a subject allows for a class. Many subjects have the same."""
+    """A set of ports that a subject allows for a class. Many subjects share one."""
 
     direction: Direction
     ports: PortSet
@@ -59,7 +58,7 @@ class PolicyPorts(Struct, frozen=True, gc=False):
 
 
 class PeerEntry(Struct, frozen=True, gc=False):
-    """The classes of the peers in a network, unless a longer prefix has an entry as well."""
+    """The classes of the peers in a network, except for longer prefixes with an entry."""
 
     prefix: Prefix
     egress: int | None  # as a destination; None: a shorter prefix decides
@@ -67,14 +66,16 @@ class PeerEntry(Struct, frozen=True, gc=False):
 
 
 class PodPolicy(Struct, frozen=True, gc=False):
-    """Of a local Pod in one direction."""
+    """The policies of a local Pod in one direction."""
 
     subject: int
-    itself: tuple[tuple[Prefix, PortSet], ...] = ()  # by its own address: what it may reach of itself by a Service
+    itself: tuple[
+        tuple[Prefix, PortSet], ...
+    ] = ()  # by its own address: the ports at which it may reach itself through a Service
 
 
 class PodPolicies(Struct, frozen=True, gc=False):
-    """Of a local Pod. A direction of None has no policies: everything is allowed."""
+    """The policies of a local Pod. A direction of None has no policies: everything is allowed."""
 
     egress: PodPolicy | None = None
     ingress: PodPolicy | None = None
@@ -83,7 +84,7 @@ class PodPolicies(Struct, frozen=True, gc=False):
         return self.egress if direction is Direction.EGRESS else self.ingress
 
 
-# Of a Pod whose labels are not known yet, in a cluster with policies. No subject has this number, so no verdict allows
+# For a Pod whose labels are not known yet, in a cluster with policies. No subject has this number, so no verdict allows
 # anything.
 UNKNOWN_SUBJECT = (1 << 64) - 1
 DENY_UNTIL_KNOWN = PodPolicies(PodPolicy(UNKNOWN_SUBJECT), PodPolicy(UNKNOWN_SUBJECT))

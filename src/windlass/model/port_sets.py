@@ -1,4 +1,4 @@
-"""Sets of (protocol, port): what a rule means, and what a Pod may receive or send.
+"""Sets of (protocol, port): the traffic of a rule, and the traffic that a Pod may receive or send.
 
 All protocols share one number line: TCP, UDP and SCTP have 65,536 places each, and one place stands for every protocol
 without ports. A set is a sorted tuple of ranges that neither touch nor overlap, so equal sets are equal values.
@@ -24,13 +24,13 @@ ALL_PORTS: PortSet = ((0, _OTHERS),)
 
 
 def ports(protocol: Protocol, first: int = 0, last: int = _PORTS - 1) -> PortSet:
-    """Empty where the range is."""
+    """Empty if the range is empty."""
     start = _FIRST_PLACE[protocol]
     return ((start + first, start + last),) if first <= last else ()
 
 
 def contains(port_set: PortSet, protocol: Protocol | None, port: int | None) -> bool:
-    """Without a protocol: one that has no ports."""
+    """`protocol` is None for a protocol without ports."""
     place = _OTHERS if protocol is None else _FIRST_PLACE[protocol] + (port or 0)
     return any(first <= place <= last for first, last in port_set)
 
@@ -42,7 +42,7 @@ def union(sets: Iterable[PortSet]) -> PortSet:
     return _merged(distinct) if len(distinct) > 1 else next(iter(distinct), NO_PORTS)
 
 
-@lru_cache(4096)  # the same few sets meet for many subjects and classes
+@lru_cache(4096)  # many subjects and classes combine the same few sets
 def _merged(distinct: frozenset[PortSet]) -> PortSet:
     merged: list[Range] = []
     for first, last in sorted(one for port_set in distinct for one in port_set):
@@ -77,7 +77,7 @@ def _complement(port_set: PortSet) -> PortSet:
 
 
 def atoms(sets: Iterable[PortSet]) -> Iterator[PortSet]:
-    """The parts into which the sets cut their union: each set has a part whole or not at all."""
+    """The parts into which the sets divide their union: each set contains a part completely or not at all."""
     whole, cuts = NO_PORTS, {0}
     for port_set in sets:
         whole = union((whole, port_set))

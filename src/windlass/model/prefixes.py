@@ -1,4 +1,4 @@
-"""Networks as plain tuples: a Node knows ten thousand addresses of peers, and objects of `ipaddress` cost too much."""
+"""Networks as plain tuples: a Node knows ten thousand addresses of peers, and objects of `ipaddress` are too slow."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from windlass.model.families import IPAddress, IPNetwork
 
-Prefix = tuple[int, int, int]  # IP version, first address, length: so sorted, a network is followed by what lies in it
+Prefix = tuple[int, int, int]  # IP version, first address, length: sorted, a network is followed by those inside it
 BITS = {4: 32, 6: 128}
 
 
 def prefix_of(value: IPAddress | IPNetwork) -> Prefix:
-    """Of an address: the network that holds it alone."""
+    """For an address: the network with this address alone."""
     if isinstance(value, IPv4Address):
         return 4, int(value), 32
     if isinstance(value, IPv6Address):

@@ -1,6 +1,6 @@
 """The policies of one Node's Pods, from one state of the cluster to the next. Pure.
 
-What a policy means is decided in `windlass.policy`.
+`windlass.policy` decides what a policy allows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SLICE = 50  # objects to read before other tasks run: about a millisecond
 
 
 class FollowedPolicies:
-    """`following` reads what the cluster says, `settle` works out what it means for the Pods on this Node."""
+    """`following` reads changes of the cluster, `settle` compiles them for the Pods on this Node."""
 
     def __init__(self, node: str) -> None:
         self.compiler = PolicyCompiler(node)
@@ -40,22 +40,24 @@ class FollowedPolicies:
         self._local: LocalNode | None = None  # of the last `settle`
         self._own_addresses: tuple[IPAddress, ...] = ()
         self._is_settled = False  # no object has changed since the last `settle`
-        self._asked: dict[str, Pod] = {}  # Pods of which the cluster had not told yet, by key
-        self._unsaid = _NOTHING  # what differs, and `settle` has not returned
-        self._unknown: frozenset[str] = frozenset()  # Pods with a port of which the cluster says nothing yet
+        self._asked: dict[
+            str, Pod
+        ] = {}  # Pods that the agent asked for because the watch had not delivered them yet, by key
+        self._unsaid = _NOTHING  # differences that `settle` has not returned yet
+        self._unknown: frozenset[str] = frozenset()  # Pods with a port that the watch has not delivered yet
         self._problems: dict[str, tuple[Problem, ...]] = {}
         self._listed: tuple[Problem, ...] | None = ()  # all problems, sorted; None: must be rebuilt
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What cannot be used of policies. The same object as long as none has come, gone or changed."""
+        """The unusable parts of policies. The same object until one is added, removed or changed."""
         if self._listed is None:
             self._listed = tuple(one for key in sorted(self._problems) for one in self._problems[key])
         return self._listed
 
     @property
     def namespaces(self) -> frozenset[str] | None:
-        """Those whose Pods the policies of this Node's Pods mean, by what was read; None: all."""
+        """The namespaces whose Pods the policies of this Node's Pods select, as far as read; None: all."""
         if not self._is_settled:
             self._compile()
         return self.compiler.namespaces
@@ -83,7 +85,7 @@ class FollowedPolicies:
         yield from _in_slices(self._set_cluster_network_policy, changes.keys_between(ClusterNetworkPolicy, old, new))
 
     def settle(self, node: LocalNode, pods: Mapping[str, AttachedPod]) -> SettledKeys:
-        """Bring `policies` up to what was read, for these Pods with a port. Returns what differs from before."""
+        """Update `policies` to what was read, for these Pods with a port. Returns the keys that have changed."""
         if self._is_settled and node is self._local and pods is self._pods:
             return _NOTHING
         self._is_settled, self._local = True, node
@@ -112,7 +114,7 @@ class FollowedPolicies:
         return not self.compiler.may_select_in(key.partition("/")[0])
 
     def tell(self, pod: Pod) -> None:
-        """A Pod of this Node, until the cluster tells of it."""
+        """Use this Pod of this Node until the watch delivers it."""
         self._is_settled = False
         self._asked[pod.key] = pod
         self._set_pod(pod.key)
@@ -123,14 +125,14 @@ class FollowedPolicies:
 
     def _follow_attached(self, pods: Mapping[str, AttachedPod]) -> None:
         before, self._pods, self._attached = self._attached, pods, {}
-        for pod in pods.values():  # one Pod may have two for a moment, while its sandbox is replaced
+        for pod in pods.values():  # a Pod may have two ports for a moment, while its sandbox is replaced
             self._attached[pod.key] = (*self._attached.get(pod.key, ()), *pod.addresses)
         for key in before.keys() | self._attached.keys():
             if before.get(key) != self._attached.get(key):
                 self._set_pod(key)
 
     def _is_known(self, key: str) -> bool:
-        """Otherwise nothing is allowed: a policy might select the Pod."""
+        """An unknown Pod is allowed nothing, because a policy might select it."""
         return self.compiler.is_local(key) or not self.compiler.may_select_in(key.partition("/")[0])
 
     # --- one object -------------------------------------------------------------------------------------------------

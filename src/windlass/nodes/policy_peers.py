@@ -22,9 +22,9 @@ _PORTS = range(1, 65536)
 
 
 def peer_pod(pod: Pod | objects.PeerPod, attached: tuple[IPAddress, ...] = ()) -> PeerPod | None:
-    """None for a Pod without a network of its own: it has ended, or it uses the host's.
+    """None for a Pod without a network of its own: it has ended, or it is in hostNetwork mode.
 
-    `attached`: the addresses that it has on this Node, which its status may not say yet.
+    `attached`: its addresses on this Node, which its status may not have yet.
     """
     spec, status = pod.spec, pod.status
     if (spec and spec.host_network) or (status and status.phase in _ENDED):
@@ -43,7 +43,7 @@ def peer_pod(pod: Pod | objects.PeerPod, attached: tuple[IPAddress, ...] = ()) -
 
 
 def peer_node(node: Node, held: Collection[IPAddress] = ()) -> PeerNode:
-    """With the gateways of its PodCIDRs, which its host has as well. `held`: what is known beside the Node object."""
+    """Includes the gateways of its PodCIDRs, which its host also has. `held`: addresses that the Node object lacks."""
     listed = (one.address for one in node.status.addresses if one.type in {"InternalIP", "ExternalIP"})
     addresses = dict.fromkeys((*_addresses(listed), *map(prefix_of, (*_gateways(node), *held))))
     return PeerNode(node.metadata.name, _label_set(node.metadata.labels), tuple(addresses))

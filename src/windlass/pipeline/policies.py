@@ -1,13 +1,12 @@
 """Policies: what local Pods may send and receive. The switch looks up what `windlass.policy` has resolved.
 
-A packet of a Pod with policies meets four look-ups in each direction: the Pod's subject, the class of its peer, the
-ports that the policies of this subject allow for this class, and its own port among them. Every packet in the
-direction of a connection's first one is judged, whatever the state of the connection; replies and related ICMP errors
-are not.
+A packet of a Pod with policies needs four lookups in each direction: the Pod's subject, the class of its peer, the
+ports that the policies of this subject allow for this class, and its own port among them. Every packet from the client
+of a connection is judged, whatever the state of the connection; replies and related ICMP errors are not.
 
-All of it is between L3Forwarding and ConntrackCommit: there the addresses are those of the endpoint and of the real
-client, and a connection that is denied is not committed. A Service connection is committed before, when its endpoint is
-chosen, and a policy may deny what was allowed: then the connection is marked, and its replies are dropped.
+These tables are between L3Forwarding and ConntrackCommit: there a packet has the addresses of the endpoint and of the
+real client, and a denied connection is not committed. A Service connection is committed before, when its endpoint is
+chosen, and a new policy may deny an open connection: then the connection is marked, and its replies are dropped.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ TABLES = {
 }
 
 
-# --- what holds whatever policies there are ---------------------------------------------------------------------------
+# --- flows that do not depend on the policies -------------------------------------------------------------------------
 
 
 def flows(node: LocalNode) -> Iterator[Flow]:
@@ -75,7 +74,7 @@ def flows(node: LocalNode) -> Iterator[Flow]:
 
 
 def meters(node: LocalNode) -> Iterator[Meter]:
-    """A flood of denied packets costs the agent no more than this."""
+    """Limits the denied packets that the agent gets."""
     if datapath_of(node).meters:
         yield Meter(DENIAL_METER, DENIALS_PER_SECOND, DENIAL_BURST, "denied packets to log")
 
@@ -93,7 +92,7 @@ def counted_denials(node: LocalNode) -> dict[str, Flow]:
 
 
 def _to_log(node: LocalNode) -> tuple[Action, ...]:
-    """Without meters nothing is logged: a flood would cost the agent too much."""
+    """Without meters nothing is logged, because a flood would overload the agent."""
     return (ToController(DENIAL, meter=DENIAL_METER),) if datapath_of(node).meters else ()
 
 
@@ -113,7 +112,7 @@ def denials(node: LocalNode, tracking: sctp.SourceTracking, family: Family) -> I
     )
 
 
-# --- what one Pod, one address and one subject ask for ----------------------------------------------------------------
+# --- flows of one Pod, one address and one subject --------------------------------------------------------------------
 
 
 def pod_flows(node: LocalNode, pod: AttachedPod, policies: PodPolicies) -> Iterator[Flow]:
@@ -127,7 +126,7 @@ def pod_flows(node: LocalNode, pod: AttachedPod, policies: PodPolicies) -> Itera
     if policies.ingress is not None:
         yield INGRESS_SUBJECT.flow(NORMAL, OUT_PORT.is_(pod.ofport), OPENING).then(
             *SUBJECT.load(policies.ingress.subject),
-            *PEER_CLASS.load(0),  # which may be that of an egress policy
+            *PEER_CLASS.load(0),  # an egress policy may have set it
             goto(INGRESS_PEER),
             why=f"to Pod {pod.key}, which ingress policies select: look up what they allow",
         )
@@ -136,7 +135,7 @@ def pod_flows(node: LocalNode, pod: AttachedPod, policies: PodPolicies) -> Itera
 
 
 def to_itself(node: LocalNode, pod: AttachedPod, direction: Direction, policy: PodPolicy) -> Iterator[Flow]:
-    """By a Service. NetworkPolicies cannot deny that, ClusterNetworkPolicies can."""
+    """A Pod reaches itself through a Service. NetworkPolicies cannot deny that, ClusterNetworkPolicies can."""
     tables = TABLES[direction]
     for (version, _, _), ports in policy.itself:
         if node.has_family(version):
@@ -148,7 +147,7 @@ def to_itself(node: LocalNode, pod: AttachedPod, direction: Direction, policy: P
 
 
 def from_own_node(node: LocalNode, pod: AttachedPod) -> Iterator[Flow]:
-    """A Pod accepts everything from its own Node: the kubelet's probes, above all."""
+    """A Pod accepts everything from its own Node, for example the kubelet's probes."""
     for family in node.families:
         for address in (node.gateway(family), *node.own_addresses(family)):
             for origin in (FROM_GATEWAY, FROM_BRIDGE):
@@ -169,10 +168,10 @@ def peer_flows(node: LocalNode, peer: PeerEntry) -> Iterator[Flow]:
 
 def _peer_flow(table: Table, prefix: Prefix, packets: Match, does: Actions, end: str) -> Flow:
     why = f"{end} {prefix_text(prefix)}: set its class, by the selectors and blocks that match it"
-    return Flow(table.number, PREFIX + prefix[2], packets, does, why)  # of ten thousand peers: quicker than `flow`
+    return Flow(table.number, PREFIX + prefix[2], packets, does, why)  # faster than `flow`, for ten thousand peers
 
 
-_CLASSES = 4096  # whose conditions and actions are remembered: many subjects and peers share a class
+_CLASSES = 4096  # whose conditions and actions are cached: many subjects and peers share a class
 _is_class = lru_cache(_CLASSES)(PEER_CLASS.is_)
 
 
@@ -182,7 +181,7 @@ def _set_class(verdicts: Table, number: int) -> Actions:
 
 
 def subject_flows(subject: PolicySubject) -> Iterator[Flow]:
-    """Without those of its sets of ports, which other subjects may have as well."""
+    """Without the flows of its sets of ports, which other subjects may share."""
     tables, of_subject = TABLES[subject.direction], SUBJECT.is_(subject.number)
     port_sets = {subject.default, *subject.verdicts.values()}
     actions = {allowed: _allows(tables, tables.verdict, allowed) for allowed in port_sets}
@@ -204,7 +203,7 @@ def _allows(tables: PolicyTables, table: Table, ports: PortSet) -> tuple[Action,
 
 
 def port_flows(node: LocalNode, direction: Direction, ports: PortSet) -> tuple[Flow, ...]:
-    """The flows of one set of ports. Subjects with the same set ask for the same flows."""
+    """The flows of one set of ports. Subjects with the same set share them."""
     return () if ports in {ALL_PORTS, NO_PORTS} else _port_flows(node.families, direction, ports)
 
 
@@ -223,11 +222,11 @@ def _flows_of_ports(families: tuple[Family, ...], direction: Direction, ports: P
                     onward(table), why="to a port that policies allow: send it on"
                 )
         if any(number is None for number, _, _ in ranges):
-            for number in Protocol:  # those that are allowed have a higher priority
+            for number in Protocol:  # the flows of allowed ports have a higher priority
                 yield table.flow(LOW, of_set, protocol(family, number)).then(
                     goto(DENIAL_STAGE), why=f"to a {number.name} port that policies do not allow: deny"
                 )
-        # Where the switch forwards fragments, they show no port. The connection's first packet did.
+        # On a datapath that forwards fragments, they have no port. The connection's first packet had one.
         fragment = (ip(family), ANY_FRAGMENT)
         yield table.flow(HIGH, of_set, fragment, ESTABLISHED_ORIGINAL).then(
             onward(table), why="fragment of an established connection, which policies allowed by its port: send it on"

@@ -1,7 +1,7 @@
-"""The condition of a ClusterNetworkPolicy of which a part is refused: what of it is not enforced as written, and why.
+"""The condition of a ClusterNetworkPolicy of which a part is refused: the parts, and why they are refused.
 
-The API has a list of conditions in the status and names none, so the type has our own domain, and the conditions of
-other programs stay as they are. A policy that is enforced as written has no condition and is never written to.
+The API has a list of conditions in the status and defines no types, so the type has our own domain. Conditions of
+other programs do not change. A policy that is enforced as written has no condition, and no agent writes to it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from windlass.cluster.kubernetes.decoding import Garbled
 TYPE = "windlass.dev/Accepted"
 REASON = "NotUsable"
 PATH = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"
-# An agent that has nothing to say about a policy leaves the condition of another one, about the same contents, for so
-# long: agents of two versions may run side by side, and must not write against each other.
+# An agent that refuses nothing keeps the condition of another agent about the same contents for this long: agents of
+# two versions may run side by side, and must not overwrite each other.
 RESPECTED = timedelta(hours=1)
 
 _MESSAGE_CHARACTERS = 32_768  # limit of the API
@@ -35,7 +35,7 @@ class _Metadata(Struct, frozen=True, rename="camel"):
 
 
 class _Status(Struct, frozen=True):
-    conditions: tuple[Condition, ...] | None = None  # complete, so that those of others stay as they are
+    conditions: tuple[Condition, ...] | None = None  # all of them, so that those of other programs are kept
 
 
 class ConditionedPolicy(Struct, frozen=True):
@@ -48,13 +48,13 @@ class _Policies(Struct, frozen=True):
 
 
 async def write_conditions(connection: APIConnection, refused: Callable[[bytes], str]) -> bool:
-    """Bring the conditions of all ClusterNetworkPolicies in line. `refused`: what is refused of one, given as JSON.
+    """Update the conditions of all ClusterNetworkPolicies. `refused`: the refused parts of one, given as JSON.
 
-    Returns whether any of them has our condition, or has just got or lost it.
+    Returns whether any of them has, or had, our condition.
 
-    The policies are read first, so that a condition is about the very contents that it names, and only those are
-    written that differ. Each write names the version that was read: if another agent or program is faster, this one
-    leaves it to that.
+    The policies are read first, so that a condition is about the contents that it names, and only conditions that
+    differ are written. Each write contains the version that was read: if another agent or program was faster, the API
+    server refuses the write, and this agent does not retry it.
     """
     is_any = False
     for document, policy in await _read(connection):
@@ -96,7 +96,7 @@ def changed_conditions(policy: ConditionedPolicy, refused: str, now: datetime) -
 
 
 def _is_outdated(condition: Condition, generation: int, now: datetime) -> bool:
-    """Whether it is about former contents, or an agent of another version wrote it long ago."""
+    """Whether it is about previous contents, or an agent of another version wrote it long ago."""
     if condition.get("observedGeneration") != generation:
         return True
     try:
