@@ -6,10 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy_worlds import OUTSIDE, OWN_NODE, PORTS, compiled, machine_addresses, pod_key, tell, worlds
+from windlass.host.forwarded_clients import admitted_ports
 from windlass.model.families import IPAddress
 from windlass.model.port_sets import contains
 from windlass.model.services import Protocol
 from windlass.policy.compiler import DirectionCompiler, PolicyCompiler
+from windlass.policy.node_policies import CompiledPolicies
 from windlass.policy.oracle import PolicyPacket, PolicyPod, PolicyWorld, judge_egress, judge_ingress
 
 TRAFFIC = (*(("TCP", port) for port in PORTS), ("UDP", 80), ("UDP", 81), ("SCTP", 80), ("ICMP", None))
@@ -38,6 +40,26 @@ def test_the_compiler_and_the_oracle_agree_on_every_packet(world: PolicyWorld):
                 into = PolicyPacket(peer, own, *traffic)
                 expected = judge_ingress(world, into)
                 assert compiled_verdict(compiler.ingress, pod, peer, traffic) == expected.allowed, (into, expected)
+
+
+@given(worlds)
+@settings(max_examples=150)
+def test_clients_of_forwarded_connections_are_judged_as_by_the_oracle(world: PolicyWorld):
+    compiler = PolicyCompiler(OWN_NODE)
+    tell(compiler, PolicyWorld(), world)
+    policies = CompiledPolicies(compiler)
+    policies.settle()
+    own_node = next(node for node in world.nodes if node.name == OWN_NODE)
+    for pod in world.pods:
+        for client in (*machine_addresses(world), *OUTSIDE):
+            if client in (*pod.addresses, *own_node.addresses):
+                continue  # neither is a client from outside
+            own = next(address for address in pod.addresses if address.version == client.version)
+            admitted = admitted_ports(policies.policies, pod_key(pod), client)
+            for protocol, port in TRAFFIC:
+                packet = PolicyPacket(client, own, protocol, port)
+                allowed = contains(admitted, Protocol[protocol] if port is not None else None, port)
+                assert allowed == judge_ingress(world, packet).allowed, packet
 
 
 @given(st.lists(worlds, min_size=2, max_size=4))

@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
-from windlass.host.windows import port_forwarders
+from windlass.host.forwarded_clients import Client, Destination, Refusal
+from windlass.host.windows import udp_forwarders
 from windlass.host.windows.port_forwarders import Listener, PortForwarders
 from windlass.model.services import Protocol
 
@@ -30,13 +33,75 @@ def free_port(kind: socket.SocketKind) -> int:
         return probe.getsockname()[1]
 
 
+class Decision:
+    """What the agent decides about clients: it admits them to the switch, until it changes its mind."""
+
+    def __init__(self) -> None:
+        self.denies = False
+        self.udp_port = free_port(socket.SOCK_DGRAM)  # of the switch: Wine binds 127.0.0.9 as if it were all addresses
+        self.asked: asyncio.Queue[Client] = asyncio.Queue()
+        self.failed: asyncio.Queue[Refusal] = asyncio.Queue()
+
+    def admit(self, listener: Listener, client: Client) -> Admission | None:
+        self.asked.put_nowait(client)
+        if self.denies:
+            return None
+        if listener.protocol is Protocol.UDP:
+            return Admission(self, Destination(HERE[0], self.udp_port))
+        return Admission(self, Destination(ip_address(SWITCH), listener.port))
+
+
+@dataclass
+class Admission:
+    decision: Decision
+    destination: Destination
+
+    def holds(self) -> bool:
+        return not self.decision.denies
+
+    def fail(self, reason: Refusal) -> None:
+        self.decision.failed.put_nowait(reason)
+
+
 @asynccontextmanager
-async def forwarders() -> AsyncIterator[PortForwarders]:
-    made = PortForwarders(lambda listener: (SWITCH, listener.port))
+async def forwarders(decision: Decision | None = None) -> AsyncIterator[PortForwarders]:
+    made = PortForwarders((decision or Decision()).admit)
     try:
         yield made
     finally:
         await made.close()
+
+
+class Echo(asyncio.DatagramProtocol):
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def datagram_received(self, data, address):
+        self.transport.sendto(b"answer to " + data, address)
+
+
+class UdpClient(asyncio.DatagramProtocol):
+    def __init__(self) -> None:
+        self.answers: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def datagram_received(self, data, _address):
+        self.answers.put_nowait(data)
+
+
+@asynccontextmanager
+async def udp_clients(decision: Decision, port: int, count: int) -> AsyncIterator[list[UdpClient]]:
+    """With an echo server in place of the switch."""
+    loop = asyncio.get_running_loop()
+    server, _ = await loop.create_datagram_endpoint(Echo, local_addr=("127.0.0.1", decision.udp_port))
+    opened = [await loop.create_datagram_endpoint(UdpClient, remote_addr=("127.0.0.1", port)) for _ in range(count)]
+    try:
+        yield [client for _, client in opened]
+    finally:
+        for transport in (server, *(transport for transport, _ in opened)):
+            transport.close()
 
 
 async def asked(address: str, port: int, data: bytes) -> bytes:
@@ -77,47 +142,130 @@ async def test_tcp_without_an_endpoint_ends():
             assert await asked("127.0.0.1", port, b"hello") == b""
 
 
+async def test_a_client_that_is_refused_gets_a_reset_and_reaches_nothing():
+    port = free_port(socket.SOCK_STREAM)
+    reached = []
+    server = await asyncio.start_server(lambda *_: reached.append(1), SWITCH, port)
+    decision = Decision()
+    decision.denies = True
+    async with forwarders(decision) as ports, server:
+        await ports.listen([Listener(Protocol.TCP, HERE[0], port)])
+        with suppress(ConnectionResetError):
+            assert await asked("127.0.0.1", port, b"hello") == b""
+    assert not reached
+    assert (await decision.asked.get()).address == ip_address("127.0.0.1")
+
+
+async def test_a_denial_ends_an_open_connection_with_its_next_bytes():
+    port = free_port(socket.SOCK_STREAM)
+    received = []
+
+    async def serve(reader, writer):
+        while data := await reader.read(100):
+            received.append(data)
+            writer.write(data)
+        writer.close()
+
+    server = await asyncio.start_server(serve, SWITCH, port)
+    decision = Decision()
+    async with forwarders(decision) as ports, server:
+        await ports.listen([Listener(Protocol.TCP, HERE[0], port)])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"before")
+        assert await reader.read(100) == b"before"
+        decision.denies = True
+        writer.write(b"after")
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+    assert received == [b"before"]
+    assert await decision.failed.get() is Refusal.POLICY
+
+
 async def test_udp_goes_to_the_switch_and_replies_return_to_their_clients():
     port = free_port(socket.SOCK_DGRAM)
-
-    class Echo(asyncio.DatagramProtocol):
-        def connection_made(self, transport):
-            self.transport = transport
-
-        def datagram_received(self, data, address):
-            self.transport.sendto(b"answer to " + data, address)
-
-    class Client(asyncio.DatagramProtocol):
-        def __init__(self) -> None:
-            self.answers: asyncio.Queue[bytes] = asyncio.Queue()
-
-        def datagram_received(self, data, _address):
-            self.answers.put_nowait(data)
-
-    loop = asyncio.get_running_loop()
-    transports = [(await loop.create_datagram_endpoint(Echo, local_addr=(SWITCH, port)))[0]]
-    async with forwarders() as ports:
-        await ports.listen([Listener(Protocol.UDP, HERE[0], port)])
-        clients = []
-        for number in range(3):
-            transport, client = await loop.create_datagram_endpoint(Client, remote_addr=("127.0.0.1", port))
-            transports.append(transport)
+    decision = Decision()
+    async with forwarders(decision) as ports, udp_clients(decision, port, 3) as clients:
+        assert not await ports.listen([Listener(Protocol.UDP, HERE[0], port)])
+        for number, client in enumerate(clients):
             for word in (b"first", b"second"):
-                transport.sendto(word + b" of %d" % number)
-            clients.append(client)
+                client.transport.sendto(word + b" of %d" % number)
         for number, client in enumerate(clients):
             said = {await client.answers.get() for _ in range(2)}
             assert said == {b"answer to first of %d" % number, b"answer to second of %d" % number}
-        for transport in transports:
-            transport.close()
+
+
+async def test_a_denial_ends_a_udp_client_and_an_allowance_brings_it_back():
+    port = free_port(socket.SOCK_DGRAM)
+    decision = Decision()
+    async with forwarders(decision) as ports, udp_clients(decision, port, 1) as (client,):
+        assert not await ports.listen([Listener(Protocol.UDP, HERE[0], port)])
+        client.transport.sendto(b"before")
+        assert await client.answers.get() == b"answer to before"
+        await decision.asked.get()
+        decision.denies = True
+        client.transport.sendto(b"denied")
+        await decision.asked.get()  # it was judged again, and refused
+        decision.denies = False
+        client.transport.sendto(b"after")
+        assert await client.answers.get() == b"answer to after"
+
+
+async def test_beyond_the_limit_the_idlest_udp_client_is_forgotten_counted_and_said(monkeypatch):
+    monkeypatch.setattr(udp_forwarders, "MOST_CLIENTS", 2)
+    port = free_port(socket.SOCK_DGRAM)
+    decision = Decision()
+    with capture_logs() as logs:
+        async with forwarders(decision) as ports, udp_clients(decision, port, 4) as clients:
+            assert not await ports.listen([Listener(Protocol.UDP, HERE[0], port)])
+            for number in (0, 1, 0, 2, 3):  # 1 is idler than 0, then 0 is idler than 2
+                clients[number].transport.sendto(b"hello")
+                assert await clients[number].answers.get() == b"answer to hello"
+            assert [await decision.failed.get() for _ in range(2)] == [Refusal.EVICTED] * 2
+            clients[3].transport.sendto(b"again")
+            assert await clients[3].answers.get() == b"answer to again"
+            assert decision.asked.qsize() == 4  # 3 was still known
+    (said,) = [entry for entry in logs if entry["log_level"] == "warning"]
+    assert (said["limit"], said["node_port"]) == (2, f"127.0.0.1, port {port}/UDP")
+
+
+async def test_a_udp_client_whose_endpoint_refuses_gets_another_socket_for_its_next_datagram():
+    port = free_port(socket.SOCK_DGRAM)
+    decision = Decision()
+    async with forwarders(decision) as ports:
+        assert not await ports.listen([Listener(Protocol.UDP, HERE[0], port)])
+        transport, client = await asyncio.get_running_loop().create_datagram_endpoint(
+            UdpClient, remote_addr=("127.0.0.1", port)
+        )
+        transport.sendto(b"to nobody")
+        assert await decision.failed.get() is Refusal.UNREACHABLE
+        async with udp_clients(decision, port, 0):
+            transport.sendto(b"again")
+            assert await client.answers.get() == b"answer to again"
+        transport.close()
 
 
 async def test_a_udp_client_that_is_silent_is_forgotten(monkeypatch):
-    monkeypatch.setattr(port_forwarders, "_SECONDS_IDLE", 0.05)
-    ended = asyncio.Event()
-    client = port_forwarders._UdpClient(None, ("127.0.0.1", 9), ended.set)
-    client.send(b"never sent")
-    await ended.wait()
+    monkeypatch.setattr(udp_forwarders, "_SECONDS_IDLE", 0.05)
+    port = free_port(socket.SOCK_DGRAM)
+    forgotten = asyncio.Event()
+    forget = udp_forwarders.UdpForwarder.forget
+
+    def watched(*arguments):
+        forget(*arguments)
+        forgotten.set()
+
+    monkeypatch.setattr(udp_forwarders.UdpForwarder, "forget", watched)
+    decision = Decision()
+    async with forwarders(decision) as ports, udp_clients(decision, port, 1) as (client,):
+        assert not await ports.listen([Listener(Protocol.UDP, HERE[0], port)])
+        client.transport.sendto(b"hello")
+        await forgotten.wait()
+
+
+def test_a_client_of_a_socket_for_both_families_has_its_ipv4_address():
+    assert udp_forwarders.client_of(("::ffff:203.0.113.9", 5)) == Client(ip_address("203.0.113.9"), 5)
+    assert udp_forwarders.client_of(("2001:db8::1", 5)) == Client(ip_address("2001:db8::1"), 5)
 
 
 async def test_a_port_that_another_program_has_is_said_and_tried_again():

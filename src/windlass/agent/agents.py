@@ -33,7 +33,7 @@ from windlass.agent.pod_records import PodRecords
 from windlass.agent.pods import PodFlows, RecordedPodPorts
 from windlass.agent.policing import Policing
 from windlass.agent.progress import Progress, Ticket
-from windlass.agent.samples import probes
+from windlass.agent.samples import forwarded, probes
 from windlass.agent.serving import Serving
 from windlass.agent.snat_pools import SnatPools
 from windlass.agent.status import AgentStatus
@@ -47,6 +47,7 @@ from windlass.cluster.sources import ClusterChange, ClusterSource
 from windlass.cni import server as cni_server
 from windlass.cni.addresses import HostLocal
 from windlass.cni.handler import Handler
+from windlass.host.forwarded_clients import ForwardedClients
 from windlass.host.plans import HostNames
 from windlass.host.protocol import Host, HostError
 from windlass.nodes.config import Config
@@ -99,7 +100,9 @@ class Agent:
         self._news = news = News(source, folder, status.report)
         self.view = view = AgentView(config.node_name, status, news, switch)
         self._snat_pools = snat_pools = SnatPools(switch, status.report, counts=config.is_userspace)
-        self.exposition = Exposition(view, [*probes(config, switch), snat_pools.readings])
+        clients = ForwardedClients(lambda: switch.state)
+        host.forward_clients(clients)
+        self.exposition = Exposition(view, [*probes(config, switch), snat_pools.readings, forwarded(clients)])
         self._serving = Serving(folder)
         self._hosting = hosting = Hosting(host, status.report, requests.look_again)
         self._checks = checks = HealthChecks(config.healthz, view.health, partial(status.report, Area.HEALTH_CHECKS))

@@ -18,6 +18,8 @@ from windlass.agent import metrics
 from windlass.agent.metrics import Reading
 from windlass.agent.preflights import switch_connections
 from windlass.agent.switching import ProgrammedSwitch
+from windlass.host.forwarded_clients import ForwardedClients, Refusal
+from windlass.model.nodes import OperatingSystem
 from windlass.nodes.config import Config
 from windlass.pipeline.policies import counted_denials
 from windlass.switch.controls import ask, control_socket
@@ -85,6 +87,15 @@ def _denied_packets(switch: ProgrammedSwitch) -> Probe:
             Reading(metrics.DENIED_PACKETS, new, ("new",)),
             Reading(metrics.DENIED_PACKETS, counts.totals["existing"], ("existing",)),
         ]
+
+    return readings
+
+
+def forwarded(clients: ForwardedClients) -> Probe:
+    async def readings() -> Iterable[Reading]:
+        if clients.state is None or clients.state.node.os is not OperatingSystem.WINDOWS:
+            return []
+        return [Reading(metrics.FORWARDED_REFUSALS, clients.refused[reason], (reason.value,)) for reason in Refusal]
 
     return readings
 

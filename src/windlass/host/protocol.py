@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from windlass.host.forwarded_clients import ForwardedClients
 from windlass.host.plans import HostChange, HostNames, HostPlan, Route
 from windlass.host.preflight import Facts
 from windlass.model.families import IPAddress, IPInterface, IPNetwork
@@ -178,6 +179,11 @@ class Host(Protocol):
     @property
     def boot(self) -> str:
         """An ID of the current boot of the machine. Empty if the host has none."""
+
+    def forward_clients(self, clients: ForwardedClients) -> None:
+        """Who decides about clients of NodePorts whose connections this host forwards itself. Linux forwards none: the
+        switch sees every client.
+        """
 
     async def installed(self, names: HostNames) -> HostPlan:
         """What Windlass has installed: addresses of the gateway, routes, neighbours, items of Services, the settings of

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TypeAlias
 
+from windlass.host.forwarded_clients import ForwardedClients
 from windlass.host.linux import facts, items, leftovers, local_ports, pods, records, rtnetlink, service_tables, uplinks
 from windlass.host.linux.former_settings import FormerSettings
 from windlass.host.linux.kernel_threads import KernelThreads
@@ -128,6 +129,9 @@ class LinuxHost(Host):
     @property
     def boot(self) -> str:
         return records.boot()
+
+    def forward_clients(self, clients: ForwardedClients) -> None:
+        """The kernel translates their packets, and the switch sees them."""
 
     async def installed(self, names: HostNames) -> HostPlan:
         return await self._run(items.installed, self._nftables, names)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
+from windlass.host.forwarded_clients import Admission, Client, ForwardedClients
 from windlass.host.plans import HostChange, HostNames, HostPlan, NodePort, ServiceAccess, ServicePortItem
 from windlass.host.preflight import Facts
 from windlass.host.protocol import OTHER_INTERFACES, Host, HostError, HostPods, HostUplink
@@ -17,11 +18,10 @@ from windlass.host.windows.hns import HostNetworkService
 from windlass.host.windows.ip_helper import IpHelper
 from windlass.host.windows.ip_helper_threads import IpHelperThreads
 from windlass.host.windows.pod_links import WindowsPods
-from windlass.host.windows.port_forwarders import OPENERS, Listener, PortForwarders
+from windlass.host.windows.port_forwarders import PROTOCOLS, Listener, PortForwarders, UdpSocket, udp_socket
 from windlass.host.windows.uplink_hosts import WindowsUplink
 from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import HostConnection
-from windlass.pipeline.reserved import NODE_PORT_ADDRESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class WindowsParts:
     network_service: str = hns.LIBRARY
     netsh: str = "netsh.exe"
     powershell: str = "powershell.exe"
+    open_udp_socket: UdpSocket = udp_socket
 
 
 class WindowsHost(Host):
@@ -46,11 +47,15 @@ class WindowsHost(Host):
         # Kept in this process only. The switch serves NodePorts at the Node IP, and routes lead to the other Services'
         # addresses: the host serves only NodePorts at addresses whose packets do not reach the switch.
         self._of_services: set[ServiceAccess | ServicePortItem] = set()
-        self._forwarders = PortForwarders(lambda listener: (str(NODE_PORT_ADDRESS[Family.IPV4]), listener.port))
+        self._forwarders = PortForwarders(self._admit, parts.open_udp_socket)
+        self._clients = ForwardedClients(lambda: None)
 
     @property
     def boot(self) -> str:
         return ""
+
+    def forward_clients(self, clients: ForwardedClients) -> None:
+        self._clients = clients
 
     async def installed(self, names: HostNames) -> HostPlan:
         return await self._run(items.installed, names) | HostPlan(items=frozenset(self._of_services))
@@ -61,9 +66,12 @@ class WindowsHost(Host):
         self._of_services |= {item for item in change.added if isinstance(item, ServiceAccess | ServicePortItem)}
         return (*problems, *await self._forward())
 
+    def _admit(self, listener: Listener, client: Client) -> Admission | None:
+        return self._clients.admit(listener.protocol, listener.port, client)
+
     async def _forward(self) -> tuple[str, ...]:
         access = next((item for item in self._of_services if isinstance(item, ServiceAccess)), None)
-        ports = [item for item in self._of_services if isinstance(item, NodePort) and item.protocol in OPENERS]
+        ports = [item for item in self._of_services if isinstance(item, NodePort) and item.protocol in PROTOCOLS]
         held = {*await self.held_addresses(), ip_address("127.0.0.1")} if access and ports else ()
         networks = access.networks if access else ()
         served = [ip for ip in held if ip.version == 4 and any(ip in network for network in networks)]

@@ -1,0 +1,157 @@
+"""Datagrams between clients of a NodePort and their endpoints. Each client has a socket of its own, for a while."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address
+from typing import cast
+
+import structlog
+
+from windlass.host.forwarded_clients import Admission, Client, Refusal
+
+MOST_CLIENTS = 4096  # of one address and port; each has a socket
+_SECONDS_IDLE = 60.0  # after which a client is forgotten, as the datapath does
+_SECONDS_BETWEEN_WARNINGS = 60.0
+
+PeerName = tuple[str, int]  # as sockets have it; of an IPv6 socket there is more
+Admit = Callable[[Client], Admission | None]
+_log = structlog.get_logger(__name__)
+
+
+def client_of(peer: PeerName) -> Client:
+    address = ip_address(peer[0])
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None  # of a socket for both families
+    return Client(mapped or address, peer[1])
+
+
+class UdpForwarder(asyncio.DatagramProtocol):
+    def __init__(self, name: str, admit: Admit) -> None:
+        """`name`: of the NodePort, for the log."""
+        self._name = name
+        self._admit = admit
+        self._clients: OrderedDict[PeerName, _UdpClient] = OrderedDict()  # the idlest first
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._transport: asyncio.DatagramTransport | None = None
+        self._evicted = 0
+        self._warned = float("-inf")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.DatagramTransport, transport)
+
+    def datagram_received(self, data: bytes, address: PeerName) -> None:
+        client = self._clients.get(address)
+        if client is not None and not client.admission.holds():
+            client.end()
+            client = None  # it may have another endpoint now
+        client = client or self._new_client(address)
+        if client is not None:
+            client.send(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - of the protocol
+        self._transport = None
+        for client in list(self._clients.values()):
+            client.end()
+
+    def reply(self, data: bytes, address: PeerName) -> None:
+        if self._transport is not None:
+            self._transport.sendto(data, address)
+
+    def note_use(self, address: PeerName) -> None:
+        self._clients.move_to_end(address)
+
+    def forget(self, address: PeerName) -> None:
+        self._clients.pop(address, None)
+
+    def _new_client(self, address: PeerName) -> _UdpClient | None:
+        admission = self._admit(client_of(address))
+        if admission is None:
+            return None
+        if len(self._clients) >= MOST_CLIENTS:
+            self._evict()
+        self._clients[address] = client = _UdpClient(self, address, admission)
+        task = asyncio.get_running_loop().create_task(client.open())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return client
+
+    def _evict(self) -> None:
+        idlest = next(iter(self._clients.values()))
+        idlest.admission.fail(Refusal.EVICTED)
+        idlest.end()
+        self._evicted += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._warned >= _SECONDS_BETWEEN_WARNINGS:
+            self._warned = now
+            _log.warning(
+                "a NodePort has too many UDP clients at once; the idlest are forgotten",
+                node_port=self._name,
+                limit=MOST_CLIENTS,
+                forgotten=self._evicted,
+            )
+
+
+class _UdpClient(asyncio.DatagramProtocol):
+    """The socket by which the datagrams of one client go on."""
+
+    def __init__(self, forwarder: UdpForwarder, client: PeerName, admission: Admission) -> None:
+        self.admission = admission
+        self._forwarder = forwarder
+        self._client = client
+        self._waiting: list[bytes] = []  # until the socket is open
+        self._onward: asyncio.DatagramTransport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended = False
+
+    async def open(self) -> None:
+        address, port = self.admission.destination
+        try:
+            onward, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+                lambda: self, remote_addr=(str(address), port)
+            )
+        except OSError as error:
+            self.error_received(error)
+            return
+        self._onward = onward
+        if self._ended:
+            onward.close()
+        for data in self._waiting:
+            onward.sendto(data)
+        self._waiting.clear()
+
+    def send(self, data: bytes) -> None:
+        self._note_use()
+        if self._onward is None:
+            self._waiting.append(data)
+        else:
+            self._onward.sendto(data)
+
+    def datagram_received(self, data: bytes, _address: PeerName) -> None:
+        if self.admission.holds():
+            self._note_use()
+            self._forwarder.reply(data, self._client)
+        else:
+            self.end()
+
+    def error_received(self, exc: Exception) -> None:  # noqa: ARG002 - of the protocol
+        """The endpoint refused a datagram. On Windows the socket receives nothing more: the next one opens another."""
+        if not self._ended:
+            self.admission.fail(Refusal.UNREACHABLE)
+            self.end()
+
+    def end(self) -> None:
+        self._ended = True
+        self._waiting.clear()
+        if self._timer:
+            self._timer.cancel()
+        self._forwarder.forget(self._client)
+        if self._onward:
+            self._onward.close()
+
+    def _note_use(self) -> None:
+        self._forwarder.note_use(self._client)
+        if self._timer:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(_SECONDS_IDLE, self.end)
