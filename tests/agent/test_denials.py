@@ -7,6 +7,7 @@ from ipaddress import ip_address
 
 import msgspec
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from windlass.agent.denials import AGAIN, DenialLog
@@ -81,6 +82,7 @@ def denial_log() -> tuple[DenialLog, Clock]:
     ],
 )
 def test_a_denied_connection_is_logged_with_the_rules_that_deny_it(packet, said):
+    structlog.reset_defaults()  # an earlier test may have raised the log level
     log, _ = denial_log()
     with capture_logs() as lines:
         log.note(packet)
