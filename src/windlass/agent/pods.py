@@ -187,7 +187,7 @@ class RecordedPodPorts:
                 await asyncio.to_thread(self._records.forget, port.interface)
 
     def _record(self, ports: Sequence[PodPort]) -> list[str]:
-        """Record ports whose record cannot be read, or that an agent attached which kept no records."""
+        """Record ports without a readable record, for example those of an earlier version of the agent."""
         try:
             for port in ports:
                 if port.interface not in self._records.ports:

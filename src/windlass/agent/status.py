@@ -28,7 +28,7 @@ class AgentStatus:
         self.generation = 0  # counts the states applied
         self.updated = datetime.now(UTC)  # when one was last applied; at first, when this began
         self._behind_since: float | None = None  # since when there is work to do
-        self.refusals: tuple[Problem, ...] = ()  # those problems that are objects'; the very same while none changes
+        self.refusals: tuple[Problem, ...] = ()  # problems of objects; the same tuple until one changes
         self._unready_since = time.monotonic()  # while not ready
         self.findings: tuple[Finding, ...] = ()  # of the preflight checks
         self._problems: dict[Area, tuple[str | Problem, ...]] = {}

@@ -32,7 +32,7 @@ class WatchedKind(Generic[T]):
     is_on_demand: bool = False  # only in namespaces that the agent needs, and not from manifests; see `scoped_feeds`
     # Makes the substitute of an object that cannot be decoded, if it must not be left out, from the parsed document.
     closed: Callable[[Mapping[str, object]], T | None] | None = None
-    # If the server forbids to read these, those of the last known good state hold: the rest must go on meanwhile.
+    # If the server forbids reading these, those of the last known good state stay in use, and other kinds are followed.
     is_remembered: bool = False
     watch_name: str = ""  # in the metrics; by default the resource
 

@@ -73,7 +73,7 @@ def to_outside(node: LocalNode, family: Family) -> Iterator[Flow]:
 
 
 def by_the_bridge(node: LocalNode, family: Family) -> Iterator[Flow]:
-    """What the host needs whose replies `reply_flows` picks out."""
+    """The flows of a host whose replies are found by `reply_flows`."""
     for address in node.own_addresses(family):
         yield L3_FORWARDING.flow(HIGH, FROM_UPLINK, CT_SERVICE, CT_MASQUERADE.unset, destination(address)).then(
             Output(LOCAL_PORT),

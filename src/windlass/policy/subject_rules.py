@@ -30,7 +30,7 @@ class RulesOfSubject:
         self.names = set(named_ports_of(subject.rules)) if direction is Direction.EGRESS else set()
         self.has_tiers = subject.has_tiers
         self._everyone: list[int] = []  # the places of rules for all peers
-        self._by_peers: dict[int, list[int]] = {}  # likewise in order, and no place twice
+        self._by_peers: dict[int, list[int]] = {}  # in order and without duplicates, too
         self._known: dict[tuple[tuple[int, ...], tuple[object, ...]], PortSet] = {}
         for place, one in enumerate(subject.rules):
             if one.rule.peers is None:

@@ -118,7 +118,7 @@ class InstalledProgram:
     async def audit(self) -> int:
         """Compare all that the switch holds with what it should hold, and repair it. Returns how much differed.
 
-        Changes go on meanwhile. While the switch is away there is nothing to do: a sync will follow.
+        Changes continue in the meantime. While the switch is down there is nothing to do: a sync will follow.
         """
         if self.requests.connection is None:
             return 0

@@ -20,7 +20,7 @@ class GroupsChanged(Struct, frozen=True, gc=False):
 
 
 class UnclaimedError(Struct, frozen=True):
-    """The switch refused a message for whose result no caller waits, such as a packet-out."""
+    """The switch refused a message without a waiting caller, such as a packet-out."""
 
     error: OpenFlowError
 

@@ -123,7 +123,7 @@ class Feed:
             except RequestRefused as error:
                 pause = self._refused(error)
             except (Unreachable, NoAccess) as error:
-                if not self._has_answered:  # else it was cut off: what counts is the next attempt
+                if not self._has_answered:  # otherwise the connection was lost, and the next attempt decides
                     self._set_trouble(str(error))
             was_steady = self._has_answered and time.monotonic() - began > _STEADY
             self._failures = 0 if was_steady else self._failures + 1
