@@ -28,17 +28,12 @@ class PodRecords:
 
     def __init__(self, state_directory: Path) -> None:
         self._folder = state_directory / FOLDER
-        self._ports: dict[str, PodPort] = {}
+        self.ports: dict[str, PodPort] = {}  # by interface on the host
         self._unreadable: dict[str, str] = {}  # sentences, by interface
         self._changing = Lock()  # of both
         with suppress(FileNotFoundError):
             for file in sorted(self._folder.glob(f"*{_SUFFIX}")):
                 self._load(file)
-
-    @property
-    def ports(self) -> Mapping[str, PodPort]:
-        """By interface on the host."""
-        return self._ports
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -47,11 +42,11 @@ class PodRecords:
     @property
     def interfaces(self) -> frozenset[str]:
         """Of all records, also those that cannot be read."""
-        return frozenset(self._ports) | frozenset(self._unreadable)
+        return frozenset(self.ports) | frozenset(self._unreadable)
 
     def save(self, port: PodPort) -> None:
         """The record is on the disk when this returns. On OSError the old record is unchanged."""
-        if self._ports.get(port.interface) == port:
+        if self.ports.get(port.interface) == port:
             return
         # An ADD and a full pass may save the record of one port at the same time.
         content = msgspec.json.encode(_written(port)) + b"\n"
@@ -65,7 +60,7 @@ class PodRecords:
 
     def _now(self, interface: str, port: Mapping[str, PodPort]) -> None:
         with self._changing:
-            self._ports = {key: other for key, other in self._ports.items() if key != interface} | dict(port)
+            self.ports = {key: other for key, other in self.ports.items() if key != interface} | dict(port)
             self._unreadable = {key: said for key, said in self._unreadable.items() if key != interface}
 
     def _file(self, interface: str) -> Path:
@@ -81,7 +76,7 @@ class PodRecords:
                 f"{interface} has to be recreated; the agent rewrites the record while the bridge has the Pod's port"
             )
         else:
-            self._ports[interface] = port
+            self.ports[interface] = port
 
 
 _SUFFIX: Final = ".json"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -61,7 +60,7 @@ class ProgrammedSwitch:
     rejections: Rejections = field(default_factory=Rejections)
     denials: DenialLog = field(default_factory=DenialLog)
     _installed: InstalledProgram | None = None
-    _owed: set[Owner] = field(default_factory=set)
+    owed: set[Owner] = field(default_factory=set)  # owners whose flows in the switch may differ from the state
     _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
     _unchecked: set[Owner] = field(default_factory=set)
     _impossible: dict[str, None] = field(default_factory=dict)  # sentences about what the datapath cannot do
@@ -88,21 +87,16 @@ class ProgrammedSwitch:
         """Why the switch is away; empty while it is there."""
         return self._installed.trouble if self._installed else ""
 
-    @property
-    def owed(self) -> AbstractSet[Owner]:
-        """The owners whose flows in the switch may differ from those of the state."""
-        return self._owed
-
     def update(self, state: NodeState, changed: Iterable[Owner]) -> None:
         """The Node should have this state. It differs from the state before in these owners; `bring` sends them."""
         self.state = state
-        self._owed.update(changed)
+        self.owed.update(changed)
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
         """Make the switch hold the Program of the state, whatever it held before."""
         if self.state is None:
             raise SwitchUnreachableError("there is no state to program the switch for yet")
-        self._owed.clear()
+        self.owed.clear()
         parts: dict[Owner, AnyPart] = {}
         for owner in owners(self.state):
             parts[owner] = part(self.state, owner)
@@ -137,12 +131,12 @@ class ProgrammedSwitch:
 
     async def _send(self, installed: InstalledProgram, owners: Iterable[Owner]) -> None:
         async with self._sending:
-            taken = {owner for owner in owners if owner in self._owed}  # the others were sent by another caller
+            taken = {owner for owner in owners if owner in self.owed}  # the others were sent by another caller
             if not taken or self.state is None:
                 return
             if any(owner.kind in _IN_ONE_BUNDLE for owner in taken):
-                taken |= {owner for owner in self._owed if owner.kind in _IN_ONE_BUNDLE}
-            self._owed.difference_update(taken)
+                taken |= {owner for owner in self.owed if owner.kind in _IN_ONE_BUNDLE}
+            self.owed.difference_update(taken)
             try:
                 parts = {owner: part(self.state, owner) for owner in taken}
                 async with _patience(installed):
@@ -150,7 +144,7 @@ class ProgrammedSwitch:
                 if self._forget_datapath_flows and self._concern_policies(taken):
                     await self._forget_datapath_flows()
             except BaseException:
-                self._owed.update(taken)
+                self.owed.update(taken)
                 raise
         self._check_later(parts)
 
@@ -162,7 +156,7 @@ class ProgrammedSwitch:
             await self._forget_datapath_flows()
         except SwitchUnreachableError:
             if self._has_policies:  # else there is nothing to enforce, and Pods need not wait
-                self._owed.update(owner for owner in owners(self.state) if owner.kind in _IN_ONE_BUNDLE)
+                self.owed.update(owner for owner in owners(self.state) if owner.kind in _IN_ONE_BUNDLE)
                 raise
 
     @property

@@ -39,7 +39,6 @@ class ShownPod(Struct, rename="camel"):
 class ShownFinding(Struct, rename="camel"):
     """A finding of the preflight checks."""
 
-    severity: str
     check: str
     what: str
     remedy: str
@@ -87,10 +86,9 @@ def status(socket: Path | None, config: Path | None, details: bool, as_json: boo
 
 def lines(state: ShownState, *, details: bool, now: datetime) -> Iterator[str]:
     name = f"Node {state.node.name}" if state.node else "this Node"
-    if state.ready:
-        yield f"{click.style(name, bold=True)} is {click.style('ready', fg='green')}"
-    else:
-        yield f"{click.style(name, bold=True)} is {click.style('not ready', fg='red')}"
+    ready = click.style("ready", fg="green") if state.ready else click.style("not ready", fg="red")
+    yield f"{click.style(name, bold=True)} is {ready}"
+    if not state.ready:
         yield f"  waiting for: {state.waiting_for}"
     yield ""
     yield from _columns(_facts(state, now))

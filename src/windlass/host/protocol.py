@@ -175,10 +175,7 @@ class HostPods(Protocol):
 class Host(Protocol):
     uplink: HostUplink
     pods: HostPods
-
-    @property
-    def boot(self) -> str:
-        """An ID of the current boot of the machine. Empty if the host has none."""
+    boot: str  # an ID of the current boot of the machine; empty if the host has none
 
     def forward_clients(self, clients: ForwardedClients) -> None:
         """Who decides about clients of NodePorts whose connections this host forwards itself. Linux forwards none: the

@@ -70,10 +70,6 @@ class ObjectMeta(Struct, frozen=True, rename="camel", gc=False):
         except ValueError:
             return None
 
-    @property
-    def ends_initial_events(self) -> bool:
-        return bool(self.annotations and self.annotations.get("k8s.io/initial-events-end") == "true")
-
 
 class _AnyObject(Struct, frozen=True, gc=False):
     metadata: ObjectMeta = ObjectMeta()

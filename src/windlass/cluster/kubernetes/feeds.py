@@ -179,7 +179,7 @@ class Feed:
                 case EventType.DELETED:
                     into.remove(event.object)
                 case EventType.BOOKMARK if listed and meta:
-                    if not meta.ends_initial_events:
+                    if (meta.annotations or {}).get("k8s.io/initial-events-end") != "true":
                         raise CannotStreamLists
                     self._replace(listed, meta.resource_version)
                     listed = None

@@ -125,10 +125,7 @@ class LinuxHost(Host):
         self._nftables = Nftables()
         self.uplink: HostUplink = LinuxUplink(self._threads, self._file, self._formers)
         self.pods: LinuxPods = LinuxPods(self._threads)
-
-    @property
-    def boot(self) -> str:
-        return records.boot()
+        self.boot = records.boot()
 
     def forward_clients(self, clients: ForwardedClients) -> None:
         """The kernel translates their packets, and the switch sees them."""

@@ -37,6 +37,8 @@ class WindowsParts:
 
 
 class WindowsHost(Host):
+    boot = ""
+
     def __init__(self, state_directory: Path, parts: WindowsParts = WindowsParts()) -> None:  # noqa: B008 - frozen
         self._threads = threads = IpHelperThreads(IpHelper(parts.ip_helper))
         self._run = threads.run
@@ -49,10 +51,6 @@ class WindowsHost(Host):
         self._of_services: set[ServiceAccess | ServicePortItem] = set()
         self._forwarders = PortForwarders(self._admit, parts.open_udp_socket)
         self._clients = ForwardedClients(lambda: None)
-
-    @property
-    def boot(self) -> str:
-        return ""
 
     def forward_clients(self, clients: ForwardedClients) -> None:
         self._clients = clients

@@ -30,7 +30,7 @@ class RunningCluster:
         self.arrivals = Arrivals()
         self.desired = DesiredState()
         self.lab = lab
-        self._fabric = fabric
+        self.fabric = fabric
         self._underlay = Underlay(lab, segments.segments([*machines, *fabric.publisher.machines]))
         self._servers = Servers(self.arrivals)
         self._pods = RunningPods(lab, fabric, self._servers)
@@ -41,19 +41,11 @@ class RunningCluster:
         """The addresses of every running Pod."""
         return self._pods.addresses(self.desired)
 
-    @property
-    def dataplane(self) -> str:
-        return self._fabric.dataplane
-
-    @property
-    def probes_at_once(self) -> int:
-        return self._fabric.probes_at_once
-
     async def start(self) -> None:
         await run_in_thread(self._underlay.create)
-        for machine in self._fabric.publisher.machines:
+        for machine in self.fabric.publisher.machines:
             await run_in_thread(self._underlay.plug, machine)
-        await self._fabric.publisher.start()
+        await self.fabric.publisher.start()
 
     async def reach(self, desired: DesiredState, actions: Iterable[Action]) -> None:
         """One step: applies the objects, performs the actions, and waits until every Node has converged."""
@@ -72,7 +64,7 @@ class RunningCluster:
         await self._pods.start(desired)
         self._pods.check_all_started(desired)
         await self._publish()  # now with the addresses of the Pods
-        await self._fabric.converge()
+        await self.fabric.converge()
         for node in desired.nodes:
             underlays.retry_neighbours_longer(self.lab.namespace("node", node))  # its bridge and gateway may be new
 
@@ -84,8 +76,8 @@ class RunningCluster:
     async def end(self) -> None:
         """Ends processes and closes sockets. The lab removes namespaces and files."""
         self._servers.close_all()
-        await self._fabric.end()
-        await self._fabric.publisher.end()
+        await self.fabric.end()
+        await self.fabric.publisher.end()
 
     # Namespaces -------------------------------------------------------------------------------------------------
 
@@ -133,13 +125,13 @@ class RunningCluster:
         await self._update_routes()
         configuration = self.desired.configuration
         await run_together(
-            self._fabric.add_node(node, self.lab.namespace("node", node.name), configuration) for node in new
+            self.fabric.add_node(node, self.lab.namespace("node", node.name), configuration) for node in new
         )
 
     async def _remove_machines(self, before: DesiredState) -> None:
         for name, node in before.nodes.items():
             if name not in self.desired.nodes:
-                await self._fabric.remove_node(name)
+                await self.fabric.remove_node(name)
                 await self._remove_machine(segments.machine_of_node(node), f"node/{name}")
         for name, host in before.hosts.items():
             if self.desired.hosts.get(name) != host:
@@ -170,24 +162,24 @@ class RunningCluster:
         elif action.verb == "rebootNode":
             await self._reboot(action.node)
         else:
-            await self._fabric.act(action, self.desired.configuration)
+            await self.fabric.act(action, self.desired.configuration)
 
     async def _reboot(self, name: str) -> None:
         """Everything except files is new afterwards. The Pods are attached again once an agent runs."""
         machine = segments.machine_of_node(self.desired.nodes[name])
-        await self._fabric.power_off(name)
+        await self.fabric.power_off(name)
         self._pods.end_by_reboot(name)
         await self._remove_machine(machine, f"node/{name}")
         self._servers.watch(await run_in_thread(self._underlay.plug, machine), f"node/{name}")
-        await self._fabric.power_on(name)
+        await self.fabric.power_on(name)
 
     async def _withdraw_leaving_pods(self) -> None:
         """Removes Pods from EndpointSlices before they stop, as Kubernetes does; unless their Node is removed."""
         leaving = {pod.key for pod in self._pods.leaving(self.desired)}
         if leaving:
             staying = {key: addresses for key, addresses in self.addresses.items() if key not in leaving}
-            await self._fabric.publisher.publish(self.desired, staying)
-            await self._fabric.converge()
+            await self.fabric.publisher.publish(self.desired, staying)
+            await self.fabric.converge()
 
     async def _publish(self) -> None:
-        await self._fabric.publisher.publish(self.desired, self.addresses)
+        await self.fabric.publisher.publish(self.desired, self.addresses)

@@ -98,7 +98,7 @@ async def _keep(
     async with runs.at_last_step(scenario, lambda lab: Agents(lab, programs, publisher_of(lab))) as cluster:
         places = cluster.places()
         labs.describe(
-            cluster.lab, LabDescription(cluster.lab.id, os.getpid(), scenario.name, cluster.dataplane, places)
+            cluster.lab, LabDescription(cluster.lab.id, os.getpid(), scenario.name, cluster.fabric.dataplane, places)
         )
         say(f"lab {cluster.lab.id} is up: {', '.join(places)}")
         await asyncio.get_running_loop().create_future()  # until it is cancelled

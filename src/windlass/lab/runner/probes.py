@@ -40,7 +40,7 @@ class ProbeRunner:
     def __init__(self, cluster: RunningCluster) -> None:
         self._cluster = cluster
         self._traffic = Traffic(cluster.arrivals)
-        self._slots = asyncio.Semaphore(cluster.probes_at_once)
+        self._slots = asyncio.Semaphore(cluster.fabric.probes_at_once)
         self._long_running: list[tuple[ResolvedProbe, HeldConnection | ConnectionRate]] = []
 
     async def send(self, step: Step) -> list[ProbeVerdict]:

@@ -90,7 +90,7 @@ async def run_scenario(scenario: Scenario, fabric_of: FabricOf, say: Say) -> Sce
     error = dataplane = ""
     try:
         async with empty_cluster(scenario, fabric_of) as cluster:
-            dataplane = cluster.dataplane
+            dataplane = cluster.fabric.dataplane
             rounds = ProbeRunner(cluster)
             try:
                 for step, desired in scenario.states():
