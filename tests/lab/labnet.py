@@ -55,8 +55,10 @@ class PlainFabric:
     lab: Lab
     dataplane: str = "linux"
     probes_at_once: int = 32
+
     ended: bool = False
     actions: list[str] = field(default_factory=list)
+    windows: set[str] = field(default_factory=set)  # Nodes that count as such
     _stopped: set[str] = field(default_factory=set)
     _nodes: dict[str, tuple[LabNode, str]] = field(default_factory=dict)
     _numbers: count = field(default_factory=lambda: count(10))
@@ -64,6 +66,9 @@ class PlainFabric:
     @property
     def publisher(self):
         return ManifestFolder(self.lab)
+
+    def runs_windows(self, node: str) -> bool:
+        return node in self.windows
 
     async def add_node(self, node, namespace, _configuration):
         self._nodes[node.name] = node, namespace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 
 import pytest
@@ -11,7 +12,7 @@ from labnet import PlainFabric, needs_root, netlink
 from windlass.host.linux import namespaces
 from windlass.lab.control.publishers import ManifestFolder
 from windlass.lab.orchestration.clusters import RunningCluster
-from windlass.lab.runner import runs
+from windlass.lab.runner import results, runs
 from windlass.lab.runner.probes import ProbeRunner, batches
 from windlass.lab.sandbox import labs
 from windlass.lab.scenarios import segments
@@ -139,6 +140,28 @@ async def test_a_scenario_runs_and_everything_is_removed(read, run):
     assert len(verdicts) == 16
     assert list(verdicts)[-2:] == ["held", "rated"]
     assert told[0].startswith("  test: 1.yaml is up after")
+
+
+async def test_a_declared_difference_holds_where_the_addressed_node_runs_windows(read, fabrics):
+    def fabric_of(lab):
+        fabrics.append(PlainFabric(lab, windows={"n2"}))
+        return fabrics[-1]
+
+    service = "{apiVersion: v1, kind: Service, metadata: {name: s}, spec: {type: NodePort, clusterIP: 10.96.0.1, "
+    service += "ports: [{port: 80, nodePort: 30080}]}}\n---\n"
+    differs = ", onWindowsHost: {why: nothing listens, expect: {outcome: Refused}}"
+    probes = [
+        probe(node, "externalHost: out", f"nodePort: default/s, port: 80, node: {node}", differs)
+        for node in ("n1", "n2")
+    ]
+    result = await runs.run_scenario(read(CLUSTER + service + "".join(probes)), fabric_of, lambda _: None)
+    found = {verdict.probe: (verdict.reasons, verdict.difference) for verdict in result.verdicts}
+    assert found == {"n1": (("expected Connected, saw Refused",), ""), "n2": ((), "nothing listens")}
+    assert results.summary([result]) == "1 passed (1 with a declared difference of the host), 1 failed"
+    assert [probe.get("difference") for probe in json.loads(results.to_json([result]))["scenarios"][0]["probes"]] == [
+        None,
+        "nothing listens",
+    ]
 
 
 async def test_later_steps_change_the_cluster_and_act_on_it(read, run, fabrics):

@@ -316,6 +316,14 @@ TO = "to: {address: 1.2.3.4, port: 80}"
             probe(f"{FROM}, {TO}, expect: {{clientAddress: me}}"),
             "spec.expect.clientAddress: 'me' is neither an IP address nor one of",
         ),
+        (
+            probe(f"{FROM}, {TO}, onWindowsHost: {{why: x, expect: {{outcome: Refused}}}}"),
+            "spec.onWindowsHost: needs to.node",
+        ),
+        (
+            probe(f"{FROM}, {TO}, onWindowsHost: {{expect: {{}}}}"),
+            "spec.onWindowsHost.why: is missing",
+        ),
         (probe(f"{FROM}, {TO}, expect: {{outcome: Maybe}}"), "spec.expect.outcome: Invalid enum value 'Maybe'"),
         (probe("from: {node: win-9}, " + TO), "1.yaml: Probe p, spec.from.node: there is no Node win-9"),
         (probe("from: {externalHost: x}, " + TO), "spec.from.externalHost: there is no ExternalHost x"),

@@ -83,6 +83,10 @@ class Agents:
         await self._end(stack)
         shutil.rmtree(stack.folder)  # a later Node of this name is a new machine
 
+    def runs_windows(self, node: str) -> bool:
+        """Whether the programs of this Node are those of Windows."""
+        return isinstance(self._stacks[node].programs, WindowsNode)
+
     def serves(self, node: str) -> bool:
         """Whether Pods can be attached and detached there now."""
         return node in self._stacks and self._stacks[node].agent is not None

@@ -55,15 +55,18 @@ class ProbeVerdict:
     step: str
     observation: Observation
     reasons: tuple[str, ...] = field(default=())  # why it failed; empty if it passed
+    difference: str = ""  # why another result was expected than on Linux
 
     @property
     def passed(self) -> bool:
         return not self.reasons
 
 
-def judge(probe: Probe, step: str, observation: Observation, seen_as: IPAddress | None) -> ProbeVerdict:
+def judge(
+    probe: Probe, step: str, observation: Observation, seen_as: IPAddress | None, difference: str = ""
+) -> ProbeVerdict:
     """`seen_as` is the client address that the backends must see, unless it is the client's own or any."""
-    return ProbeVerdict(probe.name, step, observation, tuple(_reasons(probe, observation, seen_as)))
+    return ProbeVerdict(probe.name, step, observation, tuple(_reasons(probe, observation, seen_as)), difference)
 
 
 def _reasons(probe: Probe, observation: Observation, seen_as: IPAddress | None) -> Iterator[str]:

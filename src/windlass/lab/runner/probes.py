@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from ipaddress import ip_address
 
+from msgspec.structs import replace
+
 from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.probing import verdicts
 from windlass.lab.probing.dialers import SocketAddress
@@ -15,7 +17,7 @@ from windlass.lab.probing.traffic import ConnectionRate, HeldConnection, ProbeTr
 from windlass.lab.probing.verdicts import Observation, ProbeVerdict
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.scenarios import targets
-from windlass.lab.scenarios.directives import Probe
+from windlass.lab.scenarios.directives import Probe, WindowsDifference
 from windlass.lab.scenarios.objects import ProbeProtocol
 from windlass.lab.scenarios.scenario_files import Step
 from windlass.lab.scenarios.targets import Destination
@@ -31,9 +33,10 @@ class ResolvedProbe:
     traffic: ProbeTraffic
     destination: Destination
     seen_as: IPAddress | None
+    difference: str = ""  # why another result is expected than on Linux
 
     def judged(self, observation: Observation) -> ProbeVerdict:
-        return verdicts.judge(self.probe, self.step, observation, self.seen_as)
+        return verdicts.judge(self.probe, self.step, observation, self.seen_as, self.difference)
 
 
 class ProbeRunner:
@@ -59,6 +62,7 @@ class ProbeRunner:
         return [one.judged(observation) for one, observation in zip(resolved, observations, strict=True)]
 
     def _resolve(self, probe: Probe, step: str) -> ResolvedProbe:
+        probe, difference = self._on_its_host(probe)
         desired, spec = self._cluster.desired, probe.spec
         try:
             destination = targets.resolve(probe, desired, self._cluster.addresses)
@@ -73,7 +77,14 @@ class ProbeRunner:
             spec.bytes,
             ip_address(spec.source_address) if spec.source_address else None,
         )
-        return ResolvedProbe(probe, step, traffic, destination, seen_as)
+        return ResolvedProbe(probe, step, traffic, destination, seen_as, difference)
+
+    def _on_its_host(self, probe: Probe) -> tuple[Probe, str]:
+        """With what it expects of a Windows host, and why, if such a host is addressed."""
+        declared, node = probe.spec.on_windows_host, probe.spec.target.node
+        if not isinstance(declared, WindowsDifference) or not self._cluster.fabric.runs_windows(node):
+            return probe, ""
+        return replace(probe, spec=replace(probe.spec, expect=declared.expect)), declared.why
 
     async def _send(self, batch: list[ResolvedProbe]) -> list[ProbeVerdict]:
         holding = [p for p in batch if p.probe.spec.hold]

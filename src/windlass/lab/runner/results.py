@@ -86,6 +86,8 @@ def failed(results: Sequence[ScenarioResult]) -> list[Text]:
 def summary(results: Sequence[ScenarioResult]) -> str:
     verdicts = [verdict for result in results for verdict in result.verdicts]
     parts = [f"{sum(v.passed for v in verdicts)} passed", f"{sum(not v.passed for v in verdicts)} failed"]
+    if different := sum(v.passed and bool(v.difference) for v in verdicts):
+        parts[0] += f" ({different} with a declared difference of the host)"
     trouble = sum(bool(result.error) for result in results)
     if trouble:
         parts.append(f"{trouble} {'scenario' if trouble == 1 else 'scenarios'} could not run")
@@ -104,6 +106,7 @@ def _probe(verdict: ProbeVerdict) -> dict[str, object]:
         "maxGapMilliseconds": None if seen.max_gap is None else round(seen.max_gap * 1000),
         "failures": seen.failures,
         "reason": "; ".join(verdict.reasons),
+        **({"difference": verdict.difference} if verdict.difference else {}),
     }
 
 
@@ -111,4 +114,6 @@ def _result(verdict: ProbeVerdict) -> Text:
     if not verdict.passed:
         return Text(f"FAIL: {'; '.join(verdict.reasons)}", style="bold red")
     gap = verdict.observation.max_gap
+    if verdict.difference:
+        return Text(f"pass, differs: {verdict.difference}", style="yellow")
     return Text("pass" if gap is None else f"pass, longest gap {gap * 1000:.0f} ms", style="green")

@@ -130,6 +130,13 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True, rename="camel
                 ) from None
 
 
+class WindowsDifference(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is expected instead where the addressed Node runs the programs of Windows."""
+
+    why: str
+    expect: Expectation
+
+
 class ProbeSpec(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     source: ProbeSource = field(name="from")
     target: ProbeTarget = field(name="to")
@@ -140,8 +147,11 @@ class ProbeSpec(Struct, frozen=True, forbid_unknown_fields=True, rename="camel")
     hold: bool = False
     rate: int = 0
     expect: Expectation = Expectation()
+    on_windows_host: WindowsDifference | UnsetType = UNSET
 
     def __post_init__(self) -> None:
+        if self.on_windows_host and not self.target.node:
+            raise ValueError("onWindowsHost: needs to.node, the Node whose host it is about")
         if self.connections < 1:
             raise ValueError(f"connections: {self.connections} is too few; the minimum is 1")
         if self.bytes < 0 or self.rate < 0:
