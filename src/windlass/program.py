@@ -95,7 +95,7 @@ class PolicyPart(Struct, frozen=True, gc=False):
     @property
     def flows(self) -> tuple[Flow, ...]:
         if isinstance(self.owner, PeerEntry):
-            return tuple(policies.peer_flows(self.node, self.owner))
+            return policies.peer_flows(self.node, self.owner)
         if isinstance(self.owner, PolicyPorts):
             return policies.port_flows(self.node, self.owner.direction, self.owner.ports)
         return tuple(policies.subject_flows(self.owner))
@@ -116,10 +116,24 @@ Program: TypeAlias = Mapping[Owner, AnyPart]
 
 
 def program(state: NodeState) -> Program:
-    return {owner: part(state, owner) for owner in owners(state)}
+    return dict(parts(state))
+
+
+def parts(state: NodeState) -> Iterator[tuple[Owner, AnyPart]]:
+    """All owners with what they need. Peers of policies may be ten thousand: they are not looked up by name again."""
+    for owner in _owners_but_policy_peers(state):
+        yield owner, part(state, owner)
+    for network, entry in state.policies.peers.items():
+        yield Owner(OwnerKind.POLICY_PEER, network), PolicyPart(state.node, entry)
 
 
 def owners(state: NodeState) -> Iterator[Owner]:
+    yield from _owners_but_policy_peers(state)
+    for network in state.policies.peers:
+        yield Owner(OwnerKind.POLICY_PEER, network)
+
+
+def _owners_but_policy_peers(state: NodeState) -> Iterator[Owner]:
     yield Owner(OwnerKind.NODE, state.node.name)
     for name in state.peers:
         yield Owner(OwnerKind.PEER, name)
@@ -131,8 +145,6 @@ def owners(state: NodeState) -> Iterator[Owner]:
         yield Owner(OwnerKind.POLICY_SUBJECT, key)
     for key in state.policies.ports:
         yield Owner(OwnerKind.POLICY_PORTS, key)
-    for network in state.policies.peers:
-        yield Owner(OwnerKind.POLICY_PEER, network)
 
 
 def part(state: NodeState, owner: Owner) -> AnyPart:

@@ -23,6 +23,7 @@ from windlass.openflow.wire.packets import PacketIn
 from windlass.pipeline.datapaths import datapath_of, violations
 from windlass.pipeline.reserved import DENIAL, DENIAL_METER
 from windlass.program import AnyPart, Owner, OwnerKind, Program, owners, part
+from windlass.program import parts as program_parts
 from windlass.switch.message_streams import ConnectionLostError
 from windlass.switch.packet_counts import PacketCounts
 from windlass.switch.programs import Counters, InstalledProgram
@@ -98,8 +99,8 @@ class ProgrammedSwitch:
             raise SwitchUnreachableError("there is no state to program the switch for yet")
         self.owed.clear()
         parts: dict[Owner, AnyPart] = {}
-        for owner in owners(self.state):
-            parts[owner] = part(self.state, owner)
+        for owner, needed in program_parts(self.state):
+            parts[owner] = needed
             if not len(parts) % _STEP:
                 await asyncio.sleep(0)
         self._check_later(parts)

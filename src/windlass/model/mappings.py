@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping
 from itertools import chain
 from typing import Generic, TypeVar
 from zlib import crc32
@@ -55,11 +55,21 @@ class PersistentMap(Mapping[str, V], Generic[V]):
         """Faster than that of `Mapping`, which raises and catches an exception for a missing key."""
         return self._shards[_shard_of(key)].get(key, default)
 
+    def items(self) -> ItemsView[str, V]:
+        return _Items(self)
+
     def __iter__(self) -> Iterator[str]:
         return chain.from_iterable(self._shards)
 
     def __len__(self) -> int:
         return self._size
+
+
+class _Items(ItemsView[str, V]):
+    def __iter__(self) -> Iterator[tuple[str, V]]:
+        """Without a lookup of each key."""
+        shards: list[dict[str, V]] = self._mapping._shards  # type: ignore[attr-defined] # noqa: SLF001 - a PersistentMap
+        return chain.from_iterable(shard.items() for shard in shards)
 
 
 def _shard_of(key: str) -> int:

@@ -156,14 +156,18 @@ def from_own_node(node: LocalNode, pod: AttachedPod) -> Iterator[Flow]:
                 )
 
 
-def peer_flows(node: LocalNode, peer: PeerEntry) -> Iterator[Flow]:
+def peer_flows(node: LocalNode, peer: PeerEntry) -> tuple[Flow, ...]:
     prefix = peer.prefix
+    flows: tuple[Flow, ...] = ()
     if not node.has_family(prefix[0]):
-        return
+        return flows
     if peer.egress is not None:
-        yield _peer_flow(EGRESS_PEER, prefix, destination(prefix), _set_class(EGRESS_VERDICT, peer.egress), "to")
+        does = _set_class(EGRESS_VERDICT, peer.egress)
+        flows = (_peer_flow(EGRESS_PEER, prefix, destination(prefix), does, "to"),)
     if peer.ingress is not None:
-        yield _peer_flow(INGRESS_PEER, prefix, source(prefix), _set_class(INGRESS_VERDICT, peer.ingress), "from")
+        does = _set_class(INGRESS_VERDICT, peer.ingress)
+        flows = (*flows, _peer_flow(INGRESS_PEER, prefix, source(prefix), does, "from"))
+    return flows
 
 
 def _peer_flow(table: Table, prefix: Prefix, packets: Match, does: Actions, end: str) -> Flow:
