@@ -67,7 +67,7 @@ class Switch:
         await self._start("ovsdb-server", f"{self.rundir}/conf.db", f"--remote=punix:{self.database}")
 
     async def start_vswitchd(self) -> None:
-        await self._start("ovs-vswitchd", f"unix:{self.database}", *(["--enable-dummy=system"] if _WINDOWS else []))
+        await self._start("ovs-vswitchd", f"unix:{self.database}", *(["--enable-dummy=override"] if _WINDOWS else []))
 
     async def stop_database(self) -> None:
         await self._daemons.pop("ovsdb-server").stop()
@@ -79,8 +79,16 @@ class Switch:
         return await run("ovs-vsctl", f"--db=unix:{self.database}", "--timeout=10", *arguments)
 
     async def ofctl(self, *arguments: str) -> str:
-        """The bridge is named by its `management` socket: `await switch.ofctl("dump-flows", ...)`."""
-        return await run("ovs-ofctl", "-O", "OpenFlow15", *arguments)
+        """The bridge is named by its `management` socket: `await switch.ofctl("dump-flows", ...)`.
+
+        It runs in `rundir`: a file that is named by a path of Windows would be taken for a switch.
+        """
+        if _WINDOWS:  # where a path without `unix:` is not taken for a socket, and a restarted switch has its pipe late
+            sockets = {one for one in arguments if one.startswith(str(self.rundir)) and one.endswith(".mgmt")}
+            for one in sockets:
+                await _listening(Path(one), self._daemons["ovs-vswitchd"].process)
+            arguments = tuple(f"unix:{one}" if one in sockets else one for one in arguments)
+        return await run("ovs-ofctl", "-O", "OpenFlow15", *arguments, folder=self.rundir)
 
     async def appctl(self, daemon: str, *arguments: str) -> str:
         return await run("ovs-appctl", "-t", f"{self.rundir}/{daemon}.ctl", *arguments)
@@ -91,6 +99,15 @@ class Switch:
             return
         batch = "".join(f"link add name {name} up type veth peer name {name[:11]}-far\n" for name in names)
         await run("ip", "-n", self.namespace, "-batch", "-", stdin=batch)
+
+    async def add_address(self, interface: str, address: str) -> None:
+        """An address of the host on an interface that the switch has made."""
+        if _WINDOWS:
+            await self.appctl("ovs-vswitchd", "netdev-dummy/ip4addr", interface, address)
+            await self.appctl("ovs-vswitchd", "netdev-dummy/set-admin-state", interface, "up")
+            return
+        await run("ip", "-n", self.namespace, "address", "add", address, "dev", interface)
+        await run("ip", "-n", self.namespace, "link", "set", interface, "up")
 
     async def _start(self, name: str, *arguments: str) -> None:
         program = _program(name)
@@ -138,16 +155,20 @@ async def switch(tmp_path: Path) -> AsyncIterator[Switch]:
         yield running
 
 
-async def run(*command: str, stdin: str | None = None, checked: bool = True) -> str:
+async def run(*command: str, stdin: str | None = None, checked: bool = True, folder: Path | None = None) -> str:
     """The standard output of a command; a failure is raised with what it said."""
     program, *arguments = command
     process = await asyncio.create_subprocess_exec(
-        _program(program) or program, *arguments, stdin=DEVNULL if stdin is None else PIPE, stdout=PIPE, stderr=PIPE
+        *(_program(program) or program, *arguments),
+        stdin=DEVNULL if stdin is None else PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        cwd=folder,
     )
     output, errors = await process.communicate(None if stdin is None else stdin.encode())
     if checked and process.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: exit status {process.returncode}: {errors.decode().strip()}")
-    return output.decode()
+    return output.decode().replace("\r\n", "\n")
 
 
 @dataclass

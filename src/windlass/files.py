@@ -6,9 +6,13 @@ Nothing here knows what the files hold.
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+
+_BUSY_SECONDS = 2.0
 
 
 class FileError(OSError):
@@ -40,13 +44,27 @@ def write(
             if durable:
                 os.fsync(file.fileno())
         temporary.chmod(mode)
-        temporary.replace(path)
+        _rename(temporary, path)
         if durable:
             _sync_directory(path.parent)
     except OSError as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise FileError(path, "cannot be written", error) from error
+
+
+def _rename(temporary: Path, path: Path) -> None:
+    """Windows refuses to replace a file while a thread reads or replaces it, which takes milliseconds."""
+    deadline = time.monotonic() + (_BUSY_SECONDS if sys.platform == "win32" else 0)
+    while True:
+        try:
+            temporary.replace(path)
+        except PermissionError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.005)
+        else:
+            return
 
 
 def remove(path: Path) -> None:

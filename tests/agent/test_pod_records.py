@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bridge_ports import SPEC, pod
-from switches import Switch, requires_ovs, run
+from switches import Switch, requires_ovs
 from windlass.agent.pod_records import PodRecords
 from windlass.agent.pods import RecordedPodPorts, Restored
 from windlass.host.protocol import AttachedLink
@@ -47,7 +47,7 @@ def test_an_unreadable_record_is_reported_and_the_others_are_read(tmp_path: Path
     records = PodRecords(tmp_path)
     assert records.ports == {"pod1": pod(1)}
     (problem,) = records.problems
-    assert f"{tmp_path}/pods/pod2.json cannot be read" in problem
+    assert f"{tmp_path / 'pods' / 'pod2.json'} cannot be read" in problem
     records.save(pod(2))
     assert records.problems == PodRecords(tmp_path).problems == ()
 
@@ -84,7 +84,7 @@ class Node:
         self.links: list[AttachedLink] = []
 
     async def plug(self, port: PodPort) -> None:
-        await run("ip", "-n", self.switch.namespace, "link", "add", port.interface, "type", "veth")
+        await self.switch.add_nics(port.interface)
         self.links.append(link(port))
 
     def ports(self) -> RecordedPodPorts:

@@ -22,7 +22,6 @@ from api_servers import (
     listening,
 )
 
-from platforms import not_on_windows
 from windlass.cluster.changes import EVERYTHING, NOTHING, ChangeSet
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.kubernetes import connections
@@ -338,7 +337,6 @@ async def test_an_unreachable_server(server):
     assert "a test names it" in sentence
 
 
-@not_on_windows("the times of files are coarse under Wine")
 async def test_the_token_is_read_for_each_request(server, tmp_path):
     file = tmp_path / "token"
     file.write_text(WRONG)
@@ -380,7 +378,6 @@ async def test_a_server_behind_its_own_service_is_a_problem(server):
     assert "apiServer" in problems(cluster)[0]
 
 
-@not_on_windows("its time limits are too short for Wine")
 async def test_a_watch_without_data_starts_again(server, monkeypatch):
     """The machine answers, but the server sends nothing, not even bookmarks."""
     monkeypatch.setattr(connections, "SILENT_SECONDS", 0.3)

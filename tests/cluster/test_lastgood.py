@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from api_objects import endpoint, service, slice_of
 
-from platforms import not_on_windows
 from windlass.cluster import journals, lastgood
 from windlass.cluster.changes import ChangeSet
 from windlass.cluster.clusters import Cluster
@@ -176,7 +175,6 @@ async def test_changes_during_a_save_of_the_whole_follow_it(tmp_path):
     await asyncio.wait([running])
 
 
-@not_on_windows("Windows replaces no file that is being read")
 async def test_a_long_journal_leads_to_a_save_of_the_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(lastgood, "LONGEST_JOURNAL", 300)
     monkeypatch.setattr(lastgood, "LEAST_PAUSE", 0.0)

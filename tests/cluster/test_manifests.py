@@ -141,7 +141,7 @@ def test_hidden_and_foreign_files_are_not_read(tmp_path):
     assert Manifests(tmp_path).read().nodes == {}
 
 
-@not_on_windows("ConfigMaps are mounted by symbolic links that Wine does not follow")
+@not_on_windows("Wine makes no symbolic links, by which ConfigMaps are mounted")
 def test_a_mounted_config_map_is_read_once(tmp_path):
     """The kubelet keeps each version in a hidden folder, and links to it."""
     write(tmp_path, "..2024_01_01/nodes.yaml", node("node-1"))

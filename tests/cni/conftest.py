@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import shutil
 import subprocess
+import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
 from ipaddress import ip_network
@@ -30,9 +32,20 @@ STRICT = ["-std=c11", "-Os", "-static", "-Wall", "-Wextra", "-Wpedantic", "-Wsha
 CIDRS = {Family.IPV4: ip_network("10.1.0.0/24"), Family.IPV6: ip_network("fd00:10:1::/64")}
 
 
+# Without it, no program starts on Windows.
+NEEDED = {"SYSTEMROOT": os.environ["SYSTEMROOT"]} if sys.platform == "win32" else {}
+
+
 def find_host_local() -> Path | None:
+    if sys.platform == "win32":
+        return _given("WINDLASS_WINDOWS_HOST_LOCAL")
     places = [Path("/usr/lib/cni/host-local"), Path("/opt/cni/bin/host-local")]
     return next((place for place in places if place.exists()), None)
+
+
+def _given(variable: str) -> Path | None:
+    """What tools/test-windows has built."""
+    return Path(os.environ[variable]) if os.environ.get(variable) else None
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +80,8 @@ def compile_plugin(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def plugin(compile_plugin):
+    if sys.platform == "win32":
+        return _given("WINDLASS_WINDOWS_PLUGIN") or pytest.skip("needs windlass-cni.exe: tools/test-windows")
     return compile_plugin("windlass-cni", compiler="musl-gcc" if shutil.which("musl-gcc") else "gcc")
 
 
@@ -230,7 +245,7 @@ class Node:
 
 async def run(plugin, environment, config) -> Outcome:
     process = await asyncio.create_subprocess_exec(
-        plugin, env=environment, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        plugin, env={**NEEDED, **environment}, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     output, _ = await process.communicate(config)
     return Outcome(process.returncode, output.decode())

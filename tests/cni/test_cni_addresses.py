@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from platforms import not_on_windows
 from windlass.cni.addresses import HostLocal
 from windlass.cni.attachments import Attachment
 from windlass.cni.errors import RequestError
@@ -114,8 +115,9 @@ async def test_many_at_once_get_different_addresses(addresses):
 
 
 async def test_a_missing_plugin_is_named(tmp_path):
-    missing = HostLocal(Path("/nowhere/host-local"), tmp_path)
-    assert "/nowhere/host-local is missing" in missing.unavailable()
+    absent = Path("/nowhere/host-local")
+    missing = HostLocal(absent, tmp_path)
+    assert f"{absent} is missing" in missing.unavailable()
     with pytest.raises(RequestError, match="install the package containernetworking-plugins"):
         await missing.allocate(ONE, BOTH, ())
     with pytest.raises(RequestError, match="could not release"):
@@ -128,6 +130,7 @@ async def test_words_of_the_plugin_that_we_do_not_know_are_passed_on(addresses):
     assert caught.value.code == 102
 
 
+@not_on_windows("its plugin is a script of the shell")
 async def test_invalid_output_of_the_plugin_is_quoted(tmp_path):
     odd = tmp_path / "host-local"
     odd.write_text("#!/bin/sh\necho oops; echo dear >&2; exit 3\n")
@@ -136,6 +139,7 @@ async def test_invalid_output_of_the_plugin_is_quoted(tmp_path):
         await HostLocal(odd, tmp_path).allocate(ONE, BOTH, ())
 
 
+@not_on_windows("its plugin is a script of the shell")
 async def test_a_plugin_that_hangs_is_killed_with_the_request(tmp_path):
     stuck, started = tmp_path / "host-local", tmp_path / "started"
     os.mkfifo(started)

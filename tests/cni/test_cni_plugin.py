@@ -11,7 +11,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from platforms import not_on_windows
 from windlass.cni.configurations import SUPPORTED_VERSIONS
+
+pytestmark = not_on_windows("it is about the plugin for Linux; tests/windows has that for Windows")
 
 CONFIG = {"cniVersion": "1.0.0", "name": "pods", "type": "windlass"}
 

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from bridge_ports import SPEC
+from platforms import not_on_windows
 from switches import Switch, requires_ovs, run
 from windlass.switch.bridges import add_uplink, end_wait, ensure_bridge
 from windlass.switch.ovsdb import open_database
 
 pytestmark = requires_ovs
+needs_a_shell = not_on_windows("it runs a script of the shell, for Nodes with Linux")
 
 SCRIPT = str(files("windlass.switch") / "start-ovs-vswitchd.sh")
 THIS_BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -35,6 +37,7 @@ async def prepare(switch: Switch) -> list[str]:
     return (await switch.vsctl("--no-wait", "list-ports", "br-int")).split()
 
 
+@needs_a_shell
 async def test_an_uplink_of_another_boot_is_removed_from_the_bridge(switch: Switch) -> None:
     await make_port("another", switch)
     await switch.vsctl("set", "Open_vSwitch", ".", "other_config:flow-restore-wait=true", "other_config:other=kept")
@@ -45,12 +48,14 @@ async def test_an_uplink_of_another_boot_is_removed_from_the_bridge(switch: Swit
     assert "kept" in left
 
 
+@needs_a_shell
 @pytest.mark.parametrize("boot", [THIS_BOOT, ""], ids=["this boot", "unknown"])
 async def test_an_uplink_port_of_this_or_an_unknown_boot_is_kept(switch: Switch, boot: str) -> None:
     await make_port(boot, switch)
     assert sorted(await prepare(switch)) == ["eth0", "windlass-gw0"]
 
 
+@needs_a_shell
 async def test_adding_the_uplink_again_updates_its_boot_id(switch: Switch) -> None:
     await make_port("another", switch)
     async with open_database(str(switch.database)) as database:
@@ -58,6 +63,7 @@ async def test_adding_the_uplink_again_updates_its_boot_id(switch: Switch) -> No
     assert sorted(await prepare(switch)) == ["eth0", "windlass-gw0"]
 
 
+@needs_a_shell
 async def test_an_empty_database_needs_no_preparation(switch: Switch) -> None:
     await run("env", f"OVS_RUNDIR={switch.rundir}", SCRIPT, "--prepare")
 

@@ -70,19 +70,18 @@ class Bridge:
     async def ofctl(self, command: str, *arguments: str) -> str:
         return await self.switch.ofctl(command, self.path, *arguments)
 
-    async def holds(self, program: Mapping[Owner, Part], folder: Path) -> bool:
+    async def holds(self, program: Mapping[Owner, Part]) -> bool:
         """Compared by `ovs-ofctl` in text form, which is independent of the encoding by which flows were installed."""
         texts = [
             f"cookie={wire.encode(flow).cookie:#x},{ofctl.flow_text(flow)}"
             for part in program.values()
             for flow in part.flows
         ]
-        file = folder / "flows.txt"
-        file.write_text("\n".join(texts))
+        (self.switch.rundir / "flows.txt").write_text("\n".join(texts))
         groups = {group.identity for part in program.values() for group in part.groups}
         dumped = await self.ofctl("dump-groups")
         try:
-            await self.switch.ofctl("diff-flows", f"unix:{self.path}", str(file))
+            await self.switch.ofctl("diff-flows", f"unix:{self.path}", "./flows.txt")
         except RuntimeError as error:
             if "exit status 2" not in str(error):  # that they differ
                 raise
@@ -109,7 +108,7 @@ DANGLING = Flow(0, 100, match(reg(0)(99)), (ToGroup(77),), "its group does not e
 # ---- sync
 
 
-async def test_the_first_sync_leaves_the_program_and_nothing_else(bridge: Bridge, tmp_path: Path):
+async def test_the_first_sync_leaves_the_program_and_nothing_else(bridge: Bridge):
     await bridge.ofctl("add-group", "group_id=1,type=all,bucket=output:9")
     await bridge.ofctl("add-group", "group_id=8,type=select,bucket=bucket_id:0,actions=output:9")
     await bridge.ofctl("add-flow", "table=3,ip,nw_dst=10.0.0.1,actions=group:8")
@@ -119,12 +118,12 @@ async def test_the_first_sync_leaves_the_program_and_nothing_else(bridge: Bridge
     program = {WEB: Part((flow(1), flow(2))), DNS: service(1, 1, 2)}
     async with installed(bridge.path, program) as kept:
         await kept.settled()
-        assert await bridge.holds(program, tmp_path)
+        assert await bridge.holds(program)
         assert kept.problems == ()
         assert kept.counters.changes_sent == 6  # groups 1 and 8, three flows of the Program, one foreign flow
 
 
-async def test_a_restart_with_the_same_state_sends_nothing(bridge: Bridge, tmp_path: Path):
+async def test_a_restart_with_the_same_state_sends_nothing(bridge: Bridge):
     many = {Owner(OwnerKind.POD, f"pod-{number}"): Part((flow(number),)) for number in range(2000)}
     program = {**many, DNS: service(1, 1, 2), API: service(2, 3)}
     async with installed(bridge.path, program) as before:
@@ -132,16 +131,16 @@ async def test_a_restart_with_the_same_state_sends_nothing(bridge: Bridge, tmp_p
     async with installed(bridge.path, program) as after:
         assert after.counters.changes_sent == 0
         assert await after.audit() == 0
-        assert await bridge.holds(program, tmp_path)
+        assert await bridge.holds(program)
 
 
-async def test_a_restart_with_a_different_state_sends_the_difference(bridge: Bridge, tmp_path: Path):
+async def test_a_restart_with_a_different_state_sends_the_difference(bridge: Bridge):
     async with installed(bridge.path, {WEB: Part((flow(1), flow(2), flow(3))), DNS: service(1, 1)}):
         pass
     program = {WEB: Part((flow(1), flow(2, port=2), flow(4))), API: service(2, 1)}
     async with installed(bridge.path, program) as after:
         await after.settled()
-        assert await bridge.holds(program, tmp_path)
+        assert await bridge.holds(program)
         assert (
             after.counters.changes_sent == 3 + 4
         )  # flows changed, added, deleted; a flow and a group added, both deleted
@@ -150,7 +149,7 @@ async def test_a_restart_with_a_different_state_sends_the_difference(bridge: Bri
 # ---- changes
 
 
-async def test_a_change_sends_only_differences_and_is_installed_when_the_call_returns(bridge: Bridge, tmp_path: Path):
+async def test_a_change_sends_only_differences_and_is_installed_when_the_call_returns(bridge: Bridge):
     program = {WEB: Part((flow(1), flow(2))), DNS: service(1, 1, 2)}
     async with installed(bridge.path, program) as kept:
         before = kept.counters.changes_sent
@@ -160,34 +159,30 @@ async def test_a_change_sends_only_differences_and_is_installed_when_the_call_re
         assert kept.counters.changes_sent - before == 4
         await kept.apply({DNS: service(1, 1, 2, 3)})
         assert kept.counters.changes_sent - before == 4
-        assert await bridge.holds(
-            {WEB: Part((flow(1), flow(2, port=7))), DNS: service(1, 1, 2, 3), API: service(2, 1)}, tmp_path
-        )
+        assert await bridge.holds({WEB: Part((flow(1), flow(2, port=7))), DNS: service(1, 1, 2, 3), API: service(2, 1)})
         await kept.apply({DNS: NOTHING, WEB: NOTHING})
         await kept.settled()
-        assert await bridge.holds({API: service(2, 1)}, tmp_path)
+        assert await bridge.holds({API: service(2, 1)})
         assert kept.counters.drift_healed == 0
 
 
-async def test_a_group_stays_for_a_while_after_its_flows_are_deleted(
-    bridge: Bridge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_group_stays_for_a_while_after_its_flows_are_deleted(bridge: Bridge, monkeypatch: pytest.MonkeyPatch):
     """The datapath uses cached flows a little longer: without the group it would drop their packets."""
     monkeypatch.setattr(retirement, "GROUP_STAYS", 3600.0)
     async with installed(bridge.path, {DNS: service(1, 1), API: service(2, 1)}) as kept:
         await kept.apply({DNS: NOTHING})
-        assert await bridge.holds({API: service(2, 1), DNS: Part(groups=service(1, 1).groups)}, tmp_path)
+        assert await bridge.holds({API: service(2, 1), DNS: Part(groups=service(1, 1).groups)})
         assert await kept.audit() == 0
         await kept.apply({DNS: service(1, 2)})  # it can be requested again, changed
-        assert await bridge.holds({API: service(2, 1), DNS: service(1, 2)}, tmp_path)
+        assert await bridge.holds({API: service(2, 1), DNS: service(1, 2)})
 
 
-async def test_a_group_that_is_requested_again_is_not_deleted(bridge: Bridge, tmp_path: Path):
+async def test_a_group_that_is_requested_again_is_not_deleted(bridge: Bridge):
     async with installed(bridge.path, {DNS: service(1, 1)}) as kept:
         await kept.apply({DNS: NOTHING})
         await kept.apply({API: service(1, 1)})
         await kept.settled()
-        assert await bridge.holds({API: service(1, 1)}, tmp_path)
+        assert await bridge.holds({API: service(1, 1)})
 
 
 async def test_a_change_becomes_visible_as_a_whole(bridge: Bridge):
@@ -201,15 +196,15 @@ async def test_a_change_becomes_visible_as_a_whole(bridge: Bridge):
         }
 
 
-async def test_a_flow_that_a_new_owner_requests_stays_when_the_old_owner_goes(bridge: Bridge, tmp_path: Path):
+async def test_a_flow_that_a_new_owner_requests_stays_when_the_old_owner_goes(bridge: Bridge):
     async with installed(bridge.path, {WEB: Part((flow(1),))}) as kept:
         await kept.apply({API: Part((flow(1),))})
         await kept.apply({WEB: NOTHING})
-        assert await bridge.holds({API: Part((flow(1),))}, tmp_path)
+        assert await bridge.holds({API: Part((flow(1),))})
 
 
 @pytest.mark.parametrize("first", [True, False])
-async def test_a_flow_of_two_owners_stays_until_both_are_gone(bridge: Bridge, tmp_path: Path, *, first: bool):
+async def test_a_flow_of_two_owners_stays_until_both_are_gone(bridge: Bridge, *, first: bool):
     """Whichever goes first, and whether they requested it from the start or later."""
     going, staying = (WEB, API) if first else (API, WEB)
     both = {WEB: Part((flow(1), flow(2))), API: Part((flow(1), flow(3)))}
@@ -217,36 +212,36 @@ async def test_a_flow_of_two_owners_stays_until_both_are_gone(bridge: Bridge, tm
         async with installed(bridge.path, begin) as kept:
             await kept.apply(later)
             await kept.apply({going: NOTHING})
-            assert await bridge.holds({staying: both[staying]}, tmp_path)
+            assert await bridge.holds({staying: both[staying]})
             await kept.apply({staying: NOTHING})
-            assert await bridge.holds({}, tmp_path)
+            assert await bridge.holds({})
 
 
-async def test_the_last_owner_to_request_a_flow_decides_its_actions(bridge: Bridge, tmp_path: Path):
+async def test_the_last_owner_to_request_a_flow_decides_its_actions(bridge: Bridge):
     async with installed(bridge.path, {WEB: Part((flow(1, port=1),))}) as kept:
         await kept.apply({API: Part((flow(1, port=2),)), DNS: Part((flow(1, port=3), flow(2)))})
-        assert await bridge.holds({DNS: Part((flow(1, port=3), flow(2)))}, tmp_path)
+        assert await bridge.holds({DNS: Part((flow(1, port=3), flow(2)))})
         await kept.apply({DNS: Part((flow(2),))})
-        assert await bridge.holds({DNS: Part((flow(2), flow(1, port=2)))}, tmp_path)
+        assert await bridge.holds({DNS: Part((flow(2), flow(1, port=2)))})
         await kept.apply({WEB: Part((flow(1, port=4),))})
-        assert await bridge.holds({DNS: Part((flow(2), flow(1, port=4)))}, tmp_path)
+        assert await bridge.holds({DNS: Part((flow(2), flow(1, port=4)))})
         await kept.apply({WEB: NOTHING, API: NOTHING})
-        assert await bridge.holds({DNS: Part((flow(2),))}, tmp_path)
+        assert await bridge.holds({DNS: Part((flow(2),))})
 
 
-async def test_concurrent_changes_are_all_installed(bridge: Bridge, tmp_path: Path):
+async def test_concurrent_changes_are_all_installed(bridge: Bridge):
     owners = {Owner(OwnerKind.POD, f"pod-{number}"): Part((flow(number),)) for number in range(50)}
     async with installed(bridge.path, {}) as kept:
         await asyncio.gather(*(kept.apply({owner: part}) for owner, part in owners.items()))
-        assert await bridge.holds(owners, tmp_path)
+        assert await bridge.holds(owners)
 
 
 # ---- refusals
 
 
-async def test_a_refused_flow_is_a_problem_and_the_others_are_installed(bridge: Bridge, tmp_path: Path):
+async def test_a_refused_flow_is_a_problem_and_the_others_are_installed(bridge: Bridge):
     async with installed(bridge.path, {WEB: Part((flow(1), NONSENSE)), DNS: Part((flow(2),))}) as kept:
-        assert await bridge.holds({WEB: Part((flow(1),)), DNS: Part((flow(2),))}, tmp_path)
+        assert await bridge.holds({WEB: Part((flow(1),)), DNS: Part((flow(2),))})
         (problem,) = kept.problems
         assert str(problem) == (
             "Pod web: not in the switch, the rest is: table=0,priority=100,tcp_dst=80 actions=output:1: "
@@ -257,32 +252,32 @@ async def test_a_refused_flow_is_a_problem_and_the_others_are_installed(bridge: 
 
 
 @pytest.mark.parametrize("bad", [NONSENSE, DANGLING], ids=["cannot be read", "cannot be done"])
-async def test_a_change_with_a_refused_flow_installs_the_rest(bridge: Bridge, tmp_path: Path, bad: Flow):
+async def test_a_change_with_a_refused_flow_installs_the_rest(bridge: Bridge, bad: Flow):
     async with installed(bridge.path, {WEB: Part((flow(1),))}) as kept:
         await kept.apply({WEB: Part((flow(1, port=5), bad, flow(2))), DNS: service(1, 1)})
         assert [problem.what for problem in kept.problems] == [bad]
-        assert await bridge.holds({WEB: Part((flow(1, port=5), flow(2))), DNS: service(1, 1)}, tmp_path)
+        assert await bridge.holds({WEB: Part((flow(1, port=5), flow(2))), DNS: service(1, 1)})
         await kept.apply({WEB: NOTHING})
         assert kept.problems == ()
-        assert await bridge.holds({DNS: service(1, 1)}, tmp_path)
+        assert await bridge.holds({DNS: service(1, 1)})
 
 
-async def test_an_audit_retries_refused_flows(bridge: Bridge, tmp_path: Path):
+async def test_an_audit_retries_refused_flows(bridge: Bridge):
     async with installed(bridge.path, {WEB: Part((DANGLING,))}) as kept:
         assert [problem.owner for problem in kept.problems] == [WEB]
         group = Group(77, (Bucket(0, (Output(1),)),), "late")
         await kept.apply({DNS: Part((), (group,))})
         assert await kept.audit() == 0
         assert kept.problems == ()
-        assert await bridge.holds({WEB: Part((DANGLING,)), DNS: Part((), (group,))}, tmp_path)
+        assert await bridge.holds({WEB: Part((DANGLING,)), DNS: Part((), (group,))})
 
 
-async def test_a_group_that_is_too_large_is_a_problem_and_keeps_its_former_buckets(bridge: Bridge, tmp_path: Path):
+async def test_a_group_that_is_too_large_is_a_problem_and_keeps_its_former_buckets(bridge: Bridge):
     program = {WEB: service(1, 1, 2)}
     async with installed(bridge.path, program) as kept:
         await kept.apply({WEB: service(1, *range(2000))})
         assert ["Spread them over several groups" in str(problem) for problem in kept.problems] == [True]
-        assert await bridge.holds(program, tmp_path)
+        assert await bridge.holds(program)
         await kept.apply(program)
         assert kept.problems == ()
 
@@ -290,9 +285,9 @@ async def test_a_group_that_is_too_large_is_a_problem_and_keeps_its_former_bucke
 # ---- changes by other clients
 
 
-async def repaired(bridge: Bridge, program: Mapping[Owner, Part], folder: Path, watcher: OpenFlowConnection) -> None:
+async def repaired(bridge: Bridge, program: Mapping[Owner, Part], watcher: OpenFlowConnection) -> None:
     """Returns when the bridge holds the Program; compares again after each change, because a repair is a change."""
-    while not await bridge.holds(program, folder):
+    while not await bridge.holds(program):
         await watcher.events()
 
 
@@ -309,14 +304,12 @@ async def repaired(bridge: Bridge, program: Mapping[Owner, Part], folder: Path, 
         ("add-group", "group_id=5,type=select,bucket=bucket_id:0,actions=output:9", 1),
     ],
 )
-async def test_changes_by_other_clients_are_reverted_at_once(
-    bridge: Bridge, tmp_path: Path, command: str, argument: str, drift: int
-):
+async def test_changes_by_other_clients_are_reverted_at_once(bridge: Bridge, command: str, argument: str, drift: int):
     program = {WEB: Part((flow(1), flow(2))), DNS: service(1, 1, 2)}
     async with connected(bridge.path) as watcher, installed(bridge.path, program) as kept:
         await watcher.watch_flows()
         await bridge.ofctl(command, *filter(None, [argument]))
-        await repaired(bridge, program, tmp_path, watcher)
+        await repaired(bridge, program, watcher)
         assert await kept.audit() == 0
         assert kept.counters.drift_healed == drift
 
@@ -328,12 +321,12 @@ async def test_thousands_of_foreign_flows_are_deleted(bridge: Bridge, tmp_path: 
     async with connected(bridge.path) as watcher, installed(bridge.path, program) as kept:
         await watcher.watch_flows()
         await bridge.switch.ofctl("--bundle", "add-flows", bridge.path, str(theirs))
-        await repaired(bridge, program, tmp_path, watcher)
+        await repaired(bridge, program, watcher)
         assert await kept.audit() == 0
         assert kept.counters.drift_healed == 3000
 
 
-async def test_an_audit_finds_changes_that_no_monitor_reported(bridge: Bridge, tmp_path: Path):
+async def test_an_audit_finds_changes_that_no_monitor_reported(bridge: Bridge):
     """As on a switch without flow monitors."""
     program = {WEB: Part((flow(1), flow(2)))}
     async with installed(bridge.path, program) as kept:
@@ -344,7 +337,7 @@ async def test_an_audit_finds_changes_that_no_monitor_reported(bridge: Bridge, t
         await bridge.ofctl("del-flows", "table=0,reg0=1")
         assert await kept.audit() == 2
         assert kept.counters.drift_healed == 2
-        assert await bridge.holds(program, tmp_path)
+        assert await bridge.holds(program)
 
 
 async def test_our_own_changes_are_not_drift(bridge: Bridge):
@@ -355,7 +348,7 @@ async def test_our_own_changes_are_not_drift(bridge: Bridge):
         assert kept.counters.drift_healed == 0
 
 
-async def test_changes_during_an_audit_are_not_drift(bridge: Bridge, tmp_path: Path):
+async def test_changes_during_an_audit_are_not_drift(bridge: Bridge):
     many = Part(tuple(flow(number) for number in range(3000)))
     async with installed(bridge.path, {WEB: many}) as kept:
         audits = asyncio.gather(*(kept.audit() for _ in range(5)))
@@ -366,9 +359,7 @@ async def test_changes_during_an_audit_are_not_drift(bridge: Bridge, tmp_path: P
         assert changes > 1
         assert await audits == [0] * 5
         assert kept.counters.drift_healed == 0
-        assert await bridge.holds(
-            {WEB: many, API: service(2, changes), DNS: Part((flow(5000, port=changes),))}, tmp_path
-        )
+        assert await bridge.holds({WEB: many, API: service(2, changes), DNS: Part((flow(5000, port=changes),))})
 
 
 # ---- restarts and losses
@@ -383,7 +374,7 @@ async def test_a_restarted_switch_gets_the_program_with_changes_made_meanwhile(t
             await switch.start_vswitchd()
             await change
             assert kept.counters.syncs == 2
-            assert await bridge.holds({WEB: Part((flow(2),)), DNS: service(1, 1), API: service(2, 1)}, tmp_path)
+            assert await bridge.holds({WEB: Part((flow(2),)), DNS: service(1, 1), API: service(2, 1)})
 
 
 async def test_a_switch_that_starts_later_gets_the_program(tmp_path: Path):
@@ -399,12 +390,12 @@ async def test_a_switch_that_starts_later_gets_the_program(tmp_path: Path):
         await switch.vsctl("add-br", "later", "--", "set", "bridge", "later", "datapath_type=netdev")
         await change
         assert kept.trouble == ""
-        assert await later.holds({WEB: Part((flow(1),)), DNS: service(1, 1)}, tmp_path)
+        assert await later.holds({WEB: Part((flow(1),)), DNS: service(1, 1)})
         keeper.cancel()
         await asyncio.wait([keeper])
 
 
-async def test_a_sync_completes_a_change_that_was_cancelled_half_way(bridge: Bridge, tmp_path: Path):
+async def test_a_sync_completes_a_change_that_was_cancelled_half_way(bridge: Bridge):
     async with installed(bridge.path, {WEB: Part((flow(1),))}) as kept:
         change = asyncio.create_task(kept.apply({WEB: Part(tuple(flow(number) for number in range(3000)))}))
         await asyncio.sleep(0)  # the change has started
@@ -412,9 +403,7 @@ async def test_a_sync_completes_a_change_that_was_cancelled_half_way(bridge: Bri
         with suppress(asyncio.CancelledError):
             await change
         await kept.apply({DNS: service(1, 1)})
-        assert await bridge.holds(
-            {WEB: Part(tuple(flow(number) for number in range(3000))), DNS: service(1, 1)}, tmp_path
-        )
+        assert await bridge.holds({WEB: Part(tuple(flow(number) for number in range(3000))), DNS: service(1, 1)})
 
 
 # ---- events for the agent

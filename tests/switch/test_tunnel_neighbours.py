@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from platforms import not_on_windows
 from switches import Switch, requires_ovs, run, running_switch
 from windlass.openflow.actions import Output
 from windlass.openflow.fields import IN_PORT, LOCAL_PORT
@@ -87,6 +88,7 @@ async def until_resolved(switch: Switch, *neighbours: str) -> None:
             await asyncio.sleep(0.02)
 
 
+@not_on_windows("its remotes are network namespaces of Linux")
 async def test_remotes_are_resolved_before_the_first_packet(tmp_path: Path):
     """In the same network and behind a router; IPv4 and IPv6; also after the switch was restarted."""
     async with running_switch(tmp_path) as switch:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
 
-from switches import requires_ovs, run
+from platforms import not_on_windows
+from stream_servers import serving_streams
+from switches import requires_ovs
 from windlass.agent.tunnelling import tunnel_routes
 from windlass.host.plans import Route
 from windlass.host.protocol import Uplink
@@ -70,8 +71,7 @@ async def add_bridge(switch):
             "options:remote_ip=flow",
         ),
     )
-    await run("ip", "-n", switch.namespace, "address", "add", "10.1.0.5/24", "dev", "br-int")
-    await run("ip", "-n", switch.namespace, "link", "set", "br-int", "up")
+    await switch.add_address("br-int", "10.1.0.5/24")
 
 
 @requires_ovs
@@ -95,6 +95,7 @@ async def test_a_route_without_an_address_in_its_network_is_an_error_that_names_
 
 
 @requires_ovs
+@not_on_windows("a dummy datapath does not follow the addresses of its interfaces")
 async def test_a_bridge_that_was_created_again_receives_tunnel_packets_again(bridged):
     control = control_socket(str(bridged.rundir))
 
@@ -112,21 +113,26 @@ async def test_a_bridge_that_was_created_again_receives_tunnel_packets_again(bri
 
 @requires_ovs
 async def test_the_control_socket_has_the_process_id_in_its_name_unless_another_was_given(switch, tmp_path):
-    assert control_socket(str(switch.rundir)) == f"{switch.rundir}/ovs-vswitchd.ctl"
+    assert control_socket(str(switch.rundir)) == str(switch.rundir / "ovs-vswitchd.ctl")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     with pytest.raises(SwitchUnreachableError, match="start ovs-vswitchd with --pidfile"):
         control_socket(str(elsewhere))
     (elsewhere / "ovs-vswitchd.pid").write_text("4711\n")
-    assert control_socket(str(elsewhere)) == f"{elsewhere}/ovs-vswitchd.4711.ctl"
+    assert control_socket(str(elsewhere)) == str(elsewhere / "ovs-vswitchd.4711.ctl")
     with pytest.raises(SwitchUnreachableError, match=r"4711\.ctl: no such socket"):
         await ask(control_socket(str(elsewhere)), "version")
 
 
 async def test_a_daemon_that_does_not_answer_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(ovsdb, "PATIENCE", 0.05)
-    with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(str(tmp_path / "ovs-vswitchd.ctl"))
-        silent.listen()  # and never answers
+
+    async def stay_silent(reader, writer):
+        await reader.read()
+        writer.close()
+
+    socket = tmp_path / "ovs-vswitchd.ctl"
+    socket.touch()  # as Open vSwitch for Windows does it beside a pipe
+    async with serving_streams(socket, stay_silent):
         with pytest.raises(SwitchUnreachableError, match=r"does not answer version within 0\.05 s; is it stuck"):
             await ask(control_socket(str(tmp_path)), "version")
