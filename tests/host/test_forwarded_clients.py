@@ -65,9 +65,9 @@ def admitting(block: str = BLOCK, *, allowed=HTTP, pods=("near",)) -> NodePolici
     blocks = {block: 1, EXCEPTION: 2}
     entries = [PeerEntry(prefix_of(ip_network(network)), None, number) for network, number in blocks.items()]
     return NodePolicies(
-        {f"shop/{name}": PodPolicies(ingress=PodPolicy(7)) for name in pods},
-        {PolicySubject.key_of(Direction.INGRESS, 7): subject},
-        {prefix_text(one.prefix): one for one in entries},
+        pods={f"shop/{name}": PodPolicies(ingress=PodPolicy(7)) for name in pods},
+        subjects={PolicySubject.key_of(Direction.INGRESS, 7): subject},
+        peers={prefix_text(one.prefix): one for one in entries},
     )
 
 
@@ -139,7 +139,7 @@ def test_endpoints_of_other_nodes_are_judged_there():
 
 
 def test_a_pod_whose_labels_are_not_known_accepts_nobody_but_the_host():
-    node = Changing(state(served(NEAR), NodePolicies({"shop/near": DENY_UNTIL_KNOWN})))
+    node = Changing(state(served(NEAR), NodePolicies(pods={"shop/near": DENY_UNTIL_KNOWN})))
     assert node.destination(OUTSIDE) is None
     assert node.destination("127.0.0.1") == BY_THE_SWITCH
 

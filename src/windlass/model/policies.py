@@ -90,7 +90,7 @@ UNKNOWN_SUBJECT = (1 << 64) - 1
 DENY_UNTIL_KNOWN = PodPolicies(PodPolicy(UNKNOWN_SUBJECT), PodPolicy(UNKNOWN_SUBJECT))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodePolicies:
     pods: Mapping[str, PodPolicies] = field(default_factory=dict)  # by namespace/name
     subjects: Mapping[str, PolicySubject] = field(default_factory=dict)  # by their key

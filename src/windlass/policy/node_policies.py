@@ -37,7 +37,7 @@ class CompiledPolicies:
 
     @property
     def policies(self) -> NodePolicies:
-        return NodePolicies(self._pods, self._subjects, self._ports, self._peers)
+        return NodePolicies(pods=self._pods, subjects=self._subjects, ports=self._ports, peers=self._peers)
 
     def settle(self) -> SettledKeys:
         """Compiles all changes since the last call."""
