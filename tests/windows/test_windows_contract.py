@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from ipaddress import ip_network
 
 import pytest
 from host_contract import PlanContract, UplinkContract, WatchContract
 from windows_machines import requires_stand_ins
 
+from windlass.host.forwarded_clients import ForwardedClients
 from windlass.host.plans import HostChange, NodePort, ServiceAccess
 from windlass.host.protocol import HostError
 from windlass.host.services import plan_services
 from windlass.model.families import Family
-from windlass.model.services import Protocol
+from windlass.model.services import Frontend, Protocol, Reach, ServedPort, ServedService
 from windlass.pipeline.reserved import NODE_PORT_ADDRESS
 
 ACCESS_DENIED = 5
@@ -32,6 +34,10 @@ async def test_node_ports_answer_at_the_addresses_of_the_host(host, machine):
     networks = [ip_network("127.0.0.0/8"), ip_network("192.0.2.5/32")]
     items = plan_services(machine.state.node, machine.names, (), networks, mtu=1450).items
     port = NodePort(Family.IPV4, Protocol.TCP, 30080)
+    frontend = Frontend(Reach.NODE_PORT, None, 30080)
+    served = ServedPort("http", Protocol.TCP, Family.IPV4, (frontend,), endpoints=(), local_endpoints=())
+    state = replace(machine.state, services={"default/web": ServedService("default", "web", (served,), ())})
+    host.forward_clients(ForwardedClients(lambda: state))
     shared = frozenset(item for item in items if isinstance(item, ServiceAccess))
 
     async def answer(_reader, writer):
