@@ -8,9 +8,10 @@ from ipaddress import ip_address, ip_network
 import pytest
 from host_states import STATE
 
+from windlass.agent.samples import forwarded
 from windlass.host.forwarded_clients import Client, Destination, ForwardedClients, Refusal
 from windlass.model.families import Family
-from windlass.model.nodes import AttachedPod, NodeState
+from windlass.model.nodes import AttachedPod, NodeState, OperatingSystem
 from windlass.model.policies import (
     DENY_UNTIL_KNOWN,
     Direction,
@@ -165,6 +166,15 @@ def test_a_client_keeps_its_endpoint_by_session_affinity():
 def test_before_the_first_pass_and_without_such_a_node_port_all_are_refused():
     assert Changing(None).destination("127.0.0.1") is None
     assert Changing(state({})).destination("127.0.0.1") is None
+
+
+async def test_refusals_are_a_metric_of_windows_nodes():
+    node = Changing(state(served(FAR, local_only=True)))
+    node.destination(OUTSIDE)
+    assert await forwarded(node.clients)() == []
+    node.state = replace(node.state, node=replace(node.state.node, os=OperatingSystem.WINDOWS))
+    counted = {labels: value for _, value, labels in await forwarded(node.clients)()}
+    assert counted == {(reason.value,): float(reason is Refusal.NO_ENDPOINT) for reason in Refusal}
 
 
 # --- an open connection is judged again after each change ----------------------------------------------------------
