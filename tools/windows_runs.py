@@ -31,6 +31,7 @@ class Row:
     failed: int
     seconds: float
     skipped: Counter[str] = field(default_factory=Counter)  # by reason
+    differences: Counter[str] = field(default_factory=Counter)  # of probes that passed, as the scenario declares them
     trouble: str = ""
 
 
@@ -173,7 +174,10 @@ def run_scenario(name: str) -> Row:
         return Row(name, 0, 1, seconds, trouble=f"the run ended with {done.returncode}")
     report = json.loads(written)
     errors = [one["error"] for one in report["scenarios"] if "error" in one]
-    return Row(name, report["passed"], report["failed"] + len(errors), seconds, trouble="; ".join(errors))
+    row = Row(name, report["passed"], report["failed"] + len(errors), seconds, trouble="; ".join(errors))
+    for scenario in report["scenarios"]:
+        row.differences.update(probe["difference"] for probe in scenario["probes"] if "difference" in probe)
+    return row
 
 
 def compare_services(python: WindowsPython, services: int, changes: int, rounds: int) -> None:
@@ -212,6 +216,8 @@ def print_table(rows: Sequence[Row]) -> None:
         print(f"{row.name:{width}}  {row.passed:6}  {row.failed:6}  {row.skipped.total():7}  {row.seconds:7.0f}")
         for reason, count in row.skipped.most_common() if row.name != _TOTAL else ():
             print(f"{'':{width}}  {count:4} skipped: {reason}")
+        for difference, count in row.differences.most_common():
+            print(f"{'':{width}}  {count:4} passed with a declared difference: {difference}")
         if row.trouble:
             print(f"{'':{width}}  {row.trouble}")
     print(flush=True)
