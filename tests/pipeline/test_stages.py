@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,10 @@ class Report(msgspec.Struct):
 def report() -> Report:
     """From a process of its own, because tables are declared at import."""
     script = Path(__file__).with_name("pipeline_with_more_tables.py")
-    ran = subprocess.run([sys.executable, script], check=True, capture_output=True, timeout=120)
+    # Windows' embeddable Python does not add the script's folder itself.
+    paths = os.pathsep.join(filter(None, (str(script.parent), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    ran = subprocess.run([sys.executable, script], check=True, capture_output=True, timeout=120, env=environment)
     return msgspec.json.decode(ran.stdout, type=Report)
 
 
