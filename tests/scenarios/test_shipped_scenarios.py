@@ -49,6 +49,11 @@ def test_the_scenario_of_the_bar_is_of_its_size():
     assert sum(len(step.probes) for step in read("speed").steps) == 100
 
 
+def test_all_scenarios_together_stay_short_enough_to_read():
+    """If this fails, share what probes have in common, or use a Matrix: docs/scenarios.md."""
+    assert sum(len(file.read_text().splitlines()) for file in FOLDER.rglob("*.yaml")) <= 12_000
+
+
 def test_the_tour_is_short_enough_to_watch():
     assert sum(len(step.probes) for step in read("tour").steps) <= 40
 

@@ -112,10 +112,12 @@ class PeerClasses:
         """Call it after the directory has been updated."""
         if before is not None and before.identity not in self._directory.identities.get(before.namespace, {}):
             self._selections.forget(before.identity)
-        self._follow_addresses(before, after)
+        self.follow_addresses(before, after)
 
-    def follow_node(self, before: PeerNode | None, after: PeerNode | None) -> None:
-        self._follow_addresses(before, after)
+    def follow_addresses(self, *holders: PeerPod | PeerNode | None) -> None:
+        """`holders`: a Pod or a Node before and after a change."""
+        if self._uses or self._names:  # otherwise nothing has a class
+            self._refresh({address for one in holders if one is not None for address in one.addresses})
 
     def follow_namespace(self, name: str) -> None:
         """Call it after the directory has been updated."""
@@ -143,10 +145,6 @@ class PeerClasses:
     def _refresh_name(self, name: str) -> None:
         pods = self._directory.pods.values()
         self._refresh_pods([pod.key for pod in pods if any(name == port[0] for port in pod.named_ports)])
-
-    def _follow_addresses(self, *holders: PeerPod | PeerNode | None) -> None:
-        if self._uses or self._names:  # otherwise nothing has a class
-            self._refresh({address for one in holders if one is not None for address in one.addresses})
 
     def _refresh(self, prefixes: Iterable[Prefix]) -> None:
         for prefix in prefixes:

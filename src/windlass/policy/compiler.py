@@ -246,8 +246,8 @@ class PolicyCompiler:
 
     def set_node(self, name: str, node: PeerNode | None) -> None:
         before = self._directory.set_node(name, node)
-        self.egress.peers.follow_node(before, node)
-        self.ingress.peers.follow_node(before, node)
+        self.egress.peers.follow_addresses(before, node)
+        self.ingress.peers.follow_addresses(before, node)
 
     @property
     def namespaces(self) -> frozenset[str] | None:

@@ -11,6 +11,8 @@
  *
  * Nothing is allocated: all sizes are bounded and the buffers are static. A watchdog ends the process after
  * WINDLASS_CNI_SECONDS, so that every read and write below may block.
+ *
+ * Longer than 400 lines: both operating systems are in one file, so that one compiler command builds the plugin.
  */
 #ifdef _WIN32
 #define WIN32_LEAN_AND_MEAN

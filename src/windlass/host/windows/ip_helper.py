@@ -53,7 +53,7 @@ class IpHelper:
     # --- interfaces ---------------------------------------------------------------------------------------------------
 
     def links(self) -> list[LinkRow]:
-        return self._table("GetIfTable2", LinkRow)
+        return _table(self._calls, "GetIfTable2", LinkRow)
 
     def link(self, name: str) -> LinkRow | None:
         return next((link for link in self.links() if link.alias == name), None)
@@ -64,7 +64,7 @@ class IpHelper:
         while True:
             buffer = ctypes.create_string_buffer(size.value)
             try:
-                self._call("GetAdaptersAddresses", _ANY_FAMILY, _ALL_COMPARTMENTS, None, buffer, byref(size))
+                _call(self._calls, "GetAdaptersAddresses", _ANY_FAMILY, _ALL_COMPARTMENTS, None, buffer, byref(size))
                 break
             except OSError as error:
                 if error.winerror == _NO_DATA:
@@ -83,7 +83,7 @@ class IpHelper:
     def in_compartment(self, compartment: int) -> Iterator[None]:
         """Within the block, the calls of this thread use this compartment."""
         before = self._calls.GetCurrentThreadCompartmentId()
-        self._call("SetCurrentThreadCompartmentId", c_uint32(compartment))
+        _call(self._calls, "SetCurrentThreadCompartmentId", c_uint32(compartment))
         try:
             yield
         finally:
@@ -93,7 +93,7 @@ class IpHelper:
         row = InterfaceRow()
         self._calls.InitializeIpInterfaceEntry(byref(row))
         row.family, row.index = NUMBERS[family], index
-        self._call("GetIpInterfaceEntry", byref(row))
+        _call(self._calls, "GetIpInterfaceEntry", byref(row))
         return row
 
     def change_settings(
@@ -113,12 +113,12 @@ class IpHelper:
             row.mtu = mtu
         if metric is not None:
             row.automatic_metric, row.metric = False, metric
-        self._call("SetIpInterfaceEntry", byref(row))
+        _call(self._calls, "SetIpInterfaceEntry", byref(row))
 
     # --- addresses ----------------------------------------------------------------------------------------------------
 
     def addresses(self) -> list[AddressRow]:
-        return self._table("GetUnicastIpAddressTable", AddressRow, _ANY_FAMILY)
+        return _table(self._calls, "GetUnicastIpAddressTable", AddressRow, _ANY_FAMILY)
 
     def add_address(self, index: int, address: IPInterface) -> None:
         """Not an error if the interface has the address already."""
@@ -126,15 +126,12 @@ class IpHelper:
         row.prefix_length = address.network.prefixlen
         row.valid_lifetime = row.preferred_lifetime = _FOREVER
         row.dad_state = _PREFERRED
-        with _unless(EXISTS, ALREADY_EXISTS, holds=lambda: self._has_address(index, address)):
-            self._call("CreateUnicastIpAddressEntry", byref(row))
+        with _unless(EXISTS, ALREADY_EXISTS, holds=lambda: _has_address(self.addresses(), index, address)):
+            _call(self._calls, "CreateUnicastIpAddressEntry", byref(row))
 
     def delete_address(self, index: int, address: IPInterface) -> None:
         with _unless(*_GONE):
-            self._call("DeleteUnicastIpAddressEntry", byref(self._address(index, address)))
-
-    def _has_address(self, index: int, address: IPInterface) -> bool:
-        return any(row.index == index and row.interface == address for row in self.addresses())
+            _call(self._calls, "DeleteUnicastIpAddressEntry", byref(self._address(index, address)))
 
     def _address(self, index: int, address: IPInterface) -> AddressRow:
         row = AddressRow()
@@ -146,22 +143,18 @@ class IpHelper:
     # --- routes -------------------------------------------------------------------------------------------------------
 
     def routes(self) -> list[ForwardRow]:
-        return self._table("GetIpForwardTable2", ForwardRow, _ANY_FAMILY)
+        return _table(self._calls, "GetIpForwardTable2", ForwardRow, _ANY_FAMILY)
 
     def add_route(self, index: int, destination: IPNetwork, via: IPAddress | None, metric: int) -> None:
         """Not an error if the interface has the route already."""
         row = self._route(index, destination, via)
         row.metric = metric
-        with _unless(EXISTS, ALREADY_EXISTS, holds=lambda: self._has_route(index, destination, via)):
-            self._call("CreateIpForwardEntry2", byref(row))
+        with _unless(EXISTS, ALREADY_EXISTS, holds=lambda: _has_route(self.routes(), index, destination, via)):
+            _call(self._calls, "CreateIpForwardEntry2", byref(row))
 
     def delete_route(self, index: int, destination: IPNetwork, via: IPAddress | None) -> None:
         with _unless(*_GONE):
-            self._call("DeleteIpForwardEntry2", byref(self._route(index, destination, via)))
-
-    def _has_route(self, index: int, destination: IPNetwork, via: IPAddress | None) -> bool:
-        wanted = (index, destination, via)
-        return any((row.index, row.destination, row.via) == wanted for row in self.routes())
+            _call(self._calls, "DeleteIpForwardEntry2", byref(self._route(index, destination, via)))
 
     def _route(self, index: int, destination: IPNetwork, via: IPAddress | None) -> ForwardRow:
         row = ForwardRow()
@@ -177,7 +170,7 @@ class IpHelper:
 
     def neighbours(self) -> list[NeighbourRow]:
         """The entries that a program has set. Windows sets permanent entries for multicast and broadcast itself."""
-        rows = self._table("GetIpNetTable2", NeighbourRow, _ANY_FAMILY)
+        rows = _table(self._calls, "GetIpNetTable2", NeighbourRow, _ANY_FAMILY)
         return [row for row in rows if row.state == _PERMANENT and row.address.family in FAMILIES and _is_unicast(row)]
 
     def set_neighbour(self, index: int, address: IPAddress, mac: str) -> None:
@@ -187,11 +180,11 @@ class IpHelper:
         row.physical_address[: len(octets)] = octets
         row.physical_address_length = len(octets)
         row.state = _PERMANENT
-        self._call("CreateIpNetEntry2", byref(row))
+        _call(self._calls, "CreateIpNetEntry2", byref(row))
 
     def delete_neighbour(self, index: int, address: IPAddress) -> None:
         with _unless(*_GONE):
-            self._call("DeleteIpNetEntry2", byref(_neighbour(index, address)))
+            _call(self._calls, "DeleteIpNetEntry2", byref(_neighbour(index, address)))
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
@@ -203,32 +196,12 @@ class IpHelper:
         try:
             for call in ("NotifyIpInterfaceChange", "NotifyUnicastIpAddressChange", "NotifyRouteChange2"):
                 handle = wintypes.HANDLE()
-                self._call(call, c_uint16(_ANY_FAMILY), callback, None, False, byref(handle))
+                _call(self._calls, call, c_uint16(_ANY_FAMILY), callback, None, False, byref(handle))
                 handles.append(handle)
             yield
         finally:
             for handle in handles:  # each call waits for a running callback
                 self._calls.CancelMibChangeNotify2(handle)
-
-    def _call(self, name: str, *arguments: object) -> None:
-        try:
-            function = getattr(self._calls, name)
-        except AttributeError:
-            raise OSError(0, f"this Windows has no {name}; Windows Server 2019 or later is needed") from None
-        if code := function(*arguments):
-            raise ctypes.WinError(code)
-
-    def _table(self, name: str, row: type[R], *arguments: int) -> list[R]:
-        table = c_void_p()
-        self._call(name, *(c_uint16(argument) for argument in arguments), byref(table))
-        try:
-            if table.value is None:
-                return []
-            (count,) = cast(table, POINTER(c_uint32))[:1]
-            first = table.value + _TABLE_HEADER
-            return [row.from_buffer_copy(ctypes.string_at(first + i * sizeof(row), sizeof(row))) for i in range(count)]
-        finally:
-            self._calls.FreeMibTable(table)
 
 
 def is_up(link: LinkRow) -> bool:
@@ -239,6 +212,15 @@ def family(row: AddressRow | NeighbourRow) -> Family:
     return family_of(row.address.ip)
 
 
+def _has_address(rows: list[AddressRow], index: int, address: IPInterface) -> bool:
+    return any(row.index == index and row.interface == address for row in rows)
+
+
+def _has_route(rows: list[ForwardRow], index: int, destination: IPNetwork, via: IPAddress | None) -> bool:
+    wanted = (index, destination, via)
+    return any((row.index, row.destination, row.via) == wanted for row in rows)
+
+
 def _neighbour(index: int, address: IPAddress) -> NeighbourRow:
     row = NeighbourRow(index=index)
     row.address.ip = address
@@ -247,6 +229,28 @@ def _neighbour(index: int, address: IPAddress) -> NeighbourRow:
 
 def _is_unicast(row: NeighbourRow) -> bool:
     return bool(row.physical_address_length) and not row.physical_address[0] & 1 and not row.address.ip.is_multicast
+
+
+def _call(library: ctypes.WinDLL, name: str, *arguments: object) -> None:
+    try:
+        function = getattr(library, name)
+    except AttributeError:
+        raise OSError(0, f"this Windows has no {name}; Windows Server 2019 or later is needed") from None
+    if code := function(*arguments):
+        raise ctypes.WinError(code)
+
+
+def _table(library: ctypes.WinDLL, name: str, row: type[R], *arguments: int) -> list[R]:
+    table = c_void_p()
+    _call(library, name, *(c_uint16(argument) for argument in arguments), byref(table))
+    try:
+        if table.value is None:
+            return []
+        (count,) = cast(table, POINTER(c_uint32))[:1]
+        first = table.value + _TABLE_HEADER
+        return [row.from_buffer_copy(ctypes.string_at(first + i * sizeof(row), sizeof(row))) for i in range(count)]
+    finally:
+        library.FreeMibTable(table)
 
 
 @contextmanager
