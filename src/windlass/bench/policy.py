@@ -80,6 +80,12 @@ async def _cold_sync(say: Say) -> list[Figure]:
     whole = statistics.median(one.whole for one in ours)
     return [
         figure("first-sync", whole, "s", statistics.median(floor.seconds)),
+        figure(
+            "first-sync-installing",
+            statistics.median(one.installing for one in ours),
+            "s",
+            statistics.median(floor.seconds),
+        ),
         figure("first-sync-beside-encoded-messages", whole, "s", statistics.median(sending)),
         figure("first-sync-cpu", statistics.median(one.cpu for one in ours), "s"),
         figure("first-sync-compiling-cpu", statistics.median(one.compiling for one in ours), "s"),

@@ -33,6 +33,7 @@ class ColdSync(Struct, frozen=True):
     whole: float  # seconds
     cpu: float  # seconds of CPU of this process
     compiling: float  # seconds of CPU before anything is sent
+    installing: float  # seconds after that
 
 
 class Course(Struct, frozen=True):
@@ -102,7 +103,7 @@ async def _cold_sync(socket: Path, size: Size) -> ColdSync:
         began, cpu = time.perf_counter(), time.process_time()
         await run_in_slices(policies.following(cluster))
         policies.settle(LOCAL_NODE, pods)
-        compiled = time.process_time()
+        compiled, compiled_at = time.process_time(), time.perf_counter()
         switch.update(NodeState(LOCAL_NODE, pods=pods, policies=policies.policies), ())
         await switch.start(tasks)
         ended, used = time.perf_counter(), time.process_time()
@@ -110,7 +111,7 @@ async def _cold_sync(socket: Path, size: Size) -> ColdSync:
             task.cancel()
     if problems or policies.problems:
         raise LabError(f"the figures are invalid, because there are problems: {[*problems, *policies.problems][0]}")
-    return ColdSync(switch.flow_count, ended - began, used - cpu, compiled - cpu)
+    return ColdSync(switch.flow_count, ended - began, used - cpu, compiled - cpu, ended - compiled_at)
 
 
 # ---- changes
