@@ -131,13 +131,9 @@ async def _changes(config: Config, size: Size, course: Course) -> Changes:
         relabelled = [await timed.relabel(number) for number in range(2 * course.namespaces)]
         cpu.append(time.process_time())
         memory = agent_runs.rss()
+        installed = agent.view.switch.program.items()
         messages = bare_changes.flow_messages(
-            (
-                flow
-                for owner, part in agent.view.switch.program.items()
-                if owner.kind is OwnerKind.POLICY_PEER
-                for flow in part.flows
-            ),
+            (flow for owner, part in installed if owner.kind is OwnerKind.POLICY_PEER for flow in part.flows),
             course.pods,
         )
         _check(agent, size)

@@ -38,9 +38,7 @@ _FILE = click.Path(path_type=Path)
 _folder_option = partial(click.option, type=click.Path(file_okay=False, path_type=Path), show_default=True)
 BINARIES = _folder_option("--binaries", default=Path(HERE.cni_binaries), help="The runtime's directory of plugins.")
 CONFIGURATIONS = _folder_option(
-    "--configurations",
-    default=Path(HERE.cni_configurations),
-    help="The runtime's directory of network configurations.",
+    "--configurations", default=Path(HERE.cni_configurations), help="The runtime's directory of network configurations."
 )
 
 

@@ -62,9 +62,7 @@ def identity(node: Node) -> Identity:
 
 def is_leaving(node: Node) -> bool:
     """Whether the Node is being deleted or about to be: load balancers must send it no new connections."""
-    return node.metadata.deletion_timestamp is not None or any(
-        taint.key == LEAVING_TAINT for taint in node.spec.taints or ()
-    )
+    return node.metadata.deletion_timestamp is not None or LEAVING_TAINT in [t.key for t in node.spec.taints or ()]
 
 
 def _pod_cidrs(node: Node) -> dict[Family, IPNetwork]:

@@ -231,12 +231,8 @@ def _complete(
     held: Sequence[IPAddress], pod_cidrs: Mapping[Family, IPNetwork], requested: Sequence[IPAddress]
 ) -> tuple[IPInterface, ...]:
     """The held addresses, if there is one for each range and all requested ones are among them; otherwise none."""
-    found = [
-        ip_interface(f"{address}/{cidr.prefixlen}")
-        for cidr in pod_cidrs.values()
-        for address in held
-        if address in cidr
-    ]
+    ranges = pod_cidrs.values()
+    found = [ip_interface(f"{address}/{cidr.prefixlen}") for cidr in ranges for address in held if address in cidr]
     has_requested = set(requested) <= set(held)
     return tuple(found) if has_requested and len(found) == len(held) == len(pod_cidrs) else ()
 

@@ -278,16 +278,8 @@ class Handler:
         # Addresses outside the podCIDRs belong to other plugins of the chain.
         expected = [address for address in check.expected if network.holds(address)]
         problems = [
-            *(
-                f"{address} is in prevResult but not on the port"
-                for address in expected
-                if address not in port.addresses
-            ),
-            *(
-                f"{address} is on the port but not in prevResult"
-                for address in port.addresses
-                if address not in expected
-            ),
+            *(f"{ip} is in prevResult but not on the port" for ip in expected if ip not in port.addresses),
+            *(f"{ip} is on the port but not in prevResult" for ip in port.addresses if ip not in expected),
             *await self._problems(check.attachment, check.netns, port, network),
         ]
         if not problems:  # both change nothing if the port and its flows are complete

@@ -134,11 +134,8 @@ class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw
 
     @property
     def reserves_ports(self) -> bool:
-        meets = any(
-            ports[0] in self.node_ports or self.node_ports[0] in range(ports[0], ports[1] + 1)
-            for ports in HOST_RESERVED
-        )
-        return self.reserve_local_ports and not meets
+        first, last = self.node_ports[0], self.node_ports[-1]
+        return self.reserve_local_ports and all(last < low or high < first for low, high in HOST_RESERVED)
 
     @property
     def healthz(self) -> tuple[str, int] | None:

@@ -171,11 +171,7 @@ class OpenFlowConnection:
         except ConnectionLostError as error:
             raise SwitchUnreachableError(str(error)) from None
         await self.stream.send(
-            (
-                wire.ask_for_events(NO_REPLY),
-                packets.ask_for_userdata(NO_REPLY),
-                wire.ask_for_forwards(NO_REPLY),
-            )
+            (wire.ask_for_events(NO_REPLY), packets.ask_for_userdata(NO_REPLY), wire.ask_for_forwards(NO_REPLY))
         )
 
     def _xid(self) -> int:

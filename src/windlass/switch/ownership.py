@@ -71,9 +71,7 @@ class FlowOwnership:
         """Replace the parts of these owners. The work grows with these parts, not with the Program."""
         touched = {identity for owner in parts for identity in self._release(owner)}
         if self.failures:
-            self.failures = {
-                identity: failure for identity, failure in self.failures.items() if failure.owner not in parts
-            }
+            self.failures = {key: failure for key, failure in self.failures.items() if failure.owner not in parts}
         requesting = {owner: part for owner, part in parts.items() if part != NOTHING}
         self.program.update(requesting)
         wanted = {identity_of(encoded): encoded for encoded in self._request(requesting)}

@@ -7,7 +7,7 @@ import struct
 import sys
 
 from windlass.host.linux import rtnetlink
-from windlass.host.linux.netlink import Netlink, NetlinkError, as_text, attributes, text
+from windlass.host.linux.netlink import Netlink, NetlinkError, as_text, attributes, ignoring, text
 
 NAME = "ovs-system"  # the interface of the datapath that all bridges share
 _NETLINK_GENERIC, _GET_FAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2
@@ -33,11 +33,8 @@ def remove_port(netlink: Netlink, interface: str) -> None:
         if family is None:
             return
         request = _HEADER.pack(_DELETE_PORT, 1, 0) + _DATAPATH.pack(datapath.index) + text(_PORT_NAME, interface)
-        try:
+        with ignoring(errno.ENODEV):
             generic.do(family, request)
-        except NetlinkError as error:
-            if error.errno != errno.ENODEV:
-                raise
 
 
 def remove_if_unused(netlink: Netlink) -> None:

@@ -12,6 +12,7 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
 NETLINK_NETFILTER = 12
@@ -47,6 +48,16 @@ Attributes = dict[int, bytes]
 
 class NetlinkError(OSError):
     """The kernel refused a request."""
+
+
+@contextmanager
+def ignoring(*codes: int) -> Iterator[None]:
+    """Ignore refusals within the block that have one of these error numbers."""
+    try:
+        yield
+    except NetlinkError as error:
+        if error.errno not in codes:
+            raise
 
 
 class Netlink:

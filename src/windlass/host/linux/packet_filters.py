@@ -16,9 +16,9 @@ from windlass.host.linux.netlink import (
     NLM_F_CREATE,
     NLM_F_EXCL,
     Netlink,
-    NetlinkError,
     attribute,
     attributes,
+    ignoring,
     nested,
     number,
     text,
@@ -80,11 +80,8 @@ def put(netlink: Netlink, index: int, wanted: PacketFilter, target: int = 0) -> 
         return
     remove(netlink, index, wanted)  # one that sends to an interface that was replaced
     clsact = _FILTER.pack(0, index, _CLSACT_HANDLE, _CLSACT, 0) + text(_TCA_KIND, "clsact")
-    try:
+    with ignoring(errno.EEXIST):
         netlink.do(_RTM_NEWQDISC, clsact, NLM_F_CREATE | NLM_F_EXCL)
-    except NetlinkError as error:
-        if error.errno != errno.EEXIST:
-            raise
     size = attribute(_TCA_BPF_OPS_LEN, struct.pack("=H", len(wanted.program) // _INSTRUCTION.size))
     options = [size, attribute(_TCA_BPF_OPS, wanted.program), number(_TCA_BPF_FLAGS_GEN, _SKIP_HARDWARE)]
     if wanted.sending is None:
@@ -96,11 +93,8 @@ def put(netlink: Netlink, index: int, wanted: PacketFilter, target: int = 0) -> 
 
 def remove(netlink: Netlink, index: int, wanted: PacketFilter) -> None:
     """The clsact hook stays: others may use it, and without filters it does nothing."""
-    try:
+    with ignoring(*_GONE):
         netlink.do(_RTM_DELTFILTER, _header(index, wanted))
-    except NetlinkError as error:
-        if error.errno not in _GONE:
-            raise
 
 
 def remove_hook(netlink: Netlink, index: int) -> None:
@@ -108,11 +102,8 @@ def remove_hook(netlink: Netlink, index: int) -> None:
     for hook in Hook:
         if any(True for _ in netlink.dump(_RTM_GETTFILTER, _FILTER.pack(0, index, 0, hook, 0))):
             return
-    try:
+    with ignoring(*_GONE):
         netlink.do(_RTM_DELQDISC, _FILTER.pack(0, index, _CLSACT_HANDLE, _CLSACT, 0) + text(_TCA_KIND, "clsact"))
-    except NetlinkError as error:
-        if error.errno not in _GONE:
-            raise
 
 
 def _header(index: int, wanted: PacketFilter) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from ipaddress import IPv6Interface, ip_address, ip_interface
 
@@ -20,6 +20,7 @@ from windlass.host.linux.netlink import (
     as_text,
     attribute,
     attributes,
+    ignoring,
     nested,
     number,
     text,
@@ -95,14 +96,9 @@ class MarkRule:
     priority: int
 
 
-@contextmanager
-def unless_absent() -> Iterator[None]:
+def unless_absent() -> AbstractContextManager[None]:
     """Ignore errors within the block about objects that do not exist."""
-    try:
-        yield
-    except NetlinkError as error:
-        if error.errno not in {errno.ENODEV, errno.ENOENT, errno.ESRCH, errno.EADDRNOTAVAIL}:
-            raise
+    return ignoring(errno.ENODEV, errno.ENOENT, errno.ESRCH, errno.EADDRNOTAVAIL)
 
 
 def link(netlink: Netlink, name_or_index: str | int) -> Link | None:
@@ -216,11 +212,8 @@ def add_address(netlink: Netlink, index: int, address: IPInterface, *, connected
     body = _address(index, address) + (number(_IFA_FLAGS, flags) if flags else b"")
     if not is_ipv6 and address.network.prefixlen < 31:
         body += attribute(_IFA_BROADCAST, address.network.broadcast_address.packed)
-    try:
+    with ignoring(errno.EEXIST):
         netlink.do(RTM_NEWADDR, body, NLM_F_CREATE | NLM_F_EXCL)
-    except NetlinkError as error:
-        if error.errno != errno.EEXIST:
-            raise
 
 
 def delete_address(netlink: Netlink, index: int, address: IPInterface) -> None:
@@ -303,11 +296,8 @@ def mark_rules(netlink: Netlink) -> Iterator[MarkRule]:
 
 def add_mark_rule(netlink: Netlink, rule: MarkRule) -> None:
     """No error if the rule exists."""
-    try:
+    with ignoring(errno.EEXIST):
         netlink.do(RTM_NEWRULE, _rule(rule), NLM_F_CREATE | NLM_F_EXCL)
-    except NetlinkError as error:
-        if error.errno != errno.EEXIST:
-            raise
 
 
 def delete_mark_rule(netlink: Netlink, rule: MarkRule) -> None:

@@ -142,10 +142,7 @@ def _external_ports(family: Family) -> Rule:
     port: Expression = {"concat": [payload(IP[family], "daddr"), meta("l4proto"), payload("th", "dport")]}
     return Rule(
         "external port of a Service: mark, to route it to the switch",
-        (
-            is_(port, f"@external-ports-{family.value}"),
-            nft.set_bit(meta("mark"), MARK),
-        ),
+        (is_(port, f"@external-ports-{family.value}"), nft.set_bit(meta("mark"), MARK)),
     )
 
 
@@ -169,11 +166,7 @@ def _asks(access: ServiceAccess, family: Family) -> Rule:
 def _answers() -> Rule:
     return Rule(
         "reply to a client behind the switch: route to the switch",
-        (
-            nft.REPLY,
-            nft.is_set(ct("mark"), MARK),
-            nft.set_bit(meta("mark"), MARK),
-        ),
+        (nft.REPLY, nft.is_set(ct("mark"), MARK), nft.set_bit(meta("mark"), MARK)),
     )
 
 
@@ -255,11 +248,7 @@ def _fit(access: ServiceAccess, gateway: Expression, family: Family) -> Rule:
 def _fit_there(access: ServiceAccess) -> Rule:
     return Rule(
         "limit the MSS of what the host receives by the gateway",
-        (
-            nft.goes_out(access.gateway),
-            _BEGINS,
-            nft.change(_SEGMENT_SIZE, {"rt": {"key": "mtu"}}),
-        ),
+        (nft.goes_out(access.gateway), _BEGINS, nft.change(_SEGMENT_SIZE, {"rt": {"key": "mtu"}})),
     )
 
 

@@ -166,9 +166,8 @@ def _route(netlink: Netlink, access: ServiceAccess) -> list[str]:
 
 
 def _is_set(netlink: Netlink, access: ServiceAccess) -> bool:
-    return _serves_loopback(access) == bool(
-        settings.sysctl(Family.IPV4, access.gateway, "route_localnet")
-    ) and not list(_not_forwarding(netlink, access))
+    routes_localnet = bool(settings.sysctl(Family.IPV4, access.gateway, "route_localnet"))
+    return _serves_loopback(access) == routes_localnet and not list(_not_forwarding(netlink, access))
 
 
 def _set(netlink: Netlink, formers: FormerSettings, access: ServiceAccess) -> list[str]:
@@ -199,9 +198,7 @@ def _not_forwarding(netlink: Netlink, access: ServiceAccess) -> Iterator[str]:
     """
     if all(source.version != 4 for source in access.sources):
         return
-    used = (
-        index for index, address in rtnetlink.addresses(netlink) if address.version == 4 and not address.is_loopback
-    )
+    used = (index for index, ip in rtnetlink.addresses(netlink) if ip.version == 4 and not ip.is_loopback)
     for index in dict.fromkeys(used):
         link = rtnetlink.link(netlink, index)
         if link is not None and not settings.sysctl(Family.IPV4, link.name, "forwarding"):
@@ -222,10 +219,7 @@ def _forget_flows(ports: Iterable[ServicePortItem]) -> list[str]:
     if not targets:
         return []
     try:
-        with (
-            attempting("delete outdated UDP conntrack entries"),
-            Netlink(protocol=NETLINK_NETFILTER) as netfilter,
-        ):
+        with attempting("delete outdated UDP conntrack entries"), Netlink(protocol=NETLINK_NETFILTER) as netfilter:
             for family, wanted in targets.items():
                 forget_udp(netfilter, family, wanted)
     except HostError as error:

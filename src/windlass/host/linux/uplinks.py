@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -26,7 +26,7 @@ from windlass.host.linux import (
 from windlass.host.linux.adapter_state import Adapter, AdapterAddress
 from windlass.host.linux.former_settings import FormerSettings
 from windlass.host.linux.migrations import AddItem, MovableItem, MoveStep, UplinkRecord
-from windlass.host.linux.netlink import Netlink, NetlinkError
+from windlass.host.linux.netlink import Netlink, ignoring
 from windlass.host.linux.records import RecordFile
 from windlass.host.protocol import Adopted, HostError, attempting
 from windlass.model.families import Family, IPAddress
@@ -230,10 +230,7 @@ class _Adoption:
 def release(
     netlink: Netlink, file: RecordFile, uplink_name: str, bridge_name: str, *, keep_record: bool = False
 ) -> None:
-    uplink, bridge = adapters.read(netlink, uplink_name), adapters.read(netlink, bridge_name)
-    if uplink is None:
-        raise HostError(f"there is no interface {uplink_name}; its addresses and routes stay recorded in {file}")
-    goal = _with_all(netlink, file.load(), uplink, bridge, ())
+    _, bridge, goal = _before_giving_back(netlink, file, uplink_name, bridge_name)
     _give_back(netlink, goal, bridge)
     if not keep_record:
         file.remove()
@@ -252,10 +249,7 @@ def lend(netlink: Netlink, file: RecordFile, uplink_name: str, bridge_name: str)
 
     The routes by the NIC have a higher metric and the protocol of Windlass: `clean` and the next adoption remove them.
     """
-    uplink, bridge = adapters.read(netlink, uplink_name), adapters.read(netlink, bridge_name)
-    if uplink is None:
-        raise HostError(f"there is no interface {uplink_name}; its addresses and routes stay recorded in {file}")
-    goal = _with_all(netlink, file.load(), uplink, bridge, ())
+    uplink, _, goal = _before_giving_back(netlink, file, uplink_name, bridge_name)
     with attempting(f"bring {uplink_name} up"):
         rtnetlink.set_link(netlink, uplink.index, up=True)
     held = {address.ip for address in uplink.addresses}
@@ -265,19 +259,20 @@ def lend(netlink: Netlink, file: RecordFile, uplink_name: str, bridge_name: str)
     for route in sorted(goal.routes, key=lambda route: route.via is not None):
         if route not in uplink.routes:
             beside = replace(route, metric=route.metric + 1, protocol=rtnetlink.PROTOCOL)
-            with attempting(f"add {beside} to {uplink_name}"), _unless_there():
+            with attempting(f"add {beside} to {uplink_name}"), ignoring(errno.EEXIST):
                 rtnetlink.add_route(netlink, uplink.index, beside)
     with attempting(f"remove the ingress filter of {uplink_name}"):
         ingress.open_again(netlink, uplink.index)
 
 
-@contextmanager
-def _unless_there() -> Iterator[None]:
-    try:
-        yield
-    except NetlinkError as error:
-        if error.errno != errno.EEXIST:
-            raise
+def _before_giving_back(
+    netlink: Netlink, file: RecordFile, uplink_name: str, bridge_name: str
+) -> tuple[Adapter, Adapter | None, Adapter]:
+    """The NIC and the bridge as they are, and the NIC with everything that it must get back."""
+    uplink, bridge = adapters.read(netlink, uplink_name), adapters.read(netlink, bridge_name)
+    if uplink is None:
+        raise HostError(f"there is no interface {uplink_name}; its addresses and routes stay recorded in {file}")
+    return uplink, bridge, _with_all(netlink, file.load(), uplink, bridge, ())
 
 
 def _with_all(

@@ -182,12 +182,8 @@ def listens(owner: LabPod | ExternalHost, protocol: str, port: int) -> bool:
 
 def listener(cluster: ClusterView, node: str, protocol: str, port: int) -> str:
     """The hostNetwork Pod that listens on this port of the Node; empty if there is none."""
-    found = (
-        p
-        for p in cluster.pods.values()
-        if p.spec.host_network and p.spec.node_name == node and listens(p, protocol, port)
-    )
-    return next((pod.key for pod in found), "")
+    on_node = (pod for pod in cluster.pods.values() if pod.spec.host_network and pod.spec.node_name == node)
+    return next((pod.key for pod in on_node if listens(pod, protocol, port)), "")
 
 
 # From Pods ------------------------------------------------------------------------------------------------------
@@ -197,15 +193,11 @@ def _of_pods(
     cluster: ClusterView, service: LabService, port: LabServicePort, family: Family
 ) -> Iterator[OracleEndpoint]:
     for pod in cluster.pods.values():
-        selected = service.spec.selector.items() <= pod.metadata.labels.items()
+        is_near = (pod.metadata.namespace or "default") == (service.metadata.namespace or "default")
+        selected = is_near and service.spec.selector.items() <= pod.metadata.labels.items()
         number = _number(pod, port)
         node = cluster.nodes.get(pod.spec.node_name)
-        if (
-            (pod.metadata.namespace or "default") != (service.metadata.namespace or "default")
-            or not selected
-            or number is None
-            or node is None
-        ):
+        if not selected or number is None or node is None:
             continue
         if (node.addresses.get(family) if pod.spec.host_network else node.gateway(family)) is None:
             continue  # it has no address of this family

@@ -74,12 +74,7 @@ def gone(cluster: ClusterView, client: Client, address: IPAddress, port: LabServ
 
 
 def _cluster_ip(
-    cluster: ClusterView,
-    client: Client,
-    service: LabService,
-    port: LabServicePort,
-    family: Family,
-    kind: FrontendKind,
+    cluster: ClusterView, client: Client, service: LabService, port: LabServicePort, family: Family, kind: FrontendKind
 ) -> QueryProbe:
     address = next(ip for ip in service.cluster_ips if family_of(ip) is family)
     number = port.port if kind is FrontendKind.CLUSTER_IP else UNUSED

@@ -161,9 +161,7 @@ class KubeletCluster:
 
     def describe(self) -> None:
         """Publishes the cluster for `lab status` and `lab exec`."""
-        places = {
-            f"node/{node}": Location(machine.namespace, pid=machine.pid) for node, machine in self.machines.items()
-        }
+        places = {f"node/{name}": Location(one.namespace, pid=one.pid) for name, one in self.machines.items()}
         mode = self.shape.traffic_mode.value
         description = LabDescription(self.lab.id, os.getpid(), f"kubelets, {mode}", ovs.datapath_type(), places)
         labs.describe(self.lab, description)

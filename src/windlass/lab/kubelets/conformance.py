@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -12,6 +11,7 @@ from msgspec import Struct
 
 from windlass.lab.control.kubernetes_binaries import path_of
 from windlass.lab.kubelets.clusters import KubeletCluster
+from windlass.lab.kubelets.images import emptied
 
 GROUP = "[sig-network]"
 PROCESSES = 4  # in parallel: the tests wait most of the time
@@ -86,7 +86,7 @@ async def run(cluster: KubeletCluster, suite: Suite, reports: Path) -> list[Resu
 
 async def run_on_first_node(cluster: KubeletCluster, reports: Path, log_name: str, *command: str) -> None:
     """Runs a program of tests in the folder `reports`, emptied before. It may fail: its reports tell the results."""
-    log_file = _emptied(reports) / log_name
+    log_file = emptied(reports) / log_name
     machine = cluster.machines[cluster.shape.names[0]]
     environment = ("env", f"HOME={reports}", f"KUBECONFIG={cluster.kubeconfig}")
     command = tuple(machine.command(*environment, *command))
@@ -98,12 +98,6 @@ async def run_on_first_node(cluster: KubeletCluster, reports: Path, log_name: st
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-
-
-def _emptied(folder: Path) -> Path:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    return folder
 
 
 def read(reports: Path) -> list[Result]:

@@ -131,7 +131,7 @@ def _link(root: Path, links: Mapping[str, str]) -> None:
 def _pause(folder: Path) -> Path:
     target = folder / "pause.layer"
     if not target.exists():
-        root = _empty(folder / "pause")
+        root = emptied(folder / "pause")
         (root.parent / "pause.c").write_text(_PAUSE_SOURCE)
         output_of("musl-gcc", "-Os", "-s", "-static", "-o", str(root / "pause"), str(root.parent / "pause.c"))
         archives.layer(root, target)
@@ -142,10 +142,10 @@ def _program(name: str, folder: Path, *, certificate: bool = False) -> Path:
     """A layer with one program. `certificate` adds one for localhost, which a command of agnhost reads."""
     target = folder / f"{name}.layer"
     if not target.exists() or target.stat().st_mtime < path_of(name).stat().st_mtime:
-        root = _empty(folder / name)
+        root = emptied(folder / name)
         shutil.copy(path_of(name), root / name)
         if certificate:
-            issued = certificates.authority(_empty(folder / "authority"))
+            issued = certificates.authority(emptied(folder / "authority"))
             certificates.issue(issued, root, "localhost", alternatives=["DNS:localhost", "IP:127.0.0.1"], days=3650)
         archives.layer(root, target)
     return target
@@ -187,7 +187,7 @@ def _windlass_base(folder: Path, say: Say) -> Path:
 
 
 def _windlass_itself(folder: Path) -> Path:
-    root = _empty(folder / "windlass-itself")
+    root = emptied(folder / "windlass-itself")
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(REPOSITORY / "src/windlass", root / "opt/windlass/lib/windlass", ignore=ignored)
     for source, place in (("build/cni/windlass-cni", "cni/windlass-cni"), ("deploy/image/windlass", "bin/windlass")):
@@ -212,7 +212,7 @@ def _compile(root: Path) -> None:
     output_of(*compiler, "-s", str(root), *places)
 
 
-def _empty(folder: Path) -> Path:
+def emptied(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder

@@ -212,11 +212,8 @@ def _title(raw: Mapping[str, object]) -> str:
     if not isinstance(metadata, dict) or not metadata.get("name"):
         return f"{kind} without a name"
     namespaced = any(kind == known for _, known in KUBERNETES_KINDS) and kind not in CLUSTER_SCOPED
-    return (
-        f"{kind} {metadata.get('namespace') or 'default'}/{metadata['name']}"
-        if namespaced
-        else f"{kind} {metadata['name']}"
-    )
+    namespace = f"{metadata.get('namespace') or 'default'}/" if namespaced else ""
+    return f"{kind} {namespace}{metadata['name']}"
 
 
 def _sentence(error: msgspec.ValidationError) -> str:

@@ -15,6 +15,7 @@ from ipaddress import ip_address
 from windlass.lab.probing.packets import TCP, UDP
 from windlass.lab.tracing.traces import datapath_actions, recirculations, split
 from windlass.model.families import IPAddress
+from windlass.openflow import fields
 
 NEW, REPLY = 0x01, 0x08  # bits of ct_state
 LONGEST = 12  # passes: more means that the packet loops
@@ -181,12 +182,8 @@ def _mac_fits(pattern: str, mac: str) -> bool:
     value, _, mask = pattern.partition("/")
     if not value:
         return True
-    asked = _mac_number(mask) if mask else (1 << 48) - 1
-    return (_mac_number(value) ^ _mac_number(mac)) & asked == 0
-
-
-def _mac_number(text: str) -> int:
-    return int(text.replace(":", ""), 16)
+    asked = fields.mac(mask) if mask else (1 << 48) - 1
+    return (fields.mac(value) ^ fields.mac(mac)) & asked == 0
 
 
 def _number_fits(pattern: str, number: int) -> bool:

@@ -25,9 +25,7 @@ def header(oxm_class: int, number: int, size: int, *, masked: bool = False) -> b
 def _oxm_field(field: Field) -> OxmField:
     size = (field.bits + 7) // 8
     return OxmField(
-        header(field.oxm_class, field.number, size),
-        header(field.oxm_class, field.number, size, masked=True),
-        size,
+        header(field.oxm_class, field.number, size), header(field.oxm_class, field.number, size, masked=True), size
     )
 
 
