@@ -87,7 +87,7 @@ class ServicePart(Struct, frozen=True, gc=False):
 
 
 class PolicyPart(Struct, frozen=True, gc=False):
-    """The part of policies, computed whenever it is read: policies may mean ten thousand peers."""
+    """The part of a policy. It is computed at each read, because policies may select ten thousand peers."""
 
     node: LocalNode
     owner: PolicySubject | PolicyPorts | PeerEntry

@@ -26,7 +26,7 @@ pytestmark = needs("etcd", "kube-apiserver", "kube-controller-manager", "kubectl
 MANIFESTS = sorted((ROOT / "deploy" / "manifests").glob("*.yaml"))
 ACCOUNT = "/api/v1/namespaces/windlass/serviceaccounts/windlass-agent"
 FORBIDDEN = 403
-# Its controller reads a policy's expressions with the types of what they are about, and tells of mistakes.
+# This controller checks the expressions of a ValidatingAdmissionPolicy against the types of the objects it matches.
 READS_POLICIES = Extent(OBJECTS_ONLY.server, ("--controllers=validatingadmissionpolicy-status-controller",))
 
 OTHERS = {"key": "example.org/theirs", "value": "kept", "effect": "NoSchedule"}

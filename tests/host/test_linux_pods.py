@@ -53,7 +53,7 @@ async def test_a_pod_link_as_ip_shows_it(host: LinuxHost, machine: LinuxMachine)
 
 
 async def test_a_link_of_an_earlier_version_is_accepted(host: LinuxHost, machine: LinuxMachine):
-    """Its link had the Pods' MTU."""
+    """Earlier versions gave both ends of the link the MTU of Pods."""
     link = pod_link(machine, machine.new_sandbox())
     await host.pods.attach(replace(link, link_mtu=link.mtu))
     assert await host.pods.check(link) == ()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PATIENCE = 120
 HOST_LOCAL = os.environ.get("WINDLASS_WINDOWS_HOST_LOCAL", "")
 
-# Of aiohttp, about lambdas as handlers: a warning is an error in this process.
+# aiohttp warns about lambdas as handlers, and in this process a warning is an error.
 pytestmark = [pytest.mark.filterwarnings("ignore:Bare functions are deprecated"), pytest.mark.timeout(600)]
 
 

@@ -25,7 +25,7 @@ class Area(StrEnum):
     SNAT_PORTS = "SNAT ports"  # connections that found no free port
     PORTS = "ports"  # of Pods, on the bridge
     POD_PORTS = "lost ports"  # of Pods: their records on disk, and making them again
-    LATE_PORTS = "late ports"  # of Pods, on Windows: their interface appears after they were attached
+    LATE_PORTS = "late ports"  # of Pods on Windows, whose interface appears after CNI ADD
     TUNNEL_ROUTES = "tunnel routes"
     UPLINK = "uplink"  # the NIC's addresses and routes, and their record on disk
     HOST = "host"  # addresses, routes, settings, nftables

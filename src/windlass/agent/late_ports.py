@@ -16,7 +16,7 @@ from windlass.switch.pod_ports import PodPort, use_interface
 from windlass.switch.streams import SwitchUnreachableError
 
 _REFUSALS = (HostError, SwitchRefusedError, SwitchUnreachableError)
-# Nothing tells when Windows or the switch will accept a request that it refused.
+# No event says when Windows or the switch will accept a request that it refused.
 SECONDS_BETWEEN_ATTEMPTS = 2.0
 
 
@@ -43,10 +43,10 @@ class LatePorts:
             self._new.put_nowait((port, uid))
 
     def forget(self, interface: str) -> None:
-        """Its Pod goes."""
+        """Call it when the Pod of this interface is removed."""
         if task := self._awaited.pop(interface, None):
             task.cancel()
-        self._tell(interface, "")
+        self._set_problem(interface, "")
 
     async def keep(self) -> NoReturn:
         async with asyncio.TaskGroup() as tasks:
@@ -63,17 +63,17 @@ class LatePorts:
                 number = await use_interface(self._database, self._bridge, port.interface)
                 await self._agent.programmed(port.attached(number), uid)
             except NotReadyError as error:
-                self._tell(port.interface, _without_network(port, error))
+                self._set_problem(port.interface, _without_network(port, error))
                 await self._agent.until_ready()
             except _REFUSALS as error:
-                self._tell(port.interface, _without_network(port, error))
+                self._set_problem(port.interface, _without_network(port, error))
                 await asyncio.sleep(SECONDS_BETWEEN_ATTEMPTS)
             else:
-                self._tell(port.interface, "")
+                self._set_problem(port.interface, "")
                 self._awaited.pop(port.interface, None)
                 return
 
-    def _tell(self, interface: str, problem: str) -> None:
+    def _set_problem(self, interface: str, problem: str) -> None:
         if self._problems.get(interface, "") == problem:
             return
         self._problems[interface] = problem

@@ -31,7 +31,7 @@ AT_ONCE = 32  # messages that a change waits for; the switch searches all its co
 TOGETHER = 8  # messages before the switch may do other work
 PAUSE = 1.0  # seconds after a change in which the switch may still handle packets by its former flows
 
-Outdated = tuple[str, ServedService | None]  # a Service by its key, as it was
+Outdated = tuple[str, ServedService | None]  # the key of a Service, and the Service before the change
 
 
 class Serving:

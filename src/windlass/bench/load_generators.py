@@ -114,7 +114,7 @@ class EchoServer:
 
 @dataclass(slots=True, eq=False)
 class LoadConnection:
-    """New until the server has sent its name; then it is closed, or held and used at every beat."""
+    """It is open when the server has sent its name. Then it is closed, or held and used at every beat."""
 
     sock: socket.socket
     began: float

@@ -1,7 +1,7 @@
 """Named pipes of Windows. See `local`.
 
-asyncio serves pipes, too, but with a security descriptor that lets everyone read, to clients of other machines as
-well, and beside another server of the same name. So instances are created here, and given to asyncio's event loop.
+asyncio can serve pipes, but its security descriptor lets everyone read, it accepts clients of other machines, and it
+allows a second server of the same name. So this module creates the instances, and passes them to the event loop.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ async def listening(path: Path, factory: ProtocolFactory) -> AsyncIterator[None]
     try:
         pipe = _instance(address(path), first=True)
     except PermissionError as error:
-        raise ServedError(f"{path}: another process serves this pipe, or only SYSTEM may") from error
+        raise ServedError(f"{path}: another process serves this pipe, or only SYSTEM may serve it") from error
     accepting = asyncio.create_task(_accept(_loop(), address(path), pipe, factory), name=f"accept {path}")
     try:
         yield
@@ -134,7 +134,7 @@ class PipeStream:
         return io.BufferedReader(_Reader(self))
 
     def close(self) -> None:
-        """As of a socket: a file that was made of it keeps it open."""
+        """As with a socket, a file from `makefile` keeps it open."""
         if not self._has_reader:
             self._pipe.close()
 
@@ -175,7 +175,7 @@ async def _accept(loop: ProactorEventLoop, name: str, pipe: PipeHandle, factory:
         is_open = True
         try:
             await loop._proactor.accept_pipe(pipe)  # type: ignore[attr-defined]  # noqa: SLF001 - there is no public way
-        except BrokenPipeError:  # the client is gone already
+        except BrokenPipeError:  # the client has closed its end already
             is_open = False
         except BaseException:
             pipe.close()
@@ -193,7 +193,9 @@ async def _next_instance(loop: ProactorEventLoop, name: str) -> PipeHandle:
         try:
             return _instance(name, first=False)
         except OSError as error:
-            loop.call_exception_handler({"message": f"{name}: no instance of the pipe can be made", "exception": error})
+            loop.call_exception_handler(
+                {"message": f"{name}: cannot create an instance of the pipe", "exception": error}
+            )
             await asyncio.sleep(_RETRY_SECONDS)
 
 
@@ -206,7 +208,7 @@ def _instance(name: str, *, first: bool) -> PipeHandle:
         raise ctypes.WinError(ctypes.get_last_error())
     try:
         attributes = _SecurityAttributes(ctypes.sizeof(_SecurityAttributes), descriptor, False)
-        # A stream of bytes (0), of clients of this machine.
+        # No flag for a stream of bytes: its value is 0.
         size = _PIPE_BYTES
         handle = _create_pipe(name, flags, _REJECT_REMOTE_CLIENTS, _ANY_COUNT, size, size, 0, byref(attributes))
         if handle == wintypes.HANDLE(-1).value:

@@ -171,7 +171,7 @@ def _counted(named: Mapping[str, object]) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    """In the largest unit of which there are at least two."""
+    """Uses the largest unit that gives a number of two or more."""
     for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

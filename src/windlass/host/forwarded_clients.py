@@ -1,9 +1,9 @@
 """Clients of NodePorts whose connections the host itself forwards, as on Windows: where each connection goes.
 
-The switch takes such a connection for one of the Node itself: it chooses among all endpoints, and Pods accept it. That
-is right for clients on this host. For all others the traffic policy, session affinity and the ingress policies of this
-Node's Pods are applied here, to the client's own address. An endpoint on another Node sees this Node, as it does for
-every client of policy Cluster. Nothing here does I/O.
+The switch sees such a connection as one of the Node itself: it chooses among all endpoints, and Pods accept it. This is
+correct for clients on this host. For all others, this module applies the traffic policy, session affinity and the
+ingress policies of this Node's Pods to the client's own address. An endpoint on another Node sees this Node, as it
+does for every client of policy Cluster. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Refusal(StrEnum):
 
     NO_ENDPOINT = "no-endpoint"  # none, or none that its traffic policy allows
     POLICY = "policy"
-    POD = "pod"  # the switch serves Pods; here they would avoid their egress policies
+    POD = "pod"  # the switch serves Pods; here they would bypass their egress policies
     UNREACHABLE = "unreachable"  # the connection to the endpoint failed
     EVICTED = "evicted"  # the idlest UDP client, to make room for another one
 
@@ -51,7 +51,7 @@ class _NodePort(NamedTuple):
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Among which a client from outside is served."""
+        """The endpoints that may serve a client from outside."""
         return self.port.local_endpoints if self.frontend.local_only else self.port.endpoints
 
     @property
@@ -61,7 +61,7 @@ class _NodePort(NamedTuple):
 
 class ForwardedClients:
     def __init__(self, state: Callable[[], NodeState | None]) -> None:
-        """`state`: that the switch should have now."""
+        """`state` returns the state that the switch should have now."""
         self.refused: Counter[Refusal] = Counter()
         self._state = state
         self._services: Mapping[str, ServedService] | None = None  # those that are indexed
@@ -80,14 +80,14 @@ class ForwardedClients:
         return Admission(self, protocol, port, client, destination, self.state)
 
     def keeps(self, protocol: Protocol, port: int, client: Client, destination: Destination) -> bool:
-        """Whether an admitted connection may go on. One of TCP ends with its endpoint, not before."""
+        """Whether an admitted connection may continue. A TCP connection ends with its endpoint, not before."""
         state = self.state
         found = self._node_port(state, protocol, port, client) if state else None
         if state is None or found is None:
             return False
         if _is_host(state.node, client.address):
             return True
-        if destination == found.by_the_switch:  # the endpoint is not known here: it may be any
+        if destination == found.by_the_switch:  # the switch chose the endpoint: it may be any of them
             return all(_admits(state, one, protocol, client.address) for one in _policed(state, found.endpoints))
         endpoint = Endpoint.at(*destination)
         if protocol is Protocol.UDP and not any(_same(endpoint, one) for one in found.port.serving):
@@ -108,7 +108,7 @@ class ForwardedClients:
             return Refusal.NO_ENDPOINT
         affinity = bool(found.port.affinity_seconds)
         if not (found.frontend.local_only or affinity or _policed(state, endpoints)):
-            return found.by_the_switch  # each of its choices is right
+            return found.by_the_switch  # the switch may choose any endpoint
         endpoint = _chosen(endpoints, client, sticky=affinity)
         if not _admits(state, endpoint, protocol, client.address):
             return Refusal.POLICY
@@ -129,7 +129,7 @@ class ForwardedClients:
 
 @dataclass(slots=True)
 class Admission:
-    """Of one connection, or of one client of UDP."""
+    """The decision to serve one TCP connection or one UDP client."""
 
     _clients: ForwardedClients
     _protocol: Protocol
@@ -182,7 +182,7 @@ def _admits(state: NodeState, endpoint: Endpoint, protocol: Protocol, client: IP
 
 
 def _policed(state: NodeState, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
-    """Those that ingress policies of this Node select."""
+    """Those that are Pods of this Node with an ingress policy."""
     of_pods = state.policies.pods
     isolated = {key for key, policies in of_pods.items() if policies.ingress is not None} if of_pods else set()
     addresses = {a.packed for pod in state.pods.values() if pod.key in isolated for a in pod.addresses}

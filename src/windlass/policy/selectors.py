@@ -42,7 +42,7 @@ class Selector(Struct, frozen=True, gc=False, cache_hash=True):
         return True
 
     def labels_of_a_match(self) -> tuple[tuple[str, str], ...]:
-        """Labels of which every match has one. Empty if the selector requires no label by value."""
+        """Every object that matches has one of these labels. Empty if the selector requires no label by value."""
         for requirement in self.requirements:
             if requirement.operator == "In":
                 return tuple((requirement.key, value) for value in requirement.values)

@@ -43,7 +43,7 @@ class EventQueue:
         self._arrived.set()
 
     def drop_flow_updates(self) -> None:
-        """A dump of all flows has just shown their results."""
+        """Call it after a dump of all flows, which contains their results."""
         self._events = [event for event in self._events if not isinstance(event, FlowUpdate)]
 
     def fail(self, loss: str) -> None:

@@ -81,7 +81,7 @@ async def wait_for_neighbours(socket: str, bridge: str, wanted: Collection[IPAdd
 
 
 def shown_neighbours(text: str, bridge: str) -> Iterator[IPAddress]:
-    """Of the answer to `tnl/neigh/show`."""
+    """The neighbours of this bridge in the output of `tnl/neigh/show`."""
     yield from (ip_address(shown["address"]) for shown in _NEIGHBOUR.finditer(text) if shown["bridge"] == bridge)
 
 

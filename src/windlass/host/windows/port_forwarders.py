@@ -2,7 +2,8 @@
 
 Those are the host itself, at any of its addresses and at 127.0.0.1, and clients of its other NICs. Windows does not
 translate their packets, so this process accepts their connections and opens its own. `forwarded_clients` decides where
-each goes. The endpoint sees the gateway or the Node IP as its client. At the Node IP the switch serves all others.
+each goes. The endpoint sees the gateway or the Node IP as its client. The switch serves all other
+clients at the Node IP.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ class PortForwarders:
     def __init__(
         self, admit: Callable[[Listener, Client], Admission | None], open_udp_socket: UdpSocket = udp_socket
     ) -> None:
-        """`admit`: where a client of a listener goes; None: it is refused."""
+        """`admit` returns the destination of a client of a listener, or None to refuse the client."""
         self._admit = admit
         self._open_udp_socket = open_udp_socket
         self._open: dict[Listener, Callable[[], None]] = {}  # how to close each
         self._changing = asyncio.Lock()
 
     async def listen(self, wanted: Collection[Listener]) -> tuple[str, ...]:
-        """At these and no others. Returns a sentence for each that cannot be opened; the next call tries it again."""
+        """Listen at these and no others. Returns a sentence for each that fails; the next call tries it again."""
         async with self._changing:
             for gone in self._open.keys() - set(wanted):
                 self._open.pop(gone)()
@@ -90,7 +91,7 @@ async def _open_tcp(listener: Listener, admit: Admit) -> Callable[[], None]:
         if task is not None:
             connections.add(task)
             task.add_done_callback(connections.discard)
-        peer = writer.get_extra_info("peername")  # none if it has gone already
+        peer = writer.get_extra_info("peername")  # None if the client has closed the connection
         admission = admit(client_of(peer)) if peer else None
         if admission is None:
             writer.transport.abort()  # a reset, as from a port without an endpoint

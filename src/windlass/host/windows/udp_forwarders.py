@@ -1,4 +1,4 @@
-"""Datagrams between clients of a NodePort and their endpoints. Each client has a socket of its own, for a while."""
+"""Forwards datagrams between clients of a NodePort and their endpoints. Each active client has its own socket."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import structlog
 from windlass.host.forwarded_clients import Admission, Client, Refusal
 
 MOST_CLIENTS = 4096  # of one address and port; each has a socket
-_SECONDS_IDLE = 60.0  # after which a client is forgotten, as the datapath does
+_SECONDS_IDLE = 60.0  # seconds without a datagram until the socket of a client is closed
 _SECONDS_BETWEEN_WARNINGS = 60.0
 
 PeerName = tuple[str, int]  # as sockets have it; of an IPv6 socket there is more
@@ -45,7 +45,7 @@ class UdpForwarder(asyncio.DatagramProtocol):
         client = self._clients.get(address)
         if client is not None and not client.admission.holds():
             client.end()
-            client = None  # it may have another endpoint now
+            client = None  # it may get another endpoint
         client = client or self._new_client(address)
         if client is not None:
             client.send(data)
@@ -86,15 +86,15 @@ class UdpForwarder(asyncio.DatagramProtocol):
         if now - self._warned >= _SECONDS_BETWEEN_WARNINGS:
             self._warned = now
             _log.warning(
-                "a NodePort has too many UDP clients at once; the idlest are forgotten",
+                "a NodePort has too many UDP clients at once, and the longest idle ones are evicted",
                 node_port=self._name,
                 limit=MOST_CLIENTS,
-                forgotten=self._evicted,
+                evicted=self._evicted,
             )
 
 
 class _UdpClient(asyncio.DatagramProtocol):
-    """The socket by which the datagrams of one client go on."""
+    """The socket that sends the datagrams of one client to its endpoint."""
 
     def __init__(self, forwarder: UdpForwarder, client: PeerName, admission: Admission) -> None:
         self.admission = admission
@@ -136,7 +136,7 @@ class _UdpClient(asyncio.DatagramProtocol):
             self.end()
 
     def error_received(self, exc: Exception) -> None:  # noqa: ARG002 - of the protocol
-        """The endpoint refused a datagram. On Windows the socket receives nothing more: the next one opens another."""
+        """The endpoint refused a datagram. On Windows the socket is useless then: the next datagram opens another."""
         if not self._ended:
             self.admission.fail(Refusal.UNREACHABLE)
             self.end()

@@ -203,7 +203,7 @@ def balancer_ip(family: Family, number: int) -> str:
 
 
 def ingress(dice: Dice, made: ServiceDraft, draft: Draft) -> tuple[tuple[str, str], ...]:
-    """Remote addresses, or from a segment of the Nodes; with ipMode Proxy those of a host that answers, if any."""
+    """Addresses outside, or in a segment of the Nodes; with ipMode Proxy, those of a host that listens, if any."""
     mode = dice.weighted({"": 0.5, "VIP": 0.35, "Proxy": 0.15})
     near, node = dice.chance(0.2), dice.one(draft.nodes)
     host = next((host for host in draft.hosts if host.ports), None)
