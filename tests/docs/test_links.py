@@ -24,6 +24,23 @@ def test_the_pages_have_links():
     assert all(LINK.search((ROOT / page).read_text()) for page in PAGES[:1])
 
 
+def test_each_walk_through_the_code_is_short():
+    sections = (ROOT / PAGES[0]).read_text().split("\n## ")
+    walks = [section for section in sections if re.match(r"An EndpointSlice change|A CNI ADD|A probe", section)]
+    assert len(walks) == 3
+    assert all(0 < len(re.findall(r"^\d+\. ", walk, re.MULTILINE)) <= 15 for walk in walks)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_that_a_page_names_exists(page: str):
+    """As a path from the root, or from a folder of the code; NAME and FOLDER are placeholders."""
+    named = set(re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|yaml|txt|md|sh|c))`", (ROOT / page).read_text()))
+    code = ROOT / "src" / "windlass"
+    folders = (ROOT, code, code / "host")
+    wrong = [name for name in named if "NAME" not in name and not any((folder / name).exists() for folder in folders)]
+    assert wrong == []
+
+
 def _defines(file: Path, name: str) -> bool:
     if not file.exists() or FILE_ALONE.search(name):
         return file.exists()
