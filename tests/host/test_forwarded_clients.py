@@ -9,7 +9,7 @@ import pytest
 from host_states import STATE
 
 from windlass.agent.samples import forwarded
-from windlass.host.forwarded_clients import Client, Destination, ForwardedClients, Refusal
+from windlass.host.forwarded_clients import ForwardedClient, ForwardedClients, ForwardedDestination, Refusal
 from windlass.model.families import Family
 from windlass.model.nodes import AttachedPod, NodeState, OperatingSystem
 from windlass.model.policies import (
@@ -27,7 +27,7 @@ from windlass.model.services import Endpoint, Frontend, Protocol, Reach, ServedP
 from windlass.pipeline.reserved import NODE_PORT_ADDRESS
 
 NODE_PORT = 30080
-BY_THE_SWITCH = Destination(NODE_PORT_ADDRESS[Family.IPV4], NODE_PORT)
+BY_THE_SWITCH = ForwardedDestination(NODE_PORT_ADDRESS[Family.IPV4], NODE_PORT)
 NEAR, ALSO_NEAR, FAR = "10.0.1.7", "10.0.1.8", "10.0.2.7"  # two Pods of this Node, one of another
 OUTSIDE = "203.0.113.9"
 HTTP = ports(Protocol.TCP, 8080, 8080)
@@ -80,15 +80,15 @@ class Changing:
         self.clients = ForwardedClients(lambda: self.state)
 
     def admit(self, client: str, port: int = 40000, protocol: Protocol = Protocol.TCP):
-        return self.clients.admit(protocol, NODE_PORT, Client(ip_address(client), port))
+        return self.clients.admit(protocol, NODE_PORT, ForwardedClient(ip_address(client), port))
 
     def destination(self, client: str, port: int = 40000, protocol: Protocol = Protocol.TCP):
         admission = self.admit(client, port, protocol)
         return admission.destination if admission else None
 
 
-def endpoint(address: str) -> Destination:
-    return Destination(ip_address(address), 8080)
+def endpoint(address: str) -> ForwardedDestination:
+    return ForwardedDestination(ip_address(address), 8080)
 
 
 @pytest.mark.parametrize("own", ["127.0.0.1", "192.0.2.5", "198.51.100.5", "10.0.1.1"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 LONGEST_FILE, LONGEST_FUNCTION, MOST_METHODS = 400, 60, 20
 REASON = "Longer than 400 lines"  # begins the sentence that states why a file is
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+NO_BLOCK = re.compile(r"(from|import) |\w+,$")  # an import, and a name within one
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.relative_to(SOURCE)))
@@ -34,3 +36,15 @@ def test_functions_and_classes_stay_short_enough_to_read(module):
             assert (node.end_lineno or 0) - node.lineno < LONGEST_FUNCTION, node.name
         if isinstance(node, ast.ClassDef):
             assert sum(isinstance(statement, FUNCTIONS) for statement in node.body) <= MOST_METHODS, node.name
+
+
+def test_no_block_of_six_lines_stands_twice():
+    """Lines of imports, and lines of brackets only, do not count."""
+    places: dict[tuple[str, ...], list[str]] = {}
+    for module in MODULES:
+        lines = [(number, line.strip()) for number, line in enumerate(module.read_text().splitlines(), start=1)]
+        lines = [(number, line) for number, line in lines if re.search(r"\w", line) and not NO_BLOCK.match(line)]
+        for i in range(len(lines) - 5):
+            block = tuple(line for _, line in lines[i : i + 6])
+            places.setdefault(block, []).append(f"{module.relative_to(SOURCE)}:{lines[i][0]}")
+    assert [where for where in places.values() if len(where) > 1] == []

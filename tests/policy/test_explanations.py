@@ -19,7 +19,7 @@ from windlass.lab.scenarios import policy_manifests
 from windlass.lab.scenarios.scenario_files import ScenarioError
 from windlass.model.port_sets import PortSet
 from windlass.policy.connectivity import Connectivity, allowed_ports
-from windlass.policy.explanations import OWN_NODE, Peers, compare, explain
+from windlass.policy.explanations import OWN_NODE, PeerGroup, compare, explain
 from windlass.policy.oracle import PolicyPod, PolicyWorld
 
 EXAMPLES = ROOT / "docs" / "examples"
@@ -93,7 +93,7 @@ def test_a_denial_of_a_pods_access_to_itself_is_listed():
         },
     }
     explained = explain(Connectivity(policy_manifests.world_of(documents(deny))), "default/p0")
-    assert Peers(pods=("default/p1", "itself, through a Service")) in [row.peers for row in explained.ingress.peers]
+    assert PeerGroup(pods=("default/p1", "itself, through a Service")) in [row.peers for row in explained.ingress.peers]
 
 
 def test_a_difference_lists_added_and_removed_traffic_with_the_rules():
@@ -101,7 +101,7 @@ def test_a_difference_lists_added_and_removed_traffic_with_the_rules():
     added, removed = difference.changes
     assert (added.change, added.source.pods, added.destination.pods) == ("Added", ("shop/web",), ("shop/cart",))
     assert added.traffic == "everything except TCP 8080"
-    assert removed.destination == Peers(pods=("shop/db",))
+    assert removed.destination == PeerGroup(pods=("shop/db",))
     assert removed.source.pods == ("monitoring/prometheus", "shop/web")
     assert removed.rules_now == ("no ingress rule of NetworkPolicy shop/db allows it",)
 

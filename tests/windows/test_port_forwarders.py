@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from windlass.host.forwarded_clients import Client, Destination, Refusal
+from windlass.host.forwarded_clients import ForwardedClient, ForwardedDestination, Refusal
 from windlass.host.windows import udp_forwarders
 from windlass.host.windows.port_forwarders import Listener, PortForwarders
 from windlass.model.services import Protocol
@@ -39,22 +39,22 @@ class Decision:
     def __init__(self) -> None:
         self.denies = False
         self.udp_port = free_port(socket.SOCK_DGRAM)  # of the switch: Wine binds 127.0.0.9 as if it were all addresses
-        self.asked: asyncio.Queue[Client] = asyncio.Queue()
+        self.asked: asyncio.Queue[ForwardedClient] = asyncio.Queue()
         self.failed: asyncio.Queue[Refusal] = asyncio.Queue()
 
-    def admit(self, listener: Listener, client: Client) -> Admission | None:
+    def admit(self, listener: Listener, client: ForwardedClient) -> Admission | None:
         self.asked.put_nowait(client)
         if self.denies:
             return None
         if listener.protocol is Protocol.UDP:
-            return Admission(self, Destination(HERE[0], self.udp_port))
-        return Admission(self, Destination(ip_address(SWITCH), listener.port))
+            return Admission(self, ForwardedDestination(HERE[0], self.udp_port))
+        return Admission(self, ForwardedDestination(ip_address(SWITCH), listener.port))
 
 
 @dataclass
 class Admission:
     decision: Decision
-    destination: Destination
+    destination: ForwardedDestination
 
     def holds(self) -> bool:
         return not self.decision.denies
@@ -264,8 +264,8 @@ async def test_a_udp_client_that_is_silent_is_forgotten(monkeypatch):
 
 
 def test_a_client_of_a_socket_for_both_families_has_its_ipv4_address():
-    assert udp_forwarders.client_of(("::ffff:203.0.113.9", 5)) == Client(ip_address("203.0.113.9"), 5)
-    assert udp_forwarders.client_of(("2001:db8::1", 5)) == Client(ip_address("2001:db8::1"), 5)
+    assert udp_forwarders.client_of(("::ffff:203.0.113.9", 5)) == ForwardedClient(ip_address("203.0.113.9"), 5)
+    assert udp_forwarders.client_of(("2001:db8::1", 5)) == ForwardedClient(ip_address("2001:db8::1"), 5)
 
 
 async def test_a_port_that_another_program_has_is_said_and_tried_again():

@@ -22,7 +22,7 @@ from windlass.policy.counters import PolicyCounter
 from windlass.policy.explanations import (
     ConnectivityDifference,
     DirectionExplanation,
-    Peers,
+    PeerGroup,
     PodExplanation,
     compare,
     explain,
@@ -207,7 +207,7 @@ class _Names:
             self._pods[pod.namespace] = self._pods.get(pod.namespace, 0) + 1
         self._nodes = len(connectivity.world.nodes)
 
-    def of(self, peers: Peers) -> str:
+    def of(self, peers: PeerGroup) -> str:
         parts = [*self._pods_in_words(peers.pods)]
         if len(peers.nodes) == self._nodes > 1:
             parts.append(f"all {self._nodes} Nodes")

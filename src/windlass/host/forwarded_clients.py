@@ -25,12 +25,12 @@ from windlass.model.services import Endpoint, Frontend, Protocol, Reach, ServedP
 from windlass.pipeline.reserved import NODE_PORT_ADDRESS
 
 
-class Client(NamedTuple):
+class ForwardedClient(NamedTuple):
     address: IPAddress
     port: int
 
 
-class Destination(NamedTuple):
+class ForwardedDestination(NamedTuple):
     address: IPAddress
     port: int
 
@@ -55,8 +55,8 @@ class _NodePort(NamedTuple):
         return self.port.local_endpoints if self.frontend.local_only else self.port.endpoints
 
     @property
-    def by_the_switch(self) -> Destination:
-        return Destination(NODE_PORT_ADDRESS[self.port.family], self.frontend.port)
+    def by_the_switch(self) -> ForwardedDestination:
+        return ForwardedDestination(NODE_PORT_ADDRESS[self.port.family], self.frontend.port)
 
 
 class ForwardedClients:
@@ -71,7 +71,7 @@ class ForwardedClients:
     def state(self) -> NodeState | None:
         return self._state()
 
-    def admit(self, protocol: Protocol, port: int, client: Client) -> Admission | None:
+    def admit(self, protocol: Protocol, port: int, client: ForwardedClient) -> Admission | None:
         """None: the client is refused, and counted."""
         destination = self._destination(protocol, port, client)
         if isinstance(destination, Refusal):
@@ -79,7 +79,7 @@ class ForwardedClients:
             return None
         return Admission(self, protocol, port, client, destination, self.state)
 
-    def keeps(self, protocol: Protocol, port: int, client: Client, destination: Destination) -> bool:
+    def keeps(self, protocol: Protocol, port: int, client: ForwardedClient, destination: ForwardedDestination) -> bool:
         """Whether an admitted connection may continue. A TCP connection ends with its endpoint, not before."""
         state = self.state
         found = self._node_port(state, protocol, port, client) if state else None
@@ -94,7 +94,7 @@ class ForwardedClients:
             return False
         return _admits(state, endpoint, protocol, client.address)
 
-    def _destination(self, protocol: Protocol, port: int, client: Client) -> Destination | Refusal:
+    def _destination(self, protocol: Protocol, port: int, client: ForwardedClient) -> ForwardedDestination | Refusal:
         state = self.state
         found = self._node_port(state, protocol, port, client) if state else None
         if state is None or found is None:
@@ -112,9 +112,9 @@ class ForwardedClients:
         endpoint = _chosen(endpoints, client, sticky=affinity)
         if not _admits(state, endpoint, protocol, client.address):
             return Refusal.POLICY
-        return Destination(endpoint.address, endpoint.port)
+        return ForwardedDestination(endpoint.address, endpoint.port)
 
-    def _node_port(self, state: NodeState, protocol: Protocol, port: int, client: Client) -> _NodePort | None:
+    def _node_port(self, state: NodeState, protocol: Protocol, port: int, client: ForwardedClient) -> _NodePort | None:
         if state.services is not self._services:
             self._services = state.services
             self._by_port = {
@@ -134,8 +134,8 @@ class Admission:
     _clients: ForwardedClients
     _protocol: Protocol
     _port: int
-    _client: Client
-    destination: Destination
+    _client: ForwardedClient
+    destination: ForwardedDestination
     _judged_by: NodeState | None
 
     def holds(self) -> bool:
@@ -194,7 +194,7 @@ def _is_host(node: LocalNode, address: IPAddress) -> bool:
     return address.is_loopback or address in (*node.own_addresses(family), node.gateway(family))
 
 
-def _chosen(endpoints: Sequence[Endpoint], client: Client, *, sticky: bool) -> Endpoint:
+def _chosen(endpoints: Sequence[Endpoint], client: ForwardedClient, *, sticky: bool) -> Endpoint:
     """By session affinity, a client keeps its endpoint when others come or go (rendezvous hashing)."""
     address = client.address.packed
     if sticky:

@@ -18,7 +18,7 @@ NO_POLICY = "no policy decides: allowed by default"
 Label = tuple[str, str]  # the kind of an end, and its name
 
 
-class Peers(Struct, frozen=True, omit_defaults=True, order=True):
+class PeerGroup(Struct, frozen=True, omit_defaults=True, order=True):
     """Ends that are treated alike."""
 
     pods: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class TrafficVerdict(Struct, frozen=True):
 
 
 class PeerVerdicts(Struct, frozen=True):
-    peers: Peers
+    peers: PeerGroup
     verdicts: tuple[TrafficVerdict, ...]
 
 
@@ -54,8 +54,8 @@ class ConnectivityChange(Struct, frozen=True, rename="camel"):
     """Traffic from these sources to these destinations that passed before and does not now, or the reverse."""
 
     change: Literal["Added", "Removed"]
-    source: Peers
-    destination: Peers
+    source: PeerGroup
+    destination: PeerGroup
     traffic: str
     rules_before: tuple[str, ...]
     rules_now: tuple[str, ...]
@@ -109,7 +109,7 @@ def _peer_verdicts(
     yield from sorted(rows, key=_order)
 
 
-def _order(row: PeerVerdicts) -> tuple[bool, bool, bool, Peers]:
+def _order(row: PeerVerdicts) -> tuple[bool, bool, bool, PeerGroup]:
     """Allowed traffic first; then Pods before Nodes before networks."""
     denied = all(one.verdict == "Deny" for one in row.verdicts)
     return denied, not row.peers.pods, not row.peers.nodes, row.peers
@@ -283,7 +283,7 @@ def _label(end: End, kind: Relation) -> Label:
     return end.kind.value, end.name
 
 
-def _peers(members: Iterable[_Member], versions: dict[Label, set[int]]) -> Peers:
+def _peers(members: Iterable[_Member], versions: dict[Label, set[int]]) -> PeerGroup:
     """The name of an end gets its IP version if only one of its versions is among the members."""
     meant: dict[Label, set[int]] = {}
     for label, version in members:
@@ -294,4 +294,4 @@ def _peers(members: Iterable[_Member], versions: dict[Label, set[int]]) -> Peers
         suffix = "" if found == versions[label] else f" (IPv{min(found)})"
         names.setdefault(kind, []).append(name + suffix)
     pods, nodes, networks = (tuple(sorted(names.get(kind.value, ()))) for kind in EndKind)
-    return Peers(pods, nodes, networks)
+    return PeerGroup(pods, nodes, networks)

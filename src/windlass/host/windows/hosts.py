@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from windlass.host.forwarded_clients import Admission, Client, ForwardedClients
+from windlass.host.forwarded_clients import Admission, ForwardedClient, ForwardedClients
 from windlass.host.plans import HostChange, HostNames, HostPlan, NodePort, ServiceAccess, ServicePortItem
 from windlass.host.preflight import Facts
 from windlass.host.protocol import OTHER_INTERFACES, Host, HostError, HostPods, HostUplink
@@ -64,7 +64,7 @@ class WindowsHost(Host):
         self._of_services |= {item for item in change.added if isinstance(item, ServiceAccess | ServicePortItem)}
         return (*problems, *await self._forward())
 
-    def _admit(self, listener: Listener, client: Client) -> Admission | None:
+    def _admit(self, listener: Listener, client: ForwardedClient) -> Admission | None:
         return self._clients.admit(listener.protocol, listener.port, client)
 
     async def _forward(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from windlass.host.forwarded_clients import Admission, Client, Refusal
+from windlass.host.forwarded_clients import Admission, ForwardedClient, Refusal
 from windlass.host.windows.udp_forwarders import Admit, UdpForwarder, client_of
 from windlass.model.families import IPAddress
 from windlass.model.services import Protocol
@@ -48,7 +48,7 @@ def udp_socket(address: IPAddress, port: int) -> socket.socket:
 
 class PortForwarders:
     def __init__(
-        self, admit: Callable[[Listener, Client], Admission | None], open_udp_socket: UdpSocket = udp_socket
+        self, admit: Callable[[Listener, ForwardedClient], Admission | None], open_udp_socket: UdpSocket = udp_socket
     ) -> None:
         """`admit` returns the destination of a client of a listener, or None to refuse the client."""
         self._admit = admit

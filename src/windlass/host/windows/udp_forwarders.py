@@ -10,21 +10,21 @@ from typing import cast
 
 import structlog
 
-from windlass.host.forwarded_clients import Admission, Client, Refusal
+from windlass.host.forwarded_clients import Admission, ForwardedClient, Refusal
 
 MOST_CLIENTS = 4096  # of one address and port; each has a socket
 _SECONDS_IDLE = 60.0  # seconds without a datagram until the socket of a client is closed
 _SECONDS_BETWEEN_WARNINGS = 60.0
 
 PeerName = tuple[str, int]  # as sockets have it; of an IPv6 socket there is more
-Admit = Callable[[Client], Admission | None]
+Admit = Callable[[ForwardedClient], Admission | None]
 _log = structlog.get_logger(__name__)
 
 
-def client_of(peer: PeerName) -> Client:
+def client_of(peer: PeerName) -> ForwardedClient:
     address = ip_address(peer[0])
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None  # of a socket for both families
-    return Client(mapped or address, peer[1])
+    return ForwardedClient(mapped or address, peer[1])
 
 
 class UdpForwarder(asyncio.DatagramProtocol):
