@@ -20,7 +20,7 @@ test: setup ## all tests; those that need root or Open vSwitch are skipped witho
 	.venv/bin/python -m pytest -q
 
 scenarios: setup ## every scenario, with real packets
-	.venv/bin/windlass lab run scenarios/ $(if $(RESULTS),--json $(RESULTS))
+	.venv/bin/windlass lab run scenarios/ --jobs $(or $(JOBS),1) $(if $(RESULTS),--json $(RESULTS))
 
 lint: setup ## formatting, lint, types, layers, generated pages
 	.venv/bin/ruff format --check .
