@@ -45,7 +45,7 @@ def programs(tmp_path, monkeypatch) -> Programs:
     agent = " ".join(map(shlex.quote, Programs().agent))
     inside = _script(
         tmp_path / "inside",
-        # The Node's settings where the manifests mount them, and the container's own read-only, as a runtime has them.
+        # The Node's settings are where the manifests mount them. The container's own are read-only, as in a container.
         f"mount --bind /proc/sys/net {sysctls}",
         "mount --bind /proc/sys /proc/sys",
         "mount -o remount,bind,ro /proc/sys",

@@ -15,7 +15,7 @@ def entries(said: str) -> list[dict[str, Any]]:
 
 
 class IpMachine:
-    ip: Callable[..., str]  # runs `ip` on this machine; a failure is one of the test
+    ip: Callable[..., str]  # runs `ip` on this machine; the test fails if `ip` fails
     bridge_lines: str  # what makes the bridge interface
 
     def make_bridge(self) -> None:

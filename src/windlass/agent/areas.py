@@ -31,7 +31,7 @@ class Area(StrEnum):
     HOST = "host"  # addresses, routes, settings, nftables
     HEALTH_CHECKS = "health checks"
     METRICS = "metrics"
-    POLICIES = "policies"  # what cannot be used of them
+    POLICIES = "policies"  # policies, or parts of them, that cannot be used
     REPLACED_POLICIES = "replaced policies"  # of kinds that are not enforced
 
 

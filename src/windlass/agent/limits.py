@@ -17,7 +17,7 @@ from windlass.switch.streams import SwitchUnreachableError
 
 
 def connection_limit(config: Config, cpus: int | None = None) -> int:
-    """0: the limit stays as it is."""
+    """Returns 0 if the limit should stay as it is."""
     if not config.conntrack_max_per_core:
         return 0
     return max(config.conntrack_min, config.conntrack_max_per_core * (cpus or os.cpu_count() or 1))

@@ -145,7 +145,7 @@ def sentences(phase: LoadedPhase) -> Iterator[str]:
 
 
 def _sentence(failure: Failure, phase: LoadedPhase) -> str:
-    """With the last event before the connection began: the likely reason."""
+    """Names the last event before the connection began, which is the likely reason."""
     at, event = max((event for event in phase.events if event[0] <= failure.began), default=(0.0, ""))
     after = f"; it began {failure.began - at:.3f} s after: {event}" if event else ""
     return (

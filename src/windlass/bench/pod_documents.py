@@ -20,7 +20,7 @@ def name_of(number: int) -> str:
 
 
 def address_of(number: int, times: int = 0) -> str:
-    """`times` it has changed."""
+    """The address after so many changes."""
     return str(_FIRST_ADDRESS + number + (times << 20))
 
 

@@ -55,7 +55,7 @@ class WatchedKind(Generic[T]):
 
     @property
     def group(self) -> str:
-        """Of the API; empty for the core group."""
+        """The API group; empty for the core group."""
         return self.api_version.rpartition("/")[0]
 
     @property

@@ -43,7 +43,7 @@ class FollowedPolicies:
         self._asked: dict[
             str, Pod
         ] = {}  # Pods that the agent asked for because the watch had not delivered them yet, by key
-        self._unsaid = _NOTHING  # differences that `settle` has not returned yet
+        self._unreturned = _NOTHING  # differences that `settle` has not returned yet
         self._unknown: frozenset[str] = frozenset()  # Pods with a port that the watch has not delivered yet
         self._problems: dict[str, tuple[Problem, ...]] = {}
         self._listed: tuple[Problem, ...] | None = ()  # all problems, sorted; None: must be rebuilt
@@ -96,7 +96,7 @@ class FollowedPolicies:
         if pods is not self._pods:
             self._follow_attached(pods)
         self._compile()
-        settled, self._unsaid = self._unsaid, _NOTHING
+        settled, self._unreturned = self._unreturned, _NOTHING
         unknown = frozenset(key for key in self._attached if not self._is_known(key))
         changed = settled.pods | (unknown ^ self._unknown)
         self._unknown = unknown
@@ -121,7 +121,7 @@ class FollowedPolicies:
 
     def _compile(self) -> None:
         settled = self._compiled.settle()
-        self._unsaid = SettledKeys(*(before | now for before, now in zip(self._unsaid, settled, strict=True)))
+        self._unreturned = SettledKeys(*(before | now for before, now in zip(self._unreturned, settled, strict=True)))
 
     def _follow_attached(self, pods: Mapping[str, AttachedPod]) -> None:
         before, self._pods, self._attached = self._attached, pods, {}

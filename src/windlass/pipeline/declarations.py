@@ -318,7 +318,9 @@ class Layout:
                 yield table.flow(MISS).then(*miss.does, *target, why=miss.why)
 
 
-DECLARED = Layout()  # of the agent: packet_marks, tracking, layout, priorities and reserved declare its parts
+DECLARED = (
+    Layout()
+)  # the layout of the agent: packet_marks, tracking, layout, priorities and reserved declare its parts
 
 
 def goto(target: Stage | Table) -> Goto:

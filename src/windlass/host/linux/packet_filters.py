@@ -78,7 +78,7 @@ def is_there(netlink: Netlink, index: int, wanted: PacketFilter, target: int = 0
 def put(netlink: Netlink, index: int, wanted: PacketFilter, target: int = 0) -> None:
     if is_there(netlink, index, wanted, target):
         return
-    remove(netlink, index, wanted)  # one that sends to an interface that was replaced
+    remove(netlink, index, wanted)  # an old filter may send to an interface that was replaced
     clsact = _FILTER.pack(0, index, _CLSACT_HANDLE, _CLSACT, 0) + text(_TCA_KIND, "clsact")
     with ignoring(errno.EEXIST):
         netlink.do(_RTM_NEWQDISC, clsact, NLM_F_CREATE | NLM_F_EXCL)

@@ -222,7 +222,7 @@ class _Adoption:
         return []
 
     def _save(self, record: UplinkRecord) -> None:
-        """Unless the file already contains the same record."""
+        """Does nothing if the file already contains the same record."""
         if self.file.unwritten or not _is_recorded(self.stored, record):
             self.file.write(record)
 

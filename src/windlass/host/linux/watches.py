@@ -39,7 +39,7 @@ class InterfaceWatch:
         self._netlink.close()
 
     def changed(self) -> frozenset[str]:
-        """The names of those of our interfaces that have been talked about since the last time; see `Host.watch`.
+        """The names of our interfaces that have changed since the last call; see `Host.watch`.
 
         Routes that this process has added or deleted itself do not count.
         """
