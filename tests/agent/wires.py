@@ -121,8 +121,8 @@ class FaultyHost(LinuxHost):
 
     def __init__(self, state_directory: Path) -> None:
         super().__init__(state_directory)
-        self._uplink = FaultyUplink(self._threads, self._file, self._formers)
-        self._uplink.host = self
+        self.uplink = uplink = FaultyUplink(self._threads, self._file, self._formers)
+        uplink.host = self
 
     def _start_threads(self) -> KernelThreads:
         return FaultyThreads(self)
