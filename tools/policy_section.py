@@ -65,7 +65,9 @@ def _lines(runs: list[PolicyRun]) -> Iterator[str]:
     yield (
         "Three suites about policies on clusters of the same kind, two Nodes. Made by `tools/test-policy --record`; "
         "`make test-policy` repeats it. The kernel of the machine has no SCTP, so what needs it is left out. cyclonus "
-        "probes Service addresses, with `--ignore-loopback`: it has no exception for a Pod's connections to itself."
+        "probes Service addresses, with `--ignore-loopback`: it has no exception for a Pod's connections to itself. "
+        "Its cases that create or relabel Pods probe Pod addresses: it forgets the Service address of such a Pod, and "
+        "would connect the client to itself."
     )
     yield ""
     yield "| suite | traffic mode | passed | failed | minutes | without SCTP it leaves out |"

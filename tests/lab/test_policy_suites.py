@@ -37,13 +37,13 @@ def test_a_failure_before_the_first_subtest_is_a_result():
 
 def test_cases_of_cyclonus_with_a_failure_have_failed(tmp_path: Path):
     report = tmp_path / "cyclonus.xml"
-    assert read_cyclonus(report) == [], "it is written at the end"
+    assert read_cyclonus(report, "pod-ip") == [], "it is written at the end"
     report.write_text(
         '<testsuite name="cyclonus" tests="0" failures="1"><testcase name="deny all"></testcase>'
         '<testcase name="deny all"><failure message="" type="">wrong</failure></testcase></testsuite>'
     )
-    found = read_cyclonus(report)
+    found = read_cyclonus(report, "pod-ip")
     assert [(one.name, one.verdict, one.message) for one in found] == [
-        ("1: deny all", PASSED, ""),
-        ("2: deny all", FAILED, "wrong"),
+        ("pod-ip 1: deny all", PASSED, ""),
+        ("pod-ip 2: deny all", FAILED, "wrong"),
     ]
