@@ -1,7 +1,7 @@
 """The NodeState of one Node from its configuration, the cluster's objects and what the Node holds itself. Pure.
 
 `node_state` computes it at once. The agent keeps it up to date with `local_node`, `Peers`, `NodeServices` and
-`FollowedPolicies`, which `node_state` uses, too.
+`FollowedPolicies`, which `node_state` uses, too: see docs/decisions/0023-state-in-parts.md.
 """
 
 from __future__ import annotations
