@@ -6,9 +6,7 @@ A set is an int: bit n stands for port n.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby
 
-PORTS = range(65536)
 ENOUGH_LOCAL_PORTS = 8192  # to one destination, for the connections of the host itself
 
 
@@ -25,10 +23,18 @@ def parse(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def ranges(ports: int) -> tuple[tuple[int, int], ...]:
-    """First and last of each."""
-    members = (port for port in PORTS if ports >> port & 1)
-    runs = (list(run) for _, run in groupby(enumerate(members), lambda pair: pair[1] - pair[0]))
-    return tuple((run[0][1], run[-1][1]) for run in runs)
+    """First and last of each. Does not look at each port: a host has 65,536, and this runs in each full pass."""
+    found = []
+    while ports:
+        first = _lowest(ports)
+        end = _lowest(~ports >> first) + first  # the first one above that is not in the set
+        found.append((first, end - 1))
+        ports = ports >> end << end
+    return tuple(found)
+
+
+def _lowest(ports: int) -> int:
+    return (ports & -ports).bit_length() - 1
 
 
 def text(ports: int) -> str:
