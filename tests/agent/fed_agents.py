@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
 
@@ -61,7 +60,7 @@ class Fed(AllPodsKnown):
                 of_kind[key] = one
             changes |= ChangeSet.of({kind.struct: {key}})
         revision = str(int(self._cluster.revision) + 1)
-        self._cluster = with_objects(replace(self._cluster, revision=revision), content)
+        self._cluster = with_objects(self._cluster, content, revision)
         self._queue.put_nowait(ClusterChange(self._cluster, changes, triggered))
         return revision
 

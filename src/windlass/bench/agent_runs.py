@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -63,7 +62,7 @@ class Events(AllPodsKnown):
         """Put these objects into a member of the cluster, or remove them. Returns the revision with this change."""
         number = int(self.cluster.revision) + 1
         self._members[member] = self._members[member].updated(changed)
-        self.cluster = replace(with_objects(self.cluster, self._members), revision=str(number))
+        self.cluster = with_objects(self.cluster, {member: self._members[member]}, str(number))
         changes = ChangeSet.of({kinds_of(Cluster)[member].struct: set(changed)})
         self._changes.put_nowait(ClusterChange(self.cluster, changes))
         return number

@@ -23,7 +23,13 @@ class ChangeSet:
         return cls(_keys={kind: members for kind, members in keys.items() if members})
 
     def keys(self, kind: Hashable) -> AbstractSet[str]:
-        return self._listed().get(kind, frozenset())
+        return self.by_kind().get(kind, frozenset())
+
+    def by_kind(self) -> Mapping[Hashable, AbstractSet[str]]:
+        """The kinds that have changed, and their keys."""
+        if self.is_everything:
+            raise ValueError("everything may have changed: there is no list of keys")
+        return self._keys
 
     def keys_between(
         self, kind: Hashable, before: Mapping[str, object], after: Mapping[str, object]
@@ -39,7 +45,7 @@ class ChangeSet:
         return self.is_everything or bool(self._keys)
 
     def __iter__(self) -> Iterator[tuple[Hashable, str]]:
-        return ((kind, key) for kind, keys in self._listed().items() for key in keys)
+        return ((kind, key) for kind, keys in self.by_kind().items() for key in keys)
 
     def __or__(self, other: ChangeSet) -> ChangeSet:
         if self.is_everything or not other:
@@ -53,11 +59,6 @@ class ChangeSet:
         if self.is_everything:
             return "everything"
         return ", ".join(sorted(f"{getattr(kind, '__name__', kind)} {key}" for kind, key in self)) or "nothing"
-
-    def _listed(self) -> Mapping[Hashable, AbstractSet[str]]:
-        if self.is_everything:
-            raise ValueError("everything may have changed: there is no list of keys")
-        return self._keys
 
 
 EVERYTHING, NOTHING = ChangeSet(is_everything=True), ChangeSet()

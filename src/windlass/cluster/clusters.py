@@ -109,9 +109,12 @@ def objects_of(cluster: Cluster, member: str) -> Mapping[str, APIObject]:
     return objects
 
 
-def with_objects(cluster: Cluster, objects: Mapping[str, Mapping[str, APIObject]]) -> Cluster:
-    """The cluster with these objects of some kinds; each key is a name in `kinds_of`."""
-    return replace(cluster, **objects)  # type: ignore[arg-type]  # each member holds the objects of its kind
+def with_objects(
+    cluster: Cluster, objects: Mapping[str, Mapping[str, APIObject]], revision: str | None = None
+) -> Cluster:
+    """The cluster with these objects of some kinds; each key is a name in `kinds_of`. None: the same revision."""
+    revision = cluster.revision if revision is None else revision
+    return replace(cluster, revision=revision, **objects)  # type: ignore[arg-type]  # objects of the right kinds
 
 
 def kind_of(document: Mapping[str, object], cluster: type[Cluster] = Cluster) -> WatchedKind[APIObject] | None:

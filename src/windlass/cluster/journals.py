@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,10 +27,11 @@ FILE = "last-known-good.changes"
 def line(before: str, after: Cluster, changes: ChangeSet) -> bytes:
     """The change from the revision `before`: the changed objects of each kind by key, null for a deleted one."""
     content: dict[str, object] = {"before": before, "revision": after.revision}
+    changed = changes.by_kind()
     for member, kind in kinds_of(type(after)).items():
-        if keys := changes.keys(kind.struct):
+        if kind.struct in changed:
             objects = objects_of(after, member)
-            content[member] = {key: objects.get(key) for key in keys}
+            content[member] = {key: objects.get(key) for key in changed[kind.struct]}
     return msgspec.json.encode(content) + b"\n"
 
 
@@ -47,7 +47,7 @@ def replayed(whole: Cluster, lines: Iterable[bytes]) -> Cluster:
             if member not in members:
                 members[member] = dict(objects_of(whole, member))
             _apply(objects, members[member])
-    return with_objects(replace(whole, revision=revision), members)
+    return with_objects(whole, members, revision)
 
 
 def lines_in(directory: Path) -> list[bytes]:

@@ -20,6 +20,7 @@ from windlass.cluster.objects import (
 
 NOT_ENFORCED = EventReason("NotEnforced", "Ignore")
 _STRUCTS = (AdminNetworkPolicy, BaselineAdminNetworkPolicy)
+_MEMBERS = tuple(name for name, kind in kinds_of(Cluster).items() if kind.struct in _STRUCTS)
 POLICY_KINDS = tuple(kind for kind in KINDS if kind.struct in _STRUCTS)
 
 _INSTEAD = "Kubernetes has replaced its kind; write a ClusterNetworkPolicy (v1alpha2) instead"
@@ -27,8 +28,7 @@ _NAMED = 3  # policies that the summary names
 
 
 def policies_of(cluster: Cluster) -> tuple[Reference, ...]:
-    members = (name for name, kind in kinds_of(type(cluster)).items() if kind.struct in _STRUCTS)
-    return tuple(Reference.to(policy) for member in members for policy in objects_of(cluster, member).values())
+    return tuple(Reference.to(policy) for member in _MEMBERS for policy in objects_of(cluster, member).values())
 
 
 def policy_in(document: object) -> Reference | None:
