@@ -14,7 +14,7 @@ from windlass.model.families import IPAddress
 from windlass.model.prefixes import prefix_of
 from windlass.model.services import Protocol
 from windlass.policy.compiler import PolicyCompiler
-from windlass.policy.directories import PeerNode, PeerPod
+from windlass.policy.directories import PeerNode, SelectablePod
 from windlass.policy.oracle import PolicyNode, PolicyPod, PolicyWorld
 from windlass.policy.readings import read_cluster_network_policy, read_network_policy
 
@@ -215,12 +215,12 @@ def pod_key(pod: PolicyPod) -> str:
     return f"{pod.namespace}/{pod.name}"
 
 
-def as_pod(pod: PolicyPod | None) -> PeerPod | None:
+def as_pod(pod: PolicyPod | None) -> SelectablePod | None:
     if pod is None:
         return None
     named = tuple((name, Protocol[protocol], port) for name, protocol, port in pod.named_ports)
     addresses = tuple(map(prefix_of, pod.addresses))
-    return PeerPod(pod.namespace, pod.name, tuple(sorted(pod.labels.items())), addresses, named)
+    return SelectablePod(pod.namespace, pod.name, tuple(sorted(pod.labels.items())), addresses, named)
 
 
 def as_node(node: PolicyNode | None) -> PeerNode | None:

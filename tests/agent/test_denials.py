@@ -15,7 +15,7 @@ from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
 from windlass.model.prefixes import prefix_of
 from windlass.model.services import Protocol
 from windlass.policy.compiler import PolicyCompiler
-from windlass.policy.directories import PeerNode, PeerPod
+from windlass.policy.directories import PeerNode, SelectablePod
 from windlass.policy.readings import read_cluster_network_policy, read_network_policy
 from windlass.switch.packet_headers import PacketHeaders, packet_headers
 
@@ -36,7 +36,7 @@ def compiler() -> PolicyCompiler:
     made.set_namespace("shop", {})
     made.set_node("node-2", PeerNode("node-2", (), (prefix_of(NODE),)))
     for name, address in (("web", WEB), ("client", CLIENT)):
-        made.set_pod(f"shop/{name}", PeerPod("shop", name, (("app", name),), (prefix_of(address),)), local=True)
+        made.set_pod(f"shop/{name}", SelectablePod("shop", name, (("app", name),), (prefix_of(address),)), local=True)
     policy = {
         "metadata": {"name": "web", "namespace": "shop"},
         "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{"ports": [{"port": 443}]}]},

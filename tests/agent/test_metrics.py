@@ -20,7 +20,7 @@ import windlass
 from switches import requires_ovs
 from windlass.agent.areas import Area
 from windlass.agent.expositions import Exposition
-from windlass.agent.metrics import METRICS, SLI_BUCKETS, Kind
+from windlass.agent.metrics import METRICS, SLI_BUCKETS, MetricKind
 from windlass.agent.samples import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -55,9 +55,9 @@ def value(series: Series, name: str, **labels: str) -> float:
 @pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
 def test_names_follow_the_conventions_of_prometheus(metric):
     assert metric.name.startswith("windlass_")
-    assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
-    assert bool(metric.buckets) == (metric.kind is Kind.HISTOGRAM)
-    assert metric.kind is not Kind.HISTOGRAM or metric.name.endswith("_seconds")
+    assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
+    assert bool(metric.buckets) == (metric.kind is MetricKind.HISTOGRAM)
+    assert metric.kind is not MetricKind.HISTOGRAM or metric.name.endswith("_seconds")
     assert metric.meaning[0].isupper() or metric.meaning[0].isdecimal()
     assert not metric.meaning.endswith(".")
 

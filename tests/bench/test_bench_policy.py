@@ -9,7 +9,7 @@ import pytest
 from switches import requires_ovs
 from windlass.bench import policy, policy_datapaths
 from windlass.bench import policy_states as states
-from windlass.bench.policy_runs import Course, state_of
+from windlass.bench.policy_runs import PolicyChangePlan, state_of
 from windlass.bench.policy_states import Size
 
 SMALL = Size(namespaces=4, pods=3, local=2, policies=6, rules=3)
@@ -17,8 +17,8 @@ SMALL = Size(namespaces=4, pods=3, local=2, policies=6, rules=3)
 
 @requires_ovs
 def test_a_small_run_gives_every_figure(monkeypatch: pytest.MonkeyPatch):
-    course = Course(settling=0, pods=4, policies=3, namespaces=2)
-    small = {"SIZE": SMALL, "ROUNDS": 2, "COURSE": course, "DATAPATH_FLOWS": 6, "PURGED_FLOWS": 12}
+    plan = PolicyChangePlan(settling=0, pods=4, policies=3, namespaces=2)
+    small = {"SIZE": SMALL, "ROUNDS": 2, "PLAN": plan, "DATAPATH_FLOWS": 6, "PURGED_FLOWS": 12}
     for name, value in small.items():
         monkeypatch.setattr(policy, name, value)
     monkeypatch.setattr(policy_datapaths, "ROUNDS", 1)

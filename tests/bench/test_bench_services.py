@@ -9,14 +9,19 @@ import pytest
 from switches import requires_ovs
 from windlass.bench import service_states as states
 from windlass.bench import services
-from windlass.bench.service_runs import Course
+from windlass.bench.service_runs import ServiceChangePlan
 from windlass.cluster.catalogues import Catalogue
 from windlass.nodes.states import run_to_end
 
 
 @requires_ovs
 def test_a_small_run_gives_every_figure(monkeypatch: pytest.MonkeyPatch):
-    for name, value in {"MANY": 30, "FEW": 3, "ROUNDS": 2, "COURSE": Course(settling=0, count=5, gap=0.005)}.items():
+    for name, value in {
+        "MANY": 30,
+        "FEW": 3,
+        "ROUNDS": 2,
+        "PLAN": ServiceChangePlan(settling=0, count=5, gap=0.005),
+    }.items():
         monkeypatch.setattr(services, name, value)
     said: list[str] = []
     report = asyncio.run(services.run(said.append))

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from charts import CHART, ROOT, needs_helm, refusal, rendered
 
-from windlass.agent.metrics import METRICS, Kind
+from windlass.agent.metrics import METRICS, MetricKind
 
 ALERTS = CHART / "files" / "alerts.yaml"
 RULES = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
@@ -37,7 +37,7 @@ def series() -> set[str]:
     """All names that a query may use."""
     names = set(STANDARD)
     for metric in METRICS.values():
-        suffixes = ("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",)
+        suffixes = ("_bucket", "_sum", "_count") if metric.kind is MetricKind.HISTOGRAM else ("",)
         names |= {metric.name + suffix for suffix in suffixes}
     return names
 

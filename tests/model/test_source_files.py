@@ -38,6 +38,15 @@ def test_functions_and_classes_stay_short_enough_to_read(module):
             assert sum(isinstance(statement, FUNCTIONS) for statement in node.body) <= MOST_METHODS, node.name
 
 
+def test_a_class_name_means_one_thing():
+    places: dict[str, list[str]] = {}
+    for module in MODULES:
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(f"{module.relative_to(SOURCE)}:{node.lineno}")
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
 def test_no_block_of_six_lines_stands_twice():
     """Lines of imports, and lines of brackets only, do not count."""
     places: dict[tuple[str, ...], list[str]] = {}

@@ -8,7 +8,7 @@ from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
 from windlass.model.policies import NO_CLASS, Direction
 from windlass.policy.compiler import PolicyCompiler
 from windlass.policy.counters import Decision, PolicyCounter, counter_of
-from windlass.policy.directories import PeerPod
+from windlass.policy.directories import SelectablePod
 from windlass.policy.node_policies import CompiledPolicies
 from windlass.policy.readings import read_cluster_network_policy, read_network_policy
 
@@ -20,7 +20,7 @@ def counters(ingress: list[object], admin: list[object]) -> dict[int, PolicyCoun
     """Of the Pod web, by class of peers."""
     compiler = PolicyCompiler("node-1")
     for number, name in enumerate(("web", "client")):
-        compiler.set_pod(f"shop/{name}", PeerPod("shop", name, (("app", name),), ((4, number, 32),)), local=True)
+        compiler.set_pod(f"shop/{name}", SelectablePod("shop", name, (("app", name),), ((4, number, 32),)), local=True)
     allow = {"metadata": {"name": "web", "namespace": "shop"}, "spec": {"podSelector": WEB, "ingress": ingress}}
     compiler.set_policy(
         "np", read_network_policy(msgspec.convert({"kind": "NetworkPolicy", **allow}, NetworkPolicy))[0]

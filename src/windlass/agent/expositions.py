@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from windlass.agent import metrics
 from windlass.agent.areas import Area
-from windlass.agent.metrics import METRICS, Kind, Metric, Reading
+from windlass.agent.metrics import METRICS, Metric, MetricKind, Reading
 from windlass.agent.samples import Probe, Samples
 from windlass.agent.views import AgentView
 from windlass.cluster.policies import POLICY_KINDS, policies_of
@@ -91,7 +91,7 @@ class _Collector(Collector):
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         for metric, value, labels in (*_of_agent(self._view), *_of_switch(self._view), *self._samples.readings):
-            kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+            kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
             family = families.setdefault(metric.name, kind(metric.name, metric.meaning, labels=metric.labels))
             family.add_metric(labels, value)
         yield from (families[name] for name in METRICS if name in families)

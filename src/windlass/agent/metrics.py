@@ -13,7 +13,7 @@ from typing import NamedTuple
 METRICS: dict[str, Metric] = {}  # all of them by name, in the order of the page
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     GAUGE = "gauge"
     COUNTER = "counter"
     HISTOGRAM = "histogram"
@@ -22,7 +22,7 @@ class Kind(Enum):
 @dataclass(frozen=True, slots=True)
 class Metric:
     name: str
-    kind: Kind
+    kind: MetricKind
     meaning: str
     labels: tuple[str, ...] = ()
     like: str = ""  # the equivalent metric of kube-proxy, Antrea or Cilium
@@ -43,15 +43,15 @@ class Reading(NamedTuple):
 
 
 def _gauge(name: str, meaning: str, *labels: str, like: str = "") -> Metric:
-    return Metric(name, Kind.GAUGE, meaning, labels, like)
+    return Metric(name, MetricKind.GAUGE, meaning, labels, like)
 
 
 def _counter(name: str, meaning: str, *labels: str, like: str = "") -> Metric:
-    return Metric(name, Kind.COUNTER, meaning, labels, like)
+    return Metric(name, MetricKind.COUNTER, meaning, labels, like)
 
 
 def _histogram(name: str, meaning: str, *labels: str, buckets: tuple[float, ...], like: str = "") -> Metric:
-    return Metric(name, Kind.HISTOGRAM, meaning, labels, like, buckets)
+    return Metric(name, MetricKind.HISTOGRAM, meaning, labels, like, buckets)
 
 
 # The buckets of kube-proxy's network programming SLI: 0.25 s, 0.5 s, each second to 59, then wider up to five minutes.

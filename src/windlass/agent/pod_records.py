@@ -69,7 +69,7 @@ class PodRecords:
     def _load(self, file: Path) -> None:
         interface = file.name.removesuffix(_SUFFIX)
         try:
-            port = _read(interface, msgspec.json.decode(file.read_bytes(), type=_Record))
+            port = _read(interface, msgspec.json.decode(file.read_bytes(), type=_StoredPod))
         except (OSError, msgspec.MsgspecError, ValueError) as error:
             self._unreadable[interface] = (
                 f"{file} cannot be read: {error}; should Open vSwitch lose its database, the Pod with host interface "
@@ -82,7 +82,7 @@ class PodRecords:
 _SUFFIX: Final = ".json"
 
 
-class _Record(msgspec.Struct, rename="camel"):
+class _StoredPod(msgspec.Struct, rename="camel"):
     """The interface is the file's name."""
 
     container_id: str
@@ -93,8 +93,8 @@ class _Record(msgspec.Struct, rename="camel"):
     netns: str = ""
 
 
-def _written(port: PodPort) -> _Record:
-    return _Record(
+def _written(port: PodPort) -> _StoredPod:
+    return _StoredPod(
         container_id=port.container_id,
         namespace=port.namespace,
         name=port.name,
@@ -104,7 +104,7 @@ def _written(port: PodPort) -> _Record:
     )
 
 
-def _read(interface: str, record: _Record) -> PodPort:
+def _read(interface: str, record: _StoredPod) -> PodPort:
     return PodPort(
         interface=interface,
         container_id=record.container_id,

@@ -48,7 +48,7 @@ class _ContainerStatus(Struct, rename="camel"):
     container_id: str = msgspec.field(default="", name="containerID")
 
 
-class _Status(Struct, rename="camel"):
+class _PodObjectStatus(Struct, rename="camel"):
     container_statuses: list[_ContainerStatus] = []
     pod_ip: str = msgspec.field(default="", name="podIP")
 
@@ -58,7 +58,7 @@ class PodObject(Struct):
 
     metadata: _PodMetadata
     spec: _Spec
-    status: _Status
+    status: _PodObjectStatus
 
     def container(self, name: str) -> ContainerInstance:
         for one in self.status.container_statuses:

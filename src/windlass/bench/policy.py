@@ -15,7 +15,7 @@ from pathlib import Path
 
 from windlass.bench import bare_changes, bench_nodes, bridges, policy_datapaths, policy_runs, policy_states
 from windlass.bench.agent_runs import in_new_process
-from windlass.bench.policy_runs import Changes, ColdSync, Course
+from windlass.bench.policy_runs import PolicyChangePlan, PolicyChangeTimes, PolicyColdSync
 from windlass.bench.policy_states import Size
 from windlass.bench.reports import Figure, Report, Say, figure, percentiles, this_machine
 from windlass.program import program
@@ -23,7 +23,7 @@ from windlass.program import program
 SIZE = Size(namespaces=100, pods=100, local=50, policies=1_000, rules=10)
 ROUNDS = 5
 DATAPATH_FLOWS, PURGED_FLOWS = 500, 10_000
-COURSE = Course(settling=3.0, pods=500, policies=100, namespaces=20)
+PLAN = PolicyChangePlan(settling=3.0, pods=500, policies=100, namespaces=20)
 
 
 async def run(say: Say = print) -> Report:
@@ -63,7 +63,7 @@ async def _cold_sync(say: Say) -> list[Figure]:
     desired = program(policy_runs.state_of(policy_states.cluster(SIZE), SIZE))
     # Several subjects may ask for the same one.
     flows = list(dict.fromkeys(flow for part in desired.values() for flow in part.flows))
-    ours: list[ColdSync] = []
+    ours: list[PolicyColdSync] = []
     sending: list[float] = []
 
     async def measure(socket: Path, number: int, theirs: str) -> None:
@@ -93,8 +93,8 @@ async def _cold_sync(say: Say) -> list[Figure]:
     ]
 
 
-async def _changes(say: Say) -> tuple[Changes, float]:
+async def _changes(say: Say) -> tuple[PolicyChangeTimes, float]:
     async with bench_nodes.standing() as (config, namespace):
         without = await in_new_process(policy_runs.memory_without, config, namespace)
         say(f"an agent with {SIZE.policies} policies: changes of one Pod, one policy, one namespace")
-        return await in_new_process(policy_runs.changes, config, namespace, SIZE, COURSE), without
+        return await in_new_process(policy_runs.changes, config, namespace, SIZE, PLAN), without

@@ -28,7 +28,7 @@ from windlass.nodes.policies import FollowedPolicies
 from windlass.program import OwnerKind
 
 
-class ColdSync(Struct, frozen=True):
+class PolicyColdSync(Struct, frozen=True):
     flows: int  # that the switch holds afterwards
     whole: float  # seconds
     cpu: float  # seconds of CPU of this process
@@ -36,14 +36,14 @@ class ColdSync(Struct, frozen=True):
     installing: float  # seconds after that
 
 
-class Course(Struct, frozen=True):
+class PolicyChangePlan(Struct, frozen=True):
     settling: float  # seconds after the start in which the agent checks everything again, and saves its state
     pods: int  # changes of each kind
     policies: int
     namespaces: int
 
 
-class Changes(Struct, frozen=True):
+class PolicyChangeTimes(Struct, frozen=True):
     """Milliseconds from each event until the switch has confirmed the result."""
 
     start: float  # seconds until everything was in the switch and the Node was ready
@@ -61,17 +61,17 @@ class Changes(Struct, frozen=True):
     rss: float  # MB, with all Pods and policies
 
 
-def cold_sync(socket: Path, size: Size) -> ColdSync:
+def cold_sync(socket: Path, size: Size) -> PolicyColdSync:
     """From decoded objects until the switch has confirmed all flows."""
     agent_runs.configure_process()
     return asyncio.run(_cold_sync(socket, size))
 
 
-def changes(config: Config, namespace: str, size: Size, course: Course) -> Changes:
+def changes(config: Config, namespace: str, size: Size, plan: PolicyChangePlan) -> PolicyChangeTimes:
     """A whole agent in the Node's namespace, with a source that reports one changed object at a time."""
     agent_runs.configure_process()
     with namespaces.entered(namespaces.path_of(namespace)):
-        return asyncio.run(_changes(config, size, course))
+        return asyncio.run(_changes(config, size, plan))
 
 
 def memory_without(config: Config, namespace: str) -> float:
@@ -93,7 +93,7 @@ def state_of(cluster: Cluster, size: Size) -> NodeState:
 # ---- the first sync
 
 
-async def _cold_sync(socket: Path, size: Size) -> ColdSync:
+async def _cold_sync(socket: Path, size: Size) -> PolicyColdSync:
     cluster, pods = states.cluster(size), states.attached_pods(size)
     problems: list[object] = []
     policies = FollowedPolicies(states.NODE)
@@ -111,36 +111,36 @@ async def _cold_sync(socket: Path, size: Size) -> ColdSync:
             task.cancel()
     if problems or policies.problems:
         raise LabError(f"the figures are invalid, because there are problems: {[*problems, *policies.problems][0]}")
-    return ColdSync(switch.flow_count, ended - began, used - cpu, compiled - cpu, ended - compiled_at)
+    return PolicyColdSync(switch.flow_count, ended - began, used - cpu, compiled - cpu, ended - compiled_at)
 
 
 # ---- changes
 
 
-async def _changes(config: Config, size: Size, course: Course) -> Changes:
+async def _changes(config: Config, size: Size, plan: PolicyChangePlan) -> PolicyChangeTimes:
     events = Events(states.cluster(size))
     async with agent_runs.running(config, events) as (agent, start):
         timed = _TimedChanges(agent, events)
-        await asyncio.sleep(course.settling)
+        await asyncio.sleep(plan.settling)
         cpu = [time.process_time()]
-        came, went = await timed.come_and_go("peer_pods", [_newcomer(number, size) for number in range(course.pods)])
+        came, went = await timed.come_and_go("peer_pods", [_newcomer(number, size) for number in range(plan.pods)])
         cpu.append(time.process_time())
-        more = [states.policy(size.policies + number, size) for number in range(course.policies)]
+        more = [states.policy(size.policies + number, size) for number in range(plan.policies)]
         policy_came, policy_went = await timed.come_and_go("network_policies", more)
         cpu.append(time.process_time())
-        relabelled = [await timed.relabel(number) for number in range(2 * course.namespaces)]
+        relabelled = [await timed.relabel(number) for number in range(2 * plan.namespaces)]
         cpu.append(time.process_time())
         memory = agent_runs.rss()
         installed = agent.view.switch.program.items()
         messages = bare_changes.flow_messages(
             (flow for owner, part in installed if owner.kind is OwnerKind.POLICY_PEER for flow in part.flows),
-            course.pods,
+            plan.pods,
         )
         _check(agent, size)
     floor = bare_changes.alone(str(config.openflow_socket), messages)  # after the agent, which would revert changes
     async with agent_runs.running(config, Events(events.cluster)) as (again, restart):
         sent = again.view.switch.counters.changes_sent
-    return Changes(
+    return PolicyChangeTimes(
         start=start,
         pod_comes=came,
         pod_goes=went,
@@ -148,9 +148,9 @@ async def _changes(config: Config, size: Size, course: Course) -> Changes:
         policy_comes=policy_came,
         policy_goes=policy_went,
         relabelled=relabelled,
-        cpu_of_pod=1000 * (cpu[1] - cpu[0]) / (2 * course.pods),
-        cpu_of_policy=1000 * (cpu[2] - cpu[1]) / (2 * course.policies),
-        cpu_of_namespace=1000 * (cpu[3] - cpu[2]) / (2 * course.namespaces),
+        cpu_of_pod=1000 * (cpu[1] - cpu[0]) / (2 * plan.pods),
+        cpu_of_policy=1000 * (cpu[2] - cpu[1]) / (2 * plan.policies),
+        cpu_of_namespace=1000 * (cpu[3] - cpu[2]) / (2 * plan.namespaces),
         restart=restart,
         sent_at_restart=sent,
         rss=memory,

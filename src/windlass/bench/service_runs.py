@@ -34,7 +34,7 @@ from windlass.openflow.wire import groups as group_wire
 from windlass.program import program
 
 
-class ColdSync(Struct, frozen=True):
+class ServiceColdSync(Struct, frozen=True):
     """Seconds. The parts are measured separately; in the whole they overlap with the work of the switch."""
 
     flows: int  # that the switch holds afterwards
@@ -44,7 +44,7 @@ class ColdSync(Struct, frozen=True):
     encoding: float
 
 
-class Course(Struct, frozen=True):
+class ServiceChangePlan(Struct, frozen=True):
     """The timing of changes."""
 
     settling: float  # seconds after the start in which the agent checks everything again, and saves its state
@@ -52,7 +52,7 @@ class Course(Struct, frozen=True):
     gap: float  # seconds between changes that do not wait for one another
 
 
-class Changes(Struct, frozen=True):
+class ServiceChangeTimes(Struct, frozen=True):
     """Milliseconds from each event until the switch has confirmed the result."""
 
     start: float  # seconds until everything was in the switch and the Node was ready
@@ -64,23 +64,25 @@ class Changes(Struct, frozen=True):
     peak: float  # MB, the maximum
 
 
-def cold_sync(socket: Path, services: int, endpoints: int) -> ColdSync:
+def cold_sync(socket: Path, services: int, endpoints: int) -> ServiceColdSync:
     """From decoded objects until the switch has confirmed all flows and groups."""
     agent_runs.configure_process()
     return asyncio.run(_cold_sync(socket, services, endpoints))
 
 
-def changes(config: Config, namespace: str, services: int, endpoints: int, course: Course) -> Changes:
+def changes(
+    config: Config, namespace: str, services: int, endpoints: int, plan: ServiceChangePlan
+) -> ServiceChangeTimes:
     """A whole agent in the Node's namespace, with a source that reports one changed EndpointSlice at a time."""
     agent_runs.configure_process()
     with namespaces.entered(namespaces.path_of(namespace)):
-        return asyncio.run(_changes(config, services, endpoints, course))
+        return asyncio.run(_changes(config, services, endpoints, plan))
 
 
 # ---- a cold sync
 
 
-async def _cold_sync(socket: Path, services: int, endpoints: int) -> ColdSync:
+async def _cold_sync(socket: Path, services: int, endpoints: int) -> ServiceColdSync:
     cluster = states.cluster(services, endpoints)
     problems: list[object] = []
     serving = Serving()
@@ -98,7 +100,7 @@ async def _cold_sync(socket: Path, services: int, endpoints: int) -> ColdSync:
             task.cancel()
     if problems:
         raise LabError(f"the figures are invalid, because the switch has problems: {problems[0]}")
-    return ColdSync(switch.flow_count, ended - began, served - began, *_parts(state))
+    return ServiceColdSync(switch.flow_count, ended - began, served - began, *_parts(state))
 
 
 def _parts(state: NodeState) -> tuple[float, float]:
@@ -116,14 +118,14 @@ def _parts(state: NodeState) -> tuple[float, float]:
 # ---- one change
 
 
-async def _changes(config: Config, services: int, endpoints: int, course: Course) -> Changes:
-    count = course.count
+async def _changes(config: Config, services: int, endpoints: int, plan: ServiceChangePlan) -> ServiceChangeTimes:
+    count = plan.count
     changed = [states.changed_slice(states.spread(number, services), endpoints, number) for number in range(2 * count)]
     events = Events(states.cluster(services, endpoints))
     async with agent_runs.running(config, events) as (agent, start):
-        await asyncio.sleep(course.settling)
+        await asyncio.sleep(plan.settling)
         alone = [await _change(agent, events, one, time.perf_counter()) for one in changed[:count]]
-        apart = await _changes_apart(agent, events, changed[count:], course.gap)
+        apart = await _changes_apart(agent, events, changed[count:], plan.gap)
         if agent.view.problems:
             raise LabError(f"the figures are invalid, because the agent has problems: {agent.view.problems}")
         rss, peak = agent_runs.rss(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
@@ -132,8 +134,8 @@ async def _changes(config: Config, services: int, endpoints: int, course: Course
         )
     # After the agent has ended: it would revert changes to its groups.
     alone_floor = bare_changes.alone(str(config.openflow_socket), messages)
-    apart_floor = bare_changes.apart(str(config.openflow_socket), messages, course.gap)
-    return Changes(start, alone, alone_floor, apart, apart_floor, rss, peak)
+    apart_floor = bare_changes.apart(str(config.openflow_socket), messages, plan.gap)
+    return ServiceChangeTimes(start, alone, alone_floor, apart, apart_floor, rss, peak)
 
 
 def _publish(events: Events, changed: EndpointSlice) -> int:

@@ -15,7 +15,7 @@ from windlass.bench import bench_nodes, bridges, service_runs
 from windlass.bench import service_states as states
 from windlass.bench.agent_runs import in_new_process
 from windlass.bench.reports import Figure, Report, Say, figure, percentiles, this_machine
-from windlass.bench.service_runs import Changes, ColdSync, Course
+from windlass.bench.service_runs import ServiceChangePlan, ServiceChangeTimes, ServiceColdSync
 from windlass.cluster.sources import ClusterChange
 from windlass.model.nodes import NodeState
 from windlass.program import Program, program
@@ -23,7 +23,7 @@ from windlass.program import Program, program
 MANY, FEW = 10_000, 100  # Services
 ENDPOINTS = 10  # of a Service
 ROUNDS = 5
-COURSE = Course(settling=3.0, count=1000, gap=0.005)
+PLAN = ServiceChangePlan(settling=3.0, count=1000, gap=0.005)
 
 
 async def run(say: Say = print) -> Report:
@@ -52,7 +52,7 @@ async def run(say: Say = print) -> Report:
 async def _cold_sync(say: Say) -> list[Figure]:
     desired = _program(MANY)
     flows = sum(len(part.flows) for part in desired.values())
-    ours: list[ColdSync] = []
+    ours: list[ServiceColdSync] = []
 
     async def measure(socket: Path, number: int, theirs: str) -> None:
         ours.append(await in_new_process(service_runs.cold_sync, socket, MANY, ENDPOINTS))
@@ -85,7 +85,7 @@ def _program(services: int) -> Program:
 # ---- one change
 
 
-async def _changes(say: Say, services: int) -> Changes:
+async def _changes(say: Say, services: int) -> ServiceChangeTimes:
     async with bench_nodes.standing() as (config, namespace):
-        say(f"an agent with {services} Services: {2 * COURSE.count} changes of one endpoint")
-        return await in_new_process(service_runs.changes, config, namespace, services, ENDPOINTS, COURSE)
+        say(f"an agent with {services} Services: {2 * PLAN.count} changes of one endpoint")
+        return await in_new_process(service_runs.changes, config, namespace, services, ENDPOINTS, PLAN)

@@ -241,7 +241,7 @@ async def watched(
             await asyncio.wait([following])
 
 
-class Arrivals:
+class WatchArrivals:
     """The arrival times of events of a watch."""
 
     def __init__(self) -> None:
@@ -262,7 +262,7 @@ class Arrivals:
 
 
 async def time_write(
-    write: Coroutine[object, object, None], agent: AgentClient, revision: int, arrivals: Arrivals, content: bytes
+    write: Coroutine[object, object, None], agent: AgentClient, revision: int, arrivals: WatchArrivals, content: bytes
 ) -> tuple[float, float]:
     """Milliseconds until the agent holds this revision, and until the event with this content has arrived."""
 
@@ -278,8 +278,8 @@ async def time_write(
 
 
 @asynccontextmanager
-async def watching(server: APIServerClient, kind: WatchedKind[APIObject]) -> AsyncIterator[Arrivals]:
+async def watching(server: APIServerClient, kind: WatchedKind[APIObject]) -> AsyncIterator[WatchArrivals]:
     """A client that watches the same objects as an agent."""
-    arrivals = Arrivals()
+    arrivals = WatchArrivals()
     async with watched(server, kind.path, kind.selectors(states.NODE), arrivals.take):
         yield arrivals

@@ -131,7 +131,7 @@ class PipeStream:
         if mode != "rb":
             raise ValueError(f"a pipe has no file of mode {mode}")
         self._has_reader = True
-        return io.BufferedReader(_Reader(self))
+        return io.BufferedReader(_PipeReader(self))
 
     def close(self) -> None:
         """As with a socket, a file from `makefile` keeps it open."""
@@ -152,7 +152,7 @@ class PipeStream:
         return count, operation
 
 
-class _Reader(io.RawIOBase):
+class _PipeReader(io.RawIOBase):
     def __init__(self, stream: PipeStream) -> None:
         self._stream = stream
 

@@ -15,7 +15,7 @@ from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
 from windlass.model.families import IPAddress
 from windlass.model.nodes import AttachedPod, LocalNode
 from windlass.model.policies import DENY_UNTIL_KNOWN, NodePolicies
-from windlass.nodes.policy_peers import peer_node, peer_pod
+from windlass.nodes.policy_peers import peer_node, selectable_pod
 from windlass.policy.compiler import PolicyCompiler
 from windlass.policy.directories import namespace_labels
 from windlass.policy.node_policies import CompiledPolicies, SettledKeys
@@ -146,10 +146,10 @@ class FollowedPolicies:
         own, attached = self._asked.get(key) or self.cluster.pods.get(key), self._attached.get(key)
         if own is not None:
             is_local = attached is not None or bool(own.spec and own.spec.node_name == self._node)
-            self.compiler.set_pod(key, peer_pod(own, attached or ()), local=is_local)
+            self.compiler.set_pod(key, selectable_pod(own, attached or ()), local=is_local)
         else:
             peer = self.cluster.peer_pods.get(key)
-            self.compiler.set_pod(key, peer_pod(peer) if peer else None, local=False)
+            self.compiler.set_pod(key, selectable_pod(peer) if peer else None, local=False)
 
     def _set_network_policy(self, key: str) -> None:
         policy = self.cluster.network_policies.get(key)

@@ -7,12 +7,11 @@ from contextlib import suppress
 from ipaddress import ip_address, ip_network
 from socket import AF_INET, inet_pton
 
-from windlass.cluster import objects
-from windlass.cluster.objects import Node, PeerPodSpec, Pod, PodSpec
+from windlass.cluster.objects import Node, PeerPod, PeerPodSpec, Pod, PodSpec
 from windlass.model.families import IPAddress
 from windlass.model.prefixes import Prefix, prefix_of
 from windlass.model.services import Protocol
-from windlass.policy.directories import LabelSet, PeerNode, PeerPod
+from windlass.policy.directories import LabelSet, PeerNode, SelectablePod
 from windlass.policy.selectors import Labels
 from windlass.policy.subjects import PodPort
 
@@ -21,7 +20,7 @@ _PROTOCOLS = {protocol.name: protocol for protocol in Protocol}
 _PORTS = range(1, 65536)
 
 
-def peer_pod(pod: Pod | objects.PeerPod, attached: tuple[IPAddress, ...] = ()) -> PeerPod | None:
+def selectable_pod(pod: Pod | PeerPod, attached: tuple[IPAddress, ...] = ()) -> SelectablePod | None:
     """None for a Pod without a network of its own: it has ended, or it is in hostNetwork mode.
 
     `attached`: its addresses on this Node, which its status may not have yet.
@@ -30,7 +29,7 @@ def peer_pod(pod: Pod | objects.PeerPod, attached: tuple[IPAddress, ...] = ()) -
     if (spec and spec.host_network) or (status and status.phase in _ENDED):
         return None
     listed = [one.ip for one in status.pod_ips or ()] if status else ()
-    return PeerPod(
+    return SelectablePod(
         namespace=pod.metadata.namespace or "default",
         name=pod.metadata.name,
         labels=_label_set(pod.metadata.labels),

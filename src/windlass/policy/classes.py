@@ -16,7 +16,7 @@ from msgspec import Struct
 from windlass.model.policies import NO_CLASS, digest_of
 from windlass.model.prefixes import Prefix
 from windlass.policy.blocks import Blocks
-from windlass.policy.directories import Directory, PeerNode, PeerPod
+from windlass.policy.directories import Directory, PeerNode, SelectablePod
 from windlass.policy.rules import BlockPeers, NodePeers, OwnNode, Peers, PodPeers
 from windlass.policy.selections import Selections
 from windlass.policy.subjects import PodPort
@@ -108,13 +108,13 @@ class PeerClasses:
             del self._names[name]
             self._refresh_name(name)
 
-    def follow_pod(self, before: PeerPod | None, after: PeerPod | None) -> None:
+    def follow_pod(self, before: SelectablePod | None, after: SelectablePod | None) -> None:
         """Call it after the directory has been updated."""
         if before is not None and before.identity not in self._directory.identities.get(before.namespace, {}):
             self._selections.forget(before.identity)
         self.follow_addresses(before, after)
 
-    def follow_addresses(self, *holders: PeerPod | PeerNode | None) -> None:
+    def follow_addresses(self, *holders: SelectablePod | PeerNode | None) -> None:
         """`holders`: a Pod or a Node before and after a change."""
         if self._uses or self._names:  # otherwise nothing has a class
             self._refresh({address for one in holders if one is not None for address in one.addresses})

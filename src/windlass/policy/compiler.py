@@ -16,7 +16,7 @@ from windlass.model.port_sets import ALL_PORTS, PortSet, contains
 from windlass.model.prefixes import Prefix, prefix_of
 from windlass.model.services import Protocol
 from windlass.policy.classes import NO_PEERS, ClassPart, PeerClasses
-from windlass.policy.directories import Directory, PeerNode, PeerPod
+from windlass.policy.directories import Directory, PeerNode, SelectablePod
 from windlass.policy.rules import ReadPolicy, Tier
 from windlass.policy.selector_places import PlaceIndex, places_of_pod, places_of_selector
 from windlass.policy.selectors import Labels
@@ -231,7 +231,7 @@ class PolicyCompiler:
         self.egress.peers.follow_namespace(name)
         self.ingress.peers.follow_namespace(name)
 
-    def set_pod(self, key: str, pod: PeerPod | None, *, local: bool) -> None:
+    def set_pod(self, key: str, pod: SelectablePod | None, *, local: bool) -> None:
         before = self._directory.set_pod(key, pod)
         self.egress.peers.follow_pod(before, pod)
         self.ingress.peers.follow_pod(before, pod)
@@ -317,7 +317,7 @@ class PolicyCompiler:
         self._selected.setdefault(policy, set()).add(pod)
         self._unsettled.add(pod)
 
-    def _forget_local(self, key: str, pod: PeerPod | None) -> None:
+    def _forget_local(self, key: str, pod: SelectablePod | None) -> None:
         """Call it when a Pod is gone, has other labels, or is not on this Node any more."""
         if pod is not None:
             self._local_at.remove(key, places_of_pod(*pod.identity))

@@ -21,7 +21,7 @@ from windlass.model.prefixes import Prefix, address_of, network_of, prefix_of
 from windlass.model.services import Protocol
 from windlass.policy.blocks import networks_of, within
 from windlass.policy.classes import PeerClass, PeerClasses
-from windlass.policy.directories import Directory, PeerNode, PeerPod
+from windlass.policy.directories import Directory, PeerNode, SelectablePod
 from windlass.policy.oracle import PolicyPod, PolicyWorld
 from windlass.policy.readings import read_cluster_network_policy, read_network_policy
 from windlass.policy.rules import BlockPeers, OwnNode, PolicyRule, ReadPolicy, RuleAction, Tier, number_of
@@ -272,7 +272,7 @@ def _directory(world: PolicyWorld) -> Directory:
         named = tuple((name, Protocol[protocol], port) for name, protocol, port in pod.named_ports)
         labels_of_pod = tuple(sorted(pod.labels.items()))
         addresses = tuple(map(prefix_of, pod.addresses))
-        directory.set_pod(key_of(pod), PeerPod(pod.namespace, pod.name, labels_of_pod, addresses, named))
+        directory.set_pod(key_of(pod), SelectablePod(pod.namespace, pod.name, labels_of_pod, addresses, named))
     return directory
 
 

@@ -30,7 +30,7 @@ def namespace_labels(name: str, labels: Labels | None) -> Labels:
     return {NAME_LABEL: name, **(labels or {})}
 
 
-class PeerPod(Struct, frozen=True, gc=False):
+class SelectablePod(Struct, frozen=True, gc=False):
     """A Pod with addresses of its own, and everything that policies can select it by."""
 
     namespace: str
@@ -58,7 +58,7 @@ class PeerNode(Struct, frozen=True, gc=False):
 class Directory:
     def __init__(self, own_node: str) -> None:
         self.own_node = own_node
-        self.pods: dict[str, PeerPod] = {}  # by namespace/name
+        self.pods: dict[str, SelectablePod] = {}  # by namespace/name
         self.nodes: dict[str, PeerNode] = {}
         self.namespaces: dict[str, Labels] = {}
         self.identities: dict[str, dict[Identity, set[str]]] = {}  # by namespace: the Pods with each identity
@@ -75,7 +75,7 @@ class Directory:
             for label in labels.items():
                 self._namespaces_at.setdefault(label, set()).add(name)
 
-    def set_pod(self, key: str, pod: PeerPod | None) -> PeerPod | None:
+    def set_pod(self, key: str, pod: SelectablePod | None) -> SelectablePod | None:
         """Returns the previous Pod of this name."""
         if (before := self.pods.pop(key, None)) is not None:
             _remove(self.identities[before.namespace], [before.identity], key)
@@ -94,7 +94,7 @@ class Directory:
             self._enter(self._nodes_at, node.addresses, name)
         return before
 
-    def pod_at(self, address: Prefix) -> PeerPod | None:
+    def pod_at(self, address: Prefix) -> SelectablePod | None:
         """The newest Pod with this address: an address is reused after a Pod has ended."""
         keys = self._pods_at.get(address, ())
         if len(keys) == 1:
@@ -160,7 +160,7 @@ class Directory:
             names = self.namespaces.keys() | self.identities.keys()
         return [name for name in names if peers.namespaces.matches(self.labels_of(name))]
 
-    def selects(self, peers: PodPeers, pod: PeerPod) -> bool:
+    def selects(self, peers: PodPeers, pod: SelectablePod) -> bool:
         return self.selects_namespace(peers, pod.namespace) and peers.pods.matches(dict(pod.labels))
 
 

@@ -51,7 +51,7 @@ class _Unreadable(Exception):
     """The message says which field is wrong, and why."""
 
 
-class _Reader:
+class _PolicyReader:
     """Reads one policy, and collects a sentence for each part that it cannot use."""
 
     def __init__(self) -> None:
@@ -199,12 +199,12 @@ class _Reader:
 
 def read_network_policy(policy: NetworkPolicy) -> tuple[ReadPolicy, list[str]]:
     """The policy in the form of the compiler, and a sentence for each part that cannot be used."""
-    reader = _Reader()
+    reader = _PolicyReader()
     return reader.network_policy(policy), reader.problems
 
 
 def read_cluster_network_policy(policy: ClusterNetworkPolicy) -> tuple[ReadPolicy, list[str]]:
-    reader = _Reader()
+    reader = _PolicyReader()
     return reader.cluster_network_policy(policy), reader.problems
 
 

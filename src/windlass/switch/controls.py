@@ -53,17 +53,17 @@ async def ask(socket: str, command: str, *arguments: str) -> str:
     return answer.result or ""
 
 
-class _Answer(msgspec.Struct):
+class _ControlAnswer(msgspec.Struct):
     result: str | None = None
     error: str | None = None
 
 
-async def _answer(reader: StreamReader) -> _Answer:
+async def _answer(reader: StreamReader) -> _ControlAnswer:
     """The connection stays open: the answer is complete when it is a whole JSON object."""
     received = bytearray()
     while chunk := await reader.read(1 << 20):
         received += chunk
         if received.rstrip().endswith(b"}"):
             with suppress(msgspec.DecodeError):
-                return msgspec.json.decode(received, type=_Answer)
+                return msgspec.json.decode(received, type=_ControlAnswer)
     raise EOFError("it closed the connection")

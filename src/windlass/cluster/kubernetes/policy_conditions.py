@@ -34,13 +34,13 @@ class _Metadata(Struct, frozen=True, rename="camel"):
     resource_version: str = ""
 
 
-class _Status(Struct, frozen=True):
+class _ConditionedStatus(Struct, frozen=True):
     conditions: tuple[Condition, ...] | None = None  # all of them, so that those of other programs are kept
 
 
 class ConditionedPolicy(Struct, frozen=True):
     metadata: _Metadata = _Metadata()
-    status: _Status = _Status()
+    status: _ConditionedStatus = _ConditionedStatus()
 
 
 class _Policies(Struct, frozen=True):

@@ -14,7 +14,7 @@ from windlass.model.families import IPAddress, IPInterface, IPNetwork
 
 
 @dataclass(frozen=True, slots=True)
-class AdapterRoute:
+class WindowsRoute:
     destination: IPNetwork
     via: IPAddress | None
     metric: int
@@ -24,13 +24,13 @@ class AdapterRoute:
 
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
+class WindowsAdapter:
     name: str
     index: int
     mac: str
     mtu: int
     addresses: tuple[IPInterface, ...] = ()
-    routes: tuple[AdapterRoute, ...] = ()
+    routes: tuple[WindowsRoute, ...] = ()
 
     def has_any(self, ips: Collection[IPAddress]) -> bool:
         return any(address.ip in ips for address in self.addresses)
@@ -44,7 +44,7 @@ class Adapter:
         return Uplink(self.name, self.index, self.mac, self.mtu, self.addresses, routes)
 
 
-def read(helper: IpHelper, name: str) -> Adapter | None:
+def read(helper: IpHelper, name: str) -> WindowsAdapter | None:
     link = helper.link(name)
     if link is None:
         return None
@@ -52,8 +52,8 @@ def read(helper: IpHelper, name: str) -> Adapter | None:
         row.interface for row in helper.addresses() if row.index == link.index and is_global(row.address.ip)
     )
     routes = (row for row in helper.routes() if row.index == link.index and _is_configured(row, addresses))
-    found = sorted((AdapterRoute(row.destination, row.via, row.metric) for row in routes), key=str)
-    return Adapter(link.alias, link.index, link.mac, link.mtu, addresses, tuple(found))
+    found = sorted((WindowsRoute(row.destination, row.via, row.metric) for row in routes), key=str)
+    return WindowsAdapter(link.alias, link.index, link.mac, link.mtu, addresses, tuple(found))
 
 
 def holders(helper: IpHelper, ips: Collection[IPAddress]) -> set[str]:

@@ -32,7 +32,7 @@ _QUERY = {"SchemaVersion": _VERSION, "Flags": 0}
 _FAILED = 0x80000000
 
 
-class Kind(Enum):
+class HcnKind(Enum):
     NETWORK = "Network"
     ENDPOINT = "Endpoint"
     NAMESPACE = "Namespace"
@@ -61,7 +61,7 @@ class ComputeNetwork:
         """Loaded at the first call, so that an agent without the library can report it."""
         return loaded(self._library)
 
-    def all(self, kind: Kind, **properties: str) -> list[Document]:
+    def all(self, kind: HcnKind, **properties: str) -> list[Document]:
         """The items with these properties, without those that are deleted in the meantime."""
         query = {**_QUERY, "Filter": _text(properties)} if properties else _QUERY  # a filter is a document as a string
         answer = wintypes.LPWSTR()
@@ -72,28 +72,28 @@ class ComputeNetwork:
                 found.append(self.properties(kind, guid))
         return found
 
-    def properties(self, kind: Kind, guid: str) -> Document:
+    def properties(self, kind: HcnKind, guid: str) -> Document:
         with self._opened(kind, guid) as handle:
             return self._properties(kind, handle)
 
-    def create(self, kind: Kind, document: Document, network: str = "") -> Document:
+    def create(self, kind: HcnKind, document: Document, network: str = "") -> Document:
         """Returns the item that HCN created. `network`: the ID of an endpoint's network."""
         content = _text({"SchemaVersion": _VERSION, **document})
         if network:
-            with self._opened(Kind.NETWORK, network) as parent:
+            with self._opened(HcnKind.NETWORK, network) as parent:
                 return self._create(kind, content, parent)
         return self._create(kind, content)
 
-    def modify(self, kind: Kind, guid: str, change: Document) -> None:
+    def modify(self, kind: HcnKind, guid: str, change: Document) -> None:
         with self._opened(kind, guid) as handle:
             self._call(f"HcnModify{kind.value}", handle, _text(change))
 
-    def delete(self, kind: Kind, guid: str) -> None:
+    def delete(self, kind: HcnKind, guid: str) -> None:
         """An item that does not exist is not an error."""
         with suppress(NotFoundError):
             self._call(f"HcnDelete{kind.value}", byref(Guid.of(guid)))
 
-    def _create(self, kind: Kind, content: str, *parent: c_void_p) -> Document:
+    def _create(self, kind: HcnKind, content: str, *parent: c_void_p) -> Document:
         handle = c_void_p()
         self._call(f"HcnCreate{kind.value}", *parent, byref(Guid()), content, byref(handle))  # HCN chooses the ID
         try:
@@ -101,13 +101,13 @@ class ComputeNetwork:
         finally:
             self._close(kind, handle)
 
-    def _properties(self, kind: Kind, handle: c_void_p) -> Document:
+    def _properties(self, kind: HcnKind, handle: c_void_p) -> Document:
         answer = wintypes.LPWSTR()
         self._call(f"HcnQuery{kind.value}Properties", handle, _text(_QUERY), byref(answer))
         return msgspec.json.decode(self._taken(answer), type=dict[str, Any])
 
     @contextmanager
-    def _opened(self, kind: Kind, guid: str) -> Iterator[c_void_p]:
+    def _opened(self, kind: HcnKind, guid: str) -> Iterator[c_void_p]:
         handle = c_void_p()
         self._call(f"HcnOpen{kind.value}", byref(Guid.of(guid)), byref(handle))
         try:
@@ -115,7 +115,7 @@ class ComputeNetwork:
         finally:
             self._close(kind, handle)
 
-    def _close(self, kind: Kind, handle: c_void_p) -> None:
+    def _close(self, kind: HcnKind, handle: c_void_p) -> None:
         entry(self._calls, f"HcnClose{kind.value}")(handle)
 
     def _call(self, name: str, *arguments: object) -> None:

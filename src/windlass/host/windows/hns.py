@@ -28,7 +28,7 @@ class HnsError(HostError):
     """HNS refused a request. The message says which one and why."""
 
 
-class _Answer(msgspec.Struct, rename="pascal"):
+class _HnsAnswer(msgspec.Struct, rename="pascal"):
     success: bool = False
     error: str = ""
     output: msgspec.Raw = msgspec.Raw(b"null")
@@ -55,7 +55,7 @@ class HostNetworkService:
         self._free(ctypes.cast(text, c_void_p))
         if code >= _FAILED:
             raise refusal(f"{method} {path}", code, said)
-        answer = msgspec.json.decode(said, type=_Answer)
+        answer = msgspec.json.decode(said, type=_HnsAnswer)
         if not answer.success:
             raise HnsError(f"{method} {path}: {answer.error or 'HNS refused it without a reason'}")
         return answer.output

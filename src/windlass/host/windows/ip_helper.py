@@ -22,7 +22,7 @@ from windlass.host.windows.ip_structures import (
     AdapterAddresses,
     AddressRow,
     ForwardRow,
-    InterfaceRow,
+    IPInterfaceRow,
     LinkRow,
     NeighbourRow,
 )
@@ -89,8 +89,8 @@ class IpHelper:
         finally:
             self._calls.SetCurrentThreadCompartmentId(c_uint32(before))
 
-    def settings(self, index: int, family: Family) -> InterfaceRow:
-        row = InterfaceRow()
+    def settings(self, index: int, family: Family) -> IPInterfaceRow:
+        row = IPInterfaceRow()
         self._calls.InitializeIpInterfaceEntry(byref(row))
         row.family, row.index = NUMBERS[family], index
         _call(self._calls, "GetIpInterfaceEntry", byref(row))

@@ -136,7 +136,7 @@ class AddressRow(Structure):
         return ip_interface((self.address.ip, self.prefix_length))
 
 
-class InterfaceRow(Structure):
+class IPInterfaceRow(Structure):
     """MIB_IPINTERFACE_ROW: the settings of an interface for one family."""
 
     _fields_ = (
@@ -233,7 +233,7 @@ _LAYOUTS: dict[type[Structure | Union], tuple[int, dict[str, int]]] = {
     ForwardRow: (104, {"destination_prefix": 12, "next_hop": 44, "valid_lifetime": 76, "metric": 84, "origin": 100}),
     NeighbourRow: (88, {"index": 28, "luid": 32, "physical_address": 40, "state": 76}),
     AddressRow: (80, {"luid": 32, "index": 40, "prefix_length": 60, "skip_as_source": 61, "dad_state": 64}),
-    InterfaceRow: (168, {"index": 16, "forwarding": 41, "site_prefix_length": 144, "metric": 148, "mtu": 152}),
+    IPInterfaceRow: (168, {"index": 16, "forwarding": 41, "site_prefix_length": 144, "metric": 148, "mtu": 152}),
     AdapterAddresses: (256, {"next": 8, "friendly_name": 72, "first_prefix": 176, "luid": 224, "compartment": 248}),
     LinkRow: (1352, {"alias": 28, "physical_address": 1060, "mtu": 1124, "oper_status": 1156}),
 }

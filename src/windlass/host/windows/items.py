@@ -19,7 +19,7 @@ from windlass.host.plans import (
 from windlass.host.protocol import HostError, attempting
 from windlass.host.windows import adapters
 from windlass.host.windows.ip_helper import IpHelper, is_up
-from windlass.host.windows.ip_structures import ForwardRow, InterfaceRow, LinkRow
+from windlass.host.windows.ip_structures import ForwardRow, IPInterfaceRow, LinkRow
 from windlass.host.windows.metrics import METRIC
 from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork, family_of
 from windlass.pipeline.reserved import VIRTUAL_CLIENT
@@ -105,7 +105,7 @@ def _settings(helper: IpHelper, link: LinkRow, names: HostNames) -> InterfaceSet
     )
 
 
-def _row(helper: IpHelper, index: int, family: Family) -> InterfaceRow | None:
+def _row(helper: IpHelper, index: int, family: Family) -> IPInterfaceRow | None:
     """None if the interface lacks this family."""
     try:
         return helper.settings(index, family)

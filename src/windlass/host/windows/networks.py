@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from ipaddress import IPv4Network
 
 from windlass.host.protocol import HostError
-from windlass.host.windows.hcn import ComputeNetwork, Document, Kind
+from windlass.host.windows.hcn import ComputeNetwork, Document, HcnKind
 from windlass.host.windows.hcn_errors import AdapterNotFoundError
 from windlass.host.windows.hns import HostNetworkService
 from windlass.model.families import IPNetwork
@@ -28,7 +28,7 @@ def interface_of(name: str) -> str:
 
 
 def find(hcn: ComputeNetwork) -> Document | None:
-    return next(iter(hcn.all(Kind.NETWORK, Name=NAME)), None)
+    return next(iter(hcn.all(HcnKind.NETWORK, Name=NAME)), None)
 
 
 def adapter_of(network: Document) -> str | None:
@@ -47,7 +47,7 @@ def create(hcn: ComputeNetwork, uplink: str, pod_cidrs: Collection[IPNetwork]) -
         "Ipams": [{"Type": "Static", "Subnets": [_subnet(cidr) for cidr in _served(pod_cidrs)]}],
     }
     try:
-        return hcn.create(Kind.NETWORK, document)
+        return hcn.create(HcnKind.NETWORK, document)
     except AdapterNotFoundError as error:
         raise HostError(
             f"HNS cannot use {uplink}: {error}. It must be a physical NIC that no other switch uses "
@@ -67,15 +67,15 @@ def require_subnets(network: Document, pod_cidrs: Collection[IPNetwork]) -> None
 
 
 def endpoints(hcn: ComputeNetwork, network: Document) -> list[Document]:
-    found = hcn.all(Kind.ENDPOINT)
+    found = hcn.all(HcnKind.ENDPOINT)
     return [endpoint for endpoint in found if same_id(endpoint.get("HostComputeNetwork", ""), network["ID"])]
 
 
 def delete(hcn: ComputeNetwork, network: Document) -> None:
     """Deletes the endpoints of Pods first: HNS keeps a network that has endpoints."""
     for endpoint in endpoints(hcn, network):
-        hcn.delete(Kind.ENDPOINT, endpoint["ID"])
-    hcn.delete(Kind.NETWORK, network["ID"])
+        hcn.delete(HcnKind.ENDPOINT, endpoint["ID"])
+    hcn.delete(HcnKind.NETWORK, network["ID"])
 
 
 def enable_extension(hns: HostNetworkService, network: Document) -> bool:

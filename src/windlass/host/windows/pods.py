@@ -13,7 +13,7 @@ from windlass.host import pod_differences
 from windlass.host.pod_differences import listed
 from windlass.host.protocol import AttachedLink, HostError, PodLink
 from windlass.host.windows import networks
-from windlass.host.windows.hcn import ComputeNetwork, Document, Kind
+from windlass.host.windows.hcn import ComputeNetwork, Document, HcnKind
 from windlass.host.windows.hcn_errors import AttachedError, NotAttachedError, NotFoundError
 from windlass.host.windows.hns import HostNetworkService
 
@@ -100,7 +100,7 @@ def _create(hcn: ComputeNetwork, link: PodLink) -> Document:
             "Options": dns.options,
         },
     }
-    return hcn.create(Kind.ENDPOINT, document, network["ID"])
+    return hcn.create(HcnKind.ENDPOINT, document, network["ID"])
 
 
 def _join(hcn: ComputeNetwork, hns: HostNetworkService, endpoint: Document, link: PodLink) -> None:
@@ -115,7 +115,7 @@ def _join(hcn: ComputeNetwork, hns: HostNetworkService, endpoint: Document, link
     except NotFoundError as error:
         raise HostError(f"could not enter {link.namespace}: {error}") from error
     except AttachedError as error:
-        if not networks.same_id(_namespace(hcn.properties(Kind.ENDPOINT, endpoint["ID"])), link.namespace):
+        if not networks.same_id(_namespace(hcn.properties(HcnKind.ENDPOINT, endpoint["ID"])), link.namespace):
             raise HostError(f"could not enter {link.namespace}: {error}") from error
 
 
@@ -123,16 +123,16 @@ def _delete(hcn: ComputeNetwork, endpoint: Document) -> None:
     if namespace := _namespace(endpoint):
         with suppress(NotFoundError, NotAttachedError):  # the runtime may have deleted its namespace first
             _change_members(hcn, namespace, endpoint, "Remove")
-    hcn.delete(Kind.ENDPOINT, endpoint["ID"])
+    hcn.delete(HcnKind.ENDPOINT, endpoint["ID"])
 
 
 def _change_members(hcn: ComputeNetwork, namespace: str, endpoint: Document, request: str) -> None:
     change = {"ResourceType": "Endpoint", "RequestType": request, "Settings": {"EndpointId": endpoint["ID"]}}
-    hcn.modify(Kind.NAMESPACE, namespace, change)
+    hcn.modify(HcnKind.NAMESPACE, namespace, change)
 
 
 def _find(hcn: ComputeNetwork, name: str) -> Document | None:
-    return next(iter(hcn.all(Kind.ENDPOINT, Name=name)), None)
+    return next(iter(hcn.all(HcnKind.ENDPOINT, Name=name)), None)
 
 
 def _namespace(endpoint: Document) -> str:

@@ -19,24 +19,24 @@ from windlass import files
 from windlass.host import uplink_choices
 from windlass.host.protocol import Adopted, HostError, attempting
 from windlass.host.windows import adapters
-from windlass.host.windows.adapters import Adapter, AdapterRoute
+from windlass.host.windows.adapters import WindowsAdapter, WindowsRoute
 from windlass.host.windows.ip_helper import IpHelper
 from windlass.model.families import IPAddress, IPInterface
 
 
-class _StoredRoute(msgspec.Struct, omit_defaults=True):
+class _StoredUplinkRoute(msgspec.Struct, omit_defaults=True):
     destination: str
     via: str | None = None
     metric: int = 0
 
 
-class _Record(msgspec.Struct):
+class _StoredUplink(msgspec.Struct):
     """Written before anything is moved: it may become the only copy of the Node's addresses."""
 
     uplink: str
     bridge: str
     addresses: list[str]
-    routes: list[_StoredRoute]
+    routes: list[_StoredUplinkRoute]
 
 
 def find(
@@ -46,7 +46,7 @@ def find(
     node_ips: Collection[IPAddress],
     name: str | None,
     port: str | None,
-) -> Adapter:
+) -> WindowsAdapter:
     record = _load(record_file)
     if name is None:
         remembered = record.uplink if record is not None and record.bridge == bridge else port
@@ -121,7 +121,7 @@ def recorded(helper: IpHelper, record_file: Path) -> str | None:
     return record.uplink if record and helper.link(record.uplink) else None
 
 
-def _with_all(record: _Record | None, uplink: Adapter, bridge: Adapter | None) -> Adapter:
+def _with_all(record: _StoredUplink | None, uplink: WindowsAdapter, bridge: WindowsAdapter | None) -> WindowsAdapter:
     """The uplink with all its addresses and routes, whichever interface has them now."""
     addresses: dict[IPInterface, None] = dict.fromkeys(uplink.addresses)
     routes = {(route.destination, route.via): route for route in uplink.routes}
@@ -137,7 +137,7 @@ def _with_all(record: _Record | None, uplink: Adapter, bridge: Adapter | None) -
     return replace(uplink, addresses=tuple(sorted(addresses, key=str)), routes=tuple(in_order))
 
 
-def _move(helper: IpHelper, goal: Adapter, source_name: str, target_name: str) -> Iterator[str]:
+def _move(helper: IpHelper, goal: WindowsAdapter, source_name: str, target_name: str) -> Iterator[str]:
     """Yields a sentence for each item that Windows refused; that item stays, or is restored, where it was.
 
     Windows refuses an address that another interface has, so each item is removed from one interface first.
@@ -157,7 +157,9 @@ def _move(helper: IpHelper, goal: Adapter, source_name: str, target_name: str) -
             yield from _move_route(helper, route, source, target)
 
 
-def _move_address(helper: IpHelper, address: IPInterface, source: Adapter | None, target: Adapter) -> Iterator[str]:
+def _move_address(
+    helper: IpHelper, address: IPInterface, source: WindowsAdapter | None, target: WindowsAdapter
+) -> Iterator[str]:
     has_source = source is not None and address in source.addresses
     try:
         if source is not None and has_source:
@@ -172,7 +174,9 @@ def _move_address(helper: IpHelper, address: IPInterface, source: Adapter | None
         yield str(error)
 
 
-def _move_route(helper: IpHelper, route: AdapterRoute, source: Adapter | None, target: Adapter) -> Iterator[str]:
+def _move_route(
+    helper: IpHelper, route: WindowsRoute, source: WindowsAdapter | None, target: WindowsAdapter
+) -> Iterator[str]:
     try:
         if source is not None:
             with suppress(OSError):  # Windows removed it together with the address
@@ -186,7 +190,7 @@ def _move_route(helper: IpHelper, route: AdapterRoute, source: Adapter | None, t
         yield str(error)
 
 
-def _undo(helper: IpHelper, record_file: Path, goal: Adapter, bridge_name: str, refused: list[str]) -> None:
+def _undo(helper: IpHelper, record_file: Path, goal: WindowsAdapter, bridge_name: str, refused: list[str]) -> None:
     left = list(_move(helper, goal, bridge_name, goal.name))
     if left:
         raise HostError(
@@ -199,8 +203,10 @@ def _undo(helper: IpHelper, record_file: Path, goal: Adapter, bridge_name: str, 
 # --- the record -------------------------------------------------------------------------------------------------------
 
 
-def _recorded_first(record_file: Path, goal: Adapter, bridge: str, *, must_be: bool) -> tuple[str, ...]:
-    record = _Record(goal.name, bridge, [str(address) for address in goal.addresses], [_store(r) for r in goal.routes])
+def _recorded_first(record_file: Path, goal: WindowsAdapter, bridge: str, *, must_be: bool) -> tuple[str, ...]:
+    record = _StoredUplink(
+        goal.name, bridge, [str(address) for address in goal.addresses], [_store(r) for r in goal.routes]
+    )
     try:
         if _load(record_file) != record:
             files.write(record_file, msgspec.json.format(msgspec.json.encode(record)) + b"\n")
@@ -211,9 +217,9 @@ def _recorded_first(record_file: Path, goal: Adapter, bridge: str, *, must_be: b
     return ()
 
 
-def _load(record_file: Path) -> _Record | None:
+def _load(record_file: Path) -> _StoredUplink | None:
     try:
-        return msgspec.json.decode(record_file.read_bytes(), type=_Record)
+        return msgspec.json.decode(record_file.read_bytes(), type=_StoredUplink)
     except (OSError, msgspec.DecodeError):
         return None
 
@@ -223,10 +229,10 @@ def _forget(record_file: Path) -> None:
         files.remove(record_file)
 
 
-def _store(route: AdapterRoute) -> _StoredRoute:
-    return _StoredRoute(str(route.destination), str(route.via) if route.via else None, route.metric)
+def _store(route: WindowsRoute) -> _StoredUplinkRoute:
+    return _StoredUplinkRoute(str(route.destination), str(route.via) if route.via else None, route.metric)
 
 
-def _read_route(stored: _StoredRoute) -> AdapterRoute:
+def _read_route(stored: _StoredUplinkRoute) -> WindowsRoute:
     via = ip_address(stored.via) if stored.via else None
-    return AdapterRoute(ip_network(stored.destination), via, stored.metric)
+    return WindowsRoute(ip_network(stored.destination), via, stored.metric)
