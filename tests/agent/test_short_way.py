@@ -211,9 +211,9 @@ async def test_neither_a_pod_nor_a_service_waits_for_a_pass(fed: FedAgent) -> No
     fed.agent._requests.request()
     await fed.host.asked.wait()
     revision = fed.source.put(endpoints("web", "172.16.2.9"))
-    await asyncio.wait_for(_group_has(fed, "172.16.2.9:8080"), 10)
+    await asyncio.wait_for(_group_has(fed, "172.16.2.9:8080"), 30)
     pod = AttachedPod("default", "p", "c1", "p1", 99, "0a:58:ac:10:01:05", (ip_address("172.16.1.5"),))
-    await asyncio.wait_for(fed.agent._pods.programmed(pod), 10)
+    await asyncio.wait_for(fed.agent._pods.programmed(pod), 30)
     assert "in_port=99" in await fed.ofctl("dump-flows", "br-int")
     assert fed.agent._passing.locked(), "the pass is still under way"
     assert int(fed.agent.status.revision) < int(revision), "and so its state of the cluster is not held yet"
@@ -230,7 +230,7 @@ async def test_a_service_with_a_node_port_is_in_the_switch_while_the_host_is_bus
     revision = fed.source.put(
         service("shop", "10.96.0.2", NODE_PORT, type="NodePort"), endpoints("shop", "172.16.1.6"), "Service default/web"
     )
-    await asyncio.wait_for(_group_has(fed, "172.16.1.6:8080"), 10)
+    await asyncio.wait_for(_group_has(fed, "172.16.1.6:8080"), 30)
     assert "30080" not in await fed.command("nft", "list", "table", "inet", "windlass")
     assert "nw_dst=10.96.0.1" in await fed.ofctl("dump-flows", "br-int"), "the host still leads there"
     fed.host.free.set()

