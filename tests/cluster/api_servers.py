@@ -191,6 +191,38 @@ async def listening(server: StandIn, node: str = "node-1", cluster: type[Cluster
         yield Listener(changes)
 
 
+@asynccontextmanager
+async def shop_server() -> AsyncIterator[StandIn]:
+    """A server with one object of most kinds."""
+    stand_in = StandIn()
+    stand_in.put(NODES, "node-1", spec={"podCIDRs": ["172.16.1.0/24"]})
+    stand_in.put(NAMESPACES, "shop")
+    stand_in.put(SERVICES, "web", "shop", spec={"clusterIPs": ["10.96.0.10"]})
+    stand_in.put(SLICES, "web-1", "shop", endpoints=[{"addresses": ["172.16.1.5"]}])
+    stand_in.put(CIDRS, "kubernetes", spec={"cidrs": ["10.96.0.0/16"]})
+    stand_in.put(PODS, "web-0", "shop", status={"podIPs": [{"ip": "172.16.1.5"}]})
+    await stand_in.start()
+    yield stand_in
+    await stand_in.stop()
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not condition():  # noqa: ASYNC110 - the server gives no signal
+            await asyncio.sleep(0.01)
+
+
+def address(change: ClusterChange) -> str:
+    endpoints = change.cluster.slices["shop/web-1"].endpoints
+    assert endpoints
+    assert endpoints[0].addresses
+    return endpoints[0].addresses[0]
+
+
+def move(server: StandIn, to: str) -> None:
+    server.put(SLICES, "web-1", "shop", endpoints=[{"addresses": [to]}])
+
+
 def _status(code: int, message: str) -> web.Response:
     body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code}
     return web.json_response(body, status=code)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api_objects import HTTP, NODE
+from api_objects import HTTP, NODE, service
 
 from windlass.cluster.catalogues import Catalogue
 from windlass.cluster.changes import EVERYTHING, ChangeSet
@@ -10,11 +10,25 @@ from windlass.cluster.clusters import Cluster
 from windlass.cluster.endpoints import ServingNode
 from windlass.cluster.objects import EndpointSlice, Service
 from windlass.cluster.services import serve
-from windlass.model.services import Frontend, ServedService
+from windlass.model.services import Endpoint, Frontend, ServedPort, ServedService
 from windlass.nodes.states import run_to_end
 
 NODE_PORT = HTTP | {"nodePort": 30080}
 BALANCED = {"type": "LoadBalancer", "ports": [NODE_PORT]}
+DRAINING = {"ready": False, "serving": True, "terminating": True}
+
+
+def port(*slices: EndpointSlice, **spec: object) -> ServedPort:
+    """The only port of a Service with these slices, which must have no problems."""
+    served, problems = serve(service(**spec), slices, NODE)
+    assert problems == []
+    assert served is not None
+    [only] = served.ports
+    return only
+
+
+def used(endpoints: tuple[Endpoint, ...]) -> list[str]:
+    return [f"{one.address}:{one.port}" for one in endpoints]
 
 
 def served(one: Service, *slices: EndpointSlice, node=NODE) -> ServedService:

@@ -9,30 +9,16 @@ import pytest
 from api_objects import NODE, endpoint, service, slice_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from served_services import DRAINING, port, used
 
-from windlass.cluster.endpoints import zone_of
-from windlass.cluster.objects import EndpointSlice, Metadata, Node
+from windlass.cluster.objects import EndpointSlice
 from windlass.cluster.services import serve
 from windlass.model.families import Family
-from windlass.model.services import Endpoint, Protocol, ServedPort
+from windlass.model.services import Endpoint, Protocol
 
 LOCAL, REMOTE = "node-1", "node-2"
 READY = {"ready": True, "serving": True, "terminating": False}
-DRAINING = {"ready": False, "serving": True, "terminating": True}
 GONE = {"ready": False, "serving": False, "terminating": True}
-
-
-def port(*slices: EndpointSlice, **spec: object) -> ServedPort:
-    """The only port of a Service with these slices, which must have no problems."""
-    served, problems = serve(service(**spec), slices, NODE)
-    assert problems == []
-    assert served is not None
-    [only] = served.ports
-    return only
-
-
-def used(endpoints: tuple[Endpoint, ...]) -> list[str]:
-    return [f"{one.address}:{one.port}" for one in endpoints]
 
 
 def problems(*slices: EndpointSlice) -> list[str]:
@@ -202,72 +188,6 @@ def test_equal_sets_of_endpoints_are_stored_once():
     assert only.serving is only.endpoints
 
 
-# Which of them are near? ------------------------------------------------------------------------------------------
-
-
-def near(*endpoints: dict[str, object]) -> list[str]:
-    return [
-        address.removeprefix("172.16.2.").removesuffix(":8080")
-        for address in used(port(slice_of(*endpoints)).endpoints)
-    ]
-
-
-def test_node_hints_come_before_zone_hints():
-    assert near(
-        endpoint("172.16.2.5", nodes=["node-1"], zones=["zone-b"]),
-        endpoint("172.16.2.6", nodes=["node-2", "node-1"], zones=["zone-b"]),
-        endpoint("172.16.2.7", nodes=["node-2"], zones=["zone-a"]),
-    ) == ["5", "6"]
-
-
-def test_zone_hints_if_no_node_hint_names_this_node():
-    assert near(
-        endpoint("172.16.2.5", nodes=["node-3"], zones=["zone-b"]),
-        endpoint("172.16.2.6", nodes=["node-2"], zones=["zone-b", "zone-a"]),
-    ) == ["6"]
-
-
-def test_zone_hints_if_one_node_hint_is_missing():
-    assert near(
-        endpoint("172.16.2.5", nodes=["node-1"], zones=["zone-b"]), endpoint("172.16.2.6", zones=["zone-a"])
-    ) == ["6"]
-
-
-@pytest.mark.parametrize("missing", [{}, {"zones": []}, {"nodes": ["node-2"]}])
-def test_all_endpoints_if_a_ready_one_has_no_hint(missing):
-    assert near(endpoint("172.16.2.5", zones=["zone-a"]), endpoint("172.16.2.6", **missing)) == ["5", "6"]
-    assert near(endpoint("172.16.2.4", **missing), endpoint("172.16.2.5", zones=["zone-a"])) == ["4", "5"]
-
-
-def test_all_endpoints_if_no_hint_names_this_zone():
-    assert near(endpoint("172.16.2.5", zones=["zone-b"]), endpoint("172.16.2.6", zones=["zone-c"])) == ["5", "6"]
-
-
-def test_only_hints_of_ready_endpoints_count():
-    assert near(
-        endpoint("172.16.2.5", zones=["zone-a"]),
-        endpoint("172.16.2.6", zones=["zone-b"]),
-        endpoint("172.16.2.7", **DRAINING),
-    ) == ["5"]
-
-
-def test_draining_endpoints_are_used_whatever_their_hints():
-    assert near(
-        endpoint("172.16.2.5", zones=["zone-a"], **DRAINING), endpoint("172.16.2.6", zones=["zone-b"], **DRAINING)
-    ) == ["5", "6"]
-
-
-def test_local_policies_ignore_hints():
-    slices = slice_of(endpoint("172.16.1.5", LOCAL, zones=["zone-b"]), endpoint("172.16.2.6", zones=["zone-a"]))
-    only = port(slices, internalTrafficPolicy="Local")
-    assert (used(only.endpoints), used(only.local_endpoints)) == (["172.16.2.6:8080"], ["172.16.1.5:8080"])
-
-
-def test_the_zone_is_a_label_of_the_node():
-    assert zone_of(Node(Metadata("node-1", labels={"topology.kubernetes.io/zone": "zone-a"}))) == "zone-a"
-    assert zone_of(Node(Metadata("node-1"))) == ""
-
-
 # Malformed input --------------------------------------------------------------------------------------------------
 
 
@@ -299,7 +219,7 @@ def test_an_unusable_address_removes_only_that_endpoint(address, sentence):
 
 
 def test_addresses_of_another_range_with_the_first_byte_of_a_special_one_are_accepted():
-    assert near(endpoint("169.253.0.1")) == ["169.253.0.1"]
+    assert used(port(slice_of(endpoint("169.253.0.1"))).endpoints) == ["169.253.0.1:8080"]
 
 
 @pytest.mark.parametrize("addresses", [None, []])

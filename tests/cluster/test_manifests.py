@@ -93,11 +93,8 @@ def test_times_that_yaml_parses_and_quoted_ones(tmp_path):
         "apiVersion: v1\nkind: Service\nmetadata: {name: b, creationTimestamp: '2024-05-05T10:00:00Z'}\n"
     )
     services = Manifests(tmp_path).read().services
-    assert (
-        services["default/a"].metadata.creation_timestamp
-        == services["default/b"].metadata.creation_timestamp
-        is not None
-    )
+    first, second = (services[f"default/{name}"].metadata.creation_timestamp for name in "ab")
+    assert first == second is not None
 
 
 def test_a_single_file(tmp_path):

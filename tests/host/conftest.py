@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 # A failing assert there shows its values, too.
-pytest.register_assert_rewrite("host_contract", "host_machines", "service_machines")
+pytest.register_assert_rewrite("host_contract", "uplink_contract", "host_machines", "service_machines")
 
 from host_machines import LinuxMachine, linux_machine  # noqa: E402
 

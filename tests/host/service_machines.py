@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import shutil
 import socket
+import subprocess
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,12 +24,14 @@ from host_states import node
 from windlass.host.linux import namespaces
 from windlass.host.linux.hosts import LinuxHost
 from windlass.host.linux.nftables import LIBRARY
-from windlass.host.plans import HostNames, HostPlan, diff, plan_node
+from windlass.host.plans import ExternalPort, HostNames, HostPlan, NodePort, diff, plan_node
 from windlass.host.services import plan_services
+from windlass.model.families import Family
 from windlass.model.nodes import TrafficMode
+from windlass.model.services import Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from windlass.host.plans import Item
 
@@ -41,6 +45,7 @@ def _has_library() -> bool:
 
 
 requires_nftables = pytest.mark.skipif(not _has_library(), reason=f"needs {LIBRARY}")
+requires_nft = pytest.mark.skipif(shutil.which("nft") is None, reason="needs nft, as an independent judge")
 
 # No ports are reserved on these machines, so programs of the host use any ephemeral port.
 NODE = replace(
@@ -49,6 +54,10 @@ NODE = replace(
 NAMES = HostNames(uplink="eth0")
 SERVICE_CIDRS = (ip_network("10.96.0.0/16"), ip_network("fd00:10:96::/112"))
 PATIENCE = 5.0
+PORT = 30080
+TCP, UDP, TCP6, UDP6 = (NodePort(f, p, PORT) for f in Family for p in (Protocol.TCP, Protocol.UDP))
+EXTERNAL = ExternalPort(ip_address("203.0.113.80"), Protocol.TCP, 80)
+EXTERNAL6 = ExternalPort(ip_address("2001:db8:cb::80"), Protocol.TCP, 80)
 
 _VIRTUAL = ("169.254.169.110", "fd00:169:254:169::110")
 _CLUSTER_IPS = ("10.96.0.10", "fd00:10:96::10")
@@ -239,3 +248,28 @@ def desired(*items: Item, networks: tuple[str, ...] = ()) -> HostPlan:
 
 async def apply(host: LinuxHost, wanted: HostPlan) -> tuple[str, ...]:
     return await host.apply(diff(await host.installed(NAMES), wanted))
+
+
+@pytest.fixture(name="machine")
+def service_node(tmp_path: Path) -> Iterator[ServiceMachine]:
+    with service_machine(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(name="host")
+async def service_host(machine: ServiceMachine) -> AsyncIterator[LinuxHost]:
+    opened = machine.open_host()
+    yield opened
+    await machine.close()
+    await opened.close()
+
+
+def sysctl(name: str, value: int | None = None) -> int:
+    file = Path("/proc/sys/net/ipv4/conf", name)
+    if value is not None:
+        file.write_text(str(value))
+    return int(file.read_text())
+
+
+def nft(*arguments: str) -> str:
+    return subprocess.run(["nft", *arguments], capture_output=True, text=True, check=True).stdout

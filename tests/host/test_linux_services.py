@@ -3,62 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
 import struct
-import subprocess
-from contextlib import aclosing
 from ipaddress import ip_address
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from host_machines import ip, requires_namespaces
-from service_machines import NAMES, ServiceMachine, apply, desired, requires_nftables, service_machine, told
+from host_machines import requires_namespaces
+from service_machines import (
+    EXTERNAL,
+    EXTERNAL6,
+    NAMES,
+    PORT,
+    TCP,
+    TCP6,
+    UDP,
+    UDP6,
+    ServiceMachine,
+    apply,
+    desired,
+    nft,
+    requires_nft,
+    requires_nftables,
+    service_host,
+    service_node,
+    sysctl,
+    told,
+)
 
 from windlass.host.linux import nftables
-from windlass.host.linux.watches import InterfaceWatch
 from windlass.host.plans import ExternalPort, HostPlan, NodePort, ServiceAccess, diff
-from windlass.model.families import Family
 from windlass.model.services import Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
     from windlass.host.linux.hosts import LinuxHost
 
 pytestmark = [requires_namespaces, requires_nftables]
-requires_nft = pytest.mark.skipif(shutil.which("nft") is None, reason="needs nft, as an independent judge")
-
-PORT = 30080
-TCP, UDP, TCP6, UDP6 = (NodePort(f, p, PORT) for f in Family for p in (Protocol.TCP, Protocol.UDP))
-EXTERNAL = ExternalPort(ip_address("203.0.113.80"), Protocol.TCP, 80)
-EXTERNAL6 = ExternalPort(ip_address("2001:db8:cb::80"), Protocol.TCP, 80)
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[ServiceMachine]:
-    with service_machine(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-async def host(machine: ServiceMachine) -> AsyncIterator[LinuxHost]:
-    opened = machine.open_host()
-    yield opened
-    await machine.close()
-    await opened.close()
-
-
-def sysctl(name: str, value: int | None = None) -> int:
-    file = Path("/proc/sys/net/ipv4/conf", name)
-    if value is not None:
-        file.write_text(str(value))
-    return int(file.read_text())
-
-
-def nft(*arguments: str) -> str:
-    return subprocess.run(["nft", *arguments], capture_output=True, text=True, check=True).stdout
+machine, host = service_node, service_host  # the fixtures
 
 
 async def test_the_host_reaches_a_node_port_at_each_of_its_addresses(host: LinuxHost, machine: ServiceMachine):
@@ -258,111 +239,6 @@ async def test_connections_survive_a_replacement_of_the_table(host: LinuxHost, m
         assert await told(of_host) == "switch saw 10.0.1.1"
         assert await apply(host, desired(TCP, networks=("192.0.2.0/24", "127.0.0.0/8"))) == ()
         assert await told(of_client, b"still there?") == await told(of_host, b"still there?") == "still there?"
-
-
-async def test_applied_items_are_installed_and_found_after_a_restart(host: LinuxHost, machine: ServiceMachine):
-    wanted = desired(TCP, UDP6, EXTERNAL, EXTERNAL6, NodePort(Family.IPV4, Protocol.SCTP, 31000))
-    for networks in ((), ("192.0.2.5/32", "198.51.100.0/24", "127.0.0.0/8", "2001:db8::/32")):
-        wanted = desired(*(i for i in wanted.items if isinstance(i, NodePort | ExternalPort)), networks=networks)
-        assert await apply(host, wanted) == ()
-        assert (await host.installed(NAMES)).items == wanted.items
-        again = machine.open_host()
-        try:
-            assert not diff(await again.installed(NAMES), wanted)
-        finally:
-            await again.close()
-
-
-@requires_nft
-async def test_a_node_port_is_one_element_of_a_set(host: LinuxHost, machine: ServiceMachine):
-    before = desired(*(NodePort(Family.IPV4, Protocol.TCP, port) for port in range(31000, 31100)))
-    assert await apply(host, before) == ()
-    rules = nft("--handle", "--terse", "list", "table", "inet", "windlass")
-    after = before | HostPlan(items=frozenset((TCP,)))
-    assert await apply(host, after) == ()
-    # The same sets, chains and rules, by their handles.
-    assert nft("--handle", "--terse", "list", "table", "inet", "windlass") == rules
-    assert "tcp . 30080" in nft("list", "set", "inet", "windlass", "node-ports-4")
-    assert (await host.installed(NAMES)).items == after.items
-    assert await host.apply(diff(after, before)) == ()
-    assert await host.apply(diff(after, before)) == ()  # removing it twice is not an error
-    assert (await host.installed(NAMES)).items == before.items
-
-
-@requires_nft
-async def test_after_removal_only_rules_of_others_remain(host: LinuxHost, machine: ServiceMachine):
-    nft("add table inet foreign; add chain inet foreign c { type nat hook output priority 0; }")
-    ip("rule", "add", "fwmark", "7", "lookup", "100")
-    ip("route", "add", "10.250.0.0/16", "via", "192.0.2.1", "table", "100")
-    foreign = nft("list", "ruleset"), ip("rule"), ip("-6", "rule"), ip("route", "show", "table", "100")
-    assert await apply(host, desired(TCP, EXTERNAL)) == ()
-
-    assert await apply(host, HostPlan()) == ()
-
-    assert (nft("list", "ruleset"), ip("rule"), ip("-6", "rule"), ip("route", "show", "table", "100")) == foreign
-    assert ip("route", "show", "table", "all", "proto", "87") == ip("neigh", "show", "proto", "87") == ""
-    assert sysctl("windlass-gw0/route_localnet") == 0
-    assert await host.apply(diff(desired(TCP, EXTERNAL), HostPlan())) == ()
-
-
-@requires_nft
-async def test_changes_by_other_programs_are_reverted(host: LinuxHost, machine: ServiceMachine):
-    wanted = desired(TCP, EXTERNAL)
-    assert await apply(host, wanted) == ()
-    for spoil in (
-        lambda: nft("flush ruleset"),
-        lambda: nft("delete table inet windlass"),
-        lambda: nft("flush chain inet windlass leave"),
-        lambda: nft("insert rule inet windlass start accept"),
-        lambda: nft("add chain inet windlass mine"),
-        lambda: nft("add element inet windlass node-ports-4 { icmp . 7 }"),
-        lambda: nft("add element inet windlass node-ports-4 { tcp . 7 }"),
-        lambda: nft("delete element inet windlass external-ports-4 { 203.0.113.80 . tcp . 80 }"),
-        lambda: ip("rule", "delete", "pref", "87"),
-        lambda: ip("-6", "route", "flush", "table", "87"),
-        lambda: sysctl("windlass-gw0/route_localnet", 0),
-        lambda: sysctl("eth1/forwarding", 0),
-    ):
-        spoil()
-        assert diff(await host.installed(NAMES), wanted)
-        assert await apply(host, wanted) == ()
-        assert (await host.installed(NAMES)).items == wanted.items
-
-
-@requires_nft
-async def test_a_watch_reports_a_flushed_ruleset(host: LinuxHost, machine: ServiceMachine):
-    wanted = desired(TCP)
-    assert await apply(host, wanted) == ()
-    async with aclosing(host.watch(NAMES)) as changes:
-        await anext(changes)
-        nft("add table inet foreign; flush ruleset")
-        assert NAMES.gateway in await asyncio.wait_for(anext(changes), 30)
-        assert await apply(host, wanted) == ()
-    assert not diff(await host.installed(NAMES), wanted)
-
-
-async def test_a_watch_that_is_cancelled_while_it_opens_closes_its_sockets(host: LinuxHost, monkeypatch):
-    run, opens_second = host._run, asyncio.Event()
-    opened: list[InterfaceWatch] = []
-
-    async def run_first(work, *arguments):
-        if work is not InterfaceWatch:
-            opens_second.set()
-            await asyncio.Event().wait()
-        opened.append(await run(work, *arguments))
-        return opened[0]
-
-    monkeypatch.setattr(host, "_run", run_first)
-
-    async def follow() -> None:
-        async with aclosing(host.watch(NAMES)) as changes:
-            await anext(changes)
-
-    following = asyncio.create_task(follow())
-    await opens_second.wait()
-    following.cancel()
-    await asyncio.wait([following])
-    assert [watch.fileno() for watch in opened] == [-1], "closed"
 
 
 @requires_nft

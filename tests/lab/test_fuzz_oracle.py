@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from pathlib import Path
 
 import pytest
 import yaml
@@ -12,11 +11,8 @@ from applied_documents import applied
 from windlass.lab.fuzz import cluster_views, eligible_endpoints, oracle
 from windlass.lab.fuzz.eligible_endpoints import EndpointLocation, OracleEndpoint, choice
 from windlass.lab.fuzz.oracle import Client, Query
-from windlass.lab.scenarios import desired_states, scenario_files, targets
 from windlass.lab.scenarios.objects import LabServicePort, ProbeOutcome
 from windlass.model.families import Family
-
-SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
 CLUSTER = """
 {apiVersion: v1, kind: Node, metadata: {name: a, labels: {topology.kubernetes.io/zone: east}},
@@ -388,52 +384,6 @@ def test_egress_is_judged_before_a_pod_is_masqueraded_and_the_own_node_is_exempt
     assert ask(to("192.0.2.0/24"), POD, "10.0.0.1", 9090).outcome is ProbeOutcome.REFUSED
     assert ask(to("172.16.0.0/16"), POD, "10.96.0.1").outcome is ProbeOutcome.CONNECTED
     assert ask(to("172.16.1.0/24"), POD, "10.96.0.1") is None, "one of the two endpoints is allowed"
-
-
-# The scenarios that people have written ----------------------------------------------------------------------------
-
-
-WITH_SERVICES = ("services", "seed-000", "seed-001", "seed-002")
-BY_HAND = {
-    f"{folder}/{found.name}": found for folder in WITH_SERVICES for found in scenario_files.find(SCENARIOS / folder)
-}
-
-
-@pytest.mark.parametrize("name", BY_HAND)
-def test_it_agrees_with_the_scenarios_of_the_repository(name):
-    """Their probes are verified with real packets: the oracle must agree with them where it has an answer."""
-    standing, by_hand = {}, BY_HAND[name]
-    for (step, desired), file in zip(by_hand.read().states(), by_hand.files, strict=True):
-        standing = applied(standing, by_hand.documents(file, []))
-        found = cluster_views.read(standing)
-        for probe in step.probes:
-            if not (
-                probe.spec.hold or probe.spec.rate or probe.spec.source_address or probe.spec.protocol.value == "ICMP"
-            ):
-                assert _agrees(probe, desired, found) == [], f"{step.name}: {probe.name}"
-
-
-def _agrees(probe, desired, found):
-    to = targets.resolve(probe, desired, desired_states.placeholder_addresses(desired))
-    source, expect = probe.spec.source, probe.spec.expect
-    client = Client(source.node, source.pod, source.external_host)
-    answer = ask(found, client, str(to.address), to.port, probe.spec.protocol.value, to.via or "")
-    if answer is None:
-        return []
-    problems = [] if answer.outcome is expect.outcome else [f"{answer.outcome} for {expect.outcome}: {answer.why}"]
-    backends = set(expect.backends or answer.backends)
-    if not (backends <= answer.backends if answer.sticky else backends == answer.backends):
-        problems.append(f"{sorted(answer.backends)} for {expect.backends}")
-    if expect.client_address and answer.outcome is ProbeOutcome.CONNECTED:
-        wanted = str(targets.seen_address(probe, to, desired) or _own(client, to, found))
-        seen = {_own(client, to, found) if s == oracle.PRESERVED else s for s in answer.seen}
-        problems += [] if seen == {wanted} else [f"seen as {sorted(seen)} for {wanted}"]
-    return problems
-
-
-def _own(client, to, found):
-    """A Node's own address is its Node IP if it sends by its main NIC."""
-    return str(found.nodes[client.node].addresses.get(to.family)) if client.node else oracle.PRESERVED
 
 
 def test_a_node_port_outside_of_the_range_is_not_served():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from windlass.lab.scenarios import scenario_files
 
 REPOSITORY = Path(__file__).parents[2]
+sys.path.append(str(REPOSITORY / "tools"))  # where the tool finds its modules
 TOOL = runpy.run_path(str(REPOSITORY / "tools" / "test-kernel"))
 
 

@@ -12,6 +12,13 @@ import windlass
 
 SOURCE = Path(windlass.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
+REPOSITORY = Path(__file__).parents[2]
+PROGRAMS = sorted(
+    file
+    for folder in (SOURCE, REPOSITORY / "tests", REPOSITORY / "tools")
+    for file in folder.rglob("*")
+    if file.suffix in {".py", ".c", ".go"} or (file.is_file() and not file.suffix and folder.name == "tools")
+)
 LONGEST_FILE, LONGEST_FUNCTION, MOST_METHODS = 400, 60, 20
 REASON = "Longer than 400 lines"  # begins the sentence that states why a file is
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -23,9 +30,9 @@ def test_a_module_says_what_it_is_responsible_for(module):
     assert ast.get_docstring(ast.parse(module.read_text())), f"{module}: its docstring is to say that in one sentence"
 
 
-@pytest.mark.parametrize("module", [*MODULES, *SOURCE.rglob("*.c")], ids=lambda module: str(module.relative_to(SOURCE)))
-def test_a_file_stays_short_enough_to_read(module):
-    text = module.read_text()
+@pytest.mark.parametrize("file", PROGRAMS, ids=lambda file: str(file.relative_to(REPOSITORY)))
+def test_a_file_stays_short_enough_to_read(file):
+    text = file.read_text()
     assert len(text.splitlines()) <= LONGEST_FILE or REASON in text
 
 

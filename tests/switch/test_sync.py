@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
-from installed_programs import installed
+from installed_programs import Bridge, flow, installed, service
 
 from switches import Switch, requires_ovs, running_switch
-from windlass.openflow import ofctl
-from windlass.openflow.actions import Ct, Output, Resubmit, ToController, ToGroup
+from windlass.openflow.actions import Output, Resubmit, ToController, ToGroup
 from windlass.openflow.fields import ETH_TYPE, LOCAL_PORT, TCP_DST, reg
 from windlass.openflow.flows import Bucket, Flow, Group
 from windlass.openflow.matches import match
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 
 pytestmark = [requires_ovs, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(30)]
 
-_names = (f"br{number}" for number in itertools.count())
 WEB, DNS, API = (Owner(OwnerKind.POD, name) for name in ("web", "dns", "api"))
 
 
@@ -52,53 +49,6 @@ def groups_are_deleted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest_asyncio.fixture(loop_scope="module")
 async def bridge(running: Switch) -> Bridge:
     return await Bridge.new(running)
-
-
-class Bridge:
-    """A bridge as another client than the agent sees it."""
-
-    def __init__(self, switch: Switch, name: str) -> None:
-        self.switch = switch
-        self.path = str(switch.management(name))
-
-    @classmethod
-    async def new(cls, switch: Switch) -> Bridge:
-        name = next(_names)
-        await switch.vsctl("add-br", name, "--", "set", "bridge", name, "datapath_type=netdev", "fail_mode=secure")
-        return cls(switch, name)
-
-    async def ofctl(self, command: str, *arguments: str) -> str:
-        return await self.switch.ofctl(command, self.path, *arguments)
-
-    async def holds(self, program: Mapping[Owner, Part]) -> bool:
-        """Compared by `ovs-ofctl` in text form, which is independent of the encoding by which flows were installed."""
-        texts = [
-            f"cookie={wire.encode(flow).cookie:#x},{ofctl.flow_text(flow)}"
-            for part in program.values()
-            for flow in part.flows
-        ]
-        (self.switch.rundir / "flows.txt").write_text("\n".join(texts))
-        groups = {group.identity for part in program.values() for group in part.groups}
-        dumped = await self.ofctl("dump-groups")
-        try:
-            await self.switch.ofctl("diff-flows", f"unix:{self.path}", "./flows.txt")
-        except RuntimeError as error:
-            if "exit status 2" not in str(error):  # that they differ
-                raise
-            return False
-        return {int(line.partition("group_id=")[2].partition(",")[0]) for line in dumped.splitlines()[1:]} == groups
-
-
-def flow(value: int, port: int = 1, *, table: int = 0) -> Flow:
-    return Flow(table, 100, match(reg(0)(value)), (Output(port),), f"for {value}")
-
-
-def service(number: int, *endpoints: int) -> Part:
-    """A flow that leads to a group."""
-    buckets = tuple(Bucket(port, (Ct(zone=1, commit=True), Output(port))) for port in endpoints)
-    return Part(
-        (Flow(40, 100, match(reg(1)(number)), (ToGroup(number),), "a Service"),), (Group(number, buckets, "endpoints"),)
-    )
 
 
 NONSENSE = Flow(0, 100, (TCP_DST(80),), (Output(1),), "a TCP port without TCP")

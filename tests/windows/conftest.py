@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "host"))  # the contract of all hosts
-pytest.register_assert_rewrite("host_contract", "windows_machines")
+pytest.register_assert_rewrite("host_contract", "uplink_contract", "windows_machines")
 
 from windows_machines import WindowsMachine, windows_machine  # noqa: E402
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from ipaddress import ip_network
 
 import pytest
-from host_contract import PlanContract, UplinkContract, WatchContract
+from host_contract import PlanContract, WatchContract
+from uplink_contract import UplinkContract
 from windows_machines import requires_stand_ins
 
 from windlass.host.forwarded_clients import ForwardedClients
