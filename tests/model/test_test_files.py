@@ -41,9 +41,8 @@ def test_private_attributes_are_set_only_where_mypy_knows_the_type():
         for function in (node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)):
             typed = OWN | {argument.arg for argument in function.args.args if argument.annotation}
             for node in ast.walk(function):
-                is_set = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_private(node.attr)
-                if is_set and root(node) not in typed:
-                    found.append(f"{file}:{node.lineno} {ast.unparse(node)}")
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_private(node.attr):
+                    found += [f"{file}:{node.lineno} {ast.unparse(node)}"] if root(node) not in typed else []
     assert found == []
 
 
