@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tools"))
 
 from case_pages import indexes, marks  # noqa: E402 (tools are no package that is installed)
-from case_pages.flow_words import bucket_in_words, rendered  # noqa: E402
+from case_pages.flow_words import bucket_in_words, in_words, rendered  # noqa: E402
 
 FOLDER = ROOT / "docs" / "cases"
 INDEX = (FOLDER / "README.md").read_text()
@@ -36,6 +36,14 @@ def test_its_flows_are_those_that_the_pipeline_makes(name):
         made = rendered(ROOT / case.scenario, node)
         assert flow in made, f"no longer on {node} in {case.scenario}; run `make cases`"
         assert f"{made[flow]}\n{flow}\n" in PAGES[name], "the reason above it is another now; run `make cases`"
+
+
+@pytest.mark.parametrize("part", ["0x3000/0xf000", "0x4000/0xe000"])
+def test_a_page_does_not_depend_on_the_random_source_port_of_a_pod(part):
+    """One flow matches each part of the ports, and the port of a connection is in either."""
+    assert in_words(f"Uplink 200 ip tcp tcp_dst={part} -> goto UnSNAT", {}) == (
+        "Uplink 200 ip tcp tcp_dst=12288-24575 -> goto UnSNAT"
+    )
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -1,4 +1,7 @@
-"""Flows as the pages show them: in symbols, with names for ports and the NIC's MAC, which differ between runs. Pure."""
+"""Flows as the pages show them: in symbols, without what differs between runs. Pure.
+
+Names stand for OpenFlow ports and the NIC's MAC, and one range for both parts of the SNAT ports of Pods.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,21 @@ from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.desired_states import DesiredState
 from windlass.model.nodes import NodeState, Ports
 from windlass.openflow.flows import Group
+from windlass.pipeline.reserved import RESERVED_SNAT_PORTS, SNAT_PORTS
 from windlass.pipeline.symbols import actions_symbols, flow_symbols
 from windlass.program import program
 
 _PORT = re.compile(r"\b(in_port=|out=|output )(\d+)\b")
 _NIC = re.compile(r"(in_port=uplink eth_dst=)[0-9a-f:]{17} ")
+_POD_PORTS = [f"_dst={part.mask[0]:#x}/{part.mask[1]:#x}" for part in (RESERVED_SNAT_PORTS, SNAT_PORTS)]
 _WELL_KNOWN = {Ports().tunnel: "tunnel", Ports().gateway: "gateway", Ports().uplink: "uplink"}
 
 
 def in_words(symbolic: str, pods: Mapping[int, str]) -> str:
     names = _WELL_KNOWN | {number: key.partition("/")[2] for number, key in pods.items()}
     named = _PORT.sub(lambda found: found[1] + names.get(int(found[2]), found[2]), symbolic)
+    for part in _POD_PORTS:
+        named = named.replace(part, f"_dst={RESERVED_SNAT_PORTS.first}-{SNAT_PORTS.last}")
     return _NIC.sub(r"\1uplink ", named)
 
 
