@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -114,6 +115,8 @@ async def dial(namespace: str, protocol: ProbeProtocol, to: SocketAddress, arriv
             return await _dial_tcp(namespace, to)
         case ProbeProtocol.UDP:
             return await _dial_udp(namespace, to)
+        case ProbeProtocol.SCTP if sockets.kernel_has_sctp():
+            return await _dial_kernel_sctp(namespace, to)
         case ProbeProtocol.SCTP:
             return await _dial_sctp(namespace, to, arrivals.token())
         case ProbeProtocol.ICMP:
@@ -168,12 +171,17 @@ async def _dial_tcp(namespace: str, to: SocketAddress) -> Conversation:
     sock = _opened(namespace, to, socket.SOCK_STREAM)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each beat of a held connection is its own packet
     with _closed_on_error(sock):
-        async with asyncio.timeout(TIME_LIMIT):
-            await asyncio.get_running_loop().sock_connect(sock, (str(to.ip), to.port))
-            line = b""
-            while not line.endswith(b"\n"):  # the server sends no more before it receives data
-                line += await _stream(sock)
-        return Conversation(sock, parse_identity(line.rstrip(b"\n")))
+        return Conversation(sock, await _greeted(sock, to))
+
+
+async def _greeted(sock: socket.socket, to: SocketAddress) -> Arrival:
+    """Connects a stream; returns what the server said first."""
+    async with asyncio.timeout(TIME_LIMIT):
+        await asyncio.get_running_loop().sock_connect(sock, (str(to.ip), to.port))
+        line = b""
+        while not line.endswith(b"\n"):  # the server sends no more before it receives data
+            line += await _stream(sock)
+    return parse_identity(line.rstrip(b"\n"))
 
 
 async def _dial_udp(namespace: str, to: SocketAddress) -> Conversation:
@@ -187,6 +195,20 @@ async def _dial_udp(namespace: str, to: SocketAddress) -> Conversation:
     with _closed_on_error(sock):
         answer = await _answered(sock, WHO + bytes(4), name)
         return DatagramConversation(sock, parse_identity(answer), lambda payload: DATA + payload, data)
+
+
+async def _dial_kernel_sctp(namespace: str, to: SocketAddress) -> Conversation:
+    sock = _opened(namespace, to, socket.SOCK_STREAM, packets.SCTP)
+    with _closed_on_error(sock):
+        again = struct.pack("=iIII", 0, int(RETRY * 1000), 0, 0)  # for INIT; 0: what is not changed
+        sock.setsockopt(packets.SCTP, sockets.SCTP_RTOINFO, again)
+        sock.setsockopt(packets.SCTP, sockets.SCTP_NODELAY, 1)
+        # One address: the kernel would offer all that this machine has, which no translation changes.
+        sock.bind((str(_source_of(namespace, to)), 0))
+        _report_every_error(sock, to.family, on=True)
+        seen = await _greeted(sock, to)
+        _report_every_error(sock, to.family, on=False)
+        return Conversation(sock, seen)
 
 
 async def _dial_sctp(namespace: str, to: SocketAddress, tag: int) -> Conversation:
@@ -273,6 +295,12 @@ def _source_port(token: int) -> int:
 
 def _opened(namespace: str, to: SocketAddress, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:
     """Checks first that the client has a route: the lack of one is not a property of the network."""
+    _source_of(namespace, to)
+    return sockets.opened(namespace, to.family, kind, protocol)
+
+
+def _source_of(namespace: str, to: SocketAddress) -> IPAddress:
+    """The address that the client's route to the destination sends from."""
     with sockets.opened(namespace, to.family, socket.SOCK_DGRAM) as trial:
         try:
             trial.connect((str(to.ip), 9))
@@ -280,7 +308,7 @@ def _opened(namespace: str, to: SocketAddress, kind: socket.SocketKind, protocol
             if error.errno in {errno.ENETUNREACH, errno.EADDRNOTAVAIL}:  # no route, or no address to send from
                 raise NoRouteError(f"the client has no route to {to.ip}") from error
             raise
-    return sockets.opened(namespace, to.family, kind, protocol)
+        return sockets.local_address(trial)
 
 
 def _connected(namespace: str, to: SocketAddress, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:

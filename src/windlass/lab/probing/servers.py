@@ -1,8 +1,8 @@
 """The servers of all Pods and hosts, in this one process. Each answer names the backend that gave it.
 
 A TCP server sends the line `<backend> <client address that it saw>` and then echoes what it receives. A UDP server
-answers `?<token>` with `!<backend> <client>` and echoes everything else. SCTP uses raw sockets, with the same text in
-the state cookie.
+answers `?<token>` with `!<backend> <client>` and echoes everything else. SCTP is like TCP if the kernel has it.
+Otherwise it uses raw sockets, with the same text in the state cookie.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Servers:
             try:
                 match protocol:
                     case ProbeProtocol.TCP:
-                        await self._listen_tcp(namespace, backend, port)
+                        await self._listen_stream(_bound(namespace, socket.SOCK_STREAM, port), backend)
                     case ProbeProtocol.UDP:
                         self._listen_udp(namespace, backend, port)
                     case _:
-                        self._listen_sctp(namespace, backend, port)
+                        await self._listen_sctp(namespace, backend, port)
             except OSError as error:
                 where = f"{backend} cannot answer on {protocol.value} port {port}"
                 raise LabError(f"{where}: {os.strerror(error.errno or 0)}") from error
@@ -61,8 +61,7 @@ class Servers:
         for backend in list(self._open):
             self.close(backend)
 
-    async def _listen_tcp(self, namespace: str, backend: str, port: int) -> None:
-        sock = _bound(namespace, socket.SOCK_STREAM, port)
+    async def _listen_stream(self, sock: socket.socket, backend: str) -> None:
         sock.listen(BACKLOG)
         connections: set[_Echo] = set()
         server = await asyncio.get_running_loop().create_server(lambda: _Echo(backend, connections), sock=sock)
@@ -92,7 +91,9 @@ class Servers:
                 with suppress(OSError):  # datagrams may be lost
                     sock.sendmsg([answer], sockets.sent_from(sockets.asked_address(ancillary)), 0, peer)
 
-    def _listen_sctp(self, namespace: str, backend: str, port: int) -> None:
+    async def _listen_sctp(self, namespace: str, backend: str, port: int) -> None:
+        if sockets.kernel_has_sctp():
+            await self._listen_stream(_bound(namespace, socket.SOCK_STREAM, port, packets.SCTP), backend)
         server = self._sctp.setdefault(namespace, _Sctp(namespace, self._arrivals))
         server.listen(port, backend)
         self._open[backend].callback(server.leave, port)
@@ -108,7 +109,7 @@ def parse_identity(text: bytes) -> Arrival:
 
 
 class _Echo(asyncio.Protocol):
-    """One TCP connection."""
+    """One connection of TCP, or of SCTP in the kernel."""
 
     def __init__(self, backend: str, connections: set[_Echo]) -> None:
         self._backend = backend
@@ -141,11 +142,15 @@ class _Echo(asyncio.Protocol):
 
 
 class _Sctp:
-    """The SCTP server of one namespace: INIT, heartbeats, and ABORT for a closed port."""
+    """The SCTP server of one namespace: INIT, heartbeats, and ABORT for a closed port.
+
+    If the kernel has SCTP, that answers, and this only notes what arrives.
+    """
 
     def __init__(self, namespace: str, arrivals: Arrivals) -> None:
         self._namespace = namespace
         self._arrivals = arrivals
+        self._answers = not sockets.kernel_has_sctp()
         self._backends: dict[int, str] = {}
         self._sockets: dict[Family, socket.socket] = {}
 
@@ -166,7 +171,7 @@ class _Sctp:
     def _on_packet(self, packet: Packet) -> None:
         asked = packets.decode_sctp(packet.payload)
         answer = self._answer(asked, str(packet.source)) if asked else None
-        if answer:
+        if answer and self._answers:
             sock = self._sockets[Family(packet.source.version)]
             with suppress(OSError):  # packets may be lost
                 sock.sendmsg([answer.encode()], sockets.sent_from(packet.destination), 0, (str(packet.source), 0))
@@ -186,13 +191,15 @@ class _Sctp:
         return SctpPacket(*ports, tag, Chunk.INIT_ACK, packets.init_value(tag, identity(backend, client)))
 
 
-def _bound(namespace: str, kind: socket.SocketKind, port: int) -> socket.socket:
+def _bound(namespace: str, kind: socket.SocketKind, port: int, protocol: int = 0) -> socket.socket:
     """One socket for both families; an IPv4 client has a mapped address."""
-    sock = sockets.opened(namespace, Family.IPV6, kind)
+    sock = sockets.opened(namespace, Family.IPV6, kind, protocol)
     try:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         if kind is socket.SOCK_STREAM:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections may be in TIME_WAIT
+        if protocol == packets.SCTP:
+            sock.setsockopt(packets.SCTP, sockets.SCTP_NODELAY, 1)
         sock.bind(("::", port))
     except OSError:
         sock.close()

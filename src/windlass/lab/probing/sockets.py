@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
+from pathlib import Path
 
 from windlass.host.linux import namespaces
 from windlass.model.families import Family, IPAddress, family_of
@@ -18,6 +19,7 @@ FAMILY = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
 LARGEST_PACKET = 65536
 
 _IP_PKTINFO = 8
+SCTP_RTOINFO, SCTP_NODELAY = 0, 3
 Ancillary = list[tuple[int, int, bytes]]
 
 
@@ -90,6 +92,11 @@ def quoted(sock: socket.socket) -> Iterator[bytes]:
     with suppress(BlockingIOError):
         while True:
             yield sock.recvmsg(LARGEST_PACKET, 512, socket.MSG_ERRQUEUE)[0]
+
+
+def kernel_has_sctp() -> bool:
+    """Whether its module is loaded. Then it also answers packets that are for raw sockets: no such endpoint."""
+    return Path("/proc/net/sctp").exists()
 
 
 def payload_of(packet: bytes, family: Family) -> bytes:
