@@ -167,8 +167,8 @@ worlds = st.builds(
 # As the compiler takes them -------------------------------------------------------------------------------------------
 
 
-def compiled(world: PolicyWorld) -> PolicyCompiler:
-    compiler = PolicyCompiler(OWN_NODE)
+def compiled(world: PolicyWorld, *, counts_rules: bool = False) -> PolicyCompiler:
+    compiler = PolicyCompiler(OWN_NODE, counts_rules=counts_rules)
     tell(compiler, PolicyWorld(), world)
     compiler.settle()
     return compiler

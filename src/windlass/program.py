@@ -98,7 +98,7 @@ class PolicyPart(Struct, frozen=True, gc=False):
             return policies.peer_flows(self.node, self.owner)
         if isinstance(self.owner, PolicyPorts):
             return policies.port_flows(self.node, self.owner.direction, self.owner.ports)
-        return tuple(policies.subject_flows(self.owner))
+        return (*policies.subject_flows(self.owner), *policies.rule_flows(self.node, self.owner))
 
     @property
     def groups(self) -> tuple[Group, ...]:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from labnet import needs_root, running_cluster
 
@@ -32,6 +33,10 @@ items:
      spec: {podSelector: {matchLabels: {app: server}},
             ingress: [{from: [{podSelector: {matchLabels: {app: client}}}], ports: [{port: 7777, protocol: UDP}]}]}}
 """
+COUNTING_RULES = """
+  - {apiVersion: v1, kind: ConfigMap, metadata: {name: windlass-config, namespace: kube-system},
+     data: {windlass.yaml: "countPolicyRules: true"}}
+"""
 RULE = "NetworkPolicy default/allow ingress[0]"
 ALLOWED = {"traffic": "UDP 7777", "allows": True, "rule": RULE}
 DENIED = {"allows": False, "rule": "no ingress rule of NetworkPolicy default/allow allows it"}
@@ -49,13 +54,19 @@ def send(cluster: RunningCluster, pod: str, port: int, count: int) -> None:
             sock.sendto(b"hello", (str(address), port))
 
 
+def send_all(cluster: RunningCluster) -> None:
+    send(cluster, "client", PORT, 3)
+    send(cluster, "client", OTHER_PORT, 2)
+    send(cluster, "stranger", PORT, 2)
+
+
 async def windlass(cluster: RunningCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     at = ("--socket", str(cluster.lab.node_folder("here") / "run" / "agent.sock"))
     command = [Path(sys.executable).with_name("windlass"), "policy", "counters", *arguments, *at]
     return await asyncio.to_thread(subprocess.run, command, check=False, capture_output=True, text=True)
 
 
-async def counters(cluster: RunningCluster, packets: int) -> list[dict[str, object]]:
+async def counters(cluster: RunningCluster, packets: int) -> list[dict[str, Any]]:
     """As soon as so many packets are counted."""
     control = control_socket(str(cluster.lab.node_folder("here") / "ovs"))
     async with asyncio.timeout(PATIENCE):
@@ -70,9 +81,7 @@ async def counters(cluster: RunningCluster, packets: int) -> list[dict[str, obje
 async def test_packets_are_counted_with_the_rules_that_decided_about_them() -> None:
     async with running_cluster(CLUSTER) as cluster:
         assert (await windlass(cluster)).stdout == "policies have judged no packet\n"
-        send(cluster, "client", PORT, 3)
-        send(cluster, "client", OTHER_PORT, 2)
-        send(cluster, "stranger", PORT, 2)
+        send_all(cluster)
         expected = [{"pods": ["default/server"], "direction": "ingress", **one} for one in COUNTERS]
         assert await counters(cluster, 7) == expected
         table = (await windlass(cluster)).stdout.splitlines()
@@ -84,3 +93,15 @@ async def test_packets_are_counted_with_the_rules_that_decided_about_them() -> N
         unknown = await windlass(cluster, "shop/web")
         assert unknown.returncode == 2
         assert "there is no Pod shop/web on this Node" in unknown.stderr
+
+
+@needs_root
+async def test_each_rule_has_a_counter_if_the_configuration_asks_for_it() -> None:
+    async with running_cluster(CLUSTER + COUNTING_RULES) as cluster:
+        send_all(cluster)
+        of_client, of_stranger = await counters(cluster, 7)
+        assert [(one["rule"], one["packets"]) for one in of_client["decisions"]] == [(RULE, 3), (DENIED["rule"], 2)]
+        assert [(one["rule"], one["packets"]) for one in of_stranger["decisions"]] == [(DENIED["rule"], 2)]
+        table = (await windlass(cluster)).stdout.splitlines()
+        assert table[1].split()[:6] == ["default/server", "from", "default/client", "3", "UDP", "7777"]
+        assert table[2].split()[:4] == ["2", "everything", "else", "deny"]

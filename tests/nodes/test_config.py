@@ -15,7 +15,8 @@ from windlass.places import HERE
 
 OPTIONS = (
     "apiServer, auditSeconds, bridge, conntrackMaxPerCore, conntrackMin, conntrackTcpCloseWaitSeconds, "
-    "conntrackTcpEstablishedSeconds, conntrackUdpSeconds, conntrackUdpStreamSeconds, datapathType, gateway, "
+    "conntrackTcpEstablishedSeconds, conntrackUdpSeconds, conntrackUdpStreamSeconds, countPolicyRules, "
+    "datapathType, gateway, "
     "healthzBindAddress, ipamPlugin, kubeconfig, logFormat, logLevel, manifests, metricsBindAddress, mtu, nodeName, "
     "nodePortAddresses, nodePortRange, ovsRunDirectory, reserveLocalPorts, runDirectory, "
     "serviceCIDRs, stateDirectory, trafficMode, tunnel, tunnelType, uplink"

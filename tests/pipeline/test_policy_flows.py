@@ -59,8 +59,8 @@ def settled(compiled: CompiledPolicies) -> NodePolicies:
     return compiled.policies
 
 
-def compiled_state(world: PolicyWorld) -> NodeState:
-    compiler = PolicyCompiler(OWN_NODE)
+def compiled_state(world: PolicyWorld, *, counts_rules: bool = False) -> NodeState:
+    compiler = PolicyCompiler(OWN_NODE, counts_rules=counts_rules)
     tell(compiler, PolicyWorld(), world)
     return state_of(world, settled(CompiledPolicies(compiler)))
 
@@ -92,10 +92,12 @@ def questions(world: PolicyWorld) -> Iterator[tuple[IPAddress, IPAddress]]:
                     yield other, one
 
 
-@given(worlds, st.sampled_from(PORTS), st.sampled_from(sorted(PROTOCOLS)))
+@given(worlds, st.sampled_from(PORTS), st.sampled_from(sorted(PROTOCOLS)), st.booleans())
 @settings(max_examples=SETS)
-def test_a_packet_passes_the_switch_where_the_oracle_allows_it(world: PolicyWorld, port: int, protocol: str):
-    flows = program(compiled_state(world))
+def test_a_packet_passes_the_switch_where_the_oracle_allows_it(
+    world: PolicyWorld, port: int, protocol: str, counts_rules: bool
+):
+    flows = program(compiled_state(world, counts_rules=counts_rules))
     for source, destination in questions(world):
         switch = Switch(flows)
         expected = judge(world, PolicyPacket(source, destination, protocol, port))
@@ -105,10 +107,10 @@ def test_a_packet_passes_the_switch_where_the_oracle_allows_it(world: PolicyWorl
             assert passes(switch, world, named.back, SYN_ACK), f"reply to {named}"
 
 
-@given(st.lists(worlds, min_size=2, max_size=3))
+@given(st.lists(worlds, min_size=2, max_size=3), st.booleans())
 @settings(max_examples=60)
-def test_the_flows_of_changed_owners_are_all_that_changes(history: list[PolicyWorld]):
-    compiler = PolicyCompiler(OWN_NODE)
+def test_the_flows_of_changed_owners_are_all_that_changes(history: list[PolicyWorld], counts_rules: bool):
+    compiler = PolicyCompiler(OWN_NODE, counts_rules=counts_rules)
     compiled = CompiledPolicies(compiler)
     before, state = PolicyWorld(), NodeState(NODE)
     kept = dict(program(state))
@@ -123,7 +125,7 @@ def test_the_flows_of_changed_owners_are_all_that_changes(history: list[PolicyWo
                 kept[owner] = owned
         before, state = after, later
     assert kept == program(state)
-    fresh = compiled_state(history[-1])
+    fresh = compiled_state(history[-1], counts_rules=counts_rules)
     flows = {flow for owned in kept.values() for flow in owned.flows}
     assert flows == {flow for owned in program(fresh).values() for flow in owned.flows}
 

@@ -108,7 +108,7 @@ class Agent:
         self._checks = checks = HealthChecks(config.healthz, view.health, partial(status.report, Area.HEALTH_CHECKS))
         self._tunnels = tunnels = Tunnelling(config, switch, status.report, requests.look_again)
         self._progress = progress = Progress(self._hold)
-        policing = Policing(config.node_name, source, news, status.report)
+        policing = Policing(config, source, news, status.report)
         switch.denials.compiler = policing.compiler
         self._follower = ClusterFollower(
             news, self._serving, switch, hosting, checks, tunnels, policing, progress, status.report, self._fail

@@ -18,6 +18,7 @@ from windlass.cluster.changes import ChangeSet, differences
 from windlass.cluster.objects import PeerPod, Pod, Problem
 from windlass.cluster.sources import ClusterChange, ClusterSource, Namespaces
 from windlass.model.nodes import NodeState
+from windlass.nodes.config import Config
 from windlass.nodes.policies import FollowedPolicies
 from windlass.program import Owner, OwnerKind
 
@@ -27,8 +28,8 @@ Report = Callable[[Area, Iterable[str | Problem]], None]
 
 
 class Policing:
-    def __init__(self, node_name: str, source: ClusterSource, news: News, report: Report) -> None:
-        self._policies = FollowedPolicies(node_name)
+    def __init__(self, config: Config, source: ClusterSource, news: News, report: Report) -> None:
+        self._policies = FollowedPolicies(config.node_name, counts_rules=config.count_policy_rules)
         self._source = source
         self._news = news
         self._report = report

@@ -5,31 +5,46 @@ The counters are read only when a client asks for them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from windlass.agent.views import AgentView
-from windlass.model.policies import NO_CLASS, Direction
-from windlass.openflow.wire.flows import encode
-from windlass.pipeline.policies import TABLES, subject_flows
+from windlass.model.nodes import LocalNode
+from windlass.model.policies import NO_CLASS, Direction, PolicySubject
+from windlass.openflow.wire.flows import Key, encode
+from windlass.pipeline.policies import TABLES, flows_by_rule, subject_flows
 from windlass.policy.compiler import PolicyCompiler
-from windlass.policy.counters import PolicyCounter, counter_of
+from windlass.policy.counters import PacketCount, PolicyCounter, counter_of, peers_by_class
 
 
 async def counters(view: AgentView, pod: str | None) -> list[PolicyCounter]:
     """Of one Pod or of all: the counters that are not 0, ordered by Pod."""
     found: list[PolicyCounter] = []
     for direction in Direction:
-        packets = await view.switch.packets_by_flow(TABLES[direction].verdict.number)
+        tables = TABLES[direction]
+        packets = await view.switch.packets_by_flow(tables.verdict.number)
+        if view.state and any(subject.by_rule for subject in view.state.policies.subjects.values()):
+            packets |= await view.switch.packets_by_flow(tables.ports.number)
         compiler, state = view.switch.denials.compiler, view.state
         if compiler is None or state is None:
             continue
-        pods = _pods_by_subject(compiler, direction)
+        pods, peers = _pods_by_subject(compiler, direction), peers_by_class(compiler, direction)
         for subject in state.policies.subjects.values():
             # No Pods: the subject is of the other direction, or its policies are just being changed.
             if (sharing := pods.get(subject.number)) and pod in {None, *sharing}:
-                counted = (packets.get(encode(flow).key, 0) for flow in subject_flows(subject))
-                for number, count in zip((NO_CLASS, *subject.verdicts), counted, strict=True):
-                    if count:
-                        found.append(counter_of(compiler, subject, sharing, number, count))
+                found += [
+                    counter_of(compiler, subject, sharing, peers.get(count.peer_class, ()), count)
+                    for count in _counts(state.node, subject, packets)
+                ]
     return sorted(found, key=lambda one: (one.pods, one.direction, -one.packets))
+
+
+def _counts(node: LocalNode, subject: PolicySubject, packets: Mapping[Key, int]) -> Iterator[PacketCount]:
+    """Those that are not 0."""
+    for peer_class, flow in zip((NO_CLASS, *subject.verdicts), subject_flows(subject), strict=True):
+        if count := packets.get(encode(flow).key, 0):
+            of_rules = flows_by_rule(node, subject, peer_class) if peer_class in subject.by_rule else ()
+            by_rule = [sum(packets.get(encode(one).key, 0) for one in flows) for flows in of_rules]
+            yield PacketCount(peer_class, count, by_rule)
 
 
 def _pods_by_subject(compiler: PolicyCompiler, direction: Direction) -> dict[int, list[str]]:

@@ -260,11 +260,13 @@ def _explanation_rows(side: DirectionExplanation, names: _Names) -> Iterator[_Ro
 def _counter_rows(counters: Iterable[PolicyCounter]) -> Iterator[_Row]:
     for one in counters:
         end = "from" if one.direction == "ingress" else "to"
-        first = _listed(one.pods), f"{end} {_listed(one.peers) or 'all others'}", f"{one.packets:,}"
+        first = _listed(one.pods), f"{end} {_listed(one.peers) or 'all others'}"
+        together = f"{one.packets:,}"
         for decision in one.decisions:
+            packets = together if decision.packets is None else f"{decision.packets:,}"
             verdict = "allow" if decision.allows else "deny"
-            yield _Row((*first, decision.traffic, verdict, decision.rule), decision.allows)
-            first = "", "", ""  # only in the first line
+            yield _Row((*first, packets, decision.traffic, verdict, decision.rule), decision.allows)
+            first, together = ("", ""), ""  # only in the first line
 
 
 def _difference_lines(difference: ConnectivityDifference, names: _Names) -> Iterator[str]:

@@ -27,18 +27,29 @@ class Direction(Enum):
 NO_CLASS = 0  # the class of peers that no rule in use selects
 
 
+class RulePorts(Struct, frozen=True, gc=False):
+    """The ports that one rule decides about."""
+
+    ports: PortSet
+    allows: bool
+
+
 class PolicySubject(Struct, frozen=True, gc=False):
     """The allowed ports of Pods with the same policies for each class of peers, in one direction."""
 
     direction: Direction
     number: int
-    default: PortSet  # for classes that are not in `by_class`
+    default: PortSet  # for classes that are not in `verdicts`
     verdicts: Mapping[int, PortSet]
+    # Only where rules are counted: the classes about which several rules decide, NO_CLASS for the default. Together the
+    # parts of a class cover all ports, each once.
+    by_rule: Mapping[int, tuple[RulePorts, ...]] = {}
 
     @property
     def port_sets(self) -> Iterator[PolicyPorts]:
-        """The sets for which the switch must match a port, each once."""
-        distinct = {self.default, *self.verdicts.values()} - {ALL_PORTS, NO_PORTS}
+        """The sets for which the switch must match a port, each once. They can be shared with other subjects."""
+        verdicts = ((NO_CLASS, self.default), *self.verdicts.items())
+        distinct = {ports for number, ports in verdicts if number not in self.by_rule} - {ALL_PORTS, NO_PORTS}
         return (PolicyPorts(self.direction, ports) for ports in distinct)
 
     @staticmethod

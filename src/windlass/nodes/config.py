@@ -101,6 +101,9 @@ class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw
     # Whether ports 12288-28671 and 32768-49151 are reserved for SNAT by the sysctl net.ipv4.ip_local_reserved_ports.
     # If false, or if nodePortRange overlaps them, there are fewer SNAT ports.
     reserve_local_ports: bool = True
+    # Whether the switch counts packets for each rule of policies (`windlass policy counters`). This needs more flows.
+    # If false, several rules may share a counter.
+    count_policy_rules: bool = False
     # A folder or file of Kubernetes manifests with the state of the cluster. Empty: use the API server.
     manifests: str = ""
     # The kubeconfig file for the API server. Empty: the service account of the Pod that the agent runs in.

@@ -29,8 +29,8 @@ _SLICE = 50  # objects to read before other tasks run: about a millisecond
 class FollowedPolicies:
     """`following` reads changes of the cluster, `settle` compiles them for the Pods on this Node."""
 
-    def __init__(self, node: str) -> None:
-        self.compiler = PolicyCompiler(node)
+    def __init__(self, node: str, *, counts_rules: bool = False) -> None:
+        self.compiler = PolicyCompiler(node, counts_rules=counts_rules)
         self.policies = NodePolicies()
         self._compiled = CompiledPolicies(self.compiler)
         self._node = node

@@ -45,7 +45,7 @@ def node_state(config: Config, cluster: Cluster, facts: NodeFacts) -> NodeState:
     peers.follow(cluster.nodes, own)
     services = NodeServices(GroupNumbers())
     run_to_end(services.following(cluster, serving_node(config, cluster, own)))
-    policies = FollowedPolicies(own.name)
+    policies = FollowedPolicies(own.name, counts_rules=config.count_policy_rules)
     run_to_end(policies.following(cluster))
     policies.settle(node, facts.pods)
     return NodeState(node, peers.usable, facts.pods, services.services, policies.policies)

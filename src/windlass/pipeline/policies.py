@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from windlass.model.families import Family
 from windlass.model.nodes import AttachedPod, LocalNode
-from windlass.model.policies import Direction, PeerEntry, PodPolicies, PodPolicy, PolicySubject, digest_of
-from windlass.model.port_sets import ALL_PORTS, NO_PORTS, PortSet, by_protocol
+from windlass.model.policies import NO_CLASS, Direction, PeerEntry, PodPolicies, PodPolicy, PolicySubject, digest_of
+from windlass.model.port_sets import ALL_PORTS, NO_PORTS, PortSet, by_protocol, contains
 from windlass.model.prefixes import Prefix, prefix_text
 from windlass.model.services import Protocol
 from windlass.openflow.actions import Action, Actions, Ct, ToController
@@ -189,13 +190,47 @@ def subject_flows(subject: PolicySubject) -> Iterator[Flow]:
     tables, of_subject = TABLES[subject.direction], SUBJECT.is_(subject.number)
     port_sets = {subject.default, *subject.verdicts.values()}
     actions = {allowed: _allows(tables, tables.verdict, allowed) for allowed in port_sets}
+    by_rule = {one: _looks_up_rule(tables, subject, one) for one in subject.by_rule}
     yield tables.verdict.flow(LOW, of_subject).then(
-        *actions[subject.default],
+        *by_rule.get(NO_CLASS, actions[subject.default]),
         why=f"{subject.direction.value} policies: allowed traffic with peers that no rule selects",
     )
     why = f"{subject.direction.value} policies: allowed traffic with this class of peers"
     for peer_class, allowed in subject.verdicts.items():
-        yield tables.verdict.flow(NORMAL, of_subject, _is_class(peer_class)).then(*actions[allowed], why=why)
+        does = by_rule.get(peer_class, actions[allowed])
+        yield tables.verdict.flow(NORMAL, of_subject, _is_class(peer_class)).then(*does, why=why)
+
+
+def _looks_up_rule(tables: PolicyTables, subject: PolicySubject, peer_class: int) -> tuple[Action, ...]:
+    return (*PORT_SET.load(digest_of((subject.number, peer_class))), goto(tables.ports))
+
+
+def rule_flows(node: LocalNode, subject: PolicySubject) -> Iterator[Flow]:
+    """The flows of the classes for which the switch counts the packets of each rule."""
+    for peer_class in subject.by_rule:
+        yield from chain.from_iterable(flows_by_rule(node, subject, peer_class))
+        for family in node.families:
+            yield from _fragment_flows(family, subject.direction, digest_of((subject.number, peer_class)))
+
+
+def flows_by_rule(node: LocalNode, subject: PolicySubject, peer_class: int) -> Iterator[tuple[Flow, ...]]:
+    """The flows of each part of `subject.by_rule`, in that order.
+
+    The part with the protocols that have no ports is often all ports but a few. It gets one flow, for the rest.
+    """
+    table, of_set = TABLES[subject.direction].ports, PORT_SET.is_(digest_of((subject.number, peer_class)))
+    for part in subject.by_rule[peer_class]:
+        does = onward(table) if part.allows else goto(DENIAL_STAGE)
+        why = f"a rule {'allows' if part.allows else 'denies'} this: {'send it on' if part.allows else 'deny'}, counted"
+        if contains(part.ports, None, None):
+            yield (table.flow(LOW, of_set).then(does, why=why),)
+        else:
+            yield tuple(
+                table.flow(NORMAL, of_set, condition).then(does, why=why)
+                for family in node.families
+                for number, first, last in by_protocol(part.ports)
+                for condition in _conditions(family, number, first, last)
+            )
 
 
 def _allows(tables: PolicyTables, table: Table, ports: PortSet) -> tuple[Action, ...]:
@@ -230,15 +265,19 @@ def _flows_of_ports(families: tuple[Family, ...], direction: Direction, ports: P
                 yield table.flow(LOW, of_set, protocol(family, number)).then(
                     goto(DENIAL_STAGE), why=f"to a {number.name} port that policies do not allow: deny"
                 )
-        # On a datapath that forwards fragments, they have no port. The connection's first packet had one.
-        fragment = (ip(family), ANY_FRAGMENT)
-        yield table.flow(HIGH, of_set, fragment, ESTABLISHED_ORIGINAL).then(
-            onward(table), why="fragment of an established connection, which policies allowed by its port: send it on"
-        )
-        yield table.flow(HIGH, of_set, fragment, NEW).then(
-            goto(DENIAL_STAGE),
-            why="fragment that shows no port and begins a connection: deny, policies allow some ports",
-        )
+        yield from _fragment_flows(family, direction, digest_of(ports))
+
+
+def _fragment_flows(family: Family, direction: Direction, port_set: int) -> Iterator[Flow]:
+    """On a datapath that forwards fragments, they have no port. The connection's first packet had one."""
+    table, of_set, fragment = TABLES[direction].ports, PORT_SET.is_(port_set), (ip(family), ANY_FRAGMENT)
+    yield table.flow(HIGH, of_set, fragment, ESTABLISHED_ORIGINAL).then(
+        onward(table), why="fragment of an established connection, which policies allowed by its port: send it on"
+    )
+    yield table.flow(HIGH, of_set, fragment, NEW).then(
+        goto(DENIAL_STAGE),
+        why="fragment that shows no port and begins a connection: deny, policies allow some ports",
+    )
 
 
 def _conditions(family: Family, number: Protocol | None, first: int, last: int) -> Iterator[tuple[Term, ...]]:

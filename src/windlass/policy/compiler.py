@@ -30,6 +30,8 @@ class Verdicts:
 
     default: PortSet  # for classes that are not in `by_class`
     by_class: dict[int, PortSet] = field(default_factory=dict)
+    # Only if rules are counted: what each rule decides, for the same classes, and for NO_CLASS the default.
+    by_rule: dict[int, tuple[RuleOutcome, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,13 @@ class PolicyChange:
 class DirectionCompiler:
     """Compiles one direction. Its owner calls it with each change."""
 
-    def __init__(self, direction: Direction, directory: Directory) -> None:
+    def __init__(self, direction: Direction, directory: Directory, *, counts_rules: bool) -> None:
         self.pods: dict[str, PodPolicy] = {}
         self.verdicts: dict[int, Verdicts] = {}  # by subject
         self.peers = PeerClasses(directory)
         self._direction = direction
         self._directory = directory
+        self._counts_rules = counts_rules
         self._subjects: dict[int, RulesOfSubject] = {}
         self._users: dict[int, set[str]] = {}  # the Pods of a subject
         self._mentions: dict[ClassPart, set[int]] = {}  # the subjects whose rules use a selector, block or port name
@@ -89,6 +92,7 @@ class DirectionCompiler:
         for number in self.peers.went:
             for verdicts in self.verdicts.values():
                 verdicts.by_class.pop(number, None)
+                verdicts.by_rule.pop(number, None)
         for number in self.peers.came:
             parts = self.peers.classes[number].parts
             for subject in {one for part in parts for one in self._mentions.get(part, ())}:
@@ -145,6 +149,8 @@ class DirectionCompiler:
         for part in rules.parts:
             self._mentions.setdefault(part, set()).add(number)
         self.verdicts[number] = Verdicts(rules.allowed(NO_PEERS))
+        if self._counts_rules:
+            self.verdicts[number].by_rule[NO_CLASS] = rules.parts_by_rule(NO_PEERS)
         known = {one for part in rules.parts for one in self.peers.having.get(part, ())}
         for peer_class in known - self.peers.came:  # `settle` judges the new classes
             self._judge(number, peer_class)
@@ -164,14 +170,17 @@ class DirectionCompiler:
             self.peers.release_name(name)
 
     def _judge(self, subject: int, number: int) -> None:
-        verdicts = self.verdicts[subject]
-        ports = self._subjects[subject].allowed(self.peers.classes[number])
-        before = verdicts.by_class.get(number, verdicts.default)
-        if ports == verdicts.default:
-            verdicts.by_class.pop(number, None)
-        else:
+        verdicts, rules, peer_class = self.verdicts[subject], self._subjects[subject], self.peers.classes[number]
+        ports = rules.allowed(peer_class)
+        before = verdicts.by_class.get(number)
+        if self._counts_rules and (parts := rules.parts_by_rule(peer_class)) != verdicts.by_rule[NO_CLASS]:
+            verdicts.by_class[number], verdicts.by_rule[number] = ports, parts
+        elif ports != verdicts.default:
             verdicts.by_class[number] = ports
-        if ports != before:
+        else:
+            verdicts.by_class.pop(number, None)
+            verdicts.by_rule.pop(number, None)
+        if verdicts.by_class.get(number) != before:
             self._changed_subjects.add(subject)
 
     def _judge_itself(self, key: str) -> None:
@@ -193,10 +202,11 @@ class DirectionCompiler:
 class PolicyCompiler:
     """Both directions of one Node."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, *, counts_rules: bool = False) -> None:
+        """`counts_rules`: the switch counts packets for each rule, which needs more flows."""
         self._directory = Directory(node)
-        self.egress = DirectionCompiler(Direction.EGRESS, self._directory)
-        self.ingress = DirectionCompiler(Direction.INGRESS, self._directory)
+        self.egress = DirectionCompiler(Direction.EGRESS, self._directory, counts_rules=counts_rules)
+        self.ingress = DirectionCompiler(Direction.INGRESS, self._directory, counts_rules=counts_rules)
         self._policies: dict[str, tuple[int, ReadPolicy]] = {}  # with their digests
         # The policies that select each Pod of this Node, by their keys.
         self._local: dict[str, dict[str, tuple[int, ReadPolicy]]] = {}

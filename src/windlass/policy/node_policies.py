@@ -8,9 +8,17 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from windlass.model.mappings import PersistentMap
-from windlass.model.policies import Direction, NodePolicies, PeerEntry, PodPolicies, PolicyPorts, PolicySubject
+from windlass.model.policies import (
+    Direction,
+    NodePolicies,
+    PeerEntry,
+    PodPolicies,
+    PolicyPorts,
+    PolicySubject,
+    RulePorts,
+)
 from windlass.model.prefixes import Prefix, prefix_text
-from windlass.policy.compiler import PolicyChange, PolicyCompiler
+from windlass.policy.compiler import PolicyChange, PolicyCompiler, Verdicts
 
 Changes = Mapping[Direction, PolicyChange]
 
@@ -62,9 +70,11 @@ class CompiledPolicies:
             verdicts = self.compiler.of(direction).verdicts
             for number in change.subjects:
                 found = verdicts.get(number)
-                key = PolicySubject.key_of(direction, number)
-                by_class = dict(found.by_class) if found else {}
-                changed[key] = PolicySubject(direction, number, found.default, by_class) if found else None
+                changed[PolicySubject.key_of(direction, number)] = (
+                    PolicySubject(direction, number, found.default, dict(found.by_class), _parts_by_rule(found))
+                    if found
+                    else None
+                )
         return changed
 
     def _changed_ports(self, subjects: Mapping[str, PolicySubject | None]) -> dict[str, PolicyPorts | None]:
@@ -86,6 +96,15 @@ class CompiledPolicies:
     def _entry(self, prefix: Prefix) -> PeerEntry | None:
         egress, ingress = self.compiler.egress.entries.get(prefix), self.compiler.ingress.entries.get(prefix)
         return None if egress is None and ingress is None else PeerEntry(prefix, egress, ingress)
+
+
+def _parts_by_rule(verdicts: Verdicts) -> dict[int, tuple[RulePorts, ...]]:
+    """If one rule decides about all ports, the flow of the verdict counts its packets."""
+    return {
+        peer_class: tuple(RulePorts(one.ports, one.allows) for one in parts)
+        for peer_class, parts in verdicts.by_rule.items()
+        if len(parts) > 1
+    }
 
 
 def _port_sets(subjects: Iterable[PolicySubject | None]) -> Counter[PolicyPorts]:

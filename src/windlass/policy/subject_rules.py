@@ -17,6 +17,7 @@ from windlass.policy.subjects import (
     allowed_to_itself,
     named_ports_of,
     outcomes,
+    without_overlap,
 )
 
 
@@ -61,6 +62,10 @@ class RulesOfSubject:
 
     def outcomes(self, peer_class: PeerClass) -> tuple[RuleOutcome, ...]:
         return tuple(outcomes(self.subject, self.matching(peer_class), peer_class.named_ports))
+
+    def parts_by_rule(self, peer_class: PeerClass) -> tuple[RuleOutcome, ...]:
+        """What each rule decides; together they cover all ports, each once."""
+        return tuple(without_overlap(self.outcomes(peer_class)))
 
     def allowed(self, peer_class: PeerClass) -> PortSet:
         key = self._places(peer_class), peer_class.named_ports

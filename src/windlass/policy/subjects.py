@@ -98,6 +98,15 @@ def outcomes(subject: Subject, matching: Sequence[TierRule], peer_ports: Sequenc
     yield RuleOutcome(None, allows=True, ports=left)
 
 
+def without_overlap(decided: Iterable[RuleOutcome]) -> Iterator[RuleOutcome]:
+    """Traffic that several NetworkPolicy rules allow belongs to the first. Outcomes without traffic are omitted."""
+    left = ALL_PORTS
+    for one in decided:
+        if own := intersection(left, one.ports):
+            left = difference(left, own)
+            yield RuleOutcome(one.rule, one.allows, own)
+
+
 def allowed_ports(subject: Subject, matching: Sequence[TierRule], peer_ports: Sequence[PodPort]) -> PortSet:
     if subject.isolated and all(one.tier is Tier.NETWORK_POLICY for one in matching):  # most: no order to resolve
         return union(_rule_ports(subject, one.rule, peer_ports) for one in matching)
