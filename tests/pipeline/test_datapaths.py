@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from msgspec import structs
 from node_states import BOTH, node_states, serving_cluster, small_cluster, small_services
 from program_flows import flows_of
-from tracked_protocols import tracked
 
 from windlass.cli.render import state_of
 from windlass.lab.scenarios.scenario_files import ScenarioFiles, find
@@ -20,13 +18,16 @@ from windlass.model.families import Family
 from windlass.model.nodes import NodeState, OperatingSystem, TrafficMode
 from windlass.model.services import Protocol
 from windlass.openflow.actions import Action, Clone, Ct, Goto, Move, Nat, Output, Resubmit, Set, ToController, ToGroup
+from windlass.openflow.conditions import destination_port, protocol, tunnel_destination
 from windlass.openflow.fields import (
     ICMP,
     ICMP_TYPE,
+    IN_PORT,
     IP_PROTO,
     IPV4_DST,
     IPV6_DST,
     IPV6_SRC,
+    LOCAL_PORT,
     PKT_MARK,
     TCP,
     TCP_FLAGS,
@@ -38,7 +39,6 @@ from windlass.pipeline.datapaths import DATAPATHS, longest_path, violations
 from windlass.pipeline.declarations import Table, goto
 from windlass.pipeline.layout import SERVICE_REJECT, UN_SNAT, UPLINK
 from windlass.pipeline.priorities import NORMAL
-from windlass.pipeline.reserved import VIRTUAL_CLIENT
 from windlass.program import Owner, OwnerKind, part, program
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -76,14 +76,9 @@ def windows_states(found: ScenarioFiles) -> list[NodeState]:
 
 @pytest.mark.parametrize("found", find(SCENARIOS), ids=lambda found: found.name)
 def test_the_windows_nodes_of_a_scenario_need_no_more_than_windows_has(found):
-    """Policies included. What ct cannot track goes around it: Windows would drop it there."""
+    """Policies included."""
     for state in windows_states(found):
-        flows, groups = all_flows(state), all_groups(state)
-        assert list(violations(WINDOWS, flows, groups)) == []
-        # A reply to the virtual client is of a Service. An ICMP error to the Node is reported as invalid, not dropped.
-        virtual = IPV4_DST(int(VIRTUAL_CLIENT[Family.IPV4]))
-        met = {(kind, flow.table) for kind, flow in tracked(flows, groups) if virtual not in flow.match}
-        assert met <= {*product(("TCP", "UDP", "echo request", "echo reply"), range(256)), ("ICMP error", 30)}
+        assert list(violations(WINDOWS, all_flows(state), all_groups(state))) == []
 
 
 def test_windows_does_not_support_a_linux_program_of_both_families():
@@ -139,6 +134,7 @@ def test_each_kind_of_violation_is_named():
         flow(ToController(b"", meter=1), table=5),
         flow(Clone((Ct(5, commit=True),)), table=6),
         flow(Ct(5, commit=True, nat=Nat(to=IPv4Address("172.16.1.9"), ports=(80, 81))), table=7),
+        flow(Ct(5, commit=True, nat=Nat(IPv4Address(0))), table=8),
     ]
     assert list(violations(WINDOWS, wrong)) == [
         "Windows datapath, table 0 priority 200 (a test): it ignores a match on tcp_flags",
@@ -149,6 +145,7 @@ def test_each_kind_of_violation_is_named():
         "Windows datapath, table 5 priority 200 (a test): it has no meters",
         "Windows datapath, table 6 priority 200 (a test): it has no clone",
         "Windows datapath, table 7 priority 200 (a test): a destination is one address and one port",
+        "Windows datapath, table 8 priority 200 (a test): a source is an address",
     ]
 
 
@@ -163,11 +160,27 @@ def test_buckets_are_checked_as_flows_are():
 
 
 def test_too_many_recirculations():
-    stairs = [flow(Ct(1, table=n + 1), table=n) for n in range(7)]
+    tcp = protocol(Family.IPV4, TCP)
+    stairs = [flow(Ct(n + 1, table=n + 1), table=n, when=tcp) for n in range(7)]
     assert list(violations(LINUX, stairs)) == []
     assert list(violations(WINDOWS, stairs)) == [
         "Windows datapath: a packet could recirculate 7 times, and 6 is the most it can"
     ]
+
+
+def test_flows_must_carry_tunnelled_packets_of_windows():
+    """It encapsulates on the bridge interface, whose packets meet the flows again."""
+    into_tunnel = flow(Set(tunnel_destination(IPv4Address("192.168.77.2"))), Output(2), table=70)
+    from_wire = flow(Output(LOCAL_PORT), table=5, when=destination_port(Family.IPV4, UDP, 6081))
+    from_host = flow(Output(1), when=(IN_PORT(LOCAL_PORT),))
+    look_up = flow(Ct(5, table=31), table=30, when=protocol(Family.IPV4, TCP))
+    missing = "Windows datapath: no flows carry tunnelled packets between host and wire before any ct"
+    assert list(violations(WINDOWS, [into_tunnel, from_wire, from_host, look_up])) == []
+    assert list(violations(WINDOWS, [into_tunnel, from_wire, look_up])) == [missing]
+    assert list(violations(WINDOWS, [into_tunnel, from_host, look_up])) == [missing]
+    late = flow(Output(LOCAL_PORT), table=40, when=destination_port(Family.IPV4, UDP, 6081))
+    assert list(violations(WINDOWS, [into_tunnel, late, from_host, look_up])) == [missing]
+    assert list(violations(LINUX, [into_tunnel, look_up])) == []
 
 
 def test_the_longest_path_is_that_of_one_packet():

@@ -169,3 +169,10 @@ def test_stale_entries_are_deleted_and_with_few_changes_no_others(before, after)
                     assert is_forgotten
                 elif not gone:
                     assert not is_forgotten
+
+
+def test_windows_keeps_its_entries():
+    """With one entry, its datapath would forget the translations of all connections of the zone."""
+    windows = replace(NODE, os=OperatingSystem.WINDOWS)
+    assert words(dns(1), dns(2)) != []
+    assert words(dns(1), dns(2), windows) == []

@@ -5,6 +5,7 @@ It changes nothing but the level of the logs.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from windlass.channels import local
 from windlass.cluster.clusters import Cluster
 from windlass.model.nodes import NodeState
 from windlass.nodes.config import LogLevel
+from windlass.pipeline.datapaths import datapath_of, violations
 
 LONGEST_LEVEL = 7 * 86400.0  # seconds: the maximum time for a temporary log level
 
@@ -36,6 +38,7 @@ async def serving(socket: Path, view: AgentView, exposition: Exposition, logs: L
             web.get("/v1/policy-counters", lambda request: policy_counts(view, request)),
             web.get("/v1/flows", lambda request: listing(view, request, "flows")),
             web.get("/v1/groups", lambda request: listing(view, request, "groups")),
+            web.get("/v1/unsupported", lambda _: unsupported(view)),
             web.get("/v1/convergence", lambda request: convergence(view, request)),
             web.get("/v1/logs", lambda _: recent_logs(logs)),
             web.get("/v1/log-level", lambda _: log_level(logs)),
@@ -116,6 +119,15 @@ async def listing(view: AgentView, request: web.Request, member: str) -> web.Str
     except listings.BadFilter as error:
         return _json({"error": str(error)}, status=400)
     return await listings.answer(request, member, view.switch.program, view.state, asked)
+
+
+async def unsupported(view: AgentView) -> web.Response:
+    """Checks all flows that the agent wants in the switch: what the Node's datapath does not support, as sentences."""
+    state, parts = view.state, list(view.switch.program.values())
+    flows = [flow for part in parts for flow in part.flows]
+    groups = [group for part in parts for group in part.groups]
+    found = await asyncio.to_thread(list, violations(datapath_of(state.node), flows, groups)) if state else []
+    return _json({"unsupported": found})
 
 
 async def convergence(view: AgentView, request: web.Request) -> web.Response:

@@ -6,14 +6,44 @@ support, so such a flow must be found here, before it is installed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode, OperatingSystem
-from windlass.openflow.actions import Action, Actions, Clone, Ct, Goto, Move, Resubmit, Set, ToController, ToGroup
-from windlass.openflow.fields import IPV6_DST, IPV6_SRC, PKT_MARK, SCTP, SCTP_DST, SCTP_SRC, TCP, TCP_FLAGS, UDP, Field
+from windlass.openflow.actions import (
+    Action,
+    Actions,
+    Clone,
+    Ct,
+    Goto,
+    Move,
+    Output,
+    Resubmit,
+    Set,
+    ToController,
+    ToGroup,
+)
+from windlass.openflow.fields import (
+    ICMP_CODE,
+    ICMP_TYPE,
+    IN_PORT,
+    IPV6_DST,
+    IPV6_SRC,
+    LOCAL_PORT,
+    PKT_MARK,
+    SCTP,
+    SCTP_DST,
+    SCTP_SRC,
+    TCP,
+    TCP_FLAGS,
+    TUNNEL_DESTINATION,
+    UDP,
+    UDP_DST,
+    Field,
+)
 from windlass.openflow.flows import Flow, Group, Translations
+from windlass.pipeline import tracked_paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +69,9 @@ class Datapath:
     meters: bool  # whether meters can limit the packets for the agent
     timeouts: bool  # whether zones have timeouts of their own. Windows claims it, and ignores them
     clones: bool  # whether actions on a copy of the packet leave the packet as it was
+    tracks_again: bool  # whether ct may see a reply again in its zone, and commit again. If not, see `tracked_paths`
+    flushes: bool  # whether one connection can be flushed, without the translations of all others in its zone
+    encapsulates_in_port: bool  # whether a tunnelled packet leaves by itself; if not, flows must send it to the wire
 
 
 DATAPATHS = {
@@ -60,6 +93,9 @@ DATAPATHS = {
         meters=True,
         timeouts=True,
         clones=True,
+        tracks_again=True,
+        flushes=True,
+        encapsulates_in_port=True,
     ),
     # From the code of the last Open vSwitch with Windows support (3.7.1); not confirmed on a Windows machine.
     OperatingSystem.WINDOWS: Datapath(
@@ -74,12 +110,15 @@ DATAPATHS = {
         damages_icmpv6_errors=False,
         translates_related_by_commit=False,
         unmatched=frozenset({TCP_FLAGS, PKT_MARK}),
-        unwritten=frozenset({PKT_MARK, IPV6_SRC, IPV6_DST, SCTP_SRC, SCTP_DST}),
+        unwritten=frozenset({PKT_MARK, IPV6_SRC, IPV6_DST, SCTP_SRC, SCTP_DST, ICMP_TYPE, ICMP_CODE}),
         routes_replies=False,
         recirculations=6,
         meters=False,  # too recent to rely on
         timeouts=False,
         clones=False,
+        tracks_again=False,
+        flushes=False,
+        encapsulates_in_port=False,
     ),
 }
 
@@ -102,7 +141,7 @@ def datapath_of(node: LocalNode) -> Datapath:
 
 def violations(datapath: Datapath, flows: Iterable[Flow], groups: Iterable[Group] = ()) -> Iterator[str]:
     """Sentences about what the flows and groups need, but this datapath does not support."""
-    flows = tuple(flows)
+    flows, groups = tuple(flows), tuple(groups)
     buckets = {group.identity: _distinct_actions(group) for group in groups}
     for flow in flows:
         where = f"{datapath.name} datapath, table {flow.table} priority {flow.priority} ({flow.why})"
@@ -119,6 +158,10 @@ def violations(datapath: Datapath, flows: Iterable[Flow], groups: Iterable[Group
             f"{datapath.name} datapath: a packet could recirculate {longest} times, "
             f"and {datapath.recirculations} is the most it can"
         )
+    if not datapath.tracks_again:
+        yield from (f"{datapath.name} datapath, {mistake}" for mistake in tracked_paths.mistakes(flows, groups))
+    if not datapath.encapsulates_in_port and _uses_tunnels(flows) and not _sends_tunnelled_packets(flows):
+        yield f"{datapath.name} datapath: no flows carry tunnelled packets between host and wire before any ct"
 
 
 def _distinct_actions(group: Group) -> list[Actions]:
@@ -141,11 +184,31 @@ def _unsupported(datapath: Datapath, actions: Iterable[Action], where: str) -> I
             yield f"{where}: it has no clone"
         if isinstance(action, Ct) and _has_choice(action):
             yield f"{where}: a destination is one address and one port"
+        if isinstance(action, Ct) and action.nat and action.nat.source and action.nat.source.is_unspecified:
+            yield f"{where}: a source is an address"
 
 
 def _has_choice(action: Ct) -> bool:
     nat = action.nat
     return nat is not None and nat.to is not None and (nat.ports is None or nat.ports[0] != nat.ports[1])
+
+
+def _uses_tunnels(flows: Iterable[Flow]) -> bool:
+    return any(field in TUNNEL_DESTINATION.fields for flow in flows for field in _written(flow.actions))
+
+
+def _sends_tunnelled_packets(flows: Collection[Flow]) -> bool:
+    """The host's bridge interface has the tunnel's address: there the datapath encapsulates and unpacks."""
+    first = min(flow.table for flow in flows)
+    tracking = min((flow.table for flow in flows if any(isinstance(one, Ct) for one in flow.actions)), default=256)
+    return any(
+        flow.table == first and flow.match == (IN_PORT(LOCAL_PORT),) and isinstance(flow.actions[0], Output)
+        for flow in flows
+        if flow.actions
+    ) and any(
+        flow.table < tracking and flow.actions == (Output(LOCAL_PORT),) and UDP_DST in {one.field for one in flow.match}
+        for flow in flows
+    )
 
 
 def longest_path(flows: Iterable[Flow], buckets: dict[int, list[Actions]]) -> int:

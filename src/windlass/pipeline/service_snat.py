@@ -13,6 +13,7 @@ from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import LocalNode
 from windlass.openflow.actions import Ct, Nat, Set
 from windlass.openflow.conditions import destination, destination_port, icmp, protocol, source
+from windlass.openflow.fields import Term
 from windlass.openflow.flows import Flow
 from windlass.openflow.matches import Condition
 from windlass.pipeline import sctp
@@ -54,8 +55,8 @@ def replies(node: LocalNode, family: Family) -> Iterator[Flow]:
                 undo, why="reply of an endpoint to a client that it sees as the Node: restore the client's address"
             )
     for when in (destination(node.gateway(family)), *to_node):
-        for fragment in _fragments(node, family):
-            yield UN_SNAT.flow(NORMAL, when, fragment).then(
+        for packets in _trackable(node, family):
+            yield UN_SNAT.flow(NORMAL, when, packets, ANY_FRAGMENT).then(
                 undo,
                 why="fragment, without a port to match: look up whether it belongs to a reply to a translated client",
             )
@@ -63,17 +64,16 @@ def replies(node: LocalNode, family: Family) -> Iterator[Flow]:
             yield UN_SNAT.flow(NORMAL, when, icmp(family, kind)).then(
                 undo, why="ICMP error: look up whether it is about a packet of a translated client"
             )
-    yield UN_SNAT.flow(NORMAL, FROM_GATEWAY, destination(VIRTUAL_CLIENT[family])).then(
-        undo, why="reply of an endpoint on this host, to the virtual client: restore the client's address"
-    )
+    for packets in _trackable(node, family):
+        yield UN_SNAT.flow(NORMAL, FROM_GATEWAY, destination(VIRTUAL_CLIENT[family]), packets).then(
+            undo, why="reply of an endpoint on this host, to the virtual client: restore the client's address"
+        )
 
 
-def _fragments(node: LocalNode, family: Family) -> list[Condition]:
-    """A datapath that cannot track a protocol would drop its fragments."""
+def _trackable(node: LocalNode, family: Family) -> list[tuple[Term, ...]]:
+    """A datapath that cannot track a protocol would drop its packets."""
     datapath = datapath_of(node)
-    if datapath.others:
-        return [ANY_FRAGMENT]
-    return [(*protocol(family, number), ANY_FRAGMENT) for number in datapath.transports]
+    return [()] if datapath.others else [protocol(family, number) for number in datapath.transports]
 
 
 class SourceCase(NamedTuple):

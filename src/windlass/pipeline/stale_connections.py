@@ -13,6 +13,7 @@ from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import LocalNode
 from windlass.model.services import Endpoint, Protocol, Reach, ServedService
 from windlass.openflow.wire.ct_flush import Flush
+from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.frontends import node_port_addresses
 from windlass.pipeline.reserved import stand_in
 from windlass.pipeline.tracking import POD_ZONE
@@ -26,6 +27,8 @@ FrontendKey = tuple[Family, IPAddress | None, int]  # None: at the Node's own ad
 
 def stale(before: ServedService | None, after: ServedService | None, node: LocalNode) -> list[Flush]:
     """What to delete once the switch has `after` instead of `before`; None: there was, or is, no such Service."""
+    if not datapath_of(node).flushes:
+        return []
     old, new = _serving(before), _serving(after)
     found: dict[Flush, None] = {}
     for key in old.keys() | new.keys():

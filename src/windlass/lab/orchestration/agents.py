@@ -136,8 +136,10 @@ class Agents:
         await stack.switch.boot()
 
     async def converge(self) -> None:
-        """Waits until every Node forwards according to the published objects."""
-        await asyncio.gather(*(self._converged(stack) for stack in self._stacks.values() if stack.agent))
+        """Waits until every Node forwards according to the published objects, and checks its flows."""
+        running = [stack for stack in self._stacks.values() if stack.agent]
+        await asyncio.gather(*map(self._converged, running))
+        await asyncio.gather(*map(_check_flows, running))
         await asyncio.gather(*(stack.programs.settled() for stack in self._stacks.values()))
 
     async def end(self) -> None:
@@ -201,6 +203,10 @@ class Agents:
         return output
 
 
+class _Unsupported(msgspec.Struct):
+    unsupported: list[str]
+
+
 class _CniAddress(msgspec.Struct):
     address: str
 
@@ -228,6 +234,15 @@ async def _remove_bridge(stack: _Stack, verb: str, bridge: str) -> None:
         await stack.switch.lose_database()
     if stack.agent:
         await stack.switch.has_bridge(bridge)
+
+
+async def _check_flows(stack: _Stack) -> None:
+    """Raises LabError if flows need what the Node's datapath does not support: packets may never show it here."""
+    status, answer = await ask_agent(stack.agent_socket, "/v1/unsupported")
+    if status != HTTPStatus.OK:
+        raise LabError(f"Node {stack.node}: its flows cannot be checked: {answer.decode(errors='replace')}")
+    if found := msgspec.json.decode(answer, type=_Unsupported).unsupported:
+        raise LabError(f"Node {stack.node}: its datapath does not support all of its flows: {'; '.join(found)}")
 
 
 async def ask_agent(socket: Path, path: str) -> tuple[int, bytes]:
