@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import statistics
 import subprocess
 import tempfile
 import time
@@ -46,20 +45,6 @@ class WindowsPython:
     def run_tests(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
         options = ("-q", "-p", "no:cacheprovider", "-o", f"timeout={TEST_SECONDS}")
         return self.run(str(self.program), "-m", "pytest", *options, *arguments)
-
-    def output_of(self, *arguments: str) -> str:
-        """Of Python with these arguments. The folder of the tests can be imported from."""
-        paths = f"{self.environment['PYTHONPATH']};{_on_windows(REPOSITORY / 'tests')}"
-        return subprocess.run(
-            ["ip", "netns", "exec", self.namespace, "wine", str(self.program), *arguments],
-            cwd=REPOSITORY,
-            env={**self.environment, "PYTHONPATH": paths},
-            check=True,
-            timeout=SUITE_SECONDS,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,  # by pipes: see `run`
-            text=True,
-        ).stdout
 
     def run(self, *command: str) -> subprocess.CompletedProcess[bytes]:
         """Wine's programs want pipes for their output; `cat` is the other end."""
@@ -178,33 +163,6 @@ def run_scenario(name: str) -> Row:
     for scenario in report["scenarios"]:
         row.differences.update(probe["difference"] for probe in scenario["probes"] if "difference" in probe)
     return row
-
-
-def compare_services(python: WindowsPython, services: int, changes: int, rounds: int) -> None:
-    """Prints what tests/windows/measured_services.py measures on Linux and under Wine, and the ratio."""
-    command = ["tests/windows/measured_services.py", str(services), str(changes)]
-    on_linux = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tests")}
-    linux: list[dict] = []
-    windows: list[dict] = []
-    for _ in range(rounds):  # by turns, so that other work on the machine affects both
-        done = subprocess.run(
-            [REPOSITORY / ".venv/bin/python", *command],
-            cwd=REPOSITORY,
-            env=on_linux,
-            check=True,
-            stdout=subprocess.PIPE,
-        )
-        linux.append(json.loads(done.stdout.splitlines()[-1]))
-        windows.append(json.loads(python.output_of(*command).splitlines()[-1]))
-    say(f"{services} Services, medians of {rounds} rounds; {linux[0]['flows']} flows")
-    print(f"{'':28}  {'Linux':>8}  {'Wine':>8}  ratio")
-    for name, unit, value in (
-        ("start", "s", lambda one: one["start"]),
-        ("one change, p50", "ms", lambda one: statistics.median(one["changes"])),
-    ):
-        here, there = (statistics.median(map(value, found)) for found in (linux, windows))
-        print(f"{name:28}  {here:5.2f} {unit:2}  {there:5.2f} {unit:2}  {there / here:.2f}")
-    print(flush=True)
 
 
 def print_table(rows: Sequence[Row]) -> None:

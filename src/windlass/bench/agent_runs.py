@@ -1,31 +1,21 @@
-"""An agent in this process, for benchmarks: its source of the cluster's state reports what the benchmark changes."""
+"""Agents on Linux in processes of their own, for benchmarks."""
 
 from __future__ import annotations
 
 import asyncio
 import multiprocessing
 import resource
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from windlass.agent.agents import Agent, relax_garbage_collector
-from windlass.agent.logs import log_warnings_only
-from windlass.cluster.changes import ChangeSet
-from windlass.cluster.clusters import Cluster, objects_of, with_objects
-from windlass.cluster.kinds import kinds_of
-from windlass.cluster.objects import APIObject
-from windlass.cluster.sources import AllPodsKnown, ClusterChange
+from windlass.agent.agents import Agent
+from windlass.bench import bare_agents
+from windlass.bench.bare_agents import Events
 from windlass.host.linux.hosts import LinuxHost
-from windlass.lab.sandbox.labs import LabError
-from windlass.model.mappings import PersistentMap
 from windlass.nodes.config import Config
-from windlass.switch.ovsdb import open_database
-
-TIMEOUT = 60.0  # seconds
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,62 +28,9 @@ async def in_new_process(work: Callable[P, R], *arguments: P.args, **_: P.kwargs
         return await asyncio.get_running_loop().run_in_executor(processes, work, *arguments)
 
 
-def configure_process() -> None:
-    """As the agent configures itself, but without its log of progress."""
-    relax_garbage_collector()
-    log_warnings_only()
-
-
-class Events(AllPodsKnown):
-    """A source of the cluster's state. An event is an object that has been decoded."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        # Of such maps a change copies a small part.
-        self._members = {name: PersistentMap(objects_of(cluster, name)) for name in kinds_of(Cluster)}
-        self.cluster = with_objects(cluster, self._members)
-        self._changes: asyncio.Queue[ClusterChange] = asyncio.Queue()
-
-    async def changes(self) -> AsyncGenerator[ClusterChange, None]:
-        yield ClusterChange(self.cluster)
-        while True:
-            yield await self._changes.get()
-
-    def publish(self, member: str, changed: Mapping[str, APIObject | None]) -> int:
-        """Put these objects into a member of the cluster, or remove them. Returns the revision with this change."""
-        number = int(self.cluster.revision) + 1
-        self._members[member] = self._members[member].updated(changed)
-        self.cluster = with_objects(self.cluster, {member: self._members[member]}, str(number))
-        changes = ChangeSet.of({kinds_of(Cluster)[member].struct: set(changed)})
-        self._changes.put_nowait(ClusterChange(self.cluster, changes))
-        return number
-
-
-@asynccontextmanager
-async def running(config: Config, events: Events) -> AsyncIterator[tuple[Agent, float]]:
+def running(config: Config, events: Events) -> AbstractAsyncContextManager[tuple[Agent, float]]:
     """An agent whose Node is ready, and the seconds that it took."""
-    host = LinuxHost(Path(config.state_directory))
-    agent = Agent(config, host, events)
-    began = time.perf_counter()
-    async with open_database(str(config.ovsdb_socket), patience=TIMEOUT) as database:
-        work = asyncio.create_task(agent.serve(database))
-        ready = asyncio.create_task(agent.status.wait_until(lambda: agent.status.ready, TIMEOUT))
-        try:
-            await asyncio.wait([work, ready], return_when=asyncio.FIRST_COMPLETED)
-            if not agent.status.ready:
-                why = work.exception() if work.done() else f"it waits for {agent.status.waiting_for}"
-                raise LabError(f"the agent does not become ready: {why}")
-            yield agent, time.perf_counter() - began
-        finally:
-            work.cancel()
-            ready.cancel()
-            await asyncio.wait([work, ready])
-            await host.close()
-
-
-async def confirmed(agent: Agent, revision: int) -> None:
-    """Returns when the switch has what this revision of the cluster asks for."""
-    if not await agent.status.wait_until(lambda: int(agent.status.revision) >= revision, TIMEOUT):
-        raise LabError(f"a change is not in the switch after {TIMEOUT:.0f} s: {agent.view.problems}")
+    return bare_agents.running(config, LinuxHost(Path(config.state_directory)), events)
 
 
 def rss() -> float:

@@ -15,13 +15,14 @@ from windlass.lab.sandbox import labs
 from windlass.lab.scenarios.segments import UPLINK, Machine, Nic, segments
 from windlass.nodes.config import Config, DatapathType
 
+MACHINE = Machine("node", states.NODE, (Nic(UPLINK, (ip_interface(f"{states.NODE_IP}/24"),)),))
+
 
 @asynccontextmanager
 async def standing() -> AsyncIterator[tuple[Config, str]]:
     """Yields the configuration of its agent, and the name of its network namespace."""
-    machine = Machine("node", states.NODE, (Nic(UPLINK, (ip_interface(f"{states.NODE_IP}/24"),)),))
     with labs.opened() as lab:
-        (namespace,) = await plugged(lab, machine)
+        (namespace,) = await plugged(lab, MACHINE)
         folder = lab.node_folder(states.NODE)
         switch = ovs.SwitchProcesses.on_linux(states.NODE, namespace, folder / "ovs")
         config = Config(

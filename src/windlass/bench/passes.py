@@ -25,9 +25,9 @@ from threading import Event, Thread
 
 import msgspec
 
-from windlass.bench import agent_runs, bare_changes, bench_nodes, cni
+from windlass.bench import agent_runs, bare_agents, bare_changes, bench_nodes, cni
 from windlass.bench import service_states as states
-from windlass.bench.agent_runs import TIMEOUT, Events
+from windlass.bench.bare_agents import TIMEOUT, Events
 from windlass.bench.reports import Figure, Report, Say, percentiles, this_machine
 from windlass.cluster.objects import EndpointSlice, Node
 from windlass.host.linux import namespaces
@@ -220,7 +220,7 @@ def serve(connection: Connection, config: Config, namespace: str, services: int,
 
     True is sent when the Node is ready, and then when the Node holds what a request about a Node asked for.
     """
-    agent_runs.configure_process()
+    bare_agents.configure_process()
     cluster = states.cluster(services, endpoints)
     nodes = {**cluster.nodes, **{f"node-{number}": peer(number) for number in range(2, peers + 2)}}
     source = Events(replace(cluster, nodes=nodes))

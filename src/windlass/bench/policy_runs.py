@@ -13,9 +13,9 @@ from msgspec import Struct
 from windlass.agent.agents import Agent
 from windlass.agent.slices import run_in_slices
 from windlass.agent.switching import ProgrammedSwitch
-from windlass.bench import agent_runs, bare_changes
+from windlass.bench import agent_runs, bare_agents, bare_changes
 from windlass.bench import policy_states as states
-from windlass.bench.agent_runs import Events
+from windlass.bench.bare_agents import Events
 from windlass.bench.policy_states import Size
 from windlass.bench.service_states import LOCAL_NODE
 from windlass.cluster.clusters import Cluster
@@ -63,20 +63,20 @@ class PolicyChangeTimes(Struct, frozen=True):
 
 def cold_sync(socket: Path, size: Size) -> PolicyColdSync:
     """From decoded objects until the switch has confirmed all flows."""
-    agent_runs.configure_process()
+    bare_agents.configure_process()
     return asyncio.run(_cold_sync(socket, size))
 
 
 def changes(config: Config, namespace: str, size: Size, plan: PolicyChangePlan) -> PolicyChangeTimes:
     """A whole agent in the Node's namespace, with a source that reports one changed object at a time."""
-    agent_runs.configure_process()
+    bare_agents.configure_process()
     with namespaces.entered(namespaces.path_of(namespace)):
         return asyncio.run(_changes(config, size, plan))
 
 
 def memory_without(config: Config, namespace: str) -> float:
     """MB of an agent of a Node without Pods or policies."""
-    agent_runs.configure_process()
+    bare_agents.configure_process()
     with namespaces.entered(namespaces.path_of(namespace)):
         return asyncio.run(_memory_without(config))
 
@@ -187,7 +187,7 @@ class _TimedChanges:
 
     async def _change(self, member: str, changed: Mapping[str, APIObject | None]) -> float:
         began = time.perf_counter()
-        await agent_runs.confirmed(self._agent, self._events.publish(member, changed))
+        await bare_agents.confirmed(self._agent, self._events.publish(member, changed))
         return 1000 * (time.perf_counter() - began)
 
 

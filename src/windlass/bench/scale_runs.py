@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-from windlass.bench import agent_runs
+from windlass.bench import agent_runs, bare_agents
 from windlass.bench import policy_states as states
 from windlass.bench.service_states import LOCAL_NODE
 from windlass.cluster.changes import ChangeSet
@@ -37,7 +37,7 @@ class KnownPods(Struct, frozen=True):
 
 def known_pods(pods: int, changes: int) -> KnownPods:
     """List Pods from a simulated API server, and follow changes of them, under policies that select all of them."""
-    agent_runs.configure_process()
+    bare_agents.configure_process()
     with _serving(pods, changes) as port:
         return asyncio.run(_known_pods(port, pods, changes))
 

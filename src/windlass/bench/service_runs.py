@@ -20,9 +20,9 @@ from windlass.agent.agents import Agent
 from windlass.agent.serving import Serving
 from windlass.agent.slices import run_in_slices
 from windlass.agent.switching import ProgrammedSwitch
-from windlass.bench import agent_runs, bare_changes, metronomes
+from windlass.bench import agent_runs, bare_agents, bare_changes, metronomes
 from windlass.bench import service_states as states
-from windlass.bench.agent_runs import TIMEOUT, Events
+from windlass.bench.bare_agents import TIMEOUT, Events
 from windlass.cluster.objects import EndpointSlice
 from windlass.cluster.sources import ClusterChange
 from windlass.host.linux import namespaces
@@ -66,7 +66,7 @@ class ServiceChangeTimes(Struct, frozen=True):
 
 def cold_sync(socket: Path, services: int, endpoints: int) -> ServiceColdSync:
     """From decoded objects until the switch has confirmed all flows and groups."""
-    agent_runs.configure_process()
+    bare_agents.configure_process()
     return asyncio.run(_cold_sync(socket, services, endpoints))
 
 
@@ -74,7 +74,7 @@ def changes(
     config: Config, namespace: str, services: int, endpoints: int, plan: ServiceChangePlan
 ) -> ServiceChangeTimes:
     """A whole agent in the Node's namespace, with a source that reports one changed EndpointSlice at a time."""
-    agent_runs.configure_process()
+    bare_agents.configure_process()
     with namespaces.entered(namespaces.path_of(namespace)):
         return asyncio.run(_changes(config, services, endpoints, plan))
 
@@ -124,7 +124,9 @@ async def _changes(config: Config, services: int, endpoints: int, plan: ServiceC
     events = Events(states.cluster(services, endpoints))
     async with agent_runs.running(config, events) as (agent, start):
         await asyncio.sleep(plan.settling)
-        alone = [await _change(agent, events, one, time.perf_counter()) for one in changed[:count]]
+        alone = [
+            await bare_agents.milliseconds_of_change(agent, events, "slices", {one.key: one}) for one in changed[:count]
+        ]
         apart = await _changes_apart(agent, events, changed[count:], plan.gap)
         if agent.view.problems:
             raise LabError(f"the figures are invalid, because the agent has problems: {agent.view.problems}")
@@ -140,11 +142,6 @@ async def _changes(config: Config, services: int, endpoints: int, plan: ServiceC
 
 def _publish(events: Events, changed: EndpointSlice) -> int:
     return events.publish("slices", {changed.key: changed})
-
-
-async def _change(agent: Agent, events: Events, changed: EndpointSlice, began: float) -> float:
-    await agent_runs.confirmed(agent, _publish(events, changed))
-    return 1000 * (time.perf_counter() - began)
 
 
 async def _changes_apart(agent: Agent, events: Events, changed: list[EndpointSlice], gap: float) -> list[float]:

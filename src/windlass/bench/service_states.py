@@ -11,6 +11,7 @@ import msgspec
 from windlass.cluster.catalogues import SERVICE_LABEL
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.endpoints import ServingNode
+from windlass.cluster.nodes import OS_LABEL
 from windlass.cluster.objects import EndpointSlice, Node, Service, ServiceCIDR
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode, OperatingSystem, TrafficMode, TunnelType
@@ -36,11 +37,11 @@ _NODES = 100  # that the endpoints are spread over
 _Kind = TypeVar("_Kind", Node, Service, EndpointSlice, ServiceCIDR)
 
 
-def cluster(services: int, endpoints: int) -> Cluster:
-    """Services of one TCP port each, and a slice for each."""
+def cluster(services: int, endpoints: int, os: OperatingSystem = OperatingSystem.LINUX) -> Cluster:
+    """Services of one TCP port each, and a slice for each. `os` is that of the Node."""
     return Cluster(
         revision="0",
-        nodes={NODE: _object(Node, {"name": NODE}, **_NODE)},
+        nodes={NODE: _object(Node, {"name": NODE, "labels": {OS_LABEL: os.value}}, **_NODE)},
         services=_by_key(service(number) for number in range(services)),
         slices=_by_key(
             endpoint_slice(number, range(number * endpoints, (number + 1) * endpoints)) for number in range(services)

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from windlass.bench import reports
+from windlass.bench.bare_agents import InvalidRunError
 from windlass.cli import outputs
 from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.runner import runs
@@ -26,6 +27,7 @@ BENCHMARKS = {
     "passes": "attach Pods, change endpoints and Nodes while the agent makes full passes",
     "policy": "install 1,000 policies of ten rules over 10,000 Pods; change one Pod, one policy, one namespace",
     "scale": "know the Pods of other Nodes: what it costs an agent and the API server",
+    "windows": "start with 2,000 Services and change one endpoint on a Windows Node under Wine; the floor is Linux",
     "watch": "change one endpoint or one Pod: from a write to a real API server until the switch has it",
 }
 _WIDTH = max(map(len, BENCHMARKS))
@@ -40,7 +42,7 @@ def bench(name: str, json_file: Path | None) -> None:
     try:
         runs.check_machine(Programs())
         report = asyncio.run(module.run(partial(click.echo, err=True)))
-    except LabError as error:
+    except (LabError, InvalidRunError) as error:
         outputs.fail("bench", error)
     Console(highlight=False).print(reports.to_table(report))
     if json_file:

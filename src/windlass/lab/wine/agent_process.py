@@ -1,6 +1,7 @@
-"""Runs in Windows' Python: the command `windlass`, with stand-ins for what Wine lacks.
+"""Runs in Windows' Python: the command `windlass` or another module, with stand-ins for what Wine lacks.
 
-The first three arguments are the paths of the stand-ins for IP Helper, HCN and netsh; the others go to the command.
+The first three arguments are the paths of the stand-ins for IP Helper, HCN and netsh, the fourth is the module; the
+others go to the module.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def udp_socket(address: IPAddress, port: int) -> socket.socket:
 
 
 if __name__ == "__main__":
-    ip_helper, compute_network, netsh = (sys.argv.pop(1) for _ in range(3))
+    ip_helper, compute_network, netsh, module = (sys.argv.pop(1) for _ in range(4))
     parts = WindowsParts(ip_helper, compute_network, compute_network, netsh, open_udp_socket=udp_socket)
     setattr(hosts, "WindowsHost", partial(hosts.WindowsHost, parts=parts))  # noqa: B010 - a stand-in
-    runpy.run_module("windlass", run_name="__main__")
+    runpy.run_module(module, run_name="__main__")

@@ -138,7 +138,8 @@ class WindowsNode:
         file = self._folder / "windlass.yaml"
         file.write_text(yaml.safe_dump({**of_windows, **own}))
         stand_ins = map(windows_path, self._machine.programs.stand_ins)
-        words = ("windlass.lab.wine.agent_process", *stand_ins, "agent", "--config", windows_path(file))
+        agent = self._machine.programs.agent
+        words = ("windlass.lab.wine.agent_process", *stand_ins, *agent, "--config", windows_path(file))
         return self._python("the agent", *words, log="agent.log")
 
     def plugin(self, variables: Mapping[str, str]) -> tuple[list[str], Mapping[str, str]]:

@@ -23,6 +23,7 @@ class WindowsPrograms:
 
     folder: Path  # Open vSwitch, CPython and an empty Windows, for all clones of the repository
     own: Path = _REPOSITORY / "build" / "windows"  # built from this clone
+    agent: tuple[str, ...] = ("windlass", "agent")  # the module that runs as the agent, and its arguments
 
     @classmethod
     def default(cls) -> WindowsPrograms:
