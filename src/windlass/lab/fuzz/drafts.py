@@ -333,6 +333,7 @@ class Draft:
     noise: tuple[Document, ...] = ()
     teams: tuple[tuple[str, str], ...] = ()  # the label of each namespace; empty: the cluster has no policies
     policies: tuple[Document, ...] = ()
+    counts_rules: bool = False
 
     def documents(self) -> Iterator[Document]:
         settings = nonempty(
@@ -340,6 +341,7 @@ class Draft:
                 "trafficMode": self.mode,
                 "tunnelType": "" if self.mode == "noEncap" else self.tunnel,
                 "nodePortAddresses": list(self.node_port_networks),
+                "countPolicyRules": self.counts_rules,
             }
         )
         text = yaml.safe_dump(settings, sort_keys=False, default_flow_style=True).strip()

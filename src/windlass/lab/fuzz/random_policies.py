@@ -30,7 +30,7 @@ def added(dice: Dice, draft: Draft) -> Draft:
         draft = _with(draft, network_policy(dice, draft))
     for _ in range(dice.weighted({0: 0.3, 1: 0.3, 2: 0.25, 3: 0.15})):
         draft = _with(draft, cluster_network_policy(dice, draft))
-    return draft
+    return replace(draft, counts_rules=dice.chance(0.5))
 
 
 def changed(dice: Dice, draft: Draft) -> tuple[Draft, list[str]]:
