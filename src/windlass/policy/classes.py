@@ -25,26 +25,25 @@ ClassPart: TypeAlias = int | str  # the number of a selector or block, or the na
 
 
 class PeerClass(Struct, frozen=True, gc=False):
+    """Made by `class_with`."""
+
+    number: int  # a digest of the other fields; NO_CLASS for nothing
     peers: frozenset[int]  # the numbers of the selectors and blocks that match
-    named_ports: tuple[PodPort, ...] = ()
+    named_ports: tuple[PodPort, ...]
 
     @property
     def parts(self) -> set[ClassPart]:
         """Rules that use any of these may decide about the class."""
         return {*self.peers, *(name for name, _, _ in self.named_ports)}
 
-    @property
-    def number(self) -> int:
-        """A digest of the content; NO_CLASS for nothing."""
-        return _number_of_class(self.peers, self.named_ports)
-
 
 @lru_cache(4096)  # called for each peer, and many peers have the same class
-def _number_of_class(peers: frozenset[int], named_ports: tuple[PodPort, ...]) -> int:
-    return digest_of((sorted(peers), named_ports)) if peers or named_ports else NO_CLASS
+def class_with(peers: frozenset[int], named_ports: tuple[PodPort, ...] = ()) -> PeerClass:
+    number = digest_of((sorted(peers), named_ports)) if peers or named_ports else NO_CLASS
+    return PeerClass(number, peers, named_ports)
 
 
-NO_PEERS = PeerClass(frozenset())
+NO_PEERS = class_with(frozenset())
 
 
 class PeerClasses:
@@ -130,7 +129,7 @@ class PeerClasses:
 
     def class_of(self, address: Prefix) -> PeerClass:
         """As the switch looks it up: the longest prefix that has an entry decides."""
-        return self._class_at(address) or PeerClass(self._blocks.holding_for(address))
+        return self._class_at(address) or class_with(self._blocks.holding_for(address))
 
     # --- details ------------------------------------------------------------------------------------------------------
 
@@ -148,16 +147,15 @@ class PeerClasses:
 
     def _refresh(self, prefixes: Iterable[Prefix]) -> None:
         for prefix in prefixes:
-            peer_class = self._class_at(prefix)
-            before, after = self.entries.get(prefix), peer_class.number if peer_class is not None else None
-            if before == after:
+            before, after = self.entries.get(prefix), self._class_at(prefix)
+            if before == (after and after.number):
                 continue
             self.changed.add(prefix)
-            if after is None or peer_class is None:
+            if after is None:
                 del self.entries[prefix]
             else:
-                self.entries[prefix] = after
-                self._enter(after, peer_class)
+                self.entries[prefix] = after.number
+                self._enter(after)
             if before is not None:
                 self._leave(before)
 
@@ -167,7 +165,7 @@ class PeerClasses:
         if not matching and not named_ports and not self._blocks.is_used(prefix):
             return None
         holding = self._blocks.holding_for(prefix)
-        return PeerClass(matching | holding if holding else matching, named_ports)
+        return class_with(matching | holding if holding else matching, named_ports)
 
     def _peers_at(self, prefix: Prefix) -> tuple[frozenset[int], tuple[PodPort, ...]]:
         """The selectors that match the Pod or the Nodes with this address, and the Pod's named ports in use."""
@@ -187,7 +185,8 @@ class PeerClasses:
             if is_match:
                 yield number
 
-    def _enter(self, number: int, peer_class: PeerClass) -> None:
+    def _enter(self, peer_class: PeerClass) -> None:
+        number = peer_class.number
         self._members[number] += 1
         if self._members[number] > 1 or number == NO_CLASS:
             return
