@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 120
 HOST_LOCAL = os.environ.get("WINDLASS_WINDOWS_HOST_LOCAL", "")
+requires_host_local = pytest.mark.skipif(not HOST_LOCAL, reason="needs host-local.exe: tools/test-windows")
 
 # aiohttp warns about lambdas as handlers, and in this process a warning is an error.
 pytestmark = [pytest.mark.filterwarnings("ignore:Bare functions are deprecated"), pytest.mark.timeout(600)]
@@ -162,10 +163,13 @@ async def test_the_agent_takes_the_node_follows_the_cluster_and_starts_again(mac
         await switch.ofctl("del-flows", f"unix:{switch.management('br-int')}", "ip,nw_dst=10.96.0.11")
         await until(lambda: _holds_flows(switch, more))
 
+    changes = int(await switch.vsctl("get", "Open_vSwitch", ".", "next_cfg"))
     async with running(machine, switch, folder) as agent:
         await agent.converged(folder)
         assert await flows_of(switch) == more  # cookies and all: nothing was sent again
         assert machine.holders("192.0.2.5") == {"br-int"}
+        # ovs-vswitchd tries again to create what it may have failed to create before the extension was enabled.
+        assert int(await switch.vsctl("get", "Open_vSwitch", ".", "next_cfg")) > changes
 
 
 @requires_stand_ins
@@ -191,9 +195,49 @@ async def _interface(switch, name: str) -> str:
     return await switch.vsctl("--bare", "--columns=type,ofport", "find", "Interface", f"name={name}")
 
 
+def cni_request(sandbox: str) -> dict[str, str]:
+    return {
+        "CNI_CONTAINERID": "c1",
+        "CNI_NETNS": sandbox,
+        "CNI_IFNAME": "eth0",
+        "CNI_ARGS": "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0",
+        "CNI_PATH": "C:/opt/cni/bin",
+    }
+
+
 @requires_stand_ins
 @requires_ovs
-@pytest.mark.skipif(not HOST_LOCAL, reason="needs host-local.exe: tools/test-windows")
+@requires_host_local
+async def test_after_a_reboot_the_network_is_made_again_and_ports_of_former_pods_go(machine, switch, tmp_path):
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    (folder / "nodes.yaml").write_text(yaml.safe_dump_all([node("node-1", "192.0.2.5", 1)]))
+    async with running(machine, switch, folder) as agent:
+        await agent.converged(folder)
+        status, added = await call(agent.config.cni_socket, CNI_COMMAND="ADD", **cni_request(machine.new_sandbox()))
+        assert status == 0, added
+        port = added["interfaces"][0]["name"]
+        await switch.vsctl("wait-until", "Interface", port, "type=internal")
+
+    await switch.stop_vswitchd()
+    await switch.stop_database()
+    machine.reboot()
+    await switch.start_database()
+    await switch.start_vswitchd()
+    assert machine.holders("192.0.2.5") == {"eth0"}
+    assert await _interface(switch, port) != ""
+
+    async with running(machine, switch, folder) as agent:
+        await agent.converged(folder)
+        assert machine.holders("192.0.2.5") == {"br-int"}
+        assert machine.has_route("default")
+        assert len(machine.service_state()["networks"]) == 1
+        assert await _interface(switch, port) == ""
+
+
+@requires_stand_ins
+@requires_ovs
+@requires_host_local
 async def test_a_pod_is_attached_by_the_plugin_and_its_port_follows_its_interface(machine, switch, tmp_path):
     folder = tmp_path / "manifests"
     folder.mkdir()
@@ -201,13 +245,7 @@ async def test_a_pod_is_attached_by_the_plugin_and_its_port_follows_its_interfac
     async with running(machine, switch, folder) as agent:
         await agent.converged(folder)
         sandbox = machine.new_sandbox()
-        request = {
-            "CNI_CONTAINERID": "c1",
-            "CNI_NETNS": sandbox,
-            "CNI_IFNAME": "eth0",
-            "CNI_ARGS": "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0",
-            "CNI_PATH": "C:/opt/cni/bin",
-        }
+        request = cni_request(sandbox)
         dns = {"runtimeConfig": {"dns": {"servers": ["10.96.0.10"]}}}
         with machine.late_interfaces():
             status, first = await call(agent.config.cni_socket, dns, CNI_COMMAND="ADD", **request)

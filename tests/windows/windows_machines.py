@@ -130,6 +130,12 @@ class WindowsMachine(IpMachine):
         status, said = unix("sh", "-c", "cat $WINEPREFIX/host-network-service.json")
         return json.loads(said) if status == 0 else {"networks": {}, "endpoints": {}}
 
+    def reboot(self) -> None:
+        """HNS has lost its network and its endpoints; the NIC has its addresses."""
+        names = [endpoint["document"]["Name"] for endpoint in self.service_state()["endpoints"].values()]
+        _remove_interfaces(*names)
+        ip("-batch", "-", stdin=_INTERFACES + _BRIDGE)
+
     def late_interfaces(self) -> AbstractContextManager[None]:
         return _with_file(_LATE)
 
@@ -165,14 +171,19 @@ def windows_machine(state_directory: Path) -> Iterator[WindowsMachine]:
     try:
         yield machine
     finally:
-        for name in ("eth0", "windlass-gw0", "br-int", "eth0-far"):
-            unix("ip", "link", "delete", name)
-        unix("sh", "-c", "rm -f $WINEPREFIX/host-network-service.json")
+        _remove_interfaces()
         for name in machine.sandboxes:
             unix("ip", "netns", "delete", name)
         for address in ip_json("address", "show", "dev", "lo", "scope", "global"):
             for info in filter(None, address["addr_info"]):
                 ip("address", "delete", f"{info['local']}/{info['prefixlen']}", "dev", "lo")
+
+
+def _remove_interfaces(*names: str) -> None:
+    """These, and those of every host; the stand-in of HNS forgets its networks and endpoints."""
+    for name in (*names, "eth0", "windlass-gw0", "br-int", "eth0-far"):
+        unix("ip", "link", "delete", name)
+    unix("sh", "-c", "rm -f $WINEPREFIX/host-network-service.json")
 
 
 def ip(*arguments: str, stdin: str = "") -> str:

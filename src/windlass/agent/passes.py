@@ -35,7 +35,7 @@ from windlass.pipeline.datapaths import datapath_of
 from windlass.program import Owner, OwnerKind, owners
 from windlass.switch.bridge_differences import uplink_of
 from windlass.switch.bridge_specs import BridgeSpec
-from windlass.switch.bridges import end_wait, ensure_bridge, requiring_bridge
+from windlass.switch.bridges import end_wait, ensure_bridge, requiring_bridge, retry_interfaces
 from windlass.switch.ovsdb import Database
 from windlass.switch.streams import SwitchUnreachableError
 
@@ -69,7 +69,9 @@ class NodePass:
             await self.check_host(uplink, database)
             self._preflight_passed = True
         node_ips = list(context.own.addresses.values())
-        await self._host.uplink.prepare(uplink.name, spec.name, node_ips, context.node.pod_cidrs.values())
+        if await self._host.uplink.prepare(uplink.name, spec.name, node_ips, context.node.pod_cidrs.values()):
+            await ports.remove_stale()
+            await retry_interfaces(database)
         await ensure_bridge(database, spec)
         if datapath_of(context.node).timeouts:
             await self._snat_pools.hold_timeouts(database, self._config)

@@ -145,9 +145,8 @@ class RecordedPodPorts:
 
         Without a link on the host the Pod is gone: its record is deleted.
         """
+        await self.remove_stale()
         async with self._removing:
-            if self._late:
-                await self._remove_stale(self._late)
             there = pod_ports(self._database.view, self._bridge)
             problems = await asyncio.to_thread(self._record, there)
             lost = self._records.interfaces - {port.interface for port in there} - self._adding
@@ -176,15 +175,18 @@ class RecordedPodPorts:
     def _unused(self) -> list[PodPort]:
         return unused_pod_ports(self._database.view, self._bridge)
 
-    async def _remove_stale(self, late: LatePorts) -> None:
-        """Ports of Pods that went with a reboot. The Windows datapath would create an interface for each."""
-        links = {link.host_interface for link in await self._links()}
-        for port in pod_ports(self._database.view, self._bridge):
-            if port.interface not in links | self._adding:
-                _log.warning("the Pod of this port is gone; the port is removed", port=port.interface)
-                late.forget(port.interface)
-                await delete_pod_port(self._database, self._bridge, port.interface)
-                await asyncio.to_thread(self._records.forget, port.interface)
+    async def remove_stale(self) -> None:
+        """Removes ports of Pods that went with a reboot. The Windows datapath would create an interface for each."""
+        if self._late is None:
+            return
+        async with self._removing:
+            links = {link.host_interface for link in await self._links()}
+            for port in pod_ports(self._database.view, self._bridge):
+                if port.interface not in links | self._adding:
+                    _log.warning("the Pod of this port is gone; the port is removed", port=port.interface)
+                    self._late.forget(port.interface)
+                    await delete_pod_port(self._database, self._bridge, port.interface)
+                    await asyncio.to_thread(self._records.forget, port.interface)
 
     def _record(self, ports: Sequence[PodPort]) -> list[str]:
         """Record ports without a readable record, for example those of an earlier version of the agent."""

@@ -101,11 +101,13 @@ class HostUplink(Protocol):
 
     async def prepare(
         self, uplink: str, bridge: str, node_ips: Collection[IPAddress], pod_cidrs: Collection[IPNetwork]
-    ) -> None:
+    ) -> bool:
         """Create what the switch needs before it has a bridge, unless it exists. Linux needs nothing.
 
         On Windows it is the host's own switch on the NIC, of which Open vSwitch is an extension, and the interface
         that becomes the bridge interface. After an error the Node has its addresses, or the record has them.
+
+        Returns whether ovs-vswitchd must try again to create what the database has: it may have failed before.
         """
 
     async def adopt(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> Adopted:

@@ -48,6 +48,11 @@ async def ensure_bridge(db: Database, spec: BridgeSpec) -> BridgePortNumbers:
     return BridgePortNumbers(local, numbers[spec.gateway], numbers[spec.tunnel.name] if spec.tunnel else None)
 
 
+async def retry_interfaces(db: Database) -> None:
+    """Make ovs-vswitchd try again to create what it could not. On Windows only a change of the database does that."""
+    await db.carried_out(await db.change(lambda _: [increment_next_cfg()]))
+
+
 async def add_uplink(db: Database, spec: BridgeSpec) -> int:
     """Make the NIC a port of the bridge, and return its port number. The flows must be installed before.
 
@@ -143,7 +148,7 @@ async def _requested_numbers(db: Database, bridge: str, requests: Mapping[str, i
         given = {name: await port_number(db, bridge, name) for name in requests}
         if given == requests:
             return given
-        await db.carried_out(await db.change(lambda _: [increment_next_cfg()]))
+        await retry_interfaces(db)
     interface, number = next(request for request in requests.items() if request not in given.items())
     holder = next((i.name for i in db.view.interfaces_of(bridge) if i.ofport == number), "another port")
     raise SwitchRefusedError(

@@ -19,7 +19,7 @@ from windlass.host.linux.watches import InterfaceWatch, TableWatch
 from windlass.host.plans import HostChange, HostNames, HostPlan
 from windlass.host.preflight import Facts
 from windlass.host.protocol import Adopted, AttachedLink, Host, HostError, HostPods, HostUplink, PodLink, Uplink
-from windlass.model.families import IPAddress, IPNetwork
+from windlass.model.families import IPAddress
 from windlass.model.nodes import HostConnection
 
 _Watch: TypeAlias = InterfaceWatch | TableWatch
@@ -36,10 +36,9 @@ class LinuxUplink(HostUplink):
     ) -> Uplink:
         return (await self._run(uplinks.find, self._file, bridge, node_ips, name, port)).uplink
 
-    async def prepare(
-        self, uplink: str, bridge: str, node_ips: Collection[IPAddress], pod_cidrs: Collection[IPNetwork]
-    ) -> None:
-        """Nothing: the switch makes the bridge interface."""
+    async def prepare(self, *_: object) -> bool:
+        """Does nothing: the switch makes the bridge interface."""
+        return False
 
     async def adopt(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> Adopted:
         return await self._run(uplinks.adopt, self._file, uplink, bridge, node_ips)

@@ -47,6 +47,7 @@ class WindowsUplink(HostUplink):
         self._netsh = netsh
         self._powershell = powershell
         self._record_file = record_file
+        self._prepared = False  # by this process
 
     async def find(
         self, bridge: str, node_ips: Collection[IPAddress], name: str | None = None, port: str | None = None
@@ -59,7 +60,8 @@ class WindowsUplink(HostUplink):
 
     async def prepare(
         self, uplink: str, bridge: str, node_ips: Collection[IPAddress], pod_cidrs: Collection[IPNetwork]
-    ) -> None:
+    ) -> bool:
+        """True the first time, too: an earlier process may have ended after it had enabled the extension."""
         network = await self._network()
         if network is None:
             await self._run(uplinks.record, self._record_file, uplink, bridge)
@@ -72,8 +74,11 @@ class WindowsUplink(HostUplink):
         if not await self._threads.until(partial(_has_any, bridge, node_ips), _SECONDS_FOR_ADDRESSES):
             await self.adopt(uplink, bridge, node_ips)
         enable = partial(networks.enable_extension, self._hns, network)
-        if await run_bounded("enabling the extension of Open vSwitch", _SECONDS_TO_CREATE, enable):
+        enabled = await run_bounded("enabling the extension of Open vSwitch", _SECONDS_TO_CREATE, enable)
+        if enabled:
             await self._turn_on_segment_merging()
+        is_first, self._prepared = not self._prepared, True
+        return enabled or is_first
 
     async def _make_bridge_interface(self, uplink: str, bridge: str) -> None:
         made = interface_of(uplink)

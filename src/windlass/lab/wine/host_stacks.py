@@ -62,9 +62,10 @@ class _Connected:
 class Wires:
     """The connected ports."""
 
-    def __init__(self, far_ends: dict[str, str]) -> None:
-        """`far_ends`: by port, the interface that carries its frames, unless that has the name of the port."""
-        self._far_ends = far_ends
+    def __init__(self, bridge: str, uplink: str) -> None:
+        self._bridge = bridge
+        self._uplink = uplink
+        self._bridge_end = f"{uplink}-far"  # the name that the stand-in of HNS gives to it
         self._connected: dict[str, _Connected] = {}
 
     async def add_tap(self, name: str) -> None:
@@ -88,9 +89,11 @@ class Wires:
 
     async def _connect(self, name: str, interface: InterfaceRow) -> None:
         known = self._connected.get(name)
-        device = self._far_ends.get(name, name)
+        device = self._bridge_end if name == self._bridge else name
         with Netlink() as netlink:
-            link = rtnetlink.link(netlink, device)
+            # Without an HNS network, as after a reboot, the NIC belongs to the host.
+            is_there = name != self._uplink or rtnetlink.link(netlink, self._bridge_end)
+            link = rtnetlink.link(netlink, device) if is_there else None
             if known and not known.is_nic:
                 if link and interface.mac and link.mac != interface.mac:
                     rtnetlink.set_link(netlink, link.index, mac=interface.mac)
@@ -160,8 +163,7 @@ def _index(netlink: Netlink, name: str) -> int:
 async def _run(stack: HostStack) -> None:
     Path("/proc/sys/net/ipv4/tcp_rmem").write_text(_SHORT_QUEUE)  # noqa: ASYNC240
     servers = [await relay(Path(path), pipe, stack.relay_port) for path, pipe in stack.relays.items()]
-    # The stand-in of HNS gives this name to the other end of the bridge interface.
-    wires = Wires({stack.bridge: f"{stack.uplink}-far"})
+    wires = Wires(stack.bridge, stack.uplink)
     await wires.add_tap(stack.gateway)
     changed = asyncio.Event()
     with Netlink(_LINKS | _IPV4_ADDRESSES | _IPV4_ROUTES) as kernel:
