@@ -49,10 +49,14 @@ Test-That "$Bridge has an address and the default route" {
     Get-NetIPAddress -InterfaceAlias $Bridge -AddressFamily IPv4 -ErrorAction Stop
     Get-NetRoute -InterfaceAlias $Bridge -DestinationPrefix '0.0.0.0/0' -ErrorAction Stop
 }
-Test-That "$Gateway forwards" {
-    $row = Get-NetIPInterface -InterfaceAlias $Gateway -AddressFamily IPv4 -ErrorAction Stop
-    if ($row.Forwarding -ne 'Enabled') { throw 'forwarding is off' }
+foreach ($name in @($Gateway, $Bridge)) {
+    Test-That "$name forwards" {
+        $row = Get-NetIPInterface -InterfaceAlias $name -AddressFamily IPv4 -ErrorAction Stop
+        if ($row.Forwarding -ne 'Enabled') { throw 'forwarding is off' }
+    }
 }
+Test-That 'software RSC is on' { if (-not (Get-VMSwitch -Name 'windlass').SoftwareRscEnabled) { throw 'it is off: transfers are slower' } }
+Test-That 'the checksum offload of all adapters' { Get-NetAdapterChecksumOffload | Format-Table }
 Test-That 'the database has the bridge' { Invoke-Program $vsctl @('show') }
 Test-That 'the switch has flows' { Invoke-Program $ofctl @('-O', 'OpenFlow15', 'dump-aggregate', $Bridge) }
 Test-That 'every port of a Pod is internal and has a number' {

@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-_BUSY_SECONDS = 2.0
-
 
 class FileError(OSError):
     """A file could not be written or removed. Its text says which file and why; the caller adds what to do."""
@@ -27,12 +25,19 @@ class FileError(OSError):
 
 
 def write(
-    path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o644, durable: bool = True, writer: str = ""
+    path: Path,
+    content: bytes | Iterable[bytes],
+    *,
+    mode: int = 0o644,
+    durable: bool = True,
+    writer: str = "",
+    patience: float = 2.0,
 ) -> None:
     """Replace the file, or create it along with its directories. On FileError the old file is unchanged.
 
     durable: wait until the content and the name are on the disk. Not needed where losing power makes the file useless.
     writer: tells apart threads that may write the same file at the same time; the last one wins.
+    patience: on Windows, the seconds to wait while the file is in use. In an event loop, give a small value.
     """
     temporary = path.with_name(f".{path.name}{writer and '.'}{writer}.new")
     try:
@@ -44,7 +49,7 @@ def write(
             if durable:
                 os.fsync(file.fileno())
         temporary.chmod(mode)
-        _rename(temporary, path)
+        _rename(temporary, path, patience)
         if durable:
             _sync_directory(path.parent)
     except OSError as error:
@@ -53,9 +58,9 @@ def write(
         raise FileError(path, "cannot be written", error) from error
 
 
-def _rename(temporary: Path, path: Path) -> None:
+def _rename(temporary: Path, path: Path, patience: float) -> None:
     """Windows refuses to replace a file while a thread reads or replaces it, which takes milliseconds."""
-    deadline = time.monotonic() + (_BUSY_SECONDS if sys.platform == "win32" else 0)
+    deadline = time.monotonic() + (patience if sys.platform == "win32" else 0)
     while True:
         try:
             temporary.replace(path)

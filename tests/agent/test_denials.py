@@ -12,8 +12,9 @@ from structlog.testing import capture_logs
 
 from windlass.agent.denials import AGAIN, DenialLog
 from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
+from windlass.host.forwarded_clients import ForwardedClient
 from windlass.model.prefixes import prefix_of
-from windlass.model.services import Protocol
+from windlass.model.services import Endpoint, Protocol
 from windlass.policy.compiler import PolicyCompiler
 from windlass.policy.directories import PeerNode, SelectablePod
 from windlass.policy.readings import read_cluster_network_policy, read_network_policy
@@ -101,6 +102,13 @@ def test_a_connection_is_logged_once_in_a_while_although_its_client_retries():
     clock.now += AGAIN
     log.note(frame(CLIENT, WEB))
     assert log.counted == {("ingress", "NetworkPolicy shop/web"): 3}
+
+
+def test_a_denied_client_of_the_hosts_forwarder_is_logged_once_whatever_its_port():
+    log, _ = denial_log()
+    for port in (40000, 40001):
+        log.note_forwarded(Protocol.TCP, ForwardedClient(OUTSIDE, port), Endpoint.at(WEB, 80))
+    assert [str(denial) for denial in log.recent] == ["203.0.113.9 to shop/web, TCP 80: NetworkPolicy shop/web"]
 
 
 @pytest.mark.parametrize("packet", [b"", bytes(40), frame(CLIENT, WEB, port=443), frame(OUTSIDE, NODE)])

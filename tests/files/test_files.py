@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,18 @@ def test_write_replaces_the_file_and_leaves_nothing_beside_it(tmp_path: Path) ->
         files.write(target, content)
         assert target.read_bytes() == content
     assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.skipif(sys.platform != "win32", reason="only Windows refuses to replace a file in use")
+def test_without_patience_a_file_in_use_stays_as_it_is(tmp_path: Path) -> None:
+    target = tmp_path / "state.json"
+    files.write(target, b"old")
+    with target.open("rb"), pytest.raises(files.FileError, match=r"state\.json: cannot be written"):
+        files.write(target, b"new", patience=0)
+    assert target.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [target]
+    files.write(target, b"new", patience=0)
+    assert target.read_bytes() == b"new"
 
 
 def test_a_failure_in_the_middle_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:

@@ -77,7 +77,10 @@ class Changing:
 
     def __init__(self, first: NodeState | None) -> None:
         self.state = first
-        self.clients = ForwardedClients(lambda: self.state)
+        self.denied: list[tuple[str, str]] = []
+        self.clients = ForwardedClients(
+            lambda: self.state, lambda _, client, one: self.denied.append((str(client.address), str(one.address)))
+        )
 
     def admit(self, client: str, port: int = 40000, protocol: Protocol = Protocol.TCP):
         return self.clients.admit(protocol, NODE_PORT, ForwardedClient(ip_address(client), port))
@@ -123,6 +126,7 @@ def test_a_policy_judges_the_client_itself(local_only):
     for denied in ("203.0.113.200", "8.8.8.8"):
         assert node.destination(denied) is None
     assert node.clients.refused == {Refusal.POLICY: 2}
+    assert node.denied == [("203.0.113.200", NEAR), ("8.8.8.8", NEAR)]
 
 
 def test_a_policy_judges_the_port_of_the_endpoint_and_the_protocol():

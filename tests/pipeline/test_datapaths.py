@@ -23,6 +23,7 @@ from windlass.openflow.fields import (
     ICMP,
     ICMP_TYPE,
     IN_PORT,
+    IN_PORT_PORT,
     IP_PROTO,
     IPV4_DST,
     IPV6_DST,
@@ -42,6 +43,7 @@ from windlass.pipeline.priorities import NORMAL
 from windlass.program import Owner, OwnerKind, part, program
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
+FIRST_RESERVED = 0xFFFFFF00  # of port numbers that have a meaning in OpenFlow, such as FLOOD and NORMAL
 LINUX, WINDOWS = DATAPATHS[OperatingSystem.LINUX], DATAPATHS[OperatingSystem.WINDOWS]
 
 
@@ -60,7 +62,11 @@ def all_groups(state: NodeState) -> list[Group]:
 @given(node_states(OperatingSystem.WINDOWS))
 @settings(max_examples=60)
 def test_flows_of_windows_nodes_use_only_features_of_windows(state):
-    assert list(violations(WINDOWS, all_flows(state), all_groups(state))) == []
+    flows = all_flows(state)
+    assert list(violations(WINDOWS, flows, all_groups(state))) == []
+    # No flow floods, so the uplink needs no no-flood.
+    ports = {action.port for one in flows for action in one.actions if isinstance(action, Output)}
+    assert {port for port in ports if port >= FIRST_RESERVED} <= {LOCAL_PORT, IN_PORT_PORT}
 
 
 @given(node_states())

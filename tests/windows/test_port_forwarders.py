@@ -16,7 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from windlass.host.forwarded_clients import ForwardedClient, ForwardedDestination, Refusal
-from windlass.host.windows import udp_forwarders
+from windlass.host.windows import port_forwarders, udp_forwarders
 from windlass.host.windows.port_forwarders import Listener, PortForwarders
 from windlass.model.services import Protocol
 
@@ -112,6 +112,14 @@ async def asked(address: str, port: int, data: bytes) -> bytes:
         return await reader.read()
     finally:
         writer.close()
+
+
+async def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Returns when the other side has ended, too."""
+    writer.write_eof()
+    assert await reader.read() == b""
+    writer.close()
+    await writer.wait_closed()
 
 
 async def test_tcp_goes_to_the_switch_whole_and_each_side_may_end_first():
@@ -227,6 +235,37 @@ async def test_beyond_the_limit_the_idlest_udp_client_is_forgotten_counted_and_s
             assert decision.asked.qsize() == 4  # 3 was still known
     (said,) = [entry for entry in logs if entry["log_level"] == "warning"]
     assert (said["limit"], said["node_port"]) == (2, f"127.0.0.1, port {port}/UDP")
+
+
+async def test_beyond_the_limit_a_new_tcp_connection_is_refused_counted_and_said(monkeypatch):
+    monkeypatch.setattr(port_forwarders, "MOST_CLIENTS", 2)
+    port = free_port(socket.SOCK_STREAM)
+    decision = Decision()
+
+    async def echo(reader, writer):
+        while data := await reader.read(100):
+            writer.write(data)
+        writer.close()
+
+    server = await asyncio.start_server(echo, SWITCH, port)
+    with capture_logs() as logs:
+        async with forwarders(decision) as ports, server:
+            await ports.listen([Listener(Protocol.TCP, HERE[0], port)])
+            first, second = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            for reader, writer in (first, second):
+                writer.write(b"hello")
+                assert await reader.read(100) == b"hello"
+            for _ in range(2):
+                with suppress(OSError):
+                    assert await asked("127.0.0.1", port, b"hello") == b""
+                assert await decision.failed.get() is Refusal.FULL
+            first[1].write(b"still")
+            assert await first[0].read(100) == b"still"
+            await end(*second)
+            assert await asked("127.0.0.1", port, b"again") == b"again"  # there is room again
+            await end(*first)
+    (said,) = [entry for entry in logs if entry["log_level"] == "warning"]
+    assert (said["limit"], said["node_port"]) == (2, f"127.0.0.1, port {port}/TCP")
 
 
 async def test_a_udp_client_whose_endpoint_refuses_gets_another_socket_for_its_next_datagram():

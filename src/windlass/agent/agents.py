@@ -100,7 +100,7 @@ class Agent:
         self._news = news = News(source, folder, status.report)
         self.view = view = AgentView(config.node_name, status, news, switch)
         self._snat_pools = snat_pools = SnatPools(switch, status.report, counts=config.is_userspace)
-        clients = ForwardedClients(lambda: switch.state)
+        clients = ForwardedClients(lambda: switch.state, switch.denials.note_forwarded)
         host.forward_clients(clients)
         self.exposition = Exposition(view, [*probes(config, switch), snat_pools.readings, forwarded(clients)])
         self._serving = Serving(folder)

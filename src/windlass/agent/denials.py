@@ -13,7 +13,9 @@ from collections.abc import Callable
 import structlog
 from msgspec import Struct, structs
 
+from windlass.host.forwarded_clients import ForwardedClient
 from windlass.model.policies import Direction
+from windlass.model.services import Endpoint, Protocol
 from windlass.policy.compiler import PolicyCompiler
 from windlass.switch.packet_headers import PacketHeaders, packet_headers
 
@@ -50,8 +52,16 @@ class DenialLog:
         self._logged: OrderedDict[PacketHeaders, float] = OrderedDict()
 
     def note(self, frame: bytes) -> None:
-        headers = packet_headers(frame)
-        if headers is None or self.compiler is None or not self._is_new(headers):
+        """A packet that the switch has denied."""
+        if headers := packet_headers(frame):
+            self._note(headers)
+
+    def note_forwarded(self, protocol: Protocol, client: ForwardedClient, endpoint: Endpoint) -> None:
+        """A client that the host would have forwarded. No meter limits these, so its own port does not count."""
+        self._note(PacketHeaders(client.address, endpoint.address, protocol, port=endpoint.port))
+
+    def _note(self, headers: PacketHeaders) -> None:
+        if self.compiler is None or not self._is_new(headers):
             return
         denial = _judged(self.compiler, headers)
         if denial is None:

@@ -163,7 +163,8 @@ FORWARDED_REFUSALS = _counter(
     "windlass_forwarded_refusals_total",
     "On Windows: clients of NodePorts whose connections the agent itself forwards, and that were not served to the "
     "end, by reason: no-endpoint, policy, pod (the switch serves Pods), unreachable (the endpoint did not accept it), "
-    "evicted (the idlest UDP client, at 4,096 of one address and port)",
+    "evicted (the idlest UDP client, at 4,096 of one address and port), full (at 4,096 TCP connections of one address "
+    "and port)",
     "reason",
 )
 

@@ -22,6 +22,7 @@ from windlass.cluster.kinds import kinds_of
 from windlass.cluster.objects import APIObject
 
 FILE = "last-known-good.changes"
+_PATIENCE = 0.05  # seconds: the event loop waits. After a failure the whole state is saved with the next change
 
 
 def line(before: str, after: Cluster, changes: ChangeSet) -> bytes:
@@ -67,7 +68,7 @@ class Journal:
     def begin(self, lines: Iterable[bytes]) -> None:
         """Replace the file by these lines: those that follow the whole state that was just saved."""
         self.close()
-        files.write(self._directory / FILE, lines, durable=False)
+        files.write(self._directory / FILE, lines, durable=False, patience=_PATIENCE)
         # Windows would translate line ends; elsewhere Python marks every file as closed on exec.
         self._file = os.open(self._directory / FILE, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
 

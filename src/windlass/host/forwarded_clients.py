@@ -43,6 +43,7 @@ class Refusal(StrEnum):
     POD = "pod"  # the switch serves Pods; here they would bypass their egress policies
     UNREACHABLE = "unreachable"  # the connection to the endpoint failed
     EVICTED = "evicted"  # the idlest UDP client, to make room for another one
+    FULL = "full"  # the NodePort has no room for one more TCP connection
 
 
 class _NodePort(NamedTuple):
@@ -59,11 +60,15 @@ class _NodePort(NamedTuple):
         return ForwardedDestination(NODE_PORT_ADDRESS[self.port.family], self.frontend.port)
 
 
+Denied = Callable[[Protocol, ForwardedClient, Endpoint], None]
+
+
 class ForwardedClients:
-    def __init__(self, state: Callable[[], NodeState | None]) -> None:
-        """`state` returns the state that the switch should have now."""
+    def __init__(self, state: Callable[[], NodeState | None], denied: Denied = lambda *_: None) -> None:
+        """`state` returns the state that the switch should have now; `denied` is told of what policies deny."""
         self.refused: Counter[Refusal] = Counter()
         self._state = state
+        self._denied = denied
         self._services: Mapping[str, ServedService] | None = None  # those that are indexed
         self._by_port: dict[tuple[Family, Protocol, int], _NodePort] = {}
 
@@ -111,6 +116,7 @@ class ForwardedClients:
             return found.by_the_switch  # the switch may choose any endpoint
         endpoint = _chosen(endpoints, client, sticky=affinity)
         if not _admits(state, endpoint, protocol, client.address):
+            self._denied(protocol, client, endpoint)
             return Refusal.POLICY
         return ForwardedDestination(endpoint.address, endpoint.port)
 

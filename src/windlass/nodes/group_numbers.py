@@ -77,7 +77,7 @@ class GroupNumbers:
         self._by_name = {name: space for name, space in self._by_name.items() if name in names}
         self._names_at_last_look = len(self._by_name)
         with suppress(OSError):  # the longer file does no harm
-            files.write(self._file, "".join(map(self._line, self._by_name)).encode(), durable=False)
+            files.write(self._file, "".join(map(self._line, self._by_name)).encode(), durable=False, patience=0)
 
     def _line(self, name: str) -> str:
         return f"{self._by_name[name]} {name}\n"

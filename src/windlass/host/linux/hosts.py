@@ -19,7 +19,7 @@ from windlass.host.linux.watches import InterfaceWatch, TableWatch
 from windlass.host.plans import HostChange, HostNames, HostPlan
 from windlass.host.preflight import Facts
 from windlass.host.protocol import Adopted, AttachedLink, Host, HostError, HostPods, HostUplink, PodLink, Uplink
-from windlass.model.families import IPAddress
+from windlass.model.families import IPAddress, IPNetwork
 from windlass.model.nodes import HostConnection
 
 _Watch: TypeAlias = InterfaceWatch | TableWatch
@@ -36,7 +36,13 @@ class LinuxUplink(HostUplink):
     ) -> Uplink:
         return (await self._run(uplinks.find, self._file, bridge, node_ips, name, port)).uplink
 
-    async def prepare(self, *_: object) -> bool:
+    async def prepare(
+        self,
+        uplink: str,  # noqa: ARG002
+        bridge: str,  # noqa: ARG002
+        node_ips: Collection[IPAddress],  # noqa: ARG002
+        pod_cidrs: Collection[IPNetwork],  # noqa: ARG002
+    ) -> bool:
         """Does nothing: the switch makes the bridge interface."""
         return False
 

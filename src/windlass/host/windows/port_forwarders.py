@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from windlass.host.forwarded_clients import Admission, ForwardedClient, Refusal
+from windlass.host.windows.client_limits import MOST_CLIENTS, LimitWarning
 from windlass.host.windows.udp_forwarders import Admit, UdpForwarder, client_of
 from windlass.model.families import IPAddress
 from windlass.model.services import Protocol
 
 PROTOCOLS = (Protocol.TCP, Protocol.UDP)  # Windows has no SCTP
 _CHUNK = 65536
+_TOO_MANY = "a NodePort has too many TCP connections at once, and new ones are refused"
 
 UdpSocket = Callable[[IPAddress, int], socket.socket]
 
@@ -85,6 +87,7 @@ class PortForwarders:
 
 async def _open_tcp(listener: Listener, admit: Admit) -> Callable[[], None]:
     connections: set[asyncio.Task[None]] = set()
+    too_many = LimitWarning(str(listener), _TOO_MANY)
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -93,6 +96,10 @@ async def _open_tcp(listener: Listener, admit: Admit) -> Callable[[], None]:
             task.add_done_callback(connections.discard)
         peer = writer.get_extra_info("peername")  # None if the client has closed the connection
         admission = admit(client_of(peer)) if peer else None
+        if admission is not None and len(connections) > MOST_CLIENTS:
+            admission.fail(Refusal.FULL)
+            too_many.note(MOST_CLIENTS)
+            admission = None
         if admission is None:
             writer.transport.abort()  # a reset, as from a port without an endpoint
         else:

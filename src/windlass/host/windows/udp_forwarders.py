@@ -8,17 +8,14 @@ from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 from typing import cast
 
-import structlog
-
 from windlass.host.forwarded_clients import Admission, ForwardedClient, Refusal
+from windlass.host.windows.client_limits import MOST_CLIENTS, LimitWarning
 
-MOST_CLIENTS = 4096  # of one address and port; each has a socket
 _SECONDS_IDLE = 60.0  # seconds without a datagram until the socket of a client is closed
-_SECONDS_BETWEEN_WARNINGS = 60.0
 
 PeerName = tuple[str, int]  # as sockets have it; of an IPv6 socket there is more
 Admit = Callable[[ForwardedClient], Admission | None]
-_log = structlog.get_logger(__name__)
+_TOO_MANY = "a NodePort has too many UDP clients at once, and the longest idle ones are evicted"
 
 
 def client_of(peer: PeerName) -> ForwardedClient:
@@ -30,13 +27,11 @@ def client_of(peer: PeerName) -> ForwardedClient:
 class UdpForwarder(asyncio.DatagramProtocol):
     def __init__(self, name: str, admit: Admit) -> None:
         """`name`: of the NodePort, for the log."""
-        self._name = name
         self._admit = admit
         self._clients: OrderedDict[PeerName, _UdpClient] = OrderedDict()  # the idlest first
         self._tasks: set[asyncio.Task[None]] = set()
         self._transport: asyncio.DatagramTransport | None = None
-        self._evicted = 0
-        self._warned = float("-inf")
+        self._too_many = LimitWarning(name, _TOO_MANY)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.DatagramTransport, transport)
@@ -81,16 +76,7 @@ class UdpForwarder(asyncio.DatagramProtocol):
         idlest = next(iter(self._clients.values()))
         idlest.admission.fail(Refusal.EVICTED)
         idlest.end()
-        self._evicted += 1
-        now = asyncio.get_running_loop().time()
-        if now - self._warned >= _SECONDS_BETWEEN_WARNINGS:
-            self._warned = now
-            _log.warning(
-                "a NodePort has too many UDP clients at once, and the longest idle ones are evicted",
-                node_port=self._name,
-                limit=MOST_CLIENTS,
-                evicted=self._evicted,
-            )
+        self._too_many.note(MOST_CLIENTS)
 
 
 class _UdpClient(asyncio.DatagramProtocol):
