@@ -9,7 +9,7 @@ from windlass.cli.render import state_of, world_of
 from windlass.model.families import Family
 from windlass.openflow.notation import mac_text
 from windlass.pipeline import reserved
-from windlass.pipeline.declarations import MISS, Onward, Stage, Table, Usable, band
+from windlass.pipeline.declarations import MISS, Onward, Stage, Table, TableField, band
 from windlass.pipeline.layout import LAYOUT
 from windlass.pipeline.registers import RegisterField
 from windlass.pipeline.symbols import flow_symbols
@@ -111,7 +111,7 @@ def _target(table: Table, target: Stage | str | Onward) -> str:
     return target
 
 
-def _usable(usable: Iterable[Usable]) -> str:
+def _usable(usable: Iterable[TableField]) -> str:
     return ", ".join(f"`{one.name}`" for one in usable)
 
 
@@ -147,7 +147,7 @@ def _registers() -> Iterator[str]:
     )
 
 
-def _names(field: RegisterField, usable: Iterable[Usable]) -> bool:
+def _names(field: RegisterField, usable: Iterable[TableField]) -> bool:
     return any(one.name == field.name for one in usable)
 
 

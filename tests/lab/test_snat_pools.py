@@ -12,7 +12,7 @@ import pytest
 from labnet import needs_root, running_cluster
 
 from windlass.lab.probing import sockets
-from windlass.lab.scenarios.directives import Action, ActionSpec, LabMetadata, ProbeSource
+from windlass.lab.scenarios.directives import ActionSpec, LabMetadata, ProbeSource, StepAction
 from windlass.model.families import Family
 from windlass.pipeline.snat_ports import RESERVED, UNRESERVED
 from windlass.pipeline.tracking import SNAT_ZONE
@@ -73,7 +73,7 @@ async def test_no_connection_gets_a_port_that_the_host_uses_to_the_same_endpoint
             for connection in own:
                 connection.connect((ENDPOINT, UDP_PORT))
             await cluster.reach(
-                cluster.desired, [Action(LabMetadata(name="restart"), ActionSpec(restart_agent="node-1"))]
+                cluster.desired, [StepAction(LabMetadata(name="restart"), ActionSpec(restart_agent="node-1"))]
             )
             seen = await begun(cluster, SERVICE, 600)
             assert len(seen) == 600

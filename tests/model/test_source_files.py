@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -46,11 +47,19 @@ def test_functions_and_classes_stay_short_enough_to_read(module):
 
 
 def test_a_class_name_means_one_thing():
-    places: dict[str, list[str]] = {}
+    """Neither another class nor an alias of a type has the same name."""
+    classes, aliases = defaultdict(list), defaultdict(list)
     for module in MODULES:
-        for node in ast.walk(ast.parse(module.read_text())):
+        tree, name = ast.parse(module.read_text()), str(module.relative_to(SOURCE))
+        for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(f"{module.relative_to(SOURCE)}:{node.lineno}")
+                classes[node.name].append(f"{name}:{node.lineno}")
+        for statement in tree.body:
+            if isinstance(statement, ast.Assign | ast.AnnAssign):
+                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                for target in targets:
+                    aliases[ast.unparse(target)].append(f"{name}:{statement.lineno}")
+    places = {name: [*where, *aliases.get(name, ())] for name, where in classes.items()}
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 

@@ -21,7 +21,7 @@ from windlass.openflow.actions import (
 )
 from windlass.openflow.fields import Field, FieldSet
 from windlass.openflow.flows import Flow, Group
-from windlass.pipeline.declarations import Layout, Table, Usable, band
+from windlass.pipeline.declarations import Layout, Table, TableField, band
 from windlass.pipeline.registers import RegisterField
 from windlass.program import Program
 
@@ -137,7 +137,7 @@ def unused(layout: Layout, programs: Iterable[Program]) -> Iterator[str]:
                 yield f"table {table.name}: no flow leads to {layout.tables[number].name}"
 
 
-def _declared(usables: Iterable[Usable], field: Field | int | bytes) -> int:
+def _declared(usables: Iterable[TableField], field: Field | int | bytes) -> int:
     """The bits of this field that the declarations name."""
     mask = 0
     for usable in usables:

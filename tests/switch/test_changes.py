@@ -21,8 +21,8 @@ from windlass.switch.changes import (
     DeleteFlow,
     DeleteGroup,
     ModifyGroup,
-    Step,
     SwitchContents,
+    SwitchStep,
     diff,
     differing,
     message,
@@ -69,7 +69,7 @@ class StrictSwitch:
     contents: SwitchContents
     seen: list[set[Key]] = field(default_factory=list)  # the keys of its flows after each step
 
-    def take(self, step: Step) -> None:
+    def take(self, step: SwitchStep) -> None:
         held = self.contents
         match step:
             case AddFlow(flow):
@@ -92,7 +92,7 @@ def leads_to(flow: EncodedFlow) -> int | None:
     return LEADS_TO.get(flow.instructions)
 
 
-def steps_between(before: SwitchContents, after: SwitchContents) -> list[Step]:
+def steps_between(before: SwitchContents, after: SwitchContents) -> list[SwitchStep]:
     return list(diff(before, after.contents))
 
 

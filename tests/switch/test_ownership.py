@@ -17,7 +17,7 @@ from windlass.openflow.wire import flows, groups
 from windlass.openflow.wire.errors import parse_error
 from windlass.program import NOTHING, Owner, OwnerKind, Part, Program
 from windlass.switch import retirement
-from windlass.switch.changes import AddFlow, DeleteGroup, ModifyGroup, Step, SwitchContents
+from windlass.switch.changes import AddFlow, DeleteGroup, ModifyGroup, SwitchContents, SwitchStep
 from windlass.switch.deliveries import DeliveryResult, RefusedItem
 from windlass.switch.ownership import FlowOwnership
 from windlass.switch.retirement import GroupRetirement
@@ -46,7 +46,7 @@ def contents(parts: Iterable[Part]) -> SwitchContents:
     return held
 
 
-def take(ownership: FlowOwnership, steps: Iterable[Step]) -> None:
+def take(ownership: FlowOwnership, steps: Iterable[SwitchStep]) -> None:
     """The switch accepts all steps."""
     ownership.record(DeliveryResult(list(steps), []))
 
@@ -141,9 +141,9 @@ class Sender:
 
     def __init__(self, ownership: FlowOwnership) -> None:
         self.ownership = ownership
-        self.sent: list[Step] = []
+        self.sent: list[SwitchStep] = []
 
-    async def send(self, decide: Callable[[], Sequence[Step]]) -> None:
+    async def send(self, decide: Callable[[], Sequence[SwitchStep]]) -> None:
         steps = decide()
         self.sent += steps
         take(self.ownership, steps)

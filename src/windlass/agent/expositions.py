@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from windlass.agent import metrics
 from windlass.agent.areas import Area
 from windlass.agent.metrics import METRICS, Metric, MetricKind, Reading
-from windlass.agent.samples import Probe, Samples
+from windlass.agent.samples import Sampler, Samples
 from windlass.agent.views import AgentView
 from windlass.cluster.policies import POLICY_KINDS, policies_of
 from windlass.cni.errors import Code
@@ -31,7 +31,7 @@ from windlass.cni.requests import UNKNOWN
 
 
 class Exposition:
-    def __init__(self, view: AgentView, probes: list[Probe]) -> None:
+    def __init__(self, view: AgentView, probes: list[Sampler]) -> None:
         # It would add a timestamp to each counter and histogram, which doubles the size of the response.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()

@@ -7,11 +7,10 @@ So nothing is applied while a change is half read, or while Pods that new polici
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
-from windlass.agent.areas import Area
+from windlass.agent.areas import Area, Report
 from windlass.agent.news import News
 from windlass.agent.slices import run_in_slices
 from windlass.cluster.changes import ChangeSet, differences
@@ -23,8 +22,6 @@ from windlass.nodes.policies import FollowedPolicies
 from windlass.program import Owner, OwnerKind
 
 PATIENCE = 2.0  # seconds to wait for Pods that policies select; after that policies apply without them
-
-Report = Callable[[Area, Iterable[str | Problem]], None]
 
 
 class Policing:

@@ -33,13 +33,13 @@ FRESH = 1.0  # seconds for which an answer is reused
 _NETFILTER = Path("/proc/sys/net/netfilter")
 _STATISTICS = Path("/proc/net/stat/nf_conntrack")
 
-Probe = Callable[[], Awaitable[Iterable[Reading]]]
+Sampler = Callable[[], Awaitable[Iterable[Reading]]]
 
 
 class Samples:
     """The newest readings of all probes."""
 
-    def __init__(self, probes: Sequence[Probe]) -> None:
+    def __init__(self, probes: Sequence[Sampler]) -> None:
         self.readings: tuple[Reading, ...] = ()
         self._probes = probes
         self._taken = float("-inf")
@@ -59,7 +59,7 @@ class Samples:
             self._taken = time.monotonic()
 
 
-def probes(config: Config, switch: ProgrammedSwitch) -> list[Probe]:
+def probes(config: Config, switch: ProgrammedSwitch) -> list[Sampler]:
     async def versions() -> Iterable[Reading]:
         labels = windlass.__version__, platform.python_version(), await _version(config)
         return [Reading(metrics.BUILD_INFO, 1, labels)]
@@ -72,7 +72,7 @@ def probes(config: Config, switch: ProgrammedSwitch) -> list[Probe]:
     return [versions, _kernel_connections, suppressed, _denied_packets(switch), *in_userspace]
 
 
-def _denied_packets(switch: ProgrammedSwitch) -> Probe:
+def _denied_packets(switch: ProgrammedSwitch) -> Sampler:
     """As the flows of the switch count them."""
     counts: PacketCounts | None = None
 
@@ -91,7 +91,7 @@ def _denied_packets(switch: ProgrammedSwitch) -> Probe:
     return readings
 
 
-def forwarded(clients: ForwardedClients) -> Probe:
+def forwarded(clients: ForwardedClients) -> Sampler:
     async def readings() -> Iterable[Reading]:
         if clients.state is None or clients.state.node.os is not OperatingSystem.WINDOWS:
             return []

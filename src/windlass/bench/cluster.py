@@ -18,7 +18,7 @@ from windlass.bench import cluster_parts as parts
 from windlass.bench.cluster_parts import AGENT, SWITCH, ContainerInstance
 from windlass.bench.loaded_runs import LoadedRun, figures_of, loading, summary
 from windlass.bench.loads import Failure, LoadPlan, LoadServer, LoadTarget, Tally
-from windlass.bench.reports import Figure, Report, Say, figure, this_machine
+from windlass.bench.reports import BenchReport, Figure, Say, figure, this_machine
 from windlass.lab.kubelets import clusters
 from windlass.lab.kubelets.clusters import KubeletCluster, Shape
 
@@ -32,11 +32,11 @@ TARGETS = ("cluster-ip", "node-port")
 CLUSTER_IP, PORT, NODE_PORT, TARGET_PORT = "10.96.100.10", 80, 30080, 8080
 
 
-async def run(say: Say = print) -> Report:
+async def run(say: Say = print) -> BenchReport:
     """Takes about five minutes, two of them to start the cluster."""
     async with clusters.running(Shape(nodes=2), say) as cluster, loaded(cluster, say) as bench:
         figures = await bench.figures()
-    return Report("cluster", this_machine(), (*figures, *summary(figures)))
+    return BenchReport("cluster", this_machine(), (*figures, *summary(figures)))
 
 
 @asynccontextmanager

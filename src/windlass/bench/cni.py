@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from windlass.bench import lab_clusters
-from windlass.bench.reports import Figure, Report, Say, figure, percentiles, this_machine
+from windlass.bench.reports import BenchReport, Figure, Say, figure, percentiles, this_machine
 from windlass.host.linux import namespaces
 from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.orchestration.node_programs import Programs
@@ -36,7 +36,7 @@ status: {addresses: [{type: InternalIP, address: 10.176.25.11}]}
 """
 
 
-async def run(say: Say = print) -> Report:
+async def run(say: Say = print) -> BenchReport:
     """Takes about half a minute."""
     if not (PLUGINS / "bridge").exists():
         raise LabError(f"{PLUGINS}/bridge: no such file; install the CNI plugins (containernetworking-plugins)")
@@ -44,7 +44,7 @@ async def run(say: Say = print) -> Report:
         say(f"attaching and detaching {ROUNDS} Pods with each plugin")
         # In a thread: the lab's own event loop must not block meanwhile.
         figures = await asyncio.to_thread(_measure, cluster)
-    return Report("cni", this_machine(), tuple(figures))
+    return BenchReport("cni", this_machine(), tuple(figures))
 
 
 def _measure(cluster: RunningCluster) -> list[Figure]:

@@ -26,11 +26,11 @@ from windlass.bench.bridges import ofctl_output
 from windlass.bench.load_generators import prefer
 from windlass.bench.loaded_runs import LoadedPhase, LoadedRun, figures_of, loading, summary
 from windlass.bench.loads import LoadPlan, LoadServer, LoadTarget
-from windlass.bench.reports import Figure, Report, Say, figure, this_machine
+from windlass.bench.reports import BenchReport, Figure, Say, figure, this_machine
 from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.runner.probes import ProbeRunner
 from windlass.lab.sandbox.labs import LabError
-from windlass.lab.scenarios.directives import Action, ActionSpec, ProbeSource
+from windlass.lab.scenarios.directives import ActionSpec, ProbeSource, StepAction
 from windlass.lab.scenarios.objects import KubernetesObject, LabMetadata
 from windlass.lab.scenarios.scenario_files import Step
 
@@ -47,10 +47,10 @@ SERVICES = (1_000, 10_000)  # beside the loaded one, during the kills
 CLUSTER_IP, NODE_PORT = "cluster-ip", "node-port"
 BOTH = (CLUSTER_IP, NODE_PORT)
 
-_KILL = Action(LabMetadata("kill"), ActionSpec(kill_agent=objects.NODE))
+_KILL = StepAction(LabMetadata("kill"), ActionSpec(kill_agent=objects.NODE))
 
 
-async def run(say: Say = print) -> Report:
+async def run(say: Say = print) -> BenchReport:
     """Takes about five minutes."""
     log_warnings_only()
     scenario = objects.scenario()
@@ -59,7 +59,7 @@ async def run(say: Say = print) -> Report:
         _prefer_switches(cluster)
         await _warm_up(cluster, step)
         figures = await ContinuityBench(cluster, LoadedRun(load, BOTH, say)).figures()
-    return Report("continuity", this_machine(), (*figures, *summary(figures)))
+    return BenchReport("continuity", this_machine(), (*figures, *summary(figures)))
 
 
 def _prefer_switches(cluster: RunningCluster) -> None:
@@ -135,7 +135,7 @@ class ContinuityBench:
             self.run.note(f"converged again after kill {number}")
             await asyncio.sleep(SECONDS_AFTER_A_KILL)
 
-    async def _reach(self, *actions: Action) -> None:
+    async def _reach(self, *actions: StepAction) -> None:
         """Waits longer than the lab does: so many Services may take their time on a busy machine."""
         deadline = time.monotonic() + SECONDS_TO_CONVERGE
         while True:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from windlass.bench import lab_clusters
-from windlass.bench.reports import Figure, Report, Say, figure, this_machine
+from windlass.bench.reports import BenchReport, Figure, Say, figure, this_machine
 from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.probing.dialers import SocketAddress
 from windlass.lab.probing.packets import TCP
@@ -106,12 +106,12 @@ BARS: Mapping[str, Mapping[str, int]] = {
 }
 
 
-async def run(say: Say = print) -> Report:
+async def run(say: Say = print) -> BenchReport:
     """Takes about a minute. Says also whether each bar is met."""
     figures = await _figures(say)
     for sentence in judged(figures):
         say(sentence)
-    return Report("datapath", this_machine(), tuple(figures))
+    return BenchReport("datapath", this_machine(), tuple(figures))
 
 
 def judged(figures: list[Figure]) -> Iterator[str]:

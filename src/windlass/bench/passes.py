@@ -28,7 +28,7 @@ import msgspec
 from windlass.bench import agent_runs, bare_agents, bare_changes, bench_nodes, cni
 from windlass.bench import service_states as states
 from windlass.bench.bare_agents import TIMEOUT, Events
-from windlass.bench.reports import Figure, Report, Say, percentiles, this_machine
+from windlass.bench.reports import Figure, BenchReport, Say, percentiles, this_machine
 from windlass.cluster.objects import EndpointSlice, Node
 from windlass.host.linux import namespaces
 from windlass.lab.orchestration.node_programs import Programs
@@ -51,11 +51,11 @@ CAUSES: Causes = {  # of passes: two commands, done in turn
 }
 
 
-async def run(say: Say = print) -> Report:
+async def run(say: Say = print) -> BenchReport:
     """Takes about five minutes."""
     async with bench_nodes.standing() as (config, namespace):
         figures = await asyncio.to_thread(_measure, config, namespace, say)
-    return Report("passes", this_machine(), tuple(figures))
+    return BenchReport("passes", this_machine(), tuple(figures))
 
 
 def _measure(config: Config, namespace: str, say: Say) -> list[Figure]:
@@ -77,7 +77,7 @@ def _measure(config: Config, namespace: str, say: Say) -> list[Figure]:
     return figures
 
 
-class Request(msgspec.Struct, frozen=True):
+class ChangeRequest(msgspec.Struct, frozen=True):
     """One change of the cluster, or of nothing."""
 
     slice: int | None = None  # the Service whose EndpointSlice changes
@@ -105,15 +105,15 @@ class _Bench:
         taken: dict[str, list[float]] = {"joins": [], "changes": [], "leaves": []}
         for number in range(PEERS + 2, PEERS + 2 + NODES):
             for what, address in (("joins", 1), ("changes", 2), ("leaves", 0)):
-                taken[what].append(self._ask(Request(node=number, address=address)))
+                taken[what].append(self._ask(ChangeRequest(node=number, address=address)))
         return [one for what, times in taken.items() for one in percentiles(f"node-{what}", times, "ms")]
 
     def calm(self) -> None:
         """Wait until the agent holds everything."""
-        self._ask(Request(node=PEERS + 1, address=1))
+        self._ask(ChangeRequest(node=PEERS + 1, address=1))
         time.sleep(2)
 
-    def _ask(self, request: Request) -> float:
+    def _ask(self, request: ChangeRequest) -> float:
         began = time.perf_counter()
         self._agent.send(request)
         if not self._agent.poll(TIMEOUT) or not self._agent.recv():
@@ -146,7 +146,7 @@ class _Bench:
         """Another endpoint of one Service. The group in the switch that gets it, and its address."""
         self._changes += 1
         service = states.spread(self._changes, SERVICES)
-        self._agent.send(Request(slice=service, times=self._changes))
+        self._agent.send(ChangeRequest(slice=service, times=self._changes))
         group = self._numbers.of(f"default/service-{service:05} http {Protocol.TCP} {Family.IPV4}")
         return group, _last_endpoint(states.changed_slice(service, ENDPOINTS, self._changes))
 
@@ -171,7 +171,7 @@ def _agent(config: Config, namespace: str) -> Iterator[Connection]:
         if not ours.poll(TIMEOUT) or not ours.recv():
             raise LabError(f"the agent is not ready after {TIMEOUT:.0f} s")
         yield ours
-        ours.send(Request())
+        ours.send(ChangeRequest())
         process.join(10)
     finally:
         process.kill()
@@ -242,11 +242,11 @@ def peer(number: int, address: int = 1) -> Node:
 
 async def _serve(connection: Connection, config: Config, source: Events, endpoints: int) -> None:
     loop = asyncio.get_running_loop()
-    requests: asyncio.Queue[Request] = asyncio.Queue()
+    requests: asyncio.Queue[ChangeRequest] = asyncio.Queue()
     async with agent_runs.running(config, source) as (agent, _):
         connection.send(True)
         loop.add_reader(connection.fileno(), lambda: requests.put_nowait(connection.recv()))
-        while (request := await requests.get()) != Request():
+        while (request := await requests.get()) != ChangeRequest():
             if request.slice is not None:
                 changed = states.changed_slice(request.slice, endpoints, request.times)
                 source.publish("slices", {changed.key: changed})

@@ -17,7 +17,7 @@ from windlass.bench import bare_changes, bench_nodes, bridges, policy_datapaths,
 from windlass.bench.agent_runs import in_new_process
 from windlass.bench.policy_runs import PolicyChangePlan, PolicyChangeTimes, PolicyColdSync
 from windlass.bench.policy_states import Size
-from windlass.bench.reports import Figure, Report, Say, figure, percentiles, this_machine
+from windlass.bench.reports import BenchReport, Figure, Say, figure, percentiles, this_machine
 from windlass.program import program
 
 SIZE = Size(namespaces=100, pods=100, local=50, policies=1_000, rules=10)
@@ -26,14 +26,14 @@ DATAPATH_FLOWS, PURGED_FLOWS = 500, 10_000
 PLAN = PolicyChangePlan(settling=3.0, pods=500, policies=100, namespaces=20)
 
 
-async def run(say: Say = print) -> Report:
+async def run(say: Say = print) -> BenchReport:
     """Takes about two minutes."""
     first = await _cold_sync(say)
     changes, without = await _changes(say)
     say(f"{DATAPATH_FLOWS} datapath flows: look-ups beside conjunctive matches")
     datapath = await policy_datapaths.measure(SIZE, DATAPATH_FLOWS, PURGED_FLOWS)
     rules = SIZE.policies
-    return Report(
+    return BenchReport(
         "policy",
         this_machine(),
         (

@@ -39,7 +39,7 @@ class Figure(Struct, frozen=True):
     ratio: float | None = None
 
 
-class Report(Struct, frozen=True):
+class BenchReport(Struct, frozen=True):
     benchmark: str
     machine: MachineInfo
     figures: tuple[Figure, ...]
@@ -69,11 +69,11 @@ def this_machine() -> MachineInfo:
     )
 
 
-def to_json(report: Report) -> bytes:
+def to_json(report: BenchReport) -> bytes:
     return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
 
 
-def to_table(report: Report) -> Table:
+def to_table(report: BenchReport) -> Table:
     machine = report.machine
     table = Table(
         title=f"windlass bench {report.benchmark}",

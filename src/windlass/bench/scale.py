@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 
 from windlass.bench import pod_documents, scale_runs
 from windlass.bench.agent_runs import in_new_process
-from windlass.bench.reports import Figure, Report, Say, figure, this_machine
+from windlass.bench.reports import BenchReport, Figure, Say, figure, this_machine
 from windlass.bench.watch_clusters import APIServerClient, bare_server, watched
 from windlass.lab.sandbox import labs
 
@@ -24,7 +24,7 @@ WRITES = 300
 SERVED_PODS = 200
 
 
-async def run(say: Say = print) -> Report:
+async def run(say: Say = print) -> BenchReport:
     """Takes about three minutes."""
     figures: list[Figure] = []
     for nodes in NODES:
@@ -37,7 +37,7 @@ async def run(say: Say = print) -> Report:
             figure(f"agent-{nodes}-nodes-cpu-of-a-change", known.cpu_of_change, "ms"),
         ]
     say(f"an API server with {WATCHES} watches: {WRITES} changes of a Pod, with and without the watches")
-    return Report("scale", this_machine(), (*figures, *await _served()))
+    return BenchReport("scale", this_machine(), (*figures, *await _served()))
 
 
 async def _served() -> list[Figure]:
@@ -48,7 +48,7 @@ async def _served() -> list[Figure]:
                 await server.write("POST", _path(number), pod_documents.pod(number * 100))
             without = await _cpu_of_writes(server, 1)
             async with AsyncExitStack() as watching:
-                watches = [_Watch() for _ in range(WATCHES)]
+                watches = [_CountedWatch() for _ in range(WATCHES)]
                 for watch in watches:
                     await watching.enter_async_context(watched(server, "/api/v1/pods", {}, watch.take))
                 beside = await _cpu_of_writes(server, 2)
@@ -83,7 +83,7 @@ async def _cpu(server: APIServerClient) -> float:
     return float(found[1])
 
 
-class _Watch:
+class _CountedWatch:
     def __init__(self) -> None:
         self._events = self._bytes = 0
         self._all = asyncio.Event()

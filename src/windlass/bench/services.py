@@ -14,7 +14,7 @@ from windlass.agent.serving import Serving
 from windlass.bench import bench_nodes, bridges, service_runs
 from windlass.bench import service_states as states
 from windlass.bench.agent_runs import in_new_process
-from windlass.bench.reports import Figure, Report, Say, figure, percentiles, this_machine
+from windlass.bench.reports import BenchReport, Figure, Say, figure, percentiles, this_machine
 from windlass.bench.service_runs import ServiceChangePlan, ServiceChangeTimes, ServiceColdSync
 from windlass.cluster.sources import ClusterChange
 from windlass.model.nodes import NodeState
@@ -26,11 +26,11 @@ ROUNDS = 5
 PLAN = ServiceChangePlan(settling=3.0, count=1000, gap=0.005)
 
 
-async def run(say: Say = print) -> Report:
+async def run(say: Say = print) -> BenchReport:
     """Takes about two minutes."""
     many = await _changes(say, MANY)
     few = await _changes(say, FEW)
-    return Report(
+    return BenchReport(
         "services",
         this_machine(),
         (

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from windlass.agent.logs import log_warnings_only
 from windlass.bench import bridges
-from windlass.bench.reports import Figure, Report, Say, figure, percentiles, this_machine
+from windlass.bench.reports import BenchReport, Figure, Say, figure, percentiles, this_machine
 from windlass.lab.sandbox import labs
 from windlass.model.families import Family
 from windlass.openflow.actions import Ct, Nat, Set, ToGroup
@@ -38,7 +38,7 @@ _NEW = CT_STATE(0x21, 0x21)  # +new+trk
 _VIRTUAL, _ENDPOINT = IPv4Address("10.96.0.0"), IPv4Address("10.128.0.0")
 
 
-async def run(say: Say = print) -> Report:
+async def run(say: Say = print) -> BenchReport:
     """Takes about a minute."""
     log_warnings_only()
     say(f"making {SERVICES} Services with {PORTS} ports and {ENDPOINTS} endpoints each")
@@ -51,7 +51,7 @@ async def run(say: Say = print) -> Report:
                 *await _restart(say, socket, program),
                 *await _changes(say, socket, program),
             ]
-    return Report("sync", this_machine(), tuple(figures))
+    return BenchReport("sync", this_machine(), tuple(figures))
 
 
 async def _cold_sync(say: Say, socket: Path, program: Program, floor: bridges.OfctlFloor) -> Figure:

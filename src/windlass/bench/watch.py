@@ -15,7 +15,7 @@ from msgspec import structs
 
 from windlass.bench import service_states as states
 from windlass.bench import watch_clusters, watch_policies
-from windlass.bench.reports import Figure, Report, Say, percentiles, this_machine
+from windlass.bench.reports import BenchReport, Figure, Say, percentiles, this_machine
 from windlass.bench.watch_clusters import (
     AgentClient,
     APIServerClient,
@@ -42,7 +42,7 @@ _OWN = 1  # the cluster's own Service, default/kubernetes
 _FIRST = 100  # the number of our first Service: the cluster itself uses the first addresses
 
 
-async def run(say: Say = print) -> Report:
+async def run(say: Say = print) -> BenchReport:
     """Takes about ten minutes, most of them to create Services and Pods in the API server."""
     figures: list[Figure] = []
     with labs.opened() as lab:
@@ -57,7 +57,7 @@ async def run(say: Say = print) -> Report:
                 await asyncio.sleep(SETTLING)
                 figures += await _measure(server, agent, size, range(turn * COUNT, (turn + 1) * COUNT))
                 await agent.serves(size + _OWN)
-    return Report("watch", this_machine(), (*figures, *await watch_policies.measure(say)))
+    return BenchReport("watch", this_machine(), (*figures, *await watch_policies.measure(say)))
 
 
 async def _make_services(server: APIServerClient, numbers: Iterable[int]) -> None:

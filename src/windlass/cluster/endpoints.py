@@ -48,7 +48,7 @@ def zone_of(node: Node) -> str:
 
 
 PortKey = tuple[str, str, str]  # addressType, port name, protocol
-Row = tuple[bytes, int, int, EndpointHints | None]  # address, port, how usable, hints
+EndpointRow = tuple[bytes, int, int, EndpointHints | None]  # address, port, how usable, hints
 _address_port_rank = itemgetter(0, 1, 2)
 
 
@@ -66,9 +66,9 @@ _NOTHING = Usable()
 
 def rows_by_port(
     slices: Iterable[EndpointSlice], families: Container[str], node: ServingNode
-) -> tuple[dict[PortKey, list[Row]], list[Problem]]:
+) -> tuple[dict[PortKey, list[EndpointRow]], list[Problem]]:
     """The endpoints in all slices of a Service, by the port that they serve."""
-    found: dict[PortKey, list[Row]] = {}
+    found: dict[PortKey, list[EndpointRow]] = {}
     problems: list[Problem] = []
     for one in slices:
         if one.metadata.labels and HEADLESS_LABEL in one.metadata.labels:
@@ -80,7 +80,7 @@ def rows_by_port(
                     Problem.of(one, f"addressType: {kind!r} is not one of IPv4, IPv6, FQDN; it is left out")
                 )
             continue
-        read: list[Row] | None = None
+        read: list[EndpointRow] | None = None
         for name, protocol, number in _ports(one, problems):
             if read is None:
                 read = _read(one, number, node.name, problems)
@@ -94,7 +94,7 @@ def rows_by_port(
     return found, problems
 
 
-def usable(rows: list[Row], node: ServingNode, *, local: bool = True) -> Usable:
+def usable(rows: list[EndpointRow], node: ServingNode, *, local: bool = True) -> Usable:
     """The ready endpoints, or if there is none the draining ones. The local set is selected by itself."""
     if not rows:
         return _NOTHING
@@ -109,14 +109,14 @@ def usable(rows: list[Row], node: ServingNode, *, local: bool = True) -> Usable:
     return Usable(cluster, serving, _endpoints(ready_local or _with(every, DRAINING | LOCAL)), _endpoints(ready_local))
 
 
-def _each_once(rows: list[Row]) -> list[Row]:
+def _each_once(rows: list[EndpointRow]) -> list[EndpointRow]:
     """Sorted by address and port. Of an endpoint with several rows, the most usable one."""
     if len({row[0] for row in rows}) == len(rows):  # the usual case: sorting compares addresses only
         return sorted(rows)
     return list({(row[0], row[1]): row for row in sorted(rows, key=_address_port_rank)}.values())
 
 
-def _nearest(ready: list[Row], node: ServingNode) -> list[Row]:
+def _nearest(ready: list[EndpointRow], node: ServingNode) -> list[EndpointRow]:
     """The endpoints hinted for this Node, else for its zone; all of them unless every endpoint has such hints."""
     hints = [hints for *_, hints in ready if hints] if ready[0][3] else []
     if len(hints) < len(ready):
@@ -130,15 +130,15 @@ def _nearest(ready: list[Row], node: ServingNode) -> list[Row]:
     return ready
 
 
-def _with(rows: list[Row], *ranks: int) -> list[Row]:
+def _with(rows: list[EndpointRow], *ranks: int) -> list[EndpointRow]:
     return [row for row in rows if row[2] in ranks]
 
 
-def _endpoints(rows: Iterable[Row]) -> tuple[Endpoint, ...]:
+def _endpoints(rows: Iterable[EndpointRow]) -> tuple[Endpoint, ...]:
     return tuple([Endpoint(packed, number, rank >= LOCAL) for packed, number, rank, _ in rows])
 
 
-def _read(one: EndpointSlice, number: int, node: str, problems: list[Problem]) -> list[Row]:
+def _read(one: EndpointSlice, number: int, node: str, problems: list[Problem]) -> list[EndpointRow]:
     """The first address of each endpoint: by definition, the others are the same endpoint."""
     entries = one.endpoints or ()
     texts = [entry.addresses[0] if entry.addresses else "" for entry in entries]

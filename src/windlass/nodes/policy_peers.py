@@ -13,7 +13,7 @@ from windlass.model.prefixes import Prefix, prefix_of
 from windlass.model.services import Protocol
 from windlass.policy.directories import LabelSet, PeerNode, SelectablePod
 from windlass.policy.selectors import Labels
-from windlass.policy.subjects import PodPort
+from windlass.policy.subjects import NumberedPort
 
 _ENDED = ("Succeeded", "Failed")  # such a Pod never runs again, and its address may be given to another one
 _PROTOCOLS = {protocol.name: protocol for protocol in Protocol}
@@ -69,7 +69,7 @@ def _gateways(node: Node) -> Iterator[IPAddress]:
             continue  # such a Node is reported by `nodes`
 
 
-def _named_ports(spec: PodSpec | PeerPodSpec) -> Iterator[PodPort]:
+def _named_ports(spec: PodSpec | PeerPodSpec) -> Iterator[NumberedPort]:
     for container in (*(spec.containers or ()), *(spec.init_containers or ())):
         for port in container.ports or ():
             protocol = _PROTOCOLS.get(port.protocol or "TCP")

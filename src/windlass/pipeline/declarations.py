@@ -32,7 +32,7 @@ _PORTS = range(1 << 16)
 _METERS = range(1, 0xFFFF0000)
 
 
-Usable = Field | FieldSet | RegisterField | Mark  # what a table may match or set
+TableField = Field | FieldSet | RegisterField | Mark  # what a table may match or set
 
 
 class PortRange(NamedTuple):
@@ -82,8 +82,8 @@ class Stage:
         question: str,
         *,
         miss: Miss | None,
-        matches: tuple[Usable, ...] = (),
-        sets: tuple[Usable, ...] = (),
+        matches: tuple[TableField, ...] = (),
+        sets: tuple[TableField, ...] = (),
         zones: tuple[int | RegisterField, ...] = (),
         leads_to: tuple[Stage | str | Onward, ...] = (),
         aside: bool = False,
@@ -117,8 +117,8 @@ class Table:
     name: str
     question: str  # what the table decides, in a sentence
     miss: Miss | None  # None: the switch itself writes this table's flows
-    matches: tuple[Usable, ...]  # its flows match on nothing else
-    sets: tuple[Usable, ...]  # they write nothing else into the packet or its connection
+    matches: tuple[TableField, ...]  # its flows match on nothing else
+    sets: tuple[TableField, ...]  # they write nothing else into the packet or its connection
     zones: tuple[int | RegisterField, ...]  # they track connections in no other zone
     leads_to: tuple[Stage | str | Onward, ...]  # stages; other tables of its own stage by name
     aside: bool  # off the main path: only flows that name this table (or its stage) lead to it

@@ -19,7 +19,7 @@ from windlass.pipeline.layout import L2_FORWARDING_OUT
 from windlass.pipeline.packet_marks import FROM_UPLINK, MASQUERADE, SNAT, SNAT_VIRTUAL
 from windlass.pipeline.priorities import TOP
 from windlass.pipeline.reserved import GATEWAY_SNAT_PORTS, VIRTUAL_SNAT_PORTS
-from windlass.pipeline.snat_ports import Ports, snat_ports
+from windlass.pipeline.snat_ports import SnatRange, snat_ports
 from windlass.pipeline.tracking import NOT_TRANSLATED, SNAT_ZONE
 
 
@@ -27,7 +27,7 @@ class Pool(NamedTuple):
     """Source ports of one address. Each destination (address, port, protocol) can use all of them."""
 
     name: str
-    ports: Callable[[LocalNode], Ports]
+    ports: Callable[[LocalNode], SnatRange]
     clients: str  # whose connections use them, in words
     condition: tuple[Condition, ...]
     priority: int = TOP

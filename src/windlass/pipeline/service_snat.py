@@ -25,7 +25,7 @@ from windlass.pipeline.layout import CONNTRACK_COMMIT, CONNTRACK_STAGE, UN_SNAT,
 from windlass.pipeline.packet_marks import FROM_GATEWAY, HAIRPIN, SNAT, SNAT_VIRTUAL
 from windlass.pipeline.priorities import HIGH, NORMAL, TOP
 from windlass.pipeline.reserved import GATEWAY_SNAT_PORTS, VIRTUAL_CLIENT, VIRTUAL_SNAT_PORTS
-from windlass.pipeline.snat_ports import BESIDE_THE_HOST, Ports, beside_the_host, origins_of_replies, snat_ports
+from windlass.pipeline.snat_ports import BESIDE_THE_HOST, SnatRange, beside_the_host, origins_of_replies, snat_ports
 from windlass.pipeline.tracking import CT_MASQUERADE, CT_SERVICE, ESTABLISHED_ORIGINAL, NEW, RELATED_ORIGINAL, SNAT_ZONE
 
 
@@ -82,7 +82,7 @@ class SourceCase(NamedTuple):
     priority: int
     condition: Condition
     seen_as: IPAddress
-    ports: Ports
+    ports: SnatRange
     why: str
 
 

@@ -18,13 +18,13 @@ from windlass.pipeline.packet_marks import FROM_TUNNEL, FROM_UPLINK
 from windlass.pipeline.registers import Mark
 from windlass.pipeline.reserved import RESERVED_SERVICE_SNAT_PORTS, RESERVED_SNAT_PORTS, SERVICE_SNAT_PORTS, SNAT_PORTS
 
-Ports = tuple[int, int]  # first and last
+SnatRange = tuple[int, int]  # first and last
 
 
 @dataclass(frozen=True, slots=True)
 class SnatPorts:
-    pods: Ports  # of Pods to the outside
-    services: Ports  # of clients of Services to endpoints outside
+    pods: SnatRange  # of Pods to the outside
+    services: SnatRange  # of clients of Services to endpoints outside
     pod_replies: tuple[PortRange, ...]  # where replies to them are looked up
     service_replies: tuple[PortRange, ...]
 
@@ -41,7 +41,7 @@ RESERVED = SnatPorts(
     pod_replies=(RESERVED_SNAT_PORTS, SNAT_PORTS),
     service_replies=(RESERVED_SERVICE_SNAT_PORTS, SERVICE_SNAT_PORTS),
 )
-HOST_RESERVED: tuple[Ports, ...] = (
+HOST_RESERVED: tuple[SnatRange, ...] = (
     (RESERVED_SNAT_PORTS.first, SERVICE_SNAT_PORTS.last),
     (RESERVED_SERVICE_SNAT_PORTS.first, RESERVED_SERVICE_SNAT_PORTS.last),
 )
@@ -59,12 +59,12 @@ def origins_of_replies(node: LocalNode) -> tuple[Mark, ...]:
     return (FROM_UPLINK,) if node.tunnel_port is None else (FROM_UPLINK, FROM_TUNNEL)
 
 
-def used_ports(node: LocalNode) -> tuple[Ports, ...]:
+def used_ports(node: LocalNode) -> tuple[SnatRange, ...]:
     """Where replies are looked up, with those of connections from before a reservation."""
     return HOST_RESERVED if node.ports_reserved else ((UNRESERVED.pods[0], UNRESERVED.services[1]),)
 
 
-def beside_the_host(node: LocalNode, family: Family, ports: Ports) -> Iterator[tuple[int, Condition, Ports]]:
+def beside_the_host(node: LocalNode, family: Family, ports: SnatRange) -> Iterator[tuple[int, Condition, SnatRange]]:
     """The host opened some connections before it reserved `ports`: no translated connection may get the port of one.
 
     Yields for each of their destinations: how much its flow is above the general one, the packets it is for, and those
@@ -82,7 +82,7 @@ def beside_the_host(node: LocalNode, family: Family, ports: Ports) -> Iterator[t
             yield 2, packets, largest_gap(ports, to_there | taken.get((number, None, 0), set()))
 
 
-def largest_gap(ports: Ports, taken: Collection[int]) -> Ports:
+def largest_gap(ports: SnatRange, taken: Collection[int]) -> SnatRange:
     """The longest part of `ports` without any that is taken; all of them where none is left."""
     ends = [ports[0] - 1, *sorted(taken), ports[1] + 1]
     first, last = max(((a + 1, b - 1) for a, b in pairwise(ends)), key=lambda gap: gap[1] - gap[0])

@@ -17,9 +17,9 @@ from windlass.model.policies import NO_CLASS, digest_of
 from windlass.model.prefixes import Prefix
 from windlass.policy.blocks import Blocks
 from windlass.policy.directories import Directory, PeerNode, SelectablePod
-from windlass.policy.rules import BlockPeers, NodePeers, OwnNode, Peers, PodPeers
+from windlass.policy.rules import BlockPeers, NodePeers, OwnNode, PodPeers, RulePeers
 from windlass.policy.selections import Selections
-from windlass.policy.subjects import PodPort
+from windlass.policy.subjects import NumberedPort
 
 ClassPart: TypeAlias = int | str  # the number of a selector or block, or the name of a port
 
@@ -29,7 +29,7 @@ class PeerClass(Struct, frozen=True, gc=False):
 
     number: int  # a digest of the other fields; NO_CLASS for nothing
     peers: frozenset[int]  # the numbers of the selectors and blocks that match
-    named_ports: tuple[PodPort, ...]
+    named_ports: tuple[NumberedPort, ...]
 
     @property
     def parts(self) -> set[ClassPart]:
@@ -38,7 +38,7 @@ class PeerClass(Struct, frozen=True, gc=False):
 
 
 @lru_cache(4096)  # called for each peer, and many peers have the same class
-def class_with(peers: frozenset[int], named_ports: tuple[PodPort, ...] = ()) -> PeerClass:
+def class_with(peers: frozenset[int], named_ports: tuple[NumberedPort, ...] = ()) -> PeerClass:
     number = digest_of((sorted(peers), named_ports)) if peers or named_ports else NO_CLASS
     return PeerClass(number, peers, named_ports)
 
@@ -69,7 +69,7 @@ class PeerClasses:
         """The namespaces in which rules in use select Pods; None: all."""
         return self._selections.namespaces
 
-    def use(self, number: int, peers: Peers) -> None:
+    def use(self, number: int, peers: RulePeers) -> None:
         self._uses[number] += 1
         if self._uses[number] > 1:
             return
@@ -82,7 +82,7 @@ class PeerClasses:
                 self._of_nodes[number] = peers
                 self._refresh(self._directory.node_addresses())
 
-    def release(self, number: int, peers: Peers) -> None:
+    def release(self, number: int, peers: RulePeers) -> None:
         self._uses[number] -= 1
         if self._uses[number]:
             return
@@ -167,7 +167,7 @@ class PeerClasses:
         holding = self._blocks.holding_for(prefix)
         return class_with(matching | holding if holding else matching, named_ports)
 
-    def _peers_at(self, prefix: Prefix) -> tuple[frozenset[int], tuple[PodPort, ...]]:
+    def _peers_at(self, prefix: Prefix) -> tuple[frozenset[int], tuple[NumberedPort, ...]]:
         """The selectors that match the Pod or the Nodes with this address, and the Pod's named ports in use."""
         if (pod := self._directory.pod_at(prefix)) is not None:
             named = tuple(sorted(port for port in pod.named_ports if port[0] in self._names)) if self._names else ()

@@ -13,10 +13,10 @@ from windlass.model.prefixes import Prefix
 from windlass.policy.blocks import within
 from windlass.policy.rules import PodPeers
 from windlass.policy.selectors import Labels
-from windlass.policy.subjects import PodPort
+from windlass.policy.subjects import NumberedPort
 
 LabelSet: TypeAlias = tuple[tuple[str, str], ...]  # sorted: a value
-Identity: TypeAlias = tuple[str, LabelSet]  # the namespace and the labels of a Pod: all that selectors match
+PodIdentity: TypeAlias = tuple[str, LabelSet]  # the namespace and the labels of a Pod: all that selectors match
 
 Key = TypeVar("Key")
 
@@ -37,7 +37,7 @@ class SelectablePod(Struct, frozen=True, gc=False):
     name: str
     labels: LabelSet
     addresses: tuple[Prefix, ...]
-    named_ports: tuple[PodPort, ...] = ()
+    named_ports: tuple[NumberedPort, ...] = ()
     created: datetime | None = None  # of two Pods with the same address, the newer one owns it
 
     @property
@@ -45,7 +45,7 @@ class SelectablePod(Struct, frozen=True, gc=False):
         return f"{self.namespace}/{self.name}"
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> PodIdentity:
         return self.namespace, self.labels
 
 
@@ -61,7 +61,7 @@ class Directory:
         self.pods: dict[str, SelectablePod] = {}  # by namespace/name
         self.nodes: dict[str, PeerNode] = {}
         self.namespaces: dict[str, Labels] = {}
-        self.identities: dict[str, dict[Identity, set[str]]] = {}  # by namespace: the Pods with each identity
+        self.identities: dict[str, dict[PodIdentity, set[str]]] = {}  # by namespace: the Pods with each identity
         self._namespaces_at: dict[tuple[str, str], set[str]] = {}  # by label
         self._pods_at: dict[Prefix, tuple[str, ...]] = {}  # nearly always one Pod: a set needs four times the memory
         self._nodes_at: dict[Prefix, tuple[str, ...]] = {}

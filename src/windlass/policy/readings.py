@@ -32,11 +32,11 @@ from windlass.policy.rules import (
     BlockPeers,
     NamedPort,
     NodePeers,
-    Peers,
     PodPeers,
     PolicyRule,
     ReadPolicy,
     RuleAction,
+    RulePeers,
     Tier,
 )
 from windlass.policy.selectors import EVERYTHING, Selector, read_selector
@@ -93,7 +93,7 @@ class _PolicyReader:
         )
 
     def _allow_rule(self, policy: str, namespace: str, where: str, rule: IngressRule | EgressRule) -> PolicyRule:
-        peers: list[Peers] = []
+        peers: list[RulePeers] = []
         for index, peer in enumerate(rule.peers):
             try:
                 peers.append(_network_policy_peers(namespace, peer))
@@ -161,7 +161,7 @@ class _PolicyReader:
     def _tier_rule(self, policy: str, direction: Direction, index: int, rule: ClusterNetworkPolicyRule) -> PolicyRule:
         where = f"{direction.value}[{index}]"
         name = f"{policy} {where}" + (f" ({rule.name})" if rule.name else "")
-        peers: list[Peers] = []
+        peers: list[RulePeers] = []
         numbered: list[PortSet] = []
         named: list[NamedPort] = []
         unreadable = [*_unreadable_parts(rule)]
@@ -208,7 +208,7 @@ def read_cluster_network_policy(policy: ClusterNetworkPolicy) -> tuple[ReadPolic
     return reader.cluster_network_policy(policy), reader.problems
 
 
-def _network_policy_peers(namespace: str, peer: NetworkPolicyPeer) -> Peers:
+def _network_policy_peers(namespace: str, peer: NetworkPolicyPeer) -> RulePeers:
     if peer.ip_block is not None:
         if peer.pod_selector is not None or peer.namespace_selector is not None:
             raise _Unreadable("it has both an ipBlock and a selector")
@@ -243,7 +243,7 @@ def _network_policy_port(port: NetworkPolicyPort) -> PortSet | NamedPort:
             return _port_range(protocol, first, first if port.end_port is None else port.end_port)
 
 
-def _cluster_peers(peer: ClusterNetworkPolicyPeer, direction: Direction) -> list[Peers]:
+def _cluster_peers(peer: ClusterNetworkPolicyPeer, direction: Direction) -> list[RulePeers]:
     kinds = {
         "namespaces": peer.namespaces,
         "pods": peer.pods,

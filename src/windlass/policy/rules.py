@@ -51,11 +51,11 @@ class OwnNode(Struct, frozen=True, gc=False, tag=True, cache_hash=True):
     """The Node on which a Pod runs."""
 
 
-Peers = PodPeers | NodePeers | BlockPeers | OwnNode
+RulePeers = PodPeers | NodePeers | BlockPeers | OwnNode
 
 
 @lru_cache(4096)  # many rules have the same peers
-def number_of(peers: Peers) -> int:
+def number_of(peers: RulePeers) -> int:
     """A digest, so it is the same in every process."""
     return digest_of(peers)
 
@@ -70,7 +70,7 @@ class NamedPort(Struct, frozen=True, gc=False):
 class PolicyRule(Struct, frozen=True, gc=False):
     name: str  # for people: the policy, the direction and the place of the rule in it
     action: RuleAction
-    peers: tuple[Peers, ...] | None = None  # None: everyone
+    peers: tuple[RulePeers, ...] | None = None  # None: everyone
     ports: PortSet = ALL_PORTS
     named_ports: tuple[NamedPort, ...] = ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from windlass.policy.directories import Directory, Identity
+from windlass.policy.directories import Directory, PodIdentity
 from windlass.policy.rules import PodPeers
 from windlass.policy.selectors import EVERYTHING, Selector
 
@@ -63,11 +63,11 @@ class _SelectorsInNamespace:
     """The selectors in use that look for Pods in one namespace."""
 
     def __init__(self) -> None:
-        self.found: dict[Identity, frozenset[int]] = {}  # those that match Pods with these labels
+        self.found: dict[PodIdentity, frozenset[int]] = {}  # those that match Pods with these labels
         self._all_pods: frozenset[int] = frozenset()  # those that ask for no label
         self._by_labels: dict[int, Selector] = {}
 
-    def matching(self, identity: Identity) -> frozenset[int]:
+    def matching(self, identity: PodIdentity) -> frozenset[int]:
         if not self._by_labels:
             return self._all_pods
         if (known := self.found.get(identity)) is None:
@@ -97,7 +97,7 @@ class Selections:
         self._matched = MatchedNamespaces(directory)
         self._by_namespace: dict[str, _SelectorsInNamespace] = {}
 
-    def matching(self, identity: Identity) -> frozenset[int]:
+    def matching(self, identity: PodIdentity) -> frozenset[int]:
         """The numbers of the selectors that match Pods with these labels."""
         return self._selectors_in(identity[0]).matching(identity)
 
@@ -127,7 +127,7 @@ class Selections:
                 changed |= members
         return changed
 
-    def forget(self, identity: Identity) -> None:
+    def forget(self, identity: PodIdentity) -> None:
         """Call it when no Pod has these labels any more."""
         if (there := self._by_namespace.get(identity[0])) is not None:
             there.found.pop(identity, None)

@@ -8,7 +8,7 @@ from itertools import chain
 from windlass.model.policies import Direction
 from windlass.model.port_sets import PortSet
 from windlass.policy.classes import ClassPart, PeerClass
-from windlass.policy.rules import BlockPeers, Peers, number_of
+from windlass.policy.rules import BlockPeers, RulePeers, number_of
 from windlass.policy.subjects import (
     RuleOutcome,
     Subject,
@@ -26,7 +26,7 @@ class RulesOfSubject:
 
     def __init__(self, subject: Subject, direction: Direction) -> None:
         self.subject = subject
-        self.peers: dict[int, Peers] = {}
+        self.peers: dict[int, RulePeers] = {}
         # Named ports of the peers. For ingress, named ports are those of the subject.
         self.names = set(named_ports_of(subject.rules)) if direction is Direction.EGRESS else set()
         self.has_tiers = subject.has_tiers

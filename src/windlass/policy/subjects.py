@@ -14,7 +14,7 @@ from windlass.model.port_sets import ALL_PORTS, NO_PORTS, PortSet, difference, i
 from windlass.model.services import Protocol
 from windlass.policy.rules import OwnNode, PolicyRule, ReadPolicy, RuleAction, Tier
 
-PodPort = tuple[str, Protocol, int]  # a named port of a container
+NumberedPort = tuple[str, Protocol, int]  # a named port of a container
 
 
 class TierRule(Struct, frozen=True, gc=False):
@@ -28,7 +28,7 @@ class Subject(Struct, frozen=True, gc=False):
     number: int  # a digest of the other fields
     rules: tuple[TierRule, ...]
     isolated: bool  # a NetworkPolicy selects the Pod: traffic that no NetworkPolicy allows is denied
-    named_ports: tuple[PodPort, ...]  # ingress only: the Pod's ports that the rules name
+    named_ports: tuple[NumberedPort, ...]  # ingress only: the Pod's ports that the rules name
 
     @property
     def has_tiers(self) -> bool:
@@ -37,7 +37,7 @@ class Subject(Struct, frozen=True, gc=False):
 
 
 def subject_of(
-    policies: Iterable[tuple[int, ReadPolicy]], direction: Direction, pod_ports: Sequence[PodPort]
+    policies: Iterable[tuple[int, ReadPolicy]], direction: Direction, pod_ports: Sequence[NumberedPort]
 ) -> Subject | None:
     """`policies`: those that select the Pod, with their digests. None if none of them affects this direction."""
     concerned = sorted(
@@ -71,7 +71,9 @@ class RuleOutcome(Struct, frozen=True, gc=False):
     ports: PortSet
 
 
-def outcomes(subject: Subject, matching: Sequence[TierRule], peer_ports: Sequence[PodPort]) -> Iterator[RuleOutcome]:
+def outcomes(
+    subject: Subject, matching: Sequence[TierRule], peer_ports: Sequence[NumberedPort]
+) -> Iterator[RuleOutcome]:
     """Which rule decides about which ports; together the outcomes cover all ports.
 
     `matching`: the subject's rules that match the peers. `peer_ports`: for egress, the named ports of the peers; for
@@ -107,19 +109,19 @@ def without_overlap(decided: Iterable[RuleOutcome]) -> Iterator[RuleOutcome]:
             yield RuleOutcome(one.rule, one.allows, own)
 
 
-def allowed_ports(subject: Subject, matching: Sequence[TierRule], peer_ports: Sequence[PodPort]) -> PortSet:
+def allowed_ports(subject: Subject, matching: Sequence[TierRule], peer_ports: Sequence[NumberedPort]) -> PortSet:
     if subject.isolated and all(one.tier is Tier.NETWORK_POLICY for one in matching):  # most: no order to resolve
         return union(_rule_ports(subject, one.rule, peer_ports) for one in matching)
     return union(one.ports for one in outcomes(subject, matching, peer_ports) if one.allows)
 
 
-def allowed_to_itself(subject: Subject, matching: Sequence[TierRule], peer_ports: Sequence[PodPort]) -> PortSet:
+def allowed_to_itself(subject: Subject, matching: Sequence[TierRule], peer_ports: Sequence[NumberedPort]) -> PortSet:
     """For a Pod that reaches itself through a Service: a NetworkPolicy cannot deny that, a ClusterNetworkPolicy can."""
     itself = TierRule(Tier.NETWORK_POLICY, PolicyRule("a Pod may reach itself", RuleAction.ACCEPT))
     return allowed_ports(subject, (*matching, itself) if subject.isolated else matching, peer_ports)
 
 
-def _rule_ports(subject: Subject, rule: PolicyRule, peer_ports: Sequence[PodPort]) -> PortSet:
+def _rule_ports(subject: Subject, rule: PolicyRule, peer_ports: Sequence[NumberedPort]) -> PortSet:
     if not rule.named_ports:
         return rule.ports
     named = (

@@ -13,7 +13,7 @@ from windlass.pipeline.layout import EGRESS_PEER, INGRESS_PEER
 from windlass.switch.bridge_specs import BOOT, INDEX, ROLE, BridgeSpec, Role
 from windlass.switch.operations import (
     Operation,
-    Reference,
+    RowReference,
     Value,
     insert,
     link,
@@ -83,7 +83,7 @@ def interfaces_with(view: View, bridge: str, role: Role) -> list[InterfaceRow]:
     return [i for i in view.interfaces_of(bridge) if i.external_ids.get(ROLE) == role.value]
 
 
-def insert_port(bridge: Reference, role: Role, columns: Mapping[str, Value]) -> list[Operation]:
+def insert_port(bridge: RowReference, role: Role, columns: Mapping[str, Value]) -> list[Operation]:
     """A port, and its interface of the same name."""
     port, interface = f"{role.value}_port", f"{role.value}_interface"
     return [
@@ -193,7 +193,7 @@ def _changed_bridge(bridge: BridgeRow, spec: BridgeSpec) -> Iterator[Operation]:
         yield put_keys(bridge, "other_config", differing)
 
 
-def _port_difference(view: View, bridge: str, target: Reference, port: WantedPort) -> Iterator[Operation]:
+def _port_difference(view: View, bridge: str, target: RowReference, port: WantedPort) -> Iterator[Operation]:
     interface = view.interfaces.get(port.name)
     if interface is None:
         columns = {"name": port.name, **port.columns, "external_ids": port.external_ids}
@@ -218,7 +218,7 @@ def refuse_foreign(view: View, bridge: str, interface: str) -> None:
         )
 
 
-def _table_difference(view: View, bridge: BridgeRow | None, target: Reference) -> Iterator[Operation]:
+def _table_difference(view: View, bridge: BridgeRow | None, target: RowReference) -> Iterator[Operation]:
     """`target`: the bridge; another program's settings of other tables stay."""
     for number, prefixes in PREFIXES.items():
         row = view.flow_tables.get(bridge.flow_tables.get(number, "")) if bridge else None

@@ -17,10 +17,10 @@ from windlass.openflow.wire import groups as group_wire
 from windlass.openflow.wire.flows import EncodedFlow, Key
 from windlass.openflow.wire.groups import EncodedGroup
 
-Identity: TypeAlias = Key | int  # of a flow, or of a group, within its switch
+EntryIdentity: TypeAlias = Key | int  # of a flow, or of a group, within its switch
 
 
-def identity_of(encoded: EncodedFlow | EncodedGroup) -> Identity:
+def identity_of(encoded: EncodedFlow | EncodedGroup) -> EntryIdentity:
     return encoded.key if isinstance(encoded, EncodedFlow) else encoded.identity
 
 
@@ -31,10 +31,10 @@ class SwitchContents:
     flows: dict[Key, EncodedFlow] = field(default_factory=dict)
     groups: dict[int, EncodedGroup] = field(default_factory=dict)
 
-    def get(self, identity: Identity) -> EncodedFlow | EncodedGroup | None:
+    def get(self, identity: EntryIdentity) -> EncodedFlow | EncodedGroup | None:
         return self.groups.get(identity) if isinstance(identity, int) else self.flows.get(identity)
 
-    def only(self, identities: Iterable[Identity]) -> SwitchContents:
+    def only(self, identities: Iterable[EntryIdentity]) -> SwitchContents:
         """The part that has one of these identities."""
         part = SwitchContents()
         for identity in identities:
@@ -45,7 +45,7 @@ class SwitchContents:
                 part.flows[identity] = flow
         return part
 
-    def put(self, identities: Iterable[Identity], part: SwitchContents) -> None:
+    def put(self, identities: Iterable[EntryIdentity], part: SwitchContents) -> None:
         """Replace everything that has one of these identities by this part."""
         for identity in identities:
             if isinstance(identity, int):
@@ -72,7 +72,7 @@ class _FlowStep(Struct, frozen=True, gc=False):
     flow: EncodedFlow
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> EntryIdentity:
         return self.flow.key
 
 
@@ -80,7 +80,7 @@ class _GroupStep(Struct, frozen=True, gc=False):
     group: EncodedGroup
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> EntryIdentity:
         return self.group.identity
 
     def take(self, contents: SwitchContents) -> None:
@@ -123,14 +123,14 @@ class DeleteGroup(_GroupStep, frozen=True, gc=False):
         contents.groups.pop(self.group.identity, None)
 
 
-Step: TypeAlias = AddFlow | DeleteFlow | AddGroup | ModifyGroup | DeleteGroup
+SwitchStep: TypeAlias = AddFlow | DeleteFlow | AddGroup | ModifyGroup | DeleteGroup
 
 
-def message(step: Step, xid: int) -> bytes:
+def message(step: SwitchStep, xid: int) -> bytes:
     return step.message(xid)
 
 
-def diff(installed: SwitchContents, wanted: Iterable[EncodedFlow | EncodedGroup]) -> Iterator[Step]:
+def diff(installed: SwitchContents, wanted: Iterable[EncodedFlow | EncodedGroup]) -> Iterator[SwitchStep]:
     """The steps from `installed` to exactly what is wanted, in an order that a switch can take.
 
     A group is added before the flows that lead to it, and deleted after them: deleting a group deletes its flows.
@@ -161,7 +161,7 @@ def diff(installed: SwitchContents, wanted: Iterable[EncodedFlow | EncodedGroup]
         yield DeleteGroup(group)
 
 
-def differing(one: SwitchContents, other: SwitchContents) -> set[Identity]:
+def differing(one: SwitchContents, other: SwitchContents) -> set[EntryIdentity]:
     """The identities whose flow or group differs between the two, or is in only one of them."""
     keys = one.flows.keys() | other.flows.keys()
     groups = one.groups.keys() | other.groups.keys()

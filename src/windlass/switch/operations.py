@@ -9,15 +9,15 @@ from msgspec import Struct
 
 from windlass.switch.rows import TABLES, BridgeRow, OpenVSwitchRow, Row
 
-Reference = tuple[str, str]
-Value = str | int | Mapping[str, str] | Mapping[str, int] | frozenset[str] | Reference
+RowReference = tuple[str, str]
+Value = str | int | Mapping[str, str] | Mapping[str, int] | frozenset[str] | RowReference
 
 
-def ref(uuid: str) -> Reference:
+def ref(uuid: str) -> RowReference:
     return ("uuid", uuid)
 
 
-def new_ref(name: str) -> Reference:
+def new_ref(name: str) -> RowReference:
     """A row that the same transaction inserts, by the `uuid_name` of its Insert."""
     return ("named-uuid", name)
 
@@ -80,7 +80,7 @@ def put_keys(row: Row, column: str, pairs: Mapping[str, str]) -> Mutate:
     return Mutate(_table(type(row)), _where(row), [drop, [column, "insert", _notation(pairs)]])
 
 
-def put_reference(kind: type[Row], to: Reference, column: str, key: str | int, reference: Reference) -> Mutate:
+def put_reference(kind: type[Row], to: RowReference, column: str, key: str | int, reference: RowReference) -> Mutate:
     """Sets one key of a map of references."""
     drop = [column, "delete", ("set", [key])]
     return Mutate(_table(kind), [["_uuid", "==", to]], [drop, [column, "insert", ("map", [(key, reference)])]])
@@ -91,12 +91,12 @@ def drop_keys(row: Row, column: str, keys: Iterable[str | int]) -> Mutate:
     return Mutate(_table(type(row)), _where(row), [[column, "delete", ("set", list(keys))]])
 
 
-def link(kind: type[Row], to: Reference, column: str, reference: Reference) -> Mutate:
+def link(kind: type[Row], to: RowReference, column: str, reference: RowReference) -> Mutate:
     """Adds a reference to a set column of a row, which the same transaction may have inserted."""
     return Mutate(_table(kind), [["_uuid", "==", to]], [[column, "insert", ("set", [reference])]])
 
 
-def unlink(row: Row, column: str, reference: Reference) -> Mutate:
+def unlink(row: Row, column: str, reference: RowReference) -> Mutate:
     """The database itself removes a row to which nothing refers any more."""
     return Mutate(_table(type(row)), _where(row), [[column, "delete", ("set", [reference])]])
 

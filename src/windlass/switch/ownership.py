@@ -19,9 +19,9 @@ from windlass.program import NOTHING, AnyPart, Owner, Program
 from windlass.switch.changes import (
     DeleteFlow,
     DeleteGroup,
-    Identity,
-    Step,
+    EntryIdentity,
     SwitchContents,
+    SwitchStep,
     diff,
     differing,
     identity_of,
@@ -48,15 +48,15 @@ class FlowOwnership:
     def __init__(self, program: Program) -> None:
         self.program = dict(program)
         self.installed = SwitchContents()  # what the switch accepted from us, or reported
-        self.failures: dict[Identity, InstallFailure] = {}
-        self._requesters: dict[Identity, tuple[Owner, ...]] = {}  # in the order of their requests
+        self.failures: dict[EntryIdentity, InstallFailure] = {}
+        self._requesters: dict[EntryIdentity, tuple[Owner, ...]] = {}  # in the order of their requests
         # What each owner requests. To encode its part again instead would take as long as to encode it first.
-        self._requests: dict[Owner, tuple[Identity, ...]] = {}
+        self._requests: dict[Owner, tuple[EntryIdentity, ...]] = {}
 
-    def is_requested(self, identity: Identity) -> bool:
+    def is_requested(self, identity: EntryIdentity) -> bool:
         return identity in self._requesters
 
-    def restart(self, held: SwitchContents) -> Iterator[Step]:
+    def restart(self, held: SwitchContents) -> Iterator[SwitchStep]:
         """The steps from what the switch holds to the whole Program.
 
         The parts are encoded while the steps are consumed, so that the switch and the encoder work at the same time.
@@ -67,7 +67,7 @@ class FlowOwnership:
         self._requests.clear()
         return diff(held, self._request(self.program))
 
-    def adopt(self, parts: Program) -> list[Step]:
+    def adopt(self, parts: Program) -> list[SwitchStep]:
         """Replace the parts of these owners. The work grows with these parts, not with the Program."""
         touched = {identity for owner in parts for identity in self._release(owner)}
         if self.failures:
@@ -78,12 +78,12 @@ class FlowOwnership:
         wanted.update(self._still_requested(touched - wanted.keys()))
         return list(diff(self.installed.only(touched | wanted.keys()), wanted.values()))
 
-    def retry(self) -> list[Step]:
+    def retry(self) -> list[SwitchStep]:
         """The steps for the owners of what failed: the reason for a refusal may be gone."""
         owners = {failure.owner for failure in self.failures.values()} & self.program.keys()
         return self.adopt({owner: self.program[owner] for owner in owners})
 
-    def drift(self, before: SwitchContents, found: SwitchContents) -> set[Identity]:
+    def drift(self, before: SwitchContents, found: SwitchContents) -> set[EntryIdentity]:
         """What differs between `before`, a copy of `installed`, and what was found in the switch later.
 
         What we have changed ourselves since the copy is left out.
@@ -91,7 +91,7 @@ class FlowOwnership:
         installed = self.installed
         return {identity for identity in differing(before, found) if installed.get(identity) is before.get(identity)}
 
-    def restore(self, identities: Collection[Identity], found: SwitchContents) -> list[Step]:
+    def restore(self, identities: Collection[EntryIdentity], found: SwitchContents) -> list[SwitchStep]:
         """The steps that put back what we had installed under these identities, where something else was found."""
         ours, theirs = self.installed.only(identities), found.only(identities)
         steps = list(diff(theirs, ours.contents))
@@ -99,7 +99,7 @@ class FlowOwnership:
             self.installed.put(identities, theirs)  # until the steps are taken
         return steps
 
-    def record(self, result: DeliveryResult[Step]) -> list[str]:
+    def record(self, result: DeliveryResult[SwitchStep]) -> list[str]:
         """Apply what the switch accepted. Returns a sentence for each step that it refused."""
         for step in result.accepted:
             step.take(self.installed)
@@ -118,7 +118,7 @@ class FlowOwnership:
                 sentences.append(str(failure))
         return sentences
 
-    def _release(self, owner: Owner) -> Iterator[Identity]:
+    def _release(self, owner: Owner) -> Iterator[EntryIdentity]:
         """Drop all requests of this owner; yields what they were for."""
         self.program.pop(owner, None)
         for identity in self._requests.pop(owner, ()):
@@ -131,7 +131,7 @@ class FlowOwnership:
         """Note what these owners request, and encode it, owner by owner."""
         for owner, part in parts.items():
             alone = (owner,)
-            requested: list[Identity] = []
+            requested: list[EntryIdentity] = []
             for encoded in self._encode(owner, part):
                 identity = identity_of(encoded)
                 requesters = self._requesters.setdefault(identity, alone)
@@ -141,7 +141,9 @@ class FlowOwnership:
                 yield encoded
             self._requests[owner] = tuple(requested)
 
-    def _still_requested(self, released: Collection[Identity]) -> Iterator[tuple[Identity, EncodedFlow | EncodedGroup]]:
+    def _still_requested(
+        self, released: Collection[EntryIdentity]
+    ) -> Iterator[tuple[EntryIdentity, EncodedFlow | EncodedGroup]]:
         """What other owners request of this: a new Pod may have got the port of one that is gone."""
         for owner in {self._requesters[identity][-1] for identity in released if identity in self._requesters}:
             for encoded in self._encode(owner, self.program[owner]):
@@ -162,7 +164,7 @@ class FlowOwnership:
         yield from map(flow_wire.encode, part.flows)
 
 
-def _contents(part: AnyPart) -> Iterator[tuple[Identity, Flow | Group]]:
+def _contents(part: AnyPart) -> Iterator[tuple[EntryIdentity, Flow | Group]]:
     for flow in part.flows:
         yield flow_wire.encode(flow).key, flow
     for group in part.groups:

@@ -22,7 +22,7 @@ from windlass.openflow.wire.messages import MalformedMessage
 from windlass.openflow.wire.monitors import FlowUpdate
 from windlass.openflow.wire.packets import PacketIn
 from windlass.program import Program
-from windlass.switch.changes import Identity, Step, SwitchContents, message
+from windlass.switch.changes import EntryIdentity, SwitchContents, SwitchStep, message
 from windlass.switch.connection import PACKETS_PER_SECOND, OpenFlowConnection, PacketLimit, connected
 from windlass.switch.deliveries import DeliveryResult
 from windlass.switch.learned import group_of, is_learned
@@ -222,7 +222,7 @@ class InstalledProgram:
                 await self._audit(connection)
 
     async def _heal(
-        self, connection: OpenFlowConnection, identities: Collection[Identity], found: SwitchContents
+        self, connection: OpenFlowConnection, identities: Collection[EntryIdentity], found: SwitchContents
     ) -> int:
         steps = self._ownership.restore(identities, found)
         if not steps:
@@ -234,14 +234,14 @@ class InstalledProgram:
         _log.warning("restored flows and groups that another client had changed", restored=len(result.accepted))
         return len(result.accepted)
 
-    async def _send_later(self, decide: Callable[[], Sequence[Step]]) -> None:
+    async def _send_later(self, decide: Callable[[], Sequence[SwitchStep]]) -> None:
         """For `GroupRetirement`. While the switch is away there is nothing to do: a sync will follow."""
         async with self._lock:
             if self.requests.connection is not None:
                 with suppress(ConnectionLostError):
                     await self._send(self.requests.connection, decide())
 
-    async def _send(self, connection: OpenFlowConnection, steps: Iterable[Step]) -> None:
+    async def _send(self, connection: OpenFlowConnection, steps: Iterable[SwitchStep]) -> None:
         steps = list(steps)
         if not steps:
             return
@@ -253,7 +253,7 @@ class InstalledProgram:
             result = result or await connection.deliver(steps, message)
         self._record(result)
 
-    def _record(self, result: DeliveryResult[Step]) -> None:
+    def _record(self, result: DeliveryResult[SwitchStep]) -> None:
         self.counters.changes_sent += len(result.accepted) + len(result.refused)
         for refusal in self._ownership.record(result):
             _log.error("the switch refused a flow or group", refusal=refusal)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from typing import TypeAlias
 
 from windlass.openflow.wire import groups as group_wire
-from windlass.switch.changes import DeleteGroup, ModifyGroup, Step
+from windlass.switch.changes import DeleteGroup, ModifyGroup, SwitchStep
 from windlass.switch.ownership import FlowOwnership
 
 # Seconds that a group stays after the last flow that leads to it has gone. The datapath still uses its cached flows for
@@ -21,7 +21,7 @@ ROTATION_DELAY = 1.0  # seconds in which groups are collected, to be rotated tog
 
 # Runs the function when no other change is under way, and sends the steps that it returns; if the switch is away, it
 # does nothing.
-Send: TypeAlias = Callable[[Callable[[], Sequence[Step]]], Awaitable[None]]
+Send: TypeAlias = Callable[[Callable[[], Sequence[SwitchStep]]], Awaitable[None]]
 
 
 class GroupRetirement:
@@ -31,7 +31,7 @@ class GroupRetirement:
         self._tasks: set[asyncio.Task[None]] = set()
         self._to_rotate: set[int] = set()
 
-    def postpone(self, steps: Iterable[Step]) -> Iterator[Step]:
+    def postpone(self, steps: Iterable[SwitchStep]) -> Iterator[SwitchStep]:
         """The steps without those that delete groups: they follow after `GROUP_STAYS`, if still needed then."""
         deletions: list[DeleteGroup] = []
         for step in steps:

@@ -215,9 +215,6 @@ class AdapterAddresses(Structure):
     )
 
 
-Row = ForwardRow | NeighbourRow | AddressRow | LinkRow
-
-
 def mac_text(octets: Array[c_ubyte], length: int) -> str:
     return ":".join(f"{octet:02x}" for octet in octets[:length])
 

@@ -71,7 +71,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class PortClaim:
     """The Service port that a proxy serves at an address on a Node."""
 
     kind: FrontendKind
@@ -111,7 +111,7 @@ def _without_policies(cluster: ClusterView, query: Query) -> Prediction | None:
     return None
 
 
-def claimed(cluster: ClusterView, node: LabNode, query: Query) -> Claim | None:
+def claimed(cluster: ClusterView, node: LabNode, query: Query) -> PortClaim | None:
     """The Service port at this address and port on this Node."""
     services = [service for service in cluster.services.values() if service.is_served]
     for service in services:
@@ -123,21 +123,21 @@ def claimed(cluster: ClusterView, node: LabNode, query: Query) -> Claim | None:
             if query.address in addresses and query.family in map(family_of, service.cluster_ips):
                 for port in service.spec.ports:
                     if (port.port, port.protocol.value) == (query.port, query.protocol):
-                        return Claim(kind, service, port)
+                        return PortClaim(kind, service, port)
     if _node_ports_open(cluster, node, query):
         for service in services:
             for port in service.spec.ports:
                 asked = (port.node_port, port.protocol.value) == (query.port, query.protocol)
                 if asked and port.node_port in NODE_PORTS and query.family in map(family_of, service.cluster_ips):
-                    return Claim(FrontendKind.NODE_PORT, service, port)
+                    return PortClaim(FrontendKind.NODE_PORT, service, port)
     unused = next((service for service in services if query.address in service.cluster_ips), None)
-    return Claim(FrontendKind.UNUSED_PORT, unused, None) if unused else None
+    return PortClaim(FrontendKind.UNUSED_PORT, unused, None) if unused else None
 
 
 # At a proxy -----------------------------------------------------------------------------------------------------
 
 
-def _served(cluster: ClusterView, query: Query, claim: Claim, entry: LabNode, *, inside: bool) -> Prediction | None:
+def _served(cluster: ClusterView, query: Query, claim: PortClaim, entry: LabNode, *, inside: bool) -> Prediction | None:
     """`inside`: the client is on the Node `entry` itself."""
     service = claim.service
     words = f"{claim.kind.value} of {service.key} at {entry.name}"
@@ -164,7 +164,7 @@ def _served(cluster: ClusterView, query: Query, claim: Claim, entry: LabNode, *,
     return answer and replace(answer, narrowed=len(eligible) < len(everything), entry=entry.name, inside=inside)
 
 
-def _policy(claim: Claim, *, inside: bool, from_pod: bool) -> tuple[bool, bool]:
+def _policy(claim: PortClaim, *, inside: bool, from_pod: bool) -> tuple[bool, bool]:
     """Whether only endpoints of this Node may be chosen, and whether the connection is masqueraded."""
     spec = claim.service.spec
     if claim.kind is FrontendKind.CLUSTER_IP:
@@ -181,7 +181,7 @@ class _ServiceAccess:
 
     cluster: ClusterView
     query: Query
-    claim: Claim
+    claim: PortClaim
     entry: LabNode
     inside: bool
     masquerade: bool

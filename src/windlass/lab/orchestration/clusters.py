@@ -16,7 +16,7 @@ from windlass.lab.probing.servers import Servers
 from windlass.lab.sandbox.labs import Lab, Location
 from windlass.lab.scenarios import segments
 from windlass.lab.scenarios.desired_states import Addresses, DesiredState
-from windlass.lab.scenarios.directives import Action, ActionSpec, HostRoute, ProbeSource
+from windlass.lab.scenarios.directives import ActionSpec, HostRoute, ProbeSource, StepAction
 from windlass.lab.scenarios.segments import Machine
 from windlass.model.families import IPAddress, IPNetwork, family_of
 from windlass.model.nodes import TrafficMode
@@ -47,7 +47,7 @@ class RunningCluster:
             await run_in_thread(self._underlay.plug, machine)
         await self.fabric.publisher.start()
 
-    async def reach(self, desired: DesiredState, actions: Iterable[Action]) -> None:
+    async def reach(self, desired: DesiredState, actions: Iterable[StepAction]) -> None:
         """One step: applies the objects, performs the actions, and waits until every Node has converged."""
         before, self.desired = self.desired, desired
         if before.nodes.keys() <= desired.nodes.keys():

@@ -235,7 +235,7 @@ class ActionSpec(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
         return [name for name in self.__struct_encode_fields__ if _named(self, name) is not UNSET]
 
 
-class Action(Struct, frozen=True):
+class StepAction(Struct, frozen=True):
     """Performed before the probes of its step."""
 
     metadata: LabMetadata
@@ -254,12 +254,12 @@ class Deletion(Struct, frozen=True):
     spec: DeletionSpec
 
 
-Directive = ExternalHost | Probe | Action | Deletion
+Directive = ExternalHost | Probe | StepAction | Deletion
 
 DIRECTIVE_KINDS: dict[str, type[Directive]] = {
     "ExternalHost": ExternalHost,
     "Probe": Probe,
-    "Action": Action,
+    "Action": StepAction,
     "Delete": Deletion,
 }
 

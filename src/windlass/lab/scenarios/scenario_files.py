@@ -18,11 +18,11 @@ from windlass.lab.scenarios import desired_states, expansions, segments, targets
 from windlass.lab.scenarios.directives import (
     API_VERSION,
     DIRECTIVE_KINDS,
-    Action,
     Deletion,
     Directive,
     ExternalHost,
     Probe,
+    StepAction,
 )
 from windlass.lab.scenarios.expansions import AS_WRITTEN, ExpansionError, Variant
 from windlass.lab.scenarios.objects import CLUSTER_SCOPED, KUBERNETES_KINDS, KubernetesObject
@@ -38,7 +38,7 @@ class Step:
     objects: tuple[KubernetesObject, ...] = ()
     hosts: tuple[ExternalHost, ...] = ()
     deletes: tuple[Deletion, ...] = ()
-    actions: tuple[Action, ...] = ()
+    actions: tuple[StepAction, ...] = ()
     probes: tuple[Probe, ...] = ()
 
 
@@ -168,7 +168,7 @@ def _typed(file: Path, documents: Sequence[Mapping[str, object]], problems: list
         tuple(objects),
         tuple(d for d in directives if isinstance(d, ExternalHost)),
         tuple(d for d in directives if isinstance(d, Deletion)),
-        tuple(d for d in directives if isinstance(d, Action)),
+        tuple(d for d in directives if isinstance(d, StepAction)),
         tuple(d for d in directives if isinstance(d, Probe)),
     )
 

@@ -25,7 +25,7 @@ _SYMBOLS = (*_OUTCOMES, NOT_ASKED)
 _SOURCES = ("externalHost", "pod", "node")
 _AT_A_NODE = ("nodePort", "service", "loadBalancer", "externalIP")  # targets that `node` belongs to
 
-End = Mapping[str, object]
+TableEnd = Mapping[str, object]
 
 
 class CellError(ValueError):
@@ -155,7 +155,7 @@ def _protocol_and_port(text: str) -> tuple[str, int | str | None]:
     return protocol, int(port) if port.isdecimal() else port
 
 
-def _end(spec: TruthTableSpec, name: str) -> End:
+def _end(spec: TruthTableSpec, name: str) -> TableEnd:
     if name in spec.ends:
         return spec.ends[name]
     if "/" not in name:

@@ -15,7 +15,7 @@ from windlass.channels import local
 from windlass.lab.sandbox.relays import pass_on
 
 OPENED = b"+"
-Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, None, None]]
+StreamHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, None, None]]
 
 
 async def listen(port: int) -> asyncio.Server:
@@ -38,7 +38,7 @@ async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     await asyncio.gather(pass_on(reader, pipe_writer), pass_on(pipe_reader, writer))
 
 
-def kept(handle: Handler) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
+def kept(handle: StreamHandler) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
     """Keeps a reference to the task of each connection: a server of Python 3.11 may lose a task with paused streams."""
     tasks: set[asyncio.Task[None]] = set()
 
