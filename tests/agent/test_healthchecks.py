@@ -225,7 +225,7 @@ async def test_the_first_of_two_services_with_one_port_keeps_it_until_it_is_dele
         (problem,) = agent.problems
         assert problem.startswith(
             "Service default/api: its health check port 31000 cannot be opened: "
-            "Service default/web: its health check port 31000 is the same"
+            "Service default/web: its health check port 31000 has the same number"
         )
         assert b'"name":"web"' in (await get("192.0.2.5", 31000))[2]
         await checks.set("default/web", None)

@@ -21,8 +21,8 @@ from windlass.pipeline.snat_ports import (
     HOST_RESERVED,
     RESERVED,
     UNRESERVED,
-    Ports,
     SnatPorts,
+    SnatRange,
     beside_the_host,
     largest_gap,
 )
@@ -35,7 +35,7 @@ API_SERVER = ip_address("10.176.25.1")
 V4, V6 = Family.IPV4, Family.IPV6
 
 
-def members(*ranges: Ports) -> set[int]:
+def members(*ranges: SnatRange) -> set[int]:
     return {port for first, last in ranges for port in range(first, last + 1)}
 
 

@@ -2,7 +2,7 @@
 
 Two tasks do the work. One makes full passes (`passes`), whenever something happened that only a pass sets right. The
 other carries out the many changes of Services and peers (`following`). The CNI server programs Pods by
-itself (`pods`). All three meet in the switch (`switching`) and the host (`hosting`), each of which has a queue.
+itself (`pods`). All three use the switch (`switching`) and the host (`hosting`), each of which has a queue.
 """
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ class Agent:
             config, host, view, switch, hosting, self._follower, progress, pods, policing, checks, tunnels, snat_pools
         )
         self._passing = asyncio.Lock()  # held during a pass
-        self._pause = RETRY_FIRST  # before the next pass, if one fails
+        self._pause = RETRY_FIRST  # seconds until the next pass, if one fails
         self._has_news = asyncio.Event()
         self._policies: tuple[Reference, ...] = ()  # those that were reported
         self._database: Database | None = None
-        self._database_lacks = ""  # until there is one: why
+        self._database_lacks = ""  # why there is no database yet
 
     def lack_database(self, reason: str) -> None:
         self._database_lacks = reason
@@ -233,7 +233,7 @@ class Agent:
             else:
                 waiting.append(ticket)
             self._progress.complete_all(waiting)
-            self._has_news.set()  # what came during the first pass waits
+            self._has_news.set()  # changes that came during the first pass are waiting
             _log.info("converged", revision=self.status.revision, flows=self._switch.flow_count)
 
     def _fail(self, ticket: Ticket | None, error: Exception) -> None:
@@ -294,7 +294,7 @@ class Agent:
         self._requests.request()
 
     async def keep_host_reachable(self) -> NoReturn:
-        """On the userspace datapath, while Open vSwitch is away."""
+        """Keep the host reachable while Open vSwitch is away: on the userspace datapath."""
         fallback = Fallback(self._host, self.config.bridge, self.status.report)
         await fallback.keep(self._missing_switch, lambda: self._pass.uplink, self._using_uplink)
 
@@ -304,7 +304,7 @@ class Agent:
             return problem
         if self._pass.uplink is not None:
             return self._switch.trouble
-        # Before the first pass nothing is connected: it may have no state of the cluster while the host is cut off.
+        # Before the first pass there is no connection, and the pass may wait for the cluster while the host is cut off.
         return await unanswered(str(self.config.openflow_socket)) if self._database else ""
 
     @asynccontextmanager

@@ -158,7 +158,7 @@ async def log_level(logs: Logs) -> web.Response:
 
 
 async def set_log_level(logs: Logs, request: web.Request) -> web.Response:
-    """To `?level=`, for `&seconds=` or until it is set again."""
+    """Sets the level to `?level=`, for `&seconds=` or until it is set again."""
     try:
         level = LogLevel(request.query.get("level", ""))
         seconds = float(request.query["seconds"]) if "seconds" in request.query else None

@@ -37,7 +37,7 @@ from windlass.policy.readings import read_cluster_network_policy
 
 GRACE = 10.0  # seconds without a network before the Node gets the taint: a restart of the agent takes less
 LOOK_AGAIN = 300.0  # seconds between checks whether another client has changed what the agent wrote
-CHECKS = 120  # of conditions in `RENEWED`, by all agents together: one in ten seconds
+CHECKS = 120  # of conditions by all agents together within `RENEWED` seconds: one in ten seconds
 EVENTS_PER_SECOND = 20.0  # of all agents together: they find the same problems at the same moment
 
 _INVALID = 422

@@ -1,4 +1,4 @@
-"""What this Node is for its Services and peers, and what it asks of the host and the switch. Pure."""
+"""What Services and peers depend on at this Node, and what they need from the host and the switch. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NodeContext(NamedTuple):
         return frozenset()
 
     def shared_plan(self, config: Config, uplink: Uplink, spec: BridgeSpec) -> HostPlan:
-        """What the host should hold whatever Services and peers there are."""
+        """What the host should hold independently of Services and peers."""
         own = plan_node(
             self.node, self.names, uplink.mtu, userspace=config.is_userspace, configured_mtu=config.mtu or None
         )

@@ -74,7 +74,7 @@ class Measurements:
             self._cni_errors.labels(command, error).inc()
 
     def cni_refusal(self, code: Code) -> None:
-        """Of a request that could not be parsed."""
+        """Count a CNI request that could not be parsed."""
         self._cni_errors.labels(UNKNOWN, code.name.lower()).inc()
 
 

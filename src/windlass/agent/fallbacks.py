@@ -34,8 +34,10 @@ class Fallback:
         adopted: Callable[[], Uplink | None],
         exclusively: Callable[[], AbstractAsyncContextManager[None]],
     ) -> NoReturn:
-        """`is_away`: the reason, or nothing. `adopted`: the uplink, once a pass was made; before that, the record says
-        whether an earlier agent took it. The next pass takes it again.
+        """Give the uplink its addresses back while Open vSwitch is away; the next pass takes them again.
+
+        `is_away` returns the reason, or an empty text. `adopted` returns the uplink once a pass was made; before that,
+        the record says whether an earlier agent took it.
 
         Within `exclusively()` no other task changes the host's addresses.
         """
@@ -64,7 +66,7 @@ class Fallback:
         self._report(Area.UPLINK, [f"{reason}; {uplink.name} has the Node's addresses until Open vSwitch answers"])
 
     async def _recorded(self) -> Uplink | None:
-        """Not after a reboot: then the host itself configures its NIC, perhaps later than an agent starts."""
+        """None after a reboot: then the host itself configures its NIC, perhaps later than an agent starts."""
         name = await self._host.uplink.recorded(since_boot=True)
         return await self._host.uplink.find(self._bridge, (), name) if name else None
 

@@ -1,8 +1,8 @@
-"""Changes of Services, peers and policies, on a path of their own: the work is that of the objects that changed.
+"""Carries out changes of Services, peers and policies; the work grows with the objects that changed.
 
 The host never leads packets into a switch that has no flows for them: they would be lost there, whereas the host
 refuses them, which a client notices. So the flows of a Service come before its items on the host, and go after them.
-The ways to a peer come before flows that lead there. A change that needs nothing of the host does not wait for it.
+Routes to a peer come before flows that lead there. A change that needs nothing of the host does not wait for it.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class ClusterFollower:
         removed: Done,
         peers: Collection[Owner] | None,
     ) -> None:
-        """`peers`: those that must be reached before; empty: those of earlier changes. None: none."""
+        """Complete a ticket. `peers` must be reached first, with those of earlier changes; None: no peers."""
         try:
             if peers is not None:
                 await self._reach(peers)
@@ -180,7 +180,7 @@ class ClusterFollower:
         return found
 
     async def ask_host(self, owners: Collection[Owner]) -> None:
-        """Returns when the host has the items of these owners; of those whose flows are in the switch."""
+        """Returns when the host has the items of those of these owners whose flows are in the switch."""
         ready = [owner for owner in owners if owner not in self._switch.owed]
         await self._hosting.ask(await run_in_slices(self._differing(ready)))
 

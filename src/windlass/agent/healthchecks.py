@@ -175,7 +175,7 @@ class HealthChecks:
             return
         what, problem = self._described(key), ""
         if owner is not None:
-            problem = f"{what} cannot be opened: {self._described(owner)} is the same"
+            problem = f"{what} cannot be opened: {self._described(owner)} has the same number"
         else:
             try:
                 await self._listen(key, port, addresses)

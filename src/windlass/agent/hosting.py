@@ -1,6 +1,6 @@
-"""The host of this Node: its uplink given to the bridge, and a queue of what the host should hold.
+"""Gives the uplink of this Node to the bridge, and keeps a queue of what the host should hold.
 
-A change of a few items waits for no more than the request that the kernel works on. A problem with one item is reported
+A change of a few items waits at most for the request in progress. A problem with one item is reported
 and does not stop the others; the host is compared as a whole after a while.
 """
 
@@ -118,7 +118,7 @@ class Hosting:
 
     @property
     def owners(self) -> Collection[Hashable]:
-        """Those that requested items."""
+        """The owners that have requested items."""
         return self._claims.owners
 
     async def lead_to(self, names: HostNames, items: Collection[Item]) -> None:
@@ -131,7 +131,7 @@ class Hosting:
     async def hold(self, names: HostNames, shared: HostPlan, wanted: Mapping[Owner, frozenset[Item]]) -> None:
         """Returns when the host holds all requested items, and no others of Windlass. HostError if that is impossible.
 
-        `wanted`: as for `ask`; with `shared`, which these items may depend on, they are done in one.
+        `wanted`: as for `ask`; with `shared`, which these items may depend on, both are applied together.
         """
         self._names, self._shared = names, shared
         self._owes_everything = True
@@ -183,7 +183,7 @@ class Hosting:
             return
         installed = await self._host.installed(self._names)
         desired = self._shared | HostPlan(items=frozenset(self._desired))
-        self._owed.clear()  # what came meanwhile is part of it
+        self._owed.clear()  # items that came meanwhile are part of the plan
         self._tell(Area.HOST, await self._host.apply(diff(installed, desired)))
 
     async def _apply(self, items: Collection[Item]) -> None:

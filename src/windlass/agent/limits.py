@@ -51,7 +51,7 @@ def zone_timeouts(config: Config) -> dict[str, int]:
 
 
 async def raise_switch_limit(config: Config) -> None:
-    """The table of the userspace datapath holds as many. A limit that stays too low is a finding of `preflights`."""
+    """Raise the limit of the userspace datapath, too. A limit that stays too low is a finding of `preflights`."""
     wanted = connection_limit(config)
     with suppress(SwitchRefusedError, SwitchUnreachableError, ValueError):
         socket = control_socket(config.ovs_run_directory)

@@ -110,7 +110,7 @@ def _groups(owner: str, part: AnyPart) -> Iterator[GroupReport]:
 
 
 def _table(text: str | None) -> int | None:
-    """By its number or its name."""
+    """Find a table by its number or its name."""
     if text is None:
         return None
     for table in LAYOUT.tables.values():

@@ -18,7 +18,7 @@ _log = structlog.get_logger(__name__)
 
 
 def log_warnings_only() -> None:
-    """For programs that use parts of the agent: its progress is not theirs."""
+    """For programs that use parts of the agent without its log of progress."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
@@ -63,7 +63,7 @@ class Logs:
         return None if self._return is None else max(0.0, self._return.when() - asyncio.get_running_loop().time())
 
     def set_level(self, level: LogLevel, seconds: float | None = None) -> None:
-        """For so many seconds, and then as configured; without: until it is set again, or the agent restarts."""
+        """For this many seconds, then as configured; None: until it is set again, or the agent restarts."""
         if self._return is not None:
             self._return.cancel()
             self._return = None

@@ -32,7 +32,7 @@ class PassRequests:
         asyncio.get_running_loop().call_later(seconds, self.request)
 
     def look_again(self) -> None:
-        """After a problem that another pass may find gone."""
+        """Request a pass after a problem that may be gone by then."""
         self.request_later(RETRY_LONGEST)
 
     async def taken(self) -> None:

@@ -1,6 +1,6 @@
 """The full pass: all that this Node should have is compared with what is there, and differences are corrected.
 
-It is harmless to repeat, and whatever happens leads to it: a new Node object, a restarted switch, an address that
+It is harmless to repeat, and many events cause one: a new Node object, a restarted switch, an address that
 another program removed. It waits for the switch and the host, and nothing else waits for it: Pods, Services and peers
 have paths of their own.
 """
@@ -127,7 +127,7 @@ class NodePass:
         return NodeContext(own, serving_node(config, cluster, own), node, names, cidrs), uplink
 
     def _update(self, state: NodeState) -> None:
-        """With all owners if the Node itself changed; otherwise with the Pods that did."""
+        """Update the state: all owners if the Node itself changed, otherwise the Pods that changed."""
         before = self._switch.state
         state, policed = self._policing.applied(state)
         old_pods = before.pods if before else {}

@@ -30,7 +30,7 @@ class PodRecords:
         self._folder = state_directory / FOLDER
         self.ports: dict[str, PodPort] = {}  # by interface on the host
         self._unreadable: dict[str, str] = {}  # sentences, by interface
-        self._changing = Lock()  # of both
+        self._changing = Lock()  # held while either of them changes
         with suppress(FileNotFoundError):
             for file in sorted(self._folder.glob(f"*{_SUFFIX}")):
                 self._load(file)
@@ -41,7 +41,7 @@ class PodRecords:
 
     @property
     def interfaces(self) -> frozenset[str]:
-        """Of all records, also those that cannot be read."""
+        """The interfaces of all records, including those that cannot be read."""
         return frozenset(self.ports) | frozenset(self._unreadable)
 
     def save(self, port: PodPort) -> None:

@@ -74,7 +74,7 @@ class PodFlows:
         await self._bring(container_id)
 
     def _update(self, state: NodeState, container_id: str) -> None:
-        """As one of its Pods came, went or changed."""
+        """Update the state after a Pod came, went or changed."""
         policed_state, policed = self._policing.applied(state)
         self._switch.update(policed_state, [Owner(OwnerKind.POD, container_id), *policed])
 
@@ -211,7 +211,7 @@ class RecordedPodPorts:
 def present_pods(
     database: Database, bridge: str, known: Mapping[str, AttachedPod] | None, restored: AbstractSet[str], report: Report
 ) -> dict[str, AttachedPod]:
-    """At the start (`known` is None) all Pods with a port; later those known or restored, with their present ports."""
+    """At the start (`known` is None), all Pods with a port; later, known and restored Pods with their present ports."""
     remembered = attached_pods(database.view, bridge)
     by_container = {pod.container_id: pod for pod in remembered.pods}
     if known is None:

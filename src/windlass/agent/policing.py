@@ -47,7 +47,7 @@ class Policing:
     async def learn(self, pod: str, uid: str) -> None:
         """Ask for a Pod on this Node that the watch has not delivered yet. Call `applied` without an await in between.
 
-        If it cannot be found in time, it may do nothing until it is known.
+        A Pod that cannot be found in time is denied everything until it is known.
         """
         await self.is_read()
         found: Pod | None = None

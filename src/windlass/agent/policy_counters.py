@@ -17,7 +17,7 @@ from windlass.policy.counters import PacketCount, PolicyCounter, counter_of, pee
 
 
 async def counters(view: AgentView, pod: str | None) -> list[PolicyCounter]:
-    """Of one Pod or of all: the counters that are not 0, ordered by Pod."""
+    """The counters of one Pod or of all that are not 0, ordered by Pod."""
     found: list[PolicyCounter] = []
     for direction in Direction:
         tables = TABLES[direction]

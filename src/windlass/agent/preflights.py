@@ -38,7 +38,7 @@ async def checked(config: Config, host: Host, uplink: str, view: View) -> tuple[
     try:
         facts = with_switch(await host.facts(config.bridge, uplink), config, view)
     except HostError as error:
-        remedy = "Run `windlass preflight` on the Node; the agent goes on without."
+        remedy = "Run `windlass preflight` on the Node; the agent goes on without these checks."
         return (Finding(Severity.WARNING, "preflight", f"The host could not be checked: {error}", remedy),)
     if config.is_userspace:
         facts = replace(facts, switch_connections=await switch_connections(config))

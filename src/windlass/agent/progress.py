@@ -49,7 +49,7 @@ class Progress:
         ticket.stage = TicketStage.NEEDS_PASS
 
     def complete(self, ticket: Ticket) -> None:
-        """Its work is done, unless it needs a pass."""
+        """The work of this ticket is done, unless it needs a pass."""
         if ticket.stage is TicketStage.OPEN:
             self.complete_all([ticket])
 

@@ -19,7 +19,7 @@ class Rejections:
         self._under_way: set[asyncio.Task[None]] = set()
 
     def answer(self, packet: PacketIn, switch: SwitchRequests) -> None:
-        """If it is a packet to be rejected. How often is limited in the switch and where packets come in."""
+        """Answer a packet that must be rejected. Meters of the switch and `PacketLimit` limit the rate."""
         if packet.userdata != REJECT or packet.in_port is None:
             return
         reply = rejection(packet.packet)

@@ -73,7 +73,7 @@ def probes(config: Config, switch: ProgrammedSwitch) -> list[Sampler]:
 
 
 def _denied_packets(switch: ProgrammedSwitch) -> Sampler:
-    """As the flows of the switch count them."""
+    """Denied packets, as the flows of the switch count them."""
     counts: PacketCounts | None = None
 
     async def readings() -> Iterable[Reading]:
@@ -107,7 +107,7 @@ def _answer(task: asyncio.Future[Iterable[Reading]]) -> Iterable[Reading]:
 
 
 async def _version(config: Config) -> str:
-    """Such as 3.1.0; empty while ovs-vswitchd does not answer."""
+    """The version, such as 3.1.0; empty while ovs-vswitchd does not answer."""
     try:
         async with asyncio.timeout(PATIENCE / 2):
             answer = await ask(control_socket(config.ovs_run_directory), "version")
@@ -135,7 +135,7 @@ async def _full(config: Config) -> int:
 
 
 async def _kernel_connections() -> list[Reading]:
-    """Those of the Node's network namespace; none if the kernel does not track connections."""
+    """Connections of the Node's network namespace; none if the kernel does not track connections."""
     found = [*_kernel_failures()]
     for metric, file in ((metrics.CONNTRACK, "nf_conntrack_count"), (metrics.CONNTRACK_LIMIT, "nf_conntrack_max")):
         with suppress(OSError):

@@ -1,7 +1,7 @@
 """The Services of this Node from one state of the cluster to the next.
 
-What a Service amounts to is decided in `cluster.catalogues`. Connections that a change has outdated are flushed, at
-once and a second time; which connections these are is decided in `pipeline.stale_connections`.
+What a Service amounts to is decided in `cluster.catalogues`. Connections that a change has outdated are flushed at
+once, and again a moment later; which connections these are is decided in `pipeline.stale_connections`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Serving:
 
     @property
     def services(self) -> PersistentMap[ServedService]:
-        """By namespace/name."""
+        """The Services of this Node, by namespace/name."""
         return self._served.services
 
     @property

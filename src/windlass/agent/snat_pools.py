@@ -33,12 +33,12 @@ class SnatPools:
         self._counts = PacketCounts({pool.name: pool.flow() for pool in POOLS} if counts else {})
         self._checked: dict[str, int] | None = None  # the totals at the last check; None: there was none
         self._refusal = ""  # why the datapath keeps its own timeouts
-        self._unreserved: tuple[str, ...] = ()  # why the host does not leave the ports alone
+        self._unreserved: tuple[str, ...] = ()  # why the host could not reserve the ports
         self.reserved = False  # once True it stays: narrower pools would cut connections off
-        self.host_connections: tuple[HostConnection, ...] = ()  # from before that
+        self.host_connections: tuple[HostConnection, ...] = ()  # that are older than the reservation
 
     async def reserve(self, host: Host, addresses: Collection[IPAddress]) -> None:
-        """Has the host leave the SNAT ports alone. Where it cannot, the pools are smaller, of ports it seldom uses."""
+        """Has the host reserve the SNAT ports. If it cannot, the pools are smaller, with ports that it seldom uses."""
         try:
             held = await host.reserve_ports(HOST_RESERVED, addresses)
         except HostError as error:
@@ -63,7 +63,7 @@ class SnatPools:
         except SwitchRefusedError as error:
             refusal = str(error)
         if refusal and refusal != self._refusal:
-            _log.warning("ended connections keep their SNAT ports for as long as the datapath has it", reason=refusal)
+            _log.warning("ended connections keep their SNAT ports for the default timeouts", reason=refusal)
         self._refusal = refusal
 
     async def readings(self) -> Iterable[Reading]:

@@ -23,7 +23,7 @@ class AgentStatus:
 
     def __init__(self) -> None:
         self.ready = False
-        self.waiting_for = "the start"  # while not ready: what for, in words
+        self.waiting_for = "the start"  # what the agent waits for while it is not ready
         self.revision = ""  # of the cluster state that the switch and the host hold
         self.generation = 0  # counts the states applied
         self.updated = datetime.now(UTC)  # when one was last applied; at first, when this began
@@ -81,7 +81,7 @@ class AgentStatus:
         return self.ready and self.behind_seconds <= STALLED
 
     def report(self, area: Area, problems: Iterable[str | Problem]) -> None:
-        """The problems of an area are now these. Those that are new are logged."""
+        """Set the problems of an area, and log the new ones."""
         before, now = self._problems.get(area, ()), tuple(problems)
         if now == before:
             return
@@ -92,7 +92,7 @@ class AgentStatus:
                 _log.warning("problem", area=area, problem=str(problem))
 
     def finds(self, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-        """The findings of the preflight checks are now these; those of them that are new."""
+        """Set the findings of the preflight checks. Returns the new ones."""
         new = tuple(finding for finding in findings if finding not in self.findings)
         self.findings = findings
         return new
@@ -109,11 +109,11 @@ class AgentStatus:
         self._wake()
 
     async def wait_for_revision(self, revision: str, seconds: float) -> bool:
-        """Does the Node hold this state of the cluster within the time?"""
+        """Whether the Node holds this state of the cluster within the time."""
         return await self.wait_until(lambda: self.ready and self.revision == revision, seconds)
 
     async def wait_until(self, holds: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Does it hold within the time? None: wait as long as it takes."""
+        """Whether the condition becomes true within the time. None: wait without a limit."""
         try:
             async with asyncio.timeout(seconds):
                 while not holds():

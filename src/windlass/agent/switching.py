@@ -31,14 +31,14 @@ from windlass.switch.streams import SwitchUnreachableError
 
 PATIENCE = 10.0  # seconds for the switch to accept flows; after that the pass is tried again
 _STEP = 100  # parts to compute before other tasks run: a millisecond, or a few of them for Pods
-_TOGETHER = 200  # owners whose flows change in one bundle. If there are more,
-_SLICE = 20  # this many change together, and then other tasks run for as long as that took
+_TOGETHER = 200  # up to this many owners change in one bundle
+_SLICE = 20  # owners per bundle if there are more; after each, other tasks run for as long as it took
 # Flows of these look each other up: in half of a change a Pod would have policies whose verdicts are missing.
 _OF_POLICIES = {OwnerKind.POLICY_SUBJECT, OwnerKind.POLICY_PORTS, OwnerKind.POLICY_PEER}
 _IN_ONE_BUNDLE = {OwnerKind.POD, *_OF_POLICIES}
 _CHECK_PAUSE = 1.0  # seconds during which changed owners are collected, to be checked together
 _CHECKED_TOGETHER = 5  # parts: about a millisecond, which a change may have to wait for
-_CHECK_SHARE = 0.03  # of the time, at most, is for checks, so that changes rarely wait for one
+_CHECK_SHARE = 0.03  # the largest share of the time for checks, so that changes rarely wait for one
 
 _NOT_FLUSHED = (
     "UDP clients that keep their port may still be sent to endpoints that are gone (Open vSwitch 3.1 can flush them)"
@@ -165,7 +165,7 @@ class ProgrammedSwitch:
         return self.state is not None and bool(self.state.policies.subjects)
 
     def _concern_policies(self, changed: Iterable[Owner]) -> bool:
-        """Also a Pod alone: it may have got other policies that other Pods have already."""
+        """Also true of a Pod alone: it may get policies that other Pods already have."""
         kinds = {owner.kind for owner in changed}
         return bool(kinds & _OF_POLICIES) or (self._has_policies and OwnerKind.POD in kinds)
 

@@ -29,7 +29,7 @@ class AgentView:
 
     @property
     def cluster(self) -> Cluster | None:
-        """As the source last reported it; what the switch and the host hold may be older."""
+        """The cluster as the source last reported it; what the switch and the host hold may be older."""
         return self.news.cluster
 
     @property

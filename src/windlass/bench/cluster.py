@@ -41,7 +41,7 @@ async def run(say: Say = print) -> BenchReport:
 
 @asynccontextmanager
 async def loaded(cluster: KubeletCluster, say: Say) -> AsyncIterator[ClusterBench]:
-    """With the Pods and the Service of the load, which is off."""
+    """The cluster with the Pods and the Service of the load, which has not started."""
     client = (await parts.make_pod(cluster, "client", NEAR)).container("main")
     server = (await parts.make_pod(cluster, "web", FAR)).container("main")
     await cluster.kubectl("apply", "-f", "-", content=msgspec.json.encode(_service()).decode())
@@ -61,7 +61,7 @@ class ClusterBench:
     run: LoadedRun
 
     async def figures(self) -> list[Figure]:
-        """Each part in turn; last the switch, whose end breaks connections."""
+        """Kills each part in turn; the switch is last, because its end breaks connections."""
         quiet = await self.run.phase("nothing happens", asyncio.sleep(SECONDS_OF_QUIET))
         figures: list[Figure] = []
         for name, work in {
@@ -89,7 +89,7 @@ class ClusterBench:
         await self._noted("the API server", parts.restart_api_server(self.cluster))
 
     async def kill_agents(self) -> None:
-        """On the clients' Node, then on the server's."""
+        """Kills the agent on the clients' Node, then on the server's."""
         for node in (NEAR, FAR):
             agent = await parts.part_on(self.cluster, node, AGENT, "agent")
             await self._noted(f"the agent of {node}", parts.kill_container(self.cluster, agent))
@@ -102,7 +102,7 @@ class ClusterBench:
             await self._noted(f"containerd of {node}", parts.restart_containerd(self.cluster, node))
 
     async def kill_switch(self) -> None:
-        """The server's: it forwards every packet of that Node."""
+        """Kills the switch of the server's Node, which forwards every packet of that Node."""
         switch = await parts.part_on(self.cluster, FAR, SWITCH, "ovs-vswitchd")
         await self._noted(f"ovs-vswitchd of {FAR}", parts.kill_container(self.cluster, switch))
         await parts.prefer_switches(self.cluster)

@@ -112,7 +112,7 @@ async def network_of(cluster: KubeletCluster, container: ContainerInstance) -> s
 
 
 async def kill_container(cluster: KubeletCluster, container: ContainerInstance) -> None:
-    """As in a crash; the kubelet starts it again. Returns when it is ready again."""
+    """Like a crash; the kubelet starts it again. Returns when it is ready again."""
     await cluster.machines[container.node].run(*_CTR, "task", "kill", "-s", "SIGKILL", container.id)
     status = f'{{.status.containerStatuses[?(@.name=="{container.name}")]'
     pod = ("-n", container.namespace, f"pod/{container.pod}", _LIMIT)

@@ -72,7 +72,7 @@ def _prefer_switches(cluster: RunningCluster) -> None:
 
 
 async def _warm_up(cluster: RunningCluster, step: Step) -> None:
-    """With probes, which wait longer than the load: the first packets of a tunnel wait for its neighbour entries."""
+    """Sends probes, which wait longer than the load: the first packets of a tunnel wait for its neighbour entries."""
     for verdict in await ProbeRunner(cluster).send(step):
         if not verdict.passed:
             raise LabError(f"before anything was done, probe {verdict.probe} failed: {'; '.join(verdict.reasons)}")

@@ -78,7 +78,7 @@ def _measure(config: Config, namespace: str, say: Say) -> list[Figure]:
 
 
 class ChangeRequest(msgspec.Struct, frozen=True):
-    """One change of the cluster, or of nothing."""
+    """One change of the cluster, or an empty request."""
 
     slice: int | None = None  # the Service whose EndpointSlice changes
     times: int = 0  # how often it has changed
@@ -180,7 +180,7 @@ def _agent(config: Config, namespace: str) -> Iterator[Connection]:
 
 @contextmanager
 def _repeated(commands: tuple[str, str]) -> Iterator[None]:
-    """Both in turn, in a thread, until the block ends; then the second one."""
+    """Runs both commands in turn, in a thread, until the block ends; then the second one once more."""
     ended = Event()
 
     def repeat() -> None:
@@ -200,7 +200,7 @@ def _repeated(commands: tuple[str, str]) -> Iterator[None]:
 
 
 def _last_endpoint(one: EndpointSlice) -> bytes:
-    """Its address."""
+    """The address of the last endpoint."""
     *_, last = one.endpoints or ()
     (address,) = last.addresses or ()
     return IPv4Address(address).packed

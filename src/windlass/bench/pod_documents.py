@@ -25,7 +25,7 @@ def address_of(number: int, times: int = 0) -> str:
 
 
 def pod(number: int, times: int = 0, node: str = "node-2") -> dict[str, Any]:
-    """What the API server fills in is absent: `sent` has it too."""
+    """A Pod without the fields that the API server fills in: `sent` adds those."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -49,7 +49,7 @@ def pod(number: int, times: int = 0, node: str = "node-2") -> dict[str, Any]:
 
 
 def sent(number: int, version: int, times: int = 0) -> bytes:
-    """As JSON, with what an API server adds, and of about SIZE bytes."""
+    """The Pod as JSON of about SIZE bytes, with the fields that an API server adds."""
     document = pod(number, times)
     added = {
         "uid": f"8f6f1c5e-0000-4000-8000-{number:012}",

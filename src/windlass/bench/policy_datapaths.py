@@ -56,7 +56,7 @@ class DatapathCosts(Struct, frozen=True):
 
 
 async def measure(size: Size, again: int, purged: int) -> DatapathCosts:
-    """So many datapath flows are computed again, and so many are purged.
+    """Measure how `again` datapath flows are computed again, and how `purged` ones are purged.
 
     ovs-vswitchd itself holds fewer flows if it takes long to compute them again: with conjunctive matches, 1,000.
     """
@@ -81,14 +81,14 @@ class _MeasuredSwitch:
         self._process = int((socket.parent / "ovs-vswitchd.pid").read_text())
 
     async def load(self, file: Path, flows: Iterable[str]) -> None:
-        """These flows alone, and no datapath flows."""
+        """Make the switch hold these flows only, and no datapath flows."""
         await asyncio.to_thread(file.write_text, "".join(f"{flow}\n" for flow in flows))
         await bridges.empty(self._socket)
         await bridges.ofctl_output("--bundle", "add-flows", self._socket, file)
         await self.ask("revalidator/purge")
 
     async def fill(self, packets: list[bytes]) -> None:
-        """Until each packet has its datapath flow."""
+        """Send packets until each has its datapath flow."""
         for _ in range(_ATTEMPTS):
             await asyncio.to_thread(self._send, packets)
             await asyncio.sleep(_PAUSE)

@@ -88,7 +88,7 @@ def attached_pods(size: Size) -> dict[str, AttachedPod]:
 
 
 def policy(number: int, size: Size) -> NetworkPolicy:
-    """For one of the local Pods, in turn."""
+    """A policy for one of the local Pods, in turn."""
     spec = {
         "podSelector": {"matchLabels": {"name": f"pod-{number % size.local}"}},
         "policyTypes": ["Ingress"],
@@ -103,7 +103,7 @@ def named_team(number: int, place: int, size: Size) -> int:
 
 
 def port_of(place: int) -> int:
-    """That the rules at this place allow."""
+    """The port that the rules at this place allow."""
     return _FIRST_PORT + place
 
 

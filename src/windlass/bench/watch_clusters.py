@@ -103,7 +103,7 @@ class APIServerClient:
             raise LabError(f"{method} {path}: {error}") from None
 
     async def cluster(self) -> Cluster:
-        """As an agent reads it; it includes all earlier writes."""
+        """The cluster as an agent reads it, including all earlier writes."""
         access = self.plane.access(ADMINISTRATOR)
         source = APIServer(lambda: access, states.NODE, self.plane.socket_factory)
         try:

@@ -1,4 +1,4 @@
-"""The second part of `windlass bench watch`: Pods of other Nodes, which policies of this Node's Pods mean.
+"""The second part of `windlass bench watch`: Pods of other Nodes, which policies of this Node's Pods select.
 
 Measured are the first list of them, when the first policy comes, and one Pod whose address changes.
 """
@@ -70,7 +70,7 @@ async def _make_pods(server: APIServerClient) -> None:
 
 
 async def _make_pod(server: APIServerClient, document: dict[str, Any]) -> None:
-    """Its status is another resource."""
+    """Creates the Pod, and writes its status, which is a separate resource."""
     pod = msgspec.convert(document, PeerPod, strict=False)
     spec = {"containers": [{"name": "web", "image": "none"}], "terminationGracePeriodSeconds": 0}
     path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods"

@@ -103,7 +103,7 @@ class Catalogue:
         return self._cluster.pods.get(pod) if pod else self._cluster.services.get(key)
 
     def _order(self, key: str) -> tuple[float, str]:
-        """By time of creation; by name if there is none, as in manifests."""
+        """The sort key: time of creation; the name if there is none, as in manifests."""
         one = self._object(key)
         created = one.metadata.creation_timestamp if one else None
         return created.timestamp() if created else float("inf"), key

@@ -21,7 +21,7 @@ Order = Callable[[str], tuple[float, str]]  # sort key of a Service: the earlier
 
 
 class FrontendClaims:
-    """The owner of each claim. A change takes the work of its Services and of those that claim the same."""
+    """The owner of each claim. The work of a change grows with its Services and those with equal claims."""
 
     def __init__(self) -> None:
         self._claims: dict[str, tuple[Claim, ...]] = {}  # by Service

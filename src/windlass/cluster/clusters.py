@@ -39,7 +39,7 @@ P = TypeVar("P", bound=APIObject)
 
 
 def _replaced_policies(struct: type[P], resource: str) -> Mapping[str, P]:
-    """Not enforced: see `policies`. A Node gets its network whether or not these can be read."""
+    """Kinds that are not enforced: see `policies`. A Node gets its network whether or not these can be read."""
     version = "policy.networking.k8s.io/v1alpha1"
     return by_key(WatchedKind(struct, version, resource, is_optional=True, is_required=False))
 

@@ -119,7 +119,7 @@ class Manifests(AllPodsKnown):
         return ManifestFile(digest, tuple(objects), tuple(problems))
 
     def _name(self, document: object) -> Name | None:
-        """Of a document that cannot be decoded."""
+        """The name of a document that cannot be decoded."""
         if isinstance(document, dict) and isinstance(metadata := document.get("metadata"), dict) and "name" in metadata:
             kind, name = str(document.get("kind", "object")), str(metadata["name"])
             namespaced = {one.name for one in kinds_of(self._cluster).values() if one.struct.is_namespaced}

@@ -47,7 +47,7 @@ class APIObject(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=T
 
 
 def kind_name(kind: type[APIObject]) -> str:
-    """As in `kind:` of a manifest."""
+    """The name of the kind, as in `kind:` of a manifest."""
     return str(kind.__struct_config__.tag)
 
 

@@ -220,7 +220,7 @@ def _ranges(spec: ServiceSpec, report: _ServiceProblems) -> Sources:
 
 
 def _of_family(ranges: Sources, address: IPAddress) -> Sources:
-    """As in kube-proxy: if all ranges are of the other family, every client of this family is allowed."""
+    """Like kube-proxy: if all ranges are of the other family, every client of this family is allowed."""
     if not ranges:
         return ranges
     return tuple(network for network in ranges if network.version == address.version) or None

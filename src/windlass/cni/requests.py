@@ -30,7 +30,7 @@ class AddRequest:
 
     @property
     def is_workload(self) -> bool:
-        """Not the sandbox, but another container of its Pod."""
+        """Whether this is another container of a Pod, not its sandbox."""
         return self.container not in {"", self.attachment.container_id}
 
 

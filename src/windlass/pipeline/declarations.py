@@ -56,7 +56,7 @@ class Reservation(Generic[V]):
 
 
 class Onward:
-    """On to the next table of the main path: of the same stage, or else of the stages that follow."""
+    """The next table of the main path: of the same stage, or else of the stages that follow."""
 
 
 ONWARD = Onward()
@@ -324,7 +324,7 @@ DECLARED = (
 
 
 def goto(target: Stage | Table) -> Goto:
-    """To another stage, or to another table of the same stage."""
+    """Go to another stage, or to another table of the same stage."""
     return Goto(target.number if isinstance(target, Table) else target.entry)
 
 
@@ -333,7 +333,7 @@ def onward(table: Table) -> Goto:
 
 
 def band(priority: int) -> range:
-    """The priorities that flows may have which name this one."""
+    """The priorities that flows with this one may have."""
     return range(priority, priority + (BAND if priority != MISS else 1))
 
 

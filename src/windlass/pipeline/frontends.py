@@ -107,7 +107,7 @@ def from_the_wire(service: ServedService, port: ServedPort, frontend: Frontend) 
 
 
 def fragments_from_the_wire(node: LocalNode, service: ServedService) -> Iterator[Flow]:
-    """To external addresses; fragments to the Node IP are looked up anyway. Services can share such a flow."""
+    """Fragments to external addresses; those to the Node IP are looked up anyway. Services can share such a flow."""
     frontends = (frontend for port in served_ports(node, service) for frontend in port.frontends)
     external = (f.address for f in frontends if f.reach is Reach.EXTERNAL and f.address is not None)
     for address in dict.fromkeys(external):

@@ -86,7 +86,7 @@ def by_the_bridge(node: LocalNode, family: Family) -> Iterator[Flow]:
 
 
 def reply_flows(node: LocalNode, service: ServedService) -> Iterator[Flow]:
-    """By policy Local, a client from outside is not translated: replies of the host are looked up on their way out,
+    """With policy Local, a client from outside is not translated: replies of the host are looked up on their way out,
     unless the host itself routes them back to the switch.
     """
     if datapath_of(node).routes_replies:

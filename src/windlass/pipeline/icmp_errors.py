@@ -36,7 +36,7 @@ def flows(node: LocalNode) -> Iterator[Flow]:
 
 
 def from_the_wire(node: LocalNode, family: Family) -> Iterator[Flow]:
-    """To any address: of the Node, of a Pod, or an external address of a Service."""
+    """Errors to any address: of the Node, of a Pod, or an external address of a Service."""
     datapath = datapath_of(node)
     to_node = destination(node.addresses[family].ip)
     for kind in ICMP_ERRORS[family]:

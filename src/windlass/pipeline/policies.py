@@ -186,7 +186,7 @@ def _set_class(verdicts: Table, number: int) -> Actions:
 
 
 def subject_flows(subject: PolicySubject) -> Iterator[Flow]:
-    """Without the flows of its sets of ports, which other subjects may share."""
+    """The flows of a subject, without those of its sets of ports, which subjects may share."""
     tables, of_subject = TABLES[subject.direction], SUBJECT.is_(subject.number)
     port_sets = {subject.default, *subject.verdicts.values()}
     actions = {allowed: _allows(tables, tables.verdict, allowed) for allowed in port_sets}

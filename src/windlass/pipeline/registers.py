@@ -31,7 +31,7 @@ class Mark:
         return Set(self.bits(self.value))
 
     def clear(self) -> Set:
-        """Of a flag."""
+        """Clears a flag."""
         return Set(self.bits(0))
 
     @property

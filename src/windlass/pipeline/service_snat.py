@@ -77,7 +77,7 @@ def _trackable(node: LocalNode, family: Family) -> list[tuple[Term, ...]]:
 
 
 class SourceCase(NamedTuple):
-    """Which Service connections get another source, and which."""
+    """Which Service connections get another source address, and which address."""
 
     priority: int
     condition: Condition

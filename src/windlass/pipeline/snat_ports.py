@@ -29,7 +29,7 @@ class SnatPorts:
     service_replies: tuple[PortRange, ...]
 
 
-# Of these Linux gives none to the host by itself.
+# Linux chooses none of these ports for the host by itself.
 UNRESERVED = SnatPorts(
     pods=SNAT_PORTS, services=SERVICE_SNAT_PORTS, pod_replies=(SNAT_PORTS,), service_replies=(SERVICE_SNAT_PORTS,)
 )
@@ -83,7 +83,7 @@ def beside_the_host(node: LocalNode, family: Family, ports: SnatRange) -> Iterat
 
 
 def largest_gap(ports: SnatRange, taken: Collection[int]) -> SnatRange:
-    """The longest part of `ports` without any that is taken; all of them where none is left."""
+    """The longest part of `ports` without a taken port; all of `ports` if every port is taken."""
     ends = [ports[0] - 1, *sorted(taken), ports[1] + 1]
     first, last = max(((a + 1, b - 1) for a, b in pairwise(ends)), key=lambda gap: gap[1] - gap[0])
     return (first, last) if first <= last else ports

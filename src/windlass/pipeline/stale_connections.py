@@ -41,7 +41,7 @@ def has_udp(service: ServedService | None) -> bool:
 
 
 def _serving(service: ServedService | None) -> dict[FrontendKey, frozenset[Endpoint]]:
-    """By frontend: the endpoints whose connections may stay."""
+    """The endpoints whose connections may stay, by frontend."""
     found: dict[FrontendKey, frozenset[Endpoint]] = {}
     for port in service.ports if service else ():
         if port.protocol is Protocol.UDP:
@@ -73,5 +73,5 @@ def _of_frontend(
 
 
 def _addresses(endpoints: frozenset[Endpoint]) -> set[tuple[IPAddress, int]]:
-    """Without the flag that says whether an endpoint is on this Node."""
+    """The endpoints without the flag that says whether an endpoint is on this Node."""
     return {(endpoint.address, endpoint.port) for endpoint in endpoints}

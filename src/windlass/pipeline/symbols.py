@@ -127,7 +127,7 @@ def _action(action: Action) -> str:
 
 
 def _learn(action: actions.Learn) -> str:
-    """As the flow that it installs, where `same` stands for the value of this packet."""
+    """The flow that it installs, where `same` stands for the value of this packet."""
     conditions: list[str] = []
     loads: list[str] = []
     for spec in action.specs:

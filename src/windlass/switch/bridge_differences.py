@@ -125,7 +125,7 @@ class WantedPort:
 
     @property
     def columns(self) -> dict[str, Value]:
-        """Those with a value in the spec; the others are left as they are."""
+        """The columns with a value in the spec; other columns are left as they are."""
         requested: dict[str, Value | None] = {
             "type": self.type,
             "ofport_request": self.number,

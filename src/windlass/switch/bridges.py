@@ -1,6 +1,6 @@
 """Creates, changes and deletes the Node's bridge with its gateway, tunnel and uplink, and waits for ovs-vswitchd.
 
-Which operations that takes is `bridge_differences`'. Pods' ports are in `pod_ports`.
+`bridge_differences` decides which operations are needed. Ports of Pods are in `pod_ports`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ async def requiring_bridge(db: Database, bridge: str) -> AsyncIterator[None]:
 
 
 async def delete_bridge(db: Database, bridge: str) -> None:
-    """With all its ports, in one transaction. When this returns, the NIC belongs to the host again."""
+    """Delete the bridge with all its ports in one transaction. When this returns, the NIC belongs to the host again."""
     if db.view.root and bridge in db.view.bridges:
         deletion = unlink(db.view.root, "bridges", ref(db.view.bridges[bridge].uuid))
         await db.carried_out(await db.change(lambda _: [deletion]))

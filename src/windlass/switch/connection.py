@@ -1,7 +1,7 @@
 """One OpenFlow 1.5 connection to a bridge: requests and their replies, and events.
 
-It carries messages and reports what became of each. What to send is decided elsewhere (`ownership`, `changes`), the
-bytes are `openflow.wire`'s, and the caller reconnects after a loss.
+It carries messages and reports what became of each. What to send is decided elsewhere (`ownership`, `changes`),
+`openflow.wire` encodes it, and the caller reconnects after a loss.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def connected(
 
 
 class PacketLimit:
-    """Of the packets that the agent accepts from the switch: a token bucket that holds the tokens of one second."""
+    """Limits the packets that the agent accepts from the switch: a token bucket with the tokens of one second."""
 
     def __init__(self, per_second: float) -> None:
         self.refused = 0  # packets beyond the limit

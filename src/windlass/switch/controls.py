@@ -15,7 +15,7 @@ from windlass.switch.streams import SwitchUnreachableError, open_stream
 
 
 def control_socket(run_directory: str) -> str:
-    """Its name has the process id of the daemon, unless another name was given at its start."""
+    """The path of the control socket: its name has the process id of the daemon, unless it was started with another."""
     directory = Path(run_directory)
     chosen = directory / "ovs-vswitchd.ctl"
     if chosen.exists():

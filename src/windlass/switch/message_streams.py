@@ -1,6 +1,6 @@
 """A stream of OpenFlow messages to and from a bridge: framing, back-pressure, and detection of a dead peer.
 
-It knows message headers only. Requests, replies and events are `connection`'s.
+It knows message headers only; `connection` handles requests, replies and events.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ async def open_database(path: str, patience: float = 0.0) -> AsyncIterator[Datab
         keeper.cancel()
         await asyncio.wait({keeper})
         if not keeper.cancelled():
-            keeper.result()  # it ends by itself only by a bug: raise it
+            keeper.result()  # it ends by itself only because of a bug: raise that
 
 
 class Database:

@@ -89,7 +89,7 @@ async def declare_pod_port(db: Database, bridge: str, pod: PodPort) -> None:
 async def use_interface(db: Database, bridge: str, interface: str) -> int:
     """The second half on Windows, when the interface has appeared: its type becomes `internal`. Returns its number.
 
-    Earlier ovs-vswitchd would create an interface of its own.
+    With this type before that, ovs-vswitchd would create an interface of its own.
     """
     await db.carried_out(
         await db.change(
@@ -104,7 +104,7 @@ async def use_interface(db: Database, bridge: str, interface: str) -> int:
 
 
 def unused_pod_ports(view: View, bridge: str) -> list[PodPort]:
-    """Those whose interface has not appeared, as far as is known: `use_interface` was not called."""
+    """Pod ports whose interface has not appeared, as far as is known: `use_interface` was not called."""
     unused = {row.name for row in interfaces_with(view, bridge, Role.POD) if row.type != _INTERNAL}
     return [port for port in pod_ports(view, bridge) if port.interface in unused]
 

@@ -1,6 +1,6 @@
 """Keeps one bridge equal to a Program: connects, syncs, sends changes, repairs what other clients change.
 
-Which steps that takes is `ownership`'s; groups that are deleted or rotated later are `retirement`'s.
+`ownership` decides the steps; `retirement` deletes and rotates groups later.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class InstalledProgram:
 
 @contextmanager
 def _lost_if_cancelled(connection: OpenFlowConnection) -> Iterator[None]:
-    """After steps that were cancelled half-way we do not know what the switch holds: reconnect, and read it again."""
+    """If steps are cancelled half-way, it is unknown what the switch holds: reconnect, and read it again."""
     try:
         yield
     except asyncio.CancelledError:

@@ -115,7 +115,7 @@ class View:
         return next((bridge for bridge in self.bridges.values() if row.uuid in bridge.ports), None)
 
     def interfaces_of(self, bridge: str) -> list[InterfaceRow]:
-        """Those of ports with one interface of the same name: all but bonds, which Windlass leaves alone."""
+        """Interfaces of ports with one interface of the same name: all but bonds, which Windlass leaves alone."""
         row = self.bridges.get(bridge)
         if row is None:
             return []

@@ -69,7 +69,7 @@ def listening_addresses(text: str) -> Iterator[IPAddress]:
 
 
 def next_hop(routes: Collection[TunnelRoute], end: IPAddress) -> IPAddress | None:
-    """Whose MAC a packet to this end gets; None where no route leads there."""
+    """The neighbour whose MAC a packet to this address gets; None if no route leads there."""
     leading = [route for route in routes if end in route.destination]
     return max(leading, key=lambda route: route.destination.prefixlen).via or end if leading else None
 

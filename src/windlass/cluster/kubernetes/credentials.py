@@ -194,7 +194,7 @@ def _read(file: Path, named_by: str) -> str:
 
 
 def _server(text: str, named_by: str) -> str:
-    """With a scheme, and without a slash at the end."""
+    """The address with a scheme, and without a slash at the end."""
     server = text.strip().rstrip("/")
     server = server if "://" in server else f"https://{server}"
     try:

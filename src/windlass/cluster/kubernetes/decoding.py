@@ -23,7 +23,7 @@ _TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 
 
 class Garbled(Exception):
-    """Not an answer of an API server."""
+    """The bytes are not an answer of an API server."""
 
 
 class EventType(Enum):

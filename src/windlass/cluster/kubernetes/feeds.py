@@ -77,7 +77,7 @@ class Feed:
         namespace: str = "",
         remembered: Callable[[], Mapping[str, APIObject] | None] = lambda: None,
     ) -> None:
-        """`changed` is called after each change of the objects or of `trouble`. Without a namespace: in all.
+        """`changed` is called after each change of the objects or of `trouble`. Without a namespace: in all namespaces.
 
         `remembered`: the last objects that an earlier agent knew, for a kind that may begin with those.
         """
@@ -164,7 +164,7 @@ class Feed:
         return True
 
     def _take(self, events: Iterable[WatchEvent], listed: ObjectStore | None) -> ObjectStore | None:
-        """Into the list that is being read, until it is complete; then into the store."""
+        """Put events into the list that is being read until it is complete, then into the store."""
         for event in events:
             if event.type is EventType.ERROR:
                 self._watch_ended(event)

@@ -116,7 +116,7 @@ class ScopedFeeds:
                 task.result()
 
     def _find(self, key: str) -> APIObject | None:
-        """Of a namespace that is needed; of another one only until those are listed."""
+        """From a needed namespace, or else from a former one, whose feed stays until the needed ones are listed."""
         for scope in (*self._scopes, *(self._feeds.keys() - self._scopes)):
             if (one := self._feeds[scope].store.objects.get(key)) is not None:
                 return one

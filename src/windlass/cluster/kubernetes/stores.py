@@ -59,7 +59,7 @@ class ObjectStore:
         return type(self)(self._kind, self.objects)
 
     def remember(self, objects: Mapping[str, APIObject]) -> None:
-        """Begin with these, until a list tells what there is."""
+        """Use these objects until a list is read."""
         for key, one in objects.items():
             self._set(key, one)
 

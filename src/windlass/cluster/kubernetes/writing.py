@@ -90,7 +90,7 @@ def _is_ours(taint: Mapping[str, object]) -> bool:
 
 
 async def _read(connection: APIConnection, name: str) -> MarkedNode | None:
-    """By a list request: to get a Node by its name would take another permission."""
+    """Read the Node by a list request: to get it by name would need another permission."""
     content = await connection.request("GET", _NODES, {"fieldSelector": f"metadata.name={name}"})
     try:
         found = msgspec.json.decode(content, type=_Nodes).items

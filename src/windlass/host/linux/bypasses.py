@@ -43,13 +43,13 @@ _NEIGHBOURS = PacketFilter(
 
 
 def begin(netlink: Netlink, uplink: int, bridge: int) -> None:
-    """For the indices of both interfaces. The bridge interface must be up and have the NIC's MAC."""
+    """Takes the indices of both interfaces. The bridge interface must be up and have the NIC's MAC."""
     packet_filters.put(netlink, bridge, _OUT, uplink)
     packet_filters.put(netlink, uplink, _NEIGHBOURS, bridge)
 
 
 def end(netlink: Netlink, uplink: int, bridge: int | None) -> None:
-    """Without a bridge interface its filter is gone, too."""
+    """Remove both filters. That of a bridge interface disappears with the interface."""
     if bridge is not None:
         packet_filters.remove(netlink, bridge, _OUT)
     packet_filters.remove(netlink, uplink, _NEIGHBOURS)

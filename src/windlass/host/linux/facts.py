@@ -29,7 +29,7 @@ _KUBE_PROXY_METRICS = ("127.0.0.1", 10249)
 def gather(
     netlink: Netlink, file: RecordFile, bridge: str, uplink: str | None, configurations: Path = CONFIGURATIONS
 ) -> Facts:
-    """For this NIC; without a name, for the adopted NIC or the one that the agent will probably take."""
+    """For this NIC; without a name: for the adopted NIC, or else the NIC that the agent will probably take."""
     name = uplink or _probable_uplink(netlink, file, bridge)
     link = rtnetlink.link(netlink, name)
     if link is None:

@@ -82,7 +82,7 @@ class LinuxPods(HostPods):
         await self._run(pods.attach, link)
 
     async def appeared(self, host_interface: str, mtu: int) -> None:
-        """At once: `attach` has made it."""
+        """Returns at once: `attach` has made the interface."""
 
     async def detach(self, host_interface: str) -> None:
         """Returns when the kernel announces the deletion, after about 1 ms. The request itself takes some 20 ms more,

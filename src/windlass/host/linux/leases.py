@@ -42,7 +42,7 @@ def delete(netlink: Netlink, index: int, address: AdapterAddress) -> None:
 
 
 def demote(netlink: Netlink, index: int) -> None:
-    """Prefer other interfaces for the networks of this one's addresses. These are read as before."""
+    """Prefer other interfaces for the networks of this one's addresses. `held` still reads their former metrics."""
     for address in [*held(netlink, index)]:
         put(netlink, index, replace(address, metric=address.metric | _DEMOTED))
 
@@ -52,7 +52,7 @@ def promote(netlink: Netlink, index: int) -> None:
     for body in [*netlink.dump(RTM_GETADDR, ADDRESS.pack(0, 0, 0, 0, index))]:
         metric = as_number(attributes(body, ADDRESS.size).get(_IFA_RT_PRIORITY, b""))
         if metric & _DEMOTED and (address := _read(body)) is not None:
-            # For the kernel, no metric means: of an IPv4 address 0, of an IPv6 address the one that it has.
+            # The kernel takes an absent metric of an IPv4 address as 0, and of an IPv6 address as no change.
             default = _IPV6_METRIC if address.version == 6 else 0
             put(netlink, index, replace(address, metric=address.metric or default))
 

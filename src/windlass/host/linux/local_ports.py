@@ -1,4 +1,4 @@
-"""The ports that the kernel gives to the host's own connections: which it must leave alone, and which it has given."""
+"""Local ports of the host's own connections: those that the kernel must not choose, and those in use."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reserved() -> tuple[tuple[int, int], ...]:
 def reserve(
     _: Netlink, formers: FormerSettings, ports: Collection[tuple[int, int]], addresses: Collection[IPAddress]
 ) -> tuple[HostConnection, ...]:
-    """What others have reserved stays reserved."""
+    """Reserve these ports. Ports that others have reserved stay reserved."""
     with attempting("reserve ports for SNAT (net.ipv4.ip_local_reserved_ports)"):
         (first, last), wanted = local(), port_set(reserved()) | port_set(ports)
         left = left_for_host((first, last), wanted)

@@ -55,7 +55,7 @@ class RemoveItem:
 
 @dataclass(frozen=True, slots=True)
 class MoveRoute:
-    """Of IPv6, in one step: two copies would form a multipath route."""
+    """Move an IPv6 route in one step: two copies would form a multipath route."""
 
     by: Adapter
     to: Adapter

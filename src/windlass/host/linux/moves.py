@@ -28,7 +28,7 @@ def carry_out(netlink: Netlink, step: MoveStep) -> None:
 
 
 def carry_out_possible(netlink: Netlink, steps: Iterable[MoveStep]) -> dict[MovableItem, str]:
-    """Refused items with the reason. An item that the target refuses stays on its source, or goes back there."""
+    """Returns refused items with reasons. An item that the target refuses stays on its source, or goes back there."""
     refused: dict[Hashable, tuple[MovableItem, str]] = {}
     removed: dict[Hashable, list[RemoveItem]] = {}
     for step in steps:

@@ -77,7 +77,7 @@ def delete(name: str) -> None:
 
 
 def _make_named_directory_shared() -> None:
-    """As `ip netns add` does: otherwise other mount namespaces would not see the mount."""
+    """Does what `ip netns add` does: otherwise other mount namespaces would not see the mount."""
     NAMED.mkdir(mode=0o755, exist_ok=True)
     directory = str(NAMED).encode()
     if _libc.mount(b"", directory, b"none", _MS_SHARED | _MS_REC, None) != 0:

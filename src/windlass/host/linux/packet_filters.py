@@ -60,7 +60,7 @@ class PacketFilter:
 
 
 def program(*instructions: tuple[int, int, int, int]) -> bytes:
-    """Of instructions: code, jump if true, jump if false, operand."""
+    """A program of instructions: code, jump if true, jump if false, operand."""
     return b"".join(_INSTRUCTION.pack(*instruction) for instruction in instructions)
 
 

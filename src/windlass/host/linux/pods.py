@@ -126,7 +126,7 @@ def _alias(wanted: PodLink) -> str:
 
 
 def _route(destination: IPNetwork, wanted: PodLink, via: IPAddress | None = None) -> AdapterRoute:
-    """With the Pods' MTU. The link's may be larger: packets that did not come through a tunnel have the NIC's MTU."""
+    """A route with the Pods' MTU. The link's may be larger: packets that came without a tunnel have the NIC's MTU."""
     options = mtu_option(wanted.mtu) if wanted.mtu < wanted.link_mtu else b""
     return AdapterRoute(destination, via, protocol=_STATIC, options=options)
 
@@ -149,7 +149,7 @@ def _differences_in_pod(pod: Netlink, wanted: PodLink, index: int) -> list[str]:
     compared = {
         "state": ("up" if link.up else "down", "up"),
         "MAC": (link.mac, wanted.mac),
-        # Not of the link: that of a Pod from an earlier version has the MTU itself.
+        # That of the routes: only links from an earlier version of Windlass have the MTU of Pods themselves.
         "MTU": (", ".join(map(str, sorted(mtus))), str(wanted.mtu)),
         "addresses": (listed(addresses), listed(wanted.addresses)),
         "gateways": (listed(gateways), listed(wanted.gateways)),

@@ -70,7 +70,7 @@ def boot() -> str:
 
 
 class RecordFile:
-    """The file of the record. A record that could not be written takes its place until one can be."""
+    """The file of the record. A record that could not be written is kept in memory until a write succeeds."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -235,7 +235,7 @@ HEADERS = {Family.IPV4: 40, Family.IPV6: 60}  # bytes of a TCP segment without i
 
 def _fit(access: ServiceAccess, gateway: Expression, family: Family) -> Rule:
     """A connection that starts to a local address takes the MTU of the loopback interface for its path MTU. An endpoint
-    in a Pod announces a smaller MSS itself. One on another host does not, and the gateway's MTU is smaller than its.
+    in a Pod announces a smaller MSS itself. One on another host does not, and its MTU is larger than the gateway's.
     """
     protocol = {Family.IPV4: "ipv4", Family.IPV6: "ipv6"}[family]
     size = access.mtu - HEADERS[family]

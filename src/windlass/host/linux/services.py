@@ -79,7 +79,7 @@ def _replace(
 
 
 def _close(netlink: Netlink, nftables: Nftables, access: ServiceAccess) -> None:
-    """Loopback addresses first: the table protects them."""
+    """Closes loopback addresses first, because the table protects them."""
     _let_loopback_out(access.gateway, allow=False)
     nftables.run(service_tables.deleted())
     for rule in list(rtnetlink.mark_rules(netlink)):

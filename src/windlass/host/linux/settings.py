@@ -61,7 +61,7 @@ def write(netlink: Netlink, formers: FormerSettings, link: Link, wanted: Interfa
 
 
 def restore(netlink: Netlink, formers: FormerSettings) -> list[str]:
-    """What Windlass has set becomes what it was, unless it was changed since; of a list, Windlass's part goes."""
+    """Restore each setting, unless another program changed it since; from a list, remove the part of Windlass only."""
     problems = []
     for name, was, ours in formers.sysctls:
         try:
@@ -134,7 +134,7 @@ def set_sysctl(family: Family, interface: str, name: str, value: int) -> None:
 
 
 def change_sysctl(formers: FormerSettings, family: Family, interface: str, name: str, value: int) -> None:
-    """As `set_sysctl`, for a setting that must be restored on release: records its former value first."""
+    """Like `set_sysctl`, for a setting that must be restored on release: records its former value first."""
     change_file(formers, str((_CONF[family] / interface / name).relative_to(_NET)), value)
 
 

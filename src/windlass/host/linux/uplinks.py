@@ -159,7 +159,7 @@ class _Adoption:
             raise HostError(f"{error}: the addresses are back on {self.uplink.name}") from error
 
     def _demote(self) -> None:
-        """The networks of the addresses are reached by the bridge interface."""
+        """From now on, the networks of the addresses are reached by the bridge interface."""
         with attempting(f"set the metric of the addresses of {self.uplink.name}"):
             leases.demote(self.netlink, self.uplink.index)
 

@@ -75,7 +75,7 @@ def _pod_spec(spec: Document) -> Document:
 
 
 def _pod_status(status: Document, addresses: tuple[IPAddress, ...]) -> Document:
-    """As a kubelet reports it."""
+    """The status of a Pod, as a kubelet reports it."""
     conditions = [_mapping(one) for one in _list(status.get("conditions"))]
     if not any(one.get("type") == "Ready" for one in conditions):
         conditions.append({"type": "Ready", "status": "True"})

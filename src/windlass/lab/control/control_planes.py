@@ -140,7 +140,7 @@ class ControlPlane:
         await self.start_server()
 
     async def start_server(self) -> None:
-        """Also starts it again after `stop_server`, with the content of etcd."""
+        """Start the server; after `stop_server`, it has the content of etcd again."""
         self._server = self._child("kube-apiserver", *self._server_arguments())
         await self._answers(self._server)
 

@@ -89,6 +89,6 @@ def _node_port_addresses(documents: Documents) -> list[str]:
 
 
 def _policy_node(node: LabNode) -> PolicyNode:
-    """With its gateways, which are addresses of its host as well."""
+    """The Node with its gateways, which are addresses of its host as well."""
     gateways = (node.gateway(family) for family in Family)
     return PolicyNode(node.name, (*node.all_addresses, *(one for one in gateways if one)), node.metadata.labels)

@@ -241,12 +241,12 @@ def _node_ports_open(cluster: ClusterView, node: LabNode, query: Query) -> bool:
 
 
 def _no_listener(query: Query, where: str) -> Prediction | None:
-    """Not specified for SCTP: if the lab has a raw SCTP socket there, for any port, the kernel sends no ABORT."""
+    """Refused, but not specified for SCTP: the kernel sends no ABORT if the lab has a raw SCTP socket there."""
     return None if query.protocol == "SCTP" else Prediction(ProbeOutcome.REFUSED, why=f"{where}, but nothing listens")
 
 
 def _host_itself(cluster: ClusterView, query: Query, node: LabNode, seen: str) -> Prediction | None:
-    """Not a Service, but the Node's own network, where only hostNetwork Pods listen."""
+    """The Node's own network, without a Service: only hostNetwork Pods listen there."""
     backend, why = listener(cluster, node.name, query.protocol, query.port), f"{node.name} itself"
     if not backend:
         return _no_listener(query, why)
@@ -255,7 +255,7 @@ def _host_itself(cluster: ClusterView, query: Query, node: LabNode, seen: str) -
 
 
 def _pod_itself(cluster: ClusterView, query: Query) -> Prediction | None:
-    """Not specified from outside: only in some modes the underlay knows the way."""
+    """A Pod, without a Service. Not specified from outside: the underlay has a route to Pods in some modes only."""
     pod = next((pod for pod in cluster.pods.values() if query.address in pod.fixed_addresses), None)
     if pod is None or query.client.host or query.client.pod == pod.key or not cluster.has_policies:
         return None
@@ -381,14 +381,14 @@ def _source(cluster: ClusterView, query: Query) -> IPAddress | None:
 
 
 def _source_of_node(node: LabNode, query: Query) -> IPAddress | None:
-    """To itself: the destination address; otherwise that of the NIC that leads there."""
+    """The Node's source address: to itself, the destination; otherwise that of the NIC that leads there."""
     if query.address in node.all_addresses or query.address.is_loopback:
         return query.address
     return _address_towards(node, query.address)
 
 
 def _address_towards(node: LabNode, other: IPAddress) -> IPAddress | None:
-    """To a neighbour: the address of the NIC on its segment; otherwise the Node IP."""
+    """The address of the NIC on the segment of a neighbour; for other destinations, the Node IP."""
     main = node.addresses.get(family_of(other))
     return next((own for own in node.all_addresses if on_one_wire([own], other)), main)
 

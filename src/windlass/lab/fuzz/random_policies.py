@@ -202,7 +202,7 @@ def _network(dice: Dice, draft: Draft) -> str:
 
 
 def _networks(draft: Draft, family: Family) -> list[str]:
-    """Of Pods, of segments, and of single machines."""
+    """Networks of Pods, of segments, and of single machines."""
     pods = [node.cidr(family) for node in draft.nodes]
     machines = [*(node.main(family) for node in draft.nodes), *(host.address(family) for host in draft.hosts)]
     segment = {Family.IPV4: ".0/24", Family.IPV6: "::/64"}[family]

@@ -1,4 +1,4 @@
-"""Random connections to Pods, to the Nodes' own ports and to machines outside, where policies have a say."""
+"""Random connections to Pods, to the Nodes' own ports and to machines outside, whose outcome depends on policies."""
 
 from __future__ import annotations
 

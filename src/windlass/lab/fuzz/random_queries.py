@@ -88,7 +88,7 @@ def _cluster_ip(
 def _node_port(
     dice: Dice, cluster: ClusterView, client: Client, service: LabService, port: LabServicePort, family: Family
 ) -> QueryProbe | None:
-    """At the client's own Node more often than at others."""
+    """A NodePort, at the client's own Node more often than at others."""
     home = oracle.home_of(cluster, client)
     node = cluster.nodes[home] if home and dice.chance(0.6) else dice.one(list(cluster.nodes.values()))
     addresses = [str(address) for address in node.all_addresses if family_of(address) is family]

@@ -1,6 +1,6 @@
-"""A whole cluster: control plane on the first Node, a machine for each, Windlass from its chart, CoreDNS. And its end.
+"""Starts and stops a whole cluster: a machine for each Node, the control plane, Windlass from its chart, CoreDNS.
 
-The control plane runs on a Node, as in most clusters: so the API server reaches Pods by the network that it is to test.
+The control plane runs on the first Node, as in most clusters: so the API server reaches Pods by the tested network.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class KubeletCluster:
         await self.plane.end()
 
     async def kubectl(self, *arguments: str, content: str = "") -> str:
-        """On the first Node."""
+        """Runs kubectl on the first Node."""
         first = self.machines[self.shape.names[0]]
         command = (str(path_of("kubectl")), f"--kubeconfig={self.kubeconfig}", *arguments)
         return await first.run(*command, content=content)
@@ -150,7 +150,7 @@ class KubeletCluster:
         await self.machines[node].start_kubelet(kubeconfig, shape.address(node), shape.labels(node))
 
     async def reboot(self, node: str) -> None:
-        """As after a power failure: what is on its disk is there, and nothing else. Not of the control plane's Node."""
+        """Like a power failure: only the disk survives. Not for the Node of the control plane."""
         machine = self.machines[node]
         await machine.off()
         await asyncio.to_thread(self._underlay.unplug, self._plugs[node])

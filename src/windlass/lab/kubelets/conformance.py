@@ -45,7 +45,7 @@ SUITES = {
         r").*\[Conformance\]",
         r"\[Serial\]|with a custom proxy",
     ),
-    # Those of policies, but for three that need SCTP in the kernel; and a share of them.
+    # The tests of policies, except three that need SCTP in the kernel; and a sample of them.
     "network-policy": Suite(r"\[Feature:NetworkPolicy\]", "SCTPConnectivity"),
     "network-policy-some": Suite(
         r"NetworkPolicy between server and client ("
@@ -85,7 +85,7 @@ async def run(cluster: KubeletCluster, suite: Suite, reports: Path) -> list[Resu
 
 
 async def run_on_first_node(cluster: KubeletCluster, reports: Path, log_name: str, *command: str) -> None:
-    """Runs a program of tests in the folder `reports`, emptied before. It may fail: its reports tell the results."""
+    """Runs a program of tests in the folder `reports`, emptied before. Its exit status is ignored."""
     log_file = emptied(reports) / log_name
     machine = cluster.machines[cluster.shape.names[0]]
     environment = ("env", f"HOME={reports}", f"KUBECONFIG={cluster.kubeconfig}")

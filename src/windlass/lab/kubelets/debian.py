@@ -49,7 +49,7 @@ def _is_known(packages: Collection[str]) -> bool:
 
 
 def _real(names: Collection[str]) -> set[str]:
-    """Those that are real packages: others are virtual."""
+    """The names of real packages, without virtual ones."""
     listed = output_of("apt-cache", "policy", *sorted(names))
     found: set[str] = set()
     name = ""

@@ -10,12 +10,12 @@ from windlass.lab.kubelets.clusters import NAMESPACE, SECONDS_TO_BE_READY, Kubel
 from windlass.lab.kubelets.conformance import FAILED, PASSED, SKIPPED, Result, run_on_first_node
 from windlass.lab.kubelets.policy_programs import has_sctp, programs
 
-# A case is one or more steps, and each asks from 9 Pods to 9 Pods: half a minute. These tags take three cases.
+# Each step of a case probes all connections between 9 Pods: half a minute. These tags select three cases.
 CYCLONUS_SHARE = ("example", "namespaces-by-default-label")
 # Cases that create or relabel Pods. cyclonus forgets the Service address of such a Pod and then connects to no address,
 # which is the client itself; it remembers the Pod's address.
 _NEW_PODS = ("create-namespace", "create-pod", "set-pod-labels", "upstream-e2e")
-# A denied connection takes the whole time-out, so it is short; a wrong matrix is asked again, up to two times.
+# A denied connection waits for the whole timeout, so it is short. A wrong matrix is probed again, up to two times.
 _PATIENCE = (
     "--job-timeout-seconds=1",
     "--perturbation-wait-seconds=1",
@@ -23,16 +23,16 @@ _PATIENCE = (
     "--pod-creation-timeout-seconds=300",
 )
 
-# A share of the tests; CNPAdminTierIntegration has a policy of each tier.
+# A sample of the tests; CNPAdminTierIntegration has a policy of each tier.
 API_SHARE = "/^CNP(AdminTier(Integration|PriorityField|EgressNodePeers|EgressNamedPort)|BaselineTierIngressUDP)$"
-# What asks for SCTP: whole tests, and subtests of others.
+# Tests and subtests that need SCTP.
 _NEEDS_SCTP = "TestConformance/CNP.*(SCTP|Gress$|InlineCIDR)|TestConformance/CNP.*NodePeers/.*deny"
 _VERDICTS = {"PASS": PASSED, "FAIL": FAILED, "SKIP": SKIPPED}
 _LINE = re.compile(r"^ *--- (PASS|FAIL|SKIP): (TestConformance\S*) \((\d+\.\d+)s\)$", re.MULTILINE)
 
 
 async def define_cluster_network_policies(cluster: KubeletCluster) -> None:
-    """Before anything uses them: an agent asks rarely for a kind that the API server did not know when it started."""
+    """Call this before agents start: an agent rarely asks again for a kind that the API server did not know."""
     await cluster.kubectl("apply", "--server-side", "-f", str(programs().crd))
     await cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(programs().crd))
     agents = ("-n", NAMESPACE, "rollout")
@@ -41,7 +41,7 @@ async def define_cluster_network_policies(cluster: KubeletCluster) -> None:
 
 
 async def run_cyclonus(cluster: KubeletCluster, tags: tuple[str, ...], reports: Path) -> list[Result]:
-    """All cases, or those with one of the tags. A Pod that asks itself does not count, as in Kubernetes' own tests."""
+    """All cases, or those with one of the tags. Connections of a Pod to itself do not count."""
     by_service = await _run_cyclonus(cluster, reports, "service-ip", tags, () if tags else _NEW_PODS)
     by_pod = [] if tags else await _run_cyclonus(cluster, reports, "pod-ip", _NEW_PODS, ())
     return [*by_service, *by_pod]
@@ -93,7 +93,7 @@ async def run_network_policy_api(cluster: KubeletCluster, tests: str, reports: P
 
 
 def read_network_policy_api(log: str) -> list[Result]:
-    """The subtests. A test without any is a result too, if it failed: then something went wrong before them."""
+    """The subtests. A failed test without subtests is a result, too: it failed before its first subtest."""
     found = [(name.split("/"), _VERDICTS[verdict], float(spent)) for verdict, name, spent in _LINE.findall(log)]
     with_parts = {tuple(path[:length]) for path, _, _ in found for length in range(1, len(path))}
     return [

@@ -1,6 +1,6 @@
 """How long the hypervisor took cores from this machine (steal time in /proc/stat).
 
-A connection is silent meanwhile, and that is no fault of a switch.
+A connection is silent during that time, which is not a fault of the switch.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class HeldConnection:
     def _heard(self) -> None:
         now = self._now()
         stolen = self._stolen_time.until(now)
-        excused = max(self._slept, stolen - self._stolen)  # one may be the cause of the other
+        excused = max(self._slept, stolen - self._stolen)  # they may overlap, so only the longer one counts
         self._longest = max(self._longest, now - self._last - excused)
         self._last, self._stolen = now, stolen
         self._slept = 0.0

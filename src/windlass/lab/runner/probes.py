@@ -80,7 +80,7 @@ class ProbeRunner:
         return ResolvedProbe(probe, step, traffic, destination, seen_as, difference)
 
     def _on_its_host(self, probe: Probe) -> tuple[Probe, str]:
-        """With what it expects of a Windows host, and why, if such a host is addressed."""
+        """The probe with its expectation for a Windows host, and the reason, if it addresses one."""
         declared, node = probe.spec.on_windows_host, probe.spec.target.node
         if not isinstance(declared, WindowsDifference) or not self._cluster.fabric.runs_windows(node):
             return probe, ""

@@ -39,7 +39,7 @@ class DesiredState:
 
     @property
     def pods(self) -> dict[str, LabPod]:
-        """Those that run: a Pod that is not scheduled, or has ended, has no network."""
+        """The running Pods: a Pod that is not scheduled, or has ended, has no network."""
         return {o.view.key: o.view for o in self.objects.values() if isinstance(o.view, LabPod) and o.view.runs}
 
     @property

@@ -283,12 +283,12 @@ class LabService(Struct, frozen=True):
 
     @property
     def load_balancer_ips(self) -> tuple[IPAddress, ...]:
-        """Without host names, which some clouds give instead of addresses: no packet can be sent to those here."""
+        """The addresses of load balancers, without host names, which some clouds give instead of addresses."""
         return tuple(parsed(i.ip) for i in self._load_balancer.ingress or () if i.ip)
 
     @property
     def served_load_balancer_ips(self) -> tuple[IPAddress, ...]:
-        """Those that the proxy serves: with ipMode Proxy, packets must go to the load balancer itself."""
+        """The addresses that the proxy serves: with ipMode Proxy, packets must go to the load balancer itself."""
         ingress = self._load_balancer.ingress or ()
         return tuple(parsed(i.ip) for i in ingress if i.ip and i.ip_mode != "Proxy")
 
@@ -298,7 +298,7 @@ class LabService(Struct, frozen=True):
 
     @property
     def families(self) -> tuple[Family, ...]:
-        """As the API server defaults them: the families of the ClusterIPs, else IPv4."""
+        """The families, with the defaults of the API server: those of the ClusterIPs, else IPv4."""
         declared = tuple(f.family for f in self.spec.ip_families)
         return declared or tuple(family_of(ip) for ip in self.cluster_ips) or (Family.IPV4,)
 

@@ -1,4 +1,4 @@
-"""What policies can speak of, from manifests: Pods, namespaces, Nodes and the policies themselves.
+"""Reads what policies refer to from manifests: Pods, namespaces, Nodes and the policies themselves.
 
 Manifests of a change under review have workloads instead of Pods, and often no Nodes: a workload counts as one Pod that
 has the labels and ports of its template.
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def world_at(path: Path) -> PolicyWorld:
-    """Of a file or a folder; of a scenario, the state after its last step."""
+    """The world of a file or a folder; of a scenario: after its last step."""
     problems: list[str] = []
     documents: list[Document] = []
     seen: set[Path] = set()
@@ -50,7 +50,7 @@ def world_at(path: Path) -> PolicyWorld:
 
 
 def world_in(text: bytes, name: str) -> PolicyWorld:
-    """Of YAML or JSON, such as `kubectl get -o yaml` prints."""
+    """The world of a YAML or JSON text, such as the output of `kubectl get -o yaml`."""
     problems: list[str] = []
     documents = [*scenario_files.documents_in(text, name, problems)]
     if problems:
@@ -127,7 +127,7 @@ def _templates(objects: Mapping[tuple[str, str], _Named]) -> Iterator[LabPod]:
 
 
 def _policy_node(node: Node) -> PolicyNode:
-    """With its gateways, which are addresses of its host as well."""
+    """The Node with its gateways, which are addresses of its host as well."""
     found = [ip_address(one.address) for one in node.status.addresses if one.type in {"InternalIP", "ExternalIP"}]
     gateways = [ip_network(cidr).network_address + 1 for cidr in node.pod_cidrs]
     return PolicyNode(node.metadata.name, tuple(dict.fromkeys((*found, *gateways))), node.metadata.labels or {})

@@ -45,12 +45,12 @@ class TruthTableSpec(
     Struct, frozen=True, forbid_unknown_fields=True, rename={"source": "from", "target": "to", "exceptions": "except"}
 ):
     table: str = ""  # cell by cell
-    source: tuple[str, ...] = ()  # or rows, columns, what most cells say, and the others
+    source: tuple[str, ...] = ()  # or rows and columns, with a default and exceptions
     target: tuple[str, ...] = ()
     default: str = ""
     exceptions: tuple[TableException, ...] = ()
     ports: tuple[int | str, ...] = (80,)
-    ends: dict[str, dict[str, object]] = {}  # what a name stands for that is not a Pod's
+    ends: dict[str, dict[str, object]] = {}  # definitions of names that are not names of Pods
     families: tuple[str, ...] = ()
     connections: int = 1
     only: tuple[str, ...] | None = None
@@ -172,7 +172,7 @@ def _source(spec: TruthTableSpec, name: str) -> dict[str, object]:
 
 
 def _target(spec: TruthTableSpec, name: str) -> dict[str, object]:
-    """Without what says where traffic of this end begins."""
+    """The fields of a target, without those that describe the end as a source."""
     end = dict(_end(spec, name))
     end.pop("externalHost", None)
     if not any(kind in end for kind in _AT_A_NODE):
