@@ -120,7 +120,7 @@ class Agent:
         self._passing = asyncio.Lock()  # held during a pass
         self._pause = RETRY_FIRST  # seconds until the next pass, if one fails
         self._has_news = asyncio.Event()
-        self._policies: tuple[Reference, ...] = ()  # those that were reported
+        self._policies: tuple[Reference, ...] = ()  # the policies that were reported
         self._database: Database | None = None
         self._database_lacks = ""  # why there is no database yet
 

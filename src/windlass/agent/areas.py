@@ -17,22 +17,22 @@ class Area(StrEnum):
     CLUSTER_WRITES = "cluster writes"  # what the agent writes into the cluster
     LAST_KNOWN_GOOD = "last known good"  # the cluster's state on disk
     SERVICES = "services"
-    GROUP_NUMBERS = "group numbers"  # of Services, kept on disk
+    GROUP_NUMBERS = "group numbers"  # the numbers of groups of Services, kept on disk
     SERVICE_CIDRS = "service CIDRs"
     SWITCH = "switch"  # Open vSwitch: away, or it refused flows
     DATAPATH = "datapath"  # flows that the datapath cannot carry out
     CONNECTIONS = "connections"  # conntrack entries that could not be removed
     SNAT_PORTS = "SNAT ports"  # connections that found no free port
-    PORTS = "ports"  # of Pods, on the bridge
-    POD_PORTS = "lost ports"  # of Pods: their records on disk, and making them again
-    LATE_PORTS = "late ports"  # of Pods on Windows, whose interface appears after CNI ADD
+    PORTS = "ports"  # the ports of Pods on the bridge
+    POD_PORTS = "lost ports"  # the records of Pod ports on disk, and making lost ports again
+    LATE_PORTS = "late ports"  # ports of Pods on Windows, whose interface appears after CNI ADD
     TUNNEL_ROUTES = "tunnel routes"
     UPLINK = "uplink"  # the NIC's addresses and routes, and their record on disk
     HOST = "host"  # addresses, routes, settings, nftables
     HEALTH_CHECKS = "health checks"
     METRICS = "metrics"
     POLICIES = "policies"  # policies, or parts of them, that cannot be used
-    REPLACED_POLICIES = "replaced policies"  # of kinds that are not enforced
+    REPLACED_POLICIES = "replaced policies"  # policies of kinds that are not enforced
 
 
 # Called with all problems that an area has now.

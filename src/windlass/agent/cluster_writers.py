@@ -37,8 +37,8 @@ from windlass.policy.readings import read_cluster_network_policy
 
 GRACE = 10.0  # seconds without a network before the Node gets the taint: a restart of the agent takes less
 LOOK_AGAIN = 300.0  # seconds between checks whether another client has changed what the agent wrote
-CHECKS = 120  # of conditions by all agents together within `RENEWED` seconds: one in ten seconds
-EVENTS_PER_SECOND = 20.0  # of all agents together: they find the same problems at the same moment
+CHECKS = 120  # of conditions, by all agents together per `RENEWED` seconds: one in ten seconds
+EVENTS_PER_SECOND = 20.0  # by all agents together: they find the same problems at the same moment
 
 _INVALID = 422
 _MARKS_FAIL, _EVENTS_FAIL = "annotations and taint of this Node cannot be written", "Events cannot be written"
@@ -49,7 +49,7 @@ _FAILURES = (RequestRefused, Unreachable, NoAccess, Garbled)
 class NodeMarks(NamedTuple):
     """The annotations and the taint that the Node object should have."""
 
-    uid: str  # of the Node object: a new one of the same name has no marks yet
+    uid: str  # the UID of the Node object: a new one of the same name has no marks yet
     annotations: Mapping[str, str]
     is_ready: bool
 

@@ -44,7 +44,7 @@ class Denial(Struct, frozen=True):
 
 class DenialLog:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self.compiler: PolicyCompiler | None = None  # of this Node
+        self.compiler: PolicyCompiler | None = None  # the policies of this Node
         self.counted: Counter[tuple[str, str]] = Counter()  # logged connections, by direction and rule
         self.recent: deque[Denial] = deque(maxlen=RECENT)
         self.suppressed = 0  # packets that the meter dropped, as of the last scrape

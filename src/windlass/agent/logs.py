@@ -32,7 +32,7 @@ class Logs:
         self.configured = configured
         self.level = configured
         self._recent: deque[str] = deque(maxlen=RECENT)
-        self._return: asyncio.TimerHandle | None = None  # to the configured level
+        self._return: asyncio.TimerHandle | None = None  # the timer that returns to the configured level
         renderer: structlog.typing.Processor = (
             structlog.processors.JSONRenderer()
             if log_format is LogFormat.JSON

@@ -96,7 +96,7 @@ class PodFlows:
 class Restored:
     """The result of restoring the bridge's Pod ports."""
 
-    containers: frozenset[str]  # whose ports were created again
+    containers: frozenset[str]  # the containers whose ports were created again
     problems: tuple[str, ...]
 
 

@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 SWITCH_FOLDER = "switch"  # in the state directory: the chart's Open vSwitch has its database there
 _LOOK_AGAIN = 0.02  # seconds
-_SECONDS_TO_END = 8.0  # of a daemon after SIGTERM; less than the termination grace period of its Pod
+_SECONDS_TO_END = 8.0  # that a daemon gets after SIGTERM; less than the termination grace period of its Pod
 
 
 class AgentRunsError(Exception):

@@ -35,7 +35,7 @@ class SnatPools:
         self._refusal = ""  # why the datapath keeps its own timeouts
         self._unreserved: tuple[str, ...] = ()  # why the host could not reserve the ports
         self.reserved = False  # once True it stays: narrower pools would cut connections off
-        self.host_connections: tuple[HostConnection, ...] = ()  # that are older than the reservation
+        self.host_connections: tuple[HostConnection, ...] = ()  # connections that are older than the reservation
 
     async def reserve(self, host: Host, addresses: Collection[IPAddress]) -> None:
         """Has the host reserve the SNAT ports. If it cannot, the pools are smaller, with ports that it seldom uses."""

@@ -24,13 +24,13 @@ class AgentStatus:
     def __init__(self) -> None:
         self.ready = False
         self.waiting_for = "the start"  # what the agent waits for while it is not ready
-        self.revision = ""  # of the cluster state that the switch and the host hold
+        self.revision = ""  # the revision of the cluster state that the switch and the host hold
         self.generation = 0  # counts the states applied
         self.updated = datetime.now(UTC)  # when one was last applied; at first, when this began
         self._behind_since: float | None = None  # since when there is work to do
         self.refusals: tuple[Problem, ...] = ()  # problems of objects; the same tuple until one changes
         self._unready_since = time.monotonic()  # while not ready
-        self.findings: tuple[Finding, ...] = ()  # of the preflight checks
+        self.findings: tuple[Finding, ...] = ()  # the findings of the preflight checks
         self._problems: dict[Area, tuple[str | Problem, ...]] = {}
         self._notices: tuple[Problem, ...] = ()  # reported as Events; too many to be listed here
         self._changed = asyncio.Event()

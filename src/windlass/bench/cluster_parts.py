@@ -18,7 +18,7 @@ from windlass.lab.kubelets.machines import runtime_folder
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.time_limits import seconds
 
-SECONDS_TO_RETURN = seconds(300.0)  # of a part that was killed; a busy machine may need so long
+SECONDS_TO_RETURN = seconds(300.0)  # until a part that was killed is back; a busy machine may need so long
 AGENT, SWITCH = "windlass-agent", "windlass-switch"  # the DaemonSets
 
 

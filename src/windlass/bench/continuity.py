@@ -144,7 +144,7 @@ class ContinuityBench:
             except LabError:
                 if time.monotonic() > deadline:
                     raise
-                actions = ()  # they are done
+                actions = ()  # they have been performed
 
     async def _change_endpoints(self) -> None:
         """Remove one of two endpoints from the slice and add it again; its server keeps running."""

@@ -18,7 +18,7 @@ NODE, NODE_IP = "node-1", "10.176.25.11"  # its agent is killed, and its NodePor
 INSIDE, OUTSIDE = ProbeSource(pod="default/client"), ProbeSource(external_host="client")
 CLUSTER_IP, PORT, NODE_PORT, TARGET_PORT = "10.111.0.10", 80, 30080, 8080
 SERVERS = ("web-1", "web-2")  # on the client's Node, and on another
-ENDPOINTS = 10  # of each Service that is not loaded
+ENDPOINTS = 10  # per Service that is not loaded
 
 _ADDRESSES = {"web-1": "172.16.1.30", "web-2": "172.16.2.30"}
 _OUTSIDE = ("10.176.0.0/16", "172.16.1.1/32")

@@ -18,7 +18,7 @@ from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.processes import Child
 
 LONGEST_TALLY = 1 << 24  # bytes: thousands of failures
-_MOST_FAILURES = 20  # to print
+_MOST_FAILURES = 20  # that are printed
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class LoadProcess:
 async def loading(plan: LoadPlan, folder: Path) -> AsyncIterator[LoadProcess]:
     """The folder is a lab's: after a crash, `lab down` finds the process by it."""
     plan_file, socket = folder / "load.json", folder / "load.sock"
-    socket.unlink(missing_ok=True)  # of a former load, which was killed
+    socket.unlink(missing_ok=True)  # the socket of a former load, which was killed
     plan_file.write_bytes(msgspec.json.encode(plan))
     process = Child(
         "the load",

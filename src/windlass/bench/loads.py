@@ -49,8 +49,8 @@ class Tally(Struct):
     broken: list[Failure] = []  # held connections
     answered: dict[str, int] = {}  # new connections, by target and server: `node-port by web-1`
     longest_gap: float = 0.0  # seconds between two answers on a held connection
-    longest_wait: float = 0.0  # for the answer to a new connection
-    longest_lag: float = 0.0  # of this process itself: a busy machine, not a failing network
+    longest_wait: float = 0.0  # until the answer to a new connection
+    longest_lag: float = 0.0  # the delay of this process itself: a busy machine, not a failing network
 
 
 def merged(tallies: Iterable[Tally]) -> Tally:

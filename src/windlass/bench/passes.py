@@ -45,7 +45,7 @@ SETTLING = 5.0  # seconds after the start in which the agent compares and saves 
 GAP = 0.02  # seconds between changes, so that they meet every part of a pass
 
 Causes = dict[str, tuple[str, str]]
-CAUSES: Causes = {  # of passes: two commands, done in turn
+CAUSES: Causes = {  # what causes a pass: two commands, run in turn
     "every-flow": ("ip address add 10.99.0.1/32 dev other0", "ip address del 10.99.0.1/32 dev other0"),
     "compare": ("ip route add 198.51.100.0/24 dev windlass-gw0", "ip route del 198.51.100.0/24 dev windlass-gw0"),
 }
@@ -83,7 +83,7 @@ class ChangeRequest(msgspec.Struct, frozen=True):
     slice: int | None = None  # the Service whose EndpointSlice changes
     times: int = 0  # how often it has changed
     node: int | None = None  # the number of the Node that changes
-    address: int = 1  # of that Node; 0: it is deleted
+    address: int = 1  # its address: a number; 0: the Node is deleted
 
 
 class _Bench:

@@ -43,16 +43,16 @@ _SENDER, _PORT = "bench-out", "bench-in"
 _ATTEMPTS, _PAUSE = 100, 0.1  # to send all packets: the switch drops some of a burst
 _ETHERNET = bytes.fromhex("020000000002 020000000001 0800")
 _UNUSED_TABLE = 240
-_CONJUNCTIONS = 10  # their table
+_CONJUNCTIONS = 10  # the table of conjunctive matches
 
 
 class DatapathCosts(Struct, frozen=True):
     """Milliseconds of CPU of ovs-vswitchd."""
 
-    lookups: float  # to compute the datapath flows again
+    lookups: float  # to compute the datapath flows of look-ups again
     conjunctions: float
-    purge: float  # to forget them
-    again: float  # to make one of them again, by a packet
+    purge: float  # to purge the datapath flows
+    again: float  # to make one of them again for a packet
 
 
 async def measure(size: Size, again: int, purged: int) -> DatapathCosts:

@@ -53,7 +53,7 @@ class PolicyChangeTimes(Struct, frozen=True):
     policy_comes: list[float]
     policy_goes: list[float]
     relabelled: list[float]
-    cpu_of_pod: float  # of the agent: the mean of one change; hardly depends on what else runs on the machine
+    cpu_of_pod: float  # the mean for one change; hardly depends on what else runs on the machine
     cpu_of_policy: float
     cpu_of_namespace: float
     restart: float  # seconds of a new agent with the same state

@@ -31,10 +31,10 @@ _AnyPod = TypeVar("_AnyPod", Pod, PeerPod)
 
 class Size(msgspec.Struct, frozen=True):
     namespaces: int
-    pods: int  # of a namespace
+    pods: int  # per namespace
     local: int  # Pods of this Node, beside those
     policies: int
-    rules: int  # of a policy
+    rules: int  # per policy
 
 
 def cluster(size: Size) -> Cluster:

@@ -32,8 +32,8 @@ LOCAL_NODE = LocalNode(
 )
 
 _CLUSTER_IPS, _PODS = IPv4Address("10.96.0.1"), IPv4Address("10.128.0.0")
-_UNUSED_POD = 1 << 20  # and all after it
-_NODES = 100  # that the endpoints are spread over
+_UNUSED_POD = 1 << 20  # numbers from here on belong to no Pod of the cluster
+_NODES = 100  # Nodes that the endpoints are spread over
 _Kind = TypeVar("_Kind", Node, Service, EndpointSlice, ServiceCIDR)
 
 

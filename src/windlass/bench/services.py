@@ -21,7 +21,7 @@ from windlass.model.nodes import NodeState
 from windlass.program import Program, program
 
 MANY, FEW = 10_000, 100  # Services
-ENDPOINTS = 10  # of a Service
+ENDPOINTS = 10  # per Service
 ROUNDS = 5
 PLAN = ServiceChangePlan(settling=3.0, count=1000, gap=0.005)
 

@@ -28,8 +28,8 @@ from windlass.program import Owner, OwnerKind, Part, Program
 from windlass.switch.programs import InstalledProgram
 
 SERVICES = 10_000
-PORTS = 10  # of a Service, one flow each
-ENDPOINTS = 10  # of a Service, one bucket each
+PORTS = 10  # per Service, one flow each
+ENDPOINTS = 10  # per Service, one bucket each
 ROUNDS = 7
 CHANGES = 1000
 

@@ -31,7 +31,7 @@ from windlass.cluster.objects import EndpointSlice
 from windlass.lab.sandbox import labs
 
 SIZES = (1_000, 10_000)  # Services
-ENDPOINTS = 10  # of each
+ENDPOINTS = 10  # per Service
 COUNT = 500  # writes at each size
 SETTLING = 3.0  # seconds in which the agent saves its state and checks it again
 

@@ -19,13 +19,13 @@ from windlass.model.services import Endpoint, Protocol
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
 ANY_PORT = range(1, 65536)
-NODE_PORTS = range(30000, 32768)  # as the API server's --service-node-port-range
+NODE_PORTS = range(30000, 32768)  # the default of the API server's --service-node-port-range
 FAMILIES: Mapping[str, Family] = {str(family): family for family in Family}
 PROTOCOLS: Mapping[str, Protocol] = {protocol.name: protocol for protocol in Protocol}
 
 # How usable an endpoint is. Of an endpoint in two slices the greater number counts, so that local wins.
 UNUSABLE, SERVING, DRAINING, READY = range(4)  # draining: terminating, but still serving
-LOCAL = 4  # is added for an endpoint on this Node
+LOCAL = 4  # added to the rank of an endpoint on this Node
 _NOT_SERVING = (UNUSABLE, UNUSABLE | LOCAL)
 
 
@@ -39,7 +39,7 @@ class ServingNode:
     os: OperatingSystem = OperatingSystem.LINUX
     pod_cidrs: Mapping[Family, IPNetwork] = field(default_factory=dict)
     node_ports: range = NODE_PORTS
-    addresses: tuple[IPAddress, ...] = ()  # of the Node object
+    addresses: tuple[IPAddress, ...] = ()  # the addresses in the Node object
     tunnel_port: int = 0  # the UDP port of the tunnel on every Node; 0: there is no tunnel
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound=APIObject)
-_KIND = "kind"  # in the metadata of a dataclass field
+_KIND = "kind"  # the key in the metadata of a dataclass field
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class WatchedKind(Generic[T]):
     closed: Callable[[Mapping[str, object]], T | None] | None = None
     # If the server forbids reading these, those of the last known good state stay in use, and other kinds are followed.
     is_remembered: bool = False
-    watch_name: str = ""  # in the metrics; by default the resource
+    watch_name: str = ""  # the name in the metrics; by default the resource
 
     @property
     def name(self) -> str:

@@ -52,7 +52,7 @@ class Saver:
         self._revision = ""  # the last one that is saved or about to be; empty: save the next state whole
         self._whole: Cluster | None = None  # still to be saved
         self._following: list[bytes] | None = None  # lines that follow the whole state while it is being saved
-        self._length = 0  # of the journal, in bytes
+        self._length = 0  # the length of the journal, in bytes
         self._longest = LONGEST_JOURNAL
         self._fresh = asyncio.Event()
 

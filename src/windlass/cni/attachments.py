@@ -33,8 +33,8 @@ class PodNetwork:
     """What all Pods of this Node have in common."""
 
     pod_cidrs: Mapping[Family, IPNetwork]  # in the Node's order: the first family is also the first of a Pod
-    mtu: int  # of packets that Pods send
-    link_mtu: int  # of packets that Pods receive: replies to their Node have the MTU of the NIC
+    mtu: int  # the MTU of packets that Pods send
+    link_mtu: int  # the MTU of packets that Pods receive: replies to their Node have the MTU of the NIC
     userspace: bool  # the switch runs its userspace datapath
 
     def holds(self, address: IPAddress) -> bool:

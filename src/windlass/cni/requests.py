@@ -22,7 +22,7 @@ class AddRequest:
     netns: str
     namespace: str
     name: str
-    uid: str  # of the Pod; empty if the runtime does not pass it
+    uid: str  # the UID of the Pod; empty if the runtime does not pass it
     requested: tuple[IPAddress, ...]  # addresses for the Pod, at most one of each family
     dns: Dns
     previous: PreviousResult
@@ -37,7 +37,7 @@ class AddRequest:
 @dataclass(frozen=True, slots=True)
 class DeleteRequest:
     attachment: Attachment
-    name: str | None  # of the Pod, if the runtime passes it
+    name: str | None  # the name of the Pod, if the runtime passes it
 
 
 @dataclass(frozen=True, slots=True)

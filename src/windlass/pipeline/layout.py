@@ -213,7 +213,7 @@ ENDPOINT_DNAT = SERVICE_STAGE.table(
     matches=(PROTOCOL, STICKY_GROUP, ENDPOINT),
     sets=(ENDPOINT, CT_SERVICE, CT_TO_NODE, CT_MASQUERADE, CT_ENDPOINT_PORT, CT_SERVICE_PORT),
     zones=(POD_ZONE, CLIENT_ZONE),
-    leads_to=("EndpointDNAT", SCTP_STAGE, ONWARD),  # to itself once, by the group that chooses an endpoint
+    leads_to=("EndpointDNAT", SCTP_STAGE, ONWARD),  # it leads to itself once, by the group that chooses an endpoint
     miss=Miss("to a Service with session affinity that was just deleted: drop"),
 )
 SERVICE_REJECT = SERVICE_STAGE.table(

@@ -176,7 +176,7 @@ def _peer_flow(table: Table, prefix: Prefix, packets: Match, does: Actions, end:
     return Flow(table.number, PREFIX + prefix[2], packets, does, why)  # faster than `flow`, for ten thousand peers
 
 
-_CLASSES = 4096  # whose conditions and actions are cached: many subjects and peers share a class
+_CLASSES = 4096  # classes whose conditions and actions are cached: many subjects and peers share a class
 _is_class = lru_cache(_CLASSES)(PEER_CLASS.is_)
 
 

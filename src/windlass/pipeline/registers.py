@@ -45,7 +45,7 @@ class RegisterField:
     bits: Bits
     name: str
     purpose: str
-    names: dict[int, str] = field(default_factory=dict)  # of its values
+    names: dict[int, str] = field(default_factory=dict)  # the names of its values
 
     def is_(self, value: int) -> Term:
         return self.bits(value)

@@ -17,7 +17,7 @@ REJECT = DECLARED.reason(
 
 DENIAL = DECLARED.reason(b"denied", "denied", "a policy denies the packet: log which one")
 
-REJECTS_PER_SECOND, REJECT_BURST = 100, 200  # of each meter
+REJECTS_PER_SECOND, REJECT_BURST = 100, 200  # for each meter
 POD_METERS = DECLARED.meter_range(
     range(1, 17), "pods", "rejects of Pods; the lowest bits of a Pod's address choose the meter"
 )

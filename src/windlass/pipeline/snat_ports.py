@@ -23,8 +23,8 @@ SnatRange = tuple[int, int]  # first and last
 
 @dataclass(frozen=True, slots=True)
 class SnatPorts:
-    pods: SnatRange  # of Pods to the outside
-    services: SnatRange  # of clients of Services to endpoints outside
+    pods: SnatRange  # for connections of Pods to the outside
+    services: SnatRange  # for connections of clients of Services to endpoints outside
     pod_replies: tuple[PortRange, ...]  # where replies to them are looked up
     service_replies: tuple[PortRange, ...]
 

@@ -17,7 +17,7 @@ from windlass.openflow.wire import groups as group_wire
 from windlass.openflow.wire.flows import EncodedFlow, Key
 from windlass.openflow.wire.groups import EncodedGroup
 
-EntryIdentity: TypeAlias = Key | int  # of a flow, or of a group, within its switch
+EntryIdentity: TypeAlias = Key | int  # identifies a flow, or a group, within its switch
 
 
 def identity_of(encoded: EncodedFlow | EncodedGroup) -> EntryIdentity:

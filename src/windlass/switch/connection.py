@@ -89,7 +89,7 @@ class OpenFlowConnection:
         self._greeted = asyncio.Event()
         self._replies: dict[int, Future[None]] = {}  # by xid
         self._dumps: dict[int, Queue[Multipart | Exception]] = {}  # by xid
-        self._claims: list[Callable[[int, OpenFlowError], bool]] = []  # of the deliveries under way
+        self._claims: list[Callable[[int, OpenFlowError], bool]] = []  # the claims of the deliveries in progress
         self._events = EventQueue()
 
     # ---- requests

@@ -18,7 +18,7 @@ NO_REPLY = 0  # the xid of messages without a waiting caller
 
 _READ = 1 << 18  # bytes
 _WRITE = 1 << 16  # bytes to encode before they are written: the switch works on them while we encode the next
-_OF_ANY_VERSION = (Type.HELLO, Type.ERROR)  # they come before the version is agreed on
+_OF_ANY_VERSION = (Type.HELLO, Type.ERROR)  # these come before the version is agreed on
 
 
 class ConnectionLostError(ConnectionError):

@@ -36,7 +36,7 @@ class Access(Struct, frozen=True):
     certificate: str = ""
     key: str = ""
     token: str = ""
-    server_name: str = ""  # in the certificate of the server, if it is not the address
+    server_name: str = ""  # the name in the certificate of the server, if it is not the address
     is_unverified: bool = False
 
     @property

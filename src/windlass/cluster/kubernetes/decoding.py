@@ -149,7 +149,7 @@ async def line_batches(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes
 
     An incomplete last line, where the connection was cut, is dropped.
     """
-    rest: list[bytes] = []  # of an incomplete line
+    rest: list[bytes] = []  # the parts of an incomplete line
     async for chunk in chunks:
         if b"\n" not in chunk:
             rest.append(chunk)

@@ -30,7 +30,7 @@ Condition = dict[str, object]
 
 class _Metadata(Struct, frozen=True, rename="camel"):
     name: str = ""
-    generation: int = 0  # of its contents: a new one after each change of the spec
+    generation: int = 0  # the version of its contents: it grows with each change of the spec
     resource_version: str = ""
 
 

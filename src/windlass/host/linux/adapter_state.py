@@ -18,7 +18,7 @@ class AdapterAddress:
     preferred_until: int | None = None  # seconds since 1970; the address is deprecated afterwards
     peer: IPAddress | None = None  # at the other end of a point-to-point link
     broadcast: IPAddress | None = None
-    metric: int = 0  # of the route to its network
+    metric: int = 0  # the metric of the route to its network
     scope: int = 0  # rtnetlink's number
     flags: int = 0  # those IFA_F_* flags that a creator can choose
 
@@ -64,7 +64,7 @@ class AdapterRoute:
     table: int = 0  # 0: the main table
     protocol: int = 0  # RTPROT_*: which program created it
     options: bytes = b""  # RTA_METRICS (MTU, window), unparsed
-    hops: tuple[NextHop, ...] = ()  # of a multipath route; `via` and `onlink` are unused then
+    hops: tuple[NextHop, ...] = ()  # the next hops of a multipath route; `via` and `onlink` are unused then
     tos: int = 0
     scope: int | None = None  # rtnetlink's number; None: the one that follows from `via`
     preference: int = 0  # router preference, as advertised

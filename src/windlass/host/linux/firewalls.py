@@ -26,7 +26,7 @@ _NAMES = {
     Family.IPV6: Path("/proc/thread-self/net/ip6_tables_names"),
 }
 _SOCKETS = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
-_TARGET_OFFSET = {Family.IPV4: 88, Family.IPV6: 140}  # in an entry: 16 bits
+_TARGET_OFFSET = {Family.IPV4: 88, Family.IPV6: 140}  # where an entry has the offset of its target: 16 bits
 _INFO = struct.Struct("=32sI5I5III")  # name, hooks, where each begins, where its policy is, entries, size
 _ENTRIES_HEADER = 40
 _TARGET_HEADER = 32

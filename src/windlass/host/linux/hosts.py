@@ -76,7 +76,7 @@ class LinuxPods(HostPods):
 
     def __init__(self, threads: KernelThreads) -> None:
         self._run = threads.run
-        self._deletions: set[asyncio.Task[None]] = set()  # they go on after their caller was cancelled
+        self._deletions: set[asyncio.Task[None]] = set()  # deletions continue after their caller was cancelled
 
     async def attach(self, link: PodLink) -> None:
         await self._run(pods.attach, link)

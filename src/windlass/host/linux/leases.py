@@ -19,7 +19,7 @@ _TEMPORARY, _NODAD, _HOMEADDRESS, _DEPRECATED, _MANAGETEMPADDR, _MCAUTOJOIN = 0x
 _CHOSEN = _HOMEADDRESS | _MANAGETEMPADDR | NOPREFIXROUTE | _MCAUTOJOIN  # the kernel sets the others
 _LIFETIMES = struct.Struct("=II8x")  # preferred, valid: seconds left
 _FOREVER = 0xFFFFFFFF
-_IPV6_METRIC = 256  # of an address without one
+_IPV6_METRIC = 256  # the kernel's metric for an address without one
 _DEMOTED = 0x4000_0000  # added to the metric of an address, which is that of the route to its network
 
 

@@ -92,7 +92,7 @@ def chains(access: ServiceAccess) -> tuple[Chain, ...]:
     from_switch = Rule("from the switch, which has handled Services", (gateway, RETURN))
     from_wire = Rule("from the wire: the switch has handled Services", (bridge, RETURN))
     asked = (_asks(access, family) for family in families)
-    reason = "to the Node IP: the switch decided that it is for the host"  # as for all packets of a connection
+    reason = "to the Node IP: the switch decided that it is for the host"  # the same for all packets of a connection
     let_pass = (Rule(reason, (bridge, nft.is_to(ip), RETURN)) for ip in sorted(access.node_ips, key=str))
     return (
         Chain("node-ports", tuple(map(_node_ports, families))),

@@ -24,7 +24,7 @@ from windlass.model.families import Family, family_of
 from windlass.model.services import Protocol
 from windlass.pipeline.reserved import VIRTUAL_CLIENT
 
-TABLE = rtnetlink.PROTOCOL  # of marked packets; the number shows whose table it is
+TABLE = rtnetlink.PROTOCOL  # the routing table of marked packets; its number shows that it is ours
 _PRIORITY = rtnetlink.PROTOCOL  # after the local table, before the rules of others
 _ANYWHERE = {Family.IPV4: ip_network("0.0.0.0/0"), Family.IPV6: ip_network("::/0")}
 _LOOPBACK = ip_network("127.0.0.0/8")

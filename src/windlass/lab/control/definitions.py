@@ -14,7 +14,7 @@ from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.time_limits import seconds
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-PATIENCE = seconds(30.0)  # for the server to serve a new kind
+PATIENCE = seconds(30.0)  # how long the server may take to serve a new kind
 _PAUSE = 0.05  # the server gives no signal
 CLUSTER_NETWORK_POLICIES = next(kind for kind in KINDS if kind.struct is ClusterNetworkPolicy)
 

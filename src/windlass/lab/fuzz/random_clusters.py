@@ -15,7 +15,7 @@ APPS = ("red", "green", "blue")
 NODES, OTHER_NODES, SECOND = 25, 26, 27  # the segments: 10.176.<segment>.0/24
 ZONES = ("east", "west")
 LEGACY_PORTS = (("TCP", 53), ("TCP", 80), ("TCP", 8443), ("UDP", 53), ("UDP", 5300), ("SCTP", 7700))
-PORTS = (("http", "TCP", 8000), ("dns", "UDP", 5000), ("signals", "SCTP", 7000))  # of each server Pod
+PORTS = (("http", "TCP", 8000), ("dns", "UDP", 5000), ("signals", "SCTP", 7000))  # the ports of each server Pod
 
 
 def cluster(seed: int, features: Features) -> Draft:

@@ -25,7 +25,7 @@ AFFINITIES = (60, 600, 10800, 65535, 65536, 86400)
 DISTRIBUTIONS = ("PreferClose", "PreferSameZone", "PreferSameNode")
 FIRST_NODE_PORT = 30000
 NODE_PORTS = 20  # reserved for each Service
-NUMBERS = range(11, 20)  # of Services
+NUMBERS = range(11, 20)  # the numbers of Services
 STATES = {
     EndpointState.READY: 0.4,
     EndpointState.UNSAID: 0.25,

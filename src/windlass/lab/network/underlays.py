@@ -24,7 +24,7 @@ from windlass.lab.scenarios.segments import Machine, Nic, Segment, router_of
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 
 _ADDRESS_FAMILY = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
-_FIRST_END, _SECOND_END = "fe80::1", "fe80::2"  # of a link between two routers
+_FIRST_END, _SECOND_END = "fe80::1", "fe80::2"  # the ends of a link between two routers
 _NO_DAD = 0x02  # IFA_F_NODAD: usable at once
 
 # Settings of every namespace: addresses are usable at once, nothing is learned from router advertisements, and no rate

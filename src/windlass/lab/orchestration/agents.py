@@ -39,7 +39,7 @@ class _Stack:
 
     node: str
     folder: Path
-    options: Mapping[str, object]  # of the agent; they override the scenario's configuration
+    options: Mapping[str, object]  # settings of the agent, which override the scenario's configuration
     programs: NodePrograms
     agent: Child | None = None
     reboots: int = 0

@@ -60,7 +60,7 @@ class RunningCluster:
         await self._pods.start(desired)
         for action in actions:
             await self._act(action.spec)
-        await self._pods.stop(desired)  # those that waited for an agent
+        await self._pods.stop(desired)  # Pods that waited for an agent
         await self._pods.start(desired)
         self._pods.check_all_started(desired)
         await self._publish()  # now with the addresses of the Pods

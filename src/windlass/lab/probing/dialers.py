@@ -21,7 +21,7 @@ from windlass.lab.sandbox.time_limits import seconds
 from windlass.lab.scenarios.objects import ProbeOutcome, ProbeProtocol
 from windlass.model.families import Family, IPAddress, family_of
 
-TIME_LIMIT = seconds(3.0)  # for an answer: a first SYN may be lost, and is sent again after one second
+TIME_LIMIT = seconds(3.0)  # until an answer: a first SYN may be lost, and is sent again after one second
 RETRY = seconds(0.4)  # until a datagram is sent again: the first one of a tunnel may be lost while ARP resolves
 LARGEST_DATAGRAM = 1200  # bytes of payload: fits any tunnel
 DATA = b"="  # the first byte of a UDP datagram that the server sends back

@@ -22,7 +22,7 @@ START = 0.25  # seconds; a connection without an answer by then only waits, whic
 BULK = 64 * 1024  # bytes from which a connection is a bulk transfer that keeps the machine busy
 TRANSFERS_AT_ONCE = 4
 BEAT = 0.02  # seconds between two uses of a held connection
-SECONDS_TO_ANSWER = seconds(1.0)  # for each connection of a rate
+SECONDS_TO_ANSWER = seconds(1.0)  # the time limit for each connection of a rate
 
 
 @dataclass(frozen=True, slots=True)

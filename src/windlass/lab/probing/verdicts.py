@@ -16,7 +16,7 @@ class Attempt:
     """One connection."""
 
     outcome: ProbeOutcome
-    backend: str = ""  # that answered
+    backend: str = ""  # the one that answered
     client: str = ""  # the client address that it saw
     local: str = ""  # the client's own address
     fault: str = ""  # another error; the probe fails with it, whatever it expects
@@ -26,7 +26,7 @@ class Attempt:
 class Observation:
     attempts: tuple[Attempt, ...]
     failures: int = 0  # connections of a rate that got no answer in time
-    max_gap: float | None = None  # of a held connection, in seconds
+    max_gap: float | None = None  # the longest gap of a held connection, in seconds
     broken: str = ""  # why a held connection ended before the scenario
 
     @property

@@ -31,7 +31,7 @@ from windlass.lab.scenarios.scenario_files import Scenario, ScenarioError
 Say = Callable[[str], None]  # reports progress to a person
 FabricOf = Callable[[Lab], Agents]
 PublisherOf = Callable[[Lab], Publisher]
-INTERRUPTED = 130  # as shells have it
+INTERRUPTED = 130  # the exit status that shells use
 WIDTH_OF_A_FILE = 160
 
 

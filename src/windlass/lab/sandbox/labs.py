@@ -75,7 +75,7 @@ class Location(msgspec.Struct, frozen=True, rename="camel"):
     """Where `lab exec` can run a command: the namespace of a Node, a Pod or a host."""
 
     namespace: str
-    ovs_run_directory: str = ""  # of a Node
+    ovs_run_directory: str = ""  # for a Node: where its Open vSwitch has its sockets
     pid: int = 0  # a process in the mount namespace of the machine; 0: it shares the files of this machine
 
 

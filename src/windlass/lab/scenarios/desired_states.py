@@ -12,7 +12,7 @@ from windlass.lab.scenarios.objects import CLUSTER_SCOPED, ConfigMap, Kubernetes
 from windlass.model.families import IPAddress
 from windlass.model.nodes import TrafficMode
 
-Addresses = Mapping[str, tuple[IPAddress, ...]]  # of each Pod, by `namespace/name`
+Addresses = Mapping[str, tuple[IPAddress, ...]]  # the addresses of each Pod, by `namespace/name`
 
 CONFIG = "kube-system/windlass-config"
 CONFIG_KEY = "windlass.yaml"

@@ -37,7 +37,7 @@ class HostPort(Struct, frozen=True, forbid_unknown_fields=True):
 class ExternalHostSpec(Struct, frozen=True, forbid_unknown_fields=True):
     addresses: list[str]
     ports: list[HostPort] = []
-    mtu: int | None = None  # of the link between the host's own router and the rest of the network
+    mtu: int | None = None  # the MTU of the link between the host's own router and the rest of the network
 
     def __post_init__(self) -> None:
         if not self.addresses:
@@ -187,7 +187,7 @@ class HostRoute(Struct, frozen=True, forbid_unknown_fields=True):
 
     node: str
     to: str
-    mtu: int | None = None  # of the route
+    mtu: int | None = None  # the MTU of the route
     type: Literal["unicast", "unreachable", "prohibit"] = "unicast"  # unicast: by the Node's default router
 
     def __post_init__(self) -> None:

@@ -36,7 +36,7 @@ from windlass.switch.streams import SwitchUnreachableError
 SECONDS_TO_BE_CACHED = seconds(3.0)
 SECONDS_BETWEEN_POLLS = 0.05
 GATEWAY, BRIDGE = Config(node_name="any").gateway, Config(node_name="any").bridge
-_OWN_INTERFACES = {GATEWAY, BRIDGE}  # of a Node's host; the uplink belongs to the switch
+_OWN_INTERFACES = {GATEWAY, BRIDGE}  # the interfaces of a Node's host; the uplink belongs to the switch
 # The actions of megaflow and trace must agree, except for ports: one prints names, the other numbers.
 _COMPARABLE = ("ct(", "recirc(", "hash(")
 
@@ -60,7 +60,7 @@ class Hop:
     receiver: PathPoint
     interface: str
     header: PacketHeader
-    outer: PacketHeader | None = None  # of the tunnel packet
+    outer: PacketHeader | None = None  # the header of the tunnel packet
 
     @property
     def ends(self) -> Ends:

@@ -47,7 +47,7 @@ class Pass:
     packet: Mapping[str, str]  # the fields of the packet by name; a bare word has an empty value
     met: tuple[MatchedFlow, ...]
     buckets: tuple[ChosenBucket, ...]
-    actions: tuple[str, ...]  # of the datapath; () for a drop
+    actions: tuple[str, ...]  # the actions of the datapath; () for a drop
 
     @property
     def ct(self) -> tuple[CtAction, ...]:

@@ -43,7 +43,7 @@ class HostStack(msgspec.Struct, frozen=True):
     """The only argument of this process, as JSON."""
 
     relays: dict[str, str]  # paths of Unix sockets, and the paths that Windows programs use for them
-    relay_port: int  # of pipe_relays.py
+    relay_port: int  # the port of pipe_relays.py
     database: str  # Unix sockets
     control: str
     settled: str
@@ -55,7 +55,7 @@ class HostStack(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class _Connected:
     wire: Wire
-    index: int  # of its interface
+    index: int  # the index of its interface
     is_nic: bool  # its packets do not reach the kernel
 
 

@@ -37,7 +37,7 @@ class WindowsDaemons:
         self.database_file = folder / "conf.db"
         self._node = node
         self._machine = machine
-        self._sockets = sockets  # of the relays
+        self._sockets = sockets  # where the relays listen
         self._folder = folder
 
     async def start_database(self) -> Child:
