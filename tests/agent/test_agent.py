@@ -105,7 +105,7 @@ async def test_without_its_node_object_the_agent_waits_and_lists_the_nodes_it_kn
     node.write("other.yaml", peer("node-2", "10.176.25.12", "172.16.2.0/24"))
     await node.switch.start()
     await node.start_agent()
-    await node.complains("Node node-1 is not in the cluster (there: node-2)", "nodeName")
+    await node.complains("Node node-1 is not in the cluster (known: node-2)", "nodeName")
     node.write("node.yaml", NODE)
     await node.ready()
 

@@ -146,7 +146,7 @@ async def test_flows_of_one_object_or_table(node: AgentNode) -> None:
 
     unknown = await windlass("flows", *at(node), "--table", "Attic")
     assert unknown.returncode == 2
-    assert "there is no Attic; there are Classifier (0), " in unknown.stderr
+    assert "there is no table Attic; the tables are Classifier (0), " in unknown.stderr
     assert (await windlass("flows", *at(node), "--cookie", "xyz")).returncode == 2
 
 
@@ -188,7 +188,7 @@ async def test_a_temporary_log_level_expires(node: AgentNode) -> None:
         (("loud",), "'loud' is not one of"),
         (("debug", "--for", "soon"), "soon is not a duration; examples: 30s, 10m"),
         (("--for", "10m"), "--for needs a level"),
-        (("debug", "--for", "8d"), "at most 604,800 are possible"),
+        (("debug", "--for", "8d"), "must be more than 0 and at most 604,800"),
     ],
 )
 async def test_an_unknown_log_level_is_refused(node: AgentNode, asked: tuple[str, ...], said: str) -> None:

@@ -84,9 +84,9 @@ def test_the_configuration_overrides_the_address_of_the_server(tmp_path):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ({"current-context": "y"}, "current-context names 'y', which is not among its contexts (there: x)"),
+        ({"current-context": "y"}, "current-context names 'y', which is not among its contexts (known: x)"),
         ({"clusters": [{"name": "c"}]}, "not a kubeconfig: clusters[0]: object missing required field `cluster`"),
-        ({"clusters": None}, "context x names 'c', which is not among its clusters (there: none)"),
+        ({"clusters": None}, "context x names 'c', which is not among its clusters (known: none)"),
         ({"user": {"exec": {"command": "aws"}}}, "user u has neither a token nor a client certificate"),
         ({"user": {"tokenFile": "gone"}}, "gone: cannot be read: No such file or directory"),
         ({"user": {"client-certificate-data": "!"}}, "client-certificate-data is not PEM in base64"),

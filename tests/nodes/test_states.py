@@ -127,5 +127,5 @@ def test_host_ports_of_pods_are_among_the_services():
 
 
 def test_a_node_that_is_not_in_the_cluster_cannot_be_built():
-    with pytest.raises(NotUsable, match=r"node-1 is not in the cluster \(there: node-2\)"):
+    with pytest.raises(NotUsable, match=r"node-1 is not in the cluster \(known: node-2\)"):
         node_state(CONFIG, Cluster(nodes={"node-2": node(2)}), NodeFacts(ADAPTER))

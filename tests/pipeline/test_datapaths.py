@@ -170,7 +170,7 @@ def test_too_many_recirculations():
     stairs = [flow(Ct(n + 1, table=n + 1), table=n, when=tcp) for n in range(7)]
     assert list(violations(LINUX, stairs)) == []
     assert list(violations(WINDOWS, stairs)) == [
-        "Windows datapath: a packet could recirculate 7 times, and 6 is the most it can"
+        "Windows datapath: a packet could recirculate 7 times, but the maximum is 6"
     ]
 
 

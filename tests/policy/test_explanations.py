@@ -212,7 +212,7 @@ def test_manifests_are_read_from_standard_input():
     [
         (
             ["explain", "web", SHOP],
-            "there is no Pod default/web with an address of its own; there: monitoring/prometheus",
+            "there is no Pod default/web with an address of its own; known: monitoring/prometheus",
         ),
         (
             ["explain", "shop/web", SHOP, "--peer", "node-9"],

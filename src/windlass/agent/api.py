@@ -108,7 +108,7 @@ async def policy_counts(view: AgentView, request: web.Request) -> web.Response:
     pod = request.query.get("pod")
     pods = sorted({one.key for one in view.state.pods.values()} if view.state else ())
     if pod not in {None, *pods}:
-        return _json({"error": f"there is no Pod {pod} on this Node; there: {', '.join(pods) or 'none'}"}, status=400)
+        return _json({"error": f"there is no Pod {pod} on this Node; known: {', '.join(pods) or 'none'}"}, status=400)
     return _json(await policy_counters.counters(view, pod))
 
 
@@ -136,7 +136,7 @@ async def convergence(view: AgentView, request: web.Request) -> web.Response:
     try:
         seconds = float(request.query.get("timeout", "0"))
     except ValueError:
-        return _json({"error": "timeout: a number of seconds is needed"}, status=400)
+        return _json({"error": "timeout: must be a number of seconds"}, status=400)
     converged = await status.wait_for_revision(request.query.get("revision", status.revision), seconds)
     body = {
         "converged": converged,
@@ -166,7 +166,7 @@ async def set_log_level(logs: Logs, request: web.Request) -> web.Response:
         levels = ", ".join(one.value for one in LogLevel)
         return _json({"error": f"level: one of {levels} is needed, and seconds must be a number"}, status=400)
     if seconds is not None and not 0 < seconds <= LONGEST_LEVEL:
-        return _json({"error": f"seconds: more than 0 and at most {LONGEST_LEVEL:,.0f} are possible"}, status=400)
+        return _json({"error": f"seconds: must be more than 0 and at most {LONGEST_LEVEL:,.0f}"}, status=400)
     logs.set_level(level, seconds)
     return await log_level(logs)
 

@@ -157,7 +157,7 @@ class HealthChecks:
             case "/livez":
                 return _json(body, 200 if health.healthy else 503)
             case _:
-                return _json({"error": f"{path}: there are /healthz and /livez"}, 404)
+                return _json({"error": f"{path}: not found; the paths are /healthz and /livez"}, 404)
 
     async def _try(self, key: str) -> None:
         """Open the port of this check, if it has one that is not open."""

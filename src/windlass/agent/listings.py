@@ -117,7 +117,7 @@ def _table(text: str | None) -> int | None:
         if text.casefold() in {table.name.casefold(), str(table.number)}:
             return table.number
     known = ", ".join(f"{table.name} ({table.number})" for table in LAYOUT.tables.values())
-    raise BadFilter(f"table: there is no {text}; there are {known}")
+    raise BadFilter(f"table: there is no table {text}; the tables are {known}")
 
 
 def _cookie(text: str | None) -> int | None:

@@ -242,4 +242,4 @@ async def _patience(installed: InstalledProgram) -> AsyncIterator[None]:
         async with asyncio.timeout(PATIENCE):
             yield
     except TimeoutError:
-        raise SwitchUnreachableError(installed.trouble or "the switch does not take the flows") from None
+        raise SwitchUnreachableError(installed.trouble or "the switch does not accept the flows") from None

@@ -64,7 +64,7 @@ async def _known_pods(port: int, pods: int, changes: int) -> KnownPods:
             await follower.until(lambda: follower.feed.is_listed)
             seconds, listed = time.perf_counter() - began, time.process_time()
             if len(follower.policies.policies.peers) < pods:
-                raise LabError(f"the figures are invalid: of {pods} Pods fewer are compiled")
+                raise LabError(f"the figures are invalid: fewer than {pods} Pods are compiled")
             rss = agent_runs.rss() - before
             await connection.request("GET", "/go")
             await follower.until(lambda: follower.changed >= pods + changes)

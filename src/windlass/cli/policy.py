@@ -170,7 +170,7 @@ def _pod(connectivity: Connectivity, name: str) -> str:
     key = name if "/" in name else f"default/{name}"
     pods = sorted({end.name for end in connectivity.ends if end.kind is EndKind.POD})
     if key not in pods:
-        raise _NotFound(f"there is no Pod {key} with an address of its own; there: {_listed(pods) or 'none'}")
+        raise _NotFound(f"there is no Pod {key} with an address of its own; known: {_listed(pods) or 'none'}")
     return key
 
 
@@ -183,7 +183,7 @@ def _ends_of(connectivity: Connectivity, peer: str) -> list[End]:
     if found := [end for end in machines if end.name in {peer, f"default/{peer}"}]:
         return found
     known = _listed(sorted({end.name for end in machines}))
-    raise _NotFound(f"--peer {peer}: neither a Pod nor a Node nor an IP address; there: {known}")
+    raise _NotFound(f"--peer {peer}: neither a Pod nor a Node nor an IP address; known: {known}")
 
 
 def _listed(names: Sequence[str]) -> str:

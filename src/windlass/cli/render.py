@@ -86,7 +86,7 @@ def state_of(world: DesiredState, name: str, facts: NodeFacts | None = None) -> 
 def facts_of(world: DesiredState, name: str) -> NodeFacts:
     """What manifests do not say about a Node: its NICs are as in the lab, its Pods are attached in order."""
     if name not in world.nodes:
-        raise NotUsable(f"there is no Node {name}; there: {', '.join(sorted(world.nodes)) or 'none'}")
+        raise NotUsable(f"there is no Node {name}; known: {', '.join(sorted(world.nodes)) or 'none'}")
     uplink, *others = machine_of_node(world.nodes[name]).nics
     held = [address.ip for nic in (uplink, *others) for address in nic.addresses]
     adapter = Uplink(uplink.name, index=0, mac=UPLINK_MAC, mtu=UPLINK_MTU, addresses=tuple(uplink.addresses))

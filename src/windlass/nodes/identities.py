@@ -21,7 +21,7 @@ def own_identity(config: Config, cluster: Cluster) -> Identity:
     name = config.node_name
     if name not in cluster.nodes:
         known = ", ".join(sorted(cluster.nodes)[:5]) or "none"
-        raise NotUsable(f"Node {name} is not in the cluster (there: {known}); nodeName in the configuration names it")
+        raise NotUsable(f"Node {name} is not in the cluster (known: {known}); nodeName in the configuration names it")
     return identity(cluster.nodes[name])
 
 

@@ -156,7 +156,7 @@ def violations(datapath: Datapath, flows: Iterable[Flow], groups: Iterable[Group
     if longest > datapath.recirculations:
         yield (
             f"{datapath.name} datapath: a packet could recirculate {longest} times, "
-            f"and {datapath.recirculations} is the most it can"
+            f"but the maximum is {datapath.recirculations}"
         )
     if not datapath.tracks_again:
         yield from (f"{datapath.name} datapath, {mistake}" for mistake in tracked_paths.mistakes(flows, groups))

@@ -170,7 +170,7 @@ def _named(candidates: tuple[Named, ...] | None, name: str, what: str, by: str, 
         if one.name == name:
             return one
     there = ", ".join(one.name for one in candidates or ()) or "none"
-    raise NoAccess(f"{file}: {by} names {name!r}, which is not among its {what} (there: {there})")
+    raise NoAccess(f"{file}: {by} names {name!r}, which is not among its {what} (known: {there})")
 
 
 def _either(file: Path, data: str | None, path: str | None, field: str) -> str:
