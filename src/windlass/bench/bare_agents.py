@@ -29,7 +29,7 @@ class InvalidRunError(Exception):
 
 
 def configure_process() -> None:
-    """As the agent configures itself, but without its log of progress."""
+    """Configure this process like an agent, but without its log of progress."""
     relax_garbage_collector()
     log_warnings_only()
 
@@ -38,7 +38,7 @@ class Events(AllPodsKnown):
     """A source of the cluster's state. An event is an object that has been decoded."""
 
     def __init__(self, cluster: Cluster) -> None:
-        # Of such maps a change copies a small part.
+        # A change copies only a small part of such a map.
         self._members = {name: PersistentMap(objects_of(cluster, name)) for name in kinds_of(Cluster)}
         self.cluster = with_objects(cluster, self._members)
         self._changes: asyncio.Queue[ClusterChange] = asyncio.Queue()

@@ -16,7 +16,7 @@ from windlass.bench import bench_nodes, node_runs
 from windlass.bench import service_states as states
 from windlass.bench.agent_runs import in_new_process
 from windlass.bench.node_runs import StartAndChanges, Workload
-from windlass.bench.reports import Report, Say, figure, percentiles, this_machine
+from windlass.bench.reports import BenchReport, Say, figure, percentiles, this_machine
 from windlass.lab.sandbox import labs
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.time_limits import seconds
@@ -28,7 +28,7 @@ ROUNDS = 3
 SECONDS_UNDER_WINE = seconds(300)
 
 
-async def run(say: Say = print) -> Report:
+async def run(say: Say = print) -> BenchReport:
     """Takes about two minutes."""
     programs = WindowsPrograms.default()
     programs.check()
@@ -41,7 +41,7 @@ async def run(say: Say = print) -> Report:
         say(f"round {number} of {ROUNDS}: start {windows[-1].start:.2f} s; on Linux {linux[-1].start:.2f} s")
     start, start_floor = (statistics.median(one.start for one in found) for found in (windows, linux))
     changes, changes_floor = ([one for run in found for one in run.changes] for found in (windows, linux))
-    return Report(
+    return BenchReport(
         "windows",
         this_machine(),
         (
