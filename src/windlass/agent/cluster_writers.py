@@ -1,4 +1,4 @@
-"""Writes about this Node and about objects that the agent cannot use to the cluster.
+"""Writes to the cluster: annotations and taint of this Node, Events and conditions about objects that cannot be used.
 
 What is written is decided in `cluster.kubernetes.writing`. No other part of the agent waits for it.
 """

@@ -1,6 +1,6 @@
 """The Services of this Node from one state of the cluster to the next.
 
-What a Service amounts to is decided in `cluster.catalogues`. Connections that a change has outdated are flushed at
+`cluster.catalogues` decides how a Service is served. Connections that a change has outdated are flushed at
 once, and again a moment later; which connections these are is decided in `pipeline.stale_connections`.
 """
 

@@ -157,7 +157,7 @@ async def _sending(namespace: str, socket: Path) -> AsyncIterator[Callable[[list
 
 
 def _packets(size: Size) -> Iterator[bytes]:
-    """One from each Pod elsewhere that a rule means, to the Pod and port of that rule."""
+    """A packet from each remote Pod that a rule selects, to the Pod and port of that rule."""
     allowed = {
         policy_states.named_team(number, place, size): (number % size.local, place)
         for number in range(size.policies)

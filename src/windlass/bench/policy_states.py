@@ -1,7 +1,7 @@
 """The cluster of `windlass bench policy`: Pods in many namespaces, some of them local, and policies for those.
 
 Each policy selects one local Pod. Each of its rules allows one port from all Pods of a namespace; the first rule of
-every policy names the same namespace, so that as many rules as there are policies mean a Pod there. Values only.
+every policy names the same namespace, so that one rule of each policy selects the Pods there. Values only.
 """
 
 from __future__ import annotations

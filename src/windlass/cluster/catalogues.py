@@ -1,7 +1,7 @@
 """All Services as one Node serves them, updated from one Cluster to the next with work for the changes only. Pure.
 
-What a Service amounts to is decided in `services`, and in `claims` if another one claims the same frontend. A host port
-of a Pod is served as a Service with that Pod as its one endpoint: see `host_ports`.
+`services` decides how a Service is served, and `claims` if another one claims the same frontend. A host port of a Pod
+is served as a Service with that Pod as its one endpoint: see `host_ports`.
 """
 
 from __future__ import annotations

@@ -35,5 +35,5 @@ CLIENT_SNAT_ZONE = DECLARED.field(
 )
 SERVICE_PORT = DECLARED.field(reg(8)[0:16], "service-port", "the destination port of an SCTP packet before translation")
 SUBJECT = DECLARED.wide_field(reg(10), reg(11), "subject", "the policies of a local Pod, as a digest")
-PEER_CLASS = DECLARED.wide_field(reg(12), reg(13), "peer-class", "what rules mean of the peer, as a digest; 0: nothing")
+PEER_CLASS = DECLARED.wide_field(reg(12), reg(13), "peer-class", "the class of the peer, as a digest; 0: none")
 PORT_SET = DECLARED.wide_field(reg(14), reg(15), "port-set", "the ports that policies allow, as a digest")

@@ -159,7 +159,7 @@ class RealAPIServer:
         return APIServer(lambda: self._plane.access(ADMINISTRATOR), node, self._plane.socket_factory)
 
     async def _cluster(self, node: str) -> Cluster:
-        """Reads the whole cluster again, so that it contains all earlier writes, and the Pods that policies mean."""
+        """Reads the whole cluster again, so that it contains all earlier writes, and the Pods that policies select."""
         source = self._source(node)
         try:
             async with aclosing(source.changes()) as changes:

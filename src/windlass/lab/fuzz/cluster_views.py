@@ -79,7 +79,7 @@ def _policies(kind: str, shape: type[_T], documents: Iterable[Document]) -> list
 
 
 def _node_port_addresses(documents: Documents) -> list[str]:
-    """From the configuration of the agents."""
+    """`nodePortAddresses` in the configuration of the agents."""
     config = documents.get(("ConfigMap", "kube-system/windlass-config"))
     if config is None:
         return []
