@@ -143,9 +143,11 @@ async def give_tunnel_routes(stack: HostStack) -> None:
 
 
 def _kernel_routes(name: str) -> tuple[list[IPInterface], list[TunnelRoute]]:
-    """The IPv4 addresses and routes of this interface."""
+    """The IPv4 addresses and routes of this interface; none without it, as after a reboot."""
     with Netlink() as netlink:
         index = _index(netlink, name)
+        if not index:
+            return [], []
         addresses = [address for _, address in rtnetlink.addresses(netlink, index) if address.version == IPV4]
         routes = [
             TunnelRoute(found.route.destination, found.route.via)

@@ -9,7 +9,6 @@ import asyncio
 import shutil
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from uuid import NAMESPACE_DNS, uuid5
 
@@ -162,11 +161,12 @@ class WindowsNode:
     async def settled(self) -> None:
         """Returns when the host stack has applied the last change, too."""
         await self.switch.settled()
-        with suppress(OSError):  # no database: the agent has not created a bridge
-            async with asyncio.timeout(SECONDS_TO_START):
-                reader, writer = await asyncio.open_unix_connection(self._settled)
-                await reader.read()
-                writer.close()
+        _, host = self._helpers
+        await host.listening(self._settled)  # it does so when it has read the database
+        async with asyncio.timeout(SECONDS_TO_START):
+            reader, writer = await asyncio.open_unix_connection(self._settled)
+            await reader.read()
+            writer.close()
 
     async def end(self) -> None:
         await self.switch.end()
