@@ -204,9 +204,7 @@ def _undo(helper: IpHelper, record_file: Path, goal: WindowsAdapter, bridge_name
 
 
 def _recorded_first(record_file: Path, goal: WindowsAdapter, bridge: str, *, must_be: bool) -> tuple[str, ...]:
-    record = _StoredUplink(
-        goal.name, bridge, [str(address) for address in goal.addresses], [_store(r) for r in goal.routes]
-    )
+    record = _StoredUplink(goal.name, bridge, [*map(str, goal.addresses)], [*map(_store, goal.routes)])
     try:
         if _load(record_file) != record:
             files.write(record_file, msgspec.json.format(msgspec.json.encode(record)) + b"\n")
