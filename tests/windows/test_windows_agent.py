@@ -174,6 +174,28 @@ async def test_the_agent_takes_the_node_follows_the_cluster_and_starts_again(mac
 
 @requires_stand_ins
 @requires_ovs
+async def test_a_new_gateway_interface_gets_its_address_its_routes_and_forwarding(machine, switch, tmp_path):
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    (folder / "nodes.yaml").write_text(
+        yaml.safe_dump_all([node("node-1", "192.0.2.5", 1), node("far", "192.0.99.7", 3)])
+    )
+
+    async def is_ready() -> bool:
+        has_routes = machine.has_route("10.0.3.0/24") and machine.has_route("10.96.0.0/16")
+        return has_routes and machine.holders("10.0.1.1") == {"windlass-gw0"} and machine.forwards("windlass-gw0")
+
+    async with running(machine, switch, folder) as agent:
+        await agent.converged(folder)
+        assert await is_ready()
+        assert machine.forwards("br-int")
+        machine.replace_gateway()
+        assert not await is_ready()
+        await until(is_ready)
+
+
+@requires_stand_ins
+@requires_ovs
 async def test_a_second_agent_is_refused(machine, switch, tmp_path):
     folder = tmp_path / "manifests"
     folder.mkdir()

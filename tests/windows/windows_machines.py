@@ -77,13 +77,15 @@ link add br-int index {_BRIDGE_INDEX} address {_STATE.node.uplink_mac} type veth
 link set br-far up
 link set br-int up
 """
-_INTERFACES = f"""
-link set lo up
-link add eth0 index 11 address {_STATE.node.uplink_mac} mtu 1500 type veth peer name wire index 12
+_GATEWAY = f"""
 link add windlass-gw0 index 13 address {_STATE.node.gateway_mac} type veth peer name gw-far index 14
-link set wire up
 link set gw-far up
 link set windlass-gw0 up
+"""
+_INTERFACES = f"""{_GATEWAY}
+link set lo up
+link add eth0 index 11 address {_STATE.node.uplink_mac} mtu 1500 type veth peer name wire index 12
+link set wire up
 link set eth0 up
 addr add 192.0.2.5/24 brd + dev eth0
 addr add 192.0.2.77/24 dev eth0
@@ -129,6 +131,14 @@ class WindowsMachine(IpMachine):
         """What HNS has, as its stand-in keeps it."""
         status, said = unix("sh", "-c", "cat $WINEPREFIX/host-network-service.json")
         return json.loads(said) if status == 0 else {"networks": {}, "endpoints": {}}
+
+    def replace_gateway(self) -> None:
+        """As when ovs-vswitchd restarts."""
+        ip("link", "delete", "windlass-gw0")
+        ip("-batch", "-", stdin=_GATEWAY)
+
+    def forwards(self, interface: str) -> bool:
+        return unix("cat", f"/proc/sys/net/ipv4/conf/{interface}/forwarding")[1].strip() == "1"
 
     def reboot(self) -> None:
         """HNS has lost its network and its endpoints; the NIC has its addresses."""
