@@ -169,6 +169,17 @@ def test_no_endpoint_anywhere_is_refused_whatever_the_policy(client, address, po
     assert ask(found, client, address, port).outcome is ProbeOutcome.REFUSED
 
 
+@pytest.mark.parametrize(
+    ("client", "address", "outcome"),
+    [(OUT, "10.0.0.2", ProbeOutcome.REFUSED), (NODE, "10.0.0.1", ProbeOutcome.REFUSED), (NODE, "10.0.0.2", None)],
+)
+def test_a_node_may_miss_that_another_node_refuses_its_sctp(client, address, outcome):
+    """The switch in user space of Open vSwitch 3.1 gives the ICMP error to the first Pod that left as this Node."""
+    port = {"name": "signals", "port": 80, "protocol": "SCTP", "nodePort": 30080}
+    found = ask(cluster(service(app="nobody", ports=[port])), client, address, 30080, "SCTP")
+    assert (found and found.outcome) is outcome
+
+
 def test_source_ranges_are_for_load_balancer_ips_alone_and_for_pods_too():
     found = cluster(service(**VIP, loadBalancerSourceRanges=["172.16.1.20/32"]))
     assert ask(found, POD, "198.51.100.1").outcome is ProbeOutcome.CONNECTED
