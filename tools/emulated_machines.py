@@ -26,7 +26,7 @@ def cpio(files: dict[str, bytes]) -> Iterator[bytes]:
         yield header + bytes(-len(header) % 4) + content + bytes(-len(content) % 4)
 
 
-def qemu(image: Path, initramfs: Path, init: Path, memory: str, results: Path) -> list[str]:
+def qemu(image: Path, initramfs: Path, init: Path, memory: str, results: Path, writable: Path) -> list[str]:
     share = "security_model=none,multidevs=remap"
     return [
         "qemu-system-x86_64", "-M", "q35", "-cpu", "max", "-smp", "2", "-m", memory,
@@ -34,6 +34,7 @@ def qemu(image: Path, initramfs: Path, init: Path, memory: str, results: Path) -
         "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
         "-virtfs", f"local,mount_tag=root,path=/,readonly=on,{share}",
         "-virtfs", f"local,mount_tag=results,path={results},{share}",
+        "-virtfs", f"local,mount_tag=writable,path={writable},{share}",
         "-kernel", str(image), "-initrd", str(initramfs),
         # Mitigations of speculative execution are slow to emulate, and useless here. The kernel passes parameters that
         # it does not know, such as SECOND_INIT, to its first process as environment variables.
@@ -65,6 +66,14 @@ mount -t tmpfs tmpfs /dev/shm
 mount -t tmpfs tmpfs /run
 mkdir -p /run/lock /run/results
 mount -t 9p -o trans=virtio,version=9p2000.L results /run/results
+mount -t 9p -o trans=virtio,version=9p2000.L writable {writable}
+# For kubelets: a disk that may have overlays, and cgroups.
+mount -t tmpfs tmpfs /var/tmp
+mount -t tmpfs tmpfs /sys/fs/cgroup
+for controller in cpu cpuacct cpuset memory devices freezer blkio pids; do
+  mkdir /sys/fs/cgroup/$controller
+  mount -t cgroup -o $controller cgroup /sys/fs/cgroup/$controller
+done
 ip link set lo up
 echo '{begin}'
 cut -d' ' -f1 /proc/uptime > /run/results/booted

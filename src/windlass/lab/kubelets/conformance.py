@@ -23,6 +23,7 @@ class Suite:
     skip: str
     nodes: int = 2
     zones: int = 0
+    processes: int = PROCESSES
 
 
 _SPECIAL = r"\[Serial\]|\[Disruptive\]|\[Slow\]|\[Feature:|\[Alpha\]|\[Beta\]"
@@ -45,7 +46,8 @@ SUITES = {
         r").*\[Conformance\]",
         r"\[Serial\]|with a custom proxy",
     ),
-    # The tests of policies, except three that need SCTP in the kernel; and a sample of them.
+    # The tests of policies, except three that need SCTP in the kernel; these three; and a sample of the others.
+    "network-policy-sctp": Suite(r"SCTPConnectivity.*\[Feature:NetworkPolicy\]", r"\[Disruptive\]", processes=1),
     "network-policy": Suite(r"\[Feature:NetworkPolicy\]", "SCTPConnectivity"),
     "network-policy-some": Suite(
         r"NetworkPolicy between server and client ("
@@ -75,7 +77,7 @@ PASSED, FAILED, SKIPPED, NOT_ASKED = "passed", "failed", "skipped", "not asked f
 async def run(cluster: KubeletCluster, suite: Suite, reports: Path) -> list[Result]:
     """Runs the suite on the first Node. The output of the tests goes to `reports`/e2e.log."""
     command = (
-        *(str(path_of("ginkgo")), f"--procs={PROCESSES}", "--no-color", "--timeout=60m"),
+        *(str(path_of("ginkgo")), f"--procs={suite.processes}", "--no-color", "--timeout=60m"),
         *(f"--focus={suite.focus}", f"--skip={suite.skip}", str(path_of("e2e.test")), "--"),
         *(f"--kubeconfig={cluster.kubeconfig}", f"--kubectl-path={path_of('kubectl')}", "--provider=skeleton"),
         *(f"--report-dir={reports}", "--disable-log-dump=true", f"--num-nodes={cluster.shape.nodes}"),

@@ -18,6 +18,7 @@ NETWORK_POLICY_API = "sigs.k8s.io/network-policy-api@v0.2.0"
 class PolicyPrograms:
     cyclonus: Path
     conformance: Path  # the tests of network-policy-api
+    conformance_without_sctp: Path  # the same without servers for SCTP: their Pods start on a kernel without it
     crd: Path  # the definition of ClusterNetworkPolicy, with its experimental fields
 
 
@@ -29,9 +30,11 @@ def directory() -> Path:
 
 def programs() -> PolicyPrograms:
     folder = directory()
-    suffix = "" if has_sctp() else "-without-sctp"
     return PolicyPrograms(
-        folder / "cyclonus", folder / f"cnp-conformance{suffix}", folder / "clusternetworkpolicies.yaml"
+        folder / "cyclonus",
+        folder / "cnp-conformance",
+        folder / "cnp-conformance-without-sctp",
+        folder / "clusternetworkpolicies.yaml",
     )
 
 

@@ -23,10 +23,15 @@ _PATIENCE = (
     "--pod-creation-timeout-seconds=300",
 )
 
-# A sample of the tests; CNPAdminTierIntegration has a policy of each tier.
-API_SHARE = "/^CNP(AdminTier(Integration|PriorityField|EgressNodePeers|EgressNamedPort)|BaselineTierIngressUDP)$"
 # Tests and subtests that need SCTP.
 _NEEDS_SCTP = "TestConformance/CNP.*(SCTP|Gress$|InlineCIDR)|TestConformance/CNP.*NodePeers/.*deny"
+# Regular expressions over tests. The sample has CNPAdminTierIntegration, which has a policy of each tier.
+API_TESTS = {
+    "all": "TestConformance$",
+    "some": "TestConformance$/^CNP("
+    "AdminTier(Integration|PriorityField|EgressNodePeers|EgressNamedPort)|BaselineTierIngressUDP)$",
+    "sctp": _NEEDS_SCTP,
+}
 _VERDICTS = {"PASS": PASSED, "FAIL": FAILED, "SKIP": SKIPPED}
 _LINE = re.compile(r"^ *--- (PASS|FAIL|SKIP): (TestConformance\S*) \((\d+\.\d+)s\)$", re.MULTILINE)
 
@@ -77,11 +82,11 @@ def _case(number: str, case: ET.Element) -> Result:
 
 
 async def run_network_policy_api(cluster: KubeletCluster, tests: str, reports: Path) -> list[Result]:
-    """All subtests, or those of some tests (a regular expression), with all features."""
+    """The tests that a regular expression names, with all features."""
     command = (
         *(
-            str(programs().conformance),
-            f"-test.run=TestConformance${tests}",
+            str(programs().conformance if has_sctp() else programs().conformance_without_sctp),
+            f"-test.run={tests}",
             "-test.v",
             "-test.timeout=60m",
             "-all-features",
