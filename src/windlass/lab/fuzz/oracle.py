@@ -93,18 +93,16 @@ def predict(cluster: ClusterView, query: Query) -> Prediction | None:
 def _without_policies(cluster: ClusterView, query: Query) -> Prediction | None:
     home = _home(cluster, query.client)
     if home is not None:
-        claim = claimed(cluster, home, query)
-        if claim:
+        if claim := claimed(cluster, home, query):
             return _served(cluster, query, claim, home, inside=True)
         if query.address in home.all_addresses or query.address.is_loopback:
             return _host_itself(cluster, query, home, PRESERVED)
-    entry = next((node for node in cluster.nodes.values() if query.address in node.all_addresses), None)
-    entry = entry or cluster.nodes.get(query.via)
+    holders = (node for node in cluster.nodes.values() if query.address in node.all_addresses)
+    entry = next(holders, cluster.nodes.get(query.via))
     if entry is None:
         return _outside(cluster, query, home)
     # At another Node, every packet comes from outside.
-    claim = claimed(cluster, entry, query)
-    if claim:
+    if claim := claimed(cluster, entry, query):
         return _served(cluster, query, claim, entry, inside=False)
     if query.address in entry.all_addresses:
         return _host_itself(cluster, query, entry, _from_outside(cluster, query))
@@ -154,8 +152,8 @@ def _served(cluster: ClusterView, query: Query, claim: PortClaim, entry: LabNode
     if not found.any:
         if query.protocol == "SCTP" and not inside and not query.client.host:
             return None  # the ICMP error may reach a Pod that has left as the same Node: see decision 9
-        why = f"{words}: the Service has no endpoint"
-        return Prediction(ProbeOutcome.REFUSED, why=why, entry=entry.name, inside=inside)
+        words += ": the Service has no endpoint"
+        return Prediction(ProbeOutcome.REFUSED, why=words, entry=entry.name, inside=inside)
     local, masquerade = _policy(claim, inside=inside, from_pod=_pod(cluster, query.client) is not None)
     access = _ServiceAccess(cluster, query, claim, entry, inside, masquerade)
     eligible = found.local if local else found.cluster
