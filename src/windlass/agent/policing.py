@@ -38,6 +38,9 @@ class Policing:
     async def follow(self, change: ClusterChange) -> None:
         """Read what has changed. Call `applied` without an await in between."""
         async with self._reading:
+            if not self._policies.depends_on(change.changes):  # most changes are of Services, and should be quick
+                self._policies.cluster = change.cluster
+                return
             await run_in_slices(self._policies.following(change.cluster, change.changes))
             await self._find_peers()
         if self._policies.problems is not self._reported:

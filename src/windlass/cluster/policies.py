@@ -28,7 +28,8 @@ _NAMED = 3  # policies that the summary names
 
 
 def policies_of(cluster: Cluster) -> tuple[Reference, ...]:
-    return tuple(Reference.to(policy) for member in _MEMBERS for policy in objects_of(cluster, member).values())
+    found = [objects for member in _MEMBERS if (objects := objects_of(cluster, member))]  # mostly none
+    return tuple(Reference.to(policy) for objects in found for policy in objects.values())
 
 
 def policy_in(document: object) -> Reference | None:

@@ -62,10 +62,14 @@ class FollowedPolicies:
             self._compile()
         return self.compiler.namespaces
 
+    @staticmethod
+    def depends_on(changes: ChangeSet) -> bool:
+        return changes.concerns(*_KINDS)
+
     def following(self, cluster: Cluster, changes: ChangeSet = EVERYTHING) -> Generator[None, None, None]:
         """Read what has changed, in slices. The generator must be run to its end, and then `settle` called."""
         before, self.cluster = self.cluster, cluster
-        if not changes.concerns(*_KINDS):
+        if not self.depends_on(changes):
             return
         self._is_settled = False
         for name in changes.keys_between(Namespace, before.namespaces, cluster.namespaces):
