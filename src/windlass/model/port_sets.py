@@ -37,9 +37,9 @@ def contains(port_set: PortSet, protocol: Protocol | None, port: int | None) -> 
 
 def union(sets: Iterable[PortSet]) -> PortSet:
     distinct = frozenset(sets)
-    if ALL_PORTS in distinct:
-        return ALL_PORTS
-    return _merged(distinct) if len(distinct) > 1 else next(iter(distinct), NO_PORTS)
+    if len(distinct) < 2:
+        return next(iter(distinct), NO_PORTS)
+    return ALL_PORTS if ALL_PORTS in distinct else _merged(distinct)
 
 
 @lru_cache(4096)  # many subjects and classes combine the same few sets

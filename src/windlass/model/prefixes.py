@@ -36,5 +36,5 @@ def prefix_text(prefix: Prefix) -> str:
     """As `str` of the network."""
     version, value, length = prefix
     if version == 4:
-        return f"{value >> 24}.{value >> 16 & 0xFF}.{value >> 8 & 0xFF}.{value & 0xFF}/{length}"
+        return "%d.%d.%d.%d/%d" % (*value.to_bytes(4), length)  # noqa: UP031 - half the time of an f-string
     return str(network_of(prefix))

@@ -23,7 +23,7 @@ from windlass.policy.readings import read_cluster_network_policy, read_network_p
 
 _NOTHING = SettledKeys(frozenset(), frozenset(), frozenset(), frozenset())
 _KINDS = (Namespace, Node, Pod, PeerPod, NetworkPolicy, ClusterNetworkPolicy)  # what policies depend on
-_SLICE = 50  # objects to read before other tasks run: about a millisecond
+_PODS, _POLICIES = 200, 50  # objects to read before other tasks run: about a millisecond
 
 
 class FollowedPolicies:
@@ -82,11 +82,12 @@ class FollowedPolicies:
         for key in self._asked.keys() & pods:
             del self._asked[key]
         peers = changes.keys_between(PeerPod, before.peer_pods, cluster.peer_pods)
-        yield from _in_slices(self._set_pod, pods | peers)
+        yield from _in_slices(self._set_pod, pods | peers, _PODS)
         policies = changes.keys_between(NetworkPolicy, before.network_policies, cluster.network_policies)
-        yield from _in_slices(self._set_network_policy, policies)
+        yield from _in_slices(self._set_network_policy, policies, _POLICIES)
         old, new = before.cluster_network_policies, cluster.cluster_network_policies
-        yield from _in_slices(self._set_cluster_network_policy, changes.keys_between(ClusterNetworkPolicy, old, new))
+        policies = changes.keys_between(ClusterNetworkPolicy, old, new)
+        yield from _in_slices(self._set_cluster_network_policy, policies, _POLICIES)
 
     def settle(self, node: LocalNode, pods: Mapping[str, AttachedPod]) -> SettledKeys:
         """Update `policies` to what was read, for these Pods with a port. Returns the keys that have changed."""
@@ -176,8 +177,8 @@ class FollowedPolicies:
             self._problems.pop(name, None)
 
 
-def _in_slices(read: Callable[[str], None], keys: Iterable[str]) -> Generator[None, None, None]:
+def _in_slices(read: Callable[[str], None], keys: Iterable[str], size: int) -> Generator[None, None, None]:
     for number, key in enumerate(keys, start=1):
         read(key)
-        if not number % _SLICE:
+        if not number % size:
             yield

@@ -28,12 +28,12 @@ def selectable_pod(pod: Pod | PeerPod, attached: tuple[IPAddress, ...] = ()) -> 
     spec, status = pod.spec, pod.status
     if (spec and spec.host_network) or (status and status.phase in _ENDED):
         return None
-    listed = [one.ip for one in status.pod_ips or ()] if status else ()
+    listed = [one.ip for one in status.pod_ips] if status and status.pod_ips else ()
     return SelectablePod(
         namespace=pod.metadata.namespace or "default",
         name=pod.metadata.name,
         labels=_label_set(pod.metadata.labels),
-        addresses=tuple(map(prefix_of, attached)) if attached else tuple(_addresses(listed)),
+        addresses=tuple(map(prefix_of, attached) if attached else _addresses(listed)),
         named_ports=tuple(sorted(set(_named_ports(spec))))
         if spec and (spec.containers or spec.init_containers)
         else (),
@@ -49,16 +49,18 @@ def peer_node(node: Node, held: Collection[IPAddress] = ()) -> PeerNode:
 
 
 def _label_set(labels: Labels | None) -> LabelSet:
-    return tuple(sorted((labels or {}).items()))
+    return tuple(sorted(labels.items())) if labels else ()
 
 
-def _addresses(texts: Iterable[str | None]) -> Iterator[Prefix]:
+def _addresses(texts: Iterable[str | None]) -> list[Prefix]:
+    found: list[Prefix] = []
     for text in texts:
         try:
-            yield 4, int.from_bytes(inet_pton(AF_INET, text or "")), 32  # much quicker than to parse it in Python
+            found.append((4, int.from_bytes(inet_pton(AF_INET, text or "")), 32))  # much faster than `ip_address`
         except (OSError, ValueError):
             with suppress(ValueError):  # else nothing comes from there, and nothing can be sent there
-                yield prefix_of(ip_address(text or ""))
+                found.append(prefix_of(ip_address(text or "")))
+    return found
 
 
 def _gateways(node: Node) -> Iterator[IPAddress]:

@@ -109,8 +109,8 @@ class PeerClasses:
 
     def follow_pod(self, before: SelectablePod | None, after: SelectablePod | None) -> None:
         """Call it after the directory has been updated."""
-        if before is not None and before.identity not in self._directory.identities.get(before.namespace, {}):
-            self._selections.forget(before.identity)
+        if before is not None and before.labels not in self._directory.label_sets.get(before.namespace, {}):
+            self._selections.forget(before.namespace, before.labels)
         self.follow_addresses(before, after)
 
     def follow_addresses(self, *holders: SelectablePod | PeerNode | None) -> None:
@@ -146,33 +146,37 @@ class PeerClasses:
         self._refresh_pods([pod.key for pod in pods if any(name == port[0] for port in pod.named_ports)])
 
     def _refresh(self, prefixes: Iterable[Prefix]) -> None:
+        entries = self.entries
         for prefix in prefixes:
-            before, after = self.entries.get(prefix), self._class_at(prefix)
-            if before == (after and after.number):
+            before, after = entries.get(prefix), self._class_at(prefix)
+            number = after.number if after is not None else None
+            if number == before:
                 continue
             self.changed.add(prefix)
-            if after is None:
-                del self.entries[prefix]
+            if after is None or number is None:
+                del entries[prefix]
             else:
-                self.entries[prefix] = after.number
-                self._enter(after)
+                entries[prefix] = number
+                if number in self._members:
+                    self._members[number] += 1
+                else:
+                    self._enter(after)
             if before is not None:
                 self._leave(before)
 
     def _class_at(self, prefix: Prefix) -> PeerClass | None:
         """None if no entry is needed, because a shorter prefix has the same class."""
-        matching, named_ports = self._peers_at(prefix)
+        named_ports: tuple[NumberedPort, ...] = ()
+        if (pod := self._directory.pod_at(prefix)) is not None:
+            matching = self._selections.matching(pod.namespace, pod.labels)
+            if self._names:
+                named_ports = tuple(sorted(port for port in pod.named_ports if port[0] in self._names))
+        else:
+            matching = frozenset(self._selectors_of_nodes(prefix))
         if not matching and not named_ports and not self._blocks.is_used(prefix):
             return None
         holding = self._blocks.holding_for(prefix)
         return class_with(matching | holding if holding else matching, named_ports)
-
-    def _peers_at(self, prefix: Prefix) -> tuple[frozenset[int], tuple[NumberedPort, ...]]:
-        """The selectors that match the Pod or the Nodes with this address, and the Pod's named ports in use."""
-        if (pod := self._directory.pod_at(prefix)) is not None:
-            named = tuple(sorted(port for port in pod.named_ports if port[0] in self._names)) if self._names else ()
-            return self._selections.matching(pod.identity), named
-        return frozenset(self._selectors_of_nodes(prefix)), ()
 
     def _selectors_of_nodes(self, prefix: Prefix) -> Iterator[int]:
         nodes = [*self._directory.nodes_at(prefix)]
@@ -186,9 +190,10 @@ class PeerClasses:
                 yield number
 
     def _enter(self, peer_class: PeerClass) -> None:
+        """The first member of a class."""
         number = peer_class.number
-        self._members[number] += 1
-        if self._members[number] > 1 or number == NO_CLASS:
+        self._members[number] = 1
+        if number == NO_CLASS:
             return
         self.classes[number] = peer_class
         self.came.add(number)

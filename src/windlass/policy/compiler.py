@@ -245,12 +245,12 @@ class PolicyCompiler:
         before = self._directory.set_pod(key, pod)
         self.egress.peers.follow_pod(before, pod)
         self.ingress.peers.follow_pod(before, pod)
-        is_same = local and pod is not None and before is not None and before.identity == pod.identity
+        is_same = local and pod is not None and before is not None and before.labels == pod.labels
         if key in self._local and not is_same:
             self._forget_local(key, before)
         if local and pod is not None:
             if not is_same or key not in self._local:
-                self._local_at.add(key, places_of_pod(*pod.identity))
+                self._local_at.add(key, places_of_pod(pod.namespace, pod.labels))
                 self._select_for(key)
             self._unsettled.add(key)
 
@@ -318,7 +318,8 @@ class PolicyCompiler:
         for name in self._local.get(key, ()):
             self._selected[name].discard(key)
         self._local[key] = {}
-        for name in self._policies_at.at(places_of_pod(*self._directory.pods[key].identity)):
+        pod = self._directory.pods[key]
+        for name in self._policies_at.at(places_of_pod(pod.namespace, pod.labels)):
             if self._selects(self._policies[name][1], key):
                 self._select(key, name)
 
@@ -330,7 +331,7 @@ class PolicyCompiler:
     def _forget_local(self, key: str, pod: SelectablePod | None) -> None:
         """Call it when a Pod is gone, has other labels, or is not on this Node any more."""
         if pod is not None:
-            self._local_at.remove(key, places_of_pod(*pod.identity))
+            self._local_at.remove(key, places_of_pod(pod.namespace, pod.labels))
         for name in self._local.pop(key):
             self._selected[name].discard(key)
         self._unsettled.add(key)

@@ -212,8 +212,8 @@ class Connectivity:
         """The subject of each Pod with policies. Pods with the same labels have the same policies."""
         concerned = [(digest_of(p), p) for p in self._policies if p.rules(direction) is not None]
         found: dict[str, int] = {}
-        for identities in self._directory.identities.values():
-            for members in identities.values():
+        for label_sets in self._directory.label_sets.values():
+            for members in label_sets.values():
                 one = self._directory.pods[min(members)]
                 selecting = [entry for entry in concerned if self._directory.selects(entry[1].subject, one)]
                 for key in members:

@@ -16,7 +16,6 @@ from windlass.policy.selectors import Labels
 from windlass.policy.subjects import NumberedPort
 
 LabelSet: TypeAlias = tuple[tuple[str, str], ...]  # sorted: a value
-PodIdentity: TypeAlias = tuple[str, LabelSet]  # the namespace and the labels of a Pod: all that selectors match
 
 Key = TypeVar("Key")
 
@@ -44,10 +43,6 @@ class SelectablePod(Struct, frozen=True, gc=False):
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
 
-    @property
-    def identity(self) -> PodIdentity:
-        return self.namespace, self.labels
-
 
 class PeerNode(Struct, frozen=True, gc=False):
     name: str
@@ -61,7 +56,7 @@ class Directory:
         self.pods: dict[str, SelectablePod] = {}  # by namespace/name
         self.nodes: dict[str, PeerNode] = {}
         self.namespaces: dict[str, Labels] = {}
-        self.identities: dict[str, dict[PodIdentity, set[str]]] = {}  # by namespace: the Pods with each identity
+        self.label_sets: dict[str, dict[LabelSet, set[str]]] = {}  # by namespace: the Pods with the same labels
         self._namespaces_at: dict[tuple[str, str], set[str]] = {}  # by label
         self._pods_at: dict[Prefix, tuple[str, ...]] = {}  # nearly always one Pod: a set needs four times the memory
         self._nodes_at: dict[Prefix, tuple[str, ...]] = {}
@@ -78,11 +73,15 @@ class Directory:
     def set_pod(self, key: str, pod: SelectablePod | None) -> SelectablePod | None:
         """Returns the previous Pod of this name."""
         if (before := self.pods.pop(key, None)) is not None:
-            _remove(self.identities[before.namespace], [before.identity], key)
+            _remove(self.label_sets[before.namespace], [before.labels], key)
             self._leave(self._pods_at, before.addresses, key)
         if pod is not None:
             self.pods[key] = pod
-            self.identities.setdefault(pod.namespace, {}).setdefault(pod.identity, set()).add(key)
+            with_labels = self.label_sets.setdefault(pod.namespace, {})
+            if (alike := with_labels.get(pod.labels)) is None:
+                with_labels[pod.labels] = {key}
+            else:
+                alike.add(key)
             self._enter(self._pods_at, pod.addresses, key)
         return before
 
@@ -157,7 +156,7 @@ class Directory:
             unknown = {value for key, value in labels if key == NAME_LABEL}
             names = unknown.union(*(self._namespaces_at.get(label, ()) for label in labels))
         else:
-            names = self.namespaces.keys() | self.identities.keys()
+            names = self.namespaces.keys() | self.label_sets.keys()
         return [name for name in names if peers.namespaces.matches(self.labels_of(name))]
 
     def selects(self, peers: PodPeers, pod: SelectablePod) -> bool:

@@ -17,7 +17,7 @@ from windlass.model.policies import (
     PolicySubject,
     RulePorts,
 )
-from windlass.model.prefixes import Prefix, prefix_text
+from windlass.model.prefixes import prefix_text
 from windlass.policy.compiler import PolicyChange, PolicyCompiler, Verdicts
 
 Changes = Mapping[Direction, PolicyChange]
@@ -90,12 +90,12 @@ class CompiledPolicies:
         return changed
 
     def _changed_peers(self, changes: Changes) -> dict[str, PeerEntry | None]:
-        changed = {prefix for change in changes.values() for prefix in change.entries}
-        return {prefix_text(prefix): self._entry(prefix) for prefix in changed}
-
-    def _entry(self, prefix: Prefix) -> PeerEntry | None:
-        egress, ingress = self.compiler.egress.entries.get(prefix), self.compiler.ingress.entries.get(prefix)
-        return None if egress is None and ingress is None else PeerEntry(prefix, egress, ingress)
+        egress, ingress = self.compiler.egress.entries, self.compiler.ingress.entries
+        changed: dict[str, PeerEntry | None] = {}
+        for prefix in frozenset().union(*(change.entries for change in changes.values())):
+            entry = PeerEntry(prefix, egress.get(prefix), ingress.get(prefix))
+            changed[prefix_text(prefix)] = None if entry.egress is None and entry.ingress is None else entry
+        return changed
 
 
 def _parts_by_rule(verdicts: Verdicts) -> dict[int, tuple[RulePorts, ...]]:

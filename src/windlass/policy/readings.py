@@ -39,7 +39,7 @@ from windlass.policy.rules import (
     RulePeers,
     Tier,
 )
-from windlass.policy.selectors import EVERYTHING, Selector, read_selector
+from windlass.policy.selectors import EVERYTHING, Selector, read_selector, selector_of_labels
 
 _LAST_PORT = 0xFFFF
 _PROTOCOLS = {protocol.name: protocol for protocol in Protocol}
@@ -88,32 +88,27 @@ class _PolicyReader:
     ) -> tuple[PolicyRule, ...] | None:
         if direction not in directions:
             return None
+        word = direction.value
         return tuple(
-            self._allow_rule(policy, namespace, f"{direction.value}[{index}]", rule) for index, rule in enumerate(rules)
+            [self._allow_rule(policy, namespace, f"{word}[{index}]", rule) for index, rule in enumerate(rules)]
         )
 
     def _allow_rule(self, policy: str, namespace: str, where: str, rule: IngressRule | EgressRule) -> PolicyRule:
         peers: list[RulePeers] = []
-        for index, peer in enumerate(rule.peers):
+        listed = rule.peers
+        for index, peer in enumerate(listed):
             try:
                 peers.append(_network_policy_peers(namespace, peer))
             except _Unreadable as error:
                 self.problems.append(f"{where}, peer {index}: {error}; this peer is allowed nothing")
-        numbered: list[PortSet] = []
-        named: list[NamedPort] = []
-        for index, port in enumerate(rule.ports or ()):
-            try:
-                read = _network_policy_port(port)
-            except _Unreadable as error:
-                self.problems.append(f"{where}, port {index}: {error}; this port is not allowed")
-            else:
-                (named if isinstance(read, NamedPort) else numbered).append(read)  # type: ignore[arg-type]
+        ports, named, unreadable = _network_policy_ports(rule.ports or ())
+        self.problems += [f"{where}, port {index}: {reason}; this port is not allowed" for index, reason in unreadable]
         return PolicyRule(
             name=f"{policy} {where}",
             action=RuleAction.ACCEPT,
-            peers=tuple(peers) if rule.peers else None,
-            ports=union(numbered) if rule.ports else ALL_PORTS,
-            named_ports=tuple(named),
+            peers=tuple(peers) if listed else None,
+            ports=ports,
+            named_ports=named,
         )
 
     # --- ClusterNetworkPolicy -----------------------------------------------------------------------------------------
@@ -224,7 +219,24 @@ def _network_policy_peers(namespace: str, peer: NetworkPolicyPeer) -> RulePeers:
 _pod_peers = lru_cache(4096)(PodPeers)  # rules with the same peers share one object, which caches its hash
 
 
-@lru_cache(4096)
+@lru_cache(4096)  # many rules have the same ports
+def _network_policy_ports(
+    listed: tuple[NetworkPolicyPort, ...],
+) -> tuple[PortSet, tuple[NamedPort, ...], tuple[tuple[int, str], ...]]:
+    """The ports with numbers, those with names, and which cannot be read for what reason. No ports stand for all."""
+    numbered: list[PortSet] = []
+    named: list[NamedPort] = []
+    unreadable: list[tuple[int, str]] = []
+    for index, port in enumerate(listed):
+        try:
+            read = _network_policy_port(port)
+        except _Unreadable as error:
+            unreadable.append((index, str(error)))
+        else:
+            (named if isinstance(read, NamedPort) else numbered).append(read)  # type: ignore[arg-type]
+    return union(numbered) if listed else ALL_PORTS, tuple(named), tuple(unreadable)
+
+
 def _network_policy_port(port: NetworkPolicyPort) -> PortSet | NamedPort:
     name = port.protocol or "TCP"
     protocol = _PROTOCOLS.get(name)
@@ -311,6 +323,8 @@ def _network(text: str) -> str:
 
 
 def _peer_selector(where: str, selector: LabelSelector | None) -> Selector:
+    if selector is None or not selector.match_expressions:  # most: there are ten thousand of them in a large cluster
+        return selector_of_labels(selector.match_labels) if selector else EVERYTHING
     read, unknown = read_selector(selector)
     if unknown:
         raise _Unreadable(f"{where}: unknown operator {unknown[0]}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from windlass.policy.directories import Directory, PodIdentity
+from windlass.policy.directories import Directory, LabelSet
 from windlass.policy.rules import PodPeers
 from windlass.policy.selectors import EVERYTHING, Selector
 
@@ -63,17 +63,17 @@ class _SelectorsInNamespace:
     """The selectors in use that look for Pods in one namespace."""
 
     def __init__(self) -> None:
-        self.found: dict[PodIdentity, frozenset[int]] = {}  # those that match Pods with these labels
+        self.found: dict[LabelSet, frozenset[int]] = {}  # those that match Pods with these labels
         self._all_pods: frozenset[int] = frozenset()  # those that ask for no label
         self._by_labels: dict[int, Selector] = {}
 
-    def matching(self, identity: PodIdentity) -> frozenset[int]:
+    def matching(self, label_set: LabelSet) -> frozenset[int]:
         if not self._by_labels:
             return self._all_pods
-        if (known := self.found.get(identity)) is None:
-            labels = dict(identity[1])
+        if (known := self.found.get(label_set)) is None:
+            labels = dict(label_set)
             matched = [number for number, pods in self._by_labels.items() if pods.matches(labels)]
-            self.found[identity] = known = self._all_pods.union(matched) if matched else self._all_pods
+            self.found[label_set] = known = self._all_pods.union(matched) if matched else self._all_pods
         return known
 
     def add(self, number: int, pods: Selector) -> None:
@@ -97,9 +97,9 @@ class Selections:
         self._matched = MatchedNamespaces(directory)
         self._by_namespace: dict[str, _SelectorsInNamespace] = {}
 
-    def matching(self, identity: PodIdentity) -> frozenset[int]:
-        """The numbers of the selectors that match Pods with these labels."""
-        return self._selectors_in(identity[0]).matching(identity)
+    def matching(self, namespace: str, labels: LabelSet) -> frozenset[int]:
+        """The numbers of the selectors that match Pods of this namespace with these labels."""
+        return self._selectors_in(namespace).matching(labels)
 
     @property
     def namespaces(self) -> frozenset[str] | None:
@@ -122,15 +122,15 @@ class Selections:
         before = self._by_namespace.pop(namespace, None) or _SelectorsInNamespace()
         self._matched.follow(namespace, self._in_use)
         changed: set[str] = set()
-        for identity, members in self._directory.identities.get(namespace, {}).items():
-            if before.matching(identity) != self.matching(identity):
+        for labels, members in self._directory.label_sets.get(namespace, {}).items():
+            if before.matching(labels) != self.matching(namespace, labels):
                 changed |= members
         return changed
 
-    def forget(self, identity: PodIdentity) -> None:
-        """Call it when no Pod has these labels any more."""
-        if (there := self._by_namespace.get(identity[0])) is not None:
-            there.found.pop(identity, None)
+    def forget(self, namespace: str, labels: LabelSet) -> None:
+        """Call it when no Pod of this namespace has these labels any more."""
+        if (there := self._by_namespace.get(namespace)) is not None:
+            there.found.pop(labels, None)
 
     def _selectors_in(self, namespace: str) -> _SelectorsInNamespace:
         if (known := self._by_namespace.get(namespace)) is not None:
@@ -147,13 +147,13 @@ class Selections:
         for namespace in self._directory.selected_namespaces(peers):
             if (there := self._by_namespace.get(namespace)) is not None:
                 change(there)
-            identities = self._directory.identities.get(namespace, {})
+            label_sets = self._directory.label_sets.get(namespace, {})
             if peers.pods == EVERYTHING:
-                matched.update(*identities.values())
+                matched.update(*label_sets.values())
                 continue
-            for identity, members in identities.items():
-                if peers.pods.matches(dict(identity[1])):
+            for labels, members in label_sets.items():
+                if peers.pods.matches(dict(labels)):
                     matched |= members
                     if there is not None:
-                        there.found.pop(identity, None)
+                        there.found.pop(labels, None)
         return matched

@@ -61,11 +61,15 @@ def read_selector(selector: LabelSelector | None) -> tuple[Selector, list[str]]:
     if selector is None:
         return EVERYTHING, []
     if not selector.match_expressions:
-        return _of_labels(tuple((selector.match_labels or {}).items())), []
+        return selector_of_labels(selector.match_labels), []
     requirements = [*_requirements(selector)]
     unknown = [one.operator for one in requirements if one.operator not in _OPERATORS]
     known = {one for one in requirements if one.operator in _OPERATORS}
     return Selector(tuple(sorted(known))), unknown
+
+
+def selector_of_labels(labels: Labels | None) -> Selector:
+    return _of_labels(tuple(labels.items())) if labels else EVERYTHING
 
 
 @lru_cache(4096)  # rules with the same labels share one object, which caches its hash

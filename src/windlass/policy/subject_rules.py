@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from windlass.model.policies import Direction
-from windlass.model.port_sets import PortSet
+from windlass.model.port_sets import PortSet, union
 from windlass.policy.classes import ClassPart, PeerClass
 from windlass.policy.rules import BlockPeers, RulePeers, number_of
 from windlass.policy.subjects import (
@@ -30,18 +30,18 @@ class RulesOfSubject:
         # Named ports of the peers. For ingress, named ports are those of the subject.
         self.names = set(named_ports_of(subject.rules)) if direction is Direction.EGRESS else set()
         self.has_tiers = subject.has_tiers
-        self._everyone: list[int] = []  # the places of rules for all peers
-        self._by_peers: dict[int, list[int]] = {}  # in order and without duplicates, too
+        self._for_everyone: list[int] = []  # the places of rules for all peers
+        self._by_peers: dict[int, list[int]] = {}
         self._known: dict[tuple[tuple[int, ...], tuple[object, ...]], PortSet] = {}
         for place, one in enumerate(subject.rules):
             if one.rule.peers is None:
-                self._everyone.append(place)
+                self._for_everyone.append(place)
             for peers in one.rule.peers or ():
                 number = number_of(peers)
                 self.peers[number] = peers
-                places = self._by_peers.setdefault(number, [])
-                if place not in places[-1:]:  # a rule may name the same peers twice
-                    places.append(place)
+                self._by_peers.setdefault(number, []).append(place)
+        # Most subjects have NetworkPolicies and port numbers only: then all matching rules add to what is allowed.
+        self._is_sum = subject.isolated and not self.has_tiers and not any(named_ports_of(subject.rules))
 
     @property
     def names_ports_of_anyone(self) -> bool:
@@ -68,6 +68,8 @@ class RulesOfSubject:
         return tuple(without_overlap(self.outcomes(peer_class)))
 
     def allowed(self, peer_class: PeerClass) -> PortSet:
+        if self._is_sum:
+            return union([self.subject.rules[place].rule.ports for place in self._places(peer_class)])
         key = self._places(peer_class), peer_class.named_ports
         if (known := self._known.get(key)) is None:
             rules = [self.subject.rules[place] for place in key[0]]
@@ -78,7 +80,6 @@ class RulesOfSubject:
         return allowed_to_itself(self.subject, self.matching(peer_class), peer_class.named_ports)
 
     def _places(self, peer_class: PeerClass) -> tuple[int, ...]:
+        """In order, each once: several peers of a rule may match."""
         matched = [self._by_peers[peers] for peers in peer_class.peers if peers in self._by_peers]
-        if len(matched) == 1 and not self._everyone:  # most: in order already
-            return tuple(matched[0])
-        return tuple(sorted({*self._everyone, *chain.from_iterable(matched)}))
+        return tuple(sorted({*self._for_everyone, *chain.from_iterable(matched)}))

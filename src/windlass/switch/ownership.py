@@ -6,8 +6,9 @@ until the last of them has released it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from windlass.openflow import ofctl
 from windlass.openflow.flows import Flow, Group
@@ -133,7 +134,7 @@ class FlowOwnership:
             alone = (owner,)
             requested: list[EntryIdentity] = []
             for encoded in self._encode(owner, part):
-                identity = identity_of(encoded)
+                identity = encoded.key if isinstance(encoded, EncodedFlow) else encoded.identity
                 requesters = self._requesters.setdefault(identity, alone)
                 if requesters is not alone:
                     self._requesters[identity] = (*requesters, owner)
@@ -153,7 +154,11 @@ class FlowOwnership:
 
     def _encode(self, owner: Owner, part: AnyPart) -> Iterator[EncodedFlow | EncodedGroup]:
         """Groups come first: only flows of the same part lead to them."""
-        for group in part.groups:
+        groups, flows = part.groups, map(flow_wire.encode, part.flows)
+        return chain(self._encode_groups(owner, groups), flows) if groups else flows
+
+    def _encode_groups(self, owner: Owner, groups: Iterable[Group]) -> Iterator[EncodedGroup]:
+        for group in groups:
             try:
                 yield group_wire.encode(group)
             except GroupTooLargeError as error:
@@ -161,7 +166,6 @@ class FlowOwnership:
                 # Keep the former buckets, if there are any: flows of this part lead to the group.
                 if (held := self.installed.groups.get(group.identity)) is not None:
                     yield held
-        yield from map(flow_wire.encode, part.flows)
 
 
 def _contents(part: AnyPart) -> Iterator[tuple[EntryIdentity, Flow | Group]]:
