@@ -15,7 +15,7 @@ import _winapi
 import asyncio
 import ctypes
 import io
-from asyncio import ProactorEventLoop, StreamReader, StreamReaderProtocol, StreamWriter
+from asyncio import BaseProtocol, ProactorEventLoop, StreamReader, StreamReaderProtocol, StreamWriter
 from asyncio.windows_utils import PipeHandle
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -65,6 +65,10 @@ async def connect(path: Path, limit: int = BUFFER) -> tuple[StreamReader, Stream
     protocol = StreamReaderProtocol(reader, loop=loop)
     transport, _ = await loop.create_pipe_connection(lambda: protocol, address(path))
     return reader, StreamWriter(transport, protocol, reader, loop)
+
+
+async def attach(path: Path, protocol: BaseProtocol) -> None:
+    await _loop().create_pipe_connection(lambda: protocol, address(path))
 
 
 def dial(path: Path, seconds: float | None) -> PipeStream:

@@ -10,7 +10,7 @@ if sys.platform == "win32":
 import asyncio
 import os
 import socket
-from asyncio import StreamReader, StreamWriter
+from asyncio import BaseProtocol, StreamReader, StreamWriter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -24,6 +24,10 @@ def address(path: Path) -> str:
 
 async def connect(path: Path, limit: int = BUFFER) -> tuple[StreamReader, StreamWriter]:
     return await asyncio.open_unix_connection(path, limit=limit)
+
+
+async def attach(path: Path, protocol: BaseProtocol) -> None:
+    await asyncio.get_running_loop().create_unix_connection(lambda: protocol, str(path))
 
 
 def dial(path: Path, seconds: float | None) -> socket.socket:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from asyncio import Future, Queue, StreamReader, StreamWriter
+from asyncio import Future, Queue
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from itertools import chain
@@ -21,7 +21,7 @@ from windlass.openflow.wire.errors import OpenFlowError, parse_error
 from windlass.openflow.wire.messages import Header, Multipart, Type
 from windlass.switch.deliveries import Delivery, DeliveryResult
 from windlass.switch.message_streams import NO_REPLY, ConnectionLostError, MessageStream
-from windlass.switch.streams import SwitchUnreachableError, open_stream
+from windlass.switch.streams import SwitchUnreachableError, attach
 from windlass.switch.switch_events import EventQueue, GroupsChanged, SwitchEvent, UnclaimedError
 
 T = TypeVar("T")
@@ -41,21 +41,17 @@ async def connected(
 
     Packets beyond the limit are dropped unread.
     """
-    reader, writer = await open_stream(path)
-    connection = OpenFlowConnection(path, reader, writer, limit or PacketLimit(PACKETS_PER_SECOND))
+    connection = OpenFlowConnection(path, limit or PacketLimit(PACKETS_PER_SECOND))
     stream = connection.stream
-    tasks = [
-        asyncio.create_task(stream.receive(), name=f"openflow {path}"),
-        asyncio.create_task(stream.probe(probe_interval), name=f"openflow probe {path}"),
-    ]
+    await attach(path, stream)
+    probing = asyncio.create_task(stream.probe(probe_interval), name=f"openflow probe {path}")
     try:
         await connection.greet()
         yield connection
     finally:
         stream.lose("it was closed")
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        probing.cancel()
+        await asyncio.gather(probing, return_exceptions=True)
         await stream.closed()
 
 
@@ -82,8 +78,8 @@ class PacketLimit:
 class OpenFlowConnection:
     """Made by `connected`."""
 
-    def __init__(self, path: str, reader: StreamReader, writer: StreamWriter, limit: PacketLimit) -> None:
-        self.stream = MessageStream(path, reader, writer, self._handle, self._fail)
+    def __init__(self, path: str, limit: PacketLimit) -> None:
+        self.stream = MessageStream(path, self._handle, self._fail)
         self._limit = limit
         self._last_xid = 0
         self._greeted = asyncio.Event()

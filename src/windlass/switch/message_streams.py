@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from asyncio import StreamReader, StreamWriter
+from asyncio import BaseTransport, WriteTransport
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
 from windlass.openflow.wire import messages as wire
 from windlass.openflow.wire.messages import HEADER_SIZE, Header, MalformedMessage, Type
 
 NO_REPLY = 0  # the xid of messages without a waiting caller
 
-_READ = 1 << 18  # bytes
 _WRITE = 1 << 16  # bytes to encode before they are written: the switch works on them while we encode the next
 _OF_ANY_VERSION = (Type.HELLO, Type.ERROR)  # these come before the version is agreed on
 
@@ -25,42 +23,50 @@ class ConnectionLostError(ConnectionError):
     """The connection is gone, and the replies that were awaited will not come. Connect again."""
 
 
-class MessageStream:
-    def __init__(
-        self,
-        path: str,
-        reader: StreamReader,
-        writer: StreamWriter,
-        handle: Callable[[Header, bytes], None],
-        on_loss: Callable[[str], None],
-    ) -> None:
+class MessageStream(asyncio.Protocol):
+    """A protocol handles a reply when it arrives. A task that reads would do so one turn of the event loop later."""
+
+    def __init__(self, path: str, handle: Callable[[Header, bytes], None], on_loss: Callable[[str], None]) -> None:
         """`handle` is called with the header and the body of each message that arrives."""
         self.path = path
-        self._reader = reader
-        self._writer = writer
         self._handle = handle
         self._on_loss = on_loss
+        self._transport = WriteTransport()  # until `connection_made`
+        self._unread = b""  # the start of a message that is not complete yet
         self._heard = True  # something has arrived since the last check
         self._loss = ""  # why the connection is gone; empty while it works
+        self._writable = asyncio.Event()
+        self._closed = asyncio.Event()
 
     def check(self) -> None:
         """Raises ConnectionLostError if the connection is gone."""
         if self._loss:
             raise ConnectionLostError(self._loss)
 
-    async def receive(self) -> None:
-        """Reads until the connection ends. Large chunks, because a dump has many thousand messages."""
-        unread = b""
+    # --- called by the event loop ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # a stream can be written to
+        self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
         try:
-            while chunk := await self._reader.read(_READ):
-                self._heard = True
-                unread = self._handle_whole_messages(unread + chunk)
+            self._unread = self._handle_whole_messages(self._unread + data)
         except (ValueError, IndexError, struct.error) as error:  # a malformed message
             self.lose(f"the peer sent something that is not OpenFlow 1.5: {error}")
-        except OSError as error:
-            self.lose(str(error))
-        else:
-            self.lose("the switch closed it; ovs-vswitchd has stopped, or the bridge was deleted")
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._closed.set()
+        self.lose(str(error or "the switch closed it; ovs-vswitchd has stopped, or the bridge was deleted"))
+
+    # --- called by the owner --------------------------------------------------------------------------------------
 
     async def probe(self, interval: float) -> None:
         """Sends an echo request to a silent peer. A peer that does not answer it is lost."""
@@ -90,7 +96,7 @@ class MessageStream:
 
     def send_now(self, message: bytes) -> None:
         """For a short message from within `handle`: it waits for nothing."""
-        self._writer.write(message)
+        self._transport.write(message)
 
     def lose(self, reason: str) -> None:
         """End the connection. Everything that waits for it fails, now and later."""
@@ -98,19 +104,17 @@ class MessageStream:
             return
         self._loss = f"{self.path}: the connection was lost: {reason}"
         self._on_loss(self._loss)
-        self._writer.close()
+        self._transport.close()
+        self._writable.set()
 
     async def closed(self) -> None:
-        with suppress(OSError):
-            await self._writer.wait_closed()
+        await self._closed.wait()
 
     async def _write(self, data: bytes) -> None:
         self.check()
-        self._writer.write(data)
-        try:
-            await self._writer.drain()
-        except OSError as error:
-            self.lose(str(error))
+        self._transport.write(data)
+        if not self._writable.is_set():
+            await self._writable.wait()
             self.check()
 
     def _handle_whole_messages(self, data: bytes) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from asyncio import StreamReader, StreamWriter
+from asyncio import BaseProtocol, StreamReader, StreamWriter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from windlass.channels import local
@@ -17,8 +19,20 @@ class SwitchUnreachableError(ConnectionError):
 
 async def open_stream(path: str) -> tuple[StreamReader, StreamWriter]:
     """Connect to a socket of Open vSwitch by its path (`db.sock`, `<bridge>.mgmt`), on either operating system."""
-    try:
+    with _explained(path):
         return await local.connect(Path(path), limit=_BUFFER)
+
+
+async def attach(path: str, protocol: BaseProtocol) -> None:
+    """The same for a protocol of asyncio."""
+    with _explained(path):
+        await local.attach(Path(path), protocol)
+
+
+@contextmanager
+def _explained(path: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise SwitchUnreachableError(f"{path}: {_what_to_do(error)}") from error
 
