@@ -180,8 +180,8 @@ def part(state: NodeState, owner: Owner) -> AnyPart:
             pod = state.pods[owner.name]
             policed = policies.pod_flows(node, pod, state.policies.pods.get(pod.key, NO_POLICIES))
             return Part(flows=(*pods.pod_flows(node, pod), *policed))
-        case OwnerKind.SERVICE if owner.name in state.services:
-            return ServicePart(node, state.services[owner.name])
+        case OwnerKind.SERVICE if (service := state.services.get(owner.name)) is not None:
+            return ServicePart(node, service)
         case OwnerKind.POLICY_SUBJECT if (subject := state.policies.subjects.get(owner.name)) is not None:
             return PolicyPart(node, subject)
         case OwnerKind.POLICY_PORTS if (port_set := state.policies.ports.get(owner.name)) is not None:

@@ -255,7 +255,9 @@ class Agent:
             self._news.saver.keep(cluster, change.changes)
             seconds = self.status.behind_seconds
             self.exposition.measurements.applied(change.triggered, seconds)
-            _log.debug("applied", revision=cluster.revision, milliseconds=round(seconds * 1000, 1))
+            _log.debug(
+                "applied", revision=cluster.revision, changes=change.changes, milliseconds=round(seconds * 1000, 1)
+            )
         is_newest = cluster is self._news.cluster and self._progress.is_idle
         self.status.converged(cluster.revision, up_to_date=is_newest and not self._requests.is_pending)
 

@@ -11,8 +11,6 @@ import asyncio
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-import structlog
-
 from windlass.agent.areas import Area, Report
 from windlass.agent.contexts import NodeContext
 from windlass.agent.healthchecks import HealthChecks, health_check
@@ -33,8 +31,6 @@ from windlass.nodes.peers import Peers
 from windlass.program import Owner, OwnerKind
 
 _SLICE = 100  # owners whose items are computed before other tasks run
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(eq=False)
@@ -71,7 +67,6 @@ class ClusterFollower:
         async with self._following:
             change = self._news.take_up()
             ticket = self._progress.begin(change)
-            _log.debug("change", revision=change.cluster.revision, changes=change.changes)
             changed = [*await self._follow_services(change, context), *self._follow_peers(change, context)]
             self._unasked.update(changed)
             if self.context is None or self.context[2:] != context[2:]:
@@ -120,13 +115,16 @@ class ClusterFollower:
         peers = [owner for owner in changed if owner.kind is OwnerKind.PEER]
         self._arriving.update(owner.name for owner in peers)
         wanted = await run_in_slices(self._differing(changed))
+        if not wanted and not self._arriving:  # most changes: other endpoints of a Service, or policies
+            await self._bring(changed)
+            self._progress.complete(ticket)
+            return
         leaving, removed = self._hosting.give_up(
             {o: items for o, items in wanted.items() if o.kind is OwnerKind.SERVICE}
         )
         led = self._leading_to_arriving(changed)
         waiting = {*peers, *leaving, *led}
-        await self._switch.bring([owner for owner in changed if owner not in waiting])
-        await self.flusher.flush()
+        await self._bring([owner for owner in changed if owner not in waiting])
         if wanted or waiting:
             finishing = self._finish(ticket, wanted, waiting, removed, peers if peers or led else None)
             tasks.create_task(finishing, name="host's part of a change")
@@ -147,13 +145,16 @@ class ClusterFollower:
                 await self._reach(peers)
             await removed
             if waiting:
-                await self._switch.bring(waiting)
-                await self.flusher.flush()
+                await self._bring(waiting)
             await self.ask_host(wanted)
         except FAILURES as error:
             self._on_failure(ticket, error)
         else:
             self._progress.complete(ticket)
+
+    async def _bring(self, owners: Collection[Owner]) -> None:
+        await self._switch.bring(owners)
+        await self.flusher.flush()
 
     async def _reach(self, peers: Collection[Owner]) -> None:
         """Returns when the host has its routes to these peers, and the switch knows their MACs; one call at a time."""

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -118,8 +117,7 @@ class ProgrammedSwitch:
         if installed is None:
             raise SwitchUnreachableError("the switch has not been set up yet")
         if installed.trouble:
-            async with _patience(installed):
-                await installed.synced()
+            await _patiently(installed, installed.synced())
         ordered = list(owners)
         if len(ordered) <= _TOGETHER:
             await self._send(installed, ordered)
@@ -140,8 +138,7 @@ class ProgrammedSwitch:
             self.owed.difference_update(taken)
             try:
                 parts = {owner: part(self.state, owner) for owner in taken}
-                async with _patience(installed):
-                    await installed.apply(parts)
+                await _patiently(installed, installed.apply(parts))
                 if self._forget_datapath_flows and self._concern_policies(taken):
                     await self._forget_datapath_flows()
             except BaseException:
@@ -236,10 +233,9 @@ class ProgrammedSwitch:
             self.rejections.answer(packet, self._installed.requests)
 
 
-@asynccontextmanager
-async def _patience(installed: InstalledProgram) -> AsyncIterator[None]:
+async def _patiently(installed: InstalledProgram, work: Awaitable[None]) -> None:
     try:
         async with asyncio.timeout(PATIENCE):
-            yield
+            await work
     except TimeoutError:
         raise SwitchUnreachableError(installed.trouble or "the switch does not accept the flows") from None

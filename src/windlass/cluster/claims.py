@@ -31,11 +31,17 @@ class FrontendClaims:
 
     def settle(self, changed: Mapping[str, ServedService | None], order: Order) -> set[str]:
         """Update the claims of these Services (None: deleted). The keys of other Services that may be affected."""
-        before = {key: self._claims.pop(key, ()) for key in changed}
-        self._claims |= {key: tuple(_claims(service)) for key, service in changed.items() if service}
+        claimed = {key: tuple(_claims(service)) if service else () for key, service in changed.items()}
+        before = {key: held for key, claims in claimed.items() if (held := self._claims.get(key, ())) != claims}
+        if not before:  # most changes are of endpoints
+            return set()
+        for key in before:
+            self._claims.pop(key, None)
+            if claimed[key]:
+                self._claims[key] = claimed[key]
         given_up: set[Claim] = set()
         for key, claims in before.items():
-            for claim in set(claims).difference(self._claims.get(key, ())):
+            for claim in set(claims).difference(claimed[key]):
                 if self._owners.get(claim) == key:
                     del self._owners[claim]
                     given_up.add(claim)
@@ -44,14 +50,14 @@ class FrontendClaims:
             for address in _external_addresses(claims):
                 _remove(self._external, address, key)
         decided = set(given_up)
-        for key in sorted(changed, key=order):
-            for claim in self._claims.get(key, ()):
+        for key in sorted(before, key=order):
+            for claim in claimed[key]:
                 if claim in given_up or self._owners.get(claim, key) != key:
                     self._waiting.setdefault(claim, set()).add(key)
                 elif claim not in self._owners:
                     self._owners[claim] = key
                     decided.add(claim)
-            for address in _external_addresses(self._claims.get(key, ())):
+            for address in _external_addresses(claimed[key]):
                 self._external.setdefault(address, set()).add(key)
         affected = {key for claim in decided & self._external.keys() for key in self._external[claim]}
         for claim in given_up & self._waiting.keys():
@@ -63,7 +69,7 @@ class FrontendClaims:
     def granted(self, service: ServedService) -> tuple[ServedService, list[str]]:
         """The Service without the frontends that another one owns, and a sentence about each of them."""
         key = service.key
-        lost = {claim: owner for claim in self._claims[key] if (owner := self._owner(claim)) != key}
+        lost = {claim: owner for claim in self._claims.get(key, ()) if (owner := self._owner(claim)) != key}
         if not lost:
             return service, []
         sentences = dict.fromkeys(  # one for both families of a NodePort
