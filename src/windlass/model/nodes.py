@@ -77,19 +77,17 @@ class LocalNode:
     userspace: bool = False  # the switch uses the userspace datapath
     ports_reserved: bool = True  # the host opens no connection from the ports that are for SNAT
     host_connections: tuple[HostConnection, ...] = ()  # those it had opened from them before
+    families: tuple[Family, ...] = field(init=False, compare=False)  # those in which it has both an address and Pods
+
+    def __post_init__(self) -> None:
+        families = tuple(family for family in _FAMILIES if family in self.addresses and family in self.pod_cidrs)
+        object.__setattr__(self, "families", families)  # once, and not for each of ten thousand Services
 
     def serves_node_ports(self, address: IPAddress) -> bool:
         return not self.node_port_networks or any(address in network for network in self.node_port_networks)
 
-    @property
-    def families(self) -> tuple[Family, ...]:
-        """The families in which this Node has both an address and Pods."""
-        return tuple([f for f in _FAMILIES if f in self.addresses and f in self.pod_cidrs])
-
     def has_family(self, version: int) -> bool:
-        """As `families`, for one IP version: it is asked for each of ten thousand peers."""
-        family = _BY_VERSION[version]
-        return family in self.addresses and family in self.pod_cidrs
+        return _BY_VERSION[version] in self.families
 
     def own_addresses(self, family: Family) -> tuple[IPAddress, ...]:
         """The Node IP, and the addresses of its other NICs."""

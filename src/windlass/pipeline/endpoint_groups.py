@@ -67,12 +67,11 @@ def affinity_flows(node: LocalNode, service: ServedService, port: ServedPort) ->
             yield from affinity.flows(port.family, group, other, translations, port.affinity_seconds, why)
 
 
-def served_ports(node: LocalNode, service: ServedService) -> Iterator[ServedPort]:
+def served_ports(node: LocalNode, service: ServedService) -> list[ServedPort]:
     """The ports of the Service in the families and protocols that this Node supports."""
-    datapath = datapath_of(node)
-    for port in service.ports:
-        if port.family in node.families and port.protocol in (*datapath.transports, *datapath.portless):
-            yield port
+    families, datapath = node.families, datapath_of(node)
+    protocols = datapath.transports + datapath.portless
+    return [port for port in service.ports if port.family in families and port.protocol in protocols]
 
 
 def group_count(endpoints: Sequence[Endpoint]) -> int:

@@ -121,8 +121,9 @@ def serves(
     node: LocalNode, service: ServedService, port: ServedPort, frontend: Frontend, stands_for: IPAddress | None = None
 ) -> Iterator[Flow]:
     """`stands_for`: the host's own address, if the frontend has its stand-in."""
-    at = TO_NODE if frontend.address is None else destination(frontend.address)
-    addressed = (*at, *destination_port(port.family, port.protocol, frontend.port))
+    family, *to_port = destination_port(port.family, port.protocol, frontend.port)
+    # In the order of the fields, each once: then `match` has nothing to sort, for ten thousand Services.
+    addressed = (family, *to_port, *TO_NODE) if frontend.address is None else (*destination(frontend.address), *to_port)
     if frontend.sources is None:
         yield from _balanced(node, service, port, frontend, addressed, (), from_node=True)
         return
