@@ -317,8 +317,11 @@ class Agent:
 
 
 def relax_garbage_collector() -> None:
-    """For the whole process: an agent has many objects that stay, and few reference cycles."""
-    gc.set_threshold(100_000, 20, 20)  # the default of 700 new objects is a few Services
+    """For the whole process: an agent has many objects that stay, and few reference cycles.
+
+    A changed Service leaves half an object in a cycle. The default threshold of 700 new objects is a few Services.
+    """
+    gc.set_threshold(200_000, 20, 20)
 
 
 def _concerns_us(change: DatabaseChange, bridge: str) -> bool:
