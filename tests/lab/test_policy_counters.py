@@ -80,7 +80,7 @@ async def counters(cluster: RunningCluster, packets: int) -> list[dict[str, Any]
 @needs_root
 async def test_packets_are_counted_with_the_rules_that_decided_about_them() -> None:
     async with running_cluster(CLUSTER) as cluster:
-        assert (await windlass(cluster)).stdout == "policies have judged no packet\n"
+        assert (await windlass(cluster)).stdout == "policies have allowed or denied no packets yet\n"
         send_all(cluster)
         expected = [{"pods": ["default/server"], "direction": "ingress", **one} for one in COUNTERS]
         assert await counters(cluster, 7) == expected

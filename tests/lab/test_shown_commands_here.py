@@ -29,4 +29,4 @@ def test_commands_with_a_lab_work():
         checked = run(f"{inside} {preflight} --config /run/windlass-lab/{lab}/node-1/windlass.yaml", expected=(0, 1))
         assert "is the uplink of br-int" in checked
     finally:
-        assert "is gone" in run(f"{down} {lab}")
+        assert "is removed" in run(f"{down} {lab}")

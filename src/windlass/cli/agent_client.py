@@ -20,7 +20,7 @@ from windlass.nodes.config import ConfigError, load
 from windlass.places import HERE
 
 SOCKET = Path(HERE.run, "agent.sock")
-SECONDS = 20.0  # without an answer
+SECONDS = 20.0  # how long a command waits for an answer
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
@@ -84,7 +84,7 @@ class _Connection(http.client.HTTPConnection):
         self._path = socket
 
     def connect(self) -> None:
-        # HTTPConnection uses only methods that a pipe of Windows has, too.
+        # A Windows pipe has all methods that HTTPConnection uses.
         self.sock = local.dial(self._path, self.timeout)
 
 

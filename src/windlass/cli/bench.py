@@ -24,20 +24,25 @@ BENCHMARKS = {
     "continuity": "new and held connections while the agent is killed, and endpoints and Services change",
     "datapath": "datapath passes, ct actions and megaflows of a packet; counted, not timed",
     "cluster": "new and held connections while parts of a real cluster are killed",
-    "passes": "attach Pods, change endpoints and Nodes while the agent makes full passes",
+    "passes": "attach Pods, change endpoints and Nodes while full passes of the agent run",
     "policy": "install 1,000 policies of ten rules over 10,000 Pods; change one Pod, one policy, one namespace",
-    "scale": "know the Pods of other Nodes: what it costs an agent and the API server",
+    "scale": "watch the Pods of other Nodes: the cost for an agent and for the API server",
     "windows": "start with 2,000 Services and change one endpoint on a Windows Node under Wine; the floor is Linux",
-    "watch": "change one endpoint or one Pod: from a write to a real API server until the switch has it",
+    "watch": "change one endpoint or one Pod: from the write to a real API server until the switch has the flows",
 }
 _WIDTH = max(map(len, BENCHMARKS))
 
 
-@click.command(epilog="\b\n" + "\n".join(f"{name:{_WIDTH}}  {what}" for name, what in BENCHMARKS.items()))
-@click.argument("name", type=click.Choice(list(BENCHMARKS)))
+@click.command(
+    epilog="\b\nBenchmarks:\n" + "\n".join(f"  {name:{_WIDTH}}  {what}" for name, what in BENCHMARKS.items())
+)
+@click.argument("name", type=click.Choice(list(BENCHMARKS)), metavar="NAME")
 @click.option("--json", "json_file", type=outputs.FILE, help="Also write the figures to this file, as JSON.")
 def bench(name: str, json_file: Path | None) -> None:
-    """Run a benchmark. Each figure is printed beside its floor: the quickest other way, measured in the same run."""
+    """Run the benchmark NAME.
+
+    Each figure is printed next to its floor: the fastest other way to do the same, measured in the same run.
+    """
     module = importlib.import_module(f"windlass.bench.{name}")
     try:
         runs.check_machine(Programs())

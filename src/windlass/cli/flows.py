@@ -29,15 +29,15 @@ class ListedEntry(msgspec.Struct, omit_defaults=True):
 
     @property
     def place(self) -> tuple[int, ...]:
-        """Sorts entries in the order in which a packet passes them."""
+        """The sort key: the order in which a packet passes the entries."""
         return self.group or 0, self.table or 0, -(self.priority or 0)
 
 
 @click.command()
 @agent_client.options
-@click.option("--owner", help="Only of this object: 'Service default/web', or a kind or name alone.")
-@click.option("--table", help="Only of this table, by name or number. Groups are not listed then.")
-@click.option("--cookie", help="Only with this cookie, as `ovs-ofctl dump-flows` shows it: 0x1f...")
+@click.option("--owner", help="Only flows and groups of this object: 'Service default/web', or only a kind or a name.")
+@click.option("--table", help="Only flows of this table, by name or number; no groups.")
+@click.option("--cookie", help="Only the flow with this cookie, as `ovs-ofctl dump-flows` shows it: 0x1f...")
 @FLOW_FORMAT
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
 @click.option("--why/--no-why", default=True, help="With symbolic: owner and reason above each flow.  [default: why]")
@@ -54,9 +54,10 @@ def flows(
     """Print the flows and groups that the running agent has programmed on this Node, with owner and reason.
 
     \b
-    windlass flows --owner default/web
-    windlass flows --owner Node --table L3Forwarding
-    windlass flows --format ofctl --no-why
+    Examples:
+      windlass flows --owner default/web
+      windlass flows --owner Node --table L3Forwarding
+      windlass flows --format ofctl
 
     Exit status: 0 printed (also if none match), 2 no agent answers, or the table does not exist.
     """

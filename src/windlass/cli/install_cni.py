@@ -1,7 +1,7 @@
 """`windlass install-cni`: installs the CNI plugin and its network configuration for the container runtime.
 
-Files are replaced whole, so that an interruption or a running plugin does no harm. The configuration comes last: once
-it exists, the runtime reports the network of the Node as ready.
+Files are replaced atomically: an interruption leaves no partial file, and a plugin that runs is not affected. The
+configuration comes last: once it exists, the runtime reports the network of the Node as ready.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from windlass.places import HERE
 # The runtime uses the first file of its directory, by name.
 CONFIGURATION_NAME = "10-windlass.conflist"
 PLUGIN = Path(HERE.shipped_plugin)
-_FORMS = (".conf", ".conflist", ".json")  # file types that a runtime reads
+_SUFFIXES = (".conf", ".conflist", ".json")  # file types that a runtime reads
 
 # A runtime that knows `cniVersions` selects the newest that it supports; one that does not would reject 1.1.0.
 CONFIGURATION = {
@@ -60,30 +60,30 @@ class NotInstalled(Exception):
 )
 @click.option(
     "--plugin-if-absent",
-    "spare",
+    "if_absent",
     type=_FILE,
     multiple=True,
     help="A program to install unless one of the same name exists. Can be repeated.",
 )
-def install_cni(binaries: Path, configurations: Path, plugins: tuple[Path, ...], spare: tuple[Path, ...]) -> None:
+def install_cni(binaries: Path, configurations: Path, plugins: tuple[Path, ...], if_absent: tuple[Path, ...]) -> None:
     """Install the CNI plugin and its network configuration on this Node. Running it again changes only what differs.
 
-    Exit status: 0 installed, 1 a file could not be read or written (it says which one).
+    Exit status: 0 installed, 1 a file could not be read or written (the error names it).
     """
     try:
-        for sentence in install(binaries, configurations, plugins, spare):
+        for sentence in install(binaries, configurations, plugins, if_absent):
             click.echo(sentence)
     except NotInstalled as error:
         fail("install-cni", error, status=1)
 
 
 def install(
-    binaries: Path, configurations: Path, plugins: tuple[Path, ...], spare: tuple[Path, ...] = ()
+    binaries: Path, configurations: Path, plugins: tuple[Path, ...], if_absent: tuple[Path, ...] = ()
 ) -> Iterator[str]:
     """Install, and yield a sentence for each step."""
     for plugin in plugins:
         yield _put(binaries / plugin.name, _content(plugin), 0o755)
-    for plugin in spare:
+    for plugin in if_absent:
         target = binaries / plugin.name
         yield f"{target}: exists, not replaced" if target.exists() else _put(target, _content(plugin), 0o755)
     target = configurations / CONFIGURATION_NAME
@@ -138,5 +138,5 @@ def _is(target: Path, content: bytes, mode: int) -> bool:
 
 
 def _before_ours(configurations: Path) -> list[Path]:
-    found = (path for path in configurations.iterdir() if path.suffix in _FORMS and path.name < CONFIGURATION_NAME)
+    found = (path for path in configurations.iterdir() if path.suffix in _SUFFIXES and path.name < CONFIGURATION_NAME)
     return sorted(found)

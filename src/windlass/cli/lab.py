@@ -31,8 +31,8 @@ _WINDOWS = click.option(
     type=click.Choice(["linux", "wine"]),
     default="linux",
     show_default=True,
-    help="Nodes labelled kubernetes.io/os=windows run the programs of Linux with flows for Windows, or, under Wine, "
-    "the real agent and Open vSwitch for Windows (tools/build-windows).",
+    help="How Nodes labelled kubernetes.io/os=windows run. linux: Linux programs, with the flows of a Windows Node. "
+    "wine: the real agent and Open vSwitch for Windows, under Wine (tools/build-windows).",
 )
 
 
@@ -54,14 +54,14 @@ def lab() -> None:
     type=click.Choice([*runs.FABRICS]),
     default="auto",
     show_default=True,
-    help="auto and ovs: real Open vSwitch, with the kernel datapath if there is one, else in user space.",
+    help="auto and ovs are the same: real Open vSwitch, with the kernel datapath if there is one, else in user space.",
 )
 @click.option(
     "--cluster",
     type=click.Choice(["manifests", "apiserver"]),
     default="manifests",
     show_default=True,
-    help="The source of the agents' objects: a directory, or a real API server (tools/build-kubernetes).",
+    help="Where agents read objects: a directory of manifests, or a real API server (tools/build-kubernetes).",
 )
 @_WINDOWS
 def run(paths: tuple[Path, ...], json_file: Path | None, jobs: int, dataplane: str, cluster: str, windows: str) -> None:
@@ -70,8 +70,9 @@ def run(paths: tuple[Path, ...], json_file: Path | None, jobs: int, dataplane: s
     PATHS are YAML files, directories of them (one scenario each), or directories of such directories.
 
     \b
-    windlass lab run scenarios/tour
-    windlass lab run scenarios/ --jobs 2 --json results.json
+    Examples:
+      windlass lab run scenarios/tour
+      windlass lab run scenarios/ --jobs 2 --json results.json
 
     Exit status: 0 all probes passed, 1 a probe failed, 2 a scenario could not be read or started.
     """
@@ -121,14 +122,15 @@ def fuzz(
 ) -> None:
     """Try random clusters: random Nodes, Pods and Services are probed, changed and probed again.
 
-    A seed always gives the same cluster. An oracle that follows the rules of Kubernetes and shares no code with the
-    agent decides the expected result of each probe. A cluster that fails is written as a scenario for
+    The same seed always gives the same cluster. An oracle that follows the rules of Kubernetes and shares no code with
+    the agent decides the expected result of each probe. A cluster that fails is written as a scenario for
     `windlass lab run`.
 
     \b
-    windlass lab fuzz --seed 100 --count 20
-    windlass lab fuzz --seed 117 --count 1 --write scenarios/found/117
-    windlass lab fuzz --count 50 --without ipv6,agents
+    Examples:
+      windlass lab fuzz --seed 100 --count 20
+      windlass lab fuzz --seed 117 --count 1 --write scenarios/found/117
+      windlass lab fuzz --count 50 --without ipv6,agents
 
     Exit status: 0 all probes passed, 1 a probe failed, 2 a cluster could not be started.
     """
@@ -153,9 +155,11 @@ def fuzz(
     type=click.Choice(["manifests", "apiserver", "kubelet"]),
     default="manifests",
     show_default=True,
-    help="manifests, apiserver: the source of a scenario's objects. kubelet: a whole Kubernetes, without a scenario.",
+    help="manifests, apiserver: where agents read the scenario's objects. kubelet: a whole Kubernetes cluster.",
 )
-@click.option("--nodes", type=click.IntRange(1, 9), default=2, show_default=True, help="With kubelet: number of Nodes.")
+@click.option(
+    "--nodes", type=click.IntRange(1, 9), default=2, show_default=True, help="With kubelet: the number of Nodes."
+)
 @click.option(
     "--zones", type=click.IntRange(0, 9), default=0, show_default=True, help="With kubelet: the number of zones."
 )
@@ -170,12 +174,14 @@ def fuzz(
 def up(path: Path | None, detach: bool, cluster: str, nodes: int, zones: int, mode: str, windows: str) -> None:
     """Start a cluster and keep it until Ctrl-C or `windlass lab down`.
 
-    With PATH: the cluster of a scenario; its probes are not sent. With --cluster kubelet: a whole Kubernetes with a
-    kubelet and containerd for each Node, Windlass from its chart, CoreDNS, and a kubeconfig (tools/build-kubernetes).
+    With PATH: the cluster of a scenario; its probes are not sent. With --cluster kubelet: a whole Kubernetes cluster
+    with a kubelet and containerd for each Node, Windlass from its chart, CoreDNS, and a kubeconfig
+    (tools/build-kubernetes).
 
     \b
-    windlass lab up scenarios/tour
-    windlass lab up --cluster kubelet --nodes 3 --mode noEncap --detach
+    Examples:
+      windlass lab up scenarios/tour
+      windlass lab up --cluster kubelet --nodes 3 --mode noEncap --detach
     """
     if (path is None) is not (cluster == "kubelet"):
         raise click.UsageError("give either the PATH of a scenario or --cluster kubelet")
@@ -192,7 +198,7 @@ def up(path: Path | None, detach: bool, cluster: str, nodes: int, zones: int, mo
 def down(lab_id: str | None) -> None:
     """Stop a running lab and remove everything that it created. LAB_ID is needed if several labs run."""
     with _failing():
-        click.echo(f"lab {persistent_labs.down(lab_id)} is gone")
+        click.echo(f"lab {persistent_labs.down(lab_id)} is removed")
 
 
 @lab.command(short_help="List running labs.")
@@ -221,8 +227,9 @@ def enter(lab_id: str | None, place: str, command: tuple[str, ...]) -> None:
     """Run a command in the network namespace of a Node, a Pod or an external host of a running lab.
 
     \b
-    windlass lab exec node-1 ovs-ofctl -O OpenFlow15 dump-flows br-int
-    windlass lab exec default/shop-1 ip address
+    Examples:
+      windlass lab exec node-1 ovs-ofctl -O OpenFlow15 dump-flows br-int
+      windlass lab exec default/shop-1 ip address
     """
     with _failing():
         try:

@@ -46,9 +46,10 @@ def log_level(socket: Path | None, config: Path | None, level: str | None, secon
     """Show the log level of the running agent, or change it.
 
     \b
-    windlass log-level                    show the level
-    windlass log-level debug --for 10m    log more for ten minutes
-    windlass log-level info
+    Examples:
+      windlass log-level                    show the level
+      windlass log-level debug --for 10m    log more for ten minutes
+      windlass log-level info               return to the level info
 
     The configuration does not change: after a restart, the agent uses its `logLevel` again.
 

@@ -9,19 +9,19 @@ import click
 import windlass
 
 _COMMANDS = {
-    "agent": "run the agent on a Node",
-    "install-cni": "install the CNI plugin and its configuration on a Node",
-    "probe": "liveness and readiness of the agent, for kubelet",
-    "preflight": "check whether this Node is ready for Windlass",
-    "release": "remove Windlass from this Node and give its NIC back",
-    "status": "show whether this Node is ready, and every problem",
-    "flows": "print the flows that the agent has programmed, with reasons",
-    "log-level": "show or change the log level of the running agent",
-    "support-bundle": "write the state of this Node into one file, without secrets",
-    "lab": "run clusters on this machine, with real packets",
-    "render": "print the flows of a Node from manifests, without a cluster",
-    "policy": "explain policies: what may reach a Pod, and what a change adds",
-    "bench": "run a benchmark, with a floor measured in the same run",
+    "agent": "Run the agent on a Node.",
+    "install-cni": "Install the CNI plugin and its configuration on a Node.",
+    "probe": "Check liveness or readiness of the agent, for kubelet.",
+    "preflight": "Check whether this Node is ready for Windlass.",
+    "release": "Remove Windlass from this Node and give its NIC back.",
+    "status": "Show whether this Node is ready, and every problem.",
+    "flows": "Print the flows that the agent has programmed, with reasons.",
+    "log-level": "Show or change the log level of the running agent.",
+    "support-bundle": "Write the state of this Node into one file, without secrets.",
+    "lab": "Run clusters on this machine, with real packets.",
+    "render": "Print the flows of a Node from manifests, without a cluster.",
+    "policy": "Explain what traffic policies allow, and the effect of a change.",
+    "bench": "Run a benchmark.",
 }
 
 

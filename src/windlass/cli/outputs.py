@@ -1,4 +1,4 @@
-"""What commands print and write: errors, colours, the form of flows, and files that are checked before the work."""
+"""What commands print and write: errors, colours, the format of flows, and paths that are checked before the work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FOLDER = click.Path(file_okay=False, writable=True, path_type=Path)
 
 
 def fail(command: str, error: object, status: int = UNUSABLE) -> NoReturn:
-    """Print the error as a sentence of this command, and end the process."""
+    """Print the error after the name of the command, and exit."""
     click.echo(f"windlass {command}: {error}", err=True)
     sys.exit(status)
 

@@ -29,8 +29,8 @@ from windlass.policy.explanations import (
 )
 
 _PATH = click.Path(path_type=Path)
-_FEW = 4  # names of one namespace that are listed
-_WIDTH = 120  # where the output is not a terminal
+_FEW = 4  # how many names of one namespace are listed
+_WIDTH = 120  # columns, if the output is not a terminal
 
 
 class _NotFound(Exception):
@@ -42,12 +42,13 @@ def policy() -> None:
     """Explain NetworkPolicies and ClusterNetworkPolicies: what they allow, and which rules decide.
 
     \b
-    windlass policy explain shop/web docs/examples/shop
-    windlass policy diff docs/examples/shop docs/examples/shop-change
+    Examples:
+      windlass policy explain shop/web docs/examples/shop
+      windlass policy diff docs/examples/shop docs/examples/shop-change
     """
 
 
-@policy.command("explain", short_help="What may reach a Pod, and what it may reach.")
+@policy.command("explain", short_help="Explain what may reach a Pod, and what it may reach.")
 @click.argument("pod")
 @click.argument("path", type=_PATH, required=False)
 @agent_client.options
@@ -56,20 +57,21 @@ def policy() -> None:
 def explain_pod(
     pod: str, path: Path | None, socket: Path | None, config: Path | None, peer: str | None, as_json: bool
 ) -> None:
-    """Say what may reach POD (namespace/name), what it may reach, and which rules decide.
+    """Explain what may reach POD (namespace/name), what it may reach, and which rules decide.
 
-    PATH is a file or a folder of manifests: Pods, Nodes, Namespaces and policies; a scenario is fine, and `-` is the
-    standard input. Without PATH, the running agent of this Node is asked, which knows its own Pods and those that their
-    policies select. A Deployment or another workload counts as one Pod of its name. Traffic passes if the egress
-    policies of its source and the ingress policies of its destination allow it. Pods that are treated alike share a
-    line.
+    PATH is a file or directory of manifests (Pods, Nodes, Namespaces and policies), a scenario, or `-` for standard
+    input. Without PATH, the command asks the running agent of this Node, which knows its own Pods and the Pods that
+    their policies select. A Deployment or another workload counts as one Pod of the same name. Traffic passes if both
+    the egress policies of its source and the ingress policies of its destination allow it. Pods that are treated alike
+    share a line.
 
     \b
-    windlass policy explain shop/web docs/examples/shop
-    windlass policy explain shop/web
-    windlass policy explain shop/web docs/examples/shop --peer shop/cart
-    windlass policy explain shop/web docs/examples/shop --peer 203.0.113.9 --json
-    kubectl get pods,nodes,namespaces,networkpolicies -A -o yaml | windlass policy explain shop/web -
+    Examples:
+      windlass policy explain shop/web docs/examples/shop
+      windlass policy explain shop/web
+      windlass policy explain shop/web docs/examples/shop --peer shop/cart
+      windlass policy explain shop/web docs/examples/shop --peer 203.0.113.9 --json
+      kubectl get pods,nodes,namespaces,networkpolicies -A -o yaml | windlass policy explain shop/web -
 
     Exit status: 0 explained, 2 no agent answers, the manifests cannot be read, or there is no such Pod or peer.
     """
@@ -85,18 +87,19 @@ def explain_pod(
     show(_explanation_lines(explanation, _Names(connectivity)))
 
 
-@policy.command("diff", short_help="What connectivity a change adds and removes.")
+@policy.command("diff", short_help="Show what traffic a change allows and denies.")
 @click.argument("old", type=_PATH)
 @click.argument("new", type=_PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print the difference as JSON.")
 def diff_states(old: Path, new: Path, as_json: bool) -> None:
-    """Say what traffic passes with the manifests in NEW and not with those in OLD, and the reverse.
+    """Show the traffic that the manifests in NEW allow and those in OLD deny, and the reverse.
 
-    It needs no cluster: compare the manifests of a pull request with those of the main branch. Whatever changed,
-    policies, labels or named ports, only the effect on traffic is listed.
+    The command needs no cluster: use it to compare the manifests of a pull request with those of the main branch. It
+    lists only the effect on traffic, whether policies, labels or named ports have changed.
 
     \b
-    windlass policy diff docs/examples/shop docs/examples/shop-change
+    Example:
+      windlass policy diff docs/examples/shop docs/examples/shop-change
 
     Exit status: 0 no change of connectivity, 1 some changes, 2 the manifests cannot be read.
     """
@@ -113,20 +116,21 @@ def diff_states(old: Path, new: Path, as_json: bool) -> None:
     sys.exit(1 if found else 0)
 
 
-@policy.command("counters", short_help="How many packets the rules of this Node's Pods decided about.")
+@policy.command("counters", short_help="Show how many packets policies allowed or denied on this Node.")
 @click.argument("pod", required=False)
 @agent_client.options
 @click.option("--json", "as_json", is_flag=True, help="Print the counters as JSON.")
 def count_packets(pod: str | None, socket: Path | None, config: Path | None, as_json: bool) -> None:
-    """Say how many packets policies judged, by Pod and peers, and which rules decided about them.
+    """Show how many packets policies allowed or denied, by Pod and peers, and which rules decided.
 
-    The agent of this Node reads the counters of its switch, of all Pods or of POD (namespace/name). A counter has all
-    packets in the direction of a connection's first one, allowed or denied. It counts from 0 again when the policies of
+    The agent of this Node reads the counters of its switch, for all Pods or for POD (namespace/name). A counter
+    includes all packets in the direction of a connection's first packet. It starts from 0 again when the policies of
     the Pod change. Counters of 0 are left out.
 
     \b
-    windlass policy counters
-    windlass policy counters shop/web --json
+    Examples:
+      windlass policy counters
+      windlass policy counters shop/web --json
 
     Exit status: 0 counted, 2 no agent answers, or the Pod is not on this Node.
     """
@@ -142,7 +146,7 @@ def count_packets(pod: str | None, socket: Path | None, config: Path | None, as_
     if counters:
         show(_table(("POD", "PEERS", "PACKETS", "TRAFFIC", "VERDICT", "BECAUSE OF"), _counter_rows(counters)))
     else:
-        click.echo("policies have judged no packet")
+        click.echo("policies have allowed or denied no packets yet")
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -288,7 +292,7 @@ def _difference_lines(difference: ConnectivityDifference, names: _Names) -> Iter
 
 
 def _table(header: tuple[str, ...], rows: Iterable[_Row]) -> Iterator[str]:
-    """Columns as wide as they need; the long ones share the width of the terminal."""
+    """Columns are as wide as their content; if the terminal is too narrow, the widest columns share what is left."""
     listed = [*rows]
     needed = [
         max(len(line) for row in (header, *(r.cells for r in listed)) for line in row[i].split("\n"))
@@ -311,7 +315,7 @@ def _table(header: tuple[str, ...], rows: Iterable[_Row]) -> Iterator[str]:
 
 
 def _shared(needed: Sequence[int], available: int) -> list[int]:
-    """Gives each column what it needs, or an equal share of what the smaller ones leave."""
+    """The widths of the columns: the needed one, or an equal share of what the narrower columns leave."""
     widths, left, columns = dict.fromkeys(range(len(needed)), 0), available, len(needed)
     for index in sorted(range(len(needed)), key=lambda i: needed[i]):
         widths[index] = min(needed[index], max(left // columns, 12))

@@ -36,12 +36,12 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
     type=click.Path(path_type=Path),
     help=f"The agent's configuration.  [default: {DEFAULT_CONFIG} if it exists, else the default of every option]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def preflight(file: Path | None, as_json: bool) -> None:
-    """Check whether this Node is ready for Windlass. Run it before you install, and when you look for a fault.
+    """Check whether this Node is ready for Windlass. Run it before you install, and when you troubleshoot.
 
-    It changes nothing, and needs neither a cluster nor Open vSwitch. The agent makes the same checks before it takes
-    the NIC, and then once a minute; `windlass status` shows its findings.
+    The command changes nothing, and needs neither a cluster nor Open vSwitch. The agent makes the same checks before it
+    takes the NIC, and then once a minute; `windlass status` shows its findings.
 
     \b
     uplink         the NIC is Ethernet, has a carrier, is in no bond or bridge
@@ -55,8 +55,8 @@ def preflight(file: Path | None, as_json: bool) -> None:
     kube-proxy     kube-proxy does not run, and has left no rules
 
     \b
-    error    taking the NIC would break the network of this Node: the agent will not
-    warning  something else will not work; the agent takes the NIC all the same
+    error    taking the NIC would break the network of this Node; the agent does not take it
+    warning  something else will not work; the agent still takes the NIC
 
     Exit status: 0 no findings, 1 findings, 2 the Node could not be checked.
     """
@@ -118,7 +118,7 @@ async def _gathered(config: Config) -> Facts:
         raise HostError("only root can read firewall chains; run it again as root")
     async with opened_host(config) as host:
         facts = await host.facts(config.bridge, config.uplink or None)
-    # Open vSwitch is perhaps not installed yet.
+    # Open vSwitch may not be installed yet.
     with suppress(SwitchUnreachableError):
         async with open_database(str(config.ovsdb_socket)) as database:
             facts = with_switch(facts, config, database.view)

@@ -28,15 +28,16 @@ _OK = "200"
     type=click.Path(path_type=Path),
     default=Path(HERE.run, "agent.sock"),
     show_default=True,
-    help="The agent's local API.",
+    help="The agent's socket.",
 )
 def probe(question: str, path: Path) -> None:
-    """Ask the running agent whether it is live or ready. For kubelet's probes.
+    """Ask the running agent whether it is live or ready, for kubelet's probes.
 
-    live: the agent answers, even if it waits for the switch or the API server; a restart would not help then.
-    ready: the network of the Node is in place.
+    \b
+    live   the agent answers, even while it waits for the switch or the API server
+    ready  the network of the Node is in place
 
-    Exit status: 0 it is, 1 it is not.
+    Exit status: 0 yes, 1 no.
     """
     try:
         status, body = _asked(path)

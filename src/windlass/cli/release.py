@@ -49,7 +49,7 @@ def release(file: Path, seconds: float, nic_only: bool, binaries: Path, configur
     The agent must not be running. Open vSwitch may be stopped. The command can be repeated after an interruption or an
     error; on a Node without Windlass it does nothing.
 
-    Exit status: 0 nothing of Windlass is left, 1 something is left (it says what, and why), 2 nothing was done.
+    Exit status: 0 nothing of Windlass is left, 1 something is left (the errors say what, and why), 2 nothing was done.
     """
     Logs(LogFormat.TEXT, LogLevel.ERROR)
     try:

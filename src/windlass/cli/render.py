@@ -37,7 +37,7 @@ from windlass.pipeline.symbols import flow_symbols, group_symbols, meter_symbols
 from windlass.program import Program, program
 from windlass.switch.pod_ports import POD_NUMBERS
 
-# Manifests do not say these; they have no influence on which flows there are.
+# Manifests do not contain these values, and the set of flows does not depend on them.
 UPLINK_MAC = "02:00:00:00:00:01"
 UPLINK_MTU = 1500
 
@@ -50,11 +50,16 @@ PodAddresses = Mapping[str, tuple[IPAddress, ...]]  # by namespace/name
 @FLOW_FORMAT
 @click.option("--why", is_flag=True, help="With symbolic: the reason above each flow.")
 def render(path: Path, node: str, form: str, why: bool) -> None:
-    """Print the flows that a Node would get from the manifests in PATH (a file or a folder; a scenario is fine).
+    """Print the flows that a Node would get from the manifests in PATH: a file, a directory, or a scenario.
 
-    They are the flows that the agent installs, as far as manifests say what they depend on. A Pod without an address
-    gets the next free one, and ports are numbered in the order of the Pods. The Node's subnet is a /24 (IPv6: /64), and
-    addresses of its Node object besides the Node IPs are those of a second NIC.
+    They are the flows that the agent installs, with these assumptions about what manifests do not contain: a Pod
+    without an address gets the next free one, ports are numbered in the order of the Pods, the Node's subnet is a /24
+    (IPv6: /64), and addresses in its Node object other than the Node IPs are on a second NIC.
+
+    \b
+    Examples:
+      windlass render scenarios/tour --node node-1 --why
+      windlass render scenarios/tour --node node-1 --format ofctl
     """
     try:
         world = world_of(path)
@@ -84,7 +89,7 @@ def state_of(world: DesiredState, name: str, facts: NodeFacts | None = None) -> 
 
 
 def facts_of(world: DesiredState, name: str) -> NodeFacts:
-    """What manifests do not say about a Node: its NICs are as in the lab, its Pods are attached in order."""
+    """Assumptions about what manifests do not contain: NICs are as in the lab, Pods are attached in order."""
     if name not in world.nodes:
         raise NotUsable(f"there is no Node {name}; known: {', '.join(sorted(world.nodes)) or 'none'}")
     uplink, *others = machine_of_node(world.nodes[name]).nics
@@ -94,7 +99,7 @@ def facts_of(world: DesiredState, name: str) -> NodeFacts:
 
 
 def _cluster(world: DesiredState, addresses: PodAddresses) -> Cluster:
-    """As the agent reads it, with EndpointSlices of Services that have none in the manifests."""
+    """The cluster as the agent reads it, with EndpointSlices for Services that have none in the manifests."""
     found = []
     for manifest in manifests.render(world, pod_addresses(world, addresses)):
         with suppress(Malformed):  # the agent reports the object, and uses the others

@@ -14,7 +14,7 @@ from msgspec import Struct
 from windlass.cli import agent_client
 from windlass.cli.outputs import fail, show
 
-_FEW = 3  # names beside a count; --details shows all
+_FEW = 3  # how many names are shown next to a count; --details shows all
 
 
 class ShownNode(Struct, rename="camel"):
@@ -94,7 +94,7 @@ def lines(state: ShownState, *, details: bool, now: datetime) -> Iterator[str]:
     yield from _columns(_facts(state, now))
     if state.recent_denials:
         yield ""
-        yield "  denied by policies, the last:"
+        yield "  last connections that policies denied:"
         yield from (f"    {denial}" for denial in state.recent_denials[-_FEW:])
     if details:
         yield from _details(state)

@@ -13,7 +13,7 @@ if sys.platform == "win32":
     import ctypes
     from ctypes import wintypes
 
-    _LOGOFF = 5  # of some user: nothing to a process that serves the machine
+    _LOGOFF = 5  # a user logs off: a service of the machine continues
     _LEAVES_TIME = (0, 1)  # Ctrl-C, Ctrl-Break; after the others the process ends as soon as its handler returns
     _SECONDS_TO_END = 20.0
 

@@ -34,11 +34,12 @@ def support_bundle(output: str | None, file: Path, socket: Path | None) -> None:
     """Write the state of this Node into one file (tar.gz) for support, and list what it contains.
 
     \b
-    windlass support-bundle
-    windlass support-bundle --output - | ssh somewhere 'cat > bundle.tar.gz'
+    Examples:
+      windlass support-bundle
+      windlass support-bundle --output - | ssh somewhere 'cat > bundle.tar.gz'
 
-    It changes nothing, and works without an agent and without Open vSwitch. Secrets are left out; names and addresses
-    of Nodes, Pods and Services are not. Look into the file before you pass it on.
+    The command changes nothing, and works without an agent and without Open vSwitch. The bundle contains no secrets,
+    but names and addresses of Nodes, Pods and Services. Look into the file before you pass it on.
 
     Exit status: 0 written, 1 the file cannot be written.
     """
@@ -60,7 +61,7 @@ def support_bundle(output: str | None, file: Path, socket: Path | None) -> None:
         _write(where, content, to_standard_output=output == STANDARD_OUTPUT)
     except OSError as error:
         fail("support-bundle", f"{where}: cannot be written: {error.strerror}", status=1)
-    _tell(collected, "standard output" if output == STANDARD_OUTPUT else str(where.absolute()), len(content))
+    _print_summary(collected, "standard output" if output == STANDARD_OUTPUT else str(where.absolute()), len(content))
 
 
 def _configuration(file: Path) -> tuple[Config, str]:
@@ -80,7 +81,7 @@ def _write(where: Path, content: bytes, *, to_standard_output: bool) -> None:
     files.write(where, content, mode=0o600, durable=False, writer=str(os.getpid()))
 
 
-def _tell(collected: list[Collected], where: str, size: int) -> None:
+def _print_summary(collected: list[Collected], where: str, size: int) -> None:
     """On standard error: standard output may be the bundle."""
     for line in summary(collected):
         click.echo(line, err=True)
