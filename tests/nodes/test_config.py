@@ -167,7 +167,7 @@ def test_a_file_with_everything(tmp_path):
         (
             b"healthzBindAddress: everywhere",
             (
-                "windlass.yaml: healthzBindAddress: 'everywhere' is no address with a port; "
+                "windlass.yaml: healthzBindAddress: 'everywhere' is not an address with a port; "
                 "write one, such as 0.0.0.0:10256, [::1]:10256 or, for all addresses, :10256"
             ),
         ),
@@ -219,7 +219,7 @@ def test_where_health_and_figures_are_answered(text, parsed):
 @pytest.mark.parametrize("text", ["10256", "localhost:10256", "::1:10256", "[1.2.3.4]:80", "1.2.3.4:0", "1.2.3.4:x"])
 @pytest.mark.parametrize("option", ["healthzBindAddress", "metricsBindAddress"])
 def test_an_invalid_bind_address_is_an_error(option, text):
-    with pytest.raises(ConfigError, match=f"{option}: .* is no address with a port"):
+    with pytest.raises(ConfigError, match=f"{option}: .* is not an address with a port"):
         parse(f"{option}: '{text}'".encode(), "windlass.yaml")
 
 

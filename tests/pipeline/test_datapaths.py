@@ -150,8 +150,8 @@ def test_each_kind_of_violation_is_named():
         "Windows datapath, table 4 priority 200 (a test): it does not apply a write to pkt_mark",
         "Windows datapath, table 5 priority 200 (a test): it has no meters",
         "Windows datapath, table 6 priority 200 (a test): it has no clone",
-        "Windows datapath, table 7 priority 200 (a test): a destination is one address and one port",
-        "Windows datapath, table 8 priority 200 (a test): a source is an address",
+        "Windows datapath, table 7 priority 200 (a test): destination translation needs one address and one port",
+        "Windows datapath, table 8 priority 200 (a test): source translation needs an address",
     ]
 
 

@@ -23,7 +23,7 @@ from windlass.pipeline.snat_ports import (
     UNRESERVED,
     SnatPorts,
     SnatRange,
-    beside_the_host,
+    free_of_host_ports,
     largest_gap,
 )
 from windlass.pipeline.tracking import POD_ZONE, SNAT_ZONE
@@ -112,8 +112,8 @@ def test_a_socket_that_may_send_anywhere_keeps_its_port_in_both_families():
         local_node(TrafficMode.ENCAP, V4, V6),
         host_connections=(unconnected, HostConnection(Protocol.UDP, 36_000, API_SERVER, 53)),
     )
-    assert [(above, free) for above, _, free in beside_the_host(node, V6, ports)] == [(1, (40_001, ports[1]))]
-    assert [(above, free) for above, _, free in beside_the_host(node, V4, ports)] == [
+    assert [(above, free) for above, _, free in free_of_host_ports(node, V6, ports)] == [(1, (40_001, ports[1]))]
+    assert [(above, free) for above, _, free in free_of_host_ports(node, V4, ports)] == [
         (1, (40_001, ports[1])),
         (2, (40_001, ports[1])),
     ]

@@ -19,10 +19,10 @@ TCP_PACKETS = protocol(Family.IPV4, TCP)
 ENDPOINT = Nat(to=IPv4Address("172.16.1.9"), ports=(80, 80))
 AS_NODE = Nat(IPv4Address("192.168.77.1"))
 LOOK_UP = Ct(1, table=10, nat=Nat())
-REPLY_AGAIN = "a second ct in zone 1 takes a reply for a packet of the client"
-NOT_NEW = "a commit is for packets that begin a connection, or to mark the connection of a client's packet"
+REPLY_AGAIN = "a second ct in zone 1 treats a reply as a packet of the client"
+NOT_NEW = "a commit must be for a packet that begins a connection, or only mark the connection of a client's packet"
 TRANSLATED = "a second commit in zone 1 does not change the translation"
-NOT_COMMITTED = "what a group chooses must be committed as a translation at once"
+NOT_COMMITTED = "the choice of a group must be committed as a translation at once"
 CHOSEN_AGAIN = "a group would choose again for packets that do not begin a connection"
 
 

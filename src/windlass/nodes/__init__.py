@@ -1,1 +1,1 @@
-"""One Node's state, worked out from its configuration, the cluster's objects and what the Node itself holds."""
+"""The state of one Node, computed from its configuration, the cluster's objects and what the Node itself holds."""

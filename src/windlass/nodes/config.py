@@ -48,7 +48,7 @@ class ConfigError(Exception):
 
 
 class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
-    """Every option has a sound default; a comment here is its documentation."""
+    """Every option has a default. `make docs` writes the comment above an option into docs/configuration.md."""
 
     # The name of this Node's object in the cluster. Default: the environment variable WINDLASS_NODE_NAME, so that all
     # Nodes can share one file; if it is not set, the host name.
@@ -147,7 +147,7 @@ class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw
 
     @property
     def metrics(self) -> tuple[str, int] | None:
-        """The same for its figures."""
+        """The address (empty: all) and port of the agent's metrics; None: only the local API has them."""
         return _address_and_port(self.metrics_bind_address)
 
     @property
@@ -178,7 +178,7 @@ def load(file: Path) -> Config:
 def parse(content: bytes, where: str) -> Config:
     try:
         options = yaml.load(content, yaml.CSafeLoader)
-    except (yaml.YAMLError, ValueError) as error:  # a date or number that is none is a ValueError of the loader
+    except (yaml.YAMLError, ValueError) as error:  # the loader raises ValueError for a malformed date or number
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise ConfigError(f"{where}{line}: not valid YAML: {getattr(error, 'problem', error)}") from None
@@ -261,4 +261,4 @@ def _check_bind_address(option: str, text: str, where: str) -> None:
         usable = False
     if not usable:
         examples = "such as 0.0.0.0:10256, [::1]:10256 or, for all addresses, :10256"
-        raise ConfigError(f"{where}: {option}: {text!r} is no address with a port; write one, {examples}")
+        raise ConfigError(f"{where}: {option}: {text!r} is not an address with a port; write one, {examples}")

@@ -3,9 +3,9 @@
 A number is a digest of the name. Two names may have the same digest; the second one then gets the next free number. So
 a number depends on which name came first, and a restarted agent must not assign different numbers: if two names
 exchanged theirs, packets of one Service would reach the endpoints of the other until all flows are exchanged. Therefore
-every name that has a number is in a file.
+the numbers of all names are saved in a file.
 
-The file is not synced to the disk: what a crash of the whole machine can lose, the switch loses as well.
+The file is not fsynced: when the machine crashes, the switch loses its groups as well.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from pathlib import Path
 from windlass import files
 
 FILE = "group-numbers"
-SPACE = 256  # numbers for one port of a Service: its groups by policy, and several of each where endpoints are many
+SPACE = 256  # numbers for one Service port: one group for each traffic policy, or several if there are many endpoints
 SPACES = 0xFFFFFF  # OpenFlow reserves group numbers from 0xffffff00
 _STALE = 1000  # names of deleted Services that may stay in the file
 
 
 class GroupNumbers:
-    """Gives each name a space of its own. `problem` says why numbers could not be kept; empty if all are."""
+    """Assigns a range of numbers to each name. `problem` says why numbers could not be saved; empty: all are saved."""
 
     def __init__(self, directory: Path | None = None, spaces: int = SPACES) -> None:
-        """Without a directory nothing is kept."""
+        """Without a directory nothing is saved."""
         self.problem = ""
         self._file = directory / FILE if directory else None
         self._spaces = spaces
         self._by_name = dict(_read(self._file, spaces))
-        self._taken = set(self._by_name.values())  # also by Services that are gone: they may come back
+        self._taken = set(self._by_name.values())  # including those of deleted Services, which may be created again
         self._unkept: list[str] = []
         self._names_at_last_look = 0
 
     @property
     def may_have_stale_names(self) -> bool:
-        """Whether so many names are new since `forget_all_but` that it is worth going through all Services for it."""
+        """Whether there are enough new names since `forget_all_but` to make it worth another pass over all Services."""
         return len(self._by_name) > self._names_at_last_look + _STALE
 
     def of(self, name: str) -> int:
-        """The first number of the name's space. It is kept with the next call of `keep`."""
+        """The first number of the name's range. The next call of `keep` saves it."""
         space = self._by_name.get(name)
         if space is None:
             space = int.from_bytes(blake2b(name.encode(), digest_size=3).digest()) % self._spaces
@@ -54,7 +54,7 @@ class GroupNumbers:
         return space * SPACE
 
     def keep(self) -> None:
-        """To be called before the switch gets groups with new numbers."""
+        """Save new numbers. Call it before the switch gets groups with them."""
         if self._file is None or not self._unkept:
             return
         try:
@@ -70,7 +70,7 @@ class GroupNumbers:
             )
 
     def forget_all_but(self, names: Collection[str]) -> None:
-        """Names of deleted Services leave the file, once they are many. Their numbers are still not given again."""
+        """Remove the names of deleted Services from the file, once there are many. Their numbers are not reused."""
         self._names_at_last_look = len(self._by_name)
         if self._file is None or self._unkept or len(self._by_name) - len(names) <= _STALE:
             return

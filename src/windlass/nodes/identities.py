@@ -21,7 +21,7 @@ def own_identity(config: Config, cluster: Cluster) -> Identity:
     name = config.node_name
     if name not in cluster.nodes:
         known = ", ".join(sorted(cluster.nodes)[:5]) or "none"
-        raise NotUsable(f"Node {name} is not in the cluster (known: {known}); nodeName in the configuration names it")
+        raise NotUsable(f"Node {name} is not in the cluster (known: {known}); check nodeName in the configuration")
     return identity(cluster.nodes[name])
 
 
@@ -73,10 +73,10 @@ def local_node(config: Config, own: Identity, adapter: Uplink, others: Collectio
 def other_addresses(
     own: Identity, held: Collection[IPAddress], service_networks: Collection[IPNetwork]
 ) -> tuple[IPAddress, ...]:
-    """The addresses that the host holds besides its Node IPs.
+    """The addresses that the host holds in addition to its Node IPs.
 
-    The Node object is not asked: a cloud may list addresses there that it translates. Addresses of the Pod network and
-    ClusterIPs are left out: some programs add them to an interface, but the switch serves them.
+    The addresses in the Node object are not used: a cloud may list addresses there that it translates. Addresses of the
+    Pod network and ClusterIPs are left out: some programs add them to an interface, but the switch serves them.
     """
     ours = (*own.pod_cidrs.values(), *service_networks)
     others = (a for a in held if a not in own.addresses.values() and not any(a in network for network in ours))

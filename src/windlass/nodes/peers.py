@@ -34,9 +34,9 @@ class Peers:
         self._ranges = _AddressRanges()
 
     def follow(self, nodes: Mapping[str, Node], own: Identity, names: Iterable[str] | None = None) -> set[str]:
-        """Bring the peers up to these Node objects. Returns the names of the peers that came, went or changed.
+        """Update the peers from these Node objects. Returns the names of the peers that were added, removed or changed.
 
-        `names`: only the Nodes of these names may have changed. The work grows with their number.
+        `names`: only these Nodes may have changed. The work grows with their number.
         """
         before, kept = self.usable, dict(self.usable)
         if names is None or own != self._own:

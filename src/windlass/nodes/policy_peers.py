@@ -58,7 +58,7 @@ def _addresses(texts: Iterable[str | None]) -> list[Prefix]:
         try:
             found.append((4, int.from_bytes(inet_pton(AF_INET, text or "")), 32))  # much faster than `ip_address`
         except (OSError, ValueError):
-            with suppress(ValueError):  # else nothing comes from there, and nothing can be sent there
+            with suppress(ValueError):  # no packet can come from or go to a malformed address
                 found.append(prefix_of(ip_address(text or "")))
     return found
 

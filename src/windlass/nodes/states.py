@@ -34,9 +34,9 @@ class NodeFacts:
 
 
 def node_state(config: Config, cluster: Cluster, facts: NodeFacts) -> NodeState:
-    """The state of the Node that `config.node_name` names. NotUsable if its Node object or its NIC cannot be used.
+    """The state of the Node `config.node_name`. Raises NotUsable if its Node object or its NIC cannot be used.
 
-    Each Service gets the group numbers that it has on a Node where no two names have the same digest.
+    Group numbers are those of a Node that has saved none before.
     """
     own = own_identity(config, cluster)
     cidrs, _ = service_cidrs(config, cluster)

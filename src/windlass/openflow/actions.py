@@ -44,7 +44,7 @@ class Resubmit(Struct, frozen=True, gc=False):
 
 
 class Nat(Struct, frozen=True, gc=False):
-    """`Nat()` translates as the connection was committed; with an address it decides the translation, on commit."""
+    """`Nat()` applies the translation of the connection. With an address, a commit defines the translation."""
 
     source: IPAddress | None = None
     to: IPAddress | None = None
@@ -106,7 +106,7 @@ class ToController(Struct, frozen=True, gc=False):
 Action: TypeAlias = Output | OutputTo | Set | Move | Goto | Resubmit | Ct | Clone | ToGroup | Learn | ToController
 Actions: TypeAlias = tuple[Action, ...]
 
-BACK: Action = Output(IN_PORT_PORT)  # out of the ingress port, which a plain output ignores
+BACK: Action = Output(IN_PORT_PORT)  # OpenFlow ignores an output to the ingress port by its own number
 
 
 def move(source: Field, to: Field) -> Move:

@@ -1,7 +1,7 @@
 """The packet and metadata fields that the pipeline can match on and write, each declared once.
 
-The order of the declarations is the order in which Open vSwitch reports a match, so that what we send equals, byte for
-byte, what a dump reports (see `wire`).
+The order of the declarations is the order in which Open vSwitch reports a match, so that a match that the agent sends
+equals the match in a dump, byte for byte (see `wire`).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def match(*conditions: Condition) -> Match:
 
 
 def _is_canonical(terms: list[Term]) -> bool:
-    """Most are: then there is nothing to merge, sort or leave out."""
+    """A fast check: most terms need no merging, sorting or dropping."""
     last = -1
     for term in terms:
         order = term.field.order

@@ -1,4 +1,4 @@
-"""Flows, groups and meters as `ovs-ofctl -O OpenFlow15` reads them, for people and as a second way into a switch.
+"""Flows, groups and meters in the syntax of `ovs-ofctl -O OpenFlow15`: to read, and to install with that command.
 
 Tables and registers are numbers here; `pipeline.symbols` writes flows with the names of the pipeline.
 """
@@ -109,7 +109,7 @@ def _value(term: Term) -> str:
 
 
 def _bits(bits: Bits) -> str:
-    # Outside a match, ovs-ofctl means another field of 16 bits by in_port.
+    # Outside a match, `in_port` of ovs-ofctl is a different field, of 16 bits.
     name = "in_port_oxm" if bits.field is IN_PORT else bits.field.name
     if bits == bits.field.whole:
         return f"{name}[]"

@@ -43,8 +43,8 @@ def look_up(group: int, other: int) -> tuple[Action, ...]:
 def flows(
     family: Family, group: int, other: int, endpoints: Mapping[int, tuple[Endpoint, Ct]], seconds: int, why: str
 ) -> Iterator[Flow]:
-    """`endpoints`: by number, each with the translation to it. `why` names the Service."""
-    both = min(group, other)  # what was learned by one policy stays while the other still has the endpoint
+    """`endpoints`: by number, each with the action that translates to it. `why` names the Service."""
+    both = min(group, other)  # one cookie for both groups: learned flows stay while either group has the endpoint
     for number, (endpoint, translate) in endpoints.items():
         remember = Learn(
             table=SESSION_AFFINITY.number,
@@ -62,10 +62,10 @@ def flows(
         yield ENDPOINT_DNAT.flow(NORMAL, ip(family), STICKY_GROUP.is_(group), ENDPOINT.is_(number)).then(
             remember,
             translate,
-            why=f"{why}, session affinity: translate to endpoint {endpoint.address}, which this client keeps",
+            why=f"{why}, session affinity: translate to endpoint {endpoint.address} and remember it for this client",
         )
     yield ENDPOINT_DNAT.flow(LOW, STICKY_GROUP.is_(group)).then(
-        ToGroup(group), why=f"{why}, session affinity: this client has no endpoint yet, or it is gone: choose one"
+        ToGroup(group), why=f"{why}, session affinity: this client has no endpoint, or its endpoint is gone: choose one"
     )
 
 

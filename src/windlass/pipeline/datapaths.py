@@ -165,7 +165,7 @@ def violations(datapath: Datapath, flows: Iterable[Flow], groups: Iterable[Group
 
 
 def _distinct_actions(group: Group) -> list[Actions]:
-    """The actions of its buckets, without repetition: the address of a translation does not matter here."""
+    """The actions of its buckets. If they differ in addresses only, one of them is enough."""
     if isinstance(group.buckets, Translations):
         return [(group.buckets.does,)]
     return [bucket.actions for bucket in group.buckets]
@@ -183,9 +183,9 @@ def _unsupported(datapath: Datapath, actions: Iterable[Action], where: str) -> I
         if isinstance(action, Clone) and not datapath.clones:
             yield f"{where}: it has no clone"
         if isinstance(action, Ct) and _has_choice(action):
-            yield f"{where}: a destination is one address and one port"
+            yield f"{where}: destination translation needs one address and one port"
         if isinstance(action, Ct) and action.nat and action.nat.source and action.nat.source.is_unspecified:
-            yield f"{where}: a source is an address"
+            yield f"{where}: source translation needs an address"
 
 
 def _has_choice(action: Ct) -> bool:

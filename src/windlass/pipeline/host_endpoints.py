@@ -1,7 +1,7 @@
 """Endpoints of Services that are not Pods: on this host, or outside of the Pod network.
 
-A host that cannot route replies back to the switch (Windows) sends them out by its bridge interface: Classifier picks
-the replies of its endpoints out there (`reply_flows`).
+A host that cannot route replies back to the switch (Windows) sends them out by its bridge interface. There, Classifier
+finds the replies of its endpoints (`reply_flows`).
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ def flows(node: LocalNode) -> Iterator[Flow]:
 
 
 def to_host(node: LocalNode, family: Family) -> Iterator[Flow]:
-    # A client of another NIC keeps its address if the host can route the reply back to the switch.
+    # A client behind another NIC keeps its address if the host can route the reply back to the switch.
     itself = source(node.gateway(family)) if datapath_of(node).routes_replies else ()
     for address in node.own_addresses(family):
         to_address = destination(address)
         yield L3_FORWARDING.flow(HIGH, FROM_GATEWAY, CT_SERVICE, CT_MASQUERADE.unset, itself, to_address).then(
             SNAT_VIRTUAL.set(),
             *out_of_gateway(node),
-            why="from the host by a Service to an endpoint on itself: send it back as the virtual client",
+            why="Service connection from the host to its own endpoint: send it back as the virtual client",
         )
         for origin in (FROM_GATEWAY, FROM_UPLINK, FROM_POD):
             # Not as the gateway, which is the host's own address: the host would reply to itself.
             yield L3_FORWARDING.flow(HIGH, origin, CT_SERVICE, CT_MASQUERADE, to_address).then(
                 SNAT_VIRTUAL.set(),
                 *out_of_gateway(node),
-                why="by a Service, policy Cluster, to an endpoint on this host: send it there as the virtual client",
+                why="Service connection, policy Cluster, to an endpoint on this host: send it as the virtual client",
             )
 
 
@@ -68,16 +68,16 @@ def to_outside(node: LocalNode, family: Family) -> Iterator[Flow]:
         yield L3_FORWARDING.flow(DEFAULT, ip(family), origin, CT_SERVICE).then(
             SNAT.set(),
             *out_of_gateway(node),
-            why="of a Service connection whose endpoint or client is outside of the Pod network: the host routes it",
+            why="Service connection with an endpoint or client outside of the Pod network: the host routes it",
         )
 
 
 def by_the_bridge(node: LocalNode, family: Family) -> Iterator[Flow]:
-    """The flows of a host whose replies are found by `reply_flows`."""
+    """For a host that cannot route replies back to the switch; `reply_flows` finds its replies."""
     for address in node.own_addresses(family):
         yield L3_FORWARDING.flow(HIGH, FROM_UPLINK, CT_SERVICE, CT_MASQUERADE.unset, destination(address)).then(
             Output(LOCAL_PORT),
-            why="from outside by a Service, policy Local, to an endpoint on this host: deliver it unmasqueraded",
+            why="Service connection from outside, policy Local, to an endpoint on this host: deliver it untranslated",
         )
     yield CONNTRACK_STATE.flow(TOP + 1, FROM_HOST_ENDPOINT, ip(family)).then(
         Output(node.ports.uplink),
@@ -86,8 +86,8 @@ def by_the_bridge(node: LocalNode, family: Family) -> Iterator[Flow]:
 
 
 def reply_flows(node: LocalNode, service: ServedService) -> Iterator[Flow]:
-    """With policy Local, a client from outside is not translated: replies of the host are looked up on their way out,
-    unless the host itself routes them back to the switch.
+    """Clients from outside are not translated with policy Local, so replies of the host are looked up when they leave,
+    unless the host routes them back to the switch.
     """
     if datapath_of(node).routes_replies:
         return

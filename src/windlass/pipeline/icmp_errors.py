@@ -56,7 +56,7 @@ def from_the_wire(node: LocalNode, family: Family) -> Iterator[Flow]:
 
 
 def translated_by_commit(family: Family) -> Iterator[Flow]:
-    """The connection is there already, so committing it changes nothing else. See `Datapath`."""
+    """Committing a connection that exists changes nothing else. See `Datapath` for the reason."""
     for kind in ICMP_ERRORS[family]:
         yield CONNTRACK.flow(HIGH, icmp(family, kind)).then(
             Ct(POD_ZONE, table=CONNTRACK.onward, commit=True, nat=Nat()),
@@ -67,8 +67,9 @@ def translated_by_commit(family: Family) -> Iterator[Flow]:
 def translated_source() -> Iterator[Flow]:
     """Write the source that translation will give the error anyway (see `Datapath.damages_icmpv6_errors`).
 
-    An error about a packet to a Service gets the Service's address as source. A first look-up without translation finds
-    it in the connection. The destination needs nothing: the damage is in the quoted source, which is written later.
+    An error about a packet to a Service gets the Service's address as source. A first lookup without translation finds
+    that address in the connection. The destination needs no such step: its translation damages only the quoted source,
+    which is written later.
     """
     for kind in ICMP_ERRORS[Family.IPV6]:
         yield CONNTRACK.flow(HIGH, icmp(Family.IPV6, kind)).then(

@@ -139,7 +139,7 @@ ARP_RESPONDER = NEIGHBOUR_STAGE.table(
 ND_ADVERTISER = NEIGHBOUR_STAGE.table(
     21,
     "NDAdvertiser",
-    "The second step of a neighbour advertisement: the MAC address can be written only now.",
+    "Second step of a neighbour advertisement: write the MAC address, which the first step cannot write.",
     aside=True,
     matches=(PROTOCOL, ICMP_KIND),
     sets=(ND_TLL,),

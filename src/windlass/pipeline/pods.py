@@ -25,7 +25,7 @@ NEIGHBOUR_DISCOVERY = (133, 134, SOLICITATION, 136, 137)
 
 
 def flows(node: LocalNode) -> Iterator[Flow]:
-    """For all Pods."""
+    """Flows that all Pods share."""
     yield SPOOF_GUARD.flow(TOP + 1, TAGGED).drop(
         why="from a Pod with a VLAN tag: drop, the other flows would match the packet behind the tag"
     )

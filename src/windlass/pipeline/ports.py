@@ -38,7 +38,7 @@ def flows(node: LocalNode) -> Iterator[Flow]:
 
 
 def bridge(node: LocalNode) -> Iterator[Flow]:
-    """The host's own traffic passes, whatever the rest of the pipeline holds."""
+    """The host's own traffic passes independently of the rest of the pipeline."""
     yield CLASSIFIER.flow(NORMAL, IN_PORT(LOCAL_PORT)).then(
         Output(node.ports.uplink), why="from the host to the network, tunnelled packets included: send it to the wire"
     )
@@ -51,7 +51,7 @@ def bridge(node: LocalNode) -> Iterator[Flow]:
 
 
 def uplink(node: LocalNode) -> Iterator[Flow]:
-    # The NIC is promiscuous: it also hands over frames that the network sends to other machines.
+    # The NIC is promiscuous: it also delivers frames for other machines.
     for addressed, kind in ((ETH_DST(mac(node.uplink_mac)), "this Node's MAC"), (MULTICAST_MAC, "a multicast MAC")):
         yield CLASSIFIER.flow(NORMAL, IN_PORT(node.ports.uplink), addressed).then(
             FROM_UPLINK.set(), goto(UPLINK), why=f"from the wire to {kind}: check what it is for"

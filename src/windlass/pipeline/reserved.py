@@ -58,8 +58,8 @@ VIRTUAL_ADDRESSES: dict[Family, tuple[IPNetwork, ...]] = {
 }
 STAND_INS: Mapping[Family, IPNetwork] = DECLARED.address(
     "external stand-ins",
-    "the host connects to its own external address of a Service by the address with these first bits instead, because "
-    "no route leads its own address to the switch; both ranges are reserved for ever",
+    "for an external address of a Service that the host itself has: the host connects to the same address with these "
+    "first bits instead, because Linux never routes a local address to the switch; both ranges are unassigned",
     IPv4Network("240.0.0.0/4"),
     IPv6Network("4000::/3"),
 )
@@ -72,11 +72,11 @@ def stand_in(address: IPAddress) -> IPAddress:
 
 
 # --- Source ports of translated connections --------------------------------------------------------------------------
-# A port stays in use until its connection expires, which may be minutes after its end: so there must be many.
-# They are outside of the ephemeral ports of Windows, and of those of Linux, or reserved there: so they never meet
-# the host's own connections. At the Node IP they are also outside of the NodePorts. Each range is one mask: few flows,
-# few megaflows. Pods and clients of Services have different ranges, so that replies are told apart before any look-up.
-# `snat_ports` decides which of those at the Node IP are used.
+# A port stays in use until its connection expires, possibly minutes after the connection ended, so there must be many.
+# The host's own connections never use these ports: they are outside of the ephemeral ports of Windows and Linux, or
+# reserved on Linux. At the Node IP they are also outside of the NodePorts. Each range is one mask: few flows, few
+# megaflows. Pods and clients of Services have different ranges, so that a flow can tell their replies apart without a
+# lookup. `snat_ports` decides which ports of the Node IP are used.
 
 RESERVED_SNAT_PORTS = DECLARED.port_range(
     "Node IP", 0x3000, 0x3FFF, "pods-reserved", "the same as pods, where the host reserves ports for SNAT"

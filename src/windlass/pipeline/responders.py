@@ -1,6 +1,6 @@
 """ARP and Neighbour Discovery: the switch answers every request with the one virtual MAC address.
 
-So Pods and the host's gateway interface need no other neighbour, nothing is flooded, and `routing` alone decides the
+So Pods and the host's gateway interface have one neighbour only, no request is flooded, and `routing` alone sets the
 MAC addresses of a packet.
 """
 
@@ -80,7 +80,7 @@ def neighbour_discovery(node: LocalNode) -> Iterator[Flow]:
         *_from_the_virtual_mac(),
         move(IPV6_SRC, IPV6_DST),
         move(ND_TARGET, IPV6_SRC),
-        # By registers: a kernel that does not know these two fields can move into them, but not set them.
+        # Through registers: a kernel that does not know these two fields allows a move into them, but no set.
         ND_OPTION.load(TARGET_LINK_LAYER_ADDRESS),
         Move(ND_OPTION.bits, ND_OPTIONS_TYPE.whole),
         ND_FLAGS.load(SOLICITED_OVERRIDE),

@@ -1,7 +1,7 @@
-"""L3Forwarding: where an address is, and so by which port and with which MAC address the packet leaves.
+"""L3Forwarding: where the destination is, and therefore by which port and with which MAC address the packet leaves.
 
-No TTL is decremented here: packets cannot loop, because OpenFlow sends a packet back out of its ingress port only when
-a flow asks for that, and the host decrements the TTL of what it forwards.
+The switch does not decrement the TTL. Packets cannot loop: OpenFlow sends a packet out of its ingress port only if a
+flow says so, and the host decrements the TTL of packets that it forwards.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def to_host(node: LocalNode, family: Family) -> Iterator[Flow]:
     for address in node.own_addresses(family):
         yield L3_FORWARDING.flow(NORMAL, destination(address)).then(
             *out_of_gateway(node),
-            why="to an address of this Node, from a Pod or by a Service: send it to the host, which sees the client",
+            why="to an address of this Node, from a Pod or through a Service: send it to the host untranslated",
         )
 
 
@@ -50,13 +50,13 @@ def unreachable(node: LocalNode, family: Family) -> Iterator[Flow]:
     yield L3_FORWARDING.flow(LOW, destination(node.pod_cidrs[family])).drop(
         why="to an address of this Node's PodCIDR that no Pod has: drop"
     )
-    yield L3_FORWARDING.flow(HIGH, destination(MULTICAST[family])).drop(why="multicast: drop, Pods have none")
+    yield L3_FORWARDING.flow(HIGH, destination(MULTICAST[family])).drop(why="multicast: drop, not supported for Pods")
     if family is Family.IPV4:
-        yield L3_FORWARDING.flow(HIGH, destination(BROADCAST)).drop(why="broadcast: drop, Pods have none")
+        yield L3_FORWARDING.flow(HIGH, destination(BROADCAST)).drop(why="broadcast: drop, not supported for Pods")
 
 
 def from_the_wire(node: LocalNode, family: Family) -> Iterator[Flow]:
-    """Design note 003: requests from remote Pods and hosts, and replies, straight to the Pod."""
+    """Design note 003: requests from remote Pods and hosts, and replies, go directly to the Pod."""
     yield UPLINK.flow(NORMAL, destination(node.pod_cidrs[family])).then(
         goto(CONNTRACK_STAGE), why="from the wire to a local Pod, without a tunnel: look up its connection"
     )
@@ -91,7 +91,7 @@ def to_pod(pod: AttachedPod, address: IPAddress) -> Iterator[Flow]:
         Set(ETH_DST(mac(pod.mac))),
         HAIRPIN.set(),
         onward(L3_FORWARDING),
-        why=f"from Pod {pod.key} to itself by a Service, or the reply: send it back to the Pod",
+        why=f"from Pod {pod.key} to itself through a Service, or the reply: send it back to the Pod",
     )
 
 
@@ -112,7 +112,7 @@ def peer_flows(node: LocalNode, peer: Peer) -> Iterator[Flow]:
             if family in peer.addresses:
                 to_peer = (*destination(peer.addresses[family]), REPLY, CT_SERVICE.unset)
                 yield L3_FORWARDING.flow(HIGH, FROM_POD, to_peer).then(
-                    *there, why=f"reply of a Pod to the host of {peer.name}{path}, by which the request came"
+                    *there, why=f"reply of a Pod to the host of {peer.name}{path}, like the request"
                 )
         yield L3_FORWARDING.flow(NORMAL, to_its_pods).then(*there, why=f"to a Pod of {peer.name}{path}")
         by_policy_local = (*CT_SERVICE, *CT_TO_NODE, CT_MASQUERADE.unset)
@@ -120,12 +120,13 @@ def peer_flows(node: LocalNode, peer: Peer) -> Iterator[Flow]:
         yield L3_FORWARDING.flow(HIGH, itself, by_policy_local, to_its_pods).then(
             SNAT.set(),
             *there,
-            why=f"from this Node by its NodePort, policy Local, to a Pod of {peer.name}: the Pod sees the Node IP",
+            why=f"from this Node to its own NodePort, policy Local, to a Pod of {peer.name}: send it with the Node IP as "
+            "source",
         )
 
 
 def is_direct(node: LocalNode, peer: Peer, family: Family) -> bool:
-    """Does traffic to this peer's Pods go without a tunnel?"""
+    """Whether traffic to this peer's Pods goes without a tunnel."""
     match node.mode:
         case TrafficMode.ENCAP:
             return False
@@ -136,7 +137,7 @@ def is_direct(node: LocalNode, peer: Peer, family: Family) -> bool:
 
 
 def tunnel_end(node: LocalNode, peer: Peer) -> IPAddress | None:
-    """The peer's address: one tunnel carries both families of Pod traffic, over IPv4 if both Nodes have it."""
+    """The peer's tunnel address. One tunnel carries both families of Pod traffic, over IPv4 if both Nodes have it."""
     common = (family for family in Family if family in node.addresses and family in peer.addresses)
     return next((peer.addresses[family] for family in common), None)
 

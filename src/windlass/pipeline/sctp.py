@@ -6,15 +6,15 @@ There, all SCTP between two addresses is one connection, and translation leaves 
   SCTPDirection looks in the zone of the destination port: a packet that is a reply there is a reply; any other comes
   from its client and belongs to the zone of its source port.
 - Source translation happens in a second zone: the client's port, rotated left by one bit. (That is a different number,
-  except for 65535, which no client takes by chance.) The translated source keeps the client's port, by which replies
-  find that zone. The same holds for a Pod that leaves as its Node: the server may in turn connect to this Node on its
-  behalf, and so with the same port.
+  except for 65535, which clients do not choose by chance.) The translated source keeps the client's port, so that
+  replies find that zone. The same holds for a Pod that leaves as its Node: the server may be a proxy that connects to
+  this Node on behalf of the Pod, with the same port.
 - A Service connection stores the endpoint's port and the Service port in its label. SCTPPorts writes them.
 - An ICMP error does not show the zone. So that errors about packets of Pods find their connection, a connection is
   committed in the usual zone as well: there it stands for all SCTP between the two addresses.
 
-If connection tracking knows the ports (Open vSwitch 3.2 and later), none of this changes what it has done already. This
-module can go, with everything that names it, when no older switch has to be supported.
+If connection tracking knows the ports (Open vSwitch 3.2 and later), these flows change nothing that it has done. When
+no older switch has to be supported, delete this module and everything that refers to it.
 
 Its limits are in docs/decisions/0009-sctp-in-user-space.md.
 """
@@ -66,13 +66,13 @@ from windlass.pipeline.tracking import (
 
 
 class SourceTracking(NamedTuple):
-    """In which zones these packets are tracked and their sources translated, and whether they get another port."""
+    """The zones in which packets are tracked and their sources translated, and whether they get another source port."""
 
-    number: int | None  # a protocol; None: all without a tracking of their own
+    number: int | None  # a protocol; None: all protocols without an entry of their own
     zone: int | Bits
     snat_zone: int | Bits
     with_ports: bool
-    above: int  # added to the priority of flows: the specific protocol comes before the rest
+    above: int  # added to the priority of flows: flows of a certain protocol come before those of all others
 
     def packets(self, family: Family) -> tuple[Term, ...]:
         return (ip(family),) if self.number is None else protocol(family, self.number)
@@ -105,7 +105,7 @@ def fragments(family: Family) -> Iterator[Flow]:
 
 
 def replies(node: LocalNode, family: Family) -> Iterator[Flow]:
-    """Replies to clients with a translated source. Their port does not show that: it is the client's own."""
+    """Replies to clients with a translated source. The port does not identify them, because it is the client's own."""
     sctp, to_node = protocol(family, SCTP), destination(node.addresses[family].ip)
     yield UPLINK.flow(NORMAL, to_node, sctp).then(
         goto(CONNTRACK_STAGE),
@@ -174,7 +174,7 @@ def commit(node: LocalNode, family: Family) -> Iterator[Flow]:
     when, table = (*protocol(family, SCTP), *SNAT, CT_SERVICE.unset), CONNTRACK_COMMIT.onward
     as_node = Nat(source=node.addresses[family].ip)
     yield CONNTRACK_COMMIT.flow(HIGH + 1, when, NEW).then(
-        Clone((Ct(POD_ZONE, commit=True, nat=as_node),)),  # on a copy, because this already translates
+        Clone((Ct(POD_ZONE, commit=True, nat=as_node),)),  # on a copy, because the commit translates the packet
         Ct(CLIENT_ZONE.bits, commit=True, sets=(CT_SNAT.set(),)),
         Ct(CLIENT_SNAT_ZONE.bits, table, commit=True, nat=as_node),
         why="first packet of a Pod's SCTP connection to the outside: commit it, with the Node IP as source",

@@ -1,4 +1,4 @@
-"""Clients of Services that an endpoint must see with another source, so that its replies come back to this Node.
+"""Clients of Services whose source is translated, so that replies of the endpoint come back to this Node.
 
 ConntrackCommit translates the source, in a zone of its own; UnSNAT restores the client's address in replies.
 """
@@ -25,7 +25,13 @@ from windlass.pipeline.layout import CONNTRACK_COMMIT, CONNTRACK_STAGE, UN_SNAT,
 from windlass.pipeline.packet_marks import FROM_GATEWAY, HAIRPIN, SNAT, SNAT_VIRTUAL
 from windlass.pipeline.priorities import HIGH, NORMAL, TOP
 from windlass.pipeline.reserved import GATEWAY_SNAT_PORTS, VIRTUAL_CLIENT, VIRTUAL_SNAT_PORTS
-from windlass.pipeline.snat_ports import BESIDE_THE_HOST, SnatRange, beside_the_host, origins_of_replies, snat_ports
+from windlass.pipeline.snat_ports import (
+    FREE_OF_HOST_PORTS,
+    SnatRange,
+    free_of_host_ports,
+    origins_of_replies,
+    snat_ports,
+)
 from windlass.pipeline.tracking import CT_MASQUERADE, CT_SERVICE, ESTABLISHED_ORIGINAL, NEW, RELATED_ORIGINAL, SNAT_ZONE
 
 
@@ -87,8 +93,8 @@ class SourceCase(NamedTuple):
 
 
 def cases(node: LocalNode, family: Family) -> tuple[SourceCase, ...]:
-    """L3Forwarding sets at most one of the flags. The matches say so, too: no two flows of one priority may match a
-    packet.
+    """L3Forwarding sets at most one of the flags. The matches exclude the other flags explicitly, because no packet may
+    match two flows of the same priority.
     """
     gateway, as_node, virtual = node.gateway(family), node.addresses[family].ip, VIRTUAL_CLIENT[family]
     on_host, itself = (SNAT.unset, *SNAT_VIRTUAL), (SNAT.unset, SNAT_VIRTUAL.unset, *HAIRPIN)
@@ -115,10 +121,10 @@ def translations(node: LocalNode, family: Family) -> Iterator[Flow]:
             Ct(tracking.snat_zone, table, nat=Nat()), why=case.why
         )
     outside, *_ = cases(node, family)
-    for above, packets, ports in beside_the_host(node, family, snat_ports(node).services):
+    for above, packets, ports in free_of_host_ports(node, family, snat_ports(node).services):
         yield CONNTRACK_COMMIT.flow(TOP + above, packets, CT_SERVICE, outside.condition, NEW).then(
             Ct(SNAT_ZONE, table, commit=True, nat=Nat(outside.seen_as, ports=ports)),
-            why=f"{outside.why}{BESIDE_THE_HOST}",
+            why=f"{outside.why}{FREE_OF_HOST_PORTS}",
         )
     yield from errors_about_replies(node, family)
 
@@ -134,7 +140,7 @@ def errors_about_replies(node: LocalNode, family: Family) -> Iterator[Flow]:
     if family is Family.IPV6 and datapath_of(node).damages_icmpv6_errors:
         for case in cases(node, family):
             yield CONNTRACK_COMMIT.flow(case.priority + 1, error, case.condition).then(
-                Set(source(case.seen_as)[1]),  # which translation would write anyway: now it changes no checksum
+                Set(source(case.seen_as)[1]),  # as the translation would: so the translation changes no checksum
                 Ct(SNAT_ZONE, table, nat=Nat()),
                 why=f"ICMPv6 error about a reply; {case.why}",
             )

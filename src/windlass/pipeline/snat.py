@@ -1,8 +1,9 @@
 """Pods connect to the outside with the Node IP as source (design note 004, "SNAT configuration"), and get the replies.
 
-L3Forwarding decides that a packet goes outside, ConntrackCommit translates the connection, and Uplink looks up what may
-be a reply. The host routes what leaves; what it returns itself (ICMP errors, replies received on its other NICs) is
-treated as if it came from the wire. SCTP without tracked ports is in `sctp`, exhausted ports are in `exhaustion`.
+L3Forwarding decides that a packet goes outside, ConntrackCommit translates the connection, and Uplink looks up packets
+that may be replies. The host routes packets that leave. Packets that the host itself returns (ICMP errors, replies
+received on its other NICs) are handled as if they came from the wire. `sctp` has SCTP without tracked ports,
+`exhaustion` has connections for which no port is free.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from windlass.pipeline.packet_marks import FROM_POD, FROM_UPLINK, SNAT
 from windlass.pipeline.priorities import DEFAULT, HIGH, NORMAL, TOP
 from windlass.pipeline.reserved import NODE_STAND_IN
 from windlass.pipeline.routing import out_of_gateway
-from windlass.pipeline.snat_ports import BESIDE_THE_HOST, beside_the_host, snat_ports
+from windlass.pipeline.snat_ports import FREE_OF_HOST_PORTS, free_of_host_ports, snat_ports
 from windlass.pipeline.tracking import CT_SERVICE, CT_SNAT, INVALID, NEW, POD_ZONE, UNTRACKED
 
 
@@ -49,7 +50,7 @@ def flows(node: LocalNode) -> Iterator[Flow]:
 
 def commit(node: LocalNode, family: Family) -> Iterator[Flow]:
     all_ports = snat_ports(node).pods
-    for above, packets, ports in ((0, ip(family), all_ports), *beside_the_host(node, family, all_ports)):
+    for above, packets, ports in ((0, ip(family), all_ports), *free_of_host_ports(node, family, all_ports)):
         yield CONNTRACK_COMMIT.flow(HIGH + above, packets, SNAT, NEW, CT_SERVICE.unset).then(
             Ct(
                 POD_ZONE,
@@ -59,7 +60,7 @@ def commit(node: LocalNode, family: Family) -> Iterator[Flow]:
                 sets=(CT_SNAT.set(),),
             ),
             why="first packet of a Pod's connection to the outside: commit the connection, with the Node IP as source"
-            + (BESIDE_THE_HOST if above else ""),
+            + (FREE_OF_HOST_PORTS if above else ""),
         )
     yield CONNTRACK_COMMIT.flow(HIGH, ip(family), SNAT, UNTRACKED).drop(
         why="from a Pod to the outside, of a protocol that this datapath cannot translate: drop"
@@ -67,9 +68,9 @@ def commit(node: LocalNode, family: Family) -> Iterator[Flow]:
 
 
 def replies(node: LocalNode, family: Family) -> Iterator[Flow]:
-    """From the wire to the Node IP: only what may be a reply to a Pod is looked up.
+    """From the wire to the Node IP: only packets that may be replies to Pods are looked up.
 
-    The host's own traffic passes by connection tracking, except for the few packets that look like such a reply.
+    The host's own traffic bypasses connection tracking, except for the few packets that look like such a reply.
     """
     to_node = destination(node.addresses[family].ip)
     datapath = datapath_of(node)

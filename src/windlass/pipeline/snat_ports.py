@@ -29,12 +29,12 @@ class SnatPorts:
     service_replies: tuple[PortRange, ...]
 
 
-# Linux chooses none of these ports for the host by itself.
+# By default, Linux does not choose these ports for the host's own connections.
 UNRESERVED = SnatPorts(
     pods=SNAT_PORTS, services=SERVICE_SNAT_PORTS, pod_replies=(SNAT_PORTS,), service_replies=(SERVICE_SNAT_PORTS,)
 )
-# Where the host reserves HOST_RESERVED. No port of Pods here is a port of Services above, nor the other way round: so
-# connections that were translated before the reservation keep their ports and their replies.
+# For a host that reserves HOST_RESERVED. Ports of Pods here do not overlap ports of Services above, and the reverse, so
+# that connections that were translated before the reservation keep working.
 RESERVED = SnatPorts(
     pods=(RESERVED_SNAT_PORTS.first, SNAT_PORTS.last),
     services=RESERVED_SERVICE_SNAT_PORTS,
@@ -47,7 +47,7 @@ HOST_RESERVED: tuple[SnatRange, ...] = (
 )
 
 
-BESIDE_THE_HOST = ", by a port that the host itself does not use to that destination"  # the `why` of such flows
+FREE_OF_HOST_PORTS = ", from a port that the host itself does not use to that destination"  # added to `why`
 
 
 def snat_ports(node: LocalNode) -> SnatPorts:
@@ -55,20 +55,20 @@ def snat_ports(node: LocalNode) -> SnatPorts:
 
 
 def origins_of_replies(node: LocalNode) -> tuple[Mark, ...]:
-    """From where replies to the Node IP come: endpoints outside, and Pods of peers behind the tunnel."""
+    """Where replies to the Node IP come from: endpoints outside, and Pods of peers behind the tunnel."""
     return (FROM_UPLINK,) if node.tunnel_port is None else (FROM_UPLINK, FROM_TUNNEL)
 
 
 def used_ports(node: LocalNode) -> tuple[SnatRange, ...]:
-    """Where replies are looked up, with those of connections from before a reservation."""
+    """The ports at which replies are looked up, including replies to connections from before a reservation."""
     return HOST_RESERVED if node.ports_reserved else ((UNRESERVED.pods[0], UNRESERVED.services[1]),)
 
 
-def beside_the_host(node: LocalNode, family: Family, ports: SnatRange) -> Iterator[tuple[int, Condition, SnatRange]]:
-    """The host opened some connections before it reserved `ports`: no translated connection may get the port of one.
+def free_of_host_ports(node: LocalNode, family: Family, ports: SnatRange) -> Iterator[tuple[int, Condition, SnatRange]]:
+    """Translated connections must not use the port of a connection that the host opened before it reserved `ports`.
 
-    Yields for each of their destinations: how much its flow is above the general one, the packets it is for, and those
-    of `ports` that they may get.
+    Yields for each destination of such connections: what to add to the priority of the general flow, the condition for
+    packets to that destination, and the part of `ports` that they may use.
     """
     taken: dict[tuple[int, IPAddress | None, int], set[int]] = {}
     for held in node.host_connections:

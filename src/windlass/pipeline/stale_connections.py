@@ -18,8 +18,8 @@ from windlass.pipeline.frontends import node_port_addresses
 from windlass.pipeline.reserved import stand_in
 from windlass.pipeline.tracking import POD_ZONE
 
-# Up to this many removed endpoints of a frontend get a deletion each. Beyond, all connections of the frontend are
-# deleted, because the switch scans all its connections for each message.
+# If a frontend loses more endpoints than this at once, all its connections are deleted with one message, because the
+# switch scans all its connections for each message.
 ENDPOINTS_APART = 8
 
 FrontendKey = tuple[Family, IPAddress | None, int]  # None: at the Node's own addresses
@@ -49,7 +49,7 @@ def _serving(service: ServedService | None) -> dict[FrontendKey, frozenset[Endpo
             for frontend in port.frontends:
                 found[port.family, frontend.address, frontend.port] = serving
                 if frontend.reach is Reach.EXTERNAL and frontend.address is not None:
-                    # If it is an address of the host itself, the host connects to this one.
+                    # The host connects to the stand-in, if this is an address of the host itself.
                     found[port.family, stand_in(frontend.address), frontend.port] = serving
     return found
 

@@ -1,8 +1,7 @@
-"""Follows packets through the tables, as far as connection tracking matters, and finds what the Windows datapath cannot
-do there.
+"""Follows packets through the tables, and finds uses of connection tracking that the Windows datapath does not support.
 
-It knows what a packet is, by which kind of port it came, and what it has learned about its connection. Any other
-condition of a flow may hold or not. So it finds more paths than packets take, never fewer.
+It tracks the kind of a packet, the kind of port on which it was received, and what is known about its connection. It
+assumes that any other condition of a flow may be true or false. So it finds more paths than packets take, never fewer.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ NEW, REPLY, INVALID, TRACKED = 0x01, 0x08, 0x10, 0x20  # of ct_state
 _WHOLE_STATE = 0xFF
 _IPV4, _IPV6, _ARP, _GRE, _IGMP = 0x0800, 0x86DD, 0x0806, 47, 2
 
-# What packets are. Connection tracking reports an ICMP error as invalid. What is not in `TRACKABLE`, it drops, or sends
-# to the slow path (IPv6).
+# The kinds of packets. Connection tracking reports ICMP errors as invalid. It drops packets that are not `TRACKABLE`,
+# or sends them to the slow path (IPv6).
 KINDS: Mapping[str, Mapping[Field, int]] = {
     "TCP": {ETH_TYPE: _IPV4, IP_PROTO: TCP},
     "UDP": {ETH_TYPE: _IPV4, IP_PROTO: UDP},
@@ -81,18 +80,18 @@ _UNKNOWN, _ZERO = (0, 0), (0, 0xFFFFFFFF)
 
 
 class _Choice(NamedTuple):
-    """A select group, by the different things that its buckets do."""
+    """A select group, reduced to the different actions of its buckets."""
 
     buckets: frozenset[tuple[Action, ...]]
 
 
 _Actions: TypeAlias = tuple[Action | _Choice, ...]
 _TRANSLATES = Nat(ports=(0, 0))  # stands for every translation that a commit decides
-_LEAVES = Output(0)  # stands for every way out of the switch
+_LEAVES = Output(0)  # stands for every output
 
 
 class _Step(NamedTuple):
-    """A flow, without what does not matter here: many flows are the same step. The highest priority counts."""
+    """A flow, reduced to what matters here: many flows become the same step, with the highest of their priorities."""
 
     table: int
     terms: tuple[Term, ...]
@@ -106,7 +105,7 @@ class _Packet:
     known: tuple[_Known, ...] = (_ZERO, _ZERO, _ZERO)  # of `_FIELDS`
     zones: frozenset[int | Bits] = frozenset()  # in which it was looked up or committed
     translated: frozenset[int | Bits] = frozenset()  # in which its connection got a translation
-    is_chosen: bool = False  # a group has just chosen for it
+    is_chosen: bool = False  # a group has just chosen a bucket for it
 
     @property
     def is_new(self) -> bool:
@@ -126,7 +125,7 @@ class _Packet:
         return known & bits == bits and value & bits == state
 
     def meeting(self, terms: Iterable[Term]) -> _Packet | None:
-        """What is known of the packet if the terms hold; None if they cannot."""
+        """The packet with what is known if the terms are true; None if they cannot be true."""
         known = list(self.known)
         for term in terms:
             if term.field in _OF_KIND:
@@ -147,7 +146,7 @@ class _Packet:
         return replace(self, known=(*self.known[:at], written, *self.known[at + 1 :]))
 
     def after(self, ct: Ct) -> _Packet:
-        """What goes on with the next action."""
+        """The packet for which the actions after the ct continue."""
         translates = ct.nat is _TRANSLATES
         return replace(
             self,
@@ -157,7 +156,7 @@ class _Packet:
         )
 
     def looked_up(self, ct: Ct) -> _Packet:
-        """What goes on in the table of the ct, with the state and the mark of its connection."""
+        """The packet that continues in the table of the ct, with the state and the mark of its connection."""
         state = (TRACKED, TRACKED)
         if self.kind in ICMP_ERRORS:
             state = (INVALID | TRACKED, _WHOLE_STATE)
@@ -171,7 +170,7 @@ class _Packet:
 
 
 def mistakes(flows: Iterable[Flow], groups: Iterable[Group]) -> tuple[str, ...]:
-    """Sentences about what the flows do with connections, but the Windows datapath cannot."""
+    """A sentence for each use of connection tracking that the Windows datapath does not support."""
     choices = {group.identity: _choice(group) for group in groups}
     steps: dict[_Step, int] = {}
     for flow in flows:
@@ -241,7 +240,7 @@ def _mistakes(steps: frozenset[tuple[_Step, int]]) -> tuple[str, ...]:
 
 
 def _followed(packet: _Packet, actions: _Actions) -> Iterator[tuple[str, tuple[int, _Packet]]]:
-    """Each mistake as a sentence, and with an empty sentence each table where the packet goes on."""
+    """Each mistake as a sentence; and, with an empty sentence, each table in which the packet continues."""
     nowhere = (0, packet)
     for action in actions:
         match action:
@@ -252,7 +251,7 @@ def _followed(packet: _Packet, actions: _Actions) -> Iterator[tuple[str, tuple[i
             case _Choice(buckets):
                 if not packet.is_new:
                     yield "a group would choose again for packets that do not begin a connection", nowhere
-                for bucket in buckets if not packet.is_chosen else ():  # a choice that is gone is made once more
+                for bucket in buckets if not packet.is_chosen else ():  # with affinity, a packet may reach it twice
                     yield from _followed(replace(packet, is_chosen=True), bucket)
             case Ct():
                 yield from ((sentence, nowhere) for sentence in _of_ct(packet, action))
@@ -260,16 +259,16 @@ def _followed(packet: _Packet, actions: _Actions) -> Iterator[tuple[str, tuple[i
                     yield "", (action.table, packet.looked_up(action))
                 packet = packet.after(action)
             case _ if packet.is_chosen:
-                yield "what a group chooses must be committed as a translation at once", nowhere
+                yield "the choice of a group must be committed as a translation at once", nowhere
 
 
 def _of_ct(packet: _Packet, ct: Ct) -> Iterator[str]:
     if packet.kind not in TRACKABLE:
         yield f"ct does not support {packet.kind}"
     if ct.zone in packet.zones and not packet.is_of_client:
-        yield f"a second ct in zone {ct.zone} takes a reply for a packet of the client"
+        yield f"a second ct in zone {ct.zone} treats a reply as a packet of the client"
     if ct.commit and not packet.is_new and not (packet.is_of_client and _only_marks(ct)):
-        yield "a commit is for packets that begin a connection, or to mark the connection of a client's packet"
+        yield "a commit must be for a packet that begins a connection, or only mark the connection of a client's packet"
     if ct.nat is _TRANSLATES and ct.zone in packet.translated:
         yield f"a second commit in zone {ct.zone} does not change the translation"
 

@@ -22,7 +22,7 @@ CT_DENIED = DECLARED.flag(CT_MARK[7], "ct-denied", "a connection that existed wh
 CT_ENDPOINT_PORT = DECLARED.field(CT_LABEL[0:16], "ct-endpoint-port", "the endpoint's port of an SCTP connection")
 CT_SERVICE_PORT = DECLARED.field(CT_LABEL[16:32], "ct-service-port", "the Service port of an SCTP connection")
 
-# What a Service connection keeps of its first packet.
+# The flags of its first packet that a Service connection stores.
 SERVICE_FLAGS, CT_SERVICE_FLAGS = adjacent(TO_NODE, MASQUERADE), adjacent(CT_TO_NODE, CT_MASQUERADE)
 
 NEW: Term = CT_STATE(0x21, 0x31)  # +new-inv+trk

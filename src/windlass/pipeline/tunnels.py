@@ -1,8 +1,8 @@
-"""The tunnel between Nodes: what is accepted from it, and that only Nodes reach its port.
+"""The tunnel between Nodes: which packets are accepted from it; only Nodes can reach its port.
 
 A tunnelled packet carries no proof of its origin. It is accepted if its outer source is the address of a peer and its
 inner source belongs to that peer; a machine that can send with the outer source of a peer looks like the peer.
-Pods cannot: what they send outside leaves as their Node, so packets of Pods to the tunnel's port are dropped.
+Packets of Pods to the tunnel's port are dropped, because they would leave with the address of their Node.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ def flows(node: LocalNode) -> Iterator[Flow]:
 
 
 def closed_port(node: LocalNode, family: Family, port: int) -> Iterator[Flow]:
-    """Tunnelled packets of peers go from the wire straight to the host; what reaches L3Forwarding is from elsewhere.
+    """Tunnelled packets of peers go from the wire directly to the host. Packets to the port that reach L3Forwarding
+    come from somewhere else, and are dropped.
 
-    Fragments take the longer path. A peer never sends any, but a Pod of another Node may: the switch there cannot see
-    their port.
+    Fragments also reach L3Forwarding. A peer never sends any, but a Pod of another Node may, because the switch there
+    cannot match their port.
     """
     to_tunnel = destination_port(family, UDP, port)
     yield UPLINK.flow(TOP, destination(node.addresses[family].ip), to_tunnel).then(
@@ -49,13 +50,13 @@ def closed_port(node: LocalNode, family: Family, port: int) -> Iterator[Flow]:
             why="to the tunnel port of this Node, but not from a peer Node: drop"
         )
     yield L3_FORWARDING.flow(DEFAULT + 1, to_tunnel).drop(
-        why="to the tunnel port of a machine outside: drop, as from this Node it would pass for a tunnelled packet"
+        why="to the tunnel port of a machine outside: drop, as from the Node IP it would look like a tunnelled packet"
     )
 
 
 def replies_to_the_node(node: LocalNode, family: Family) -> Iterator[Flow]:
-    """Pods of peers may reply to connections of this host that they see by its Node IP; nothing else to that address is
-    accepted. What UnSNAT translated has another destination by now.
+    """Pods of peers may reply to connections of this host that have the Node IP as source; other packets to that
+    address are dropped. Replies that UnSNAT has translated already have another destination.
     """
     to_node = (*FROM_TUNNEL, *destination(node.addresses[family].ip))
     yield CONNTRACK_STATE.flow(TOP + 1, to_node, NEW).drop(
