@@ -77,7 +77,7 @@ def test_local_ports_that_can_be_reserved_are_no_finding():
 def test_too_few_local_ports_are_a_finding():
     few = replace(SOUND, local_ports=(32768, 50000))
     (finding,) = findings(few, INTENT)
-    assert "of which 849 would be left if 12288-28671,32768-49151 were reserved" in finding.what
+    assert "of which only 849 would be left if 12288-28671,32768-49151 were reserved" in finding.what
     assert findings(few, NOT_RESERVING) == ()
 
 

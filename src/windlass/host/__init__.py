@@ -1,1 +1,1 @@
-"""The host beside the switch: what it should hold (`plans`), what it must be able to do (`protocol`), and Linux."""
+"""The Node's host: its desired state (`plans`), what it must provide (`protocol`), and both implementations."""

@@ -36,13 +36,13 @@ class ForwardedDestination(NamedTuple):
 
 
 class Refusal(StrEnum):
-    """Why a client was not served, or not to the end."""
+    """Why a client was refused, or its connection ended early."""
 
     NO_ENDPOINT = "no-endpoint"  # none, or none that its traffic policy allows
     POLICY = "policy"
     POD = "pod"  # the switch serves Pods; here they would bypass their egress policies
     UNREACHABLE = "unreachable"  # the connection to the endpoint failed
-    EVICTED = "evicted"  # the idlest UDP client, to make room for another one
+    EVICTED = "evicted"  # the UDP client that was idle for longest, to make room for another one
     FULL = "full"  # the NodePort has no room for one more TCP connection
 
 
@@ -65,7 +65,7 @@ Denied = Callable[[Protocol, ForwardedClient, Endpoint], None]
 
 class ForwardedClients:
     def __init__(self, state: Callable[[], NodeState | None], denied: Denied = lambda *_: None) -> None:
-        """`state` returns the state that the switch should have now; `denied` is told of what policies deny."""
+        """`state` returns the state that the switch should have now; `denied` is called for each denied connection."""
         self.refused: Counter[Refusal] = Counter()
         self._state = state
         self._denied = denied
@@ -145,7 +145,7 @@ class Admission:
     _judged_by: NodeState | None
 
     def holds(self) -> bool:
-        """Judged again after each change, as the switch judges every packet: a new denial ends the connection."""
+        """Whether the connection may continue. A new denial ends it, because the switch judges every packet, too."""
         state = self._clients.state
         if state is self._judged_by:
             return True
@@ -188,7 +188,7 @@ def _admits(state: NodeState, endpoint: Endpoint, protocol: Protocol, client: IP
 
 
 def _policed(state: NodeState, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
-    """Those that are Pods of this Node with an ingress policy."""
+    """The endpoints that are Pods of this Node with an ingress policy."""
     of_pods = state.policies.pods
     isolated = {key for key, policies in of_pods.items() if policies.ingress is not None} if of_pods else set()
     addresses = {a.packed for pod in state.pods.values() if pod.key in isolated for a in pod.addresses}
@@ -201,7 +201,7 @@ def _is_host(node: LocalNode, address: IPAddress) -> bool:
 
 
 def _chosen(endpoints: Sequence[Endpoint], client: ForwardedClient, *, sticky: bool) -> Endpoint:
-    """By session affinity, a client keeps its endpoint when others come or go (rendezvous hashing)."""
+    """With session affinity, a client keeps its endpoint when others are added or removed (rendezvous hashing)."""
     address = client.address.packed
     if sticky:
         return max(endpoints, key=lambda one: blake2b(address + one.packed + one.port.to_bytes(2)).digest())
@@ -209,5 +209,5 @@ def _chosen(endpoints: Sequence[Endpoint], client: ForwardedClient, *, sticky: b
 
 
 def _same(one: Endpoint, other: Endpoint) -> bool:
-    """Whether it is local does not matter."""
+    """Compares addresses and ports only, not whether the endpoint is local."""
     return (one.packed, one.port) == (other.packed, other.port)

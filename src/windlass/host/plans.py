@@ -115,7 +115,7 @@ class ServiceAccess:
     node_ips: frozenset[IPAddress]  # the switch passes packets to these to the bridge interface
     networks: frozenset[IPNetwork]  # NodePorts answer at the addresses of the host in these networks
     mtu: int  # of the gateway
-    snat_ports: tuple[tuple[int, int], ...]  # by which connections leave that the switch gave the Node IP
+    snat_ports: tuple[tuple[int, int], ...]  # the source ports of connections that the switch translated to the Node IP
 
     def __str__(self) -> str:
         return f"access of the host to Services through {self.gateway}"
@@ -189,8 +189,7 @@ def plan_node(
 ) -> HostPlan:
     gateway_mtu = pod_mtu(node, uplink_mtu, configured_mtu)
     forwards = frozenset(node.families)
-    # The userspace datapath gets packets without checksums and longer than the MTU, unless the kernel of the sender
-    # does that work itself.
+    # With offloads, the userspace datapath would receive packets without checksums and longer than the MTU.
     offloads = False if userspace else None
     routed = InterfaceSettings("", up=True, forwards=forwards, offloads=offloads)
     return HostPlan(

@@ -23,11 +23,11 @@ def parse(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def ranges(ports: int) -> tuple[tuple[int, int], ...]:
-    """First and last of each. Does not look at each port: a host has 65,536, and this runs in each full pass."""
+    """The first and last port of each range. It does not loop over all 65,536 ports: every full pass calls it."""
     found = []
     while ports:
         first = _lowest(ports)
-        end = _lowest(~ports >> first) + first  # the first one above that is not in the set
+        end = _lowest(~ports >> first) + first  # the next port that is not in the set
         found.append((first, end - 1))
         ports = ports >> end << end
     return tuple(found)
@@ -42,5 +42,5 @@ def text(ports: int) -> str:
 
 
 def left_for_host(local: tuple[int, int], reserved: int) -> int:
-    """How many ports the kernel chooses from when a program of the host does not ask for a certain one."""
+    """How many ports are left for connections of the host that do not bind a certain port."""
     return (port_set((local,)) & ~reserved).bit_count()

@@ -20,7 +20,7 @@ from windlass.pipeline.snat_ports import HOST_RESERVED, UNRESERVED
 
 ENOUGH_CONNECTIONS = 131_072  # conntrack entries: the minimum that kube-proxy sets
 NEARLY_FULL = 0.9  # of the conntrack table
-SMALLEST_MTU = {Family.IPV4: 576, Family.IPV6: 1280}  # RFC 791, RFC 8200; Linux disables IPv6 below it it
+SMALLEST_MTU = {Family.IPV4: 576, Family.IPV6: 1280}  # RFC 791, RFC 8200; Linux disables IPv6 below it
 OWN_CONFIGURATION = "10-windlass.conflist"
 
 # Interfaces of other Pod networks.
@@ -64,7 +64,7 @@ class Intent:
     userspace: bool
     mtu: int | None = None  # of Pods; None: the MTU of the NIC minus the overhead of the tunnel
     connections: int = 0  # the agent raises a lower limit of tracked connections to this; 0: it does not
-    reserves_ports: bool = True  # for SNAT, of those from which the host opens its connections
+    reserves_ports: bool = True  # whether the agent reserves local ports of the host for SNAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +175,8 @@ def local_ports(facts: Facts, intent: Intent) -> Iterator[Finding]:
         for_snat = port_ranges.text(port_set(HOST_RESERVED))
         yield _warning(
             "local ports",
-            f"{local}, of which {left} would be left if {for_snat} were reserved for SNAT. They are not: to one "
-            "destination there are fewer SNAT ports for Pods and for clients of Services",
+            f"{local}, of which only {left} would be left if {for_snat} were reserved for SNAT. So these are not "
+            "reserved, and Pods and clients of Services have fewer SNAT ports to one destination",
             "Set net.ipv4.ip_local_port_range to 32768 60999, or set `reserveLocalPorts: false`.",
         )
     for ports, clients in ((UNRESERVED.pods, "Pods"), (UNRESERVED.services, "clients of Services")):

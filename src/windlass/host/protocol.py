@@ -13,7 +13,7 @@ from windlass.host.preflight import Facts
 from windlass.model.families import IPAddress, IPInterface, IPNetwork
 from windlass.model.nodes import HostConnection
 
-OTHER_INTERFACES = "other interfaces"  # how `Host.watch` calls the interfaces that it was not asked for
+OTHER_INTERFACES = "other interfaces"  # the name by which `Host.watch` reports interfaces that were not requested
 
 
 class HostError(Exception):
@@ -102,12 +102,12 @@ class HostUplink(Protocol):
     async def prepare(
         self, uplink: str, bridge: str, node_ips: Collection[IPAddress], pod_cidrs: Collection[IPNetwork]
     ) -> bool:
-        """Create what the switch needs before it has a bridge, unless it exists. Linux needs nothing.
+        """Create what the switch needs before it can create the bridge, unless it exists. Linux needs nothing.
 
         On Windows it is the host's own switch on the NIC, of which Open vSwitch is an extension, and the interface
         that becomes the bridge interface. After an error the Node has its addresses, or the record has them.
 
-        Returns whether ovs-vswitchd must try again to create what the database has: it may have failed before.
+        Returns whether ovs-vswitchd must be told to retry: it may have failed to create the bridge before.
         """
 
     async def adopt(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> Adopted:
@@ -129,7 +129,7 @@ class HostUplink(Protocol):
         """
 
     async def end_bypass(self, uplink: str, bridge: str) -> None:
-        """The switch alone connects both interfaces. Does nothing without a bypass."""
+        """End the bypass, if there is one: only the switch connects both interfaces then."""
 
     async def needs_wire(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> bool:
         """True if the uplink holds every Node IP and the bridge interface none: the uplink must not be a port of the
@@ -180,8 +180,8 @@ class Host(Protocol):
     boot: str  # an ID of the current boot of the machine; empty if the host has none
 
     def forward_clients(self, clients: ForwardedClients) -> None:
-        """Who decides about clients of NodePorts whose connections this host forwards itself. Linux forwards none: the
-        switch sees every client.
+        """Set the object that decides about clients of NodePorts whose connections this host forwards itself. Linux
+        forwards none: the switch sees every client.
         """
 
     async def installed(self, names: HostNames) -> HostPlan:
@@ -196,9 +196,9 @@ class Host(Protocol):
     async def reserve_ports(
         self, ports: Collection[tuple[int, int]], addresses: Collection[IPAddress]
     ) -> tuple[HostConnection, ...]:
-        """From now on the host opens no connection from these ports (ranges: first and last), unless a program asks for
-        a certain port. Returns the connections that it has opened from them, with one of `addresses`. A HostError, and
-        nothing is reserved, where too few ports would be left to the host itself.
+        """Reserve these ports (ranges: first and last): the host opens no more connections from them, unless a program
+        binds a certain port. Returns the connections that the host has opened from them, with one of `addresses`.
+        Raises HostError, and reserves nothing, if the host would have too few ports left.
         """
 
     async def facts(self, bridge: str, uplink: str | None = None) -> Facts:

@@ -53,7 +53,7 @@ def plan_services(
         mtu=mtu,
         snat_ports=used_ports(node),
     )
-    # With a static neighbour no connection waits for ARP or neighbour discovery.
+    # With a static neighbour, no connection has to wait for ARP or Neighbour Discovery.
     neighbours = (Neighbour(names.gateway, VIRTUAL_CLIENT[f], mac_text(VIRTUAL_MAC)) for f in node.families)
     return HostPlan(items=frozenset((access, *neighbours, *_shared_routes(node, names, service_cidrs))))
 

@@ -21,9 +21,9 @@ def chosen_uplink(
     *,
     is_adopted: bool,
 ) -> str:
-    """`holders`: interfaces that have a Node IP. `remembered`: the NIC that was adopted, if that is known.
+    """`holders`: interfaces that have a Node IP. `remembered`: the adopted NIC, if there is a record of it.
 
-    `is_adopted`: the bridge interface has a Node IP. `record`: the file that remembers, for the error.
+    `is_adopted`: the bridge interface has a Node IP. `record`: the file of the record, for the error.
     """
     holders = holders - {bridge}
     # The adopted NIC stays the uplink, even if another interface gets a Node IP as well.

@@ -120,8 +120,8 @@ def peer_flows(node: LocalNode, peer: Peer) -> Iterator[Flow]:
         yield L3_FORWARDING.flow(HIGH, itself, by_policy_local, to_its_pods).then(
             SNAT.set(),
             *there,
-            why=f"from this Node to its own NodePort, policy Local, to a Pod of {peer.name}: send it with the Node IP as "
-            "source",
+            why=f"from this Node to its own NodePort, policy Local, to a Pod of {peer.name}: send it with the Node IP "
+            "as source",
         )
 
 

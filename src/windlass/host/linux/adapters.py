@@ -50,12 +50,12 @@ def has_any(adapter: Adapter, node_ips: Collection[IPAddress]) -> bool:
 
 def _routes(netlink: Netlink, index: int, addresses: Collection[AdapterAddress]) -> Iterator[AdapterRoute]:
     for found in rtnetlink.routes(netlink, index=index):
-        if found.plain and found.route.protocol != rtnetlink.PROTOCOL and not _comes_by_itself(found, addresses):
+        if found.plain and found.route.protocol != rtnetlink.PROTOCOL and not _is_made_by_kernel(found, addresses):
             hops = (replace(hop, interface=0) if hop.interface == index else hop for hop in found.route.hops)
             yield replace(found.route, hops=tuple(hops))
 
 
-def _comes_by_itself(found: KernelRoute, addresses: Collection[AdapterAddress]) -> bool:
+def _is_made_by_kernel(found: KernelRoute, addresses: Collection[AdapterAddress]) -> bool:
     """The kernel creates the route to the network of an address. With the flag `noprefixroute`, which NetworkManager
     uses, the creator of the address adds a route that looks the same.
     """

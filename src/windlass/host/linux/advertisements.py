@@ -24,8 +24,8 @@ _TAKEN = (
 def listen_like(bridge: str, uplink: str, *, learns: bool) -> None:
     """Copy the settings of the uplink to the bridge interface.
 
-    learns: the uplink has routes from advertisements. If the kernel did not accept them, a network manager did. It no
-    longer receives any, so that the kernel must accept them on the bridge interface.
+    learns: the uplink has routes from advertisements. If the kernel did not accept them, a network manager did. That
+    manager no longer receives advertisements, so the kernel must accept them on the bridge interface.
     """
     if not (settings.has(Family.IPV6, uplink) and settings.has(Family.IPV6, bridge)):
         return

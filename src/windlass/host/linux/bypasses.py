@@ -1,14 +1,14 @@
 """Connects the NIC with the bridge interface past the switch while the NIC becomes a port.
 
-On the kernel datapath the host receives nothing from a port, so its addresses must be on the bridge interface by then;
-but before that, the bridge interface has no wire. Two filters give it one:
+On the kernel datapath the host receives nothing from a port, so its addresses must be on the bridge interface when the
+NIC becomes a port. But until then the bridge interface is not connected to the network. Two filters connect it:
 
-- What the bridge interface sends leaves by the NIC.
-- ARP and Neighbour Advertisements that come to the NIC come to the bridge interface as well, so that it finds its
-  neighbours. All other packets come to the NIC, and to the bridge interface once the NIC is a port.
+- Packets that the bridge interface sends leave by the NIC.
+- ARP and Neighbour Advertisements that arrive at the NIC are copied to the bridge interface, so that it can resolve its
+  neighbours. All other packets arrive at the NIC, and at the bridge interface once the NIC is a port.
 
-So the Node answers at each moment, even if nothing follows, provided that routes lead to the bridge interface, and both
-interfaces have the addresses, when the NIC becomes a port.
+So the Node answers at every moment, even if the agent is killed in between, provided that routes lead to the bridge
+interface and both interfaces have the addresses before the NIC becomes a port.
 """
 
 from __future__ import annotations

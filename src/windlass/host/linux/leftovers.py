@@ -22,8 +22,8 @@ from windlass.host.linux.rtnetlink import Link
 from windlass.host.plans import HostNames
 from windlass.host.protocol import HostError, attempting
 
-_KERNEL_TUNNELS = ("genev_sys_6081", "vxlan_sys_4789")  # created by ovs-vswitchd, again if it needs them
-_OF_THE_DATAPATH = "ovs-netdev"  # the interface of the userspace datapath
+_KERNEL_TUNNELS = ("genev_sys_6081", "vxlan_sys_4789")  # ovs-vswitchd creates them again if it needs them
+_USERSPACE_DATAPATH = "ovs-netdev"  # the interface of the userspace datapath
 
 
 def clean(netlink: Netlink, nftables: Nftables, formers: FormerSettings, names: HostNames) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def clean(netlink: Netlink, nftables: Nftables, formers: FormerSettings, names: 
 
 
 def detach(netlink: Netlink, names: HostNames) -> None:
-    """Take the NIC and the bridge interface out of the kernel datapath, which works on without ovs-vswitchd."""
+    """Take the NIC and the bridge interface out of the kernel datapath, which keeps forwarding without ovs-vswitchd."""
     with attempting(f"take {names.uplink} and {names.bridge} out of the datapath"):
         for name in (names.uplink, names.bridge, names.gateway):
             datapaths.remove_port(netlink, name)
@@ -78,7 +78,7 @@ def _steps(netlink: Netlink, nftables: Nftables, names: HostNames) -> Iterator[t
 
 def _orphans(netlink: Netlink, names: HostNames) -> list[Link]:
     """Interfaces that a killed ovs-vswitchd (userspace) has left: no process has their other end."""
-    links = (rtnetlink.link(netlink, name) for name in (names.bridge, names.gateway, _OF_THE_DATAPATH))
+    links = (rtnetlink.link(netlink, name) for name in (names.bridge, names.gateway, _USERSPACE_DATAPATH))
     return [link for link in links if link is not None and link.kind == "tun" and not link.carrier]
 
 

@@ -60,10 +60,10 @@ def reserve(
 def _choose_from_one_range(formers: FormerSettings, left: int) -> None:
     """Have the kernel choose local ports from the longest unreserved range.
 
-    From a range with reserved ports in it, the kernel does not choose evenly: it begins at a random port and goes on to
-    the next one that is not reserved. Most connections would get the first port after the reserved ones, also two of
-    which one goes to a Service and the other one straight to its endpoint. After translation the switch could not tell
-    these two apart.
+    From a range with reserved ports in it, the kernel does not choose evenly: it starts at a random port and takes the
+    next one that is not reserved. So most connections would get the first port after the reserved ones. If one
+    connection goes to a Service and another one directly to its endpoint from the same port, the switch cannot tell
+    them apart after translation.
     """
     first, last = max(port_ranges.ranges(left), key=lambda ports: ports[1] - ports[0])
     if last - first + 1 >= ENOUGH_LOCAL_PORTS:
@@ -71,7 +71,7 @@ def _choose_from_one_range(formers: FormerSettings, left: int) -> None:
 
 
 def connections(addresses: Collection[IPAddress]) -> Iterator[HostConnection]:
-    """The host's sockets at one of these addresses that may send to others, without those that a server accepted."""
+    """The host's sockets at one of these addresses that may send to others; connections to its servers are left out."""
     sockets = list(_sockets())
     served = {(found.protocol, found.port) for found in sockets if found.state == _LISTENING}
     for found in sockets:

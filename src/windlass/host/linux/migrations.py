@@ -80,7 +80,7 @@ def uplink_with_all(
 ) -> Adapter:
     """The uplink with everything that belongs to it, whichever interface has it now.
 
-    intact: the families of which the kernel has not removed anything from the bridge interface (as it does when the
+    intact: the families of which the kernel has removed nothing from the bridge interface (as it does when the
     interface goes down): a missing item was removed on purpose. now: expired items of the record are not restored.
     """
     there = Adapter("", 0, "", 0) if bridge is None else bridge
@@ -148,7 +148,7 @@ def arrivals(goal: Adapter, source: Adapter | None, target: Adapter) -> Iterator
     """The steps after which `target` has the addresses of `goal`, and only `target` its routes."""
     for address in goal.addresses:
         yield from _address_steps(address, target)
-    # First routes without a next hop: they may lead to the next hop of others.
+    # Routes without a next hop come first: the next hops of other routes may need them.
     for route in sorted(goal.routes, key=lambda route: route.is_indirect):
         yield from _route_steps(route, source, target)
 

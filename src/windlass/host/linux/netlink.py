@@ -1,7 +1,7 @@
 """Netlink: requests, replies and attributes as bytes. `rtnetlink` has their meaning.
 
-The kernel executes a request during `send`, so that the reply is ready when `send` returns and an event loop is not
-needed. That is why no library is used; it also takes some 40 us for a request instead of 400.
+The kernel executes a request during `send`, so the reply is ready when `send` returns, and no event loop is needed. For
+this reason no library is used; a request also takes about 40 us instead of 400.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _NLA_F_NESTED = 0x8000
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 _ATTRIBUTE = struct.Struct("=HH")
 _LONGEST = 1 << 16
-# The kernel copies the sequence number of a request into what it announces about it. So that this process recognises
-# the announcements of its own requests, their numbers begin with these bits.
+# The kernel copies the sequence number of a request into its notifications about the change. The numbers of this
+# process begin with these bits, so that it recognises notifications about its own requests.
 _NUMBERS = 1 << 12
 _OWN = secrets.randbelow(1 << 20) * _NUMBERS
 

@@ -45,7 +45,7 @@ class Hook(IntEnum):
 
 
 class Sending(IntEnum):
-    """What becomes of a packet that a program accepts."""
+    """What happens to a packet that a program accepts."""
 
     REDIRECTED_OUT = 1  # another interface sends it
     COPIED_IN = 4  # another interface receives it, too

@@ -149,7 +149,7 @@ def _differences_in_pod(pod: Netlink, wanted: PodLink, index: int) -> list[str]:
     compared = {
         "state": ("up" if link.up else "down", "up"),
         "MAC": (link.mac, wanted.mac),
-        # That of the routes: only links from an earlier version of Windlass have the MTU of Pods themselves.
+        # Compare the MTU of the routes: only links from an earlier version of Windlass have the Pods' MTU on the link.
         "MTU": (", ".join(map(str, sorted(mtus))), str(wanted.mtu)),
         "addresses": (listed(addresses), listed(wanted.addresses)),
         "gateways": (listed(gateways), listed(wanted.gateways)),

@@ -29,7 +29,7 @@ _RTN_UNICAST, _RTNH_F_ONLINK, _RTM_F_CLONED = 1, 4, 0x200
 _SCOPE_LINK = 253
 _HOP = struct.Struct("=HBBi")  # length, flags, weight less one, index
 _EXPIRES = struct.Struct("=8xi")  # in RTA_CACHEINFO, in ticks
-_TICKS = 100  # per second, independently of the clock of the kernel
+_TICKS = 100  # per second, whatever HZ the kernel was built with
 
 
 @dataclass(frozen=True, slots=True)

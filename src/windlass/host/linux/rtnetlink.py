@@ -232,14 +232,14 @@ def routes(netlink: Netlink, *, protocol: int = 0, index: int = 0) -> Iterator[K
 
 
 def add_route(netlink: Netlink, index: int, route: AdapterRoute, *, instead: bool = False) -> None:
-    """It is an error if the destination has a route, unless `instead`: the new route takes precedence then (IPv4)."""
+    """Raises an error if the destination has a route, unless `instead`: then the new route takes precedence (IPv4)."""
     exclusive = 0 if instead and route.destination.version == 4 else NLM_F_EXCL
     netlink.do(RTM_NEWROUTE, write_route(index, route), NLM_F_CREATE | exclusive)
 
 
 def move_route(netlink: Netlink, source: int, target: int, route: AdapterRoute) -> None:
-    """From one interface to another: an IPv6 route. At once if possible; the kernel replaces any route of the same
-    destination and metric, so not if other interfaces have one.
+    """Move an IPv6 route from one interface to another, in one step if possible. It is not possible if other interfaces
+    have a route of the same destination and metric, because the kernel would replace those as well.
     """
     same = [
         found.indexes

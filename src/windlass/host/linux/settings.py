@@ -103,7 +103,7 @@ def _steps(
     if wanted.kernel_ingress is not None:
         change = ingress.open_again if wanted.kernel_ingress else ingress.close
         yield "its ingress filter", partial(change, netlink, link.index)
-    if wanted.up is not None:  # last: after all other settings
+    if wanted.up is not None:  # after all other settings
         yield "it up" if wanted.up else "it down", partial(set_link, up=wanted.up)
 
 
@@ -200,8 +200,8 @@ def loosen_reverse_path(formers: FormerSettings, interface: str) -> None:
 
 
 def _free_from_all(formers: FormerSettings) -> None:
-    """Let each interface have an rp_filter of its own. The larger value of `all` and the interface applies: the
-    interfaces keep theirs.
+    """Set rp_filter of `all` to 0, and that of each interface to the value that applied before. The kernel applies the
+    larger value of `all` and the interface, so this lets one interface have a different value.
     """
     of_all = sysctl(Family.IPV4, "all", "rp_filter")
     if not of_all:

@@ -62,7 +62,7 @@ def adopt(
     netlink: Netlink, file: RecordFile, uplink_name: str, bridge_name: str, node_ips: Collection[IPAddress]
 ) -> Adopted:
     adoption = _adoption(netlink, file, uplink_name, bridge_name, node_ips)
-    return adoption.move_all_or_nothing() if adoption.is_first else adoption.move_what_can_be()
+    return adoption.move_all_or_nothing() if adoption.is_first else adoption.move_as_much_as_possible()
 
 
 def bypass(
@@ -134,8 +134,8 @@ class _Adoption:
         return Adopted(self.goal.uplink, tuple(self._settle(self.goal)))
 
     def prepare(self) -> None:
-        """Both interfaces get the addresses, and the bridge interface gets the routes. `move_what_can_be` completes it,
-        and reports what is refused there, unless this is the first adoption.
+        """Give the addresses to both interfaces, and the routes to the bridge interface. `move_as_much_as_possible`
+        completes the move and reports what is refused, unless this is the first adoption.
         """
         arrivals = migrations.arrivals(self._lasting_goal(), source=self.uplink, target=self.bridge)
         if self.is_first:
@@ -159,11 +159,11 @@ class _Adoption:
             raise HostError(f"{error}: the addresses are back on {self.uplink.name}") from error
 
     def _demote(self) -> None:
-        """From now on, the networks of the addresses are reached by the bridge interface."""
+        """Make the host reach the networks of the addresses by the bridge interface."""
         with attempting(f"set the metric of the addresses of {self.uplink.name}"):
             leases.demote(self.netlink, self.uplink.index)
 
-    def move_what_can_be(self) -> Adopted:
+    def move_as_much_as_possible(self) -> Adopted:
         """The bridge interface holds or held a Node IP: a refused item stays where it is, and the others are moved. If
         the bridge interface ends up without any Node IP, everything goes back to the uplink.
         """
@@ -175,7 +175,7 @@ class _Adoption:
         refused = moves.carry_out_possible(self.netlink, self._steps())
         problems += refused.values()
         if any(isinstance(item, AdapterAddress) for item in refused):
-            # The kernel may not hear replies by the uplink: its neighbours must be reached by the bridge interface.
+            # The kernel may receive no replies on the uplink, so neighbours must be reached by the bridge interface.
             with suppress(HostError):
                 self._demote()
         now = adapters.read(self.netlink, self.bridge.name)
@@ -245,7 +245,7 @@ def recorded(netlink: Netlink, file: RecordFile, *, since_boot: bool = False) ->
 
 
 def lend(netlink: Netlink, file: RecordFile, uplink_name: str, bridge_name: str) -> None:
-    """Add everything to the NIC as well: the Node keeps its addresses if one of both interfaces disappears.
+    """Add everything to the NIC as well, so that the Node keeps its addresses if either interface disappears.
 
     The routes by the NIC have a higher metric and the protocol of Windlass: `clean` and the next adoption remove them.
     """

@@ -16,7 +16,7 @@ _ROUTES = frozenset((rtnetlink.RTM_NEWROUTE, rtnetlink.RTM_DELROUTE))
 
 _GROUP_NFTABLES = 1 << 6
 _NFTABLES = 10 << 8
-# Removed tables, added and removed chains and rules. Elements of sets change all the time, mostly by Windlass.
+# Removed tables, added and removed chains and rules. Set elements are left out: they change often, mostly by Windlass.
 _RULESET_CHANGES = frozenset(_NFTABLES | kind for kind in (2, 3, 5, 6, 8))
 _TABLE_NAME = 1  # the attribute in each of these
 _NETFILTER_HEADER = 4

@@ -46,8 +46,8 @@ class WindowsHost(Host):
         record = state_directory / "uplink.json"
         self.uplink: HostUplink = WindowsUplink(threads, compute, service, parts.netsh, parts.powershell, record)
         self.pods: HostPods = WindowsPods(threads, compute, service)
-        # Kept in this process only. The switch serves NodePorts at the Node IP, and routes lead to the other Services'
-        # addresses: the host serves only NodePorts at addresses whose packets do not reach the switch.
+        # Kept in this process only. The switch serves NodePorts at the Node IP, and routes lead packets for other
+        # addresses of Services to it. The host serves NodePorts only at addresses whose packets do not reach it.
         self._of_services: set[ServiceAccess | ServicePortItem] = set()
         self._forwarders = PortForwarders(self._admit, parts.open_udp_socket)
         self._clients = ForwardedClients(lambda: None)

@@ -13,7 +13,7 @@ from windlass.host.windows.client_limits import MOST_CLIENTS, LimitWarning
 
 _SECONDS_IDLE = 60.0  # seconds without a datagram until the socket of a client is closed
 
-PeerName = tuple[str, int]  # as sockets have it; of an IPv6 socket there is more
+PeerName = tuple[str, int]  # address and port; an IPv6 socket reports more items
 Admit = Callable[[ForwardedClient], Admission | None]
 _TOO_MANY = "a NodePort has too many UDP clients at once, and the longest idle ones are evicted"
 
@@ -28,7 +28,7 @@ class UdpForwarder(asyncio.DatagramProtocol):
     def __init__(self, name: str, admit: Admit) -> None:
         """`name`: of the NodePort, for the log."""
         self._admit = admit
-        self._clients: OrderedDict[PeerName, _UdpClient] = OrderedDict()  # the idlest first
+        self._clients: OrderedDict[PeerName, _UdpClient] = OrderedDict()  # the longest idle one first
         self._tasks: set[asyncio.Task[None]] = set()
         self._transport: asyncio.DatagramTransport | None = None
         self._too_many = LimitWarning(name, _TOO_MANY)
@@ -40,7 +40,7 @@ class UdpForwarder(asyncio.DatagramProtocol):
         client = self._clients.get(address)
         if client is not None and not client.admission.holds():
             client.end()
-            client = None  # it may get another endpoint
+            client = None  # the datagram opens another one, perhaps to another endpoint
         client = client or self._new_client(address)
         if client is not None:
             client.send(data)
