@@ -86,4 +86,4 @@ def test_an_earlier_version_stays():
     before = dict(store.objects)
     store.put(Raw(msgspec.json.encode(network_policy(podSelector=WEB, **BAD_RULES))))
     assert store.objects == before
-    assert "its earlier version stays" in str(store.problems["shop/p"])
+    assert "its earlier version stays in use" in str(store.problems["shop/p"])

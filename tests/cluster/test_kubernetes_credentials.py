@@ -111,7 +111,9 @@ def test_a_file_that_is_not_a_kubeconfig(tmp_path, content):
 
 
 def test_a_missing_kubeconfig(tmp_path):
-    with pytest.raises(NoAccess, match="cannot be read: No such file or directory; `kubeconfig` in the configuration"):
+    with pytest.raises(
+        NoAccess, match="cannot be read: No such file or directory; check `kubeconfig` in the configuration"
+    ):
         from_kubeconfig(tmp_path / "kubeconfig")
 
 
@@ -133,7 +135,7 @@ def test_the_configuration_overrides_the_address_in_a_pod(tmp_path):
 def test_outside_of_a_pod(tmp_path):
     with pytest.raises(NoAccess, match="set `apiServer`, or `kubeconfig` outside of a cluster"):
         in_cluster("", tmp_path, {})
-    with pytest.raises(NoAccess, match=r"ca.crt: cannot be read: .*the service account names it"):
+    with pytest.raises(NoAccess, match=r"ca.crt: cannot be read: .*check the service account"):
         in_cluster("https://192.0.2.1", tmp_path, {})
 
 
@@ -186,7 +188,7 @@ async def test_a_client_certificate(tmp_path, authority):
     ("alternative", "days", "sentence"),
     [
         ("IP:127.0.0.1", -1, "its certificate is not accepted: certificate has expired; renew it"),
-        ("IP:192.0.2.1", 30, "the certificate must name that address; a test names it"),
+        ("IP:192.0.2.1", 30, "the certificate must name that address; check a test"),
     ],
 )
 async def test_a_server_with_a_bad_certificate(tmp_path, authority, alternative, days, sentence):

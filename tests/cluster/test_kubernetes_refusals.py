@@ -69,7 +69,7 @@ async def test_an_unreachable_server(server):
     await server.stop()
     sentence = await refusal(server)
     assert sentence.startswith(f"{server.address}: ")
-    assert "a test names it" in sentence
+    assert "Check a test" in sentence
 
 
 async def test_the_token_is_read_for_each_request(server, tmp_path):

@@ -157,8 +157,9 @@ async def test_a_malformed_object_affects_no_other(server):
         server.put(SERVICES, "web", "shop", spec={"clusterIPs": 7})
         cluster, *_ = await listener.hear()
         assert cluster.services["shop/web"].spec.cluster_ips == ("10.96.0.10",)
-        assert "Service shop/web: spec.clusterIPs: expected `array`, got `int`; its earlier version stays" in problems(
-            cluster
+        assert (
+            "Service shop/web: spec.clusterIPs: expected `array`, got `int`; its earlier version stays in use"
+            in problems(cluster)
         )
         server.put(SERVICES, "odd", "shop", spec={"ports": [{"port": 80}]})
         cluster, changes, *_ = await listener.hear()
@@ -261,7 +262,7 @@ async def test_after_the_server_was_away_only_the_difference_is_reported(server)
         assert cluster.revision == before.revision
         (sentence,) = problems(cluster)
         assert sentence.startswith(f"API server: {server.address}: ")
-        assert "does the API server run there? a test names it; the state that was read before stays in use" in sentence
+        assert "does the API server run there? Check a test; the state that was read before stays in use" in sentence
         move(server, "172.16.1.6")
         server.forget()
         await server.start()

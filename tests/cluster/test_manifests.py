@@ -159,7 +159,7 @@ def test_the_old_pod_cidr_field_is_accepted(tmp_path):
 
 def test_a_missing_folder(tmp_path):
     with pytest.raises(
-        ManifestsMissing, match="nowhere: no such file or folder; `manifests` in the configuration names it"
+        ManifestsMissing, match="nowhere: no such file or folder; check `manifests` in the configuration"
     ):
         Manifests(tmp_path / "nowhere").read()
 
@@ -287,7 +287,7 @@ def test_a_broken_object_keeps_its_earlier_version(tmp_path):
     assert cluster.nodes["node-1"].pod_cidrs == ("172.16.1.0/24",)
     assert cluster.nodes["node-2"].pod_cidrs == ("172.16.3.0/24",)
     assert problems(cluster) == [
-        "a.yaml: Node node-1: spec.podCIDRs: expected `array`, got `int`; its earlier version stays"
+        "a.yaml: Node node-1: spec.podCIDRs: expected `array`, got `int`; its earlier version stays in use"
     ]
 
 
@@ -298,7 +298,7 @@ def test_a_broken_service_keeps_its_earlier_version(tmp_path):
     write(tmp_path, "a.yaml", service("web", clusterIPs=5), endpoint_slice("web", 5))
     after = manifests.read()
     assert (after.services, after.slices) == (before.services, before.slices)
-    assert [problem.rpartition("; ")[2] for problem in problems(after)] == ["its earlier version stays"] * 2
+    assert [problem.rpartition("; ")[2] for problem in problems(after)] == ["its earlier version stays in use"] * 2
 
 
 def test_a_removed_file_removes_its_objects(tmp_path):

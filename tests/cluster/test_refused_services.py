@@ -119,7 +119,7 @@ def test_an_unusable_health_check_port(port, sentence):
         service(**BALANCED, externalTrafficPolicy="Local", healthCheckNodePort=port)
     )
     assert found.health_check_port == 0
-    assert sentences == [f"spec.healthCheckNodePort: {sentence}; health checks of it get no answer"]
+    assert sentences == [f"spec.healthCheckNodePort: {sentence}; its health checks get no answer"]
 
 
 def test_the_range_of_node_ports_is_configured():

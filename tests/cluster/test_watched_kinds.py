@@ -57,7 +57,10 @@ async def test_it_is_listed_watched_and_decoded_from_an_api_server():
             server.put(PATH, "red", "park", spec={"colour": 7})
             cluster, *_ = await listener.hear()
             (problem,) = cluster.problems
-            assert str(problem) == "Tulip park/red: spec.colour: expected `str`, got `int`; its earlier version stays"
+            assert (
+                str(problem)
+                == "Tulip park/red: spec.colour: expected `str`, got `int`; its earlier version stays in use"
+            )
             server.remove(PATH, "red", "park")
             cluster, changes, _ = await listener.hear()
             assert isinstance(cluster, Garden)

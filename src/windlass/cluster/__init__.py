@@ -1,1 +1,1 @@
-"""Where the state of the cluster comes from: manifests, the last known good state; and how a Node reads it."""
+"""The state of the cluster: its sources (manifests, the API server, the last known good state), and how it is read."""

@@ -65,7 +65,7 @@ EVERYTHING, NOTHING = ChangeSet(is_everything=True), ChangeSet()
 
 
 def differences(old: Mapping[str, object], new: Mapping[str, object]) -> set[str]:
-    """The keys whose object is not the same one as before. Cheap if the source keeps unchanged objects."""
+    """The keys whose object differs from the one before. It is cheap if the source keeps unchanged objects."""
     if old is new:
         return set()
     if [*old] == [*new]:  # usually the same keys in the same order: no lookup per key

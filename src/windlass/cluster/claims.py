@@ -21,7 +21,7 @@ Order = Callable[[str], tuple[float, str]]  # sort key of a Service: the earlier
 
 
 class FrontendClaims:
-    """The owner of each claim. The work of a change grows with its Services and those with equal claims."""
+    """The owner of each claim. The work of a change grows with the changed Services and those with equal claims."""
 
     def __init__(self) -> None:
         self._claims: dict[str, tuple[Claim, ...]] = {}  # by Service
@@ -30,7 +30,7 @@ class FrontendClaims:
         self._external: dict[Claim, set[str]] = {}  # Services with an external IP, by the claim of an equal ClusterIP
 
     def settle(self, changed: Mapping[str, ServedService | None], order: Order) -> set[str]:
-        """Update the claims of these Services (None: deleted). The keys of other Services that may be affected."""
+        """Update the claims of these Services (None: deleted). Returns the keys of other Services that are affected."""
         claimed = {key: tuple(_claims(service)) if service else () for key, service in changed.items()}
         before = {key: held for key, claims in claimed.items() if (held := self._claims.get(key, ())) != claims}
         if not before:  # most changes are of endpoints

@@ -91,7 +91,7 @@ class Cluster:
             is_remembered=True,
         )
     )
-    # The two that ClusterNetworkPolicy replaced.
+    # The two kinds that ClusterNetworkPolicy replaced.
     admin_network_policies: Mapping[str, AdminNetworkPolicy] = _replaced_policies(
         AdminNetworkPolicy, "adminnetworkpolicies"
     )

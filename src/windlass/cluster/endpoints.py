@@ -23,7 +23,7 @@ NODE_PORTS = range(30000, 32768)  # the default of the API server's --service-no
 FAMILIES: Mapping[str, Family] = {str(family): family for family in Family}
 PROTOCOLS: Mapping[str, Protocol] = {protocol.name: protocol for protocol in Protocol}
 
-# How usable an endpoint is. Of an endpoint in two slices the greater number counts, so that local wins.
+# The rank of an endpoint. If two slices have the same endpoint, the greater rank counts, so that local wins.
 UNUSABLE, SERVING, DRAINING, READY = range(4)  # draining: terminating, but still serving
 LOCAL = 4  # added to the rank of an endpoint on this Node
 _NOT_SERVING = (UNUSABLE, UNUSABLE | LOCAL)
@@ -48,7 +48,7 @@ def zone_of(node: Node) -> str:
 
 
 PortKey = tuple[str, str, str]  # addressType, port name, protocol
-EndpointRow = tuple[bytes, int, int, EndpointHints | None]  # address, port, how usable, hints
+EndpointRow = tuple[bytes, int, int, EndpointHints | None]  # address, port, rank, hints
 _address_port_rank = itemgetter(0, 1, 2)
 
 
@@ -95,7 +95,7 @@ def rows_by_port(
 
 
 def usable(rows: list[EndpointRow], node: ServingNode, *, local: bool = True) -> Usable:
-    """The ready endpoints, or if there is none the draining ones. The local set is selected by itself."""
+    """The ready endpoints, or the draining ones if none is ready. Local endpoints are selected independently."""
     if not rows:
         return _NOTHING
     every = _each_once(rows)
@@ -110,7 +110,7 @@ def usable(rows: list[EndpointRow], node: ServingNode, *, local: bool = True) ->
 
 
 def _each_once(rows: list[EndpointRow]) -> list[EndpointRow]:
-    """Sorted by address and port. Of an endpoint with several rows, the most usable one."""
+    """Sorted by address and port. Of several rows of one endpoint, the one with the highest rank."""
     if len({row[0] for row in rows}) == len(rows):  # the usual case: sorting compares addresses only
         return sorted(rows)
     return list({(row[0], row[1]): row for row in sorted(rows, key=_address_port_rank)}.values())

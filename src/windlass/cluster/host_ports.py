@@ -83,7 +83,7 @@ def _served(
 
 
 def _is_ours(address: IPAddress | None, node: ServingNode) -> bool:
-    """A Pod must not take over addresses of others: a user who may create Pods could intercept their traffic."""
+    """Whether it is an address of this Node. With others, a user who may create Pods could intercept their traffic."""
     return address is not None and (address.is_unspecified or address == _LOOPBACK or address in node.addresses)
 
 

@@ -22,7 +22,7 @@ from windlass.cluster.kinds import kinds_of
 from windlass.cluster.objects import APIObject
 
 FILE = "last-known-good.changes"
-_PATIENCE = 0.05  # seconds: the event loop waits. After a failure the whole state is saved with the next change
+_PATIENCE = 0.05  # seconds: short, because the event loop waits. After a failure, the next change saves the whole state
 
 
 def line(before: str, after: Cluster, changes: ChangeSet) -> bytes:
@@ -37,12 +37,12 @@ def line(before: str, after: Cluster, changes: ChangeSet) -> bytes:
 
 
 def replayed(whole: Cluster, lines: Iterable[bytes]) -> Cluster:
-    """The state after all changes that follow `whole`. A torn line is the last one."""
+    """The state after all changes that follow `whole`. Reading stops at an incomplete line."""
     revision = whole.revision
     members: dict[str, dict[str, APIObject]] = {}
     for change in _read(lines, type(whole)):
         if change.before != revision:
-            continue  # older than the whole
+            continue  # older than the whole state
         revision = change.revision
         for member, objects in change.objects.items():
             if member not in members:
@@ -69,7 +69,7 @@ class Journal:
         """Replace the file by these lines: those that follow the whole state that was just saved."""
         self.close()
         files.write(self._directory / FILE, lines, durable=False, patience=_PATIENCE)
-        # Windows would translate line ends; elsewhere Python marks every file as closed on exec.
+        # Without O_BINARY, Windows would translate line ends. O_CLOEXEC is the default of Python.
         self._file = os.open(self._directory / FILE, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
 
     def add(self, change: bytes) -> None:

@@ -41,10 +41,10 @@ class WatchedKind(Generic[T]):
         return kind_name(self.struct)
 
     def instead_of(self, document: object, earlier: APIObject | None) -> tuple[APIObject | None, str]:
-        """What is used instead of a document that cannot be decoded, and the words for it."""
+        """What is used instead of a document that cannot be decoded, and the end of the sentence that reports it."""
         denying = self.closed(document) if self.closed and isinstance(document, dict) else None
         if earlier is not None and earlier != denying:
-            return earlier, "its earlier version stays"
+            return earlier, "its earlier version stays in use"
         if denying is not None:
             return earlier or denying, "it denies everything to the Pods that it selects"
         return None, "it is left out, the rest is used"
@@ -63,7 +63,7 @@ class WatchedKind(Generic[T]):
         return f"/{'apis' if self.group else 'api'}/{self.api_version}/{self.resource}"
 
     def path_in(self, namespace: str) -> str:
-        """Where objects are made: in the namespace, if this kind is namespaced."""
+        """The path to create objects at: in the namespace, if this kind is namespaced."""
         middle = f"namespaces/{namespace}/" if self.struct.is_namespaced else ""
         return f"{self.path.removesuffix(self.resource)}{middle}{self.resource}"
 

@@ -1,6 +1,6 @@
-"""The last known good state on disk, with which an agent programs its Node if it starts without its source.
+"""The last known good state on disk. An agent that starts while its source is unavailable programs its Node with it.
 
-The whole state is saved now and then. Each change after that is a line in a journal.
+The whole state is saved from time to time. Each change after that is a line in a journal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from windlass.cluster.journals import Journal, line, lines_in, replayed
 
 FILE = "last-known-good.json"
 LEAST_PAUSE = 0.5  # seconds between two saves of the whole state
-LONGEST_JOURNAL = 1 << 20  # bytes, or a quarter of the whole state if that is more: then the whole is saved again
+LONGEST_JOURNAL = 1 << 20  # bytes, or a quarter of the whole state if that is more: beyond, the whole state is saved
 _BATCH = 8  # objects to encode before other threads can run: about 30 microseconds
 _PAUSE = 0.002  # seconds between batches: a change takes the interpreter lock ten times or more, and must rarely wait
 
@@ -33,23 +33,23 @@ def save(directory: Path, cluster: Cluster, pause: float = 0.0) -> None:
 
 
 def load(directory: Path, cluster: type[Cluster] = Cluster) -> Cluster | None:
-    """None if there is none or it cannot be read: the agent can start without it."""
+    """None if the file does not exist or cannot be read: the agent can start without it."""
     try:
         saved = msgspec.json.decode((directory / FILE).read_bytes(), type=cluster)
     except (OSError, msgspec.MsgspecError):
         return None
-    return replayed(saved, lines_in(directory)) if saved.revision else None  # without one it is some other file
+    return replayed(saved, lines_in(directory)) if saved.revision else None  # without a revision it is some other file
 
 
 class Saver:
-    """Saves each change at once, and the whole state in a thread and not too often."""
+    """Saves each change at once, and from time to time the whole state, in a thread."""
 
     def __init__(self, directory: Path, report: Callable[[Iterable[str]], object]) -> None:
-        """`report` gets the reason why the state cannot be saved, or nothing; a failure has no other effect."""
+        """`report` is called with the reason why the state cannot be saved, or with none; nothing else depends on it."""
         self._directory = directory
         self._report = report
         self._journal = Journal(directory)
-        self._revision = ""  # the last one that is saved or about to be; empty: save the next state whole
+        self._revision = ""  # the last revision that is or will be saved; empty: save the next state whole
         self._whole: Cluster | None = None  # still to be saved
         self._following: list[bytes] | None = None  # lines that follow the whole state while it is being saved
         self._length = 0  # the length of the journal, in bytes
@@ -57,7 +57,7 @@ class Saver:
         self._fresh = asyncio.Event()
 
     def keep(self, cluster: Cluster, changes: ChangeSet = EVERYTHING) -> None:
-        """`changes`: since the last state that was kept."""
+        """`changes`: since the last call."""
         can_append = self._revision and not changes.is_everything
         if not can_append or not self._append(line(self._revision, cluster, changes)):
             self._whole = cluster
@@ -96,11 +96,11 @@ class Saver:
         try:
             self._saved_whole(await asyncio.shield(saving))
         except asyncio.CancelledError:
-            self._saved_whole(await saving)  # a second save must not run beside it
+            self._saved_whole(await saving)  # two saves must not run at the same time
             raise
 
     def _saved_whole(self, problem: str) -> None:
-        """Begin the journal of the saved state, unless a newer state is waiting, to which the lines belong."""
+        """Start the journal of the saved state, unless a newer state waits to be saved: the lines belong to that."""
         if not problem and self._whole is None:
             try:
                 self._journal.begin(self._following or ())
@@ -131,7 +131,8 @@ def _saved(directory: Path, cluster: Cluster, pause: float = 0.0) -> str:
 
 
 def _trouble(directory: Path, error: OSError) -> str:
-    return f"{directory}: the state of the cluster cannot be saved: {error.strerror}; the next change is tried again"
+    reason = f"the state of the cluster cannot be saved: {error.strerror}"
+    return f"{directory}: {reason}; the agent retries with the next change"
 
 
 def _with_pauses(batches: Iterator[bytes], pause: float) -> Iterator[bytes]:

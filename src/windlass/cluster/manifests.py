@@ -1,4 +1,4 @@
-"""The cluster from a folder or one file of Kubernetes manifests, watched for changes.
+"""The cluster from a directory or file of Kubernetes manifests, watched for changes.
 
 A malformed file or object is reported as a problem, and its earlier version stays in use.
 """
@@ -70,7 +70,7 @@ class Manifests(AllPodsKnown):
         )
         changed = asyncio.ensure_future(anext(watcher))
         try:
-            await asyncio.sleep(0)  # lets the watch begin, so that no later change is missed
+            await asyncio.sleep(0)  # lets the watch start first, so that no change is missed
             before: Cluster | None = None
             while True:
                 cluster = await asyncio.to_thread(self.read)  # in a thread: ten thousand Services in YAML take seconds
@@ -146,7 +146,7 @@ class Manifests(AllPodsKnown):
 
 def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
     if not path.exists():
-        raise ManifestsMissing(f"{path}: no such file or folder; `manifests` in the configuration names it")
+        raise ManifestsMissing(f"{path}: no such file or folder; check `manifests` in the configuration")
     candidates = sorted(path.rglob("*")) if path.is_dir() else [path]
     for file in candidates:
         name = file.relative_to(path) if path.is_dir() else Path(file.name)

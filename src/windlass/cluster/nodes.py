@@ -14,7 +14,7 @@ OS_LABEL = "kubernetes.io/os"
 
 
 class NotUsable(Exception):
-    """A Node object that lacks something that forwarding needs; the message says what."""
+    """The Node object lacks something that forwarding needs. The message says what."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class NodeSpec(Struct, frozen=True, omit_defaults=True, rename="camel"):
     taints: tuple[Taint, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Drop taints of others: when one of them comes or goes, the Node must compare equal."""
+        """Drop taints of other programs: the Node must compare equal when they change."""
         if self.taints is not None:
             kept = tuple(taint for taint in self.taints if taint.key == LEAVING_TAINT)
             msgspec.structs.force_setattr(self, "taints", kept or None)
@@ -254,7 +254,7 @@ class PeerPod(APIObject, frozen=True, tag="Pod"):
     status: PodStatus | None = None
 
 
-# Of these only the metadata is read: ClusterNetworkPolicy replaced both.
+# ClusterNetworkPolicy replaced both. Only their metadata is read, to report them.
 
 
 class AdminNetworkPolicy(APIObject, frozen=True):

@@ -1,6 +1,6 @@
-"""Policies of the kinds that ClusterNetworkPolicy replaced, which Windlass does not enforce: the sentences about them.
+"""Reports policies that Windlass does not enforce, of the kinds that ClusterNetworkPolicy replaced. Pure.
 
-Pure. Only their names are read.
+Only their names are read.
 """
 
 from __future__ import annotations

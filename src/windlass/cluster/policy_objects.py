@@ -151,7 +151,7 @@ class ClusterNetworkPolicy(APIObject, frozen=True):
     spec: ClusterNetworkPolicySpec = ClusterNetworkPolicySpec()
 
 
-# It has no peers: `policy.readings` makes it a rule that denies everything.
+# A rule without peers: `policy.readings` turns it into a rule that denies everything.
 _DENYING = (ClusterNetworkPolicyRule(action="Deny"),)
 
 

@@ -180,13 +180,13 @@ def _address(text: str, field: str, index: int, node: ServingNode, report: _Serv
 def _external(
     service: objects.Service, spec: ServiceSpec, families: Iterable[str], node: ServingNode, report: _ServiceProblems
 ) -> dict[str, dict[IPAddress, Sources]]:
-    """An address that is both external and a load balancer's keeps the source ranges: it must not open by mistake."""
+    """An external IP that is also a load balancer IP keeps the source ranges: it must not be open to all by mistake."""
     found: dict[str, dict[IPAddress, Sources]] = {family: {} for family in families}
     if spec.type == "LoadBalancer":
         ranges = _ranges(spec, report)
         for index, text in _ingress(service):
             address = _address(text, "status.loadBalancer.ingress[{}].ip", index, node, report)
-            if address and _family_name(text) in found:  # else the load balancer translates to another family
+            if address and _family_name(text) in found:  # otherwise the load balancer translates to the other family
                 found[_family_name(text)][address] = _of_family(ranges, address)
     for index, text in enumerate(spec.external_ips or ()):
         address = _address(text, "spec.externalIPs[{}]", index, node, report)
@@ -250,7 +250,7 @@ def _affinity_seconds(spec: ServiceSpec, report: _ServiceProblems) -> int:
 
 def _health_check_port(spec: ServiceSpec, node: ServingNode, report: _ServiceProblems) -> int:
     port = spec.health_check_node_port or 0
-    unanswered = "health checks of it get no answer"
+    unanswered = "its health checks get no answer"
     if port and port not in node.node_ports:
         report(f"spec.healthCheckNodePort: {_outside(port, node.node_ports)}", unanswered)
     elif port and any(port == one.node_port and one.protocol in {None, "TCP"} for one in spec.ports or ()):

@@ -13,7 +13,7 @@ from windlass.cluster.objects import Pod
 
 class ClusterChange(NamedTuple):
     cluster: Cluster  # the whole state now; an unchanged object is the same object as before
-    changes: ChangeSet = EVERYTHING  # no other object has changed
+    changes: ChangeSet = EVERYTHING  # all other objects are unchanged
     # When the causes of changed EndpointSlices occurred, in seconds since the epoch, if the slices say so.
     triggered: tuple[float, ...] = ()
 
@@ -30,7 +30,7 @@ class WatchHealth(NamedTuple):
 
 
 class SourceAway(Exception):
-    """The state of the cluster cannot be read. The message says what is missing and which setting names it."""
+    """The state of the cluster cannot be read. The message says what is missing and which setting to check."""
 
 
 class ClusterSource(Protocol):
@@ -42,7 +42,7 @@ class ClusterSource(Protocol):
         """The present cluster as a change of everything, then each change. SourceAway if it cannot be read."""
 
     async def find_pods(self, namespaces: Namespaces) -> None:
-        """From now on `peer_pods` has the Pods of other Nodes in these namespaces. Returns when they were listed."""
+        """Include the Pods of other Nodes in these namespaces in `peer_pods`. Returns when they have been listed."""
 
     async def find_pod(self, key: str) -> Pod | None:
         """A Pod of this Node that `changes` has not reported yet; None if there is none, or it cannot be read."""

@@ -31,7 +31,7 @@ def addresses_of(nodes: Mapping[str, Node]) -> dict[bytes, str]:
 
 
 def uses(service: ServedService, port: int) -> bool:
-    """Whether the Service has this UDP port anywhere, and so depends on the addresses of Nodes."""
+    """Whether the Service uses this UDP port anywhere, and therefore depends on the addresses of Nodes."""
     return any(True for _ in _at(service, port))
 
 

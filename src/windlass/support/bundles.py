@@ -15,7 +15,7 @@ from windlass.support.redactions import redacted
 from windlass.support.sources import LARGEST, Unavailable
 
 SECONDS = 10.0  # for one item
-AT_ONCE = 4  # items in parallel: a Node in trouble has little capacity left
+AT_ONCE = 4  # items in parallel: few, because the Node may be overloaded
 
 NEVER = (
     "tokens, passwords, certificates and keys",

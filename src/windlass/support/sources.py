@@ -42,7 +42,7 @@ async def command(*arguments: str, called: str = "") -> bytes:
     try:
         output = await _read(process.stdout)
         if len(output) > LARGEST:
-            process.kill()  # the rest would be cut off
+            process.kill()  # the output is longer than an item may be
         errors = await reading_errors
         status = await process.wait()
     finally:

@@ -1,6 +1,6 @@
 """Requests to the API server over aiohttp: TLS, credentials, and a sentence for every failure.
 
-What is requested, and when it is tried again, is up to the callers.
+Callers decide what to request, and when to retry.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class APIConnection:
             if not answer.content_type.startswith(JSON):
                 raise Unreachable(
                     f"{access.server} does not answer like an API server ({answer.content_type}); "
-                    f"{access.named_by} names it"
+                    f"check {access.named_by}"
                 )
             yield _chunks(answer, access)
 
@@ -200,15 +200,15 @@ def _unreachable(error: Exception, access: Access) -> str:
         reason = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
         return f"{server}: its certificate is not accepted: {reason}; {_certificate_hint(reason, access)}"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return f"{server}: there is no host with that name; {named_by} names it"
+        return f"{server}: there is no host with that name; check {named_by}"
     if isinstance(error, aiohttp.ClientSSLError):
-        return f"{server}: the TLS handshake failed: {_reason(error)}; is an API server there? {named_by} names it"
+        return f"{server}: the TLS handshake failed: {_reason(error)}; is an API server there? Check {named_by}"
     if isinstance(error, aiohttp.ClientConnectorError):
-        return f"{server}: {_reason(error)}; does the API server run there? {named_by} names it"
+        return f"{server}: {_reason(error)}; does the API server run there? Check {named_by}"
     if isinstance(error, TimeoutError):
-        return f"{server}: no answer; does the API server run there, and can this machine reach it? {named_by} names it"
+        return f"{server}: no answer; does the API server run there, and can this machine reach it? Check {named_by}"
     if isinstance(error, aiohttp.ClientResponseError):
-        return f"{server}: the answer is not HTTP; {named_by} names it"
+        return f"{server}: the answer is not HTTP; check {named_by}"
     return f"{server}: the connection broke: {_reason(error)}"
 
 
@@ -216,7 +216,7 @@ def _certificate_hint(reason: str, access: Access) -> str:
     if "expired" in reason or "not yet valid" in reason:
         return "renew it, or correct the clock of this machine"
     if "mismatch" in reason or "not valid for" in reason:
-        return f"the certificate must name that address; {access.named_by} names it"
+        return f"the certificate must name that address; check {access.named_by}"
     return f"it is not signed by the certificate authority that belongs to {access.identity}"
 
 

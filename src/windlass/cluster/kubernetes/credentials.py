@@ -25,12 +25,12 @@ HOST_VARIABLE, PORT_VARIABLE = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PO
 
 
 class NoAccess(SourceAway):
-    """Address or credentials are missing. The message says which, and which setting names them."""
+    """Address or credentials are missing. The message says which, and which setting to check."""
 
 
 class Access(Struct, frozen=True):
     server: str  # https://10.0.0.1:6443
-    named_by: str  # the setting that names the server
+    named_by: str  # the setting that the address of the server comes from
     identity: str  # the credentials, in words
     authority: str = ""  # certificate authorities of the server, as PEM; empty: those that this system trusts
     certificate: str = ""
@@ -63,7 +63,7 @@ def in_cluster(
     host, port = environment.get(HOST_VARIABLE, ""), environment.get(PORT_VARIABLE, "443")
     if not api_server and not host:
         raise NoAccess(
-            f"no API server is named: {HOST_VARIABLE} is not set, as it is in a Pod; "
+            f"there is no address of an API server: {HOST_VARIABLE} is not set, as it is in a Pod; "
             "set `apiServer`, or `kubeconfig` outside of a cluster, in the configuration"
         )
     token = account / "token"
@@ -187,9 +187,9 @@ def _read(file: Path, named_by: str) -> str:
         content = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise NoAccess(f"{file}: cannot be read: {reason}; {named_by} names it") from None
+        raise NoAccess(f"{file}: cannot be read: {reason}; check {named_by}") from None
     if not content.strip():
-        raise NoAccess(f"{file}: it is empty; {named_by} names it")
+        raise NoAccess(f"{file}: it is empty; check {named_by}")
     return content
 
 
@@ -203,7 +203,7 @@ def _server(text: str, named_by: str) -> str:
     except ValueError:  # a port that is not a number, or an unmatched bracket
         is_good = False
     if not is_good:
-        raise NoAccess(f"{text!r} is not an address such as https://10.0.0.1:6443; {named_by} names it")
+        raise NoAccess(f"{text!r} is not an address such as https://10.0.0.1:6443; check {named_by}")
     return server
 
 

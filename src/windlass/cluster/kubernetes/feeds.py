@@ -24,14 +24,14 @@ from windlass.cluster.kubernetes.stores import ObjectStore
 from windlass.cluster.objects import APIObject
 
 _STEADY = 10.0  # seconds that a connection must last to reset the backoff
-_WATCH_SECONDS = range(300, 600)  # how long a watch is asked to last; random, to spread the reconnects
+_WATCH_SECONDS = range(300, 600)  # the requested duration of a watch; random, to spread the reconnects
 _PAGE = 500  # objects in a page of a list
 _ASK_AGAIN = 60.0  # seconds between attempts to list a kind that the server does not know
 
 _GONE, _NOT_FOUND, _FORBIDDEN = 410, 404, 403
 _CANNOT_STREAM_LISTS = {400, 422}  # the server does not know the parameters, or has them disabled
-_FROM_THE_FUTURE = "Too large resource version"  # the server never had it: it may be restored from a backup
-_MOST_TRIGGERS = 10_000  # trigger times to keep until they are taken
+_FROM_THE_FUTURE = "Too large resource version"  # the server never had it: it may have been restored from a backup
+_MOST_TRIGGERS = 10_000  # how many trigger times are kept until `take_triggers`
 
 _log = structlog.get_logger(__name__)
 
@@ -39,7 +39,7 @@ _log = structlog.get_logger(__name__)
 class Restart(StrEnum):
     """Why a watch started again."""
 
-    ENDED = "ended"  # after the time that was asked for
+    ENDED = "ended"  # after the requested time
     EXPIRED = "expired"  # the server no longer has the version to continue from
     FAILED = "failed"
 
@@ -77,9 +77,9 @@ class Feed:
         namespace: str = "",
         remembered: Callable[[], Mapping[str, APIObject] | None] = lambda: None,
     ) -> None:
-        """`changed` is called after each change of the objects or of `trouble`. Without a namespace: in all namespaces.
+        """`changed` is called after each change of the objects or of `trouble`. Without `namespace`: all namespaces.
 
-        `remembered`: the last objects that an earlier agent knew, for a kind that may begin with those.
+        `remembered`: the objects that an earlier agent saved, for a kind that may start with those.
         """
         self.kind = kind
         self._remembered = remembered
@@ -90,7 +90,7 @@ class Feed:
         self.heard: float | None = None  # when the server last sent anything; None: it does not know this kind
         self.restarts: dict[str, int] = dict.fromkeys(Restart, 0)
         self._triggers: list[float] = []
-        self._began = time.time()  # an earlier trigger time is not of a change that this feed has seen
+        self._began = time.time()  # changes that were triggered earlier were not observed by this feed
         self._selectors = kind.selectors(node_name)
         self._changed = changed
         self._version = ""  # where to watch from; empty: list first
@@ -101,7 +101,7 @@ class Feed:
         self._next_attempt = 0.0
 
     async def follow(self, connection: APIConnection, recovery: Recovery) -> NoReturn:
-        """Until cancelled. A second call continues where the first one was."""
+        """Runs until cancelled. A second call continues where the first one ended."""
         while True:
             await recovery.wait(max(0.0, self._next_attempt - time.monotonic()))
             began, pause = time.monotonic(), 0.0
@@ -132,9 +132,9 @@ class Feed:
             self._next_attempt = time.monotonic() + max(pause, pause_after(self._failures))
 
     async def _stream(self, connection: APIConnection, recovery: Recovery, *, is_list: bool = False) -> bool:
-        """Watch until the server ends it. With `is_list` the server first sends all objects there are.
+        """Watch until the server ends it. With `is_list` the server first sends all existing objects.
 
-        False if this server can only list in pages.
+        Returns False if this server can only list in pages.
         """
         parameters = {
             **self._selectors,
@@ -221,14 +221,14 @@ class Feed:
         self._understood()
 
     def _advance(self, version: str) -> None:
-        """Versions only grow. A smaller one comes from another history: a restored server, or a new one."""
+        """Versions only grow. A smaller one means that the server was replaced, or restored from a backup."""
         if version.isdecimal() and self._version.isdecimal() and int(version) < int(self._version):
             raise VersionExpired
         self._version = version or self._version
 
     def _watch_ended(self, event: WatchEvent) -> None:
         status = decoding.status(event.object)
-        self._version = ""  # a new list is right whatever the reason
+        self._version = ""  # a new list is correct, whatever the reason
         if status.code == _GONE:
             raise VersionExpired
         sentence = f"{self.kind.resource}: the server ended the watch: {status.message} ({status.code})"
@@ -239,7 +239,7 @@ class Feed:
         if error.code == _GONE or _FROM_THE_FUTURE in str(error):
             self._version = ""
         elif error.code == _NOT_FOUND and self.kind.is_optional:
-            self._set_trouble("")  # the server answers again
+            self._set_trouble("")  # the server answers
             self._replace(self.store.emptied(), "")
             self.heard = None
             return _ASK_AGAIN

@@ -18,8 +18,8 @@ from windlass.cluster.kubernetes.decoding import Garbled
 TYPE = "windlass.dev/Accepted"
 REASON = "NotUsable"
 PATH = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"
-# An agent that refuses nothing keeps the condition of another agent about the same contents for this long: agents of
-# two versions may run side by side, and must not overwrite each other.
+# For this long, an agent that refuses nothing keeps another agent's condition about the same contents: agents of two
+# versions may run at the same time, and must not overwrite each other.
 RESPECTED = timedelta(hours=1)
 
 _MESSAGE_CHARACTERS = 32_768  # limit of the API

@@ -36,10 +36,10 @@ class ScopedFeeds:
         self._node_name = node_name
         self._changed = changed
         self._scopes: frozenset[str] = frozenset()  # namespaces that are followed; "" stands for all
-        self._feeds: dict[str, Feed] = {}  # by scope; more than those needed until these are listed
+        self._feeds: dict[str, Feed] = {}  # by scope; former ones stay until all needed ones are listed
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._using: tuple[APIConnection, Recovery] | None = None  # while connected
-        self._moved: set[str] = set()  # keys whose feed came or went
+        self._moved: set[str] = set()  # keys whose feed was started or ended
         self._objects: PersistentMap[APIObject] = PersistentMap()
         if not kind.is_on_demand:
             self.need(None)
@@ -67,7 +67,7 @@ class ScopedFeeds:
 
     @property
     def watches(self) -> Iterator[WatchHealth]:
-        """One for all of them together, if there is any: the one that was silent for longest."""
+        """One entry for all feeds together, if there is any: that of the feed that was silent for longest."""
         feeds = self.needed
         if feeds:
             heard = [feed.heard for feed in feeds if feed.heard is not None]
@@ -110,7 +110,7 @@ class ScopedFeeds:
         return [when for feed in self._feeds.values() for when in feed.take_triggers()]
 
     def check(self) -> None:
-        """Raise the error that ended a feed: none returns by itself."""
+        """Raise the error that ended a feed. No feed ends without an error."""
         for task in self._tasks.values():
             if task.done():
                 task.result()

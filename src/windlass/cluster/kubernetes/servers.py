@@ -1,7 +1,7 @@
 """The cluster from its API server: all watched kinds together, as one ClusterSource.
 
-While the API server is away, the state that was read before stays, with a problem that says so. When the server is
-back, only the differences are reported.
+While the API server is unavailable, the state that was read before stays in use, and a problem reports that. When the
+server is available again, only differences are reported.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class APIServer:
         return next((pod for pod in pods if isinstance(pod, Pod)), None)
 
     async def _all_listed(self) -> None:
-        """SourceAway if a required kind cannot be listed. Each reason is raised once; the feeds keep trying."""
+        """Raises SourceAway if a required kind cannot be listed, once for each reason. The feeds keep trying."""
         while not all(feed.is_listed for feed in self._awaited):
             await self._next()
             troubles = {feed.trouble: None for feed in self._awaited if feed.trouble and not feed.is_listed}
@@ -127,7 +127,7 @@ class APIServer:
             feeds.check()
 
     def _update(self) -> ChangeSet:
-        """Bring the Cluster up to date with the feeds; the work grows with the changes only."""
+        """Update the Cluster from the feeds. The work grows with the changes only."""
         members: dict[str, Mapping[str, APIObject]] = {}
         keys: dict[Hashable, AbstractSet[str]] = {}
         for member, feeds in self._feeds.items():

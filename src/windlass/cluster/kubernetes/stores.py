@@ -1,7 +1,7 @@
-"""The objects of one kind, as the API server sends them: one by one, as a list or as changes. Pure.
+"""The objects of one kind, as the API server sends them: as a list, or as changes. Pure.
 
-An object without news stays the same object and does not count as changed: most writes to a cluster (heartbeats of a
-Node, conditions, managed fields) concern fields that Windlass does not use.
+If no used field of an object differs, the store keeps the earlier object and does not report a change: most writes to a
+cluster (heartbeats of a Node, conditions, managed fields) concern fields that Windlass does not use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _encode = msgspec.json.Encoder().encode
 
 class ObjectStore:
     def __init__(self, kind: WatchedKind[APIObject], earlier: Mapping[str, APIObject] | None = None) -> None:
-        """`earlier`: the objects before, for a list that is read again."""
+        """`earlier`: the previous objects, if a list is read again."""
         self.objects: dict[str, APIObject] = {}
         self.problems: dict[str, Problem] = {}
         self.changed: set[str] = set()  # keys, since the last `snapshot`

@@ -1,6 +1,6 @@
 """Writes annotations and one taint of a Node, and Events about objects that cannot be used, to the API server.
 
-Nothing is written that the server has already. When to write is up to the agent.
+It writes only what differs. The agent decides when to write.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _is_ours(taint: Mapping[str, object]) -> bool:
 
 
 async def _read(connection: APIConnection, name: str) -> MarkedNode | None:
-    """Read the Node by a list request: to get it by name would need another permission."""
+    """Read the Node with a list request: a get request would need another permission."""
     content = await connection.request("GET", _NODES, {"fieldSelector": f"metadata.name={name}"})
     try:
         found = msgspec.json.decode(content, type=_Nodes).items
