@@ -220,10 +220,10 @@ async def test_a_journal_that_cannot_be_written_is_reported_and_the_whole_is_sav
     with monkeypatch.context() as full:
         full.setattr(journals.os, "write", lambda _, data: len(data) // 2)
         reports.saver.keep(*second[:2])
-    assert reports.problems == [
-        f"{tmp_path}: the state of the cluster cannot be saved: No space left on device; "
-        "the agent retries with the next change"
-    ]
+    sentence = (
+        "the state of the cluster cannot be saved: No space left on device; the agent retries with the next change"
+    )
+    assert reports.problems == [f"{tmp_path}: {sentence}"]
     reports.reports.clear()
     await reports.once()
     assert (reports.problems, lastgood.load(tmp_path)) == ([], second.cluster)

@@ -15,7 +15,7 @@ from labnet import needs_root, running_cluster
 
 from windlass.lab.network.ovs import datapath_type
 from windlass.lab.probing import sockets
-from windlass.lab.probing.servers import IAM, WHO, parse_identity
+from windlass.lab.probing.servers import NAME_REPLY, NAME_REQUEST, parse_identity
 from windlass.lab.sandbox.time_limits import seconds
 from windlass.lab.scenarios.directives import ProbeSource
 from windlass.model.families import family_of
@@ -108,9 +108,9 @@ async def talk(namespace: str, address: str, port: int, size: int) -> str:
     loop = asyncio.get_running_loop()
     with sockets.opened(namespace, family_of(ip_address(address)), socket.SOCK_DGRAM) as client:
         client.connect((address, port))
-        for question in (b"=" * size, b"-" * size, WHO + bytes(4)):
+        for question in (b"=" * size, b"-" * size, NAME_REQUEST + bytes(4)):
             await loop.sock_sendall(client, question)
             async with asyncio.timeout(seconds(30)):
                 answer = await loop.sock_recv(client, sockets.LARGEST_PACKET)
-            assert answer == question or answer.startswith(IAM)
+            assert answer == question or answer.startswith(NAME_REPLY)
         return parse_identity(answer[1:]).backend

@@ -45,7 +45,7 @@ class Saver:
     """Saves each change at once, and from time to time the whole state, in a thread."""
 
     def __init__(self, directory: Path, report: Callable[[Iterable[str]], object]) -> None:
-        """`report` is called with the reason why the state cannot be saved, or with none; nothing else depends on it."""
+        """`report` is called with the reason why the state cannot be saved, or with none."""
         self._directory = directory
         self._report = report
         self._journal = Journal(directory)

@@ -1,1 +1,1 @@
-"""How a Pod gets its network: the CNI plugin's other end. What flows a Pod needs is not decided here."""
+"""The agent's side of CNI: it attaches Pods to the network. Which flows a Pod needs is not decided here."""

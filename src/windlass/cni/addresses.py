@@ -21,7 +21,7 @@ from windlass.cni.errors import Code, RequestError
 from windlass.model.families import Family, IPAddress, IPInterface, IPNetwork, family_of
 
 _NETWORK = "pods"  # the name of the network: host-local's directory in the data directory
-_SECONDS = 10  # host-local takes 5 ms; a stuck one must not block a request
+_SECONDS = 10  # host-local takes 5 ms; a process that hangs must not block a request
 
 
 class HostLocal:
@@ -251,7 +251,7 @@ def _read_holders(files: Iterable[Path]) -> dict[IPAddress, Attachment]:
             address = ip_address(file.name.replace("_", ":"))
             container_id, ifname = file.read_text().split()
         except (ValueError, FileNotFoundError):
-            continue  # the lock file and the last address; or just released
+            continue  # the lock file, the file of the last address, or an address that was just released
         found[address] = Attachment(container_id, ifname)
     return found
 

@@ -85,7 +85,7 @@ def interface_name(pod_name: str, attachment: Attachment) -> str:
 
 
 def belongs_to(port: PodPort, attachments: Iterable[Attachment]) -> bool:
-    """The port belongs to one of these. The switch does not store CNI_IFNAME, but the port's name depends on it."""
+    """Whether one of these owns the port. The switch does not store CNI_IFNAME, but the port's name depends on it."""
     return any(
         attachment.container_id == port.container_id and interface_name(port.name, attachment) == port.interface
         for attachment in attachments

@@ -39,7 +39,7 @@ class RequestError(Exception):
         self.msg = msg
         self.details = details
 
-    def besides(self, sentence: str) -> RequestError:
+    def with_detail(self, sentence: str) -> RequestError:
         """The same error with one more sentence in its details."""
         before = f"{self.details.removesuffix('.')}. " if self.details else ""
         return RequestError(self.code, self.msg, before + sentence)

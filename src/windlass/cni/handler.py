@@ -56,7 +56,7 @@ class Limits:
     at_once: int = 16  # requests in parallel
 
 
-Observer = Callable[[str, float, str], object]
+RequestObserver = Callable[[str, float, str], object]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -69,7 +69,7 @@ class Handler:
     agent: PodProgrammer
     limits: Limits = Limits()
     # Called for every request with its command, duration in seconds, and error name (or empty).
-    observe: Observer = lambda _command, _seconds, _error: None
+    observe: RequestObserver = lambda _command, _seconds, _error: None
 
     def __post_init__(self) -> None:
         self._queue = RequestQueue(self.limits.at_once)
@@ -130,11 +130,11 @@ class Handler:
                     if link is None:
                         _refuse_workload(add)
                         link = await self._attach(add, network, begun)
-            except BaseException as error:  # also when the agent stops: a failed ADD must not leave anything behind
+            except BaseException as error:  # also if the agent stops: a failed ADD must leave nothing behind
                 failures = await remove(begun, self.limits.removal)
                 reported = self._too_slow(begun) if isinstance(error, TimeoutError) else error
                 if failures and isinstance(reported, RequestError):
-                    reported = reported.besides(f"Not everything could be removed again: {'; '.join(failures)}.")
+                    reported = reported.with_detail(f"Not everything could be removed again: {'; '.join(failures)}.")
                 if reported is error:
                     raise
                 raise reported from error

@@ -22,8 +22,8 @@ _STOP_SECONDS = 10  # for requests in progress; afterwards they are cancelled, a
 _CONNECTIONS = 256  # each may take a megabyte; kubelet uses a few at a time
 _PIECE = 64 * 1024
 
-Answering = Callable[[wire.PluginRequest], Awaitable[wire.PluginReply]]
-Refusing = Callable[[Code], object]
+RequestHandler = Callable[[wire.PluginRequest], Awaitable[wire.PluginReply]]
+RefusalObserver = Callable[[Code], object]
 
 
 class SocketError(Exception):
@@ -31,7 +31,9 @@ class SocketError(Exception):
 
 
 @asynccontextmanager
-async def serving(path: Path, answering: Answering, on_refusal: Refusing = lambda _: None) -> AsyncIterator[None]:
+async def serving(
+    path: Path, answering: RequestHandler, on_refusal: RefusalObserver = lambda _: None
+) -> AsyncIterator[None]:
     """Serve the plugin at `path` within the block. Replaces a stale socket, but not one that an agent serves.
 
     `on_refusal` is called for requests that are refused before they reach `answering`.
@@ -82,7 +84,7 @@ async def _stop(connections: set[asyncio.Task[None]]) -> None:
 
 
 async def _converse(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answering: Answering, on_refusal: Refusing
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answering: RequestHandler, on_refusal: RefusalObserver
 ) -> None:
     try:
         answer = await _answer(reader, answering, on_refusal)
@@ -98,7 +100,9 @@ async def _converse(
         writer.transport.abort()
 
 
-async def _answer(reader: asyncio.StreamReader, answering: Answering, on_refusal: Refusing) -> wire.PluginReply:
+async def _answer(
+    reader: asyncio.StreamReader, answering: RequestHandler, on_refusal: RefusalObserver
+) -> wire.PluginReply:
     try:
         async with asyncio.timeout(_REQUEST_SECONDS):
             request = await _request(reader)
@@ -118,7 +122,7 @@ async def _request(reader: asyncio.StreamReader) -> wire.PluginRequest:
     raise parser.cut_off()
 
 
-def _refused(on_refusal: Refusing, code: Code, msg: str, details: str = "") -> wire.PluginReply:
+def _refused(on_refusal: RefusalObserver, code: Code, msg: str, details: str = "") -> wire.PluginReply:
     on_refusal(code)
     log.warning("cni request refused", code=int(code), error=f"{msg}; {details}")
     return wire.PluginReply(1, results.failed(NEWEST_VERSION, RequestError(code, msg, details)))

@@ -1,1 +1,1 @@
-"""Clusters on one machine: reads scenarios, brings them up on real Open vSwitch, probes with packets and judges."""
+"""Clusters on one machine: reads scenarios, starts them on real Open vSwitch, sends probes and judges the results."""

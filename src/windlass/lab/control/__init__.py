@@ -1,1 +1,1 @@
-"""Where the agents get the cluster's objects from: a folder of manifests, or a real Kubernetes control plane."""
+"""The source of the cluster's objects for the agents: a folder of manifests, or a real Kubernetes control plane."""

@@ -1,4 +1,4 @@
-"""Definitions of kinds that an API server does not have by itself. They accept any contents: the agents check them."""
+"""Definitions of kinds that are not built into the API server. They accept any contents: the agents check them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def definition(kind: WatchedKind[APIObject]) -> dict[str, object]:
     group, _, version = kind.api_version.rpartition("/")
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     served = {"name": version, "served": True, "storage": True, "schema": schema, "subresources": {"status": {}}}
-    # Groups of Kubernetes' own domain must say who has approved them.
+    # Kubernetes requires this annotation for groups of its own domain.
     approved = {"api-approved.kubernetes.io": "unapproved, a definition of a lab"}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",

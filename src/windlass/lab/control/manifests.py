@@ -34,7 +34,7 @@ def write(folder: Path, manifests: Iterator[Manifest]) -> None:
     for name, content in wanted.items():
         file = folder / name
         if not file.exists() or file.read_bytes() != content:
-            files.write(file, content, durable=False)  # its hidden temporary file is no manifest to any reader
+            files.write(file, content, durable=False)  # readers ignore its hidden temporary file
     for file in folder.glob("*.yaml"):
         if file.name not in wanted:
             file.unlink()

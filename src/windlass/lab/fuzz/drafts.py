@@ -163,7 +163,7 @@ class PortDraft:
     node_port: int = 0
 
     def document(self, *, alone: bool) -> Document:
-        """The only port of a Service needs no name."""
+        """`alone`: the only port of a Service needs no name."""
         name = {"name": self.name} if self.name or not alone else {}
         fields = {
             "port": self.port,

@@ -16,11 +16,11 @@ from windlass.model.families import Family
 def added(dice: Dice, draft: Draft) -> Draft:
     written = [s.name for s in draft.services if s.endpoints is not None and namespace_of(s.app) == NAMESPACE]
     owner = dice.one(written) if written else "noise-absent"  # the lab makes no slices for a Service that has one
-    kinds = [*_none_of_ours(draft), *_malformed(draft, dice.one(draft.nodes)), _slices(draft, owner)]
+    kinds = [*_not_for_a_proxy(draft), *_malformed(draft, dice.one(draft.nodes)), _slices(draft, owner)]
     return replace(draft, noise=tuple(document for kind in dice.some(kinds, dice.number(0, 4)) for document in kind))
 
 
-def _none_of_ours(draft: Draft) -> list[list[Document]]:
+def _not_for_a_proxy(draft: Draft) -> list[list[Document]]:
     family = draft.families[0]
     foreign = {"type": "NodePort", "clusterIP": cluster_ip(family, 200)}
     return [
@@ -78,7 +78,7 @@ def _service(
 
 
 def _ended_pod(node: NodeDraft) -> Document:
-    """It has ended, so it is not an endpoint although the selector matches its labels."""
+    """A Pod that has ended: it is not an endpoint, although the selector matches its labels."""
     metadata = {"name": "noise-over", "namespace": NAMESPACE, "labels": {"app": "red"}}
     spec = {"nodeName": node.name, "containers": [{"name": "main"}]}
     return manifest("Pod", metadata, spec=spec, status={"phase": "Succeeded"})

@@ -1,4 +1,4 @@
-"""Connections that last or repeat through all steps of a scenario, because endpoints can answer at any time."""
+"""Connections that last or repeat through all steps of a scenario, to Services that can answer at any time."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def _served(cluster: ClusterView, query: Query, claim: PortClaim, entry: LabNode
             return Prediction(ProbeOutcome.TIMEOUT, why=f"{words}: the client is outside of loadBalancerSourceRanges")
     if not found.any:
         if query.protocol == "SCTP" and not inside and not query.client.host:
-            return None  # the ICMP error may reach a Pod that has left as the same Node: see decision 9
+            return None  # the ICMP error may reach another Pod with the same translated source: see decision 9
         words += ": the Service has no endpoint"
         return Prediction(ProbeOutcome.REFUSED, why=words, entry=entry.name, inside=inside)
     local, masquerade = _policy(claim, inside=inside, from_pod=_pod(cluster, query.client) is not None)

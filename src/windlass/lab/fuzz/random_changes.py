@@ -34,12 +34,12 @@ def _pod_state(dice: Dice, draft: Draft, _: Features) -> tuple[Draft, str]:
     return replace(draft, pods=pods), f"{pod.name} is now {state.value}"
 
 
-def _pod_goes(dice: Dice, draft: Draft, _: Features) -> tuple[Draft, str]:
+def _remove_pod(dice: Dice, draft: Draft, _: Features) -> tuple[Draft, str]:
     serving = [pod for pod in draft.pods if pod.app]
     if len(serving) < 2:
         return draft, ""
     gone = dice.one(serving)
-    return _without(draft, {gone.key}), f"{gone.name} goes"
+    return _without(draft, {gone.key}), f"{gone.name} is removed"
 
 
 def _without(draft: Draft, gone: Container[str]) -> Draft:
@@ -53,7 +53,7 @@ def _without(draft: Draft, gone: Container[str]) -> Draft:
     return replace(draft, pods=pods, services=tuple(map(left, draft.services)))
 
 
-def _pod_comes(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str]:
+def _add_pod(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str]:
     """Adds a Pod, also to some of the slices that the draft itself writes."""
     app, node, on_the_host = dice.one(random_clusters.APPS), dice.one(draft.nodes), dice.chance(0.25)
     host_network = on_the_host and random_clusters.free(draft.pods, app, node)
@@ -66,7 +66,7 @@ def _pod_comes(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str
         return replace(service, endpoints=(*service.endpoints, EndpointDraft(new.key, EndpointState.READY, part=1)))
 
     services = tuple(map(joined, draft.services))
-    return replace(draft, pods=(*draft.pods, new), services=services), f"{new.name} comes"
+    return replace(draft, pods=(*draft.pods, new), services=services), f"{new.name} is added"
 
 
 def _new_pod(
@@ -165,20 +165,20 @@ def _moved(node_port: int) -> int:
     return node_port - own + (own + 7) % random_services.NODE_PORTS if node_port else 0
 
 
-def _service_goes(dice: Dice, draft: Draft, _: Features) -> tuple[Draft, str]:
+def _remove_service(dice: Dice, draft: Draft, _: Features) -> tuple[Draft, str]:
     if len(draft.services) < 3:
         return draft, ""
     gone = dice.one(draft.services)
-    return replace(draft, services=tuple(s for s in draft.services if s != gone)), f"{gone.name} goes"
+    return replace(draft, services=tuple(s for s in draft.services if s != gone)), f"{gone.name} is removed"
 
 
-def _service_comes(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str]:
+def _add_service(dice: Dice, draft: Draft, features: Features) -> tuple[Draft, str]:
     """The new Service may have the name and addresses of a removed one."""
     unused = sorted(set(random_services.NUMBERS) - {service.number for service in draft.services})
     if not unused:
         return draft, ""
     new = random_services.service(dice, dice.one(unused), draft, features - {"node-external-ips"})
-    return replace(draft, services=(*draft.services, new)), f"{new.name} comes"
+    return replace(draft, services=(*draft.services, new)), f"{new.name} is added"
 
 
 def _with(draft: Draft, new: ServiceDraft) -> Draft:
@@ -187,8 +187,8 @@ def _with(draft: Draft, new: ServiceDraft) -> Draft:
 
 _CHANGES: dict[Change, float] = {
     _pod_state: 3,
-    _pod_goes: 2,
-    _pod_comes: 2,
+    _remove_pod: 2,
+    _add_pod: 2,
     _slices: 3,
     _node: 0.7,
     _policy: 3,
@@ -196,6 +196,6 @@ _CHANGES: dict[Change, float] = {
     _type: 2,
     _addresses: 1.5,
     _ports: 1,
-    _service_goes: 1.5,
-    _service_comes: 1.5,
+    _remove_service: 1.5,
+    _add_service: 1.5,
 }

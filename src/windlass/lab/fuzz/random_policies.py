@@ -220,19 +220,21 @@ def _some_port(dice: Dice, draft: Draft) -> tuple[str, int]:
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
-def _comes(dice: Dice, draft: Draft) -> tuple[Draft, str]:
+def _add_policy(dice: Dice, draft: Draft) -> tuple[Draft, str]:
     new = network_policy(dice, draft) if dice.chance(0.6) else cluster_network_policy(dice, draft)
-    return _with(draft, new), f"{_named(new)} comes"
+    return _with(draft, new), f"{_named(new)} is added"
 
 
-def _goes(dice: Dice, draft: Draft) -> tuple[Draft, str]:
+def _remove_policy(dice: Dice, draft: Draft) -> tuple[Draft, str]:
     if not draft.policies:
         return draft, ""
     gone = dice.one(draft.policies)
-    return replace(draft, policies=tuple(one for one in draft.policies if one is not gone)), f"{_named(gone)} goes"
+    return replace(
+        draft, policies=tuple(one for one in draft.policies if one is not gone)
+    ), f"{_named(gone)} is removed"
 
 
-def _is_edited(dice: Dice, draft: Draft) -> tuple[Draft, str]:
+def _edit_policy(dice: Dice, draft: Draft) -> tuple[Draft, str]:
     if not draft.policies:
         return draft, ""
     old = dice.one(draft.policies)
@@ -242,14 +244,14 @@ def _is_edited(dice: Dice, draft: Draft) -> tuple[Draft, str]:
     return replace(draft, policies=policies), f"{_named(old)} changes"
 
 
-def _pod_is_relabelled(dice: Dice, draft: Draft) -> tuple[Draft, str]:
+def _relabel_pod(dice: Dice, draft: Draft) -> tuple[Draft, str]:
     pod = dice.one(draft.pods)
     tier = dice.one([tier for tier in TIERS if tier != pod.tier])
     pods = tuple(replace(one, tier=tier) if one is pod else one for one in draft.pods)
     return replace(draft, pods=pods), f"{pod.name} is now tier {tier or 'none'}"
 
 
-def _namespace_is_relabelled(dice: Dice, draft: Draft) -> tuple[Draft, str]:
+def _relabel_namespace(dice: Dice, draft: Draft) -> tuple[Draft, str]:
     space = dice.one(SPACES)
     teams = tuple((name, dice.one(TEAMS) if name == space else team) for name, team in draft.teams)
     return replace(draft, teams=teams), f"namespace {space} gets labels"
@@ -257,11 +259,11 @@ def _namespace_is_relabelled(dice: Dice, draft: Draft) -> tuple[Draft, str]:
 
 _Change = Callable[[Dice, Draft], tuple[Draft, str]]
 _CHANGES: dict[_Change, float] = {
-    _comes: 3,
-    _goes: 2,
-    _is_edited: 3,
-    _pod_is_relabelled: 2,
-    _namespace_is_relabelled: 1,
+    _add_policy: 3,
+    _remove_policy: 2,
+    _edit_policy: 3,
+    _relabel_pod: 2,
+    _relabel_namespace: 1,
 }
 
 

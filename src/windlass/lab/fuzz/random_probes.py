@@ -27,15 +27,15 @@ ClientFlow = tuple[str, str, str]  # from a Node or a host outside, to a Service
 
 @dataclass(slots=True)
 class History:
-    """What earlier steps have probed, where it affects later ones."""
+    """The probes of earlier steps, as far as they affect later ones."""
 
     cells: Counter[tuple[object, ...]] = field(default_factory=Counter)
     datagrams: dict[ClientFlow, list[Prediction]] = field(default_factory=dict)
     pinned: dict[Query, str] = field(default_factory=dict)  # affinity: the backend that must answer
-    acquainted: dict[ClientFlow, frozenset[str]] = field(default_factory=dict)  # affinity: all that may answer
+    may_answer: dict[ClientFlow, frozenset[str]] = field(default_factory=dict)  # affinity: all backends that may answer
 
-    def acquaint(self, flow: ClientFlow, backends: Iterable[str]) -> None:
-        self.acquainted[flow] = self.acquainted.get(flow, frozenset()).union(backends)
+    def note_possible_answers(self, flow: ClientFlow, backends: Iterable[str]) -> None:
+        self.may_answer[flow] = self.may_answer.get(flow, frozenset()).union(backends)
 
 
 def chosen(
@@ -50,11 +50,11 @@ def chosen(
         throws = [t for t in (throw(dice, cluster, services, history, patient=patient) for _ in range(THROWS)) if t]
         new = [thrown for thrown in throws if thrown[0].query not in picked]
         if new:
-            one, answer = min(new, key=lambda thrown: _dull(cluster, thrown[0], thrown[1], history))
+            one, answer = min(new, key=lambda thrown: _rank(cluster, thrown[0], thrown[1], history))
             history.cells[_cell(cluster, one, answer)] += 1
             history.datagrams.setdefault(_flow(cluster, one), []).append(answer)
             picked[one.query] = one, answer
-    _meet(cluster, picked.values(), history)
+    _note_affinity(cluster, picked.values(), history)
     for number, (query, (one, answer)) in enumerate(picked.items(), start=1):
         yield probe(dice, cluster, number, one, answer, history.pinned.get(query, ""))
 
@@ -71,27 +71,27 @@ def forget(history: History, cluster: ClusterView, *, remembers: bool) -> None:
             del history.pinned[query]
 
 
-def _meet(cluster: ClusterView, picked: Iterable[tuple[QueryProbe, Prediction]], history: History) -> None:
-    """Which backend must answer each client with affinity: the only eligible one, or the one that answered before.
+def _note_affinity(cluster: ClusterView, picked: Iterable[tuple[QueryProbe, Prediction]], history: History) -> None:
+    """Note which backend must answer each client with affinity: the only eligible one, or the one that answered before.
 
-    It is unknown if another backend may have answered by another address of the Service, maybe in this same step.
+    It is unknown if another backend may have answered at another address of the Service, perhaps in the same step.
     """
     sticky = [(asked, answer, _flow(cluster, asked)) for asked, answer in picked if answer.sticky]
     for asked, answer, flow in sticky:
         others = (other.backends for _, other, its in sticky if its == flow and other.backends != answer.backends)
-        known = history.acquainted.get(flow, frozenset()).union(*others) & answer.backends
+        known = history.may_answer.get(flow, frozenset()).union(*others) & answer.backends
         if len(answer.backends) == 1:
             history.pinned[asked.query] = next(iter(answer.backends))
         elif asked.query in history.pinned and known != {history.pinned[asked.query]}:
             del history.pinned[asked.query]
     for asked, answer, flow in sticky:
         pinned = history.pinned.get(asked.query)
-        history.acquaint(flow, [pinned] if pinned else answer.backends)
+        history.note_possible_answers(flow, [pinned] if pinned else answer.backends)
 
 
 def held(cluster: ClusterView, number: int, asked: QueryProbe, answer: Prediction, history: History) -> Document:
     """Any eligible backend may have affinity with the client from then on."""
-    history.acquaint(_flow(cluster, asked), answer.backends)
+    history.note_possible_answers(_flow(cluster, asked), answer.backends)
     expect = {"outcome": "Connected", "maxGapMilliseconds": LONGEST_GAP}
     how: Document = {"hold": True, "expect": expect}
     return written(f"held-{number}-{_title(asked)}", asked.query, asked.to, how, "the connection must last")
@@ -201,10 +201,10 @@ def _flow(cluster: ClusterView, asked: QueryProbe) -> ClientFlow:
     return oracle.home_of(cluster, client) or client.host, asked.service, asked.port
 
 
-def _dull(cluster: ClusterView, asked: QueryProbe, answer: Prediction, history: History) -> int:
-    """How uninteresting a probe is: the most interesting ones restrict the choice of endpoints."""
-    telling = answer.narrowed or answer.outcome is ProbeOutcome.TIMEOUT
-    return history.cells[_cell(cluster, asked, answer)] - 2 * telling
+def _rank(cluster: ClusterView, asked: QueryProbe, answer: Prediction, history: History) -> int:
+    """The sort key of a probe: new kinds come first, and those for which the choice of endpoints is limited."""
+    is_informative = answer.narrowed or answer.outcome is ProbeOutcome.TIMEOUT
+    return history.cells[_cell(cluster, asked, answer)] - 2 * is_informative
 
 
 def _cell(cluster: ClusterView, asked: QueryProbe, answer: Prediction) -> tuple[object, ...]:

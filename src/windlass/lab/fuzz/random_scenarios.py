@@ -151,7 +151,7 @@ def _gone(dice: Dice, before: ClusterView, after: ClusterView) -> Iterator[Docum
 
 def _difference(before: Documents, after: Documents) -> Iterator[Document]:
     for kind, key in sorted(before.keys() - after.keys()):
-        name = f"{kind}-{key.rpartition('/')[2]}-goes".lower()
+        name = f"{kind}-{key.rpartition('/')[2]}-deletion".lower()
         yield directive("Delete", name, {"kind": kind, "name": key})
     yield from (document for identity, document in after.items() if before.get(identity) != document)
 

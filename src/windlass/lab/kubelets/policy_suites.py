@@ -12,8 +12,8 @@ from windlass.lab.kubelets.policy_programs import has_sctp, programs
 
 # Each step of a case probes all connections between 9 Pods: half a minute. These tags select three cases.
 CYCLONUS_SHARE = ("example", "namespaces-by-default-label")
-# Cases that create or relabel Pods. cyclonus forgets the Service address of such a Pod and then connects to no address,
-# which is the client itself; it remembers the Pod's address.
+# Cases that create or relabel Pods. With Service addresses they do not work: cyclonus loses the address of such a Pod's
+# Service, and the client then connects to itself. With Pod addresses they do.
 _NEW_PODS = ("create-namespace", "create-pod", "set-pod-labels", "upstream-e2e")
 # A denied connection waits for the whole timeout, so it is short. A wrong matrix is probed again, up to two times.
 _PATIENCE = (

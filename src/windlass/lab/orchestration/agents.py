@@ -1,4 +1,4 @@
-"""Nodes as in production, with Open vSwitch, agent and CNI plugin; the lab only plays the container runtime."""
+"""Nodes as in production, with Open vSwitch, agent and CNI plugin. The lab acts as the container runtime only."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Agents:
 
     @property
     def probes_at_once(self) -> int:
-        """Open vSwitch under Wine takes some hundred packets a second: more probes would delay each other."""
+        """Open vSwitch under Wine forwards some hundred packets a second: more probes would delay each other."""
         return 4 if self._programs.windows else 1000
 
     def __init__(self, lab: Lab, programs: Programs, publisher: Publisher | None = None) -> None:

@@ -1,6 +1,6 @@
-"""Detects packets that arrive at a machine and get no answer from a server with its name.
+"""Detects packets that arrive at a machine but that no server of the lab answers.
 
-The kernel answers echo requests, and a spoofed packet gets no answer at all; both carry a token that is detected here.
+The kernel answers echo requests, and a spoofed packet gets no answer. Both carry a token that is detected here.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from windlass.lab.probing import packets, sockets
 from windlass.lab.probing.arrivals import Arrival, Arrivals
 from windlass.lab.probing.packets import Chunk, SctpPacket
-from windlass.lab.probing.servers import IAM, WHO, parse_identity
+from windlass.lab.probing.servers import NAME_REPLY, NAME_REQUEST, parse_identity
 from windlass.lab.sandbox.time_limits import seconds
 from windlass.lab.scenarios.objects import ProbeOutcome, ProbeProtocol
 from windlass.model.families import Family, IPAddress, family_of
@@ -186,14 +186,14 @@ async def _greeted(sock: socket.socket, to: SocketAddress) -> Arrival:
 
 async def _dial_udp(namespace: str, to: SocketAddress) -> Conversation:
     def name(packet: bytes) -> bytes | None:
-        return packet[1:] if packet.startswith(IAM) else None
+        return packet[1:] if packet.startswith(NAME_REPLY) else None
 
     def data(packet: bytes) -> bytes | None:
         return packet[1:] if packet.startswith(DATA) else None
 
     sock = _connected(namespace, to, socket.SOCK_DGRAM)
     with _closed_on_error(sock):
-        answer = await _answered(sock, WHO + bytes(4), name)
+        answer = await _answered(sock, NAME_REQUEST + bytes(4), name)
         return DatagramConversation(sock, parse_identity(answer), lambda payload: DATA + payload, data)
 
 
@@ -268,7 +268,7 @@ def _forged(protocol: ProbeProtocol, to: SocketAddress, source: IPAddress, token
         case ProbeProtocol.TCP:
             return packets.tcp_syn(source, to.ip, ports, token), packets.TCP
         case ProbeProtocol.UDP:
-            return packets.udp_datagram(source, to.ip, ports, WHO + token.to_bytes(4)), packets.UDP
+            return packets.udp_datagram(source, to.ip, ports, NAME_REQUEST + token.to_bytes(4)), packets.UDP
         case ProbeProtocol.SCTP:
             return SctpPacket(*ports, 0, Chunk.INIT, packets.init_value(token)).encode(), packets.SCTP
         case ProbeProtocol.ICMP:

@@ -23,8 +23,8 @@ from windlass.lab.sandbox.labs import LabError
 from windlass.lab.scenarios.objects import ProbeProtocol
 from windlass.model.families import Family
 
-WHO = b"?"  # the first byte of a UDP request for the server's name
-IAM = b"!"  # the first byte of the reply
+NAME_REQUEST = b"?"  # the first byte of a UDP request for the server's name
+NAME_REPLY = b"!"  # the first byte of the reply
 BACKLOG = 512
 
 
@@ -85,9 +85,9 @@ class Servers:
                 data, ancillary, _, peer = sock.recvmsg(sockets.LARGEST_PACKET, 128)
                 client = str(sockets.plain(peer[0]))
                 answer = data
-                if data.startswith(WHO):
+                if data.startswith(NAME_REQUEST):
                     self._arrivals.note(int.from_bytes(data[1:5]), backend, client)
-                    answer = IAM + identity(backend, client)
+                    answer = NAME_REPLY + identity(backend, client)
                 with suppress(OSError):  # datagrams may be lost
                     sock.sendmsg([answer], sockets.sent_from(sockets.asked_address(ancillary)), 0, peer)
 
@@ -144,7 +144,7 @@ class _Echo(asyncio.Protocol):
 class _Sctp:
     """The SCTP server of one namespace: INIT, heartbeats, and ABORT for a closed port.
 
-    If the kernel has SCTP, that answers, and this only notes what arrives.
+    If the kernel has SCTP, the kernel answers, and this class only notes what arrives.
     """
 
     def __init__(self, namespace: str, arrivals: Arrivals) -> None:

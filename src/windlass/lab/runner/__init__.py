@@ -1,1 +1,1 @@
-"""Runs scenarios from start to cleanup, or keeps a cluster up to look around in."""
+"""Runs scenarios from start to cleanup, or keeps a cluster running for inspection."""

@@ -1,4 +1,4 @@
-"""Clusters that stay up to look around in: `windlass lab up | down | status | exec`."""
+"""Clusters that keep running for inspection: `windlass lab up | down | status | exec`."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def run(
 def supervised(
     console: Console, nodes: Programs, job: Coroutine[None, None, Sequence[ScenarioResult]]
 ) -> Sequence[ScenarioResult] | int:
-    """Runs the job, or returns the exit status if this machine cannot or a person interrupts it."""
+    """Runs the job. Returns an exit status instead if this machine cannot run it, or if it is interrupted."""
     try:
         check_machine(nodes)
         console.print(f"Nodes forward by {ovs.datapath_in_words()}.")

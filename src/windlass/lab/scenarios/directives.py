@@ -131,7 +131,7 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True, rename="camel
 
 
 class WindowsDifference(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is expected instead where the addressed Node runs the programs of Windows."""
+    """What is expected instead if the addressed Node runs the programs of Windows."""
 
     why: str
     expect: Expectation

@@ -1,7 +1,7 @@
-"""Reads what policies refer to from manifests: Pods, namespaces, Nodes and the policies themselves.
+"""Reads policies, and the Pods, namespaces and Nodes that they refer to, from manifests.
 
-Manifests of a change under review have workloads instead of Pods, and often no Nodes: a workload counts as one Pod that
-has the labels and ports of its template.
+Manifests of a change under review contain workloads instead of Pods, and often no Nodes: a workload counts as one Pod
+with the labels and ports of its template.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def world_at(path: Path) -> PolicyWorld:
     seen: set[Path] = set()
     for found in scenario_files.find(path):
         for file in found.files:
-            if file not in seen:  # else it is another variant of the same files
+            if file not in seen:  # another variant of a Matrix has the same files
                 documents += found.documents(file, problems)
         seen.update(found.files)
     if problems:

@@ -1,6 +1,6 @@
 """Follows one real connection through a running cluster: where its packets were captured, and what each switch did.
 
-Everything is observed, nothing is derived from what should happen: packets are captured on every interface
+Everything is observed, nothing is computed from manifests: packets are captured on every interface
 (`captures`), the passes through a switch are read from its megaflow cache (`megaflows`), and `ofproto/trace` names the
 flows that matched (`traces`).
 """
