@@ -16,9 +16,9 @@ from windlass.pipeline.symbols import flow_symbols
 from windlass.program import program
 
 INTRODUCTION = """\
-Every packet that the switch of a Node handles passes the tables below, in order. This page is made from their
+Every packet that the switch of a Node handles passes the tables below, in order. This page is generated from their
 declarations in `src/windlass/pipeline` (`layout.py`, `packet_marks.py`, `tracking.py`, `priorities.py`, `reserved.py`);
-tests hold every flow to them.
+tests compare every flow with them.
 
 A **stage** is a step of the path. A flow that leaves its stage names the stage where the packet goes on, so a table can
 be added to a stage without a change of other flows. Most packets take the **main path** (bold below); the tables beside
@@ -123,7 +123,7 @@ def _zone(zone: int | RegisterField) -> str:
 
 def _miss(table: Table) -> str:
     if table.miss is None:
-        return "nothing; the lookup finds nothing, and the flow that asked goes on"
+        return "the lookup finds nothing, and the flow that made it continues"
     return table.miss.why
 
 
