@@ -159,7 +159,7 @@ def test_the_old_pod_cidr_field_is_accepted(tmp_path):
 
 def test_a_missing_folder(tmp_path):
     with pytest.raises(
-        ManifestsMissing, match="nowhere: no such file or folder; check `manifests` in the configuration"
+        ManifestsMissing, match="nowhere: no such file or directory; check `manifests` in the configuration"
     ):
         Manifests(tmp_path / "nowhere").read()
 
@@ -362,7 +362,7 @@ async def test_a_change_of_the_folder_is_seen(tmp_path):
 
 
 async def test_a_missing_folder_cannot_be_watched(tmp_path):
-    with pytest.raises(ManifestsMissing, match="no such file or folder"):
+    with pytest.raises(ManifestsMissing, match="no such file or directory"):
         await anext(Manifests(tmp_path / "nowhere").changes())
 
 

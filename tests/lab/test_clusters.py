@@ -139,7 +139,7 @@ async def test_a_scenario_runs_and_everything_is_removed(read, run):
     }
     assert len(verdicts) == 16
     assert list(verdicts)[-2:] == ["held", "rated"]
-    assert told[0].startswith("  test: 1.yaml is up after")
+    assert told[0].startswith("  test: 1.yaml is ready after")
 
 
 async def test_a_declared_difference_holds_where_the_addressed_node_runs_windows(read, fabrics):

@@ -215,7 +215,7 @@ class TestFolders:
 
     def test_a_path_can_name_one_variant(self, folder):
         assert scenario_files.find_one(folder / "no-encap").name == "web/no-encap"
-        with pytest.raises(scenario_files.ScenarioError, match="no such file or folder"):
+        with pytest.raises(scenario_files.ScenarioError, match="no such file or directory"):
             scenario_files.find(folder / "hybrid")
         with pytest.raises(
             scenario_files.ScenarioError, match="contains 2 scenarios; name one of web/encap, web/no-encap"

@@ -60,8 +60,8 @@ def test_an_output_that_cannot_be_written_is_an_error_before_the_run(tmp_path, o
 
 def test_the_command_that_reproduces_a_cluster():
     other = features.without(["ipv6", "agents"])
-    assert random_scenario(7, other).again == "windlass lab fuzz --seed 7 --count 1 --without agents,ipv6"
-    assert random_scenario(7, USUAL).again == "windlass lab fuzz --seed 7 --count 1"
+    assert random_scenario(7, other).command == "windlass lab fuzz --seed 7 --count 1 --without agents,ipv6"
+    assert random_scenario(7, USUAL).command == "windlass lab fuzz --seed 7 --count 1"
 
 
 @needs_root
@@ -78,11 +78,11 @@ def test_a_cluster_that_fails_is_kept_as_a_scenario(tmp_path, capsys):
 
     assert fuzz_runs.run([made], keep=tmp_path / "kept", json_file=tmp_path / "out.json") == 1
     kept = (tmp_path / "kept" / "seed-8" / "00-cluster.yaml").read_text()
-    assert kept.startswith("# Seed 8: two hosts.\n# Again: the command\n# why\n---\n")
+    assert kept.startswith("# Seed 8: two hosts.\n# Reproduce: the command\n# why\n---\n")
     printed = capsys.readouterr().out
     assert "Seed 8: two hosts: 1 probes, steps: 1, 1 FAILED in" in printed
     assert "00-cluster.yaml wrong: expected Connected, saw Refused" in printed
-    assert f"kept in {tmp_path / 'kept' / 'seed-8'}; again: the command" in printed
+    assert f"kept in {tmp_path / 'kept' / 'seed-8'}; reproduce with: the command" in printed
     assert "1 probes, 1 failed; failures in seed-8" in printed
     assert json.loads((tmp_path / "out.json").read_text())["scenarios"][0]["name"] == "seed-8"
 

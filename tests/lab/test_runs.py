@@ -85,7 +85,7 @@ def test_an_unreadable_scenario_is_status_2_and_the_others_run(folder, tmp_path,
     report = json.loads((tmp_path / "out.json").read_text())
     assert (status, report["passed"]) == (2, 1)
     assert "1.yaml: has a list" in report["scenarios"][1]["error"]
-    assert "no such file or folder" in report["scenarios"][2]["error"]
+    assert "no such file or directory" in report["scenarios"][2]["error"]
     assert "2 scenarios could not run" in capsys.readouterr().out
 
 

@@ -208,7 +208,7 @@ class TestFolders:
     def test_an_empty_path_is_an_error(self, tmp_path):
         with pytest.raises(ScenarioError, match="there is no YAML file"):
             scenario_files.find(tmp_path)
-        with pytest.raises(ScenarioError, match="no such file or folder"):
+        with pytest.raises(ScenarioError, match="no such file or directory"):
             scenario_files.find(tmp_path / "nowhere")
 
 

@@ -218,7 +218,7 @@ def test_manifests_are_read_from_standard_input():
             ["explain", "shop/web", SHOP, "--peer", "node-9"],
             "--peer node-9: neither a Pod nor a Node nor an IP address",
         ),
-        (["explain", "shop/web", "/no/where"], "/no/where: no such file or folder"),
+        (["explain", "shop/web", "/no/where"], "/no/where: no such file or directory"),
     ],
 )
 def test_bad_input_is_answered_with_a_sentence(arguments, sentence):

@@ -305,7 +305,11 @@ def _table(header: tuple[str, ...], rows: Iterable[_Row]) -> Iterator[str]:
     )
     for row in listed:
         wrapped = [
-            [part for line in cell.split("\n") for part in textwrap.wrap(line, w, break_long_words=False) or [""]]
+            [
+                part
+                for line in cell.split("\n")
+                for part in textwrap.wrap(line, w, break_long_words=False, break_on_hyphens=False) or [""]
+            ]
             for cell, w in zip(row.cells, widths, strict=True)
         ]
         for number in range(max(map(len, wrapped))):

@@ -146,7 +146,7 @@ class Manifests(AllPodsKnown):
 
 def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
     if not path.exists():
-        raise ManifestsMissing(f"{path}: no such file or folder; check `manifests` in the configuration")
+        raise ManifestsMissing(f"{path}: no such file or directory; check `manifests` in the configuration")
     candidates = sorted(path.rglob("*")) if path.is_dir() else [path]
     for file in candidates:
         name = file.relative_to(path) if path.is_dir() else Path(file.name)

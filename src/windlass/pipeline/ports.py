@@ -54,7 +54,9 @@ def uplink(node: LocalNode) -> Iterator[Flow]:
     # The NIC is promiscuous: it also delivers frames for other machines.
     for addressed, kind in ((ETH_DST(mac(node.uplink_mac)), "this Node's MAC"), (MULTICAST_MAC, "a multicast MAC")):
         yield CLASSIFIER.flow(NORMAL, IN_PORT(node.ports.uplink), addressed).then(
-            FROM_UPLINK.set(), goto(UPLINK), why=f"from the wire to {kind}: check what it is for"
+            FROM_UPLINK.set(),
+            goto(UPLINK),
+            why=f"from the wire to {kind}: check whether it is for the host, a Pod or a Service",
         )
     yield UPLINK.flow(TOP + 2, TAGGED).then(
         Output(LOCAL_PORT),

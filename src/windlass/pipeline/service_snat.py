@@ -101,7 +101,7 @@ def cases(node: LocalNode, family: Family) -> tuple[SourceCase, ...]:
     to_outside = "Service connection to an endpoint outside: the source becomes the Node IP"
     to_host = "Service connection to an endpoint on this host: the source becomes the virtual client"
     to_itself = "Service connection of a Pod to itself: the source becomes the gateway"
-    masquerade = "Service connection by policy Cluster: the source becomes the gateway"
+    masquerade = "Service connection, policy Cluster: the source becomes the gateway"
     return (
         SourceCase(TOP, SNAT, as_node, snat_ports(node).services, to_outside),
         SourceCase(TOP, on_host, virtual, VIRTUAL_SNAT_PORTS, to_host),

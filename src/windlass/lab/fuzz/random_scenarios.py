@@ -46,7 +46,7 @@ class ScenarioFile:
 class RandomScenario:
     seed: int
     title: str
-    again: str  # the command that makes the same scenario
+    command: str  # the command that makes the same scenario
     parts: tuple[ScenarioFile, ...]
 
     @property
@@ -59,7 +59,7 @@ class RandomScenario:
 
     def files(self) -> Iterator[tuple[str, str]]:
         for number, part in enumerate(self.parts):
-            words = (f"{self.title}.", f"Again: {self.again}", *part.words) if number == 0 else part.words
+            words = (f"{self.title}.", f"Reproduce: {self.command}", *part.words) if number == 0 else part.words
             comment = "".join(f"# {line}\n" for line in words)
             yield part.name, f"{comment}---\n{_yaml(part.documents)}"
 
@@ -111,8 +111,8 @@ def random_scenario(seed: int, features: Features) -> RandomScenario:
         documents += _gone(dice, views[number - 1], view) if number else []
         name = f"{number}0-{'changes' if number else 'cluster'}.yaml"
         parts.append(ScenarioFile(name, stage.words, tuple(documents)))
-    again = f"windlass lab fuzz --seed {seed} --count 1 {option(features)}".rstrip()
-    return RandomScenario(seed, _title(seed, stages[0].draft), again, tuple(parts))
+    command = f"windlass lab fuzz --seed {seed} --count 1 {option(features)}".rstrip()
+    return RandomScenario(seed, _title(seed, stages[0].draft), command, tuple(parts))
 
 
 def _stages(seed: int, features: Features) -> list[ClusterStep]:

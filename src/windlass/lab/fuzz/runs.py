@@ -81,4 +81,4 @@ def _report(made: RandomScenario, result: ScenarioResult, keep: Path, say: Say) 
     if result.error:
         say(f"  {result.error}")
     made.write(keep / made.name)
-    say(f"  kept in {keep / made.name}; again: {made.again}")
+    say(f"  kept in {keep / made.name}; reproduce with: {made.command}")

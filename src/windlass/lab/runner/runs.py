@@ -71,7 +71,7 @@ def supervised(
     """Runs the job. Returns an exit status instead if this machine cannot run it, or if it is interrupted."""
     try:
         check_machine(nodes)
-        console.print(f"Nodes forward by {ovs.datapath_in_words()}.")
+        console.print(f"Nodes use {ovs.datapath_in_words()}.")
         return asyncio.run(interruptible(job))
     except LabError as error:
         console.print(str(error), style="bold red")
@@ -95,7 +95,7 @@ async def run_scenario(scenario: Scenario, fabric_of: FabricOf, say: Say) -> Sce
             try:
                 for step, desired in scenario.states():
                     await cluster.reach(desired, step.actions)
-                    say(f"  {scenario.name}: {step.name} is up after {time.monotonic() - started:.1f} s")
+                    say(f"  {scenario.name}: {step.name} is ready after {time.monotonic() - started:.1f} s")
                     verdicts += await rounds.send(step)
             finally:
                 verdicts += await rounds.end()

@@ -99,7 +99,7 @@ def find(path: Path) -> tuple[ScenarioFiles, ...]:
         if chosen:
             return tuple(chosen)
     if not path.is_dir():
-        raise ScenarioError(f"{path}: no such file or folder")
+        raise ScenarioError(f"{path}: no such file or directory")
     found = tuple(
         variant
         for folder in (path, *sorted(p for p in path.rglob("*") if p.is_dir()))
