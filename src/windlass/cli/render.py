@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from windlass.host.protocol import Uplink
 from windlass.lab.control import manifests
 from windlass.lab.scenarios import objects as scenario_objects
 from windlass.lab.scenarios import scenario_files
-from windlass.lab.scenarios.desired_states import DesiredState, pod_addresses
+from windlass.lab.scenarios.desired_states import DesiredState, PodAddresses, pod_addresses
 from windlass.lab.scenarios.segments import machine_of_node
 from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import AttachedPod, NodeState, OperatingSystem
@@ -40,8 +40,6 @@ from windlass.switch.pod_ports import POD_NUMBERS
 # Manifests do not contain these values, and the set of flows does not depend on them.
 UPLINK_MAC = "02:00:00:00:00:01"
 UPLINK_MTU = 1500
-
-PodAddresses = Mapping[str, tuple[IPAddress, ...]]  # by namespace/name
 
 
 @click.command()

@@ -25,7 +25,7 @@ RESPECTED = timedelta(hours=1)
 _MESSAGE_CHARACTERS = 32_768  # limit of the API
 _NOT_FOUND, _CONFLICT = 404, 409
 
-Condition = dict[str, object]
+PolicyCondition = dict[str, object]
 
 
 class _Metadata(Struct, frozen=True, rename="camel"):
@@ -35,7 +35,7 @@ class _Metadata(Struct, frozen=True, rename="camel"):
 
 
 class _ConditionedStatus(Struct, frozen=True):
-    conditions: tuple[Condition, ...] | None = None  # all of them, so that those of other programs are kept
+    conditions: tuple[PolicyCondition, ...] | None = None  # all of them, so that those of other programs are kept
 
 
 class ConditionedPolicy(Struct, frozen=True):
@@ -74,7 +74,7 @@ async def write_conditions(connection: APIConnection, refused: Callable[[bytes],
     return is_any
 
 
-def changed_conditions(policy: ConditionedPolicy, refused: str, now: datetime) -> list[Condition] | None:
+def changed_conditions(policy: ConditionedPolicy, refused: str, now: datetime) -> list[PolicyCondition] | None:
     """All conditions that the policy should have; None if it has them."""
     present = policy.status.conditions or ()
     ours = next((one for one in present if one.get("type") == TYPE), None)
@@ -82,7 +82,7 @@ def changed_conditions(policy: ConditionedPolicy, refused: str, now: datetime) -
     if not refused:
         return others if ours is not None and _is_outdated(ours, policy.metadata.generation, now) else None
     message = refused if len(refused) <= _MESSAGE_CHARACTERS else refused[: _MESSAGE_CHARACTERS - 3] + "..."
-    condition: Condition = {
+    condition: PolicyCondition = {
         "type": TYPE,
         "status": "False",
         "reason": REASON,
@@ -95,7 +95,7 @@ def changed_conditions(policy: ConditionedPolicy, refused: str, now: datetime) -
     return [*others, {**condition, "lastTransitionTime": since or now.strftime("%Y-%m-%dT%H:%M:%SZ")}]
 
 
-def _is_outdated(condition: Condition, generation: int, now: datetime) -> bool:
+def _is_outdated(condition: PolicyCondition, generation: int, now: datetime) -> bool:
     """Whether it is about previous contents, or an agent of another version wrote it long ago."""
     if condition.get("observedGeneration") != generation:
         return True

@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 from windlass.cluster.clusters import KINDS
 from windlass.lab.control.endpoint_slices import with_written_slices
-from windlass.lab.scenarios.desired_states import Addresses, DesiredState
+from windlass.lab.control.manifests import Manifest
+from windlass.lab.scenarios.desired_states import DesiredState, PodAddresses
 from windlass.lab.scenarios.objects import CLUSTER_SCOPED, KubernetesObject, LabNode, LabPod, LabService
 from windlass.model.families import IPAddress
-
-Document = dict[str, object]
 
 # In the order of creation: Namespaces before the objects in them. No agent reads ConfigMaps.
 PATHS: Mapping[str, str] = {
@@ -23,13 +22,13 @@ class Published(NamedTuple):
     """One object as the API server is to store it."""
 
     path: str
-    document: Document  # without its status, which has its own path
-    status: Document
+    document: Manifest  # without its status, which has its own path
+    status: Manifest
     is_terminating: bool = False  # it was deleted, and still exists
-    created_as: Document | None = None  # for an object that must be created like this before it can become `document`
+    created_as: Manifest | None = None  # for an object that must be created like this before it can become `document`
 
 
-def published(desired: DesiredState, addresses: Addresses) -> dict[str, list[Published]]:
+def published(desired: DesiredState, addresses: PodAddresses) -> dict[str, list[Published]]:
     """The objects by kind, in the order of creation."""
     found: dict[str, list[Published]] = {kind: [] for kind in PATHS}
     for obj in desired.objects.values():
@@ -39,12 +38,12 @@ def published(desired: DesiredState, addresses: Addresses) -> dict[str, list[Pub
     for namespace in sorted(set(_namespaces(desired))):
         path = f"{PATHS['Namespace']}/{namespace}"
         if path not in written:
-            document: Document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+            document: Manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
             found["Namespace"].append(Published(path, document, {}))
     return found
 
 
-def _published(obj: KubernetesObject, desired: DesiredState, addresses: Addresses) -> Published:
+def _published(obj: KubernetesObject, desired: DesiredState, addresses: PodAddresses) -> Published:
     metadata = _mapping(obj.raw.get("metadata"))
     namespace = str(metadata.get("namespace") or "default")
     path = f"{PATHS[obj.kind].format(namespace)}/{metadata['name']}"
@@ -66,7 +65,7 @@ def _published(obj: KubernetesObject, desired: DesiredState, addresses: Addresse
             return Published(path, document, {})
 
 
-def _pod_spec(spec: Document) -> Document:
+def _pod_spec(spec: Manifest) -> Manifest:
     containers = spec.get("containers")
     listed = [_mapping(one) for one in containers] if isinstance(containers, list) else []
     named = [{"name": f"c{number}", "image": "lab", **one} for number, one in enumerate(listed or [{}])]
@@ -74,7 +73,7 @@ def _pod_spec(spec: Document) -> Document:
     return {**spec, "containers": named}
 
 
-def _pod_status(status: Document, addresses: tuple[IPAddress, ...]) -> Document:
+def _pod_status(status: Manifest, addresses: tuple[IPAddress, ...]) -> Manifest:
     """The status of a Pod, as a kubelet reports it."""
     conditions = [_mapping(one) for one in _list(status.get("conditions"))]
     if not any(one.get("type") == "Ready" for one in conditions):
@@ -88,7 +87,7 @@ def _pod_status(status: Document, addresses: tuple[IPAddress, ...]) -> Document:
     }
 
 
-def _service_spec(spec: Document, service: LabService, desired: DesiredState) -> Document:
+def _service_spec(spec: Manifest, service: LabService, desired: DesiredState) -> Manifest:
     filled = dict(spec)
     if len(_list(spec.get("clusterIPs"))) > 1 and "ipFamilyPolicy" not in spec:
         filled["ipFamilyPolicy"] = "RequireDualStack"
@@ -97,7 +96,7 @@ def _service_spec(spec: Document, service: LabService, desired: DesiredState) ->
     return filled
 
 
-def _with_unique_node_ports(document: Document, spec: Document) -> Document | None:
+def _with_unique_node_ports(document: Manifest, spec: Manifest) -> Manifest | None:
     """Protocols may share a NodePort, but the API server refuses that when the Service is created."""
     ports = {one.get("nodePort") or object(): one for one in reversed([_mapping(o) for o in _list(spec.get("ports"))])}
     if len(ports) == len(_list(spec.get("ports"))):
@@ -111,7 +110,7 @@ def _namespaces(desired: DesiredState) -> Iterator[str]:
             yield obj.view.metadata.namespace or "default"
 
 
-def _mapping(value: object) -> Document:
+def _mapping(value: object) -> Manifest:
     return {str(key): one for key, one in value.items()} if isinstance(value, Mapping) else {}
 
 

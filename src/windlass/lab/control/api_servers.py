@@ -21,7 +21,7 @@ from windlass.lab.control.control_planes import ADMINISTRATOR, AGENT, ControlPla
 from windlass.lab.control.definitions import CLUSTER_NETWORK_POLICIES, define
 from windlass.lab.sandbox.labs import Lab, LabError
 from windlass.lab.sandbox.time_limits import seconds
-from windlass.lab.scenarios.desired_states import Addresses, DesiredState
+from windlass.lab.scenarios.desired_states import DesiredState, PodAddresses
 from windlass.lab.scenarios.objects import LabNode
 from windlass.lab.scenarios.segments import UPLINK, Machine, Nic
 from windlass.model.families import Family
@@ -51,7 +51,7 @@ class RealAPIServer:
         self._plane = ControlPlane(namespace, lab.folder / "control-plane", [one.ip for one in ADDRESSES])
         self._connection: APIConnection | None = None
         self._published: dict[str, Published] = {}
-        self._desired: tuple[DesiredState, Addresses] = DesiredState(), {}
+        self._desired: tuple[DesiredState, PodAddresses] = DesiredState(), {}
         self._is_away = False
         self._is_settled = True  # whether the controller has processed what was published
         self._settling = asyncio.Lock()
@@ -68,7 +68,7 @@ class RealAPIServer:
         address = ADDRESSES[0] if Family.IPV4 in node.addresses else ADDRESSES[1]
         return {"kubeconfig": str(self._plane.kubeconfig(AGENT)), "apiServer": url_at(address.ip)}
 
-    async def publish(self, desired: DesiredState, addresses: Addresses) -> None:
+    async def publish(self, desired: DesiredState, addresses: PodAddresses) -> None:
         by_kind = api_objects.published(desired, addresses)
         wanted = {one.path: one for listed in by_kind.values() for one in listed}
         self._desired, self._is_settled = (desired, dict(addresses)), False

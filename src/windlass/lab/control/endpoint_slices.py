@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from windlass.lab.scenarios.desired_states import Addresses, DesiredState
+from windlass.lab.scenarios.desired_states import DesiredState, PodAddresses
 from windlass.lab.scenarios.objects import LabPod, LabService, LabServicePort
 from windlass.lab.scenarios.targets import named_port
 from windlass.model.families import Family, IPAddress, family_of
@@ -15,7 +15,7 @@ SERVICE_LABEL = "kubernetes.io/service-name"
 Slice = dict[str, object]
 
 
-def slices(desired: DesiredState, addresses: Addresses) -> Iterator[Slice]:
+def slices(desired: DesiredState, addresses: PodAddresses) -> Iterator[Slice]:
     """The slices of all Services with a selector for which the scenario wrote no slice.
 
     `addresses` are the actual addresses of the Pods.
@@ -36,7 +36,7 @@ def with_written_slices(desired: DesiredState) -> set[str]:
     }
 
 
-def _slices_of(service: LabService, family: Family, desired: DesiredState, addresses: Addresses) -> Iterator[Slice]:
+def _slices_of(service: LabService, family: Family, desired: DesiredState, addresses: PodAddresses) -> Iterator[Slice]:
     """One slice for each set of port numbers: a named targetPort may have a different number in each Pod."""
     groups: dict[tuple[tuple[LabServicePort, int], ...], list[Slice]] = defaultdict(list)
     for pod in _selected(service, desired):

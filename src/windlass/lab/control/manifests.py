@@ -9,13 +9,13 @@ import msgspec
 
 from windlass import files
 from windlass.lab.control import endpoint_slices
-from windlass.lab.scenarios.desired_states import Addresses, DesiredState
+from windlass.lab.scenarios.desired_states import DesiredState, PodAddresses
 from windlass.lab.scenarios.objects import LabPod
 
 Manifest = dict[str, object]
 
 
-def render(desired: DesiredState, addresses: Addresses) -> Iterator[Manifest]:
+def render(desired: DesiredState, addresses: PodAddresses) -> Iterator[Manifest]:
     """The objects as an API server would store them: Pods with their addresses, Services with EndpointSlices."""
     for obj in desired.objects.values():
         raw = dict(obj.raw)

@@ -11,7 +11,7 @@ from typing import Protocol
 from windlass.cluster.manifests import revision_of
 from windlass.lab.control import manifests
 from windlass.lab.sandbox.labs import Lab, LabError
-from windlass.lab.scenarios.desired_states import Addresses, DesiredState
+from windlass.lab.scenarios.desired_states import DesiredState, PodAddresses
 from windlass.lab.scenarios.objects import LabNode
 from windlass.lab.scenarios.segments import Machine
 
@@ -30,7 +30,7 @@ class Publisher(Protocol):
         """The settings with which the agent of this Node reads the objects."""
         ...
 
-    async def publish(self, desired: DesiredState, addresses: Addresses) -> None:
+    async def publish(self, desired: DesiredState, addresses: PodAddresses) -> None:
         """Makes these the only objects of the cluster; `addresses` are those of the Pods."""
         ...
 
@@ -57,7 +57,7 @@ class ManifestFolder:
     def options(self, node: LabNode) -> Mapping[str, object]:  # noqa: ARG002 - all read the same folder
         return {"manifests": str(self._folder)}
 
-    async def publish(self, desired: DesiredState, addresses: Addresses) -> None:
+    async def publish(self, desired: DesiredState, addresses: PodAddresses) -> None:
         manifests.write(self._folder, manifests.render(desired, addresses))
 
     async def revision(self, node: str) -> str | None:  # noqa: ARG002 - the same for all

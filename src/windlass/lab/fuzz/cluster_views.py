@@ -16,7 +16,7 @@ import yaml
 
 from windlass.cluster.objects import EndpointSlice
 from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
-from windlass.lab.fuzz.documents import Document, Documents
+from windlass.lab.fuzz.documents import Documents, WrittenDocument
 from windlass.lab.scenarios.directives import ExternalHost
 from windlass.lab.scenarios.objects import LabMetadata, LabNode, LabPod, LabService
 from windlass.lab.scenarios.policy_manifests import NAMESPACE_LABEL, policy_pod
@@ -64,7 +64,7 @@ def read(documents: Documents) -> ClusterView:
     )
 
 
-def _of(kind: str, view: type[_T], documents: Iterable[Document]) -> Iterator[_T]:
+def _of(kind: str, view: type[_T], documents: Iterable[WrittenDocument]) -> Iterator[_T]:
     for document in documents:
         if document["kind"] == kind:
             try:
@@ -73,7 +73,7 @@ def _of(kind: str, view: type[_T], documents: Iterable[Document]) -> Iterator[_T
                 continue
 
 
-def _policies(kind: str, shape: type[_T], documents: Iterable[Document]) -> list[_T]:
+def _policies(kind: str, shape: type[_T], documents: Iterable[WrittenDocument]) -> list[_T]:
     """The product denies traffic if it cannot read a policy, so none may be malformed here."""
     return [msgspec.convert(document, shape) for document in documents if document["kind"] == kind]
 

@@ -8,7 +8,7 @@ from enum import Enum
 
 import yaml
 
-from windlass.lab.fuzz.documents import Document, Documents, directive, identity, manifest, nonempty
+from windlass.lab.fuzz.documents import Documents, WrittenDocument, directive, identity, manifest, nonempty
 from windlass.lab.fuzz.eligible_endpoints import SERVICE_OF_SLICE
 from windlass.lab.scenarios.objects import ZONE_LABEL
 from windlass.model.families import Family
@@ -63,7 +63,7 @@ class NodeDraft:
     def pod(self, family: Family, number: int) -> str:
         return f"172.16.{self.number}.{number}" if family is V4 else f"fd00:172:16:{self.number}::{number}"
 
-    def document(self) -> Document:
+    def document(self) -> WrittenDocument:
         labels = nonempty({ZONE_LABEL: self.zone, "kubernetes.io/os": "windows" if self.windows else ""})
         addresses = [{"type": "InternalIP", "address": self.main(family)} for family in self.families]
         addresses += [{"type": "Hostname", "address": self.name}]
@@ -84,7 +84,7 @@ class HostDraft:
     def address(self, family: Family) -> str:
         return machine_address(family, self.segment, self.number)
 
-    def document(self) -> Document:
+    def document(self) -> WrittenDocument:
         ports = [{"port": port, "protocol": protocol} for protocol, port in self.ports]
         addresses = [self.address(family) for family in self.families]
         return directive("ExternalHost", self.name, nonempty({"addresses": addresses, "ports": ports}))
@@ -114,9 +114,9 @@ class PodDraft:
     def port(self, name: str, protocol: str) -> int | None:
         return next((number for n, p, number in self.ports if (n, p) == (name, protocol)), None)
 
-    def document(self) -> Document:
+    def document(self) -> WrittenDocument:
         ports = [{"name": name, "protocol": protocol, "containerPort": number} for name, protocol, number in self.ports]
-        status: Document = {}
+        status: WrittenDocument = {}
         if not self.host_network:
             status["podIPs"] = [{"ip": self.address(family)} for family in self.node.families]
         if self.state in {EndpointState.NOT_READY, EndpointState.ENDED}:
@@ -162,7 +162,7 @@ class PortDraft:
     target_number: int | None = None  # used instead of the name, if all Pods have this number
     node_port: int = 0
 
-    def document(self, *, alone: bool) -> Document:
+    def document(self, *, alone: bool) -> WrittenDocument:
         """`alone`: the only port of a Service needs no name."""
         name = {"name": self.name} if self.name or not alone else {}
         fields = {
@@ -218,8 +218,8 @@ class ServiceDraft:
         """Whether externalTrafficPolicy applies to it."""
         return self.type != "ClusterIP" or bool(self.external_ips)
 
-    def document(self) -> Document:
-        spec: Document = {"type": self.type, "clusterIP": cluster_ip(self.families[0], self.number)}
+    def document(self) -> WrittenDocument:
+        spec: WrittenDocument = {"type": self.type, "clusterIP": cluster_ip(self.families[0], self.number)}
         if len(self.families) > 1:
             spec["ipFamilyPolicy"] = "RequireDualStack"
             spec["clusterIPs"] = [cluster_ip(family, self.number) for family in self.families]
@@ -258,9 +258,9 @@ def cluster_ip(family: Family, number: int) -> str:
     return f"10.96.0.{number}" if family is V4 else f"fd00:10:96::{number}"
 
 
-def slices(service: ServiceDraft, backends: Mapping[str, PodDraft | HostDraft]) -> Iterator[Document]:
+def slices(service: ServiceDraft, backends: Mapping[str, PodDraft | HostDraft]) -> Iterator[WrittenDocument]:
     """Endpoints of one part with the same port numbers share a slice per family."""
-    groups: dict[tuple[Family, int, _Numbers], list[Document]] = {}
+    groups: dict[tuple[Family, int, _Numbers], list[WrittenDocument]] = {}
     for family in service.families:
         for endpoint in service.endpoints or ():
             backend = backends[endpoint.backend]
@@ -298,7 +298,7 @@ def _numbers(service: ServiceDraft, backend: PodDraft | HostDraft) -> _Numbers:
     return tuple((p.name, p.protocol, n) for p, n in zip(service.ports, numbers, strict=True) if n)
 
 
-def _endpoint(endpoint: EndpointDraft, backend: PodDraft | HostDraft, family: Family) -> Document:
+def _endpoint(endpoint: EndpointDraft, backend: PodDraft | HostDraft, family: Family) -> WrittenDocument:
     node = backend.node if isinstance(backend, PodDraft) else None
     address = backend.address(family)
     if endpoint.other and isinstance(backend, PodDraft) and backend.host_network and backend.node.second:
@@ -330,12 +330,12 @@ class Draft:
     hosts: tuple[HostDraft, ...]
     pods: tuple[PodDraft, ...]
     services: tuple[ServiceDraft, ...]
-    noise: tuple[Document, ...] = ()
+    noise: tuple[WrittenDocument, ...] = ()
     teams: tuple[tuple[str, str], ...] = ()  # the label of each namespace; empty: the cluster has no policies
-    policies: tuple[Document, ...] = ()
+    policies: tuple[WrittenDocument, ...] = ()
     counts_rules: bool = False
 
-    def documents(self) -> Iterator[Document]:
+    def documents(self) -> Iterator[WrittenDocument]:
         settings = nonempty(
             {
                 "trafficMode": self.mode,

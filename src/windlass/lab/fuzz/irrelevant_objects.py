@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from windlass.cluster.objects import PROXY_NAME_LABEL
 from windlass.lab.fuzz.dice import Dice
-from windlass.lab.fuzz.documents import Document, manifest, nonempty
+from windlass.lab.fuzz.documents import WrittenDocument, manifest, nonempty
 from windlass.lab.fuzz.drafts import NAMESPACE, V4, Draft, NodeDraft, cluster_ip, namespace_of
 from windlass.lab.fuzz.eligible_endpoints import SERVICE_OF_SLICE
 from windlass.model.families import Family
@@ -20,7 +20,7 @@ def added(dice: Dice, draft: Draft) -> Draft:
     return replace(draft, noise=tuple(document for kind in dice.some(kinds, dice.number(0, 4)) for document in kind))
 
 
-def _not_for_a_proxy(draft: Draft) -> list[list[Document]]:
+def _not_for_a_proxy(draft: Draft) -> list[list[WrittenDocument]]:
     family = draft.families[0]
     foreign = {"type": "NodePort", "clusterIP": cluster_ip(family, 200)}
     return [
@@ -31,10 +31,10 @@ def _not_for_a_proxy(draft: Draft) -> list[list[Document]]:
     ]
 
 
-def _malformed(draft: Draft, node: NodeDraft) -> list[list[Document]]:
+def _malformed(draft: Draft, node: NodeDraft) -> list[list[WrittenDocument]]:
     """Values that the API server would refuse, and some that cannot be served."""
     family = draft.families[0]
-    words: Document = {
+    words: WrittenDocument = {
         "type": "Sometimes",
         "externalTrafficPolicy": "Maybe",
         "sessionAffinity": "ClientIP",
@@ -49,11 +49,11 @@ def _malformed(draft: Draft, node: NodeDraft) -> list[list[Document]]:
     ]
 
 
-def _slices(draft: Draft, owner: str) -> list[Document]:
+def _slices(draft: Draft, owner: str) -> list[WrittenDocument]:
     """Slices without a valid endpoint."""
     family = draft.families[0]
     address, other = draft.nodes[0].pod(family, 99), "fd00:172:16:1::99" if family is V4 else "172.16.1.99"
-    good: Document = {"name": "web", "port": 80}
+    good: WrittenDocument = {"name": "web", "port": 80}
     return [
         _slice("noise-zero", owner, family, [address], {"name": "web", "port": 0}),
         _slice("noise-no-port", owner, family, [address], {"name": "web"}),
@@ -71,20 +71,20 @@ def _slices(draft: Draft, owner: str) -> list[Document]:
 
 def _service(
     name: str, spec: Mapping[str, object], *, labels: Mapping[str, str] | None = None, node_port: int | None = None
-) -> Document:
+) -> WrittenDocument:
     port = nonempty({"name": "web", "port": 80, "targetPort": "http", "nodePort": node_port})
     metadata = {"name": name, "namespace": NAMESPACE, "labels": dict(labels or {})}
     return manifest("Service", metadata, spec={"ports": [port], "selector": {"app": "red"}, **spec})
 
 
-def _ended_pod(node: NodeDraft) -> Document:
+def _ended_pod(node: NodeDraft) -> WrittenDocument:
     """A Pod that has ended: it is not an endpoint, although the selector matches its labels."""
     metadata = {"name": "noise-over", "namespace": NAMESPACE, "labels": {"app": "red"}}
     spec = {"nodeName": node.name, "containers": [{"name": "main"}]}
     return manifest("Pod", metadata, spec=spec, status={"phase": "Succeeded"})
 
 
-def _slice(name: str, owner: str, family: Family, addresses: list[str], port: Document) -> Document:
+def _slice(name: str, owner: str, family: Family, addresses: list[str], port: WrittenDocument) -> WrittenDocument:
     return manifest(
         "EndpointSlice",
         {"name": name, "namespace": NAMESPACE, "labels": {SERVICE_OF_SLICE: owner}},

@@ -8,7 +8,7 @@ from itertools import pairwise
 from windlass.lab.fuzz import oracle, random_probes
 from windlass.lab.fuzz.cluster_views import ClusterView
 from windlass.lab.fuzz.dice import Dice
-from windlass.lab.fuzz.documents import Document
+from windlass.lab.fuzz.documents import WrittenDocument
 from windlass.lab.fuzz.eligible_endpoints import endpoints
 from windlass.lab.fuzz.oracle import Client, Prediction, Query
 from windlass.lab.fuzz.random_probes import History
@@ -21,7 +21,9 @@ MOST_RATED, RATED_THROWS = 3, 100
 # Connections that are held ---------------------------------------------------------------------------------------
 
 
-def held(dice: Dice, views: Sequence[ClusterView], services: Sequence[str], history: History) -> Iterator[Document]:
+def held(
+    dice: Dice, views: Sequence[ClusterView], services: Sequence[str], history: History
+) -> Iterator[WrittenDocument]:
     """`views` are the cluster at each step; the connections are opened in the first step."""
     for number in range(1, MOST_HELD + 1):
         throws = (random_probes.throw(dice, views[0], services, history, patient=False) for _ in range(HELD_THROWS))
@@ -64,7 +66,9 @@ def _serving(view: ClusterView, asked: QueryProbe) -> frozenset[str]:
 # New connections at a constant rate ------------------------------------------------------------------------------
 
 
-def rated(dice: Dice, views: Sequence[ClusterView], services: Sequence[str], history: History) -> Iterator[Document]:
+def rated(
+    dice: Dice, views: Sequence[ClusterView], services: Sequence[str], history: History
+) -> Iterator[WrittenDocument]:
     """A constant rate of new connections, none of which may fail while an endpoint can answer."""
     for number in range(1, MOST_RATED + 1):
         throws = (random_probes.throw(dice, views[0], services, history, patient=False) for _ in range(RATED_THROWS))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from windlass.lab.fuzz.dice import Dice
-from windlass.lab.fuzz.documents import Document, manifest
+from windlass.lab.fuzz.documents import WrittenDocument, manifest
 from windlass.lab.fuzz.drafts import NAMESPACE, NAMESPACES, TIERS, Draft
 from windlass.lab.scenarios.policy_manifests import NAMESPACE_LABEL
 from windlass.model.families import Family
@@ -42,10 +42,10 @@ def changed(dice: Dice, draft: Draft) -> tuple[Draft, list[str]]:
     return draft, words
 
 
-def network_policy(dice: Dice, draft: Draft) -> Document:
+def network_policy(dice: Dice, draft: Draft) -> WrittenDocument:
     space = dice.one(SPACES)
     types = dice.weighted({("Ingress",): 0.45, ("Egress",): 0.2, ("Ingress", "Egress"): 0.25, (): 0.1})
-    spec: Document = {"podSelector": _pods(dice), **({"policyTypes": list(types)} if types else {})}
+    spec: WrittenDocument = {"podSelector": _pods(dice), **({"policyTypes": list(types)} if types else {})}
     for word, field, peers in (("Ingress", "ingress", "from"), ("Egress", "egress", "to")):
         if word in types or dice.chance(0.1):
             spec[field] = [_allow_rule(dice, draft, peers) for _ in range(dice.number(0, 3))]
@@ -54,8 +54,8 @@ def network_policy(dice: Dice, draft: Draft) -> Document:
     return manifest("NetworkPolicy", metadata, api_version="networking.k8s.io/v1", spec=spec)
 
 
-def cluster_network_policy(dice: Dice, draft: Draft) -> Document:
-    spec: Document = {
+def cluster_network_policy(dice: Dice, draft: Draft) -> WrittenDocument:
+    spec: WrittenDocument = {
         "tier": dice.one(("Admin", "Admin", "Baseline")),
         "priority": dice.number(0, 3),
         "subject": {"namespaces": _spaces(dice)} if dice.chance(0.4) else {"pods": _pods_of_spaces(dice)},
@@ -70,8 +70,8 @@ def cluster_network_policy(dice: Dice, draft: Draft) -> Document:
 # --- rules ------------------------------------------------------------------------------------------------------------
 
 
-def _allow_rule(dice: Dice, draft: Draft, field: str) -> Document:
-    rule: Document = {}
+def _allow_rule(dice: Dice, draft: Draft, field: str) -> WrittenDocument:
+    rule: WrittenDocument = {}
     if dice.chance(0.8):
         rule[field] = [_peer(dice, draft) for _ in range(dice.number(1, 3))]
     if dice.chance(0.5):
@@ -79,7 +79,7 @@ def _allow_rule(dice: Dice, draft: Draft, field: str) -> Document:
     return rule
 
 
-def _peer(dice: Dice, draft: Draft) -> Document:
+def _peer(dice: Dice, draft: Draft) -> WrittenDocument:
     match dice.weighted({"pods": 0.35, "spaces": 0.2, "both": 0.2, "block": 0.25}):
         case "pods":
             return {"podSelector": _pods(dice)}
@@ -91,7 +91,7 @@ def _peer(dice: Dice, draft: Draft) -> Document:
             return {"ipBlock": _block(dice, draft)}
 
 
-def _port(dice: Dice, draft: Draft) -> Document:
+def _port(dice: Dice, draft: Draft) -> WrittenDocument:
     protocol, number = _some_port(dice, draft)
     match dice.weighted({"number": 0.4, "range": 0.2, "name": 0.25, "all": 0.15}):
         case "number":
@@ -104,15 +104,18 @@ def _port(dice: Dice, draft: Draft) -> Document:
             return {"protocol": protocol}
 
 
-def _tier_rule(dice: Dice, draft: Draft, field: str) -> Document:
+def _tier_rule(dice: Dice, draft: Draft, field: str) -> WrittenDocument:
     peers = [_tier_peer(dice, draft, field) for _ in range(dice.number(1, 2))]
-    rule: Document = {"action": dice.one(("Accept", "Deny", "Pass")), "from" if field == "ingress" else "to": peers}
+    rule: WrittenDocument = {
+        "action": dice.one(("Accept", "Deny", "Pass")),
+        "from" if field == "ingress" else "to": peers,
+    }
     if dice.chance(0.4):
         rule["protocols"] = [_protocol(dice, draft) for _ in range(dice.number(1, 2))]
     return rule
 
 
-def _tier_peer(dice: Dice, draft: Draft, field: str) -> Document:
+def _tier_peer(dice: Dice, draft: Draft, field: str) -> WrittenDocument:
     kinds = {"namespaces": 0.35, "pods": 0.35}
     kinds |= {"nodes": 0.12, "networks": 0.15, "domainNames": 0.03} if field == "egress" else {}
     match dice.weighted(kinds):
@@ -129,7 +132,7 @@ def _tier_peer(dice: Dice, draft: Draft, field: str) -> Document:
             return {"domainNames": ["example.org"]}  # refused: fails closed
 
 
-def _protocol(dice: Dice, draft: Draft) -> Document:
+def _protocol(dice: Dice, draft: Draft) -> WrittenDocument:
     protocol, number = _some_port(dice, draft)
     match dice.weighted({"number": 0.4, "range": 0.2, "name": 0.2, "all": 0.2}):
         case "number":
@@ -146,7 +149,7 @@ def _protocol(dice: Dice, draft: Draft) -> Document:
 # --- peers of rules ---------------------------------------------------------------------------------------------------
 
 
-def _pods(dice: Dice) -> Document:
+def _pods(dice: Dice) -> WrittenDocument:
     match dice.weighted({"all": 0.2, "app": 0.3, "tier": 0.25, "one of": 0.1, "not": 0.1, "with": 0.05}):
         case "all":
             return {}
@@ -162,7 +165,7 @@ def _pods(dice: Dice) -> Document:
             return _expression("app", dice.one(("Exists", "DoesNotExist")), [])
 
 
-def _spaces(dice: Dice) -> Document:
+def _spaces(dice: Dice) -> WrittenDocument:
     match dice.weighted({"all": 0.25, "team": 0.35, "name": 0.25, "not": 0.15}):
         case "all":
             return {}
@@ -174,15 +177,15 @@ def _spaces(dice: Dice) -> Document:
             return _expression("team", "NotIn", [dice.one(TEAMS)])
 
 
-def _pods_of_spaces(dice: Dice) -> Document:
+def _pods_of_spaces(dice: Dice) -> WrittenDocument:
     return {"namespaceSelector": _spaces(dice), "podSelector": _pods(dice)}
 
 
-def _expression(key: str, operator: str, values: list[str]) -> Document:
+def _expression(key: str, operator: str, values: list[str]) -> WrittenDocument:
     return {"matchExpressions": [{"key": key, "operator": operator, **({"values": values} if values else {})}]}
 
 
-def _block(dice: Dice, draft: Draft) -> Document:
+def _block(dice: Dice, draft: Draft) -> WrittenDocument:
     """Everything or a network, maybe with exceptions inside of it."""
     family = dice.one(draft.families)
     inner = sorted({one for one in _networks(draft, family) if not one.endswith(f"/{WIDTHS[family]}")})
@@ -267,7 +270,7 @@ _CHANGES: dict[_Change, float] = {
 }
 
 
-def _with(draft: Draft, policy: Document) -> Draft:
+def _with(draft: Draft, policy: WrittenDocument) -> Draft:
     return replace(draft, policies=(*draft.policies, policy))
 
 
@@ -276,7 +279,7 @@ def _unused_name(draft: Draft, prefix: str) -> str:
     return next(f"{prefix}-{number}" for number in range(1, 1000) if f"{prefix}-{number}" not in taken)
 
 
-def _named(policy: Document) -> str:
+def _named(policy: WrittenDocument) -> str:
     metadata = policy["metadata"]
     name = metadata["name"] if isinstance(metadata, dict) else ""
     return f"{policy['kind']} {name}"

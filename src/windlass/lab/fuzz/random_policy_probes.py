@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from windlass.lab.fuzz import oracle, random_probes
 from windlass.lab.fuzz.cluster_views import ClusterView
 from windlass.lab.fuzz.dice import Dice
-from windlass.lab.fuzz.documents import Document, nonempty
+from windlass.lab.fuzz.documents import WrittenDocument, nonempty
 from windlass.lab.fuzz.oracle import Client, Prediction, Query
 from windlass.lab.scenarios.objects import LabPod, ProbeOutcome
 from windlass.model.families import family_of
@@ -15,7 +15,7 @@ from windlass.model.families import family_of
 THROWS = 6
 
 
-def chosen(dice: Dice, cluster: ClusterView, wanted: int) -> Iterator[Document]:
+def chosen(dice: Dice, cluster: ClusterView, wanted: int) -> Iterator[WrittenDocument]:
     """This many probes, denied and allowed ones in turn as far as there are both."""
     seen: set[Query] = set()
     for number in range(wanted):
@@ -27,7 +27,7 @@ def chosen(dice: Dice, cluster: ClusterView, wanted: int) -> Iterator[Document]:
             yield _document(number + 1, query, to, answer)
 
 
-def _throw(dice: Dice, cluster: ClusterView) -> tuple[Query, Document, Prediction] | None:
+def _throw(dice: Dice, cluster: ClusterView) -> tuple[Query, WrittenDocument, Prediction] | None:
     clients = [Client(pod=key) for key, pod in cluster.pods.items() if not pod.spec.host_network]
     nodes = [Client(node=name) for name in cluster.nodes]
     client = dice.one(clients if clients and dice.chance(0.8) else nodes)
@@ -39,7 +39,7 @@ def _throw(dice: Dice, cluster: ClusterView) -> tuple[Query, Document, Predictio
     return None if asked is None or answer is None else (*asked, answer)
 
 
-def _of_pod(dice: Dice, client: Client, pod: LabPod, cluster: ClusterView) -> tuple[Query, Document] | None:
+def _of_pod(dice: Dice, client: Client, pod: LabPod, cluster: ClusterView) -> tuple[Query, WrittenDocument] | None:
     node = cluster.nodes[pod.spec.node_name]
     if pod.spec.host_network:
         addresses = [one for one in (node.addresses.get(family_of(own)) for own in node.all_addresses) if one]
@@ -48,11 +48,11 @@ def _of_pod(dice: Dice, client: Client, pod: LabPod, cluster: ClusterView) -> tu
     address, port, ping = dice.one(addresses), dice.one(pod.ports), dice.chance(0.1) and not pod.spec.host_network
     protocol = "ICMP" if ping else port.protocol.value
     number = 0 if ping else port.container_port
-    to: Document = {"pod": pod.key, **({} if ping else {"port": number}), "family": str(family_of(address))}
+    to: WrittenDocument = {"pod": pod.key, **({} if ping else {"port": number}), "family": str(family_of(address))}
     return Query(client, address, number, protocol), to
 
 
-def _document(number: int, query: Query, to: Document, answer: Prediction) -> Document:
+def _document(number: int, query: Query, to: WrittenDocument, answer: Prediction) -> WrittenDocument:
     client = (query.client.pod or query.client.node).rpartition("/")[2]
     target = str(to["pod"]).rpartition("/")[2]
     name = f"pod-{number:02}-{client}-to-{target}-{query.protocol.lower()}"

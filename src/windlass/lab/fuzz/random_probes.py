@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from windlass.lab.fuzz import oracle, random_queries
 from windlass.lab.fuzz.cluster_views import ClusterView
 from windlass.lab.fuzz.dice import Dice
-from windlass.lab.fuzz.documents import Document, directive, nonempty
+from windlass.lab.fuzz.documents import WrittenDocument, directive, nonempty
 from windlass.lab.fuzz.eligible_endpoints import OracleEndpoint, endpoints
 from windlass.lab.fuzz.oracle import PRESERVED, Prediction, Query
 from windlass.lab.fuzz.random_queries import QueryProbe
@@ -40,7 +40,7 @@ class History:
 
 def chosen(
     dice: Dice, cluster: ClusterView, wanted: int, services: Iterable[str], history: History, *, patient: bool
-) -> Iterator[Document]:
+) -> Iterator[WrittenDocument]:
     """This many probes of these Services, each chosen among a few to differ from the earlier ones.
 
     `patient` allows probes that end in a timeout, which take three seconds.
@@ -89,27 +89,27 @@ def _note_affinity(cluster: ClusterView, picked: Iterable[tuple[QueryProbe, Pred
         history.note_possible_answers(flow, [pinned] if pinned else answer.backends)
 
 
-def held(cluster: ClusterView, number: int, asked: QueryProbe, answer: Prediction, history: History) -> Document:
+def held(cluster: ClusterView, number: int, asked: QueryProbe, answer: Prediction, history: History) -> WrittenDocument:
     """Any eligible backend may have affinity with the client from then on."""
     history.note_possible_answers(_flow(cluster, asked), answer.backends)
     expect = {"outcome": "Connected", "maxGapMilliseconds": LONGEST_GAP}
-    how: Document = {"hold": True, "expect": expect}
+    how: WrittenDocument = {"hold": True, "expect": expect}
     return written(f"held-{number}-{_title(asked)}", asked.query, asked.to, how, "the connection must last")
 
 
-def rated(number: int, asked: QueryProbe) -> Document:
-    how: Document = {"rate": PER_SECOND, "expect": {"outcome": "Connected", "failures": 0}}
+def rated(number: int, asked: QueryProbe) -> WrittenDocument:
+    how: WrittenDocument = {"rate": PER_SECOND, "expect": {"outcome": "Connected", "failures": 0}}
     why = "an endpoint can answer at any time"
     return written(f"rated-{number}-{_title(asked)}", asked.query, asked.to, how, why)
 
 
 def probe(
     dice: Dice, cluster: ClusterView, number: int, asked: QueryProbe, answer: Prediction, pinned: str = ""
-) -> Document:
+) -> WrittenDocument:
     """`pinned`: the backend that must answer by affinity, if it is known."""
     name = f"{number:02}-{_title(asked)}"
-    how: Document = {}
-    expect: Document = {"outcome": answer.outcome.value}
+    how: WrittenDocument = {}
+    expect: WrittenDocument = {"outcome": answer.outcome.value}
     if answer.outcome is not ProbeOutcome.CONNECTED:
         quick = 3 if asked.query.protocol == "TCP" and answer.outcome is ProbeOutcome.REFUSED else 1
         return written(name, asked.query, asked.to, {"connections": quick, "expect": expect}, answer.why)
@@ -236,7 +236,7 @@ def _title(asked: QueryProbe) -> str:
     return f"{name}-to-{service}-{asked.port}-{asked.where}"
 
 
-def written(name: str, query: Query, to: Document, how: Document, why: str) -> Document:
+def written(name: str, query: Query, to: WrittenDocument, how: WrittenDocument, why: str) -> WrittenDocument:
     """The Probe of a query; `to` is its destination in words, `how` its further fields."""
     client = query.client
     source = nonempty({"pod": client.pod, "node": client.node, "externalHost": client.host})

@@ -21,7 +21,7 @@ from windlass.lab.fuzz import (
 )
 from windlass.lab.fuzz.cluster_views import ClusterView
 from windlass.lab.fuzz.dice import Dice
-from windlass.lab.fuzz.documents import Document, Documents, directive
+from windlass.lab.fuzz.documents import Documents, WrittenDocument, directive
 from windlass.lab.fuzz.drafts import Draft
 from windlass.lab.fuzz.features import Features, option
 from windlass.lab.fuzz.random_probes import History
@@ -39,7 +39,7 @@ class ScenarioFile:
 
     name: str
     words: tuple[str, ...]
-    documents: tuple[Document, ...]
+    documents: tuple[WrittenDocument, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def _stages(seed: int, features: Features) -> list[ClusterStep]:
     return stages
 
 
-def _gone(dice: Dice, before: ClusterView, after: ClusterView) -> Iterator[Document]:
+def _gone(dice: Dice, before: ClusterView, after: ClusterView) -> Iterator[WrittenDocument]:
     """Probes to the addresses of Services that were deleted in this step."""
     clients = random_queries.clients(after)
     for key in sorted(before.services.keys() - after.services.keys()):
@@ -149,7 +149,7 @@ def _gone(dice: Dice, before: ClusterView, after: ClusterView) -> Iterator[Docum
 # Documents ------------------------------------------------------------------------------------------------------
 
 
-def _difference(before: Documents, after: Documents) -> Iterator[Document]:
+def _difference(before: Documents, after: Documents) -> Iterator[WrittenDocument]:
     for kind, key in sorted(before.keys() - after.keys()):
         name = f"{kind}-{key.rpartition('/')[2]}-deletion".lower()
         yield directive("Delete", name, {"kind": kind, "name": key})
@@ -166,7 +166,7 @@ def _touched(before: Documents, after: Documents) -> frozenset[str]:
     return frozenset(keys)
 
 
-def _actions(stage: ClusterStep) -> Iterator[Document]:
+def _actions(stage: ClusterStep) -> Iterator[WrittenDocument]:
     if stage.verb:
         yield directive("Action", stage.verb.lower(), {stage.verb: stage.node})
 
@@ -179,7 +179,7 @@ def _title(seed: int, draft: Draft) -> str:
     return f"Seed {seed}: {draft.mode}, {families}, {machines}"
 
 
-def _yaml(documents: Iterable[Document]) -> str:
+def _yaml(documents: Iterable[WrittenDocument]) -> str:
     return yaml.dump_all(documents, Dumper=_Plain, sort_keys=False, default_flow_style=None, width=120)
 
 

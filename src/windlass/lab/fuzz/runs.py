@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -15,9 +15,9 @@ from windlass.lab.orchestration.agents import Agents
 from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.runner import results, runs
 from windlass.lab.runner.results import ScenarioResult
+from windlass.lab.sandbox.labs import Say
 from windlass.lab.scenarios.scenario_files import ScenarioError, ScenarioFiles
 
-Say = Callable[[str], None]
 KEEP = Path("fuzz-failures")
 
 

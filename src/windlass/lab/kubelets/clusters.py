@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import ip_interface, ip_network
@@ -23,7 +23,7 @@ from windlass.lab.kubelets.machines import KubeletMachine, runtime_folder
 from windlass.lab.network import ovs
 from windlass.lab.network.underlays import Underlay
 from windlass.lab.sandbox import labs
-from windlass.lab.sandbox.labs import Lab, LabDescription, LabError, Location
+from windlass.lab.sandbox.labs import Lab, LabDescription, LabError, Location, Say
 from windlass.lab.sandbox.processes import output_of
 from windlass.lab.sandbox.time_limits import seconds
 from windlass.lab.scenarios.segments import UPLINK, Machine, Nic, segments
@@ -53,8 +53,6 @@ WHOLE = Extent(
         f"--service-cluster-ip-range={SERVICE_NETWORK}",
     ),
 )
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from windlass import __version__
@@ -19,6 +19,7 @@ from windlass.lab.control import certificates
 from windlass.lab.control.kubernetes_binaries import directory, path_of
 from windlass.lab.kubelets import archives, debian
 from windlass.lab.kubelets.archives import Image
+from windlass.lab.sandbox.labs import Say
 from windlass.lab.sandbox.processes import output_of
 
 REPOSITORY = Path(__file__).parents[4]
@@ -38,8 +39,6 @@ USERLAND = (
     *("curl", "wget", "netcat-openbsd", "iproute2", "iputils-ping", "bind9-dnsutils", "iperf", "iptables"),
 )
 _PAUSE_SOURCE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
-
-Say = Callable[[str], None]
 
 
 def make(say: Say) -> list[Path]:

@@ -15,7 +15,7 @@ from windlass.lab.probing.arrivals import Arrivals
 from windlass.lab.probing.servers import Servers
 from windlass.lab.sandbox.labs import Lab, Location
 from windlass.lab.scenarios import segments
-from windlass.lab.scenarios.desired_states import Addresses, DesiredState
+from windlass.lab.scenarios.desired_states import DesiredState, PodAddresses
 from windlass.lab.scenarios.directives import ActionSpec, HostRoute, ProbeSource, StepAction
 from windlass.lab.scenarios.segments import Machine
 from windlass.model.families import IPAddress, IPNetwork, family_of
@@ -37,7 +37,7 @@ class RunningCluster:
         self._entries: dict[IPAddress, str] = {}  # the Nodes to which the underlay routes load balancer addresses
 
     @property
-    def addresses(self) -> Addresses:
+    def addresses(self) -> PodAddresses:
         """The addresses of every running Pod."""
         return self._pods.addresses(self.desired)
 

@@ -14,7 +14,7 @@ from windlass.lab.orchestration.jobs import run_together
 from windlass.lab.probing.servers import Servers
 from windlass.lab.sandbox.labs import Lab, LabError
 from windlass.lab.scenarios import desired_states
-from windlass.lab.scenarios.desired_states import Addresses, DesiredState
+from windlass.lab.scenarios.desired_states import DesiredState, PodAddresses
 from windlass.lab.scenarios.objects import LabPod
 from windlass.model.families import IPAddress
 
@@ -28,7 +28,7 @@ class RunningPods:
         self._dead: set[str] = set()  # ended by a reboot, not yet attached again
         self._attached: dict[str, tuple[IPAddress, ...]] = {}
 
-    def addresses(self, desired: DesiredState) -> Addresses:
+    def addresses(self, desired: DesiredState) -> PodAddresses:
         """The addresses of every running Pod. Kubernetes makes no Pod an endpoint before it is ready."""
         known = desired_states.pod_addresses(desired, self._attached)
         return {key: addresses for key, addresses in known.items() if key in self._running}

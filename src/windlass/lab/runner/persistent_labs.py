@@ -22,7 +22,7 @@ from windlass.lab.orchestration.agents import Agents
 from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.runner import runs
 from windlass.lab.sandbox import labs
-from windlass.lab.sandbox.labs import Lab, LabDescription, LabError, Location
+from windlass.lab.sandbox.labs import Lab, LabDescription, LabError, Location, Say
 from windlass.lab.sandbox.processes import program
 from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.scenario_files import Scenario, ScenarioError
@@ -34,7 +34,7 @@ def up(
     programs: Programs | None = None,
     publisher_of: runs.PublisherOf = ManifestFolder,
     detach: bool = False,
-    say: runs.Say = print,
+    say: Say = print,
 ) -> None:
     """Brings the scenario at `path` to its last step without sending its probes, and keeps it until Ctrl-C or `down`.
 
@@ -49,13 +49,13 @@ def up(
     _run(partial(_keep, scenario, nodes, publisher_of), say, detach=detach)
 
 
-def up_kubelets(shape: Shape, *, detach: bool = False, say: runs.Say = print) -> None:
+def up_kubelets(shape: Shape, *, detach: bool = False, say: Say = print) -> None:
     """The same with a whole Kubernetes of this shape."""
     runs.check_machine(Programs())
     _run(partial(_keep_kubelets, shape), say, detach=detach)
 
 
-def _run(keep: Callable[[runs.Say, runs.Say], Coroutine[None, None, None]], say: runs.Say, *, detach: bool) -> None:
+def _run(keep: Callable[[Say, Say], Coroutine[None, None, None]], say: Say, *, detach: bool) -> None:
     if detach:
         _in_the_background(lambda tell: asyncio.run(_until_ended(keep(tell, lambda _: None))), say)
     else:
@@ -93,7 +93,7 @@ def enter(name: str, command: Sequence[str], lab_id: str | None = None) -> None:
 
 
 async def _keep(
-    scenario: Scenario, programs: Programs, publisher_of: runs.PublisherOf, say: runs.Say, _progress: runs.Say
+    scenario: Scenario, programs: Programs, publisher_of: runs.PublisherOf, say: Say, _progress: Say
 ) -> None:
     async with runs.at_last_step(scenario, lambda lab: Agents(lab, programs, publisher_of(lab))) as cluster:
         places = cluster.places()
@@ -104,7 +104,7 @@ async def _keep(
         await asyncio.get_running_loop().create_future()  # until it is cancelled
 
 
-async def _keep_kubelets(shape: Shape, say: runs.Say, progress: runs.Say) -> None:
+async def _keep_kubelets(shape: Shape, say: Say, progress: Say) -> None:
     async with kubelets.running(shape, progress) as cluster, reachable(cluster.plane) as kubeconfig:
         cluster.describe()
         say(
@@ -140,7 +140,7 @@ def _location(lab: LabDescription, name: str) -> Location:
     raise LabError(f"lab {lab.id} has no {name}; it has {', '.join(lab.places)}")
 
 
-def _in_the_background(job: Callable[[runs.Say], None], say: runs.Say) -> None:
+def _in_the_background(job: Callable[[Say], None], say: Say) -> None:
     """Forks. Returns when the job has reported its first message; raises if it ends without one."""
     reading, writing = os.pipe()
     if os.fork() == 0:
@@ -153,7 +153,7 @@ def _in_the_background(job: Callable[[runs.Say], None], say: runs.Say) -> None:
     say(text)
 
 
-def _run_daemon(job: Callable[[runs.Say], None], reading: int, writing: int) -> None:
+def _run_daemon(job: Callable[[Say], None], reading: int, writing: int) -> None:
     """Runs the job in its own session without a terminal; the pipe stays open until the first message."""
     os.close(reading)
     os.setsid()

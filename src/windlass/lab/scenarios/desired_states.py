@@ -12,7 +12,7 @@ from windlass.lab.scenarios.objects import CLUSTER_SCOPED, ConfigMap, Kubernetes
 from windlass.model.families import IPAddress
 from windlass.model.nodes import TrafficMode
 
-Addresses = Mapping[str, tuple[IPAddress, ...]]  # the addresses of each Pod, by `namespace/name`
+PodAddresses = Mapping[str, tuple[IPAddress, ...]]  # the addresses of each Pod, by `namespace/name`
 
 CONFIG = "kube-system/windlass-config"
 CONFIG_KEY = "windlass.yaml"
@@ -89,7 +89,7 @@ class DesiredState:
             yield f"{where}: trafficMode: {written['trafficMode']!r} is not one of {modes}"
 
 
-def pod_addresses(desired: DesiredState, attached: Addresses) -> Addresses:
+def pod_addresses(desired: DesiredState, attached: PodAddresses) -> PodAddresses:
     """The addresses of every Pod that has some: those of its Node for hostNetwork, else those from the CNI plugin."""
     nodes = desired.nodes
     return {
@@ -99,7 +99,7 @@ def pod_addresses(desired: DesiredState, attached: Addresses) -> Addresses:
     }
 
 
-def placeholder_addresses(desired: DesiredState) -> Addresses:
+def placeholder_addresses(desired: DesiredState) -> PodAddresses:
     """An address for each Pod before the Pods have their own, to check references early."""
     nodes = desired.nodes
     return {

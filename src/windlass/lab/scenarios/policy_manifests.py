@@ -17,12 +17,12 @@ import msgspec
 from windlass.cluster.objects import Namespace, Node, field_sentence
 from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
 from windlass.lab.scenarios import scenario_files
+from windlass.lab.scenarios.expansions import Document
 from windlass.lab.scenarios.objects import LabPod
 from windlass.lab.scenarios.scenario_files import ScenarioError
 from windlass.model.families import IPAddress, IPNetwork
 from windlass.policy.oracle import PolicyNode, PolicyPod, PolicyWorld
 
-Document = Mapping[str, object]
 _WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job")
 _TEMPLATES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(_WORKLOADS, ("template",)),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TypeVar
 
-from windlass.lab.scenarios.desired_states import Addresses, DesiredState
+from windlass.lab.scenarios.desired_states import DesiredState, PodAddresses
 from windlass.lab.scenarios.directives import Probe, ProbeSource
 from windlass.lab.scenarios.objects import LabContainerPort, LabNode, LabPod, LabService, LabServicePort, ProbeProtocol
 from windlass.model.families import Family, IPAddress, family_of
@@ -31,7 +31,7 @@ class UnresolvedError(ValueError):
     """The probe names something that does not exist. The message begins with the field."""
 
 
-def resolve(probe: Probe, desired: DesiredState, addresses: Addresses) -> Destination:
+def resolve(probe: Probe, desired: DesiredState, addresses: PodAddresses) -> Destination:
     destination = _destination(probe, desired, addresses)
     forged = probe.spec.source_address
     if forged and family_of(ip_address(forged)) is not destination.family:
@@ -67,7 +67,7 @@ def seen_address(probe: Probe, destination: Destination, desired: DesiredState) 
     return address
 
 
-def _destination(probe: Probe, desired: DesiredState, addresses: Addresses) -> Destination:
+def _destination(probe: Probe, desired: DesiredState, addresses: PodAddresses) -> Destination:
     to, protocol = probe.spec.target, probe.spec.protocol
     family = to.family.family if to.family else None
     client_node = _node_of_source(probe.spec.source, desired)
