@@ -65,7 +65,7 @@ def ask(
         raise NoAnswer(_no_agent(socket, error, seconds)) from None
     except http.client.HTTPException as error:
         raise NoAnswer(
-            f"{socket}: the answer is incomplete ({type(error).__name__}): the agent stopped meanwhile; try again"
+            f"{socket}: the answer is incomplete ({type(error).__name__}): the agent stopped before its end; try again"
         ) from None
     finally:
         connection.close()

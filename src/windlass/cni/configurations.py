@@ -108,7 +108,7 @@ def version_asked(config: bytes) -> str:
 
 
 def require_name(config: bytes) -> None:
-    """The only requirement of DEL: a Pod must be removable even if its configuration is broken by now."""
+    """The only requirement of DEL: a Pod must be removable even if its configuration has become invalid."""
     _check_name(_decoded(config, _NameOnly).name)
 
 

@@ -50,7 +50,7 @@ from windlass.pipeline import tracked_paths
 class Datapath:
     name: str
     families: tuple[Family, ...]
-    transports: tuple[int, ...]  # protocols that connection tracking knows, beside ICMP echoes
+    transports: tuple[int, ...]  # protocols that connection tracking knows, in addition to ICMP echoes
     portless: tuple[int, ...]  # protocols that it knows by addresses alone: see `sctp`
     others: bool  # whether it tracks protocols without ports, by their addresses
     passes_untranslated: bool  # if no SNAT port is free, ct reports the packet as new and does not translate it

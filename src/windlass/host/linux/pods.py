@@ -117,7 +117,7 @@ def _set_up_on_host(host: Netlink, wanted: PodLink) -> None:
 def _found(netlink: Netlink, name: str) -> Link:
     link = rtnetlink.link(netlink, name)
     if link is None:
-        raise OSError(errno.ENODEV, "the interface has disappeared meanwhile")
+        raise OSError(errno.ENODEV, "the interface has disappeared")
     return link
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 Features = frozenset[str]
 
 FEATURES = {
-    "ipv6": "clusters with IPv6, alone or beside IPv4",
+    "ipv6": "clusters with IPv6, alone or together with IPv4",
     "second-nics": "Nodes with addresses on a NIC that is not on the bridge",
     "windows": "Nodes with the Windows profile of the pipeline, in clusters of IPv4",
     "node-port-addresses": "NodePorts on only some addresses of the Nodes",

@@ -16,7 +16,7 @@ THROWS = 6
 
 
 def chosen(dice: Dice, cluster: ClusterView, wanted: int) -> Iterator[WrittenDocument]:
-    """This many probes, denied and allowed ones in turn as far as there are both."""
+    """This many probes, alternating between denied and allowed ones as long as there are both."""
     seen: set[Query] = set()
     for number in range(wanted):
         throws = [one for one in (_throw(dice, cluster) for _ in range(THROWS)) if one and one[0] not in seen]

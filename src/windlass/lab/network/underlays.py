@@ -111,7 +111,7 @@ class Underlay:
             namespaces.delete(self._lab.namespace("router", machine.name))
 
     def route(self, routes: Mapping[IPNetwork, IPAddress]) -> None:
-        """Makes these the only routes of the router beside those to its own subnets."""
+        """Makes these the only routes of the router, except for those to its own subnets."""
         wanted = dict(routes)
         if wanted == self._routes:
             return

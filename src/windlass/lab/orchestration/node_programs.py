@@ -24,7 +24,7 @@ PLUGIN_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))  # Debian's, and t
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """The executables that Nodes need beside Open vSwitch."""
+    """The executables that Nodes need in addition to Open vSwitch."""
 
     agent: tuple[str, ...] = (str(Path(sys.executable).with_name("windlass")), "agent")
     cni: Path = Path(__file__).parents[4] / "build" / "cni" / "windlass-cni"  # where `make setup` puts it

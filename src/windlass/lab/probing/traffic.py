@@ -18,7 +18,7 @@ from windlass.lab.sandbox.time_limits import seconds
 from windlass.lab.scenarios.objects import ProbeOutcome, ProbeProtocol
 
 AT_ONCE = 48  # connections that may be starting: more would delay each other on a small machine
-START = 0.25  # seconds; a connection without an answer by then only waits, which costs nothing
+START = 0.25  # seconds that a connection counts as starting; after that it only waits for an answer
 BULK = 64 * 1024  # bytes from which a connection is a bulk transfer that keeps the machine busy
 TRANSFERS_AT_ONCE = 4
 BEAT = 0.02  # seconds between two uses of a held connection
