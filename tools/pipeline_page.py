@@ -21,8 +21,8 @@ declarations in `src/windlass/pipeline` (`layout.py`, `packet_marks.py`, `tracki
 tests compare every flow with them.
 
 A **stage** is a step of the path. A flow that leaves its stage names the stage where the packet goes on, so a table can
-be added to a stage without a change of other flows. Most packets take the **main path** (bold below); the tables beside
-it take only the packets that a flow sends there. *Onward* is the next table of the main path. Tables lead only forward,
+be added to a stage without a change of other flows. Most packets take the **main path** (bold below); other
+tables take only the packets that a flow sends there. *Onward* is the next table of the main path. Tables lead only forward,
 so a packet cannot loop. A packet that no flow of a table matches takes the table's **miss**, which is a flow of its own
 (priority 0)."""
 
@@ -89,7 +89,7 @@ def _tables() -> Iterator[str]:
     yield from ("## Tables", "")
     for table in LAYOUT.tables.values():
         yield from (f"### {table.number} {table.name}", "", table.question, "")
-        yield f"- stage: {table.stage.name}" + ("" if not table.aside else "; beside the main path")
+        yield f"- stage: {table.stage.name}" + ("" if not table.aside else "; off the main path")
         if table.leads_to:
             yield f"- leads to: {', '.join(_target(table, target) for target in table.leads_to)}"
         if table.matches:
