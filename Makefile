@@ -7,22 +7,22 @@ WINDOWS_MODULES = $(patsubst src.%.py,-m %,$(subst /,.,$(filter-out %/__init__.p
 # Python programs without the ending .py, which mypy does not find itself.
 PYTHON_TOOLS = $(shell grep -ls "^\#!.*python" tools/*)
 
-help: ## this list
-	@sed -nE 's/^([a-z-]+):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-12s %s\n", $$1, $$2 }'
+help: ## show this list
+	@sed -nE 's/^([a-z-]+):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
 setup: ## install what is missing, and the command .venv/bin/windlass
 	@tools/setup
 
-demo: setup ## a tour: three Nodes with real Open vSwitch on this machine, and probes with real packets
+demo: setup ## run a tour: three Nodes with real Open vSwitch on this machine, and probes with real packets
 	@tools/demo
 
-test: setup ## all tests; those that need root or Open vSwitch are skipped without them
+test: setup ## run all tests; those that need root or Open vSwitch are skipped without them
 	.venv/bin/python -m pytest -q
 
-scenarios: setup ## every scenario, with real packets
+scenarios: setup ## run every scenario, with real packets
 	.venv/bin/windlass lab run scenarios/ --jobs $(or $(JOBS),1) $(if $(RESULTS),--json $(RESULTS))
 
-lint: setup ## formatting, lint, types, layers, generated pages
+lint: setup ## check formatting, lint, types, layers, generated pages
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
@@ -38,7 +38,7 @@ format: setup ## format the code
 goldens: setup ## rewrite the expected flows and the list of probes; read the diff before you commit it
 	WINDLASS_UPDATE_GOLDENS=1 .venv/bin/python -m pytest -q tests/pipeline tests/scenarios
 
-docs: setup ## regenerate the pages that come from the code
+docs: setup ## regenerate the pages that are generated from the code
 	.venv/bin/python tools/generate-docs
 
 cases: setup ## regenerate the pages of docs/cases from real traces (a minute, with a lab)
@@ -54,26 +54,26 @@ bench: setup ## run the benchmarks, each with its floor
 	.venv/bin/windlass bench policy
 	.venv/bin/windlass bench watch
 
-test-cluster: setup ## tests and scenarios with a real API server, built once for a machine (minutes)
+test-cluster: setup ## run tests and scenarios with a real API server, built once for a machine (minutes)
 	tools/test-cluster
 
-test-conformance: setup ## Kubernetes' own Conformance tests of the network, in encap and noEncap mode, on whole clusters (minutes)
+test-conformance: setup ## run Kubernetes' own Conformance tests of the network, in encap and noEncap mode, on whole clusters (minutes)
 	.venv/bin/python tools/test-conformance
 
-test-conformance-all: setup ## other network tests without special requirements, on four Nodes in three zones (minutes)
+test-conformance-all: setup ## run other network tests without special requirements, on four Nodes in three zones (minutes)
 	.venv/bin/python tools/test-conformance --suite others
 
-test-policy: setup ## three suites of tests about policies, on a whole cluster (an hour)
+test-policy: setup ## run three suites of tests about policies, on a whole cluster (an hour)
 	.venv/bin/python tools/test-policy
 
-test-corner-cases: setup ## corner cases of the container runtime and killed components, on a whole cluster (minutes)
+test-corner-cases: setup ## test corner cases of the container runtime and killed components, on a whole cluster (minutes)
 	tools/test-corner-cases
 
-test-kernel: setup ## a few scenarios on the kernel datapath, in an emulated machine (minutes)
+test-kernel: setup ## run a few scenarios on the kernel datapath, in an emulated machine (minutes)
 	tools/test-kernel
 	tools/test-kernel --list edges
 
-test-windows: setup ## the Windows Node under Wine: the real Open vSwitch for Windows, Windows' own Python (builds once, minutes)
+test-windows: setup ## test the Windows Node under Wine: the real Open vSwitch for Windows, Windows' own Python (builds once, minutes)
 	tools/test-windows
 
 manifests: setup ## render the chart into deploy/manifests (builds Helm once for a machine, minutes)

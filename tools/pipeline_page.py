@@ -22,9 +22,9 @@ tests compare every flow with them.
 
 A **stage** is a step of the path. A flow that leaves its stage names the stage where the packet goes on, so a table can
 be added to a stage without a change of other flows. Most packets take the **main path** (bold below); other
-tables take only the packets that a flow sends there. *Onward* is the next table of the main path. Tables lead only forward,
-so a packet cannot loop. A packet that no flow of a table matches takes the table's **miss**, which is a flow of its own
-(priority 0)."""
+tables take only the packets that a flow sends there. *Onward* is the next table of the main path. Tables lead only
+forward, so a packet cannot loop. A packet that no flow of a table matches takes the table's **miss**, which is a flow
+of its own (priority 0)."""
 
 ADDING = """\
 ## Adding a table
