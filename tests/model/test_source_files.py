@@ -23,6 +23,7 @@ PROGRAMS = sorted(
 LONGEST_FILE, LONGEST_FUNCTION, MOST_METHODS = 400, 60, 20
 REASON = "Longer than 400 lines"  # begins the sentence that states why a file is
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+ALIAS = re.compile(r"[A-Z]\w*[a-z]\w*")  # not a constant, and not a TypeVar such as T or _T
 NO_BLOCK = re.compile(r"(from|import) |\w+,$")  # an import, and a name within one
 
 
@@ -46,8 +47,8 @@ def test_functions_and_classes_stay_short_enough_to_read(module):
             assert sum(isinstance(statement, FUNCTIONS) for statement in node.body) <= MOST_METHODS, node.name
 
 
-def test_a_class_name_means_one_thing():
-    """Neither another class nor an alias of a type has the same name."""
+def test_the_name_of_a_class_or_an_alias_means_one_thing():
+    """An alias is a public name in mixed case, assigned in a module: `Say = Callable[[str], None]`."""
     classes, aliases = defaultdict(list), defaultdict(list)
     for module in MODULES:
         tree, name = ast.parse(module.read_text()), str(module.relative_to(SOURCE))
@@ -59,7 +60,8 @@ def test_a_class_name_means_one_thing():
                 targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
                 for target in targets:
                     aliases[ast.unparse(target)].append(f"{name}:{statement.lineno}")
-    places = {name: [*where, *aliases.get(name, ())] for name, where in classes.items()}
+    names = classes.keys() | {name for name in aliases if ALIAS.fullmatch(name)}
+    places = {name: [*classes.get(name, ()), *aliases.get(name, ())] for name in names}
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 

@@ -25,8 +25,6 @@ from windlass.switch.controls import control_socket
 from windlass.switch.ovsdb import Database, open_database
 from windlass.switch.streams import SwitchUnreachableError
 
-Say = Callable[[str], None]
-
 SWITCH_FOLDER = "switch"  # in the state directory: the chart's Open vSwitch has its database there
 _LOOK_AGAIN = 0.02  # seconds
 _SECONDS_TO_END = 8.0  # that a daemon gets after SIGTERM; less than the termination grace period of its Pod
@@ -36,7 +34,7 @@ class AgentRunsError(Exception):
     """An agent serves this Node. It would take the NIC again."""
 
 
-async def release(config: Config, host: Host, say: Say) -> list[str]:
+async def release(config: Config, host: Host, say: Callable[[str], None]) -> list[str]:
     """Returns a sentence for each step that failed."""
     problems: list[str] = []
     try:
@@ -62,7 +60,7 @@ async def release(config: Config, host: Host, say: Say) -> list[str]:
     return [*problems, *_remove_files(config, keep_switch=is_switch_running)]
 
 
-async def hand_over(config: Config, host: Host, say: Say) -> None:
+async def hand_over(config: Config, host: Host, say: Callable[[str], None]) -> None:
     """Called when ovs-vswitchd has ended: the Node keeps its network.
 
     The userspace datapath no longer forwards, so the NIC is returned to the host until the agent takes it again. The
@@ -113,7 +111,9 @@ async def _lend(config: Config, host: Host, uplink: str | None) -> None:
         await host.uplink.lend(uplink, config.bridge)
 
 
-async def _delete_bridge(config: Config, host: Host, database: Database, uplink: str | None, say: Say) -> None:
+async def _delete_bridge(
+    config: Config, host: Host, database: Database, uplink: str | None, say: Callable[[str], None]
+) -> None:
     if config.bridge not in database.view.bridges:
         return
     pods = len(interfaces_with(database.view, config.bridge, Role.POD))

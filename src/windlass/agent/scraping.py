@@ -15,11 +15,12 @@ MODE = "windlass"  # the answer of /proxyMode, where kube-proxy names its mode
 RETRY_SECONDS = 1.0  # between attempts to open a port that another program holds
 
 Text = Callable[[], Awaitable[bytes]]
-Report = Callable[[Iterable[str]], object]
 
 
 @asynccontextmanager
-async def exposed(at: tuple[str, int] | None, text: Text, report: Report) -> AsyncIterator[None]:
+async def exposed(
+    at: tuple[str, int] | None, text: Text, report: Callable[[Iterable[str]], object]
+) -> AsyncIterator[None]:
     """Serve within the block, at this address (empty: all) and port; None: not at all.
 
     A port that cannot be opened is reported and tried again; the agent runs without it.
@@ -47,7 +48,7 @@ async def exposed(at: tuple[str, int] | None, text: Text, report: Report) -> Asy
         await runner.cleanup()
 
 
-async def _open(runner: web.AppRunner, at: tuple[str, int], report: Report) -> None:
+async def _open(runner: web.AppRunner, at: tuple[str, int], report: Callable[[Iterable[str]], object]) -> None:
     address, port = at
     while True:
         try:

@@ -18,9 +18,10 @@ from windlass.bench import cluster_parts as parts
 from windlass.bench.cluster_parts import AGENT, SWITCH, ContainerInstance
 from windlass.bench.loaded_runs import LoadedRun, figures_of, loading, summary
 from windlass.bench.loads import Failure, LoadPlan, LoadServer, LoadTarget, Tally
-from windlass.bench.reports import BenchReport, Figure, Say, figure, this_machine
+from windlass.bench.reports import BenchReport, Figure, figure, this_machine
 from windlass.lab.kubelets import clusters
 from windlass.lab.kubelets.clusters import KubeletCluster, Shape
+from windlass.lab.sandbox.progress import Say
 
 PER_SECOND = 100  # new connections to each target
 HELD = 1  # connection to each target

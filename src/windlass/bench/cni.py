@@ -18,11 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from windlass.bench import lab_clusters
-from windlass.bench.reports import BenchReport, Figure, Say, figure, percentiles, this_machine
+from windlass.bench.reports import BenchReport, Figure, figure, percentiles, this_machine
 from windlass.host.linux import namespaces
 from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.progress import Say
 from windlass.lab.scenarios.directives import ProbeSource
 
 ROUNDS = 100

@@ -26,10 +26,11 @@ from windlass.bench.bridges import ofctl_output
 from windlass.bench.load_generators import prefer
 from windlass.bench.loaded_runs import LoadedPhase, LoadedRun, figures_of, loading, summary
 from windlass.bench.loads import LoadPlan, LoadServer, LoadTarget
-from windlass.bench.reports import BenchReport, Figure, Say, figure, this_machine
+from windlass.bench.reports import BenchReport, Figure, figure, this_machine
 from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.runner.probes import ProbeRunner
 from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.progress import Say
 from windlass.lab.scenarios.directives import ActionSpec, ProbeSource, StepAction
 from windlass.lab.scenarios.objects import KubernetesObject, LabMetadata
 from windlass.lab.scenarios.scenario_files import Step

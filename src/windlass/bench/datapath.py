@@ -14,12 +14,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from windlass.bench import lab_clusters
-from windlass.bench.reports import BenchReport, Figure, Say, figure, this_machine
+from windlass.bench.reports import BenchReport, Figure, figure, this_machine
 from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.probing.dialers import SocketAddress
 from windlass.lab.probing.packets import TCP
 from windlass.lab.probing.traffic import ProbeTraffic, Traffic
 from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.progress import Say
 from windlass.lab.scenarios import targets
 from windlass.lab.scenarios.directives import Probe
 from windlass.lab.scenarios.objects import ProbeOutcome

@@ -13,9 +13,10 @@ from pathlib import Path
 import msgspec
 
 from windlass.bench.loads import Failure, LoadPlan, Tally, merged
-from windlass.bench.reports import Figure, Say, figure
+from windlass.bench.reports import Figure, figure
 from windlass.lab.sandbox.labs import LabError
 from windlass.lab.sandbox.processes import Child
+from windlass.lab.sandbox.progress import Say
 
 LONGEST_TALLY = 1 << 24  # bytes: thousands of failures
 _MOST_FAILURES = 20  # that are printed

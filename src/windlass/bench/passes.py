@@ -28,11 +28,12 @@ import msgspec
 from windlass.bench import agent_runs, bare_agents, bare_changes, bench_nodes, cni
 from windlass.bench import service_states as states
 from windlass.bench.bare_agents import TIMEOUT, Events
-from windlass.bench.reports import BenchReport, Figure, Say, percentiles, this_machine
+from windlass.bench.reports import BenchReport, Figure, percentiles, this_machine
 from windlass.cluster.objects import EndpointSlice, Node
 from windlass.host.linux import namespaces
 from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.progress import Say
 from windlass.model.families import Family
 from windlass.model.services import Protocol
 from windlass.nodes.config import Config

@@ -17,7 +17,8 @@ from windlass.bench import bare_changes, bench_nodes, bridges, policy_datapaths,
 from windlass.bench.agent_runs import in_new_process
 from windlass.bench.policy_runs import PolicyChangePlan, PolicyChangeTimes, PolicyColdSync
 from windlass.bench.policy_states import Size
-from windlass.bench.reports import BenchReport, Figure, Say, figure, percentiles, this_machine
+from windlass.bench.reports import BenchReport, Figure, figure, percentiles, this_machine
+from windlass.lab.sandbox.progress import Say
 from windlass.program import program
 
 SIZE = Size(namespaces=100, pods=100, local=50, policies=1_000, rules=10)

@@ -6,9 +6,8 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -16,8 +15,6 @@ from rich.table import Table
 
 from windlass.lab.network import ovs
 from windlass.lab.sandbox.processes import program
-
-Say: TypeAlias = Callable[[str], None]  # is called with sentences about the progress of a benchmark
 
 
 class MachineInfo(Struct, frozen=True):

@@ -12,9 +12,10 @@ from contextlib import AsyncExitStack
 
 from windlass.bench import pod_documents, scale_runs
 from windlass.bench.agent_runs import in_new_process
-from windlass.bench.reports import BenchReport, Figure, Say, figure, this_machine
+from windlass.bench.reports import BenchReport, Figure, figure, this_machine
 from windlass.bench.watch_clusters import APIServerClient, bare_server, watched
 from windlass.lab.sandbox import labs
+from windlass.lab.sandbox.progress import Say
 
 NODES = (100, 1_000)
 PODS_OF_A_NODE = 30

@@ -14,9 +14,10 @@ from windlass.agent.serving import Serving
 from windlass.bench import bench_nodes, bridges, service_runs
 from windlass.bench import service_states as states
 from windlass.bench.agent_runs import in_new_process
-from windlass.bench.reports import BenchReport, Figure, Say, figure, percentiles, this_machine
+from windlass.bench.reports import BenchReport, Figure, figure, percentiles, this_machine
 from windlass.bench.service_runs import ServiceChangePlan, ServiceChangeTimes, ServiceColdSync
 from windlass.cluster.sources import ClusterChange
+from windlass.lab.sandbox.progress import Say
 from windlass.model.nodes import NodeState
 from windlass.program import Program, program
 

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from windlass.agent.logs import log_warnings_only
 from windlass.bench import bridges
-from windlass.bench.reports import BenchReport, Figure, Say, figure, percentiles, this_machine
+from windlass.bench.reports import BenchReport, Figure, figure, percentiles, this_machine
 from windlass.lab.sandbox import labs
+from windlass.lab.sandbox.progress import Say
 from windlass.model.families import Family
 from windlass.openflow.actions import Ct, Nat, Set, ToGroup
 from windlass.openflow.conditions import destination, destination_port

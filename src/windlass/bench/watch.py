@@ -15,7 +15,7 @@ from msgspec import structs
 
 from windlass.bench import service_states as states
 from windlass.bench import watch_clusters, watch_policies
-from windlass.bench.reports import BenchReport, Figure, Say, percentiles, this_machine
+from windlass.bench.reports import BenchReport, Figure, percentiles, this_machine
 from windlass.bench.watch_clusters import (
     AgentClient,
     APIServerClient,
@@ -29,6 +29,7 @@ from windlass.cluster.clusters import Cluster
 from windlass.cluster.kinds import kinds_of
 from windlass.cluster.objects import EndpointSlice
 from windlass.lab.sandbox import labs
+from windlass.lab.sandbox.progress import Say
 
 SIZES = (1_000, 10_000)  # Services
 ENDPOINTS = 10  # per Service

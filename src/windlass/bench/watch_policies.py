@@ -14,7 +14,7 @@ from msgspec import structs
 
 from windlass.bench import pod_documents, watch_clusters
 from windlass.bench import policy_states as states
-from windlass.bench.reports import Figure, Say, figure, percentiles
+from windlass.bench.reports import Figure, figure, percentiles
 from windlass.bench.watch_clusters import (
     AgentClient,
     APIServerClient,
@@ -31,6 +31,7 @@ from windlass.cluster.kubernetes.stores import ObjectStore
 from windlass.cluster.objects import APIObject, PeerPod, PodIP
 from windlass.lab.sandbox import labs
 from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.progress import Say
 
 PODS = 30_000
 COUNT = 300  # changes

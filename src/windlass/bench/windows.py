@@ -16,9 +16,10 @@ from windlass.bench import bench_nodes, node_runs
 from windlass.bench import service_states as states
 from windlass.bench.agent_runs import in_new_process
 from windlass.bench.node_runs import StartAndChanges, Workload
-from windlass.bench.reports import BenchReport, Say, figure, percentiles, this_machine
+from windlass.bench.reports import BenchReport, figure, percentiles, this_machine
 from windlass.lab.sandbox import labs
 from windlass.lab.sandbox.labs import LabError
+from windlass.lab.sandbox.progress import Say
 from windlass.lab.sandbox.time_limits import seconds
 from windlass.lab.wine.windows_nodes import WindowsNode
 from windlass.lab.wine.wine_machines import WindowsPrograms

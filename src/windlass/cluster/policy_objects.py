@@ -20,6 +20,8 @@ from windlass.cluster.objects import APIObject, Metadata
 
 T = TypeVar("T")
 
+Labels = Mapping[str, str]
+
 
 class Requirement(Struct, frozen=True, omit_defaults=True, gc=False):
     """One of a selector's `matchExpressions`."""

@@ -8,11 +8,11 @@ from ipaddress import ip_address, ip_network
 from socket import AF_INET, inet_pton
 
 from windlass.cluster.objects import Node, PeerPod, PeerPodSpec, Pod, PodSpec
+from windlass.cluster.policy_objects import Labels
 from windlass.model.families import IPAddress
 from windlass.model.prefixes import Prefix, prefix_of
 from windlass.model.services import Protocol
 from windlass.policy.directories import LabelSet, PeerNode, SelectablePod
-from windlass.policy.selectors import Labels
 from windlass.policy.subjects import NumberedPort
 
 _ENDED = ("Succeeded", "Failed")  # such a Pod never runs again, and its address may be given to another one

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from windlass.cluster.policy_objects import Labels
 from windlass.model.families import IPAddress
 from windlass.model.policies import NO_CLASS, Direction, PodPolicy, digest_of
 from windlass.model.port_sets import ALL_PORTS, PortSet, contains
@@ -19,7 +20,6 @@ from windlass.policy.classes import NO_PEERS, ClassPart, PeerClasses
 from windlass.policy.directories import Directory, PeerNode, SelectablePod
 from windlass.policy.rules import ReadPolicy, Tier
 from windlass.policy.selector_places import PlaceIndex, places_of_pod, places_of_selector
-from windlass.policy.selectors import Labels
 from windlass.policy.subject_rules import RulesOfSubject
 from windlass.policy.subjects import RuleOutcome, Subject, subject_of
 

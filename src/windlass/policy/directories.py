@@ -9,15 +9,15 @@ from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from windlass.cluster.policy_objects import Labels
 from windlass.model.prefixes import Prefix
 from windlass.policy.blocks import within
 from windlass.policy.rules import PodPeers
-from windlass.policy.selectors import Labels
 from windlass.policy.subjects import NumberedPort
 
 LabelSet: TypeAlias = tuple[tuple[str, str], ...]  # sorted: a value
 
-Key = TypeVar("Key")
+_Key = TypeVar("_Key")
 
 _FEW = 100  # up to this many changed addresses are inserted one by one; more are sorted anew
 
@@ -163,7 +163,7 @@ class Directory:
         return self.selects_namespace(peers, pod.namespace) and peers.pods.matches(dict(pod.labels))
 
 
-def _remove(index: dict[Key, set[str]], keys: Iterable[Key], member: str) -> None:
+def _remove(index: dict[_Key, set[str]], keys: Iterable[_Key], member: str) -> None:
     for key in keys:
         index[key].discard(member)
         if not index[key]:

@@ -15,7 +15,7 @@ from windlass.policy.connectivity import Connectivity, End, EndKind, Profile, Re
 OWN_NODE, ITSELF = "its own Node", "itself, through a Service"
 NO_POLICY = "no policy decides: allowed by default"
 
-Label = tuple[str, str]  # the kind of an end, and its name
+EndName = tuple[str, str]  # the kind of an end, and its name
 
 
 class PeerGroup(Struct, frozen=True, omit_defaults=True, order=True):
@@ -93,8 +93,8 @@ def explain(connectivity: Connectivity, pod: str, peers: Iterable[End] | None = 
 def _peer_verdicts(
     connectivity: Connectivity, own: list[End], others: Iterable[End], direction: Direction
 ) -> Iterator[PeerVerdicts]:
-    alike: dict[tuple[Verdict, ...], list[tuple[Label, int]]] = {}
-    versions: dict[Label, set[int]] = {}
+    alike: dict[tuple[Verdict, ...], list[tuple[EndName, int]]] = {}
+    versions: dict[EndName, set[int]] = {}
     for other in others:
         for end in own:
             if end.address.version == other.address.version:
@@ -149,7 +149,7 @@ def compare(old: Connectivity, new: Connectivity) -> ConnectivityDifference:
 
 
 _Change = tuple[str, PortSet, tuple[str, ...], tuple[str, ...]]  # what, traffic, rules before, rules now
-_Member = tuple[Label, int]  # with the IP version
+_Member = tuple[EndName, int]  # with the IP version
 _Joint = tuple[Profile, Profile]  # before and now
 
 
@@ -161,7 +161,7 @@ class _Comparison:
         self.groups: dict[_Joint, list[End]] = {}
         for before, now in self._ends():
             self.groups.setdefault((old.profile(before), new.profile(now)), []).append(now)
-        self.versions: dict[Label, set[int]] = {}
+        self.versions: dict[EndName, set[int]] = {}
         for members in self.groups.values():
             for end in members:
                 for label in (_label(end, Relation.APART), (end.kind.value, OWN_NODE), (end.kind.value, ITSELF)):
@@ -274,7 +274,7 @@ def _except_in_words(ports: PortSet) -> str:
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-def _label(end: End, kind: Relation) -> Label:
+def _label(end: End, kind: Relation) -> EndName:
     match kind:
         case Relation.ITSELF:
             return end.kind.value, ITSELF
@@ -283,9 +283,9 @@ def _label(end: End, kind: Relation) -> Label:
     return end.kind.value, end.name
 
 
-def _peers(members: Iterable[_Member], versions: dict[Label, set[int]]) -> PeerGroup:
+def _peers(members: Iterable[_Member], versions: dict[EndName, set[int]]) -> PeerGroup:
     """The name of an end gets its IP version if only one of its versions is among the members."""
-    meant: dict[Label, set[int]] = {}
+    meant: dict[EndName, set[int]] = {}
     for label, version in members:
         meant.setdefault(label, set()).add(version)
     names: dict[str, list[str]] = {}

@@ -19,6 +19,7 @@ from windlass.cluster.policy_objects import (
     EgressRule,
     IngressRule,
     IPBlock,
+    Labels,
     LabelSelector,
     NamespacedPods,
     NetworkPolicy,
@@ -27,8 +28,6 @@ from windlass.cluster.policy_objects import (
     Requirement,
 )
 from windlass.model.families import IPAddress
-
-Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

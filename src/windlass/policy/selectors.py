@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 
 from msgspec import Struct
 
-from windlass.cluster.policy_objects import LabelSelector
-
-Labels = Mapping[str, str]
+from windlass.cluster.policy_objects import Labels, LabelSelector
 
 
 class LabelRequirement(Struct, frozen=True, gc=False, order=True):

@@ -25,7 +25,7 @@ import msgspec
 from windlass.host.windows.hcn_errors import MissingCallError, NotFoundError, refusal, win32_code
 
 LIBRARY = "computenetwork.dll"
-Document = Mapping[str, Any]  # in HCN's schema
+HcnDocument = Mapping[str, Any]  # in HCN's schema
 
 _VERSION = {"Major": 2, "Minor": 0}
 _QUERY = {"SchemaVersion": _VERSION, "Flags": 0}
@@ -61,7 +61,7 @@ class ComputeNetwork:
         """Loaded at the first call, so that an agent without the library can report it."""
         return loaded(self._library)
 
-    def all(self, kind: HcnKind, **properties: str) -> list[Document]:
+    def all(self, kind: HcnKind, **properties: str) -> list[HcnDocument]:
         """The items with these properties, without those that are deleted in the meantime."""
         query = {**_QUERY, "Filter": _text(properties)} if properties else _QUERY  # a filter is a document as a string
         answer = wintypes.LPWSTR()
@@ -72,11 +72,11 @@ class ComputeNetwork:
                 found.append(self.properties(kind, guid))
         return found
 
-    def properties(self, kind: HcnKind, guid: str) -> Document:
+    def properties(self, kind: HcnKind, guid: str) -> HcnDocument:
         with self._opened(kind, guid) as handle:
             return self._properties(kind, handle)
 
-    def create(self, kind: HcnKind, document: Document, network: str = "") -> Document:
+    def create(self, kind: HcnKind, document: HcnDocument, network: str = "") -> HcnDocument:
         """Returns the item that HCN created. `network`: the ID of an endpoint's network."""
         content = _text({"SchemaVersion": _VERSION, **document})
         if network:
@@ -84,7 +84,7 @@ class ComputeNetwork:
                 return self._create(kind, content, parent)
         return self._create(kind, content)
 
-    def modify(self, kind: HcnKind, guid: str, change: Document) -> None:
+    def modify(self, kind: HcnKind, guid: str, change: HcnDocument) -> None:
         with self._opened(kind, guid) as handle:
             self._call(f"HcnModify{kind.value}", handle, _text(change))
 
@@ -93,7 +93,7 @@ class ComputeNetwork:
         with suppress(NotFoundError):
             self._call(f"HcnDelete{kind.value}", byref(Guid.of(guid)))
 
-    def _create(self, kind: HcnKind, content: str, *parent: c_void_p) -> Document:
+    def _create(self, kind: HcnKind, content: str, *parent: c_void_p) -> HcnDocument:
         handle = c_void_p()
         self._call(f"HcnCreate{kind.value}", *parent, byref(Guid()), content, byref(handle))  # HCN chooses the ID
         try:
@@ -101,7 +101,7 @@ class ComputeNetwork:
         finally:
             self._close(kind, handle)
 
-    def _properties(self, kind: HcnKind, handle: c_void_p) -> Document:
+    def _properties(self, kind: HcnKind, handle: c_void_p) -> HcnDocument:
         answer = wintypes.LPWSTR()
         self._call(f"HcnQuery{kind.value}Properties", handle, _text(_QUERY), byref(answer))
         return msgspec.json.decode(self._taken(answer), type=dict[str, Any])
@@ -153,5 +153,5 @@ def entry(library: ctypes.WinDLL, name: str) -> Any:
         raise MissingCallError(f"this Windows has no {name}: Windows Server 2019 or later is needed") from None
 
 
-def _text(document: Document) -> str:
+def _text(document: HcnDocument) -> str:
     return msgspec.json.encode(document).decode()

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from windlass.host.protocol import HostError
-from windlass.host.windows.hcn import Document, entry, loaded
+from windlass.host.windows.hcn import HcnDocument, entry, loaded
 from windlass.host.windows.hcn_errors import refusal
 
 LIBRARY = "vmcompute.dll"
@@ -40,10 +40,10 @@ class HostNetworkService:
         self._free = ctypes.WinDLL("ole32").CoTaskMemFree
         self._free.argtypes = (c_void_p,)
 
-    def get(self, path: str) -> Document:
+    def get(self, path: str) -> HcnDocument:
         return msgspec.json.decode(self._request("GET", path, ""), type=dict[str, Any])
 
-    def post(self, path: str, content: Document) -> None:
+    def post(self, path: str, content: HcnDocument) -> None:
         self._request("POST", path, msgspec.json.encode(content).decode())
 
     def _request(self, method: str, path: str, content: str) -> msgspec.Raw:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from ipaddress import IPv4Network
 
 from windlass.host.protocol import HostError
-from windlass.host.windows.hcn import ComputeNetwork, Document, HcnKind
+from windlass.host.windows.hcn import ComputeNetwork, HcnDocument, HcnKind
 from windlass.host.windows.hcn_errors import AdapterNotFoundError
 from windlass.host.windows.hns import HostNetworkService
 from windlass.model.families import IPNetwork
@@ -27,11 +27,11 @@ def interface_of(name: str) -> str:
     return f"vEthernet ({name})"
 
 
-def find(hcn: ComputeNetwork) -> Document | None:
+def find(hcn: ComputeNetwork) -> HcnDocument | None:
     return next(iter(hcn.all(HcnKind.NETWORK, Name=NAME)), None)
 
 
-def adapter_of(network: Document) -> str | None:
+def adapter_of(network: HcnDocument) -> str | None:
     """The NIC of the network."""
     for policy in network.get("Policies", ()):
         if policy.get("Type") == "NetAdapterName":
@@ -39,7 +39,7 @@ def adapter_of(network: Document) -> str | None:
     return None
 
 
-def create(hcn: ComputeNetwork, uplink: str, pod_cidrs: Collection[IPNetwork]) -> Document:
+def create(hcn: ComputeNetwork, uplink: str, pod_cidrs: Collection[IPNetwork]) -> HcnDocument:
     document = {
         "Name": NAME,
         "Type": "Transparent",
@@ -55,7 +55,7 @@ def create(hcn: ComputeNetwork, uplink: str, pod_cidrs: Collection[IPNetwork]) -
         ) from error
 
 
-def require_subnets(network: Document, pod_cidrs: Collection[IPNetwork]) -> None:
+def require_subnets(network: HcnDocument, pod_cidrs: Collection[IPNetwork]) -> None:
     """Raises HostError if the subnets differ: HNS cannot change them, and endpoints need an address in one of them."""
     has = {str(subnet["IpAddressPrefix"]) for ipam in network.get("Ipams", ()) for subnet in ipam.get("Subnets", ())}
     wanted = {str(cidr) for cidr in _served(pod_cidrs)}
@@ -66,19 +66,19 @@ def require_subnets(network: Document, pod_cidrs: Collection[IPNetwork]) -> None
         )
 
 
-def endpoints(hcn: ComputeNetwork, network: Document) -> list[Document]:
+def endpoints(hcn: ComputeNetwork, network: HcnDocument) -> list[HcnDocument]:
     found = hcn.all(HcnKind.ENDPOINT)
     return [endpoint for endpoint in found if same_id(endpoint.get("HostComputeNetwork", ""), network["ID"])]
 
 
-def delete(hcn: ComputeNetwork, network: Document) -> None:
+def delete(hcn: ComputeNetwork, network: HcnDocument) -> None:
     """Deletes the endpoints of Pods first: HNS keeps a network that has endpoints."""
     for endpoint in endpoints(hcn, network):
         hcn.delete(HcnKind.ENDPOINT, endpoint["ID"])
     hcn.delete(HcnKind.NETWORK, network["ID"])
 
 
-def enable_extension(hns: HostNetworkService, network: Document) -> bool:
+def enable_extension(hns: HostNetworkService, network: HcnDocument) -> bool:
     """Returns whether it was disabled. Call it only when the Node has its addresses: DHCP fails without flows."""
     path = f"/networks/{network['ID']}"
     extensions = hns.get(path).get("Extensions", ())
@@ -137,6 +137,6 @@ def _served(pod_cidrs: Iterable[IPNetwork]) -> list[IPv4Network]:
     return [cidr for cidr in pod_cidrs if isinstance(cidr, IPv4Network)]
 
 
-def _subnet(cidr: IPv4Network) -> Document:
+def _subnet(cidr: IPv4Network) -> HcnDocument:
     gateway = str(cidr.network_address + 1)
     return {"IpAddressPrefix": str(cidr), "Routes": [{"NextHop": gateway, "DestinationPrefix": "0.0.0.0/0"}]}

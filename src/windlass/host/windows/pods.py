@@ -13,7 +13,7 @@ from windlass.host import pod_differences
 from windlass.host.pod_differences import listed
 from windlass.host.protocol import AttachedLink, HostError, PodLink
 from windlass.host.windows import networks
-from windlass.host.windows.hcn import ComputeNetwork, Document, HcnKind
+from windlass.host.windows.hcn import ComputeNetwork, HcnDocument, HcnKind
 from windlass.host.windows.hcn_errors import AttachedError, NotAttachedError, NotFoundError
 from windlass.host.windows.hns import HostNetworkService
 
@@ -63,7 +63,7 @@ def attached(hcn: ComputeNetwork) -> tuple[AttachedLink, ...]:
     return tuple(sorted(found, key=lambda link: link.host_interface))
 
 
-def differences(endpoint: Document, link: PodLink) -> list[str]:
+def differences(endpoint: HcnDocument, link: PodLink) -> list[str]:
     """Differences that need a new endpoint, because HNS cannot change them."""
     addresses = (
         ip_interface((found["IpAddress"], found["PrefixLength"])) for found in endpoint.get("IpConfigurations", ())
@@ -77,7 +77,7 @@ def differences(endpoint: Document, link: PodLink) -> list[str]:
     return pod_differences.sentences(link, compared)
 
 
-def _create(hcn: ComputeNetwork, link: PodLink) -> Document:
+def _create(hcn: ComputeNetwork, link: PodLink) -> HcnDocument:
     network = networks.find(hcn)
     if network is None:
         raise HostError(f"HNS has no network {networks.NAME}; the agent will create it again")
@@ -103,7 +103,7 @@ def _create(hcn: ComputeNetwork, link: PodLink) -> Document:
     return hcn.create(HcnKind.ENDPOINT, document, network["ID"])
 
 
-def _join(hcn: ComputeNetwork, hns: HostNetworkService, endpoint: Document, link: PodLink) -> None:
+def _join(hcn: ComputeNetwork, hns: HostNetworkService, endpoint: HcnDocument, link: PodLink) -> None:
     """containerd passes the Pod's namespace; docker passes each container of a Pod, and each needs the endpoint."""
     if link.container:
         hns.post(f"/endpoints/{endpoint['ID']}/attach", {"ContainerID": link.container, "SystemType": "Container"})
@@ -119,23 +119,23 @@ def _join(hcn: ComputeNetwork, hns: HostNetworkService, endpoint: Document, link
             raise HostError(f"could not enter {link.namespace}: {error}") from error
 
 
-def _delete(hcn: ComputeNetwork, endpoint: Document) -> None:
+def _delete(hcn: ComputeNetwork, endpoint: HcnDocument) -> None:
     if namespace := _namespace(endpoint):
         with suppress(NotFoundError, NotAttachedError):  # the runtime may have deleted its namespace first
             _change_members(hcn, namespace, endpoint, "Remove")
     hcn.delete(HcnKind.ENDPOINT, endpoint["ID"])
 
 
-def _change_members(hcn: ComputeNetwork, namespace: str, endpoint: Document, request: str) -> None:
+def _change_members(hcn: ComputeNetwork, namespace: str, endpoint: HcnDocument, request: str) -> None:
     change = {"ResourceType": "Endpoint", "RequestType": request, "Settings": {"EndpointId": endpoint["ID"]}}
     hcn.modify(HcnKind.NAMESPACE, namespace, change)
 
 
-def _find(hcn: ComputeNetwork, name: str) -> Document | None:
+def _find(hcn: ComputeNetwork, name: str) -> HcnDocument | None:
     return next(iter(hcn.all(HcnKind.ENDPOINT, Name=name)), None)
 
 
-def _namespace(endpoint: Document) -> str:
+def _namespace(endpoint: HcnDocument) -> str:
     """The endpoint's namespace; empty if it has none."""
     namespace = str(endpoint.get("HostComputeNamespace") or "")
     return "" if networks.same_id(namespace, _NO_ID) else namespace

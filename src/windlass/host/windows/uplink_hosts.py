@@ -13,7 +13,7 @@ from windlass.host.plans import HostNames
 from windlass.host.protocol import Adopted, HostError, HostUplink, Uplink
 from windlass.host.windows import adapters, networks, uplinks
 from windlass.host.windows.bounded_calls import run_bounded
-from windlass.host.windows.hcn import ComputeNetwork, Document
+from windlass.host.windows.hcn import ComputeNetwork, HcnDocument
 from windlass.host.windows.hcn_errors import MissingCallError
 from windlass.host.windows.hns import HostNetworkService
 from windlass.host.windows.ip_helper import IpHelper
@@ -129,7 +129,7 @@ class WindowsUplink(HostUplink):
     async def detach(self, names: HostNames) -> None:
         """Does nothing: the datapath is an extension of the Hyper-V switch, which outlives the daemon."""
 
-    async def _network(self) -> Document | None:
+    async def _network(self) -> HcnDocument | None:
         """Also None without the library of HNS: `networks.create` reports that."""
         with suppress(MissingCallError):
             return await run_bounded("reading the networks of HNS", _SECONDS_TO_READ, partial(networks.find, self._hcn))

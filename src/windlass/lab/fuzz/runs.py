@@ -15,7 +15,7 @@ from windlass.lab.orchestration.agents import Agents
 from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.runner import results, runs
 from windlass.lab.runner.results import ScenarioResult
-from windlass.lab.sandbox.labs import Say
+from windlass.lab.sandbox.progress import Say
 from windlass.lab.scenarios.scenario_files import ScenarioError, ScenarioFiles
 
 KEEP = Path("fuzz-failures")

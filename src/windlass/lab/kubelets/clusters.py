@@ -23,8 +23,9 @@ from windlass.lab.kubelets.machines import KubeletMachine, runtime_folder
 from windlass.lab.network import ovs
 from windlass.lab.network.underlays import Underlay
 from windlass.lab.sandbox import labs
-from windlass.lab.sandbox.labs import Lab, LabDescription, LabError, Location, Say
+from windlass.lab.sandbox.labs import Lab, LabDescription, LabError, Location
 from windlass.lab.sandbox.processes import output_of
+from windlass.lab.sandbox.progress import Say
 from windlass.lab.sandbox.time_limits import seconds
 from windlass.lab.scenarios.segments import UPLINK, Machine, Nic, segments
 from windlass.model.families import IPAddress

@@ -19,8 +19,8 @@ from windlass.lab.control import certificates
 from windlass.lab.control.kubernetes_binaries import directory, path_of
 from windlass.lab.kubelets import archives, debian
 from windlass.lab.kubelets.archives import Image
-from windlass.lab.sandbox.labs import Say
 from windlass.lab.sandbox.processes import output_of
+from windlass.lab.sandbox.progress import Say
 
 REPOSITORY = Path(__file__).parents[4]
 WINDLASS = f"windlass:{__version__}"

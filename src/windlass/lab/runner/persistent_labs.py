@@ -22,8 +22,9 @@ from windlass.lab.orchestration.agents import Agents
 from windlass.lab.orchestration.node_programs import Programs
 from windlass.lab.runner import runs
 from windlass.lab.sandbox import labs
-from windlass.lab.sandbox.labs import Lab, LabDescription, LabError, Location, Say
+from windlass.lab.sandbox.labs import Lab, LabDescription, LabError, Location
 from windlass.lab.sandbox.processes import program
+from windlass.lab.sandbox.progress import Say
 from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.scenario_files import Scenario, ScenarioError
 

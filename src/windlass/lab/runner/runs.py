@@ -23,8 +23,9 @@ from windlass.lab.runner import results
 from windlass.lab.runner.probes import ProbeRunner
 from windlass.lab.runner.results import ScenarioResult
 from windlass.lab.sandbox import labs
-from windlass.lab.sandbox.labs import Lab, LabError, Say
+from windlass.lab.sandbox.labs import Lab, LabError
 from windlass.lab.sandbox.processes import program
+from windlass.lab.sandbox.progress import Say
 from windlass.lab.scenarios import scenario_files, segments
 from windlass.lab.scenarios.scenario_files import Scenario, ScenarioError
 

@@ -15,7 +15,7 @@ import select
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +31,6 @@ DISKS = Path("/var/tmp/windlass-lab")  # for files that are too big for /run, wh
 CGROUPS = Path("/sys/fs/cgroup")
 LONGEST_FOLDER = 32  # keeps the paths of unix sockets in it below their limit of 108 bytes
 SECONDS_TO_DIE = seconds(2.0)
-
-Say = Callable[[str], None]  # reports progress to a person, sentence by sentence
 
 
 class LabError(RuntimeError):
