@@ -68,7 +68,8 @@ async def connect(path: Path, limit: int = BUFFER) -> tuple[StreamReader, Stream
 
 
 async def attach(path: Path, protocol: BaseProtocol) -> None:
-    await _loop().create_pipe_connection(lambda: protocol, address(path))
+    # asyncio accepts any protocol; its type stubs require a StreamReaderProtocol.
+    await _loop().create_pipe_connection(lambda: protocol, address(path))  # type: ignore[arg-type,return-value]
 
 
 def dial(path: Path, seconds: float | None) -> PipeStream:
