@@ -1,6 +1,6 @@
 """The agent: it brings the Node to the state that the cluster requests, and keeps it there. Its parts and its tasks.
 
-Two tasks do the work. One makes full passes (`passes`), whenever something happened that only a pass sets right. The
+Two tasks do the work. One makes full passes (`passes`), after each event that only a full pass can correct. The
 other carries out the many changes of Services and peers (`following`). The CNI server programs Pods by
 itself (`pods`). All three use the switch (`switching`) and the host (`hosting`), each of which has a queue.
 """
@@ -261,7 +261,7 @@ class Agent:
         is_newest = cluster is self._news.cluster and self._progress.is_idle
         self.status.converged(cluster.revision, up_to_date=is_newest and not self._requests.is_pending)
 
-    # --- what others do -----------------------------------------------------------------------------------------------
+    # --- changes by other programs ------------------------------------------------------------------------------------
 
     async def _watch_database(self, database: Database) -> None:
         """Request a pass after a restart of the switch, or if another program changed a port or the bridge."""
@@ -296,12 +296,12 @@ class Agent:
         self._requests.request()
 
     async def keep_host_reachable(self) -> NoReturn:
-        """Keep the host reachable while Open vSwitch is away: on the userspace datapath."""
+        """Keep the host reachable while Open vSwitch is unavailable: on the userspace datapath."""
         fallback = Fallback(self._host, self.config.bridge, self.status.report)
         await fallback.keep(self._missing_switch, lambda: self._pass.uplink, self._using_uplink)
 
     async def _missing_switch(self) -> str:
-        """Why Open vSwitch is away; empty while it is there."""
+        """Why Open vSwitch is unavailable; empty while it is there."""
         if problem := self._database.view.problem if self._database else self._database_lacks:
             return problem
         if self._pass.uplink is not None:

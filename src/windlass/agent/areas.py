@@ -9,7 +9,7 @@ from windlass.cluster.objects import Problem
 
 
 class Area(StrEnum):
-    """Each has a section of its name in docs/runbook.md; a test holds that."""
+    """Each has a section of its name in docs/runbook.md; a test checks this."""
 
     NODE = "node"  # this Node's identity and its NIC
     CLUSTER = "cluster"  # the other Nodes

@@ -1,4 +1,4 @@
-"""The host's network while Open vSwitch is away: the NIC holds the Node IPs until it is back.
+"""The host's network while Open vSwitch is unavailable: the NIC holds the Node IPs until it is back.
 
 Userspace datapath only. Without ovs-vswitchd its bridge interface is gone, without ovsdb-server it forwards nothing:
 the host would not answer. The kernel datapath keeps forwarding.
@@ -34,7 +34,7 @@ class Fallback:
         adopted: Callable[[], Uplink | None],
         exclusively: Callable[[], AbstractAsyncContextManager[None]],
     ) -> NoReturn:
-        """Give the uplink its addresses back while Open vSwitch is away; the next pass takes them again.
+        """Give the uplink its addresses back while Open vSwitch is unavailable; the next pass takes them again.
 
         `is_away` returns the reason, or an empty text. `adopted` returns the uplink once a pass was made; before that,
         the record says whether an earlier agent took it.

@@ -1,8 +1,9 @@
 """Carries out changes of Services, peers and policies; the work grows with the objects that changed.
 
-The host never leads packets into a switch that has no flows for them: they would be lost there, whereas the host
-refuses them, which a client notices. So the flows of a Service come before its items on the host, and go after them.
-Routes to a peer come before flows that lead there. A change that needs nothing of the host does not wait for it.
+The host sends no packets to the switch before the switch has flows for them: they would be lost there, whereas the
+host refuses them, which a client notices. So the flows of a Service come before its items on the host, and go
+after them. Routes to a peer come before flows that lead there. A change that needs nothing of the host does not wait
+for it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class ClusterFollower:
     _following: asyncio.Lock = field(default_factory=asyncio.Lock)
     _reaching: asyncio.Lock = field(default_factory=asyncio.Lock)
     _arriving: set[str] = field(default_factory=set)  # peers that came or changed and are not reached yet
-    _unasked: set[Owner] = field(default_factory=set)  # owners whose present items may not be on the host yet
+    _unrequested: set[Owner] = field(default_factory=set)  # owners whose present items may not be on the host yet
 
     def __post_init__(self) -> None:
         self.flusher = ConnectionFlusher(self._serving, self._switch)
@@ -68,10 +69,10 @@ class ClusterFollower:
             change = self._news.take_up()
             ticket = self._progress.begin(change)
             changed = [*await self._follow_services(change, context), *self._follow_peers(change, context)]
-            self._unasked.update(changed)
+            self._unrequested.update(changed)
             if self.context is None or self.context[2:] != context[2:]:
-                self._unasked.update(Owner(OwnerKind.SERVICE, key) for key in self._serving.services)
-                self._unasked.update(Owner(OwnerKind.PEER, name) for name in self._peers.usable)
+                self._unrequested.update(Owner(OwnerKind.SERVICE, key) for key in self._serving.services)
+                self._unrequested.update(Owner(OwnerKind.PEER, name) for name in self._peers.usable)
             self.context = context
             await self._policing.follow(change)
             state = self._switch.state
@@ -189,7 +190,7 @@ class ClusterFollower:
 
     async def lead_to_peers(self, context: NodeContext) -> None:
         """Returns when the host has its routes to new peers, so that flows may lead there."""
-        peers = [owner for owner in self._unasked if owner.kind is OwnerKind.PEER]
+        peers = [owner for owner in self._unrequested if owner.kind is OwnerKind.PEER]
         wanted = await run_in_slices(self._differing(peers))
         if wanted:
             await self._hosting.lead_to(context.names, frozenset[Item]().union(*wanted.values()))
@@ -198,7 +199,7 @@ class ClusterFollower:
     async def bring_all(self, tasks: asyncio.TaskGroup) -> None:
         """Returns when the host has removed unneeded items, and after that the switch has all flows that are due."""
         owed = list(self._switch.owed)
-        holders = [owner for owner in self._unasked if owner in self._hosting.owners]
+        holders = [owner for owner in self._unrequested if owner in self._hosting.owners]
         _, removed = self._hosting.give_up(await run_in_slices(self._differing(holders)))
         await removed
         await self._hosting.drained()  # owners whose flows are due may wait for an earlier removal
@@ -210,7 +211,7 @@ class ClusterFollower:
 
     async def hold_host(self, context: NodeContext, shared: HostPlan) -> None:
         """Returns when the host holds this plan and the items of all owners, and nothing else of ours."""
-        ready = [owner for owner in self._unasked if owner not in self._switch.owed]
+        ready = [owner for owner in self._unrequested if owner not in self._switch.owed]
         await self._hosting.hold(context.names, shared, await run_in_slices(self._differing(ready)))
 
     def _differing(self, owners: Collection[Owner]) -> Generator[None, None, dict[Owner, frozenset[Item]]]:
@@ -222,7 +223,7 @@ class ClusterFollower:
             if self._hosting.differs(owner, items):
                 found[owner] = items
             elif owner not in self._switch.owed:
-                self._unasked.discard(owner)
+                self._unrequested.discard(owner)
             if not number % _SLICE:
                 yield
         return found

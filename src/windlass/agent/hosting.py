@@ -52,8 +52,8 @@ class Hosting:
     async def take_uplink(self, database: Database, spec: BridgeSpec, node_ips: Collection[IPAddress]) -> None:
         """The NIC becomes a port of the bridge, and the bridge interface gets its addresses and routes.
 
-        The wire follows the Node IPs: after a failure the NIC leaves the bridge only if the host says that the NIC
-        holds them all. A cancelled caller still waits for the end, because half-way the Node does not answer.
+        After a failure the NIC leaves the bridge only if the host says that the NIC holds all Node IPs.
+        A cancelled caller still waits for the end, because half-way the Node does not answer.
         """
         taking = asyncio.ensure_future(self._take_uplink(database, spec, node_ips))
         try:
@@ -93,10 +93,9 @@ class Hosting:
     # --- the items of owners --------------------------------------------------------------------------------------
 
     def give_up(self, wanted: Mapping[Owner, frozenset[Item]]) -> tuple[frozenset[Owner], Done]:
-        """The items that these owners no longer want and no other owner has are removed from the host.
+        """Remove items from the host that no owner wants any more. New items are not added: see `ask`.
 
-        Returns the owners that give such an item up, and the completion of its removal: only then may their flows go.
-        Items that are new are not added; see `ask`.
+        Returns the owners that give up an item, and the completion of the removal: only then may their flows go.
         """
         still_wanted = frozenset[Item]().union(*wanted.values())
         kept: dict[Owner, frozenset[Item]] = {}
@@ -109,7 +108,7 @@ class Hosting:
         return leaving, self._change(HostChange(removed=removed))
 
     def ask(self, wanted: Mapping[Owner, frozenset[Item]]) -> Done:
-        """These owners want these items and no others: to be called when their flows are in the switch."""
+        """Set the items of these owners. To be called when their flows are in the switch."""
         return self._change(self._claims.set_all(wanted))
 
     def differs(self, owner: Owner, items: frozenset[Item]) -> bool:

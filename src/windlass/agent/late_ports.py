@@ -52,7 +52,7 @@ class LatePorts:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 port, uid = await self._new.get()
-                if port.interface in self._awaited:  # it was not forgotten meanwhile
+                if port.interface in self._awaited:  # `forget` was not called in between
                     self._awaited[port.interface] = tasks.create_task(self._complete(port, uid))
         raise AssertionError  # the loop does not end
 

@@ -156,14 +156,15 @@ DENIALS = _counter(
     "rule",
 )
 DENIALS_SUPPRESSED = _counter(
-    "windlass_policy_denials_suppressed_total", "Denied packets that were beyond that limit, and so not logged"
+    "windlass_policy_denials_suppressed_total", "Denied packets above that limit, which are not logged"
 )
 
 FORWARDED_REFUSALS = _counter(
     "windlass_forwarded_refusals_total",
     "On Windows: clients of NodePorts whose connections the agent itself forwards, and that were not served to the "
     "end, by reason: no-endpoint, policy, pod (the switch serves Pods), unreachable (the endpoint did not accept it), "
-    "evicted (the idlest UDP client, at 4,096 of one address and port), full (at 4,096 TCP connections of one address "
+    "evicted (the UDP client that was idle for longest, at 4,096 of one address and port), "
+    "full (at 4,096 TCP connections of one address "
     "and port)",
     "reason",
 )

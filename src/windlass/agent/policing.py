@@ -1,7 +1,8 @@
 """The policies of this Node's Pods as a part of the state that the switch should have.
 
-Flows of Pods, subjects and peers of policies change in one bundle (`switching`), so that no packet meets half a change.
-So nothing is applied while a change is half read, or while Pods that new policies select are not known yet.
+Flows of Pods, subjects and peers of policies change in one bundle (`switching`), so that no packet is judged by
+one half of a change. So nothing is applied while a change is half read, or while Pods that new policies select are not
+known yet.
 """
 
 from __future__ import annotations

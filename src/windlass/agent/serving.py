@@ -51,7 +51,7 @@ class Serving:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The same object as long as no problem has come, gone or changed."""
+        """The same object as long as no problem is added, removed or changed."""
         return self._served.problems
 
     def remember(self, saved: Cluster) -> None:
@@ -128,7 +128,7 @@ class ConnectionFlusher:
             stale = self._stale(outdated, state.node) if state else []
             for index in range(0, len(stale), TOGETHER):
                 if not await self._switch.flush(stale[index : index + TOGETHER]):
-                    self._put(dict(outdated))  # the switch is away; the kernel datapath keeps its connections meanwhile
+                    self._put(dict(outdated))  # no switch; the kernel datapath keeps its connections meanwhile
                     break
 
     def _put(self, outdated: Mapping[str, ServedService | None]) -> None:

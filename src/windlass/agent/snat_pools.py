@@ -1,4 +1,4 @@
-"""The pools of SNAT ports: ports of ended connections come back soon; what finds none is counted and reported."""
+"""The pools of SNAT ports: frees ports of ended connections early, and counts connections that find no port."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SnatPools:
         self.host_connections: tuple[HostConnection, ...] = ()  # connections that are older than the reservation
 
     async def reserve(self, host: Host, addresses: Collection[IPAddress]) -> None:
-        """Has the host reserve the SNAT ports. If it cannot, the pools are smaller, with ports that it seldom uses."""
+        """Make the host reserve the SNAT ports. If it cannot, the pools are smaller, with ports that it seldom uses."""
         try:
             held = await host.reserve_ports(HOST_RESERVED, addresses)
         except HostError as error:

@@ -58,12 +58,12 @@ class AgentStatus:
         self._wake()
 
     def falls_behind(self) -> None:
-        """There is work to do."""
+        """Note that there is work to do."""
         if self._behind_since is None:
             self._behind_since = time.monotonic()
 
     def converged(self, revision: str, *, up_to_date: bool) -> None:
-        """`up_to_date`: nothing has come in the meantime."""
+        """`up_to_date`: no other change has arrived since."""
         self.revision = revision
         self.generation += 1
         self.updated = datetime.now(UTC)

@@ -84,7 +84,7 @@ class ProgrammedSwitch:
 
     @property
     def trouble(self) -> str:
-        """Why the switch is away; empty while it is there."""
+        """Why the switch is unavailable; empty while it is there."""
         return self._installed.trouble if self._installed else ""
 
     def update(self, state: NodeState, changed: Iterable[Owner]) -> None:
@@ -189,7 +189,7 @@ class ProgrammedSwitch:
         return await self._installed.requests.packets_by_flow(table) if self._installed else {}
 
     async def flush(self, stale: Sequence[Flush]) -> bool:
-        """Flush conntrack entries; False if the switch is away."""
+        """Flush conntrack entries; False if the switch is unavailable."""
         if self._installed is None:
             return False
         try:

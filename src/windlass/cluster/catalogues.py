@@ -37,7 +37,7 @@ class Catalogue:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The same object as long as no problem has come, gone or changed."""
+        """The same object as long as no problem is added, removed or changed."""
         if self._listed is None:
             self._listed = tuple(problem for key in sorted(self._problems) for problem in self._problems[key])
         return self._listed
@@ -65,7 +65,7 @@ class Catalogue:
             pods = cluster.pods.keys()
         changed |= set(map(host_ports.key_of, pods))
         decided: dict[str, tuple[ServedService | None, list[Problem]]] = {}
-        for key in sorted(changed):  # likely the order in which they lie in memory
+        for key in sorted(changed):  # probably the order in memory, which is faster
             decided[key] = self._decide(key, node)
             if not len(decided) % _SLICE:
                 yield

@@ -1,6 +1,6 @@
-"""The Services that this Node serves, with their group numbers. Pure, but for the file of the group numbers.
+"""The Services that this Node serves, with their group numbers. Pure, except for the file of the group numbers.
 
-What a Service amounts to is decided in `cluster.catalogues`.
+`cluster.catalogues` decides how a Service is served.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NodeServices:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The same object as long as no problem has come, gone or changed."""
+        """The same object as long as no problem is added, removed or changed."""
         return self._catalogue.problems
 
     def following(

@@ -43,7 +43,7 @@ def to_groups(
     for number in range(count):
         share: tuple[Term, ...] = ()
         if count > 1 and port.affinity_seconds:
-            # By the address, so that a client always meets the same group.
+            # By the address, so that a client always gets the same group.
             share = source_bits(port.family, number, count - 1)
         elif count > 1:
             share = source_port(port.family, port.protocol, number, count - 1)

@@ -139,7 +139,7 @@ def serves(
 
 
 def fragments(node: LocalNode, service: ServedService, port: ServedPort, frontend: Frontend) -> Iterator[Flow]:
-    """A flow sees no port of a fragmented datagram. A ClusterIP with only one UDP port needs none.
+    """A flow cannot match the port of a fragmented datagram. A ClusterIP with only one UDP port needs none.
 
     Connection tracking waits for all fragments and then applies to them the action of the last one: it does not matter
     that the group may choose different endpoints for them. But it keeps fragments of different recirculations apart, so
@@ -184,7 +184,7 @@ def _balanced(
         )
     else:
         if frontend.reach is not Reach.CLUSTER_IP:
-            # Policy Local holds for clients from outside; Pods and the Node itself use all endpoints.
+            # Policy Local applies to clients from outside; Pods and the Node itself use all endpoints.
             why = f"from a Pod to {name}: choose an endpoint on any Node"
             yield from to_groups(port, HIGH, (addressed, origin, FROM_POD), (), local=False, why=why)
             if from_node:

@@ -47,15 +47,15 @@ NO_PEERS = class_with(frozenset())
 
 
 class PeerClasses:
-    """The classes of one direction. `changed`, `came` and `went` collect changes until `forget_changes`."""
+    """The classes of one direction. `changed`, `added` and `removed` collect changes until `forget_changes`."""
 
     def __init__(self, directory: Directory) -> None:
         self.entries: dict[Prefix, int] = {}  # the class of each address and network that needs an entry
         self.classes: dict[int, PeerClass] = {}
         self.having: dict[ClassPart, set[int]] = {}  # the classes with this part
         self.changed: set[Prefix] = set()  # entries
-        self.came: set[int] = set()  # classes
-        self.went: set[int] = set()
+        self.added: set[int] = set()  # classes
+        self.removed: set[int] = set()
         self._directory = directory
         self._selections = Selections(directory)
         self._blocks = Blocks()
@@ -124,8 +124,8 @@ class PeerClasses:
 
     def forget_changes(self) -> None:
         self.changed.clear()
-        self.came.clear()
-        self.went.clear()
+        self.added.clear()
+        self.removed.clear()
 
     def class_of(self, address: Prefix) -> PeerClass:
         """As the switch looks it up: the longest prefix that has an entry decides."""
@@ -196,8 +196,8 @@ class PeerClasses:
         if number == NO_CLASS:
             return
         self.classes[number] = peer_class
-        self.came.add(number)
-        self.went.discard(number)
+        self.added.add(number)
+        self.removed.discard(number)
         for part in peer_class.parts:
             self.having.setdefault(part, set()).add(number)
 
@@ -208,8 +208,8 @@ class PeerClasses:
         del self._members[number]
         if number == NO_CLASS:
             return
-        self.came.discard(number)
-        self.went.add(number)
+        self.added.discard(number)
+        self.removed.add(number)
         for part in self.classes.pop(number).parts:
             self.having[part].discard(number)
             if not self.having[part]:

@@ -56,7 +56,7 @@ class DirectionCompiler:
         self._subjects: dict[int, RulesOfSubject] = {}
         self._users: dict[int, set[str]] = {}  # the Pods of a subject
         self._mentions: dict[ClassPart, set[int]] = {}  # the subjects whose rules use a selector, block or port name
-        self._naming_anyone: set[int] = set()  # subjects with a named port for peers that no selector limits
+        self._with_named_ports_for_all: set[int] = set()  # subjects with a named port for peers that no selector limits
         self._changed_pods: set[str] = set()
         self._changed_subjects: set[int] = set()
 
@@ -67,7 +67,7 @@ class DirectionCompiler:
     @property
     def namespaces(self) -> frozenset[str] | None:
         """The namespaces whose Pods the rules in use select; None: all."""
-        return None if self._naming_anyone else self.peers.namespaces
+        return None if self._with_named_ports_for_all else self.peers.namespaces
 
     def set_subject(self, pod: str, subject: Subject | None) -> None:
         before = self.pods.get(pod)
@@ -89,11 +89,11 @@ class DirectionCompiler:
 
     def settle(self, local: Iterable[str]) -> PolicyChange:
         """Compiles the changes since the last call, and returns what differs now."""
-        for number in self.peers.went:
+        for number in self.peers.removed:
             for verdicts in self.verdicts.values():
                 verdicts.by_class.pop(number, None)
                 verdicts.by_rule.pop(number, None)
-        for number in self.peers.came:
+        for number in self.peers.added:
             parts = self.peers.classes[number].parts
             for subject in {one for part in parts for one in self._mentions.get(part, ())}:
                 self._judge(subject, number)
@@ -140,7 +140,7 @@ class DirectionCompiler:
         number = rules.subject.number
         self._subjects[number] = rules
         if rules.names_ports_of_anyone:
-            self._naming_anyone.add(number)
+            self._with_named_ports_for_all.add(number)
         self._changed_subjects.add(number)
         for peers, one in rules.peers.items():
             self.peers.use(peers, one)
@@ -152,12 +152,12 @@ class DirectionCompiler:
         if self._counts_rules:
             self.verdicts[number].by_rule[NO_CLASS] = rules.parts_by_rule(NO_PEERS)
         known = {one for part in rules.parts for one in self.peers.having.get(part, ())}
-        for peer_class in known - self.peers.came:  # `settle` judges the new classes
+        for peer_class in known - self.peers.added:  # `settle` judges the new classes
             self._judge(number, peer_class)
 
     def _remove_subject(self, number: int) -> None:
         rules = self._subjects.pop(number)
-        self._naming_anyone.discard(number)
+        self._with_named_ports_for_all.discard(number)
         del self.verdicts[number]
         self._changed_subjects.add(number)
         for part in rules.parts:

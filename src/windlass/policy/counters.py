@@ -29,7 +29,7 @@ class Decision(Struct, frozen=True, omit_defaults=True):
 
 
 class PolicyCounter(Struct, frozen=True):
-    """Counts from 0 again when the policies of these Pods change, or what the rules select of these peers."""
+    """Starts from 0 again when the policies of these Pods change, or what the rules select of these peers."""
 
     pods: tuple[str, ...]
     direction: str

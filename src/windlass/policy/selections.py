@@ -77,7 +77,7 @@ class _SelectorsInNamespace:
         return known
 
     def add(self, number: int, pods: Selector) -> None:
-        """The owner forgets what is `found`, where the selector matches."""
+        """The owner must remove entries of `found` that the selector matches."""
         if pods == EVERYTHING:
             self._all_pods |= {number}
             self.found.clear()

@@ -100,8 +100,8 @@ def remove_port(view: View, bridge: str, interface: InterfaceRow) -> list[Operat
 _NEW_BRIDGE: Final = "bridge"
 
 # Which prefixes of addresses the switch tracks in the tables of policy peers. By prefixes, one datapath flow serves all
-# addresses that the policies in use do not tell apart. Open vSwitch before 3.5 tracks those of IPv6 only where it is
-# told to: otherwise each IPv6 client of a Pod with policies takes a datapath flow.
+# addresses that the policies in use do not tell apart. Open vSwitch before 3.5 tracks those of IPv6 only if that
+# is configured: otherwise each IPv6 client of a Pod with policies takes a datapath flow.
 PREFIXES: Final[Mapping[int, frozenset[str]]] = {
     EGRESS_PEER.number: frozenset({"ip_dst", "ipv6_dst"}),
     INGRESS_PEER.number: frozenset({"ip_src", "ipv6_src"}),

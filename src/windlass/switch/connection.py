@@ -1,6 +1,6 @@
 """One OpenFlow 1.5 connection to a bridge: requests and their replies, and events.
 
-It carries messages and reports what became of each. What to send is decided elsewhere (`ownership`, `changes`),
+It carries messages and reports the result of each. What to send is decided elsewhere (`ownership`, `changes`),
 `openflow.wire` encodes it, and the caller reconnects after a loss.
 """
 

@@ -31,7 +31,7 @@ def group_of(flow: EncodedFlow) -> int:
 
 
 async def forget_idle(connection: OpenFlowConnection) -> int:
-    """Delete those that have been idle for too long. Returns how many they were."""
+    """Delete those that have been idle for too long. Returns their number."""
     idle: list[DeleteFlow] = []
     async for body in connection.dump(lambda xid: flow_wire.dump_request(xid, SESSION_AFFINITY.number)):
         idle += (

@@ -146,7 +146,7 @@ class InstalledProgram:
                         await self._handle_events(connection)
             except (ConnectionError, OpenFlowError, MalformedMessage) as error:
                 if str(error) != self.trouble:
-                    _log.warning("the switch is away", reason=str(error))
+                    _log.warning("the switch is unavailable", reason=str(error))
                 self._lost(str(error))
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)

@@ -23,7 +23,7 @@ class SwitchRequests:
         self.connection: OpenFlowConnection | None = None  # in sync; None while the switch is away
 
     async def forget_idle(self) -> int:
-        """Delete learned flows that have been idle for too long. Returns how many they were."""
+        """Delete learned flows that have been idle for too long. Returns their number."""
         if self.connection is not None:
             with suppress(ConnectionLostError):
                 return await learned.forget_idle(self.connection)
@@ -32,7 +32,7 @@ class SwitchRequests:
     async def forget_connections(self, stale: Iterable[Flush]) -> str:
         """Flush conntrack entries. Returns the reason if the switch refused. ConnectionLostError while it is away."""
         if self.connection is None:
-            raise ConnectionLostError("the switch is away")
+            raise ConnectionLostError("the switch is unavailable")
         result = await self.connection.deliver(stale, ct_flush.flush)
         return str(result.refused[0].error) if result.refused else ""
 
