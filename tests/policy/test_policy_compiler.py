@@ -135,4 +135,4 @@ def test_a_change_lists_everything_that_differs(history: list[PolicyWorld], coun
             now = {s: (v.default, v.by_class, v.by_rule) for s, v in one.verdicts.items()}
             assert {key for key, _ in pods.items() ^ one.pods.items()} <= change.pods
             assert {s for s in verdicts.keys() | now.keys() if verdicts.get(s) != now.get(s)} <= change.subjects
-            assert {key for key, _ in entries.items() ^ one.entries.items()} <= change.entries
+            assert {key for key, _ in entries.items() ^ one.entries.items()} <= set(change.entries)

@@ -53,7 +53,7 @@ class PeerClasses:
         self.entries: dict[Prefix, int] = {}  # the class of each address and network that needs an entry
         self.classes: dict[int, PeerClass] = {}
         self.having: dict[ClassPart, set[int]] = {}  # the classes with this part
-        self.changed: set[Prefix] = set()  # entries
+        self.changed: dict[Prefix, None] = {}  # entries, in order
         self.added: set[int] = set()  # classes
         self.removed: set[int] = set()
         self._directory = directory
@@ -152,7 +152,7 @@ class PeerClasses:
             number = after.number if after is not None else None
             if number == before:
                 continue
-            self.changed.add(prefix)
+            self.changed[prefix] = None
             if after is None or number is None:
                 del entries[prefix]
             else:

@@ -40,7 +40,7 @@ class PolicyChange:
 
     pods: frozenset[str]
     subjects: frozenset[int]
-    entries: frozenset[Prefix]
+    entries: tuple[Prefix, ...]
 
 
 class DirectionCompiler:
@@ -100,7 +100,7 @@ class DirectionCompiler:
         for pod in local:
             self._judge_itself(pod)
         change = PolicyChange(
-            frozenset(self._changed_pods), frozenset(self._changed_subjects), frozenset(self.peers.changed)
+            frozenset(self._changed_pods), frozenset(self._changed_subjects), tuple(self.peers.changed)
         )
         self._changed_pods.clear()
         self._changed_subjects.clear()

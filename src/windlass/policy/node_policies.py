@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from itertools import chain
 from typing import NamedTuple
 
 from windlass.model.mappings import PersistentMap
@@ -92,7 +93,7 @@ class CompiledPolicies:
     def _changed_peers(self, changes: Changes) -> dict[str, PeerEntry | None]:
         egress, ingress = self.compiler.egress.entries, self.compiler.ingress.entries
         changed: dict[str, PeerEntry | None] = {}
-        for prefix in frozenset().union(*(change.entries for change in changes.values())):
+        for prefix in dict.fromkeys(chain.from_iterable(change.entries for change in changes.values())):
             entry = PeerEntry(prefix, egress.get(prefix), ingress.get(prefix))
             changed[prefix_text(prefix)] = None if entry.egress is None and entry.ingress is None else entry
         return changed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import chain
 
 from windlass.policy.directories import Directory, LabelSet
 from windlass.policy.rules import PodPeers
@@ -106,13 +107,13 @@ class Selections:
         """The namespaces in which the selectors in use can match Pods; None: all."""
         return self._matched.namespaces
 
-    def add(self, number: int, peers: PodPeers) -> set[str]:
+    def add(self, number: int, peers: PodPeers) -> list[str]:
         """Returns the Pods that it matches."""
         self._in_use[number] = peers
         self._matched.add(number, peers)
         return self._changed_pods(peers, lambda there: there.add(number, peers.pods))
 
-    def remove(self, number: int) -> set[str]:
+    def remove(self, number: int) -> list[str]:
         peers = self._in_use.pop(number)
         self._matched.remove(number)
         return self._changed_pods(peers, lambda there: there.remove(number))
@@ -141,19 +142,19 @@ class Selections:
                 there.add(number, peers.pods)
         return there
 
-    def _changed_pods(self, peers: PodPeers, change: Callable[[_SelectorsInNamespace], None]) -> set[str]:
+    def _changed_pods(self, peers: PodPeers, change: Callable[[_SelectorsInNamespace], None]) -> list[str]:
         """Apply the change wherever the selector looks for Pods. Returns the Pods that it matches."""
-        matched: set[str] = set()
+        matched: list[str] = []
         for namespace in self._directory.selected_namespaces(peers):
             if (there := self._by_namespace.get(namespace)) is not None:
                 change(there)
             label_sets = self._directory.label_sets.get(namespace, {})
             if peers.pods == EVERYTHING:
-                matched.update(*label_sets.values())
+                matched.extend(chain.from_iterable(label_sets.values()))
                 continue
             for labels, members in label_sets.items():
                 if peers.pods.matches(dict(labels)):
-                    matched |= members
+                    matched += members
                     if there is not None:
                         there.found.pop(labels, None)
         return matched
