@@ -73,10 +73,13 @@ class _PolicyReader:
         )
 
     def _directions(self, policy: NetworkPolicy) -> set[Direction]:
-        named = policy.spec.policy_types or (("Ingress", "Egress") if policy.spec.egress else ("Ingress",))
-        for unknown in (word for word in named if word not in _DIRECTIONS):
-            self.problems.append(f"policyTypes: {unknown} is neither Ingress nor Egress; it is ignored")
-        return {_DIRECTIONS[word] for word in named if word in _DIRECTIONS}
+        directions: set[Direction] = set()
+        for word in policy.spec.policy_types or (("Ingress", "Egress") if policy.spec.egress else ("Ingress",)):
+            if word in _DIRECTIONS:
+                directions.add(_DIRECTIONS[word])
+            else:
+                self.problems.append(f"policyTypes: {word} is neither Ingress nor Egress; it is ignored")
+        return directions
 
     def _allow_rules(
         self,
@@ -102,7 +105,8 @@ class _PolicyReader:
             except _Unreadable as error:
                 self.problems.append(f"{where}, peer {index}: {error}; this peer is allowed nothing")
         ports, named, unreadable = _network_policy_ports(rule.ports or ())
-        self.problems += [f"{where}, port {index}: {reason}; this port is not allowed" for index, reason in unreadable]
+        for index, reason in unreadable:
+            self.problems.append(f"{where}, port {index}: {reason}; this port is not allowed")
         return PolicyRule(
             name=f"{policy} {where}",
             action=RuleAction.ACCEPT,

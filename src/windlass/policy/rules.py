@@ -30,7 +30,7 @@ class RuleAction(Enum):
     PASS = "Pass"  # noqa: S105 - to the next tier; not a password
 
 
-class PodPeers(Struct, frozen=True, gc=False, tag=True, cache_hash=True):
+class PodPeers(Struct, frozen=True, gc=False, tag=True, cache_hash=True, array_like=True):
     """Pods with matching labels, in one namespace or in the namespaces that a selector matches."""
 
     namespace: str | None = None
@@ -38,16 +38,16 @@ class PodPeers(Struct, frozen=True, gc=False, tag=True, cache_hash=True):
     pods: Selector = EVERYTHING
 
 
-class NodePeers(Struct, frozen=True, gc=False, tag=True, cache_hash=True):
+class NodePeers(Struct, frozen=True, gc=False, tag=True, cache_hash=True, array_like=True):
     nodes: Selector
 
 
-class BlockPeers(Struct, frozen=True, gc=False, tag=True, cache_hash=True):
+class BlockPeers(Struct, frozen=True, gc=False, tag=True, cache_hash=True, array_like=True):
     network: str
     excepts: tuple[str, ...] = ()
 
 
-class OwnNode(Struct, frozen=True, gc=False, tag=True, cache_hash=True):
+class OwnNode(Struct, frozen=True, gc=False, tag=True, cache_hash=True, array_like=True):
     """The Node on which a Pod runs."""
 
 
@@ -60,14 +60,14 @@ def number_of(peers: RulePeers) -> int:
     return digest_of(peers)
 
 
-class NamedPort(Struct, frozen=True, gc=False):
+class NamedPort(Struct, frozen=True, gc=False, array_like=True):
     """A port of the destination Pod; without a protocol, of any protocol."""
 
     name: str
     protocol: Protocol | None = None
 
 
-class PolicyRule(Struct, frozen=True, gc=False):
+class PolicyRule(Struct, frozen=True, gc=False, array_like=True):
     name: str  # for people: the policy, the direction and the place of the rule in it
     action: RuleAction
     peers: tuple[RulePeers, ...] | None = None  # None: everyone
@@ -75,7 +75,7 @@ class PolicyRule(Struct, frozen=True, gc=False):
     named_ports: tuple[NamedPort, ...] = ()
 
 
-class ReadPolicy(Struct, frozen=True, gc=False):
+class ReadPolicy(Struct, frozen=True, gc=False, array_like=True):
     """A policy in the form of the compiler. It does not affect a direction whose rules are None."""
 
     name: str  # for people: kind and key

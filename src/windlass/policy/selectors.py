@@ -10,7 +10,7 @@ from msgspec import Struct
 from windlass.cluster.policy_objects import Labels, LabelSelector
 
 
-class LabelRequirement(Struct, frozen=True, gc=False, order=True):
+class LabelRequirement(Struct, frozen=True, gc=False, order=True, array_like=True):
     key: str
     operator: str  # In, NotIn, Exists or DoesNotExist
     values: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class LabelRequirement(Struct, frozen=True, gc=False, order=True):
                 return value is None
 
 
-class Selector(Struct, frozen=True, gc=False, cache_hash=True):
+class Selector(Struct, frozen=True, gc=False, cache_hash=True, array_like=True):
     """Matches labels that meet all requirements; without requirements, all labels."""
 
     requirements: tuple[LabelRequirement, ...] = ()
