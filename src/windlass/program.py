@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -49,7 +49,7 @@ class OwnerKind(Enum):
     __hash__ = object.__hash__  # see Family
 
 
-class Owner(NamedTuple):
+class Owner(Struct, frozen=True, gc=False, order=True):
     """The object that needs a flow. `name` is its key in NodeState."""
 
     kind: OwnerKind

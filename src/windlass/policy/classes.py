@@ -111,12 +111,12 @@ class PeerClasses:
         """Call it after the directory has been updated."""
         if before is not None and before.labels not in self._directory.label_sets.get(before.namespace, {}):
             self._selections.forget(before.namespace, before.labels)
-        self.follow_addresses(before, after)
+        if self._uses or self._names:  # otherwise nothing has a class
+            self.follow_addresses(before, after)
 
     def follow_addresses(self, *holders: SelectablePod | PeerNode | None) -> None:
         """`holders`: a Pod or a Node before and after a change."""
-        if self._uses or self._names:  # otherwise nothing has a class
-            self._refresh({address for one in holders if one is not None for address in one.addresses})
+        self._refresh({address for one in holders if one is not None for address in one.addresses})
 
     def follow_namespace(self, name: str) -> None:
         """Call it after the directory has been updated."""

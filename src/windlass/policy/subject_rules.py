@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import chain
 
@@ -30,16 +31,21 @@ class RulesOfSubject:
         # Named ports of the peers. For ingress, named ports are those of the subject.
         self.names = set(named_ports_of(subject.rules)) if direction is Direction.EGRESS else set()
         self.has_tiers = subject.has_tiers
-        self._for_everyone: list[int] = []  # the places of rules for all peers
-        self._by_peers: dict[int, list[int]] = {}
+        # The places of rules, and their ports: by selector or block, and those for all peers.
+        self._by_peers: dict[int, list[int]] = defaultdict(list)
+        self._ports_by_peers: dict[int, set[PortSet]] = defaultdict(set)
+        self._for_everyone: list[int] = []
+        self._ports_for_everyone: set[PortSet] = set()
         self._known: dict[tuple[tuple[int, ...], tuple[object, ...]], PortSet] = {}
         for place, one in enumerate(subject.rules):
             if one.rule.peers is None:
                 self._for_everyone.append(place)
+                self._ports_for_everyone.add(one.rule.ports)
             for peers in one.rule.peers or ():
                 number = number_of(peers)
                 self.peers[number] = peers
-                self._by_peers.setdefault(number, []).append(place)
+                self._by_peers[number].append(place)
+                self._ports_by_peers[number].add(one.rule.ports)
         # Most subjects have NetworkPolicies and port numbers only: then all matching rules add to what is allowed.
         self._is_sum = subject.isolated and not self.has_tiers and not any(named_ports_of(subject.rules))
 
@@ -69,7 +75,8 @@ class RulesOfSubject:
 
     def allowed(self, peer_class: PeerClass) -> PortSet:
         if self._is_sum:
-            return union([self.subject.rules[place].rule.ports for place in self._places(peer_class)])
+            matched = [self._ports_by_peers[peers] for peers in peer_class.peers if peers in self.peers]
+            return union(self._ports_for_everyone.union(*matched))
         key = self._places(peer_class), peer_class.named_ports
         if (known := self._known.get(key)) is None:
             rules = [self.subject.rules[place] for place in key[0]]
@@ -81,5 +88,5 @@ class RulesOfSubject:
 
     def _places(self, peer_class: PeerClass) -> tuple[int, ...]:
         """In order, each once: several peers of a rule may match."""
-        matched = [self._by_peers[peers] for peers in peer_class.peers if peers in self._by_peers]
+        matched = [self._by_peers[peers] for peers in peer_class.peers if peers in self.peers]
         return tuple(sorted({*self._for_everyone, *chain.from_iterable(matched)}))
