@@ -149,18 +149,14 @@ class PeerClasses:
         entries = self.entries
         for prefix in prefixes:
             before, after = entries.get(prefix), self._class_at(prefix)
-            number = after.number if after is not None else None
-            if number == before:
+            if before == (None if after is None else after.number):
                 continue
             self.changed[prefix] = None
-            if after is None or number is None:
+            if after is None:
                 del entries[prefix]
             else:
-                entries[prefix] = number
-                if number in self._members:
-                    self._members[number] += 1
-                else:
-                    self._enter(after)
+                entries[prefix] = after.number
+                self._enter(after)
             if before is not None:
                 self._leave(before)
 
@@ -190,8 +186,10 @@ class PeerClasses:
                 yield number
 
     def _enter(self, peer_class: PeerClass) -> None:
-        """The first member of a class."""
         number = peer_class.number
+        if number in self._members:
+            self._members[number] += 1
+            return
         self._members[number] = 1
         if number == NO_CLASS:
             return
