@@ -119,8 +119,17 @@ class TestNetwork:
 
     async def test_prepared_again_nothing_changes(self, host, machine):
         before = machine.service_state()
-        await host.uplink.prepare("eth0", "br-int", machine.node_ips, machine.state.node.pod_cidrs.values())
+        cidrs = machine.state.node.pod_cidrs.values()
+        assert not await host.uplink.prepare("eth0", "br-int", machine.node_ips, cidrs)
         assert machine.service_state() == before
+
+    async def test_after_a_failed_call_the_switch_tries_again(self, host, machine):
+        """HNS may have enabled the extension all the same."""
+        cidrs = machine.state.node.pod_cidrs.values()
+        with machine.refusing("HNSCall", 0x80070005), pytest.raises(HostError):
+            await host.uplink.prepare("eth0", "br-int", machine.node_ips, cidrs)
+        assert await host.uplink.prepare("eth0", "br-int", machine.node_ips, cidrs)
+        assert not await host.uplink.prepare("eth0", "br-int", machine.node_ips, cidrs)
 
     async def test_released_the_network_is_gone_and_the_nic_has_everything(self, host, machine):
         await host.pods.attach(pod_link(machine, machine.new_sandbox()))

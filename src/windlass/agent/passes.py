@@ -58,6 +58,7 @@ class NodePass:
     _snat_pools: SnatPools
     uplink: Uplink | None = None  # None until a pass was completed
     _preflight_passed: bool = False
+    _must_retry: bool = False  # ovs-vswitchd may have failed to create its bridge, and no pass was completed since
 
     async def run(
         self, cluster: Cluster, database: Database, ports: RecordedPodPorts, tasks: asyncio.TaskGroup
@@ -69,7 +70,9 @@ class NodePass:
             await self.check_host(uplink, database)
             self._preflight_passed = True
         node_ips = list(context.own.addresses.values())
-        if await self._host.uplink.prepare(uplink.name, spec.name, node_ips, context.node.pod_cidrs.values()):
+        pod_cidrs = context.node.pod_cidrs.values()
+        self._must_retry |= await self._host.uplink.prepare(uplink.name, spec.name, node_ips, pod_cidrs)
+        if self._must_retry:
             await ports.remove_stale()
             await retry_interfaces(database)
         await ensure_bridge(database, spec)
@@ -97,6 +100,7 @@ class NodePass:
         except BaseException:
             self._progress.needs_pass(ticket)
             raise
+        self._must_retry = False
         self.uplink = uplink
         self._pods.uplink_mtu = uplink.mtu
         return ticket

@@ -47,7 +47,7 @@ class WindowsUplink(HostUplink):
         self._netsh = netsh
         self._powershell = powershell
         self._record_file = record_file
-        self._prepared = False  # by this process
+        self._prepared = False  # the last call of `prepare` by this process has succeeded
 
     async def find(
         self, bridge: str, node_ips: Collection[IPAddress], name: str | None = None, port: str | None = None
@@ -61,7 +61,8 @@ class WindowsUplink(HostUplink):
     async def prepare(
         self, uplink: str, bridge: str, node_ips: Collection[IPAddress], pod_cidrs: Collection[IPNetwork]
     ) -> bool:
-        """True the first time, too: an earlier process may have ended after it had enabled the extension."""
+        """True also at the first call and after a failed one: the extension may have been enabled before this call."""
+        must_retry, self._prepared = not self._prepared, False
         network = await self._network()
         if network is None:
             await self._run(uplinks.record, self._record_file, uplink, bridge)
@@ -77,8 +78,8 @@ class WindowsUplink(HostUplink):
         enabled = await run_bounded("enabling the extension of Open vSwitch", _SECONDS_TO_CREATE, enable)
         if enabled:
             await self._turn_on_segment_merging()
-        is_first, self._prepared = not self._prepared, True
-        return enabled or is_first
+        self._prepared = True
+        return enabled or must_retry
 
     async def _make_bridge_interface(self, uplink: str, bridge: str) -> None:
         made = interface_of(uplink)
