@@ -126,7 +126,7 @@ async def unsupported(view: AgentView) -> web.Response:
     state, parts = view.state, list(view.switch.program.values())
     flows = [flow for part in parts for flow in part.flows]
     groups = [group for part in parts for group in part.groups]
-    found = await asyncio.to_thread(list, violations(datapath_of(state.node), flows, groups)) if state else []
+    found = await asyncio.to_thread(violations, datapath_of(state.node), flows, groups) if state else []
     return _json({"unsupported": found})
 
 

@@ -19,7 +19,7 @@ from windlass.model.nodes import NodeState
 from windlass.openflow.wire.ct_flush import Flush
 from windlass.openflow.wire.flows import Key
 from windlass.openflow.wire.packets import PacketIn
-from windlass.pipeline.datapaths import datapath_of, violations
+from windlass.pipeline.datapaths import checks, datapath_of
 from windlass.pipeline.reserved import DENIAL, DENIAL_METER
 from windlass.program import AnyPart, Owner, OwnerKind, Program, owners, part
 from windlass.program import parts as program_parts
@@ -218,7 +218,9 @@ class ProgrammedSwitch:
                 parts = [own, *(part(state, owner) for owner in unchecked[index : index + _CHECKED_TOGETHER])]
                 flows = [flow for owned in parts for flow in owned.flows]
                 groups = [group for owned in parts for group in owned.groups]
-                self._impossible |= dict.fromkeys(violations(datapath_of(state.node), flows, groups))
+                for found in checks(datapath_of(state.node), flows, groups):
+                    self._impossible |= dict.fromkeys(found)
+                    await asyncio.sleep(0)  # changes go first
                 await asyncio.sleep((time.perf_counter() - began) / _CHECK_SHARE)
             self._report(Area.DATAPATH, self._impossible)
 

@@ -6,8 +6,9 @@ support, so such a flow must be found here, before it is installed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode, OperatingSystem
@@ -139,9 +140,21 @@ def datapath_of(node: LocalNode) -> Datapath:
     return USERSPACE if node.userspace and node.os is OperatingSystem.LINUX else DATAPATHS[node.os]
 
 
-def violations(datapath: Datapath, flows: Iterable[Flow], groups: Iterable[Group] = ()) -> Iterator[str]:
+def violations(datapath: Datapath, flows: Iterable[Flow], groups: Iterable[Group] = ()) -> list[str]:
     """Sentences about what the flows and groups need, but this datapath does not support."""
+    return list(dict.fromkeys(chain.from_iterable(checks(datapath, flows, groups))))
+
+
+def checks(datapath: Datapath, flows: Iterable[Flow], groups: Iterable[Group]) -> Iterator[Collection[str]]:
+    """The same by parts, each of which takes a few milliseconds; parts may repeat sentences of others."""
     flows, groups = tuple(flows), tuple(groups)
+    yield tuple(_violations(datapath, flows, groups))
+    if not datapath.tracks_again:
+        for mistakes in tracked_paths.mistakes(flows, groups):
+            yield [f"{datapath.name} datapath, {mistake}" for mistake in mistakes]
+
+
+def _violations(datapath: Datapath, flows: Sequence[Flow], groups: Sequence[Group]) -> Iterator[str]:
     buckets = {group.identity: _distinct_actions(group) for group in groups}
     for flow in flows:
         where = f"{datapath.name} datapath, table {flow.table} priority {flow.priority} ({flow.why})"
@@ -158,8 +171,6 @@ def violations(datapath: Datapath, flows: Iterable[Flow], groups: Iterable[Group
             f"{datapath.name} datapath: a packet could recirculate {longest} times, "
             f"but the maximum is {datapath.recirculations}"
         )
-    if not datapath.tracks_again:
-        yield from (f"{datapath.name} datapath, {mistake}" for mistake in tracked_paths.mistakes(flows, groups))
     if not datapath.encapsulates_in_port and _uses_tunnels(flows) and not _sends_tunnelled_packets(flows):
         yield f"{datapath.name} datapath: no flows carry tunnelled packets between host and wire before any ct"
 

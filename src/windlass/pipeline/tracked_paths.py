@@ -6,12 +6,13 @@ assumes that any other condition of a flow may be true or false. So it finds mor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from msgspec import structs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from windlass.openflow.actions import (
     Action,
@@ -99,8 +100,12 @@ class _Step(NamedTuple):
     does: _Actions
 
 
-@dataclass(frozen=True, slots=True)
-class _Packet:
+@dataclass(frozen=True, slots=True, eq=False)  # the hash of its identity is fast
+class _Tables:
+    steps: Mapping[int, Sequence[tuple[_Step, int]]]  # and their priorities, by table; the highest priority first
+
+
+class _Packet(Struct, frozen=True):  # replaced and hashed thousands of times in a check: faster than a dataclass
     kind: str
     known: tuple[_Known, ...] = (_ZERO, _ZERO, _ZERO)  # of `_FIELDS`
     zones: frozenset[int | Bits] = frozenset()  # in which it was looked up or committed
@@ -124,8 +129,10 @@ class _Packet:
         value, known = self.known[0]
         return known & bits == bits and value & bits == state
 
-    def meeting(self, terms: Iterable[Term]) -> _Packet | None:
+    def meeting(self, terms: Collection[Term]) -> _Packet | None:
         """The packet with what is known if the terms are true; None if they cannot be true."""
+        if not terms:
+            return self
         known = list(self.known)
         for term in terms:
             if term.field in _OF_KIND:
@@ -169,19 +176,20 @@ class _Packet:
         return packet
 
 
-def mistakes(flows: Iterable[Flow], groups: Iterable[Group]) -> tuple[str, ...]:
-    """A sentence for each use of connection tracking that the Windows datapath does not support."""
+def mistakes(flows: Iterable[Flow], groups: Iterable[Group]) -> Iterator[tuple[str, ...]]:
+    """For each kind of packet, a sentence for each use of connection tracking that the Windows datapath does not support."""
     choices = {group.identity: _choice(group) for group in groups}
     steps: dict[_Step, int] = {}
     for flow in flows:
         step = _step(flow, choices)
         steps[step] = max(flow.priority, steps.get(step, 0))
-    return _mistakes(frozenset(steps.items()))
+    tables = _tables(frozenset(steps.items()))
+    return (_mistakes(kind, tables) for kind in KINDS)
 
 
 def _choice(group: Group) -> _Choice:
     if isinstance(group.buckets, Translations):
-        return _Choice(frozenset({(structs.replace(group.buckets.does, nat=_TRANSLATES),)}))
+        return _Choice(frozenset({(replace(group.buckets.does, nat=_TRANSLATES),)}))
     return _Choice(frozenset(tuple(_reduced(bucket.actions)) for bucket in group.buckets))
 
 
@@ -202,7 +210,7 @@ def _reduced(actions: Iterable[Action]) -> Iterator[Action]:
             case Set(term) if (part := _followed_part(term)) is not None and part.field in _FOLLOWED:
                 yield Set(part)
             case Ct(nat=Nat() as nat) if nat != Nat():
-                yield structs.replace(action, nat=_TRANSLATES)
+                yield replace(action, nat=_TRANSLATES)
             case Ct():
                 yield action
             case Clone(copied):
@@ -212,27 +220,32 @@ def _reduced(actions: Iterable[Action]) -> Iterator[Action]:
 
 
 @lru_cache(64)  # Services and Pods differ in addresses and numbers, rarely in steps
-def _mistakes(steps: frozenset[tuple[_Step, int]]) -> tuple[str, ...]:
+def _tables(steps: frozenset[tuple[_Step, int]]) -> _Tables:
     tables: dict[int, list[tuple[_Step, int]]] = {}
     for step, priority in sorted(steps, key=lambda one: -one[1]):
         tables.setdefault(step.table, []).append((step, priority))
+    return _Tables(tables)
+
+
+@lru_cache(64 * len(KINDS))
+def _mistakes(kind: str, tables: _Tables) -> tuple[str, ...]:
     found: dict[str, None] = {}
-    waiting = [(min(tables, default=0), _Packet(kind)) for kind in KINDS]
+    waiting = [(min(tables.steps, default=0), _Packet(kind))]
     seen = set(waiting)
     while waiting:
         table, packet = waiting.pop()
-        for step, priority in tables.get(table, ()):
+        for step, priority in tables.steps.get(table, ()):
             met = packet.meeting(step.terms)
             if met is None:
                 continue
-            where = f"table {table} priority {priority}"
             for sentence, following in _followed(met, step.does):
                 if sentence:
-                    found[f"{where}: {sentence}"] = None
+                    found[f"table {table} priority {priority}: {sentence}"] = None
                 elif following not in seen:
                     seen.add(following)
                     waiting.append(following)
             if not step.does and met.is_invalid and met.kind in ICMP_ERRORS and _asks_for_invalid(step):
+                where = f"table {table} priority {priority}"
                 found[f"{where}: ct reports ICMP errors ({met.kind}) as invalid, and this drops them"] = None
             if step.is_whole and met == packet:
                 break  # no such packet gets to a flow with a lower priority
