@@ -164,6 +164,7 @@ async def test_after_a_reboot_the_ports_of_pods_that_are_gone_are_removed(node):
     async with node.running() as ports:
         await ports.add_pod_port(pod(1))
         node.pods.existing = []
+        await ports.remove_stale()
         assert not (await ports.restore()).problems
         assert node.type_of("pod1") is None
         assert PodRecords(node.state).ports == {}

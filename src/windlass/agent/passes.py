@@ -72,8 +72,8 @@ class NodePass:
         node_ips = list(context.own.addresses.values())
         pod_cidrs = context.node.pod_cidrs.values()
         self._must_retry |= await self._host.uplink.prepare(uplink.name, spec.name, node_ips, pod_cidrs)
+        await ports.remove_stale()
         if self._must_retry:
-            await ports.remove_stale()
             await retry_interfaces(database)
         await ensure_bridge(database, spec)
         if datapath_of(context.node).timeouts:

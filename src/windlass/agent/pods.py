@@ -145,7 +145,6 @@ class RecordedPodPorts:
 
         Without a link on the host the Pod is gone: its record is deleted.
         """
-        await self.remove_stale()
         async with self._removing:
             there = pod_ports(self._database.view, self._bridge)
             problems = await asyncio.to_thread(self._record, there)
