@@ -18,7 +18,7 @@ from windlass.model.nodes import TunnelType
 from windlass.switch import ovsdb
 from windlass.switch.bridge_differences import bridge_difference
 from windlass.switch.bridge_specs import TunnelSpec
-from windlass.switch.bridges import BridgePortNumbers, add_uplink, ensure_bridge, remove_uplink
+from windlass.switch.bridges import BridgePortNumbers, add_uplink, ensure_bridge, remove_uplink, retry_interfaces
 from windlass.switch.operations import Mutate, Update
 from windlass.switch.ovsdb import SwitchRefusedError, open_database
 from windlass.switch.rows import View
@@ -92,6 +92,15 @@ async def test_a_bridge_is_created_in_an_empty_database(switch: Switch, db: Data
         "key": "flow",
         "local_ip": "10.0.0.1",
     }
+
+
+async def test_ovs_vswitchd_tries_again_if_the_database_has_anything(db: Database):
+    await retry_interfaces(db)
+    assert db.view.root is None
+    await ensure_bridge(db, SPEC)
+    before = db.view.done
+    await retry_interfaces(db)
+    assert db.view.done > before
 
 
 async def test_the_tables_of_policy_peers_track_prefixes_of_both_families(switch: Switch, db: Database):

@@ -49,8 +49,11 @@ async def ensure_bridge(db: Database, spec: BridgeSpec) -> BridgePortNumbers:
 
 
 async def retry_interfaces(db: Database) -> None:
-    """Make ovs-vswitchd try again to create what it could not. On Windows only a change of the database does that."""
-    await db.carried_out(await db.change(lambda _: [increment_next_cfg()]))
+    """Make ovs-vswitchd try again to create what it could not. On Windows only a change of the database does that.
+
+    A database without any row has nothing to create.
+    """
+    await db.carried_out(await db.change(lambda view: [increment_next_cfg()] if view.root else []))
 
 
 async def add_uplink(db: Database, spec: BridgeSpec) -> int:
