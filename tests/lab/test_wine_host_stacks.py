@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from bridge_ports import SPEC, pod
+from switches import requires_ovs, run
 from windlass.host.linux import namespaces, rtnetlink
 from windlass.host.linux.netlink import Netlink
 from windlass.lab.wine import pipe_relays
 from windlass.lab.wine.frames import Wire, open_tap
+from windlass.lab.wine.host_stacks import Wires
 from windlass.lab.wine.relays import relay
+from windlass.switch.bridges import delete_bridge, ensure_bridge
+from windlass.switch.ovsdb import open_database
+from windlass.switch.pod_ports import declare_pod_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -76,6 +84,42 @@ async def test_frames_pass_between_a_tap_device_and_the_switch():
         writer.close()
         wire.close()
         host.close()
+    finally:
+        namespaces.delete(name)
+
+
+@requires_ovs
+async def test_the_frames_of_a_pod_are_those_of_the_tap_device_in_its_namespace(switch):
+    name = f"wltest-{os.getpid()}-pod"
+    path = namespaces.create(name)
+    port = replace(pod(1), netns=name)
+    try:
+        await run("ip", "-n", name, "tuntap", "add", "dev", "eth0", "mode", "tap")  # as the stand-in of HNS does
+        await run("ip", "-n", switch.namespace, "link", "set", "lo", "up")
+        async with open_database(str(switch.database)) as database:
+            with namespaces.entered(namespaces.path_of(switch.namespace)):
+                wires = Wires("br-int", "eth0")
+                await ensure_bridge(database, SPEC)
+                await declare_pod_port(database, "br-int", port)
+                await wires.follow(database)
+                assert not database.view.interfaces[port.interface].options, "the endpoint is not attached yet"
+
+                await switch.add_nics(port.interface)  # the interface that stands for the endpoint
+                await wires.follow(database)
+                address = database.view.interfaces[port.interface].options["stream"]
+                host, number = address.removeprefix("tcp:").split(":")
+                reader, writer = await asyncio.open_connection(host, int(number))
+            with namespaces.entered(path):
+                _bring_up("eth0")  # the kernel sends frames of its own
+            mac = json.loads(await run("ip", "-n", name, "-json", "link", "show", "eth0"))[0]["address"]
+            frame = await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
+            assert frame[6:12].hex(":") == mac
+
+            await delete_bridge(database, "br-int")
+            with namespaces.entered(namespaces.path_of(switch.namespace)):
+                await wires.follow(database)
+            assert "NO-CARRIER" in await run("ip", "-n", name, "link", "show", "eth0"), "the device is still open"
+            writer.close()
     finally:
         namespaces.delete(name)
 

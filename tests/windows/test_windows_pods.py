@@ -35,9 +35,10 @@ class TestEndpoints:
 
         (address,) = ip_json("-n", link.namespace, "-4", "address", "show", "dev", "eth0")
         assert [(a["local"], a["prefixlen"]) for a in address["addr_info"]] == [("10.0.1.7", 24)]
-        assert (address["mtu"], address["operstate"]) == (1450, "UP")
+        assert address["mtu"] == 1450
         (route,) = ip_json("-n", link.namespace, "route", "show", "default")
         assert route["gateway"] == "10.0.1.1"
+        assert machine.first_frame(link.namespace, "10.0.1.1") == ["up", link.mac]
 
     async def test_an_interface_that_appears_later_is_awaited(self, host, machine):
         link = pod_link(machine, machine.new_sandbox())

@@ -123,6 +123,13 @@ class WindowsMachine(IpMachine):
     def remove_sandbox(self, name: str) -> None:
         ip("netns", "delete", name)
 
+    def first_frame(self, sandbox: str, destination: str) -> list[str]:
+        """The state of the Pod's TAP device once it is open, and the MAC by which the Pod asks for the destination."""
+        program = Path(__file__).with_name("pod_frames.py").as_posix().removeprefix("Z:")
+        status, said = unix("timeout", "20", "ip", "netns", "exec", sandbox, "python3", program, destination)
+        assert status == 0, said
+        return said.split()
+
     def start_container(self, endpoint: str) -> None:
         """Its interface appears, which did not within `late_interfaces`."""
         ip("link", "set", endpoint, "alias", f"vEthernet ({endpoint})")
@@ -142,9 +149,15 @@ class WindowsMachine(IpMachine):
 
     def reboot(self) -> None:
         """HNS has lost its network and its endpoints; the NIC has its addresses."""
-        names = [endpoint["document"]["Name"] for endpoint in self.service_state()["endpoints"].values()]
-        _remove_interfaces(*names)
+        self.remove_interfaces()
         ip("-batch", "-", stdin=_INTERFACES + _BRIDGE)
+
+    def remove_interfaces(self) -> None:
+        """All of them; the stand-in of HNS forgets its networks and endpoints."""
+        endpoints = [endpoint["document"]["Name"] for endpoint in self.service_state()["endpoints"].values()]
+        for name in (*endpoints, "eth0", "windlass-gw0", "br-int", "eth0-far"):
+            unix("ip", "link", "delete", name)
+        unix("sh", "-c", "rm -f $WINEPREFIX/host-network-service.json")
 
     def late_interfaces(self) -> AbstractContextManager[None]:
         return _with_file(_LATE)
@@ -181,19 +194,12 @@ def windows_machine(state_directory: Path) -> Iterator[WindowsMachine]:
     try:
         yield machine
     finally:
-        _remove_interfaces()
+        machine.remove_interfaces()
         for name in machine.sandboxes:
             unix("ip", "netns", "delete", name)
         for address in ip_json("address", "show", "dev", "lo", "scope", "global"):
             for info in filter(None, address["addr_info"]):
                 ip("address", "delete", f"{info['local']}/{info['prefixlen']}", "dev", "lo")
-
-
-def _remove_interfaces(*names: str) -> None:
-    """These, and those of every host; the stand-in of HNS forgets its networks and endpoints."""
-    for name in (*names, "eth0", "windlass-gw0", "br-int", "eth0-far"):
-        unix("ip", "link", "delete", name)
-    unix("sh", "-c", "rm -f $WINEPREFIX/host-network-service.json")
 
 
 def ip(*arguments: str, stdin: str = "") -> str:

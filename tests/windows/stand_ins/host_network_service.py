@@ -3,9 +3,10 @@
 Its state is in the folder of Wine's prefix. What it makes is real, in the network namespace that it runs in:
 - a network on a NIC: a veth pair. One end, `vEthernet (<NIC>)` to Windows, gets the NIC's addresses and routes. Once
   netsh has renamed it, the other end is `<NIC>-far`.
-- an endpoint in a namespace: a veth pair. The Pod's end is eth0 in the Linux namespace that has the ID as its name; the
-  host's end has the endpoint's name, and is `vEthernet (<endpoint>)` to Windows.
-At the far ends a packet socket reads and writes frames; the kernel itself takes none. Senders fill in checksums.
+- an endpoint in a namespace: a TAP device, eth0 in the Linux namespace that has the ID as its name; who opens it, reads
+  and writes the Pod's frames. To Windows it is `vEthernet (<endpoint>)` in another compartment. Wine reads only its own
+  namespace, so there an empty bridge with the endpoint's name stands for it (not every kernel has dummy interfaces).
+At `<NIC>-far` a packet socket reads and writes frames; the kernel itself takes none. Senders fill in checksums.
 
 Windows' names of interfaces are their aliases in Linux, whose names are too short.
 
@@ -199,24 +200,23 @@ def create_endpoint(state: dict, parent: str, wanted: dict) -> str:
     return guid
 
 
-def remove_interface(endpoint: dict) -> None:
-    name = endpoint["document"]["Name"]
-    if any(link["ifname"] == name for link in ip_json("link", "show")):
-        ip(f"link delete {name}")
+def remove_interfaces(document: dict, namespace: str) -> None:
+    """Those that exist."""
+    subprocess.run(["ip", "link", "delete", document["Name"]], capture_output=True, check=False)
+    subprocess.run(["ip", "-n", namespace, "link", "delete", "eth0"], capture_output=True, check=False)
 
 
 def delete_endpoint(state: dict, guid: str) -> None:
-    remove_interface(state["endpoints"].pop(guid))
+    document = state["endpoints"].pop(guid)["document"]
+    remove_interfaces(document, document["HostComputeNamespace"].lower())
 
 
 def attach(document: dict, namespace: str) -> None:
     name, mac = document["Name"], document["MacAddress"].replace("-", ":")
-    peer = f"peer-{os.getpid()}"
-    ip(f"link add {name} index {index_of(name)} type veth peer name {peer} address {mac}")
     try:
-        fill_in_checksums(peer)
-        ip(f"link set {peer} netns {namespace} name eth0")
         ip(
+            "tuntap add dev eth0 mode tap",
+            f"link set eth0 address {mac}",
             "link set lo up",
             "link set eth0 up",
             *(f"address add {c['IpAddress']}/{c['PrefixLength']} dev eth0" for c in document["IpConfigurations"]),
@@ -228,12 +228,12 @@ def attach(document: dict, namespace: str) -> None:
         )
         late = (DRIVE / "late").exists()
         ip(
-            f"link set {name} up arp off addrgenmode none group {IN_POD}"
-            + ("" if late else f" alias 'vEthernet ({name})'")
+            f"link add {name} index {index_of(name)} type bridge",
+            f"link property add dev {name} altname {namespace}",  # iphlpapi.c reads it
+            f"link set {name} group {IN_POD}" + ("" if late else f" alias 'vEthernet ({name})'"),
         )
-        close_to_kernel(name)
     except Refused:
-        ip(f"link delete {name}")
+        remove_interfaces(document, namespace)
         raise
 
 
@@ -257,7 +257,7 @@ def modify_namespace(state: dict, namespace: str, change: dict) -> None:
     if change["RequestType"] == "Remove":
         if now != namespace:
             raise Refused(NOT_ATTACHED)
-        remove_interface(endpoint)
+        remove_interfaces(document, namespace)
         document["HostComputeNamespace"] = str(uuid.UUID(int=0))
         return
     if now != str(uuid.UUID(int=0)):

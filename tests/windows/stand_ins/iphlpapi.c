@@ -396,8 +396,8 @@ EXPORT DWORD WINAPI SetIpInterfaceEntry(MIB_IPINTERFACE_ROW *row)
         return ERROR_INVALID_PARAMETER;
     if (!name_of(row->InterfaceIndex, name, sizeof name) || compartment_of(name, row->InterfaceIndex) != compartment)
         return ERROR_NOT_FOUND;
-    if (compartment != 1) /* the Pod's end of a veth pair, which this interface stands for */
-        return done(shell("pod=$(ip -o link show dev '%s' | sed -n 's/.*link-netns \\([0-9a-z.-]*\\).*/\\1/p') && "
+    if (compartment != 1) /* the Pod's TAP device, which this interface stands for */
+        return done(shell("pod=$(ip -o link show dev '%s' | sed -n 's/.*altname \\([0-9a-f-]*\\).*/\\1/p') && "
                           "ip link set '%s' mtu %lu && ip -n \"$pod\" link set eth0 mtu %lu",
                           name, name, row->NlMtu, row->NlMtu), ERROR_INVALID_PARAMETER);
     return done(shell("echo %d > /proc/sys/net/ipv%d/conf/%s/forwarding && ip link set '%s' mtu %lu",

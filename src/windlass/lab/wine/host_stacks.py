@@ -2,8 +2,8 @@
 
 The kernel of the namespace is the IP stack of the host. This process connects its interfaces with the ports of Open
 vSwitch for Windows, which has a dummy datapath. The gateway is a TAP device; the stand-in of HNS creates the other
-interfaces. The process copies the routes of the bridge interface to the switch, for tunnels (the Windows datapath asks
-the host), and makes the Node's named pipes available as Unix sockets.
+interfaces, with a TAP device in the namespace of each Pod. The process copies the routes of the bridge interface to the
+switch, for tunnels (the Windows datapath asks the host), and makes the Node's named pipes available as Unix sockets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from windlass.host.linux import ingress, rtnetlink
+from windlass.host.linux import ingress, namespaces, rtnetlink
 from windlass.host.linux.netlink import Netlink
 from windlass.host.linux.route_messages import TABLE_LOCAL
 from windlass.lab.wine.frames import Wire, open_nic, open_tap
@@ -28,6 +28,7 @@ from windlass.model.families import IPInterface
 from windlass.switch.controls import ask
 from windlass.switch.operations import Operation, put_keys
 from windlass.switch.ovsdb import Database, SwitchRefusedError, open_database
+from windlass.switch.pod_ports import pod_ports
 from windlass.switch.rows import InterfaceRow, View
 from windlass.switch.streams import SwitchUnreachableError
 from windlass.switch.tunnel_routes import TunnelRoute, set_routes, shown_routes
@@ -56,7 +57,7 @@ class HostStack(msgspec.Struct, frozen=True):
 class _Connected:
     wire: Wire
     index: int  # the index of its interface
-    is_nic: bool  # its packets do not reach the kernel
+    is_ours: bool = False  # this process has created the interface
 
 
 class Wires:
@@ -76,25 +77,27 @@ class Wires:
         with Netlink() as netlink:
             index = _index(netlink, name)
             rtnetlink.set_link(netlink, index, up=True)
-        self._connected[name] = _Connected(wire, index, is_nic=False)
+        self._connected[name] = _Connected(wire, index, is_ours=True)
 
     async def follow(self, database: Database) -> None:
         """Connects the ports in the database with the interfaces of the same names."""
         ports = {interface.name: interface for interface in database.view.interfaces.values() if _has_frames(interface)}
-        for name in [name for name, known in self._connected.items() if known.is_nic and name not in ports]:
+        for name in [name for name, known in self._connected.items() if not known.is_ours and name not in ports]:
             self._release(name)
+        pods = {port.interface: port.netns for port in pod_ports(database.view, self._bridge)}
         for name, interface in ports.items():
-            await self._connect(name, interface)
+            await self._connect(name, interface, pods.get(name, ""))
         await database.change(self._addresses)
 
-    async def _connect(self, name: str, interface: InterfaceRow) -> None:
+    async def _connect(self, name: str, interface: InterfaceRow, pod: str) -> None:
+        """`pod`: the namespace of the Pod whose port it is."""
         known = self._connected.get(name)
         device = self._bridge_end if name == self._bridge else name
         with Netlink() as netlink:
             # Without an HNS network, as after a reboot, the NIC belongs to the host.
             is_there = name != self._uplink or rtnetlink.link(netlink, self._bridge_end)
             link = rtnetlink.link(netlink, device) if is_there else None
-            if known and not known.is_nic:
+            if known and known.is_ours:
                 if link and interface.mac and link.mac != interface.mac:
                     rtnetlink.set_link(netlink, link.index, mac=interface.mac)
                 return
@@ -106,13 +109,16 @@ class Wires:
                 return
             if link is None:  # a notification about the link starts another attempt
                 return
-            ingress.close(netlink, link.index)
-        self._connected[name] = _Connected(await Wire.open(open_nic(device)), link.index, is_nic=True)
+            if not pod:
+                ingress.close(netlink, link.index)
+        with suppress(FileNotFoundError):  # the Pod ends: its port will be deleted
+            wire = await Wire.open(_open_pod(pod) if pod else open_nic(device))
+            self._connected[name] = _Connected(wire, link.index)
 
     def _release(self, name: str) -> None:
         known = self._connected.pop(name)
         known.wire.close()
-        with Netlink() as netlink, suppress(OSError):  # the interface may be gone
+        with Netlink() as netlink, suppress(OSError):  # the interface may be gone, or is a Pod's
             ingress.open_again(netlink, known.index)
 
     def _addresses(self, view: View) -> list[Operation]:
@@ -121,6 +127,12 @@ class Wires:
             for name, known in self._connected.items()
             if (interface := view.interfaces.get(name)) and interface.options.get("stream") != known.wire.address
         ]
+
+
+def _open_pod(namespace: str) -> int:
+    """Opens the TAP device that the Pod has as eth0. Returns a file descriptor."""
+    with namespaces.entered(namespaces.path_of(namespace)):
+        return open_tap("eth0")
 
 
 def _has_frames(interface: InterfaceRow) -> bool:
