@@ -1,10 +1,11 @@
-"""The connections of a Windows Node with Linux: relays of pipes, and frames of TAP devices. Needs no Wine."""
+"""The connections of a Windows Node with Linux: relays of pipes, frames of TAP devices, processes. Needs no Wine."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import signal
 import socket
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -20,6 +21,7 @@ from windlass.lab.wine import pipe_relays
 from windlass.lab.wine.frames import Wire, open_tap
 from windlass.lab.wine.host_stacks import Wires
 from windlass.lab.wine.relays import relay
+from windlass.lab.wine.wine_machines import WindowsPrograms, WineMachine
 from windlass.switch.bridges import delete_bridge, ensure_bridge
 from windlass.switch.ovsdb import open_database
 from windlass.switch.pod_ports import declare_pod_port
@@ -122,6 +124,19 @@ async def test_the_frames_of_a_pod_are_those_of_the_tap_device_in_its_namespace(
             writer.close()
     finally:
         namespaces.delete(name)
+
+
+async def test_processes_of_another_windows_are_not_killed(tmp_path):
+    machines = [WineMachine("", tmp_path / name, WindowsPrograms(tmp_path)) for name in ("one", "one-more")]
+    own, other = [
+        await asyncio.create_subprocess_exec("sleep", "60", env={**os.environ, "WINEPREFIX": str(machine.folder)})
+        for machine in machines
+    ]
+    machines[0].kill_processes()
+    assert await own.wait() == -signal.SIGKILL
+    assert other.returncode is None
+    other.kill()
+    await other.wait()
 
 
 def _bring_up(interface: str) -> None:

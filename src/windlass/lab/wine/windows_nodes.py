@@ -186,13 +186,17 @@ class WindowsNode:
         )
 
     async def _end_wine(self) -> None:
-        """Wine's own processes would otherwise end some seconds later."""
+        """Wine's own processes would otherwise end some seconds later, or stay.
+
+        The command kills a server that is too slow to end by itself, and then its clients never notice that it is gone.
+        """
         process = await asyncio.create_subprocess_exec(
             *(program("wineserver"), "--kill"),
             env={"PATH": "/usr/bin:/bin", **self._machine.environment},
             stderr=asyncio.subprocess.DEVNULL,
         )
         await process.wait()
+        await asyncio.to_thread(self._machine.kill_processes)
 
 
 _OVS_SOCKETS = ("db.sock", "ovsdb-server.ctl", "ovs-vswitchd.ctl", f"{BRIDGE}.mgmt")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -89,6 +91,14 @@ class WineMachine:
     def forget_networks(self) -> None:
         """Simulates that HNS loses its networks at a reboot."""
         (self.folder / "host-network-service.json").unlink(missing_ok=True)
+
+    def kill_processes(self) -> None:
+        """Kills every process that was started with this Windows."""
+        own = f"WINEPREFIX={self.folder}".encode()
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended
+                if own in (process / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(process.name), signal.SIGKILL)
 
     def command(self, exe: Path, *arguments: str) -> list[str]:
         """The command that starts a Windows program. Its process becomes that program."""
