@@ -177,7 +177,7 @@ class _Packet(Struct, frozen=True):  # replaced and hashed thousands of times in
 
 
 def mistakes(flows: Iterable[Flow], groups: Iterable[Group]) -> Iterator[tuple[str, ...]]:
-    """For each kind of packet, a sentence for each use of connection tracking that the Windows datapath does not support."""
+    """For each kind of packet, a sentence for each use of `ct` that the Windows datapath does not support."""
     choices = {group.identity: _choice(group) for group in groups}
     steps: dict[_Step, int] = {}
     for flow in flows:
