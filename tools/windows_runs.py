@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -69,6 +70,11 @@ class WindowsPython:
 
     def stop(self) -> None:
         subprocess.run(["wineserver", "-k"], env=self.environment, check=False, capture_output=True)  # of this prefix
+        # It kills a server that is too slow to end by itself, and then the server's clients stay.
+        left = subprocess.run(["ip", "netns", "pids", self.namespace], stdout=subprocess.PIPE, check=False).stdout
+        for pid in map(int, left.split()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
