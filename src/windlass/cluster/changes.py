@@ -64,11 +64,12 @@ class ChangeSet:
 EVERYTHING, NOTHING = ChangeSet(is_everything=True), ChangeSet()
 
 
-def differences(old: Mapping[str, object], new: Mapping[str, object]) -> set[str]:
-    """The keys whose object differs from the one before. It is cheap if the source keeps unchanged objects."""
+def differences(old: Mapping[str, object], new: Mapping[str, object]) -> AbstractSet[str]:
+    """The keys whose object differs, in order. It is cheap if the source keeps unchanged objects."""
     if old is new:
         return set()
     if [*old] == [*new]:  # usually the same keys in the same order: no lookup per key
         pairs = zip(new.items(), old.values(), strict=True)
-        return {key for (key, value), before in pairs if value is not before}
-    return {key for key, value in new.items() if old.get(key) is not value} | (old.keys() - new.keys())
+        return {key: None for (key, value), before in pairs if value is not before}.keys()
+    changed = {key: None for key, value in new.items() if old.get(key) is not value}
+    return (changed | dict.fromkeys(key for key in old if key not in new)).keys()

@@ -82,7 +82,7 @@ class FollowedPolicies:
         for key in self._asked.keys() & pods:
             del self._asked[key]
         peers = changes.keys_between(PeerPod, before.peer_pods, cluster.peer_pods)
-        yield from _in_slices(self._set_pod, pods | peers, _PODS)
+        yield from _in_slices(self._set_pod, (*pods, *peers), _PODS)
         policies = changes.keys_between(NetworkPolicy, before.network_policies, cluster.network_policies)
         yield from _in_slices(self._set_network_policy, policies, _POLICIES)
         old, new = before.cluster_network_policies, cluster.cluster_network_policies
