@@ -49,6 +49,15 @@ async def test_a_route_over_two_interfaces_does_not_disconnect_the_node(adopted:
     assert_wired(adopted)
 
 
+async def test_an_address_that_is_added_while_another_one_moves_is_not_lost(adopted: AgentNode) -> None:
+    """The kernel may remove all addresses of a network with the first one, which the agent removes."""
+    await adopted.agent.kill()  # it would move them
+    for address in ("198.18.0.1/24", "198.18.0.2/24"):
+        adopted.run("ip", "address", "add", address, "dev", "eth0")
+    adopted.run("ip", "address", "delete", "198.18.0.1/24", "dev", "eth0")
+    assert "198.18.0.2/24" in adopted.addresses("eth0")
+
+
 async def test_a_full_disk_and_a_new_address_do_not_disconnect_the_node(node: AgentNode) -> None:
     with small_disk(node.folder / "state") as disk:
         await node.start_agent()

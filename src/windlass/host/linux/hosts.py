@@ -47,6 +47,7 @@ class LinuxUplink(HostUplink):
         return False
 
     async def adopt(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> Adopted:
+        await self._run(uplinks.keep_later_addresses, self._formers, uplink)
         return await self._run(uplinks.adopt, self._file, uplink, bridge, node_ips)
 
     async def bypass(self, uplink: str, bridge: str, node_ips: Collection[IPAddress]) -> str:

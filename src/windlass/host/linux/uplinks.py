@@ -65,6 +65,12 @@ def adopt(
     return adoption.move_all_or_nothing() if adoption.is_first else adoption.move_as_much_as_possible()
 
 
+def keep_later_addresses(_: Netlink, formers: FormerSettings, uplink_name: str) -> None:
+    """Removing an IPv4 address from the uplink must not remove those of its network that were added since."""
+    with suppress(OSError):  # such addresses are rare, and a move does not depend on them
+        settings.change_sysctl(formers, Family.IPV4, uplink_name, "promote_secondaries", 1)
+
+
 def bypass(
     netlink: Netlink,
     file: RecordFile,
