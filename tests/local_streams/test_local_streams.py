@@ -46,6 +46,32 @@ async def test_a_stream_carries_megabytes_both_ways_and_ends(path):
         assert await talk(path, MEGABYTE + Echo.END) == MEGABYTE + Echo.END
 
 
+class Client(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.transport: asyncio.BaseTransport | None = None
+        self.received = b""
+        self.closed = asyncio.Event()
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.received += data
+
+    def connection_lost(self, error):
+        assert error is None
+        self.closed.set()
+
+
+async def test_an_attached_protocol_can_write_at_once_and_gets_the_bytes_as_they_arrive(path):
+    async with local.listening(path, Echo):
+        client = Client()
+        await local.attach(path, client)
+        client.transport.write(MEGABYTE + Echo.END)
+        await asyncio.wait_for(client.closed.wait(), 20)
+        assert client.received == MEGABYTE + Echo.END
+
+
 async def test_many_clients_at_once(path):
     async with local.listening(path, Echo):
         texts = [f"client {number}".encode() + Echo.END for number in range(50)]

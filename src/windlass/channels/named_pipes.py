@@ -70,6 +70,7 @@ async def connect(path: Path, limit: int = BUFFER) -> tuple[StreamReader, Stream
 async def attach(path: Path, protocol: BaseProtocol) -> None:
     # asyncio accepts any protocol; its type stubs require a StreamReaderProtocol.
     await _loop().create_pipe_connection(lambda: protocol, address(path))  # type: ignore[arg-type,return-value]
+    await asyncio.sleep(0)  # `connection_made` is called in the next turn of the loop; Unix sockets wait for it
 
 
 def dial(path: Path, seconds: float | None) -> PipeStream:
