@@ -49,7 +49,7 @@ class OwnerKind(Enum):
     __hash__ = object.__hash__  # see Family
 
 
-class Owner(Struct, frozen=True, gc=False, order=True):
+class Owner(Struct, frozen=True, gc=False, order=True, cache_hash=True):
     """The object that needs a flow. `name` is its key in NodeState."""
 
     kind: OwnerKind

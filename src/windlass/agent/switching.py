@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NoReturn
 
 from windlass.agent.areas import Area, Report
@@ -98,10 +99,10 @@ class ProgrammedSwitch:
             raise SwitchUnreachableError("there is no state to program the switch for yet")
         self.owed.clear()
         parts: dict[Owner, AnyPart] = {}
-        for owner, needed in program_parts(self.state):
-            parts[owner] = needed
-            if not len(parts) % _STEP:
-                await asyncio.sleep(0)
+        needed = program_parts(self.state)
+        while step := dict(islice(needed, _STEP)):
+            parts |= step
+            await asyncio.sleep(0)
         self._check_later(parts)
         self._installed = InstalledProgram(self._socket, parts, on_packet=self._handle, on_loss=self._on_loss)
         tasks.create_task(self._installed.keep(), name="switch")
