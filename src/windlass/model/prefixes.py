@@ -8,6 +8,7 @@ from windlass.model.families import IPAddress, IPNetwork
 
 Prefix = tuple[int, int, int]  # IP version, first address, length: sorted, a network is followed by those inside it
 BITS = {4: 32, 6: 128}
+_BYTES = tuple(map(str, range(256)))  # as text
 
 
 def prefix_of(value: IPAddress | IPNetwork) -> Prefix:
@@ -36,5 +37,6 @@ def prefix_text(prefix: Prefix) -> str:
     """As `str` of the network."""
     version, value, length = prefix
     if version == 4:
-        return "%d.%d.%d.%d/%d" % (*value.to_bytes(4), length)  # noqa: UP031 - half the time of an f-string
+        a, b, c, d = value.to_bytes(4)
+        return f"{_BYTES[a]}.{_BYTES[b]}.{_BYTES[c]}.{_BYTES[d]}/{length}"  # to format numbers takes twice as long
     return str(network_of(prefix))

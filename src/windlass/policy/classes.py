@@ -175,7 +175,7 @@ class PeerClasses:
         return class_with(matching | holding if holding else matching, named_ports)
 
     def _selectors_of_nodes(self, prefix: Prefix) -> Iterator[int]:
-        nodes = [*self._directory.nodes_at(prefix)]
+        nodes = self._directory.nodes_at(prefix)
         for number, peers in self._of_nodes.items() if nodes else ():
             match peers:
                 case NodePeers(nodes=selector):

@@ -50,6 +50,9 @@ class PeerNode(Struct, frozen=True, gc=False):
     addresses: tuple[Prefix, ...]
 
 
+_Holder = TypeVar("_Holder", bound=SelectablePod | PeerNode)
+
+
 class Directory:
     def __init__(self, own_node: str) -> None:
         self.own_node = own_node
@@ -58,8 +61,8 @@ class Directory:
         self.namespaces: dict[str, Labels] = {}
         self.label_sets: dict[str, dict[LabelSet, set[str]]] = {}  # by namespace: the Pods with the same labels
         self._namespaces_at: dict[tuple[str, str], set[str]] = {}  # by label
-        self._pods_at: dict[Prefix, tuple[str, ...]] = {}  # nearly always one Pod: a set needs four times the memory
-        self._nodes_at: dict[Prefix, tuple[str, ...]] = {}
+        self._pods_at: dict[Prefix, tuple[SelectablePod, ...]] = {}  # nearly always one Pod
+        self._nodes_at: dict[Prefix, tuple[PeerNode, ...]] = {}
         self._sorted: list[Prefix] = []  # the addresses of Pods and Nodes, as of the last `addresses_in`
         self._unsorted: set[Prefix] = set()  # addresses added or removed since then
 
@@ -74,7 +77,7 @@ class Directory:
         """Returns the previous Pod of this name."""
         if (before := self.pods.pop(key, None)) is not None:
             _remove(self.label_sets[before.namespace], [before.labels], key)
-            self._leave(self._pods_at, before.addresses, key)
+            self._leave(self._pods_at, before)
         if pod is not None:
             self.pods[key] = pod
             with_labels = self.label_sets.setdefault(pod.namespace, {})
@@ -82,27 +85,26 @@ class Directory:
                 with_labels[pod.labels] = {key}
             else:
                 alike.add(key)
-            self._enter(self._pods_at, pod.addresses, key)
+            self._enter(self._pods_at, pod)
         return before
 
     def set_node(self, name: str, node: PeerNode | None) -> PeerNode | None:
         if (before := self.nodes.pop(name, None)) is not None:
-            self._leave(self._nodes_at, before.addresses, name)
+            self._leave(self._nodes_at, before)
         if node is not None:
             self.nodes[name] = node
-            self._enter(self._nodes_at, node.addresses, name)
+            self._enter(self._nodes_at, node)
         return before
 
     def pod_at(self, address: Prefix) -> SelectablePod | None:
         """The newest Pod with this address: an address is reused after a Pod has ended."""
-        keys = self._pods_at.get(address, ())
-        if len(keys) == 1:
-            return self.pods[keys[0]]
-        claims = [self.pods[key] for key in keys]
-        return max(claims, key=lambda pod: (pod.created.timestamp() if pod.created else 0.0, pod.key), default=None)
+        pods = self._pods_at.get(address, ())
+        if len(pods) == 1:
+            return pods[0]
+        return max(pods, key=lambda pod: (pod.created.timestamp() if pod.created else 0.0, pod.key), default=None)
 
-    def nodes_at(self, address: Prefix) -> Iterator[PeerNode]:
-        return (self.nodes[name] for name in self._nodes_at.get(address, ()))
+    def nodes_at(self, address: Prefix) -> tuple[PeerNode, ...]:
+        return self._nodes_at.get(address, ())
 
     def node_addresses(self) -> Iterator[Prefix]:
         return (address for node in self.nodes.values() for address in node.addresses)
@@ -126,14 +128,14 @@ class Directory:
         elif is_listed and not is_known:
             del self._sorted[place]
 
-    def _enter(self, index: dict[Prefix, tuple[str, ...]], addresses: Iterable[Prefix], member: str) -> None:
-        for address in addresses:
-            index[address] = (*index.get(address, ()), member)
+    def _enter(self, index: dict[Prefix, tuple[_Holder, ...]], holder: _Holder) -> None:
+        for address in holder.addresses:
+            index[address] = (*index.get(address, ()), holder)
             self._unsorted.add(address)
 
-    def _leave(self, index: dict[Prefix, tuple[str, ...]], addresses: Iterable[Prefix], member: str) -> None:
-        for address in addresses:
-            others = tuple(one for one in index.pop(address, ()) if one != member)
+    def _leave(self, index: dict[Prefix, tuple[_Holder, ...]], holder: _Holder) -> None:
+        for address in holder.addresses:
+            others = tuple(one for one in index.pop(address, ()) if one is not holder)
             if others:
                 index[address] = others
             self._unsorted.add(address)

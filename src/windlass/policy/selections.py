@@ -100,7 +100,7 @@ class Selections:
 
     def matching(self, namespace: str, labels: LabelSet) -> frozenset[int]:
         """The numbers of the selectors that match Pods of this namespace with these labels."""
-        return self._selectors_in(namespace).matching(labels)
+        return (self._by_namespace.get(namespace) or self._selectors_in(namespace)).matching(labels)
 
     @property
     def namespaces(self) -> frozenset[str] | None:
@@ -134,8 +134,6 @@ class Selections:
             there.found.pop(labels, None)
 
     def _selectors_in(self, namespace: str) -> _SelectorsInNamespace:
-        if (known := self._by_namespace.get(namespace)) is not None:
-            return known
         there = self._by_namespace[namespace] = _SelectorsInNamespace()
         for number, peers in self._in_use.items():
             if self._directory.selects_namespace(peers, namespace):

@@ -11,7 +11,8 @@ import time
 from asyncio import Future, Queue
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from itertools import chain
+from functools import partial
+from itertools import chain, repeat
 from typing import TypeVar
 
 from windlass.openflow.actions import Actions
@@ -81,7 +82,7 @@ class OpenFlowConnection:
     def __init__(self, path: str, limit: PacketLimit) -> None:
         self.stream = MessageStream(path, self._handle, self._fail)
         self._limit = limit
-        self._last_xid = 0
+        self._xid = partial(next, chain.from_iterable(repeat(range(NO_REPLY + 1, 1 << 32))))  # starts again at its end
         self._greeted = asyncio.Event()
         self._replies: dict[int, Future[None]] = {}  # by xid
         self._dumps: dict[int, Queue[Multipart | Exception]] = {}  # by xid
@@ -169,10 +170,6 @@ class OpenFlowConnection:
         await self.stream.send(
             (wire.ask_for_events(NO_REPLY), packets.ask_for_userdata(NO_REPLY), wire.ask_for_forwards(NO_REPLY))
         )
-
-    def _xid(self) -> int:
-        self._last_xid = self._last_xid % 0xFFFF_FFFF + 1  # never NO_REPLY
-        return self._last_xid
 
     async def _request(self, request: Callable[[int], bytes], after: Iterable[bytes] = ()) -> None:
         """Returns with the reply. The messages before it are sent along: a short list is one write, and one read."""
