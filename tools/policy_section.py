@@ -12,6 +12,7 @@ from msgspec import Struct
 from windlass.lab.control.kubernetes_binaries import VERSION
 from windlass.lab.kubelets import policy_programs
 from windlass.lab.kubelets.conformance import FAILED, NOT_ASKED, PASSED, Result
+from windlass.lab.kubelets.delays import DELAY
 
 KUBERNETES, CYCLONUS, NETWORK_POLICY_API = "kubernetes", "cyclonus", "network-policy-api"
 HEADING, HEADING_OF_SCTP, NEXT_HEADING = "## Policies", "## SCTP", "## All "
@@ -104,7 +105,8 @@ def _lines_of_sctp(runs: list[PolicyRun]) -> Iterator[str]:
         "limits; the minutes are of its clock. Made by `tools/test-policy --suite sctp --record`. The server of "
         "agnhost closes an SCTP connection as soon as it has answered. In a machine this slow, that is often before "
         "the client has sent anything; the client then fails with `broken pipe`, although the connection was made. "
-        "The tests repeat an attempt for ten seconds and fail if none succeeds."
+        f"So packets to Pods are delayed by {1000 * DELAY:.0f} ms: the server ends a connection one round trip after "
+        "its answer, and the client has that time."
     )
     yield ""
     yield "| suite | traffic mode | passed | failed | minutes |"

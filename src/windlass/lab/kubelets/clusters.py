@@ -78,7 +78,7 @@ async def running(shape: Shape, say: Say) -> AsyncIterator[KubeletCluster]:
     """A cluster that is ready within the block and removed after it."""
     if absent := missing(*PROGRAMS):
         raise LabError(f"{absent} (tools/build-kubernetes --whole)")
-    archives = await asyncio.to_thread(_prepare, say)
+    archives = await asyncio.to_thread(prepare, say)
     with labs.opened() as lab:
         cluster = KubeletCluster(lab, shape, say)
         try:
@@ -88,7 +88,8 @@ async def running(shape: Shape, say: Say) -> AsyncIterator[KubeletCluster]:
             await cluster.end()
 
 
-def _prepare(say: Say) -> list[Path]:
+def prepare(say: Say) -> list[Path]:
+    """Makes what the machines of Nodes need, once for a machine. Returns the archives of the images."""
     if not runtime_folder().exists():
         say("unpacking containerd and runc, Debian's packages")
         debian.unpack(["containerd", "runc"], runtime_folder())
