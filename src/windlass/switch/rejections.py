@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from ipaddress import IPv4Address, IPv6Address
 
+from windlass.switch.checksums import with_checksum
+
 _ETHERNET = 14
 _IPV4, _IPV6 = 0x0800, 0x86DD
 _TCP, _ICMP, _ICMPV6 = 6, 1, 58
@@ -39,14 +41,14 @@ def _reject_ipv4(packet: bytes) -> bytes | None:
         segment = _reset(payload)
         if segment is None:
             return None
-        segment = _with_checksum(segment, 16, destination + source + struct.pack("!BBH", 0, _TCP, len(segment)))
+        segment = with_checksum(segment, 16, destination + source + struct.pack("!BBH", 0, _TCP, len(segment)))
     elif protocol == _ICMP:
         return None  # no error about an error, nor about an echo
     else:
         protocol = _ICMP
-        segment = _with_checksum(struct.pack("!BBHI", 3, 3, 0, 0) + packet[:_QUOTED_IPV4], 2, b"")
+        segment = with_checksum(struct.pack("!BBHI", 3, 3, 0, 0) + packet[:_QUOTED_IPV4], 2, b"")
     ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(segment), 0, 0x4000, _HOPS, protocol, 0) + destination + source
-    return _with_checksum(ip, 10, b"") + segment
+    return with_checksum(ip, 10, b"") + segment
 
 
 def _reject_ipv6(packet: bytes) -> bytes | None:
@@ -63,7 +65,7 @@ def _reject_ipv6(packet: bytes) -> bytes | None:
         protocol = _ICMPV6
         segment = struct.pack("!BBHI", 1, 4, 0, 0) + packet[:_QUOTED_IPV6]
         place = 2
-    segment = _with_checksum(segment, place, destination + source + struct.pack("!II", len(segment), protocol))
+    segment = with_checksum(segment, place, destination + source + struct.pack("!II", len(segment), protocol))
     return struct.pack("!IHBB", 6 << 28, len(segment), protocol, _HOPS) + destination + source + segment
 
 
@@ -80,14 +82,3 @@ def _reset(segment: bytes) -> bytes | None:
         length = max(len(segment) - (offset >> 4) * 4, 0) + bool(flags & _SYN) + bool(flags & _FIN)
         numbers = (0, (sequence + length) & 0xFFFFFFFF, _RST | _ACK)
     return struct.pack("!HHIIBBHHH", destination, source, numbers[0], numbers[1], 5 << 4, numbers[2], 0, 0, 0)
-
-
-def _with_checksum(data: bytes, place: int, pseudo_header: bytes) -> bytes:
-    """The data with the internet checksum, over pseudo header and data, written at `place`."""
-    covered = pseudo_header + data
-    if len(covered) % 2:
-        covered += b"\0"
-    total = sum(struct.unpack(f"!{len(covered) // 2}H", covered))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return data[:place] + struct.pack("!H", ~total & 0xFFFF) + data[place + 2 :]

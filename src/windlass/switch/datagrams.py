@@ -1,0 +1,25 @@
+"""An empty UDP datagram as a frame. Pure."""
+
+from __future__ import annotations
+
+import struct
+from ipaddress import ip_address
+
+from windlass.switch.checksums import with_checksum
+
+_IPV4, _IPV6 = 0x0800, 0x86DD
+_UDP = 17
+_HOPS = 64
+
+
+def empty_datagram(source: str, source_port: int, destination: str, destination_port: int) -> bytes:
+    ends = ip_address(source).packed + ip_address(destination).packed
+    datagram = struct.pack("!HHHH", source_port, destination_port, 8, 0)
+    datagram = with_checksum(datagram, 6, ends + struct.pack("!II", len(datagram), _UDP))
+    if datagram.endswith(b"\0\0"):  # UDP sends this checksum as its complement: zero means that there is none
+        datagram = datagram[:6] + b"\xff\xff"
+    if len(ends) == 8:
+        header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(datagram), 0, 0, _HOPS, _UDP, 0) + ends
+        return struct.pack("!12xH", _IPV4) + with_checksum(header, 10, b"") + datagram
+    header = struct.pack("!IHBB", 6 << 28, len(datagram), _UDP, _HOPS) + ends
+    return struct.pack("!12xH", _IPV6) + header + datagram
