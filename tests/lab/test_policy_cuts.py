@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -64,6 +65,11 @@ class Connection:
         await loop.sock_sendall(self.server, text)
         return at_server, await arrives(self.client, text, patience)
 
+    async def push_arrives(self) -> bool:
+        """The server sends; the client sends nothing."""
+        await asyncio.get_running_loop().sock_sendall(self.server, b"push")
+        return await arrives(self.client, b"push", 0.5)
+
 
 async def arrives(sock: socket.socket, text: bytes, patience: float) -> bool:
     """TCP may send delayed data first."""
@@ -103,13 +109,16 @@ async def udp(stack: ExitStack, client_at: str, server_at: str, address: str) ->
     return Connection(f"UDP to {address}", client, server)
 
 
-async def opened(stack: ExitStack, cluster: RunningCluster) -> list[Connection]:
+Opens = Callable[[ExitStack, str, str, str], Awaitable[Connection]]
+
+
+async def opened(stack: ExitStack, cluster: RunningCluster, ways: Sequence[Opens] = (tcp, udp)) -> list[Connection]:
     server_at = cluster.namespace_of(ProbeSource(pod="default/server"))
     found = []
     for client in ("default/near", "default/far"):
         client_at = cluster.namespace_of(ProbeSource(pod=client))
         for address in (*map(str, cluster.addresses["default/server"]), *CLUSTER_IPS):
-            for opens in (tcp, udp):
+            for opens in ways:
                 one = await opens(stack, client_at, server_at, address)
                 one.name += f" from {client}"
                 found.append(one)
@@ -118,6 +127,22 @@ async def opened(stack: ExitStack, cluster: RunningCluster) -> list[Connection]:
 
 async def all_pass(connections: list[Connection], text: bytes, patience: float) -> dict[str, tuple[bool, bool]]:
     results = await asyncio.gather(*(one.passes(text, patience) for one in connections))
+    return dict(zip([one.name for one in connections], results, strict=True))
+
+
+async def pushes_become(connections: list[Connection], *, arriving: bool) -> dict[str, bool]:
+    """For each connection, whether pushes arrive: as expected, or after the patience of the test."""
+
+    async def result(one: Connection) -> bool:
+        try:
+            async with asyncio.timeout(seconds(PATIENCE)):
+                while await one.push_arrives() is not arriving:
+                    pass
+        except TimeoutError:
+            return not arriving
+        return arriving
+
+    results = await asyncio.gather(*map(result, connections))
     return dict(zip([one.name for one in connections], results, strict=True))
 
 
@@ -141,3 +166,19 @@ async def test_a_new_denial_cuts_open_connections_and_an_allowance_restores_them
             assert await all_pass(connections, b"denied!", 1.0) == dict.fromkeys(names, (False, False))
             await reach(cluster, text)
             assert await all_pass(connections, b"allowed again", PATIENCE) == dict.fromkeys(names, (True, True))
+
+
+@needs_root
+@pytest.mark.parametrize(("mode", "policy"), [("encap", EGRESS), ("noEncap", INGRESS)])
+async def test_replies_to_a_silent_udp_client_are_cut_and_restored_too(mode: str, policy: str) -> None:
+    """Nothing but the replies of the server passes. So no packet of the client shows the switch that it is denied."""
+    text = CLUSTER.replace("MODE", mode)
+    with ExitStack() as stack:
+        async with running_cluster(text) as cluster:
+            connections = await opened(stack, cluster, (udp,))
+            names = [one.name for one in connections]
+            assert await pushes_become(connections, arriving=True) == dict.fromkeys(names, True)
+            await reach(cluster, text + policy)
+            assert await pushes_become(connections, arriving=False) == dict.fromkeys(names, False)
+            await reach(cluster, text)
+            assert await pushes_become(connections, arriving=True) == dict.fromkeys(names, True)

@@ -184,3 +184,26 @@ def test_what_changes_is_told_once():
     assert (set(first.pods), len(first.subjects), set(first.peers)) == ({"shop/web"}, 2, {"10.1.0.2/32"})
     run_to_end(node.following(replace(cluster)))
     assert not any(node.settle(NODE, pods))
+
+
+def test_open_connections_are_reviewed_after_changes_of_policies_and_labels_and_not_for_each_pod():
+    node = Followed()
+    client = pod("client", "10.2.0.9", "node-2", labels={"app": "client"})
+    allowing, web = policy(ingress=({"from": [CLIENTS]},)), pod("web", "10.1.0.2")
+    starting = pod("client", "", "node-2", labels={"app": "client"})
+    relabelled = pod("client", "10.2.0.9", "node-2", labels={"app": "other"})
+    node.attach(attached("web", "10.1.0.2"))
+
+    def is_reviewed_after(*objects: APIObject) -> bool:
+        node.tell(*objects)
+        due, node.followed.review_is_due = node.followed.review_is_due, False
+        return due
+
+    assert not is_reviewed_after(web), "no policies"
+    assert is_reviewed_after(web, allowing), "a policy"
+    assert not is_reviewed_after(web, allowing, starting), "a Pod that has no address yet"
+    assert not is_reviewed_after(web, allowing, client), "its address"
+    assert is_reviewed_after(web, allowing, relabelled), "other labels"
+    assert is_reviewed_after(web, allowing, client), "its labels again"
+    assert not is_reviewed_after(web, allowing), "a Pod that is gone"
+    assert is_reviewed_after(web), "no policy any more"

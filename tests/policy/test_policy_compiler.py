@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy_worlds import OUTSIDE, OWN_NODE, PORTS, compiled, machine_addresses, pod_key, tell, worlds
-from windlass.host.forwarded_clients import admitted_ports
 from windlass.model.families import IPAddress
-from windlass.model.policies import NO_CLASS
+from windlass.model.policies import NO_CLASS, Direction
 from windlass.model.port_sets import contains
 from windlass.model.prefixes import prefix_of
 from windlass.model.services import Protocol
+from windlass.pipeline.policy_lookups import permitted_ports
 from windlass.policy.compiler import DirectionCompiler, PolicyCompiler
 from windlass.policy.node_policies import CompiledPolicies
 from windlass.policy.oracle import PolicyPacket, PolicyPod, PolicyWorld, judge_egress, judge_ingress
@@ -47,22 +47,25 @@ def test_the_compiler_and_the_oracle_agree_on_every_packet(world: PolicyWorld):
 
 @given(worlds)
 @settings(max_examples=150)
-def test_clients_of_forwarded_connections_are_judged_as_by_the_oracle(world: PolicyWorld):
+def test_the_lookups_of_the_switch_give_the_verdicts_of_the_oracle(world: PolicyWorld):
     compiler = PolicyCompiler(OWN_NODE)
     tell(compiler, PolicyWorld(), world)
     policies = CompiledPolicies(compiler)
     policies.settle()
     own_node = next(node for node in world.nodes if node.name == OWN_NODE)
     for pod in world.pods:
-        for client in (*machine_addresses(world), *OUTSIDE):
-            if client in (*pod.addresses, *own_node.addresses):
-                continue  # neither is a client from outside
-            own = next(address for address in pod.addresses if address.version == client.version)
-            admitted = admitted_ports(policies.policies, pod_key(pod), client)
+        for peer in (*machine_addresses(world), *OUTSIDE):
+            own = next(address for address in pod.addresses if address.version == peer.version)
+            out = permitted_ports(policies.policies, Direction.EGRESS, pod_key(pod), peer)
+            into = permitted_ports(policies.policies, Direction.INGRESS, pod_key(pod), peer)
             for protocol, port in TRAFFIC:
-                packet = PolicyPacket(client, own, protocol, port)
-                allowed = contains(admitted, Protocol[protocol] if port is not None else None, port)
-                assert allowed == judge_ingress(world, packet).allowed, packet
+                number = Protocol[protocol] if port is not None else None
+                packet = PolicyPacket(own, peer, protocol, port)
+                assert contains(out, number, port) == judge_egress(world, packet).allowed, packet
+                if peer in own_node.addresses:
+                    continue  # the pipeline admits a Pod's own Node before it looks up policies
+                packet = PolicyPacket(peer, own, protocol, port)
+                assert contains(into, number, port) == judge_ingress(world, packet).allowed, packet
 
 
 @given(worlds)

@@ -27,6 +27,7 @@ from windlass.agent.hosting import Hosting
 from windlass.agent.late_ports import LatePorts
 from windlass.agent.logs import Logs
 from windlass.agent.news import News
+from windlass.agent.open_connections import OpenConnections
 from windlass.agent.pass_requests import FAILURES, RETRY_FIRST, RETRY_LONGEST, PassRequests
 from windlass.agent.passes import NodePass
 from windlass.agent.pod_records import PodRecords
@@ -113,6 +114,7 @@ class Agent:
         self._follower = ClusterFollower(
             news, self._serving, switch, hosting, checks, tunnels, policing, progress, status.report, self._fail
         )
+        self._open_connections = OpenConnections(config, switch, policing, status.report)
         self._pods = pods = PodFlows(config, status, switch, policing)
         self._pass = NodePass(
             config, host, view, switch, hosting, self._follower, progress, pods, policing, checks, tunnels, snat_pools
@@ -152,6 +154,7 @@ class Agent:
             tasks.create_task(self._audit(database), name="audit")
             tasks.create_task(self._switch.check(), name="check")
             tasks.create_task(self._follower.flusher.flush_again(), name="flush again")
+            tasks.create_task(self._open_connections.review(), name="open connections")
             tasks.create_task(self._tunnels.neighbours.keep(), name="tunnels")
             tasks.create_task(self._news.saver.run(), name="last known good")
             if late:

@@ -22,6 +22,7 @@ class Area(StrEnum):
     SWITCH = "switch"  # Open vSwitch: away, or it refused flows
     DATAPATH = "datapath"  # flows that the datapath cannot carry out
     CONNECTIONS = "connections"  # conntrack entries that could not be removed
+    OPEN_CONNECTIONS = "open connections"  # conntrack entries that could not be compared with policies
     SNAT_PORTS = "SNAT ports"  # connections that found no free port
     PORTS = "ports"  # the ports of Pods on the bridge
     POD_PORTS = "lost ports"  # the records of Pod ports on disk, and making lost ports again

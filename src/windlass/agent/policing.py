@@ -80,6 +80,14 @@ class Policing:
         owners += [Owner(OwnerKind.POD, pod.container_id) for pod in state.pods.values() if pod.key in changed.pods]
         return replace(state, policies=self._policies.policies), owners
 
+    def take_review(self) -> bool:
+        """Whether open connections must be compared with policies: see `FollowedPolicies`. Once for each change."""
+        due, self._policies.review_is_due = self._policies.review_is_due, False
+        return due
+
+    def request_review(self) -> None:
+        self._policies.review_is_due = True
+
     async def _find_peers(self) -> None:
         """Ask for the Pods of other Nodes that policies select now, and wait for them."""
         namespaces = self._policies.namespaces

@@ -21,9 +21,9 @@ async def counters(view: AgentView, pod: str | None) -> list[PolicyCounter]:
     found: list[PolicyCounter] = []
     for direction in Direction:
         tables = TABLES[direction]
-        packets = await view.switch.packets_by_flow(tables.verdict.number)
+        packets = await view.switch.requests.packets_by_flow(tables.verdict.number)
         if view.state and any(subject.by_rule for subject in view.state.policies.subjects.values()):
-            packets |= await view.switch.packets_by_flow(tables.ports.number)
+            packets |= await view.switch.requests.packets_by_flow(tables.ports.number)
         compiler, state = view.switch.denials.compiler, view.state
         if compiler is None or state is None:
             continue

@@ -81,7 +81,7 @@ def _denied_packets(switch: ProgrammedSwitch) -> Sampler:
         if switch.state is None:
             return []
         counts = counts or PacketCounts(counted_denials(switch.state.node))
-        await switch.count(counts)
+        await switch.requests.count(counts)
         new = sum(total for name, total in counts.totals.items() if name.startswith("new"))
         return [
             Reading(metrics.DENIED_PACKETS, new, ("new",)),

@@ -67,7 +67,7 @@ class SnatPools:
         self._refusal = refusal
 
     async def readings(self) -> Iterable[Reading]:
-        await self._switch.count(self._counts)
+        await self._switch.requests.count(self._counts)
         state = self._switch.state
         return [
             *(Reading(metrics.SNAT_PORTS, pool.size(state.node), (pool.name,)) for pool in POOLS if state),
@@ -76,7 +76,7 @@ class SnatPools:
 
     async def check(self) -> None:
         """Reports each pool that had no free port since the last check."""
-        await self._switch.count(self._counts)
+        await self._switch.requests.count(self._counts)
         before, self._checked = self._checked, dict(self._counts.totals)
         grown = {pool: total - (before or self._checked)[pool] for pool, total in self._checked.items()}
         exhausted = [_sentence(pool, grown[pool.name]) for pool in POOLS if grown.get(pool.name)]

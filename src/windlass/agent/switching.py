@@ -18,15 +18,14 @@ from windlass.agent.denials import DenialLog
 from windlass.agent.rejections import Rejections
 from windlass.model.nodes import NodeState
 from windlass.openflow.wire.ct_flush import Flush
-from windlass.openflow.wire.flows import Key
 from windlass.openflow.wire.packets import PacketIn
 from windlass.pipeline.datapaths import checks, datapath_of
 from windlass.pipeline.reserved import DENIAL, DENIAL_METER
 from windlass.program import AnyPart, Owner, OwnerKind, Program, owners, part
 from windlass.program import parts as program_parts
 from windlass.switch.message_streams import ConnectionLostError
-from windlass.switch.packet_counts import PacketCounts
 from windlass.switch.programs import Counters, InstalledProgram
+from windlass.switch.requests import SwitchRequests
 from windlass.switch.streams import SwitchUnreachableError
 
 PATIENCE = 10.0  # seconds for the switch to accept flows; after that the pass is tried again
@@ -62,6 +61,7 @@ class ProgrammedSwitch:
     denials: DenialLog = field(default_factory=DenialLog)
     _installed: InstalledProgram | None = None
     owed: set[Owner] = field(default_factory=set)  # owners whose flows in the switch may differ from the state
+    policies_sent: asyncio.Event = field(default_factory=asyncio.Event)  # flows of policies are in the switch
     _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
     _unchecked: set[Owner] = field(default_factory=set)
     _impossible: dict[str, None] = field(default_factory=dict)  # sentences about what the datapath cannot do
@@ -108,6 +108,7 @@ class ProgrammedSwitch:
         tasks.create_task(self._installed.keep(), name="switch")
         await self.bring(())
         await self._forget_former_policies()
+        self.policies_sent.set()
 
     async def bring(self, owners: Collection[Owner]) -> None:
         """Returns when the switch has the flows of these owners. SwitchUnreachableError after `PATIENCE`.
@@ -140,8 +141,10 @@ class ProgrammedSwitch:
             try:
                 parts = {owner: part(self.state, owner) for owner in taken}
                 await _patiently(installed, installed.apply(parts))
-                if self._forget_datapath_flows and self._concern_policies(taken):
-                    await self._forget_datapath_flows()
+                if self._concern_policies(taken):
+                    if self._forget_datapath_flows:
+                        await self._forget_datapath_flows()
+                    self.policies_sent.set()
             except BaseException:
                 self.owed.update(taken)
                 raise
@@ -157,6 +160,10 @@ class ProgrammedSwitch:
             if self._has_policies:  # else there is nothing to enforce, and Pods need not wait
                 self.owed.update(owner for owner in owners(self.state) if owner.kind in _IN_ONE_BUNDLE)
                 raise
+
+    @property
+    def owes_policies(self) -> bool:
+        return any(owner.kind in _IN_ONE_BUNDLE for owner in self.owed)
 
     @property
     def _has_policies(self) -> bool:
@@ -182,12 +189,9 @@ class ProgrammedSwitch:
             self.denials.suppressed = suppressed.pop(DENIAL_METER, 0)
             self.rejections.suppressed = suppressed.total()
 
-    async def count(self, counts: PacketCounts) -> None:
-        if self._installed:
-            await self._installed.requests.count(counts)
-
-    async def packets_by_flow(self, table: int) -> dict[Key, int]:
-        return await self._installed.requests.packets_by_flow(table) if self._installed else {}
+    @property
+    def requests(self) -> SwitchRequests:
+        return self._installed.requests if self._installed else SwitchRequests()
 
     async def flush(self, stale: Sequence[Flush]) -> bool:
         """Flush conntrack entries; False if the switch is unavailable."""

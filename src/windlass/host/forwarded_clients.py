@@ -18,10 +18,10 @@ from zlib import crc32
 
 from windlass.model.families import Family, IPAddress, family_of
 from windlass.model.nodes import LocalNode, NodeState
-from windlass.model.policies import NO_CLASS, Direction, NodePolicies, PeerEntry, PolicySubject
-from windlass.model.port_sets import ALL_PORTS, NO_PORTS, PortSet, contains
-from windlass.model.prefixes import prefix_of, prefix_text
+from windlass.model.policies import Direction
+from windlass.model.port_sets import contains
 from windlass.model.services import Endpoint, Frontend, Protocol, Reach, ServedPort, ServedService
+from windlass.pipeline.policy_lookups import permitted_ports
 from windlass.pipeline.reserved import NODE_PORT_ADDRESS
 
 
@@ -158,33 +158,12 @@ class Admission:
         self._clients.refused[reason] += 1
 
 
-def admitted_ports(policies: NodePolicies, pod: str, client: IPAddress) -> PortSet:
-    """What a local Pod accepts from this address, as the switch looks it up (`pipeline.policies`)."""
-    of_pod = policies.pods.get(pod)
-    if of_pod is None or of_pod.ingress is None:
-        return ALL_PORTS
-    subject = policies.subjects.get(PolicySubject.key_of(Direction.INGRESS, of_pod.ingress.subject))
-    if subject is None:  # the labels of the Pod are not known yet
-        return NO_PORTS
-    return subject.verdicts.get(_class_of(policies.peers, client), subject.default)
-
-
-def _class_of(peers: Mapping[str, PeerEntry], address: IPAddress) -> int:
-    """The longest prefix that has an entry decides."""
-    version, value, longest = prefix_of(address)
-    for length in range(longest, -1, -1):
-        rest = longest - length
-        entry = peers.get(prefix_text((version, value >> rest << rest, length)))
-        if entry is not None and entry.ingress is not None:
-            return entry.ingress
-    return NO_CLASS
-
-
 def _admits(state: NodeState, endpoint: Endpoint, protocol: Protocol, client: IPAddress) -> bool:
     """Endpoints that are not Pods of this Node have no policies here."""
     address = endpoint.address
     pods = (pod.key for pod in state.pods.values() if address in pod.addresses)
-    return all(contains(admitted_ports(state.policies, pod, client), protocol, endpoint.port) for pod in pods)
+    permitted = (permitted_ports(state.policies, Direction.INGRESS, pod, client) for pod in pods)
+    return all(contains(ports, protocol, endpoint.port) for ports in permitted)
 
 
 def _policed(state: NodeState, endpoints: Sequence[Endpoint]) -> list[Endpoint]:

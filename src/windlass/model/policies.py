@@ -75,6 +75,9 @@ class PeerEntry(Struct, frozen=True, gc=False):
     egress: int | None  # as a destination; None: a shorter prefix decides
     ingress: int | None  # as a source
 
+    def of(self, direction: Direction) -> int | None:
+        return self.egress if direction is Direction.EGRESS else self.ingress
+
 
 class PodPolicy(Struct, frozen=True, gc=False):
     """The policies of a local Pod in one direction."""

@@ -44,6 +44,7 @@ class FollowedPolicies:
             str, Pod
         ] = {}  # Pods that the agent asked for because the watch had not delivered them yet, by key
         self._unreturned = _NOTHING  # differences that `settle` has not returned yet
+        self.review_is_due = False  # a change that was settled may concern open connections; its reader clears this
         self._unknown: frozenset[str] = frozenset()  # Pods with a port that the watch has not delivered yet
         self._problems: dict[str, tuple[Problem, ...]] = {}
         self._listed: tuple[Problem, ...] | None = ()  # all problems, sorted; None: must be rebuilt
@@ -104,6 +105,9 @@ class FollowedPolicies:
         settled, self._unreturned = self._unreturned, _NOTHING
         unknown = frozenset(key for key in self._attached if not self._is_known(key))
         changed = settled.pods | (unknown ^ self._unknown)
+        concerns_open = self.compiler.concerns_open_connections and any(settled)
+        self.review_is_due |= concerns_open or unknown != self._unknown
+        self.compiler.concerns_open_connections = False
         self._unknown = unknown
         self.policies = self._compiled.policies
         if unknown:

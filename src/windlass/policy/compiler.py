@@ -213,11 +213,15 @@ class PolicyCompiler:
         self._local_at, self._policies_at = PlaceIndex(), PlaceIndex()
         self._selected: dict[str, set[str]] = {}  # the Pods of this Node that each policy selects
         self._unsettled: set[str] = set()  # local Pods whose subjects may have changed
+        # Whether policies or labels have changed. A Pod that is added or removed has no open connections. The reader
+        # clears this.
+        self.concerns_open_connections = False
 
     def of(self, direction: Direction) -> DirectionCompiler:
         return self.egress if direction is Direction.EGRESS else self.ingress
 
     def set_policy(self, key: str, policy: ReadPolicy | None) -> None:
+        self.concerns_open_connections = True
         if (before := self._policies.pop(key, None)) is not None:
             self._policies_at.remove(key, places_of_selector(before[1].subject))
         for pod in self._selected.pop(key, ()):
@@ -233,6 +237,8 @@ class PolicyCompiler:
                 self._select(pod, key)
 
     def set_namespace(self, name: str, labels: Labels | None) -> None:
+        if labels != self._directory.namespaces.get(name):
+            self.concerns_open_connections = True
         self._directory.set_namespace(name, labels)
         for pod in self._local:
             if pod.partition("/")[0] == name:
@@ -243,6 +249,8 @@ class PolicyCompiler:
 
     def set_pod(self, key: str, pod: SelectablePod | None, *, local: bool) -> None:
         before = self._directory.set_pod(key, pod)
+        if before is not None and pod is not None and before.attributes != pod.attributes:
+            self.concerns_open_connections = True
         self.egress.peers.follow_pod(before, pod)
         self.ingress.peers.follow_pod(before, pod)
         is_same = local and pod is not None and before is not None and before.labels == pod.labels
@@ -256,6 +264,8 @@ class PolicyCompiler:
 
     def set_node(self, name: str, node: PeerNode | None) -> None:
         before = self._directory.set_node(name, node)
+        if before != node:
+            self.concerns_open_connections = True
         self.egress.peers.follow_addresses(before, node)
         self.ingress.peers.follow_addresses(before, node)
 

@@ -43,6 +43,11 @@ class SelectablePod(Struct, frozen=True, gc=False):
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def attributes(self) -> tuple[object, ...]:
+        """What rules select it by."""
+        return self.labels, self.named_ports
+
 
 class PeerNode(Struct, frozen=True, gc=False):
     name: str

@@ -1,0 +1,86 @@
+"""Keeps the marks of open UDP connections in line with policies; `pipeline.denied_connections` decides.
+
+The work grows with the number of tracked connections, so it is done only after changes of policies or labels, not when
+a Pod is added or removed, and no change waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Generator, Iterator
+from typing import NoReturn
+
+from windlass.agent.areas import Area, Report
+from windlass.agent.policing import Policing
+from windlass.agent.slices import run_in_slices
+from windlass.agent.switching import ProgrammedSwitch
+from windlass.model.nodes import NodeState
+from windlass.nodes.config import Config
+from windlass.openflow.conntrack_dumps import udp_connections
+from windlass.openflow.fields import LOCAL_PORT
+from windlass.pipeline.datapaths import datapath_of
+from windlass.pipeline.denied_connections import Mismatch, marking, mismatches
+from windlass.pipeline.tracking import POD_ZONE
+from windlass.switch.controls import ask, control_socket
+from windlass.switch.datagrams import empty_datagram
+from windlass.switch.ovsdb import SwitchRefusedError
+from windlass.switch.streams import SwitchUnreachableError
+
+PAUSE = 1.0  # seconds between two reviews
+_SHARE = 0.05  # the largest share of the time for reviews, if there are very many connections
+_SLICE = 20  # connections before other tasks run; the lookup of an IPv6 address outside takes most of a millisecond
+_NOT_REVIEWED = (
+    "replies to UDP clients that send nothing may still pass although policies deny them, and the agent tries again"
+)
+
+
+class OpenConnections:
+    def __init__(self, config: Config, switch: ProgrammedSwitch, policing: Policing, report: Report) -> None:
+        self._config = config
+        self._switch = switch
+        self._policing = policing
+        self._report = report
+
+    async def review(self) -> NoReturn:
+        """After each change that may concern open connections, once its flows are in the switch."""
+        while True:
+            await self._switch.policies_sent.wait()
+            self._switch.policies_sent.clear()
+            state = self._switch.state
+            if state is None or self._switch.owes_policies or not self._policing.take_review():
+                continue
+            began = time.monotonic()
+            if datapath_of(state.node).tracks_again:
+                await self._try_review(state)
+            await asyncio.sleep(max(PAUSE, (time.monotonic() - began) / _SHARE))
+
+    async def _try_review(self, state: NodeState) -> None:
+        try:
+            await self._review(state)
+        except (SwitchRefusedError, SwitchUnreachableError) as error:
+            self._report(Area.OPEN_CONNECTIONS, [f"{error}; {_NOT_REVIEWED}"])
+            self._policing.request_review()
+            self._switch.policies_sent.set()
+        else:
+            self._report(Area.OPEN_CONNECTIONS, ())
+
+    async def _review(self, state: NodeState) -> None:
+        socket = control_socket(self._config.ovs_run_directory)
+        datapath = "netdev@ovs-netdev" if self._config.is_userspace else "system@ovs-system"
+        dump = await ask(socket, "dpctl/dump-conntrack", datapath, f"zone={POD_ZONE}")
+        for one, denied in await run_in_slices(_found(mismatches(state, udp_connections(dump)))):
+            datagram = empty_datagram(one.client, one.client_port, one.to, one.to_port)
+            await self._switch.requests.packet_out(datagram, LOCAL_PORT, marking(denied=denied))
+        if self._switch.trouble:  # the datagrams may be lost
+            raise SwitchUnreachableError(self._switch.trouble)
+
+
+def _found(reviewed: Iterator[Mismatch | None]) -> Generator[None, None, list[Mismatch]]:
+    found: list[Mismatch] = []
+    for number, mismatch in enumerate(reviewed, start=1):
+        if mismatch:
+            found.append(mismatch)
+        if not number % _SLICE:
+            yield
+    return found

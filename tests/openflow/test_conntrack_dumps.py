@@ -1,0 +1,22 @@
+"""UDP connections are read from a dump; other protocols are left out."""
+
+from __future__ import annotations
+
+from windlass.openflow.conntrack_dumps import TrackedConnection, udp_connections
+
+# As Open vSwitch 3.1 prints it.
+DUMP = """\
+udp,orig=(src=172.16.1.2,dst=10.96.0.10,sport=40001,dport=53),reply=(src=172.16.2.3,dst=172.16.1.2,sport=5353,dport=40001),zone=65520,mark=160
+tcp,orig=(src=172.16.1.2,dst=172.16.2.3,sport=40002,dport=80),reply=(src=172.16.2.3,dst=172.16.1.2,sport=80,dport=40002),zone=65520,protoinfo=(state=ESTABLISHED)
+udp,orig=(src=fd00::2,dst=fd00::3,sport=40003,dport=53),reply=(src=fd00::3,dst=fd00::2,sport=53,dport=40003),zone=65520
+icmp,orig=(src=172.16.1.2,dst=172.16.2.3,id=1,type=8,code=0),reply=(src=172.16.2.3,dst=172.16.1.2,id=1,type=0,code=0),zone=65520
+udp,orig=(src=172.16.1.2,dst=192.0.2.1,sport=40004,dport=53),reply=(src=192.0.2.1,dst=10.0.0.1,sport=53,dport=61001),zone=65520,mark=64,labels=0x1
+"""
+
+
+def test_udp_connections_of_both_families_are_read():
+    assert list(udp_connections(DUMP)) == [
+        TrackedConnection("172.16.1.2", 40001, "10.96.0.10", 53, "172.16.2.3", 5353, mark=160),
+        TrackedConnection("fd00::2", 40003, "fd00::3", 53, "fd00::3", 53, mark=0),
+        TrackedConnection("172.16.1.2", 40004, "192.0.2.1", 53, "192.0.2.1", 53, mark=64),
+    ]

@@ -1,0 +1,87 @@
+"""Which open UDP connections have a mark that does not say what policies say about them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from node_states import BOTH, small_cluster
+
+from windlass.model.nodes import NodeState, TrafficMode
+from windlass.model.policies import Direction, NodePolicies, PeerEntry, PodPolicies, PodPolicy, PolicySubject
+from windlass.model.port_sets import ALL_PORTS, NO_PORTS, ports
+from windlass.model.services import Protocol
+from windlass.openflow.conntrack_dumps import TrackedConnection
+from windlass.pipeline.denied_connections import mismatches
+
+WEB, OTHER = "172.16.1.10", "172.16.1.11"  # Pods of this Node: only web-1 has policies
+FRIEND, STRANGER, OUTSIDE = "172.16.2.10", "172.16.2.11", "192.0.2.1"
+GATEWAY, NODE_IP = "172.16.1.1", "10.176.25.11"
+DENIED, SERVICE = 1 << 7, 1 << 5
+DNS = ports(Protocol.UDP, 53, 53)
+FRIENDS = 7
+
+
+def policed(*, itself: tuple[tuple[tuple[int, int, int], object], ...] = ()) -> NodeState:
+    """web-1 may exchange UDP 53 with its friend, and nothing else."""
+    subjects = {
+        PolicySubject.key_of(direction, 1): PolicySubject(direction, 1, NO_PORTS, {FRIENDS: DNS})
+        for direction in Direction
+    }
+    friend = PeerEntry((4, 0xAC10020A, 32), FRIENDS, FRIENDS)
+    of_web = PodPolicies(PodPolicy(1, itself), PodPolicy(1, itself))
+    policies = NodePolicies(pods={"default/web-1": of_web}, subjects=subjects, peers={f"{FRIEND}/32": friend})
+    return replace(small_cluster(TrafficMode.ENCAP, *BOTH), policies=policies)
+
+
+def connection(client: str, server: str, port: int = 53, mark: int = 0) -> TrackedConnection:
+    return TrackedConnection(client, 40000, server, port, server, port, mark)
+
+
+def changed(state: NodeState, one: TrackedConnection) -> bool | None:
+    """Whether the connection gets the mark; None: it is right as it is."""
+    (found,) = mismatches(state, [one])
+    return found[1] if found else None
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "port", "is_denied"),
+    [
+        (WEB, FRIEND, 53, False),
+        (WEB, FRIEND, 54, True),
+        (WEB, STRANGER, 53, True),
+        (WEB, OUTSIDE, 53, True),
+        (FRIEND, WEB, 53, False),
+        (FRIEND, WEB, 54, True),
+        (STRANGER, WEB, 53, True),
+        (OTHER, WEB, 53, True),
+        (WEB, OTHER, 53, True),
+        (OTHER, STRANGER, 53, False),
+        (STRANGER, OTHER, 53, False),
+        (GATEWAY, WEB, 53, False),  # the own Node
+        (NODE_IP, WEB, 53, False),
+    ],
+)
+def test_a_connection_is_marked_if_policies_deny_it_and_only_then(
+    client: str, server: str, port: int, is_denied: bool
+) -> None:
+    state = policed()
+    assert changed(state, connection(client, server, port)) is (True if is_denied else None)
+    assert changed(state, connection(client, server, port, DENIED | SERVICE)) is (None if is_denied else False)
+
+
+def test_a_service_connection_is_judged_by_its_endpoint() -> None:
+    by_service = TrackedConnection(WEB, 40000, "10.96.0.10", 5300, FRIEND, 53, SERVICE)
+    assert changed(policed(), by_service) is None
+
+
+@pytest.mark.parametrize(("allowed", "is_denied"), [(ALL_PORTS, False), (NO_PORTS, True)])
+def test_a_pod_that_reaches_itself_is_judged_by_what_policies_say_about_that(allowed: object, is_denied: bool) -> None:
+    state = policed(itself=(((4, 0xAC10010A, 32), allowed),))
+    assert changed(state, TrackedConnection(WEB, 40000, "10.96.0.10", 53, WEB, 53, SERVICE)) is (is_denied or None)
+
+
+def test_without_policies_all_marks_are_removed() -> None:
+    state = replace(policed(), policies=NodePolicies())
+    assert changed(state, connection(STRANGER, WEB, mark=DENIED)) is False
+    assert changed(state, connection(STRANGER, WEB)) is None
