@@ -1,20 +1,98 @@
-"""A switch that cannot list its connections: the agent says so, enforces the policies, and tries again."""
+"""The marks of open UDP connections in a real switch, which an agent compares with policies."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
-from fed_agents import PATIENCE, FedAgent, fed_agent
-from test_enforced_policies import CLIENT, pod, policy
+import pytest
+from fed_agents import PATIENCE, FedAgent, fed_agent, fed_node, node
+from test_enforced_policies import CLIENT, peer, pod, policy
 
 from stream_servers import serving_streams
 from switches import requires_ovs
+from windlass.openflow.conntrack_dumps import TrackedConnection, udp_connections
+from windlass.openflow.fields import LOCAL_PORT
+from windlass.pipeline.denied_connections import is_marked, marking
+from windlass.pipeline.tracking import POD_ZONE
+from windlass.switch.controls import ask, control_socket
+from windlass.switch.datagrams import empty_datagram
+from windlass.switch.ovsdb import open_database
+from windlass.switch.pod_ports import PodPort, add_pod_port
 
 pytestmark = requires_ovs
+
+
+DENIED, SERVICE, SNAT = 1 << 7, 1 << 5, 1 << 6
+CLIENT_IP, WEB_IP = "172.16.2.9", "172.16.1.5"
+WEB = PodPort("web", "id-web", "default", "web", "0a:58:ac:10:01:05", (ip_address(WEB_IP),))
+TO_WEB = TrackedConnection(CLIENT_IP, 40000, WEB_IP, 53, WEB_IP, 53, CLIENT_IP, 40000, 0)
+
+
+async def attach(fed: FedAgent, port: PodPort) -> None:
+    await fed.command("ip", "link", "add", port.interface, "up", "type", "veth", "peer", "name", "far")
+    async with open_database(str(fed.agent.config.ovsdb_socket), patience=5) as database:
+        number = await add_pod_port(database, "br-int", port)
+    await fed.agent._pods.programmed(port.attached(number))
+
+
+async def track(fed: FedAgent, one: TrackedConnection, *, denied: bool = False) -> None:
+    datagram = empty_datagram(one.client, one.client_port, one.to, one.to_port)
+    await fed.agent.view.switch.requests.packet_out(datagram, LOCAL_PORT, marking(one, denied=denied))
+
+
+async def become(fed: FedAgent, expected: Callable[[list[TrackedConnection]], bool]) -> None:
+    """Returns when the open connections are as expected."""
+    found: list[TrackedConnection] = []
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not found or not expected(found):
+                dump = await ask(control_socket(fed.switch.folder), "dpctl/dump-conntrack", f"zone={POD_ZONE}")
+                found = list(udp_connections(dump))
+    except TimeoutError:
+        raise AssertionError(found) from None
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        TO_WEB,
+        TrackedConnection(WEB_IP, 40000, "10.96.0.10", 53, CLIENT_IP, 5353, WEB_IP, 40000, SERVICE),
+        TrackedConnection(WEB_IP, 40000, "192.0.2.1", 53, "192.0.2.1", 53, "10.176.25.11", 61001, SNAT),
+        TrackedConnection("fd00::2", 40000, "fd00:96::10", 53, "fd00::3", 5353, "fd00::2", 40000, SERVICE),
+    ],
+    ids=["to a Pod", "to a Service", "to the outside", "IPv6"],
+)
+async def test_an_entry_that_has_expired_before_it_is_marked_comes_back_as_it_was(one: TrackedConnection) -> None:
+    async with fed_agent() as fed:
+        await track(fed, one)
+        await become(fed, [one].__eq__)
+        await track(fed, one, denied=True)
+        await become(fed, [msgspec.structs.replace(one, mark=one.mark | DENIED)].__eq__)
+
+
+async def test_a_connection_that_is_denied_until_its_client_is_known_is_restored_then() -> None:
+    async with fed_agent() as fed:
+        await attach(fed, WEB)
+        await track(fed, TO_WEB)
+        await fed.holds(pod("web"), policy("a", ingress=[{"from": [CLIENT]}]))
+        await become(fed, lambda found: all(map(is_marked, found)))
+        await fed.holds(peer("one", CLIENT_IP, app="client"))
+        await become(fed, lambda found: not any(map(is_marked, found)))
+
+
+async def test_an_agent_that_starts_removes_the_marks_of_policies_that_are_gone() -> None:
+    async with fed_node() as fed:
+        async with fed.running():
+            await fed.holds(node())
+            await track(fed, TO_WEB, denied=True)
+            await become(fed, lambda found: all(map(is_marked, found)))
+        async with fed.running():
+            await become(fed, lambda found: not any(map(is_marked, found)))
 
 
 @asynccontextmanager

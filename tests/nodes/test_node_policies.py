@@ -199,6 +199,7 @@ def test_open_connections_are_reviewed_after_changes_of_policies_and_labels_and_
         due, node.followed.review_is_due = node.followed.review_is_due, False
         return due
 
+    assert is_reviewed_after(web), "a start: the policies of an earlier agent may be gone"
     assert not is_reviewed_after(web), "no policies"
     assert is_reviewed_after(web, allowing), "a policy"
     assert not is_reviewed_after(web, allowing, starting), "a Pod that has no address yet"

@@ -16,7 +16,7 @@ udp,orig=(src=172.16.1.2,dst=192.0.2.1,sport=40004,dport=53),reply=(src=192.0.2.
 
 def test_udp_connections_of_both_families_are_read():
     assert list(udp_connections(DUMP)) == [
-        TrackedConnection("172.16.1.2", 40001, "10.96.0.10", 53, "172.16.2.3", 5353, mark=160),
-        TrackedConnection("fd00::2", 40003, "fd00::3", 53, "fd00::3", 53, mark=0),
-        TrackedConnection("172.16.1.2", 40004, "192.0.2.1", 53, "192.0.2.1", 53, mark=64),
+        TrackedConnection("172.16.1.2", 40001, "10.96.0.10", 53, "172.16.2.3", 5353, "172.16.1.2", 40001, mark=160),
+        TrackedConnection("fd00::2", 40003, "fd00::3", 53, "fd00::3", 53, "fd00::2", 40003, mark=0),
+        TrackedConnection("172.16.1.2", 40004, "192.0.2.1", 53, "192.0.2.1", 53, "10.0.0.1", 61001, mark=64),
     ]

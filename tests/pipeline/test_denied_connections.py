@@ -1,4 +1,4 @@
-"""Which open UDP connections have a mark that does not say what policies say about them."""
+"""Which open UDP connections policies deny."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from windlass.model.policies import Direction, NodePolicies, PeerEntry, PodPolic
 from windlass.model.port_sets import ALL_PORTS, NO_PORTS, ports
 from windlass.model.services import Protocol
 from windlass.openflow.conntrack_dumps import TrackedConnection
-from windlass.pipeline.denied_connections import mismatches
+from windlass.pipeline.denied_connections import is_marked, judge
 
 WEB, OTHER = "172.16.1.10", "172.16.1.11"  # Pods of this Node: only web-1 has policies
 FRIEND, STRANGER, OUTSIDE = "172.16.2.10", "172.16.2.11", "192.0.2.1"
@@ -35,17 +35,17 @@ def policed(*, itself: tuple[tuple[tuple[int, int, int], object], ...] = ()) -> 
 
 
 def connection(client: str, server: str, port: int = 53, mark: int = 0) -> TrackedConnection:
-    return TrackedConnection(client, 40000, server, port, server, port, mark)
+    return TrackedConnection(client, 40000, server, port, server, port, client, 40000, mark)
 
 
-def changed(state: NodeState, one: TrackedConnection) -> bool | None:
-    """Whether the connection gets the mark; None: it is right as it is."""
-    (found,) = mismatches(state, [one])
-    return found[1] if found else None
+def is_denied(state: NodeState, one: TrackedConnection) -> bool:
+    ((judged, denied),) = judge(state, [one])
+    assert judged is one
+    return denied
 
 
 @pytest.mark.parametrize(
-    ("client", "server", "port", "is_denied"),
+    ("client", "server", "port", "expected"),
     [
         (WEB, FRIEND, 53, False),
         (WEB, FRIEND, 54, True),
@@ -62,26 +62,29 @@ def changed(state: NodeState, one: TrackedConnection) -> bool | None:
         (NODE_IP, WEB, 53, False),
     ],
 )
-def test_a_connection_is_marked_if_policies_deny_it_and_only_then(
-    client: str, server: str, port: int, is_denied: bool
+def test_a_connection_is_judged_by_the_policies_of_both_ends(
+    client: str, server: str, port: int, expected: bool
 ) -> None:
-    state = policed()
-    assert changed(state, connection(client, server, port)) is (True if is_denied else None)
-    assert changed(state, connection(client, server, port, DENIED | SERVICE)) is (None if is_denied else False)
+    assert is_denied(policed(), connection(client, server, port)) is expected
+    assert is_denied(policed(), connection(client, server, port, DENIED | SERVICE)) is expected, (
+        "whatever its mark says"
+    )
 
 
 def test_a_service_connection_is_judged_by_its_endpoint() -> None:
-    by_service = TrackedConnection(WEB, 40000, "10.96.0.10", 5300, FRIEND, 53, SERVICE)
-    assert changed(policed(), by_service) is None
+    assert not is_denied(policed(), TrackedConnection(WEB, 40000, "10.96.0.10", 5300, FRIEND, 53, WEB, 40000, SERVICE))
 
 
-@pytest.mark.parametrize(("allowed", "is_denied"), [(ALL_PORTS, False), (NO_PORTS, True)])
-def test_a_pod_that_reaches_itself_is_judged_by_what_policies_say_about_that(allowed: object, is_denied: bool) -> None:
-    state = policed(itself=(((4, 0xAC10010A, 32), allowed),))
-    assert changed(state, TrackedConnection(WEB, 40000, "10.96.0.10", 53, WEB, 53, SERVICE)) is (is_denied or None)
+@pytest.mark.parametrize(("allowed", "expected"), [(ALL_PORTS, False), (NO_PORTS, True)])
+def test_a_pod_that_reaches_itself_is_judged_by_what_policies_say_about_that(allowed: object, expected: bool) -> None:
+    to_itself = TrackedConnection(WEB, 40000, "10.96.0.10", 53, WEB, 53, WEB, 40000, SERVICE)
+    assert is_denied(policed(itself=(((4, 0xAC10010A, 32), allowed),)), to_itself) is expected
 
 
-def test_without_policies_all_marks_are_removed() -> None:
-    state = replace(policed(), policies=NodePolicies())
-    assert changed(state, connection(STRANGER, WEB, mark=DENIED)) is False
-    assert changed(state, connection(STRANGER, WEB)) is None
+def test_without_policies_nothing_is_denied() -> None:
+    assert not is_denied(replace(policed(), policies=NodePolicies()), connection(STRANGER, WEB))
+
+
+def test_a_mark_is_read_among_others() -> None:
+    assert is_marked(connection(WEB, FRIEND, mark=DENIED | SERVICE))
+    assert not is_marked(connection(WEB, FRIEND, mark=SERVICE))

@@ -20,7 +20,7 @@ from windlass.nodes.config import Config
 from windlass.openflow.conntrack_dumps import udp_connections
 from windlass.openflow.fields import LOCAL_PORT
 from windlass.pipeline.datapaths import datapath_of
-from windlass.pipeline.denied_connections import Mismatch, marking, mismatches
+from windlass.pipeline.denied_connections import JudgedConnection, is_marked, judge, marking
 from windlass.pipeline.tracking import POD_ZONE
 from windlass.switch.controls import ask, control_socket
 from windlass.switch.datagrams import empty_datagram
@@ -41,14 +41,20 @@ class OpenConnections:
         self._switch = switch
         self._policing = policing
         self._report = report
+        self._some_denied = False  # by the last review
 
     async def review(self) -> NoReturn:
-        """After each change that may concern open connections, once its flows are in the switch."""
+        """After each change that may concern open connections, once its flows are in the switch.
+
+        While connections are denied, that is every change: a peer that becomes known may be theirs.
+        """
         while True:
             await self._switch.policies_sent.wait()
             self._switch.policies_sent.clear()
             state = self._switch.state
-            if state is None or self._switch.owes_policies or not self._policing.take_review():
+            if state is None or self._switch.owes_policies:
+                continue
+            if not self._policing.take_review() and not self._some_denied:
                 continue
             began = time.monotonic()
             if datapath_of(state.node).tracks_again:
@@ -69,18 +75,22 @@ class OpenConnections:
         socket = control_socket(self._config.ovs_run_directory)
         datapath = "netdev@ovs-netdev" if self._config.is_userspace else "system@ovs-system"
         dump = await ask(socket, "dpctl/dump-conntrack", datapath, f"zone={POD_ZONE}")
-        for one, denied in await run_in_slices(_found(mismatches(state, udp_connections(dump)))):
-            datagram = empty_datagram(one.client, one.client_port, one.to, one.to_port)
-            await self._switch.requests.packet_out(datagram, LOCAL_PORT, marking(denied=denied))
+        judged = await run_in_slices(_relevant(judge(state, udp_connections(dump))))
+        for one, denied in judged:
+            if denied != is_marked(one):
+                datagram = empty_datagram(one.client, one.client_port, one.to, one.to_port)
+                await self._switch.requests.packet_out(datagram, LOCAL_PORT, marking(one, denied=denied))
         if self._switch.trouble:  # the datagrams may be lost
             raise SwitchUnreachableError(self._switch.trouble)
+        self._some_denied = any(denied for _, denied in judged)
 
 
-def _found(reviewed: Iterator[Mismatch | None]) -> Generator[None, None, list[Mismatch]]:
-    found: list[Mismatch] = []
-    for number, mismatch in enumerate(reviewed, start=1):
-        if mismatch:
-            found.append(mismatch)
+def _relevant(judged: Iterator[JudgedConnection]) -> Generator[None, None, list[JudgedConnection]]:
+    """The connections that are denied or marked: nearly always few."""
+    found: list[JudgedConnection] = []
+    for number, (one, denied) in enumerate(judged, start=1):
+        if denied or is_marked(one):
+            found.append((one, denied))
         if not number % _SLICE:
             yield
     return found

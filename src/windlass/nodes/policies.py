@@ -44,7 +44,9 @@ class FollowedPolicies:
             str, Pod
         ] = {}  # Pods that the agent asked for because the watch had not delivered them yet, by key
         self._unreturned = _NOTHING  # differences that `settle` has not returned yet
-        self.review_is_due = False  # a change that was settled may concern open connections; its reader clears this
+        # What was settled may concern open connections. The reader clears this. At first the policies of an earlier
+        # agent may be gone.
+        self.review_is_due = True
         self._unknown: frozenset[str] = frozenset()  # Pods with a port that the watch has not delivered yet
         self._problems: dict[str, tuple[Problem, ...]] = {}
         self._listed: tuple[Problem, ...] | None = ()  # all problems, sorted; None: must be rebuilt

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 _UDP = re.compile(
     r"^udp,orig=\(src=([0-9a-f.:]+),dst=([0-9a-f.:]+),sport=(\d+),dport=(\d+)\)"
-    r",reply=\(src=([0-9a-f.:]+),dst=[0-9a-f.:]+,sport=(\d+),dport=\d+\)"
+    r",reply=\(src=([0-9a-f.:]+),dst=([0-9a-f.:]+),sport=(\d+),dport=(\d+)\)"
     r"(?:,zone=\d+)?(?:,mark=(\d+))?",
     re.MULTILINE,
 )
@@ -24,12 +24,22 @@ class TrackedConnection(Struct, frozen=True, gc=False):
     to_port: int
     server: str
     server_port: int
+    seen_as: str  # the client's address as the server sees it: another one if the source is translated
+    seen_port: int
     mark: int
 
 
 def udp_connections(dump: str) -> Iterator[TrackedConnection]:
     for found in _UDP.finditer(dump):
-        client, to, client_port, to_port, server, server_port, mark = found.groups()
+        client, to, client_port, to_port, server, seen_as, server_port, seen_port, mark = found.groups()
         yield TrackedConnection(
-            client, int(client_port), to, int(to_port), server, int(server_port), int(mark) if mark else 0
+            client,
+            int(client_port),
+            to,
+            int(to_port),
+            server,
+            int(server_port),
+            seen_as,
+            int(seen_port),
+            int(mark) if mark else 0,
         )

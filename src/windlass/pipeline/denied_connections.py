@@ -1,4 +1,4 @@
-"""Open UDP connections whose mark does not say what policies say about them now.
+"""What policies say about open UDP connections, and how their marks are corrected.
 
 The next packet of a client marks its connection if policies deny it, and removes the mark if they allow it again
 (`policies`). A UDP client may send nothing while it gets replies. So after a change the agent marks such connections
@@ -16,16 +16,16 @@ from windlass.model.nodes import NodeState
 from windlass.model.policies import Direction
 from windlass.model.port_sets import PortSet, contains
 from windlass.model.services import Protocol
-from windlass.openflow.actions import Actions, Ct
+from windlass.openflow.actions import Actions, Ct, Nat, Set
 from windlass.openflow.conntrack_dumps import TrackedConnection
+from windlass.openflow.fields import CT_MARK
 from windlass.pipeline.policy_lookups import permitted_ports
 from windlass.pipeline.tracking import CT_DENIED, POD_ZONE
 
-Mismatch = tuple[TrackedConnection, bool]  # the connection, and whether policies deny it
+JudgedConnection = tuple[TrackedConnection, bool]  # and whether policies deny it
 
 
-def mismatches(state: NodeState, connections: Iterable[TrackedConnection]) -> Iterator[Mismatch | None]:
-    """None for each connection whose mark is right, so that a caller can pause between two connections."""
+def judge(state: NodeState, connections: Iterable[TrackedConnection]) -> Iterator[JudgedConnection]:
     policed = {str(a): pod.key for pod in state.pods.values() if pod.key in state.policies.pods for a in pod.addresses}
     own = {str(a) for f in state.node.families for a in (*state.node.own_addresses(f), state.node.gateway(f))}
 
@@ -38,12 +38,34 @@ def mismatches(state: NodeState, connections: Iterable[TrackedConnection]) -> It
 
     for one in connections:
         client, server = policed.get(one.client), policed.get(one.server)
-        denied = denies(Direction.EGRESS, client, one.server, one.server_port) or (
-            one.client not in own and denies(Direction.INGRESS, server, one.client, one.server_port)
+        yield (
+            one,
+            denies(Direction.EGRESS, client, one.server, one.server_port)
+            or (one.client not in own and denies(Direction.INGRESS, server, one.client, one.server_port)),
         )
-        yield (one, denied) if denied != bool(one.mark & CT_DENIED.bits.mask) else None
 
 
-def marking(*, denied: bool) -> Actions:
-    """For a datagram of the client: it sets or removes the mark of its connection, and goes nowhere."""
-    return (Ct(POD_ZONE, commit=True, sets=(CT_DENIED.set() if denied else CT_DENIED.clear(),)),)
+def is_marked(one: TrackedConnection) -> bool:
+    return bool(one.mark & _DENIED)
+
+
+def marking(one: TrackedConnection, *, denied: bool) -> Actions:
+    """For a datagram of the client: it sets or removes the mark of its connection, and goes nowhere.
+
+    If the entry has expired meanwhile, the datagram creates it as it was, with its translation and its other marks:
+    an entry without the translation would send the client's next packets nowhere.
+    """
+    mark = one.mark | _DENIED if denied else one.mark & ~_DENIED
+    return (Ct(POD_ZONE, commit=True, nat=_translation(one), sets=(Set(CT_MARK(mark)),)),)
+
+
+_DENIED = CT_DENIED.bits.mask
+
+
+def _translation(one: TrackedConnection) -> Nat | None:
+    """A zone has one translation of a connection: that of a Service, or the source of a Pod that leaves as its Node."""
+    if (one.server, one.server_port) != (one.to, one.to_port):
+        return Nat(to=ip_address(one.server), ports=(one.server_port, one.server_port))
+    if (one.seen_as, one.seen_port) != (one.client, one.client_port):
+        return Nat(ip_address(one.seen_as), ports=(one.seen_port, one.seen_port))
+    return None
