@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+# Without `^`: a pattern that begins with a text skips a hundred thousand entries of TCP in milliseconds.
 _UDP = re.compile(
-    r"^udp,orig=\(src=([0-9a-f.:]+),dst=([0-9a-f.:]+),sport=(\d+),dport=(\d+)\)"
+    r"udp,orig=\(src=([0-9a-f.:]+),dst=([0-9a-f.:]+),sport=(\d+),dport=(\d+)\)"
     r",reply=\(src=([0-9a-f.:]+),dst=([0-9a-f.:]+),sport=(\d+),dport=(\d+)\)"
-    r"(?:,zone=\d+)?(?:,mark=(\d+))?",
-    re.MULTILINE,
+    r"(?:,zone=\d+)?(?:,mark=(\d+))?"
 )
 
 

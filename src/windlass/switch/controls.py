@@ -63,7 +63,7 @@ async def _answer(reader: StreamReader) -> _ControlAnswer:
     received = bytearray()
     while chunk := await reader.read(1 << 20):
         received += chunk
-        if received.rstrip().endswith(b"}"):
+        if chunk.rstrip().endswith(b"}"):  # not all that was received: a dump of connections has many chunks
             with suppress(msgspec.DecodeError):
                 return msgspec.json.decode(received, type=_ControlAnswer)
     raise EOFError("it closed the connection")
