@@ -11,6 +11,7 @@ from fed_agents import PATIENCE, FedAgent, fed_agent, fed_node, node
 from test_enforced_policies import CLIENT, pod, policy
 
 from switches import requires_ovs
+from windlass.agent import switching
 from windlass.lab.network import ovs
 
 pytestmark = [
@@ -70,3 +71,22 @@ async def test_an_agent_that_starts_without_policies_needs_no_purge() -> None:
     async with fed_node() as fed, fed.running():
         with no_purge_possible(fed):
             await fed.holds(node(), pod("web"))
+
+
+async def test_an_agent_that_starts_while_the_switch_does_not_answer_has_datapath_flows_purged_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(switching, "PATIENCE", 0.2)
+    async with fed_node() as fed:
+        async with fed.running():
+            await fed.holds(node(), pod("web"), DENIAL)
+            revision = fed.agent.status.revision
+        socket = Path(fed.switch.folder) / "br-int.mgmt"
+        hidden = socket.rename(socket.with_name("hidden.mgmt"))
+        async with fed.running():
+            status, view = fed.agent.status, fed.agent.view
+            assert await status.wait_until(lambda: "no such socket" in str(view.problems), PATIENCE), view.problems
+            with no_purge_possible(fed):
+                hidden.rename(socket)
+                await complains(fed)
+            await fed.reaches(revision)

@@ -15,6 +15,7 @@ from test_enforced_policies import CLIENT, peer, pod, policy
 
 from stream_servers import serving_streams
 from switches import requires_ovs
+from windlass.agent import switching
 from windlass.openflow.conntrack_dumps import TrackedConnection, udp_connections
 from windlass.openflow.fields import LOCAL_PORT
 from windlass.pipeline.denied_connections import is_marked, marking
@@ -92,6 +93,24 @@ async def test_an_agent_that_starts_removes_the_marks_of_policies_that_are_gone(
             await track(fed, TO_WEB, denied=True)
             await become(fed, lambda found: all(map(is_marked, found)))
         async with fed.running():
+            await become(fed, lambda found: not any(map(is_marked, found)))
+
+
+async def test_an_agent_that_starts_while_the_switch_does_not_answer_removes_such_marks_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(switching, "PATIENCE", 0.2)
+    async with fed_node() as fed:
+        async with fed.running():
+            await fed.holds(node())
+            await track(fed, TO_WEB, denied=True)
+            await become(fed, lambda found: all(map(is_marked, found)))
+        socket = Path(fed.switch.folder) / "br-int.mgmt"
+        hidden = socket.rename(socket.with_name("hidden.mgmt"))
+        async with fed.running():
+            status, view = fed.agent.status, fed.agent.view
+            assert await status.wait_until(lambda: "no such socket" in str(view.problems), PATIENCE), view.problems
+            hidden.rename(socket)
             await become(fed, lambda found: not any(map(is_marked, found)))
 
 

@@ -21,7 +21,7 @@ from windlass.openflow.wire.ct_flush import Flush
 from windlass.openflow.wire.packets import PacketIn
 from windlass.pipeline.datapaths import checks, datapath_of
 from windlass.pipeline.reserved import DENIAL, DENIAL_METER
-from windlass.program import AnyPart, Owner, OwnerKind, Program, owners, part
+from windlass.program import AnyPart, Owner, OwnerKind, Program, part
 from windlass.program import parts as program_parts
 from windlass.switch.message_streams import ConnectionLostError
 from windlass.switch.programs import Counters, InstalledProgram
@@ -62,6 +62,8 @@ class ProgrammedSwitch:
     _installed: InstalledProgram | None = None
     owed: set[Owner] = field(default_factory=set)  # owners whose flows in the switch may differ from the state
     policies_sent: asyncio.Event = field(default_factory=asyncio.Event)  # flows of policies are in the switch
+    # Datapath flows and marks of connections may be those of policies that changed while no agent was running.
+    _may_have_former_policies: bool = True
     _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
     _unchecked: set[Owner] = field(default_factory=set)
     _impossible: dict[str, None] = field(default_factory=dict)  # sentences about what the datapath cannot do
@@ -107,8 +109,6 @@ class ProgrammedSwitch:
         self._installed = InstalledProgram(self._socket, parts, on_packet=self._handle, on_loss=self._on_loss)
         tasks.create_task(self._installed.keep(), name="switch")
         await self.bring(())
-        await self._forget_former_policies()
-        self.policies_sent.set()
 
     async def bring(self, owners: Collection[Owner]) -> None:
         """Returns when the switch has the flows of these owners. SwitchUnreachableError after `PATIENCE`.
@@ -128,6 +128,8 @@ class ProgrammedSwitch:
                 began = time.perf_counter()
                 await self._send(installed, ordered[index : index + _SLICE])
                 await asyncio.sleep(time.perf_counter() - began)
+        if self._may_have_former_policies:
+            await self._forget_former_policies()
         self._report(Area.SWITCH, map(str, installed.problems))
 
     async def _send(self, installed: InstalledProgram, owners: Iterable[Owner]) -> None:
@@ -151,15 +153,14 @@ class ProgrammedSwitch:
         self._check_later(parts)
 
     async def _forget_former_policies(self) -> None:
-        """Datapath flows may be those of policies that changed while no agent was running."""
-        if self._forget_datapath_flows is None or self.state is None:
-            return
-        try:
-            await self._forget_datapath_flows()
-        except SwitchUnreachableError:
-            if self._has_policies:  # else there is nothing to enforce, and Pods need not wait
-                self.owed.update(owner for owner in owners(self.state) if owner.kind in _IN_ONE_BUNDLE)
-                raise
+        if self._forget_datapath_flows:
+            try:
+                await self._forget_datapath_flows()
+            except SwitchUnreachableError:
+                if self._has_policies:  # else there is nothing to enforce, and Pods need not wait
+                    raise
+        self._may_have_former_policies = False
+        self.policies_sent.set()
 
     @property
     def owes_policies(self) -> bool:
