@@ -20,6 +20,7 @@ from windlass.openflow.conntrack_dumps import TrackedConnection, udp_connections
 from windlass.openflow.fields import LOCAL_PORT
 from windlass.pipeline.denied_connections import is_marked, marking
 from windlass.pipeline.tracking import POD_ZONE
+from windlass.program import Owner, OwnerKind, Program
 from windlass.switch.controls import ask, control_socket
 from windlass.switch.datagrams import empty_datagram
 from windlass.switch.ovsdb import open_database
@@ -112,6 +113,66 @@ async def test_an_agent_that_starts_while_the_switch_does_not_answer_removes_suc
             assert await status.wait_until(lambda: "no such socket" in str(view.problems), PATIENCE), view.problems
             hidden.rename(socket)
             await become(fed, lambda found: not any(map(is_marked, found)))
+
+
+async def is_taken(event: asyncio.Event) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while event.is_set():
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.2)  # for what the taker does then
+
+
+async def test_a_pod_that_is_attached_meanwhile_does_not_prevent_that_connections_are_restored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with fed_agent() as fed:
+        await attach(fed, WEB)
+        await track(fed, TO_WEB)
+        await fed.holds(pod("web"), policy("a", ingress=[]))
+        await become(fed, lambda found: all(map(is_marked, found)))
+        switch, another = fed.agent._switch, Owner(OwnerKind.POD, "id-another")
+        installed = switch._installed
+        assert installed is not None
+        apply = installed.apply
+
+        async def applied(parts: Program) -> None:
+            await apply(parts)
+            monkeypatch.undo()
+            switch.owed.add(another)
+
+        monkeypatch.setattr(installed, "apply", applied)
+        await fed.holds("NetworkPolicy default/a")
+        await is_taken(switch.policies_sent)
+        await switch.bring([another])
+        await become(fed, lambda found: not any(map(is_marked, found)))
+
+
+async def test_connections_are_not_compared_with_policies_that_the_switch_does_not_have_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with fed_agent() as fed:
+        await attach(fed, WEB)
+        await track(fed, TO_WEB)
+        await fed.holds(pod("web"), policy("a", ingress=[]))
+        await become(fed, lambda found: all(map(is_marked, found)))
+        switch = fed.agent._switch
+        installed, may_send = switch._installed, asyncio.Event()
+        assert installed is not None
+        apply = installed.apply
+
+        async def applied(parts: Program) -> None:
+            await may_send.wait()
+            await apply(parts)
+
+        monkeypatch.setattr(installed, "apply", applied)
+        revision = fed.source.put("NetworkPolicy default/a")
+        await asyncio.sleep(0.2)
+        switch.policies_sent.set()  # by an earlier change
+        await is_taken(switch.policies_sent)
+        await track(fed, TO_WEB, denied=True)  # as flows of the former policies do with a packet of the client
+        may_send.set()
+        await fed.reaches(revision)
+        await become(fed, lambda found: not any(map(is_marked, found)))
 
 
 @asynccontextmanager

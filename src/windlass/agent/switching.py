@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import NoReturn
 
 from windlass.agent.areas import Area, Report
@@ -61,7 +61,8 @@ class ProgrammedSwitch:
     denials: DenialLog = field(default_factory=DenialLog)
     _installed: InstalledProgram | None = None
     owed: set[Owner] = field(default_factory=set)  # owners whose flows in the switch may differ from the state
-    policies_sent: asyncio.Event = field(default_factory=asyncio.Event)  # flows of policies are in the switch
+    _in_flight: frozenset[Owner] = frozenset()  # owners whose flows are being sent
+    policies_sent: asyncio.Event = field(default_factory=asyncio.Event)  # flows of policies or Pods are in the switch
     # Datapath flows and marks of connections may be those of policies that changed while no agent was running.
     _may_have_former_policies: bool = True
     _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -140,16 +141,19 @@ class ProgrammedSwitch:
             if any(owner.kind in _IN_ONE_BUNDLE for owner in taken):
                 taken |= {owner for owner in self.owed if owner.kind in _IN_ONE_BUNDLE}
             self.owed.difference_update(taken)
+            self._in_flight = frozenset(taken)
             try:
                 parts = {owner: part(self.state, owner) for owner in taken}
                 await _patiently(installed, installed.apply(parts))
-                if self._concern_policies(taken):
-                    if self._forget_datapath_flows:
-                        await self._forget_datapath_flows()
-                    self.policies_sent.set()
+                if self._forget_datapath_flows and self._concern_policies(taken):
+                    await self._forget_datapath_flows()
             except BaseException:
                 self.owed.update(taken)
                 raise
+            finally:
+                self._in_flight = frozenset()
+            if any(owner.kind in _IN_ONE_BUNDLE for owner in taken):
+                self.policies_sent.set()
         self._check_later(parts)
 
     async def _forget_former_policies(self) -> None:
@@ -164,7 +168,8 @@ class ProgrammedSwitch:
 
     @property
     def owes_policies(self) -> bool:
-        return any(owner.kind in _IN_ONE_BUNDLE for owner in self.owed)
+        """Whether the switch may lack flows of the state's policies. If so, `policies_sent` is set again later."""
+        return any(owner.kind in _IN_ONE_BUNDLE for owner in chain(self.owed, self._in_flight))
 
     @property
     def _has_policies(self) -> bool:
