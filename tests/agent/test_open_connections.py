@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from pathlib import Path
@@ -15,7 +15,7 @@ from test_enforced_policies import CLIENT, peer, pod, policy
 
 from stream_servers import serving_streams
 from switches import requires_ovs
-from windlass.agent import switching
+from windlass.agent import open_connections, switching
 from windlass.openflow.conntrack_dumps import TrackedConnection, udp_connections
 from windlass.openflow.fields import LOCAL_PORT
 from windlass.pipeline.denied_connections import is_marked, marking
@@ -173,6 +173,37 @@ async def test_connections_are_not_compared_with_policies_that_the_switch_does_n
         may_send.set()
         await fed.reaches(revision)
         await become(fed, lambda found: not any(map(is_marked, found)))
+
+
+@pytest.mark.parametrize("denied", [False, True], ids=["allowed", "denied"])
+async def test_many_connections_block_neither_other_tasks_nor_the_end_of_the_agent(
+    *, denied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many, seen, sent = 100_000, 0, 0
+
+    def judged(*_: object) -> Iterator[tuple[TrackedConnection, bool]]:
+        nonlocal seen
+        for seen in range(many if not denied else 2000):
+            yield TO_WEB, denied
+
+    async def packet_out(*_: object) -> None:
+        nonlocal sent
+        sent += 1
+
+    async with fed_agent() as fed:
+        monkeypatch.setattr(open_connections, "judge", judged)
+        monkeypatch.setattr(fed.agent._switch.requests, "packet_out", packet_out)
+        state = fed.agent._switch.state
+        assert state is not None
+        reviewing = asyncio.create_task(fed.agent._open_connections._review(state))
+        async with asyncio.timeout(PATIENCE):
+            while not (sent if denied else seen):
+                await asyncio.sleep(0)
+        assert sent <= 100
+        reviewing.cancel()
+        await asyncio.wait([reviewing])
+    assert sent <= 200
+    assert denied or seen < many // 2
 
 
 @asynccontextmanager

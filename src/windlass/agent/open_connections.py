@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import NoReturn
 
 from windlass.agent.areas import Area, Report
 from windlass.agent.policing import Policing
-from windlass.agent.slices import run_in_slices
 from windlass.agent.switching import ProgrammedSwitch
 from windlass.model.nodes import NodeState
 from windlass.nodes.config import Config
@@ -75,22 +74,27 @@ class OpenConnections:
         socket = control_socket(self._config.ovs_run_directory)
         datapath = "netdev@ovs-netdev" if self._config.is_userspace else "system@ovs-system"
         dump = await ask(socket, "dpctl/dump-conntrack", datapath, f"zone={POD_ZONE}")
-        judged = await run_in_slices(_relevant(judge(state, udp_connections(dump))))
-        for one, denied in judged:
+        judged = await _relevant(judge(state, udp_connections(dump)))
+        for number, (one, denied) in enumerate(judged, start=1):
             if denied != is_marked(one):
                 datagram = empty_datagram(one.client, one.client_port, one.to, one.to_port)
                 await self._switch.requests.packet_out(datagram, LOCAL_PORT, marking(one, denied=denied))
+            if not number % _SLICE:
+                await asyncio.sleep(0)
         if self._switch.trouble:  # the datagrams may be lost
             raise SwitchUnreachableError(self._switch.trouble)
         self._some_denied = any(denied for _, denied in judged)
 
 
-def _relevant(judged: Iterator[JudgedConnection]) -> Generator[None, None, list[JudgedConnection]]:
-    """The connections that are denied or marked: nearly always few."""
+async def _relevant(judged: Iterator[JudgedConnection]) -> list[JudgedConnection]:
+    """The connections that are denied or marked: nearly always few.
+
+    Not by `run_in_slices`, which does the rest at once when it is cancelled: the agent would end much later.
+    """
     found: list[JudgedConnection] = []
     for number, (one, denied) in enumerate(judged, start=1):
         if denied or is_marked(one):
             found.append((one, denied))
         if not number % _SLICE:
-            yield
+            await asyncio.sleep(0)
     return found
