@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fed_agents import PATIENCE, FedAgent, fed_agent, fed_node, node
-from test_enforced_policies import CLIENT, pod, policy
+from test_enforced_policies import CLIENT, WEB, pod, policy
 
 from switches import requires_ovs
 from windlass.agent import switching
@@ -90,3 +90,13 @@ async def test_an_agent_that_starts_while_the_switch_does_not_answer_has_datapat
                 hidden.rename(socket)
                 await complains(fed)
             await fed.reaches(revision)
+
+
+async def test_datapath_flows_of_a_pod_that_is_denied_until_it_is_known_are_purged() -> None:
+    async with fed_agent() as fed:
+        await fed.holds(pod("web"), policy("a", podSelector={"matchLabels": {"app": "other"}}))
+        await fed.agent._pods.programmed(WEB)
+        with no_purge_possible(fed):
+            revision = fed.source.put("Pod default/web")
+            await complains(fed)
+        await fed.reaches(revision)

@@ -173,7 +173,7 @@ class ProgrammedSwitch:
 
     @property
     def _has_policies(self) -> bool:
-        return self.state is not None and bool(self.state.policies.subjects)
+        return self.state is not None and bool(self.state.policies.pods)
 
     def _concern_policies(self, changed: Iterable[Owner]) -> bool:
         """Also true of a Pod alone: it may get policies that other Pods already have."""
