@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 
+import pytest
 from api_servers import BUILT_IN, SECONDS, StandIn
 
 from windlass.cluster.clusters import Cluster, objects_of
@@ -13,8 +14,8 @@ from windlass.cluster.kinds import WatchedKind, kinds_of
 from windlass.cluster.kubernetes.credentials import Access
 from windlass.cluster.kubernetes.scoped_feeds import MOST_FEEDS
 from windlass.cluster.kubernetes.servers import APIServer
-from windlass.cluster.objects import PeerPod
-from windlass.cluster.sources import Namespaces
+from windlass.cluster.objects import Metadata, PeerPod
+from windlass.cluster.sources import Namespaces, SourceAway
 
 ALL = "/api/v1/pods"
 IN = "/api/v1/namespaces/{}/pods"
@@ -99,3 +100,42 @@ async def test_a_pod_of_this_node_can_be_asked_for():
         assert found.metadata.labels == {"app": "c"}
         assert server.requests[-1] == (IN.format("data"), {"fieldSelector": "metadata.name=c,spec.nodeName=node-1"})
         assert await reader.source.find_pod("nowhere/x") is None
+
+
+async def first_change(source: APIServer) -> Cluster:
+    async with asyncio.timeout(SECONDS):
+        while True:
+            with suppress(SourceAway):
+                async with aclosing(source.changes()) as changes:
+                    return (await anext(changes)).cluster
+
+
+@pytest.mark.parametrize(
+    ("refusal", "peers"),
+    [((503, "it is starting"), {"shop/a"}), ((403, "forbidden"), {"shop/saved"})],
+    ids=["later", "forbidden"],
+)
+async def test_a_state_without_the_pods_that_are_needed_does_not_replace_the_last_known_good_state(refusal, peers):
+    of_namespaces = {f"{name}/saved": PeerPod(Metadata("saved", name), None, None) for name in ("shop", "data")}
+    saved = Cluster("1", peer_pods=of_namespaces)
+    server = StandIn((*BUILT_IN, *SCOPED))
+    server.put(IN.format("shop"), "a", "shop")
+    await server.start()
+    await server.stop()
+    source = APIServer(lambda: Access(server.address, "a test", "a token"), "node-1", last_good=lambda: saved)
+    with pytest.raises(SourceAway):
+        async with aclosing(source.changes()) as changes:
+            await anext(changes)
+    await source.find_pods(frozenset({"shop"}))  # by the policies of the last known good state
+    server.refusals[IN.format("shop")] = refusal
+    await server.start()
+    try:
+        reading = asyncio.create_task(first_change(source))
+        async with asyncio.timeout(SECONDS):
+            while sum(path == IN.format("shop") for path, _ in server.requests) < 2:
+                await asyncio.sleep(0.01)
+        if refusal[0] != 403:
+            del server.refusals[IN.format("shop")]
+        assert set((await reading).peer_pods) == peers
+    finally:
+        await server.stop()

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from windlass.cluster.kinds import WatchedKind
 from windlass.cluster.kubernetes.connections import APIConnection
@@ -51,7 +52,8 @@ class ScopedFeeds:
             return
         self._scopes = scopes
         for scope in scopes - self._feeds.keys():
-            self._feeds[scope] = Feed(self.kind, self._node_name, self._changed, scope, self._remembered)
+            remembered = partial(self._remembered_in, scope)
+            self._feeds[scope] = Feed(self.kind, self._node_name, self._changed, scope, remembered)
             self._start(scope)
         self._changed()
 
@@ -114,6 +116,12 @@ class ScopedFeeds:
         for task in self._tasks.values():
             if task.done():
                 task.result()
+
+    def _remembered_in(self, scope: str) -> Mapping[str, APIObject] | None:
+        saved = self._remembered()
+        if saved is None or not scope:
+            return saved
+        return {key: one for key, one in saved.items() if key.startswith(f"{scope}/")}
 
     def _find(self, key: str) -> APIObject | None:
         """From a needed namespace, or else from a former one, whose feed stays until the needed ones are listed."""
