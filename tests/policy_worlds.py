@@ -115,7 +115,7 @@ cluster_network_policies = fields(
     spec=fields(
         tier=st.sampled_from(["Admin", "Admin", "Baseline", "Baseline", "Middle"]),
         priority=st.integers(0, 3),
-        subject=fields(namespaces=namespace_selectors) | fields(pods=cnp_pods),
+        subject=fields(namespaces=namespace_selectors) | fields(pods=cnp_pods) | st.just({}),
         ingress=maybe(st.lists(cnp_rules("from_", cnp_ingress_peers), min_size=1, max_size=3)),
         egress=maybe(st.lists(cnp_rules("to", cnp_egress_peers), min_size=1, max_size=3)),
     )

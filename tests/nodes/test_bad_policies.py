@@ -22,8 +22,8 @@ def network_policy(name: str, app: str, *ingress: object, **spec: object) -> API
     return decoded("networking.k8s.io/v1", "NetworkPolicy", {"name": name, "namespace": "shop"}, spec=whole)
 
 
-def cluster_policy(name: str, rule: dict[str, Any]) -> APIObject:
-    subject = {"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "bad"}}}}
+def cluster_policy(name: str, rule: dict[str, Any], subject: dict[str, Any] | None = None) -> APIObject:
+    subject = subject or {"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "bad"}}}}
     spec = {"tier": "Admin", "priority": 1, "subject": subject, "ingress": [rule]}
     return decoded("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy", {"name": name}, spec=spec)
 
@@ -94,6 +94,25 @@ def test_a_bad_rule_of_a_cluster_network_policy(action: str, peer: dict[str, Any
     assert sentence in problem.sentence
     assert allowed(node, "bad", CLIENT) == ("all traffic" if action == "Accept" else "nothing")
     assert others_do_not_notice(node)
+
+
+@pytest.mark.parametrize(
+    "subject", [{"workloads": {}}, {"namespaces": {"matchExpressions": [{"key": "a", "operator": "in"}]}}]
+)
+@pytest.mark.parametrize(("action", "admits"), [("Accept", "TCP 443"), ("Deny", "nothing"), ("Pass", "nothing")])
+def test_an_unreadable_subject_allows_nothing_more_to_any_pod(subject: dict[str, Any], action: str, admits: str):
+    """The policy may select too many Pods. An API server does not check selectors of custom resources."""
+    node = node_with(cluster_policy("bad", {"action": action, "from": [{"namespaces": {}}]}, subject))
+    (problem,) = node.followed.problems
+    assert "and only denies" in problem.sentence
+    assert allowed(node, "good", CLIENT) == admits
+
+
+def test_a_rule_that_would_pass_does_not_leave_the_decision_to_a_later_accept():
+    peers = {"from": [{"namespaces": {}}]}
+    later = cluster_policy("later", {"action": "Accept", **peers}, {"namespaces": {}})
+    node = node_with(cluster_policy("bad", {"action": "Pass", **peers}, {"workloads": {}}), later)
+    assert allowed(node, "good", CLIENT) == "nothing"
 
 
 def test_ten_thousand_blocks_in_one_rule():

@@ -88,11 +88,12 @@ def test_a_rule_whose_only_port_is_unreadable_does_not_allow_all_ports():
 
 def test_an_unreadable_subject_selects_more_pods_and_not_fewer():
     selector = {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "tier", "operator": "Like"}]}
-    policy, problems = read_network_policy(network_policy({"podSelector": selector}))
+    policy, problems = read_network_policy(network_policy({"podSelector": selector, "ingress": [{}]}))
     assert str(policy.subject.pods) == "app=web"
-    assert problems == [
-        "podSelector: unknown operator Like; the requirement is ignored, so the policy may select more Pods"
-    ]
+    assert [rule.peers for rule in policy.ingress or ()] == [()], "other Pods must not be open to what it allows"
+    (problem,) = problems
+    assert problem.startswith("podSelector: unknown operator Like; the requirement is ignored: ")
+    assert problem.endswith("the policy may select more Pods, and only denies")
 
 
 @pytest.mark.parametrize(

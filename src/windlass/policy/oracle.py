@@ -125,6 +125,7 @@ def _judge(
         allowing = tuple(
             f"NetworkPolicy {policy.key} {direction.lower()}[{index}]"
             for policy in selecting
+            if _is_readable_selector(policy.spec.pod_selector or LabelSelector())
             for index, rule in enumerate(_allow_rules(policy, direction))
             if (not rule.peers or any(_is_network_policy_peer(world, policy, one, peer) for one in rule.peers))
             and (not rule.ports or any(_is_network_policy_port(world, packet, port) for port in rule.ports))
@@ -213,6 +214,8 @@ def _tier(
         rules = (policy.spec.ingress if direction == "Ingress" else policy.spec.egress) or ()
         for index, rule in enumerate(rules):
             action = _action(world, packet, rule, peer, direction) if policy.spec.tier == tier else "Deny"
+            if not _is_readable_subject(policy):
+                action = "Deny" if action in {"Pass", "Deny"} else None
             named = f" ({rule.name})" if rule.name else ""
             rule_name = f"ClusterNetworkPolicy {policy.key} {direction.lower()}[{index}]{named}"
             match action:
@@ -256,7 +259,7 @@ def _action(
 
 
 def _is_cluster_subject(world: PolicyWorld, policy: ClusterNetworkPolicy, pod: PolicyPod) -> bool:
-    """A subject that cannot be read selects every Pod: the policy then applies to too many Pods, not to too few."""
+    """A subject that cannot be read selects more Pods: the policy then applies to too many Pods, not to too few."""
     subject = policy.spec.subject
     if (subject.namespaces is None) == (subject.pods is None):
         return True
@@ -264,6 +267,16 @@ def _is_cluster_subject(world: PolicyWorld, policy: ClusterNetworkPolicy, pod: P
         return _matches(subject.namespaces, _namespace_labels(world, pod), unknown=True)
     assert subject.pods is not None  # noqa: S101 - exactly one of the two is set
     return _is_namespaced_pod(world, subject.pods, pod, unknown=True)
+
+
+def _is_readable_subject(policy: ClusterNetworkPolicy) -> bool:
+    """Otherwise the policy may apply to too many Pods, so it only denies."""
+    subject = policy.spec.subject
+    if (subject.namespaces is None) == (subject.pods is None):
+        return False
+    pods = subject.pods or NamespacedPods()
+    selectors = (subject.namespaces, pods.namespace_selector, pods.pod_selector)
+    return all(_is_readable_selector(one) for one in selectors if one is not None)
 
 
 def _is_cluster_peer(world: PolicyWorld, peer: ClusterNetworkPolicyPeer, address: IPAddress) -> bool:

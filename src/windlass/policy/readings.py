@@ -2,7 +2,8 @@
 
 What this version cannot read fails closed, and the rest is used. A rule that accepts omits the peer or port that cannot
 be read, and so matches less. A rule that denies or passes becomes one that denies everything. A selector of subjects
-omits the requirement that cannot be read, so the policy applies to too many Pods and not to too few.
+omits the requirement that cannot be read, so the policy applies to too many Pods and not to too few. Such a policy only
+denies, because these Pods must not be open to what it accepts for others.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from ipaddress import ip_network
+
+from msgspec.structs import replace
 
 from windlass.cluster.policy_objects import (
     ClusterNetworkPolicy,
@@ -56,6 +59,7 @@ class _PolicyReader:
 
     def __init__(self) -> None:
         self.problems: list[str] = []
+        self.selects_more = False  # a part of the subject cannot be read
 
     # --- NetworkPolicy ------------------------------------------------------------------------------------------------
 
@@ -134,7 +138,10 @@ class _PolicyReader:
     def _cluster_subject(self, policy: ClusterNetworkPolicy) -> PodPeers:
         subject = policy.spec.subject
         if (subject.namespaces is None) == (subject.pods is None):
-            self.problems.append("subject: exactly one of namespaces and pods is expected; the policy selects all Pods")
+            self.selects_more = True
+            self.problems.append(
+                "subject: exactly one of namespaces and pods is expected; the policy selects all Pods, and only denies"
+            )
             return PodPeers()
         if subject.pods is None:
             return PodPeers(namespaces=self._subject_selector("subject.namespaces", subject.namespaces))
@@ -190,8 +197,10 @@ class _PolicyReader:
     def _subject_selector(self, where: str, selector: LabelSelector | None) -> Selector:
         read, unknown = read_selector(selector)
         for operator in unknown:
+            self.selects_more = True
             self.problems.append(
-                f"{where}: unknown operator {operator}; the requirement is ignored, so the policy may select more Pods"
+                f"{where}: unknown operator {operator}; the requirement is ignored: "
+                "the policy may select more Pods, and only denies"
             )
         return read
 
@@ -199,12 +208,26 @@ class _PolicyReader:
 def read_network_policy(policy: NetworkPolicy) -> tuple[ReadPolicy, list[str]]:
     """The policy in the form of the compiler, and a sentence for each part that cannot be used."""
     reader = _PolicyReader()
-    return reader.network_policy(policy), reader.problems
+    read = reader.network_policy(policy)
+    return _only_denying(read) if reader.selects_more else read, reader.problems
 
 
 def read_cluster_network_policy(policy: ClusterNetworkPolicy) -> tuple[ReadPolicy, list[str]]:
     reader = _PolicyReader()
-    return reader.cluster_network_policy(policy), reader.problems
+    read = reader.cluster_network_policy(policy)
+    return _only_denying(read) if reader.selects_more else read, reader.problems
+
+
+def _only_denying(policy: ReadPolicy) -> ReadPolicy:
+    """Rules that accept match nothing. Rules that pass deny: without them, a later rule might accept the traffic."""
+
+    def closed(rule: PolicyRule) -> PolicyRule:
+        return replace(rule, peers=()) if rule.action is RuleAction.ACCEPT else replace(rule, action=RuleAction.DENY)
+
+    ingress, egress = (
+        None if rules is None else tuple(map(closed, rules)) for rules in (policy.ingress, policy.egress)
+    )
+    return replace(policy, ingress=ingress, egress=egress)
 
 
 def _network_policy_peers(namespace: str, peer: NetworkPolicyPeer) -> RulePeers:
