@@ -45,10 +45,20 @@ def fields(**strategies: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, 
     )
 
 
-requirements = fields(
-    key=st.sampled_from(["app", "tier", "kubernetes.io/metadata.name"]),
-    operator=st.sampled_from(["In", "In", "NotIn", "Exists", "DoesNotExist", "Unheard"]),
-    values=st.lists(st.sampled_from(["web", "db", "front", "back", *NAMESPACES]), max_size=2),
+label_keys = st.sampled_from(["app", "tier", "kubernetes.io/metadata.name"])
+label_values = st.sampled_from(["web", "db", "front", "back", *NAMESPACES])
+requirements = (
+    fields(
+        key=label_keys,
+        operator=st.sampled_from(["In", "In", "NotIn"]),
+        values=st.lists(label_values, min_size=1, max_size=2),
+    )
+    | fields(key=label_keys, operator=st.sampled_from(["Exists", "DoesNotExist"]))
+    | fields(  # often unreadable
+        key=label_keys,
+        operator=st.sampled_from(["In", "NotIn", "Exists", "Unheard"]),
+        values=st.lists(label_values, max_size=1),
+    )
 )
 selectors = st.just({}) | fields(matchLabels=maybe(labels), matchExpressions=maybe(st.lists(requirements, max_size=1)))
 namespace_selectors = selectors | st.sampled_from(NAMESPACES).map(

@@ -82,6 +82,15 @@ def test_a_bad_rule_of_a_network_policy(rule: dict[str, Any], sentence: str, adm
         ({"domainNames": ["example.org"]}, "domainNames are not supported"),
         ({"workloads": {}}, "exactly one kind of peer is expected"),
         ({"namespaces": {"matchExpressions": [{"key": "a", "operator": "Like"}]}}, "unknown operator Like"),
+        ({"namespaces": {"matchExpressions": [{"key": "a", "operator": "In"}]}}, "operator In without values"),
+        (
+            {"namespaces": {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": []}]}},
+            "operator NotIn without values",
+        ),
+        (
+            {"namespaces": {"matchExpressions": [{"key": "a", "operator": "DoesNotExist", "values": ["b"]}]}},
+            "operator DoesNotExist with values",
+        ),
         ({"networks": ["10.0.0.0/8"]}, "networks are peers of egress rules only"),
     ],
 )
@@ -97,7 +106,13 @@ def test_a_bad_rule_of_a_cluster_network_policy(action: str, peer: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    "subject", [{"workloads": {}}, {"namespaces": {"matchExpressions": [{"key": "a", "operator": "in"}]}}]
+    "subject",
+    [
+        {"workloads": {}},
+        {"namespaces": {"matchExpressions": [{"key": "a", "operator": "in", "values": ["b"]}]}},
+        {"namespaces": {"matchExpressions": [{"key": "a", "operator": "In"}]}},
+        {"pods": {"podSelector": {"matchExpressions": [{"key": "app", "operator": "Exists", "values": ["good"]}]}}},
+    ],
 )
 @pytest.mark.parametrize(("action", "admits"), [("Accept", "TCP 443"), ("Deny", "nothing"), ("Pass", "nothing")])
 def test_an_unreadable_subject_allows_nothing_more_to_any_pod(subject: dict[str, Any], action: str, admits: str):

@@ -368,6 +368,8 @@ def _matches(selector: LabelSelector, labels: Labels, *, unknown: bool) -> bool:
 
 
 def _meets(requirement: Requirement, labels: Labels, *, unknown: bool) -> bool:
+    if not _is_readable_requirement(requirement):
+        return unknown
     value, values = labels.get(requirement.key), requirement.values or ()
     match requirement.operator:
         case "In":
@@ -376,14 +378,17 @@ def _meets(requirement: Requirement, labels: Labels, *, unknown: bool) -> bool:
             return value is None or value not in values
         case "Exists":
             return value is not None
-        case "DoesNotExist":
+        case _:
             return value is None
-    return unknown
 
 
 def _is_readable_selector(selector: LabelSelector) -> bool:
-    known = {"In", "NotIn", "Exists", "DoesNotExist"}
-    return all(one.operator in known for one in selector.match_expressions or ())
+    return all(_is_readable_requirement(one) for one in selector.match_expressions or ())
+
+
+def _is_readable_requirement(requirement: Requirement) -> bool:
+    operators = {"In", "NotIn"} if requirement.values else {"Exists", "DoesNotExist"}
+    return requirement.operator in operators
 
 
 def _is_cidr(text: str) -> bool:

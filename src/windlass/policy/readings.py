@@ -195,12 +195,11 @@ class _PolicyReader:
     # --- both kinds ---------------------------------------------------------------------------------------------------
 
     def _subject_selector(self, where: str, selector: LabelSelector | None) -> Selector:
-        read, unknown = read_selector(selector)
-        for operator in unknown:
+        read, unreadable = read_selector(selector)
+        for reason in unreadable:
             self.selects_more = True
             self.problems.append(
-                f"{where}: unknown operator {operator}; the requirement is ignored: "
-                "the policy may select more Pods, and only denies"
+                f"{where}: {reason}; the requirement is ignored: the policy may select more Pods, and only denies"
             )
         return read
 
@@ -352,9 +351,9 @@ def _network(text: str) -> str:
 def _peer_selector(where: str, selector: LabelSelector | None) -> Selector:
     if selector is None or not selector.match_expressions:  # most: there are ten thousand of them in a large cluster
         return selector_of_labels(selector.match_labels) if selector else EVERYTHING
-    read, unknown = read_selector(selector)
-    if unknown:
-        raise _Unreadable(f"{where}: unknown operator {unknown[0]}")
+    read, unreadable = read_selector(selector)
+    if unreadable:
+        raise _Unreadable(f"{where}: {unreadable[0]}")
     return read
 
 

@@ -1,4 +1,4 @@
-"""Label selectors as values that can be compared, with a report of the operators that cannot be read."""
+"""Label selectors as values that can be compared, with a report of the requirements that cannot be read."""
 
 from __future__ import annotations
 
@@ -51,19 +51,21 @@ class Selector(Struct, frozen=True, gc=False, cache_hash=True, array_like=True):
 
 
 EVERYTHING = Selector()
-_OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
+_NEEDS_VALUES = {"In": True, "NotIn": True, "Exists": False, "DoesNotExist": False}
 
 
 def read_selector(selector: LabelSelector | None) -> tuple[Selector, list[str]]:
-    """The selector, and the operators that this version does not know; it omits their requirements."""
+    """The selector, without the requirements that cannot be read, and the reason for each of these.
+
+    An API server refuses such requirements in a NetworkPolicy, but not in a custom resource.
+    """
     if selector is None:
         return EVERYTHING, []
     if not selector.match_expressions:
         return selector_of_labels(selector.match_labels), []
-    requirements = [*_requirements(selector)]
-    unknown = [one.operator for one in requirements if one.operator not in _OPERATORS]
-    known = {one for one in requirements if one.operator in _OPERATORS}
-    return Selector(tuple(sorted(known))), unknown
+    reasons = {one: _unreadable(one) for one in _requirements(selector)}
+    readable = sorted(one for one, reason in reasons.items() if reason is None)
+    return Selector(tuple(readable)), [reason for reason in reasons.values() if reason is not None]
 
 
 def selector_of_labels(labels: Labels | None) -> Selector:
@@ -80,6 +82,15 @@ def _requirements(selector: LabelSelector) -> Iterator[LabelRequirement]:
         yield LabelRequirement(key, "In", (value,))
     for one in selector.match_expressions or ():
         yield LabelRequirement(one.key, one.operator, tuple(sorted(set(one.values or ()))))
+
+
+def _unreadable(requirement: LabelRequirement) -> str | None:
+    operator = requirement.operator
+    if operator not in _NEEDS_VALUES:
+        return f"unknown operator {operator}"
+    if _NEEDS_VALUES[operator] != bool(requirement.values):
+        return f"operator {operator} {'with' if requirement.values else 'without'} values"
+    return None
 
 
 def _requirement_in_words(requirement: LabelRequirement) -> str:
