@@ -109,8 +109,8 @@ cnp_egress_peers = (
 )
 destination_ports = fields(number=ports) | fields(range=fields(start=st.sampled_from([80, 82]), end=st.just(81)))
 cnp_protocols = st.sampled_from(["tcp", "udp", "sctp"]).flatmap(
-    lambda name: fields(**{name: fields(destinationPort=maybe(destination_ports))})
-) | fields(destinationNamedPort=names)
+    lambda name: fields(**{name: fields(destinationPort=destination_ports) | st.just({})})
+) | fields(destinationNamedPort=names | st.just(""))
 
 
 def cnp_rules(peers_field: str, peers: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:

@@ -105,6 +105,28 @@ def test_a_bad_rule_of_a_cluster_network_policy(action: str, peer: dict[str, Any
     assert others_do_not_notice(node)
 
 
+@pytest.mark.parametrize("action", ["Accept", "Deny"])
+@pytest.mark.parametrize(
+    ("protocol", "sentence"),
+    [
+        ({}, "exactly one of tcp, udp, sctp and destinationNamedPort is expected"),
+        ({"icmp": {}}, "exactly one of tcp, udp, sctp and destinationNamedPort is expected"),
+        ({"destinationNamedPort": ""}, "exactly one of tcp, udp, sctp and destinationNamedPort is expected"),
+        ({"tcp": {}}, "destinationPort is expected"),
+        ({"udp": {"sourcePort": {"number": 80}}}, "destinationPort is expected"),
+        ({"sctp": {"destinationPort": {}}}, "exactly one of number and range is expected"),
+    ],
+)
+def test_a_bad_protocol_of_a_cluster_network_policy(action: str, protocol: dict[str, Any], sentence: str):
+    """The API has no empty objects there: if one is empty, a later version of the API has a field that is not known."""
+    rule = {"action": action, "from": [{"namespaces": {}}], "protocols": [protocol]}
+    node = node_with(cluster_policy("bad", rule), network_policy("bad", "bad", {"ports": [{"port": 80}]}))
+    (problem,) = node.followed.problems
+    assert sentence in problem.sentence
+    assert allowed(node, "bad", CLIENT) == ("TCP 80" if action == "Accept" else "nothing")
+    assert others_do_not_notice(node)
+
+
 @pytest.mark.parametrize(
     "subject",
     [

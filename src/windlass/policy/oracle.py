@@ -301,12 +301,12 @@ def _is_namespaced_pod(world: PolicyWorld, selected: NamespacedPods, pod: Policy
 def _is_cluster_protocol(world: PolicyWorld, packet: PolicyPacket, protocol: ClusterNetworkPolicyProtocol) -> bool:
     if packet.port is None:
         return False
-    if protocol.destination_named_port is not None:
+    if protocol.destination_named_port:
         return (protocol.destination_named_port, packet.protocol, packet.port) in _named_ports(world, packet)
     for name, attributes in (("TCP", protocol.tcp), ("UDP", protocol.udp), ("SCTP", protocol.sctp)):
         if attributes is not None and packet.protocol == name:
             port = attributes.destination_port
-            return port is None or packet.port in _span(port)
+            return port is not None and packet.port in _span(port)
     return False
 
 
@@ -329,11 +329,12 @@ def _is_readable_peer(peer: ClusterNetworkPolicyPeer, direction: str) -> bool:
 
 
 def _is_readable_protocol(protocol: ClusterNetworkPolicyProtocol) -> bool:
-    kinds = (protocol.tcp, protocol.udp, protocol.sctp, protocol.destination_named_port)
-    if sum(kind is not None for kind in kinds) != 1:
+    """The API allows no empty objects: a later version of it has fields there that this one does not know."""
+    transports = [one for one in (protocol.tcp, protocol.udp, protocol.sctp) if one is not None]
+    if len(transports) + bool(protocol.destination_named_port) != 1:
         return False
-    ports = [one.destination_port for one in kinds[:3] if one is not None and not isinstance(one, str)]
-    return all(port is None or _is_readable_port(port) for port in ports)
+    ports = [one.destination_port for one in transports]
+    return all(port is not None and _is_readable_port(port) for port in ports)
 
 
 def _is_readable_port(port: DestinationPort) -> bool:

@@ -313,17 +313,17 @@ def _cluster_protocol(protocol: ClusterNetworkPolicyProtocol) -> PortSet | Named
         Protocol.SCTP: protocol.sctp,
     }
     given = [(transport, attributes) for transport, attributes in transports.items() if attributes is not None]
-    if len(given) + (protocol.destination_named_port is not None) != 1:
+    if len(given) + bool(protocol.destination_named_port) != 1:
         raise _Unreadable("exactly one of tcp, udp, sctp and destinationNamedPort is expected")
-    if protocol.destination_named_port is not None:
+    if protocol.destination_named_port:
         return NamedPort(protocol.destination_named_port)
     transport, attributes = given[0]
+    if attributes.destination_port is None:  # the only field that is known, and the API requires one
+        raise _Unreadable(f"{transport.name.lower()}: destinationPort is expected")
     return _destination_ports(transport, attributes.destination_port)
 
 
-def _destination_ports(protocol: Protocol, port: DestinationPort | None) -> PortSet:
-    if port is None:
-        return ports(protocol)
+def _destination_ports(protocol: Protocol, port: DestinationPort) -> PortSet:
     if (port.number is None) == (port.range is None):
         raise _Unreadable("destinationPort: exactly one of number and range is expected")
     if port.range is not None:
