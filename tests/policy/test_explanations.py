@@ -226,6 +226,44 @@ def test_bad_input_is_answered_with_a_sentence(arguments, sentence):
     assert (answer.exit_code, sentence in answer.output) == (2, True), answer.output
 
 
+@pytest.mark.parametrize(
+    ("manifest", "sentence"),
+    [
+        ({"kind": "Node", "metadata": {"name": "n"}, "spec": {"podCIDRs": ["ten"]}}, "Node n, 'ten' does not appear"),
+        (
+            {
+                "kind": "Node",
+                "metadata": {"name": "n"},
+                "status": {"addresses": [{"type": "InternalIP", "address": "ten"}]},
+            },
+            "Node n, 'ten' does not appear",
+        ),
+        (
+            {"kind": "Deployment", "metadata": {"name": "d"}, "spec": {"template": {"metadata": ["d"]}}},
+            "Deployment default/d, metadata: expected `object`, got `array`",
+        ),
+        ({"kind": "List", "items": 3}, "has a List whose items are no list"),
+    ],
+)
+def test_malformed_manifests_are_answered_with_a_sentence(tmp_path, manifest, sentence):
+    file = tmp_path / "all.yaml"
+    file.write_text(json.dumps(manifest))
+    for answer in (run("explain", "p0", file), run("diff", file, file)):
+        assert (answer.exit_code, sentence in answer.output) == (2, True), answer.output
+
+
+def test_a_file_that_contains_itself_is_answered_with_a_sentence(tmp_path):
+    file = tmp_path / "all.yaml"
+    file.write_text("&all\nkind: List\nitems: [*all]\n")
+    answer = run("explain", "p0", file)
+    assert (answer.exit_code, "all.yaml: is nested too deeply" in answer.output) == (2, True), answer.output
+
+
+def test_a_file_that_cannot_be_opened_is_answered_with_a_sentence():
+    answer = run("explain", "p0", "p" * 300)
+    assert (answer.exit_code, "File name too long" in answer.output) == (2, True), answer.output
+
+
 def test_unreadable_parts_of_policies_are_reported_with_the_answer(tmp_path):
     file = tmp_path / "all.yaml"
     policy = network_policy(ingress=[{"ports": [{"port": 80, "endPort": 79}]}])

@@ -155,7 +155,10 @@ def count_packets(pod: str | None, socket: Path | None, config: Path | None, as_
 def _read(path: Path) -> Connectivity:
     if str(path) == "-":
         return Connectivity(policy_manifests.world_in(sys.stdin.buffer.read(), "standard input"))
-    return Connectivity(policy_manifests.world_at(path))
+    try:
+        return Connectivity(policy_manifests.world_at(path))
+    except OSError as error:
+        raise ScenarioError(f"{path}: {error.strerror}") from None
 
 
 def _ask_agent(socket: Path | None, config: Path | None) -> Connectivity:

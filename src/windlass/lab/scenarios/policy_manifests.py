@@ -62,6 +62,7 @@ def world_of(documents: Iterable[Document]) -> PolicyWorld:
     """Raises ScenarioError, which names object and field."""
     objects = _applied(documents)
     nodes = [*_decoded(objects, "Node", Node)]
+    policy_nodes = tuple(map(_policy_node, nodes))
     pods = [*_decoded(objects, "Pod", LabPod), *_templates(objects)]
     spaces = [*_decoded(objects, "Namespace", Namespace)]
     labels = {one.metadata.name: {NAMESPACE_LABEL: one.metadata.name, **(one.metadata.labels or {})} for one in spaces}
@@ -71,7 +72,7 @@ def world_of(documents: Iterable[Document]) -> PolicyWorld:
     return PolicyWorld(
         tuple(_with_addresses(pods, {node.metadata.name: node for node in nodes})),
         labels,
-        tuple(map(_policy_node, nodes)),
+        policy_nodes,
         tuple(_decoded(objects, "NetworkPolicy", NetworkPolicy)),
         tuple(_decoded(objects, "ClusterNetworkPolicy", ClusterNetworkPolicy)),
     )
@@ -122,14 +123,19 @@ def _templates(objects: Mapping[tuple[str, str], _Named]) -> Iterator[LabPod]:
                 found = found.get(step) if isinstance(found, dict) else None
             template = found if isinstance(found, dict) else {}
             namespace, _, name = one.key.partition("/")
-            metadata = {**(template.get("metadata") or {}), "namespace": namespace, "name": name}
+            metadata = template.get("metadata") or {}
+            if isinstance(metadata, dict):
+                metadata = {**metadata, "namespace": namespace, "name": name}
             yield _converted(one, {**template, "metadata": metadata}, LabPod)
 
 
 def _policy_node(node: Node) -> PolicyNode:
     """The Node with its gateways, which are addresses of its host as well."""
-    found = [ip_address(one.address) for one in node.status.addresses if one.type in {"InternalIP", "ExternalIP"}]
-    gateways = [ip_network(cidr).network_address + 1 for cidr in node.pod_cidrs]
+    try:
+        found = [ip_address(one.address) for one in node.status.addresses if one.type in {"InternalIP", "ExternalIP"}]
+        gateways = [ip_network(cidr).network_address + 1 for cidr in node.pod_cidrs]
+    except ValueError as error:
+        raise ScenarioError(f"Node {node.metadata.name}, {error}") from None
     return PolicyNode(node.metadata.name, tuple(dict.fromkeys((*found, *gateways))), node.metadata.labels or {})
 
 

@@ -188,6 +188,8 @@ def documents_in(content: bytes, name: str, problems: list[str]) -> Iterator[Map
         problems.append(f"{name}: {where}is not YAML: {error.problem}")
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         problems.append(f"{name}: is not YAML: {error}")
+    except RecursionError:
+        problems.append(f"{name}: is nested too deeply")
 
 
 def _opened(document: object, name: str, problems: list[str]) -> Iterator[Mapping[str, object]]:
@@ -197,7 +199,11 @@ def _opened(document: object, name: str, problems: list[str]) -> Iterator[Mappin
     if not isinstance(document, dict):
         problems.append(f"{name}: has a {type(document).__name__} instead of an object with apiVersion and kind")
     elif document.get("kind") == "List":
-        for item in document.get("items") or ():
+        items = document.get("items") or []
+        if not isinstance(items, list):
+            problems.append(f"{name}: has a List whose items are no list")
+            return
+        for item in items:
             yield from _opened(item, name, problems)
     else:
         yield document
