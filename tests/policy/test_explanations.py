@@ -161,6 +161,12 @@ def test_workloads_count_as_pods():
     ]
 
 
+def test_named_ports_of_sidecars_count():
+    sidecar = {"name": "proxy", "restartPolicy": "Always", "ports": [{"name": "mesh", "containerPort": 15001}]}
+    pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"initContainers": [sidecar]}}
+    assert policy_manifests.world_of([pod]).pods[0].named_ports == (("mesh", "TCP", 15001),)
+
+
 def test_ended_and_host_network_pods_are_left_out():
     ended, host = (
         {"kind": "Pod", "metadata": {"name": name}, "spec": {"hostNetwork": name == "host"}, "status": {"phase": phase}}

@@ -165,6 +165,7 @@ class LabPodSpec(Struct, frozen=True, rename="camel"):
     node_name: str = ""
     host_network: bool = False
     containers: list[LabContainer] = []
+    init_containers: list[LabContainer] = []  # a sidecar is one of these
 
 
 class PodCondition(Struct, frozen=True):
@@ -193,7 +194,8 @@ class LabPod(Struct, frozen=True):
 
     @property
     def ports(self) -> tuple[LabContainerPort, ...]:
-        return tuple(port for container in self.spec.containers for port in container.ports)
+        containers = (*self.spec.containers, *self.spec.init_containers)
+        return tuple(port for container in containers for port in container.ports)
 
     @property
     def fixed_addresses(self) -> tuple[IPAddress, ...]:
