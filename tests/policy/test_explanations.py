@@ -15,6 +15,7 @@ import shown_commands
 from policy_worlds import worlds
 from shown_commands import ROOT, WITH_OUTPUT
 from windlass.cli.main import main
+from windlass.cluster.policy_objects import LabelSelector
 from windlass.lab.scenarios import policy_manifests
 from windlass.lab.scenarios.scenario_files import ScenarioError
 from windlass.model.port_sets import PortSet
@@ -159,6 +160,22 @@ def test_workloads_count_as_pods():
         ("shop", "web", {"app": "web"}),
         ("default", "c", {"app": "web"}),
     ]
+
+
+def test_objects_of_other_api_groups_are_ignored():
+    """Calico and Antrea have policies of the same kinds, with other fields."""
+    calico = {**network_policy(selector="app == 'web'"), "apiVersion": "projectcalico.org/v3"}
+    antrea = {
+        "apiVersion": "crd.antrea.io/v1beta1",
+        "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": "policy"},
+        "spec": {"priority": 5, "tier": "securityops", "appliedTo": [{"podSelector": {}}], "ingress": [{}]},
+    }
+    volcano = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "job"}}
+    own = {**network_policy(), "apiVersion": "networking.k8s.io/v1"}
+    world = policy_manifests.world_of([own, calico, antrea, volcano])
+    assert [policy.spec.pod_selector for policy in world.network_policies] == [LabelSelector()]
+    assert (world.cluster_network_policies, world.pods) == ((), ())
 
 
 def test_named_ports_of_sidecars_count():

@@ -30,6 +30,14 @@ _TEMPLATES: Mapping[str, tuple[str, ...]] = {
 }
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 _CLUSTER_SCOPED = frozenset({"Node", "Namespace", "ClusterNetworkPolicy"})
+# Other groups have kinds of the same names, for example the policies of Calico and Antrea.
+_GROUPS: Mapping[str, str] = {
+    **dict.fromkeys(("Pod", "Node", "Namespace", "ReplicationController"), ""),
+    **dict.fromkeys(("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"), "apps"),
+    **dict.fromkeys(("Job", "CronJob"), "batch"),
+    "NetworkPolicy": "networking.k8s.io",
+    "ClusterNetworkPolicy": "policy.networking.k8s.io",
+}
 _UNSCHEDULED = ip_network("240.0.0.0/4")  # reserved: no block but 0.0.0.0/0 contains it
 T = TypeVar("T")
 
@@ -97,6 +105,8 @@ def _applied(documents: Iterable[Document]) -> dict[tuple[str, str], _Named]:
             spec = document.get("spec")
             gone = spec if isinstance(spec, dict) else {}
             objects.pop((str(gone.get("kind")), str(gone.get("name"))), None)
+            continue
+        if "apiVersion" in document and str(document["apiVersion"]).rpartition("/")[0] != _GROUPS.get(kind):
             continue
         name = str(metadata.get("name", ""))
         key = name if kind in _CLUSTER_SCOPED else f"{metadata.get('namespace') or 'default'}/{name}"
