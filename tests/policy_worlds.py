@@ -64,7 +64,7 @@ selectors = st.just({}) | fields(matchLabels=maybe(labels), matchExpressions=may
 namespace_selectors = selectors | st.sampled_from(NAMESPACES).map(
     lambda name: {"matchLabels": {"kubernetes.io/metadata.name": name}}
 )
-cidrs = st.sampled_from((*NETWORKS, "10.1.0.0/33"))
+cidrs = st.sampled_from((*NETWORKS, "10.1.0.0/33", "::ffff:10.1.0.0/112", "10.1.0.4"))
 nested = st.sampled_from(
     [
         {"cidr": "0.0.0.0/0", "except": ["10.1.0.0/16", "203.0.113.8/29"]},

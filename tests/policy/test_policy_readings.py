@@ -39,6 +39,22 @@ def allow_rule(rule: dict[str, Any]) -> tuple[PolicyRule, list[str]]:
             "ingress[0], peer 0: 10.0.0.0/33 is not a CIDR; this peer is allowed nothing",
         ),
         (
+            {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["::ffff:10.0.0.0/104"]}},
+            "ingress[0], peer 0: ::ffff:10.0.0.0/104 is not a CIDR; this peer is allowed nothing",
+        ),
+        (
+            {"ipBlock": {"cidr": "10.0.0.1"}},
+            "ingress[0], peer 0: 10.0.0.1 is not a CIDR; this peer is allowed nothing",
+        ),
+        (
+            {"ipBlock": {"cidr": "10.0.0.0/0.0.0.255"}},
+            "ingress[0], peer 0: 10.0.0.0/0.0.0.255 is not a CIDR; this peer is allowed nothing",
+        ),
+        (
+            {"ipBlock": {"cidr": "fe80::%eth0/64"}},
+            "ingress[0], peer 0: fe80::%eth0/64 is not a CIDR; this peer is allowed nothing",
+        ),
+        (
             {"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}},
             "ingress[0], peer 0: it has both an ipBlock and a selector; this peer is allowed nothing",
         ),

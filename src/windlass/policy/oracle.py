@@ -6,6 +6,7 @@ The agent does not use it. Where the API leaves a choice, docs/policy.md states 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_network
@@ -177,13 +178,9 @@ def _is_network_policy_peer(
 
 
 def _in_block(block: IPBlock, address: IPAddress) -> bool:
-    try:
-        cidr, excepted = (
-            ip_network(block.cidr, strict=False),
-            [ip_network(e, strict=False) for e in block.except_ or ()],
-        )
-    except ValueError:
+    if not all(map(_is_cidr, (block.cidr, *(block.except_ or ())))):
         return False
+    cidr, *excepted = (ip_network(text, strict=False) for text in (block.cidr, *(block.except_ or ())))
     return address in cidr and not any(address in one for one in excepted)
 
 
@@ -393,8 +390,11 @@ def _is_readable_requirement(requirement: Requirement) -> bool:
 
 
 def _is_cidr(text: str) -> bool:
+    """As Kubernetes defines it: an address without a zone, and a number of bits. No IPv4 address in IPv6 notation."""
+    if not re.fullmatch(r"[0-9a-fA-F.:]+/[0-9]+", text):
+        return False
     try:
-        ip_network(text, strict=False)
+        network = ip_network(text, strict=False)
     except ValueError:
         return False
-    return True
+    return network.version == 4 or network.network_address not in ip_network("::ffff:0:0/96")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from ipaddress import ip_network
+from ipaddress import IPv6Network, ip_network
 
 from msgspec.structs import replace
 
@@ -342,10 +342,15 @@ def _block(block: IPBlock) -> BlockPeers:
 
 
 def _network(text: str) -> str:
+    """`ip_network` also reads addresses alone, masks, zones and IPv4 networks in IPv6 notation, which no packet has."""
     try:
-        return str(ip_network(text, strict=False))
+        network = ip_network(text, strict=False)
     except ValueError:
         raise _Unreadable(f"{text} is not a CIDR") from None
+    is_mapped = isinstance(network, IPv6Network) and network.network_address.ipv4_mapped is not None
+    if is_mapped or "%" in text or not text.rpartition("/")[2].isdecimal():
+        raise _Unreadable(f"{text} is not a CIDR")
+    return str(network)
 
 
 def _peer_selector(where: str, selector: LabelSelector | None) -> Selector:
