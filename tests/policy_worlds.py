@@ -93,7 +93,7 @@ network_policies = fields(
     namespace=st.sampled_from(NAMESPACES),
     spec=fields(
         podSelector=selectors,
-        policyTypes=maybe(st.lists(st.sampled_from(["Ingress", "Egress"]), unique=True)),
+        policyTypes=maybe(st.lists(st.sampled_from(["Ingress", "Egress"]), unique=True) | st.just(["Ingres"])),
         ingress=maybe(st.lists(np_rules["ingress"], min_size=1, max_size=2)),
         egress=maybe(st.lists(np_rules["egress"], min_size=1, max_size=2)),
     ),

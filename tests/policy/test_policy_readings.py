@@ -112,6 +112,13 @@ def test_an_unreadable_subject_selects_more_pods_and_not_fewer():
     assert problem.endswith("the policy may select more Pods, and only denies")
 
 
+def test_an_unreadable_policy_type_isolates_for_both_directions():
+    spec = {"podSelector": {}, "policyTypes": ["Ingres"], "ingress": [{}]}
+    policy, problems = read_network_policy(network_policy(spec))
+    assert (len(policy.ingress or ()), policy.egress) == (1, ())
+    assert problems == ["policyTypes: Ingres is neither Ingress nor Egress; the policy affects both"]
+
+
 @pytest.mark.parametrize(
     ("peer", "what"),
     [

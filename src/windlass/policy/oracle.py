@@ -149,8 +149,10 @@ def _selects(policy: NetworkPolicy, pod: PolicyPod) -> bool:
 
 
 def _policy_types(policy: NetworkPolicy) -> tuple[str, ...]:
+    """A type that this version does not know fails closed: the policy affects both directions."""
     if policy.spec.policy_types:
-        return policy.spec.policy_types
+        known = {"Ingress", "Egress"}.issuperset(policy.spec.policy_types)
+        return policy.spec.policy_types if known else ("Ingress", "Egress")
     return ("Ingress", "Egress") if policy.spec.egress else ("Ingress",)
 
 

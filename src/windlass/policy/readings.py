@@ -82,7 +82,8 @@ class _PolicyReader:
             if word in _DIRECTIONS:
                 directions.add(_DIRECTIONS[word])
             else:
-                self.problems.append(f"policyTypes: {word} is neither Ingress nor Egress; it is ignored")
+                self.problems.append(f"policyTypes: {word} is neither Ingress nor Egress; the policy affects both")
+                directions.update(Direction)
         return directions
 
     def _allow_rules(
