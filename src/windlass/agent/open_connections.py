@@ -74,7 +74,7 @@ class OpenConnections:
         socket = control_socket(self._config.ovs_run_directory)
         datapath = "netdev@ovs-netdev" if self._config.is_userspace else "system@ovs-system"
         dump = await ask(socket, "dpctl/dump-conntrack", datapath, f"zone={POD_ZONE}")
-        judged = await _relevant(judge(state, udp_connections(dump)))
+        judged = await relevant(judge(state, udp_connections(dump)))
         for number, (one, denied) in enumerate(judged, start=1):
             if denied != is_marked(one):
                 datagram = empty_datagram(one.client, one.client_port, one.to, one.to_port)
@@ -86,7 +86,7 @@ class OpenConnections:
         self._some_denied = any(denied for _, denied in judged)
 
 
-async def _relevant(judged: Iterator[JudgedConnection]) -> list[JudgedConnection]:
+async def relevant(judged: Iterator[JudgedConnection]) -> list[JudgedConnection]:
     """The connections that are denied or marked: nearly always few.
 
     Not by `run_in_slices`, which does the rest at once when it is cancelled: the agent would end much later.

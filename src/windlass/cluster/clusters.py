@@ -65,7 +65,6 @@ class Cluster:
             "pods",
             field_selector="spec.nodeName!={node},status.phase!=Succeeded,status.phase!=Failed",
             is_on_demand=True,
-            is_remembered=True,
             watch_name="pods of other Nodes",
         )
     )

@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 
 from windlass.cluster.kinds import WatchedKind
 from windlass.cluster.kubernetes.connections import APIConnection
@@ -51,9 +50,12 @@ class ScopedFeeds:
         if scopes == self._scopes:
             return
         self._scopes = scopes
+        # A long list takes seconds. Until it is read, the objects that an earlier agent saved are used: the flows for
+        # them are still in the switch, and would be removed.
+        saved = (self._remembered() or {}) if self.kind.is_on_demand and not self._feeds else {}
         for scope in scopes - self._feeds.keys():
-            remembered = partial(self._remembered_in, scope)
-            self._feeds[scope] = Feed(self.kind, self._node_name, self._changed, scope, remembered)
+            feed = self._feeds[scope] = Feed(self.kind, self._node_name, self._changed, scope, self._remembered)
+            feed.store.remember({key: one for key, one in saved.items() if scope in {"", key.partition("/")[0]}})
             self._start(scope)
         self._changed()
 
@@ -116,12 +118,6 @@ class ScopedFeeds:
         for task in self._tasks.values():
             if task.done():
                 task.result()
-
-    def _remembered_in(self, scope: str) -> Mapping[str, APIObject] | None:
-        saved = self._remembered()
-        if saved is None or not scope:
-            return saved
-        return {key: one for key, one in saved.items() if key.startswith(f"{scope}/")}
 
     def _find(self, key: str) -> APIObject | None:
         """From a needed namespace, or else from a former one, whose feed stays until the needed ones are listed."""

@@ -59,6 +59,8 @@ class APIServer:
         self._node_name = node_name
         self._connection: APIConnection | None = None  # while there is one
         self._listed = asyncio.Event()  # set when all kinds on demand were listed where they are needed
+        awaited = (one for one in self._feeds.values() if one.kind.is_required and not one.kind.is_on_demand)
+        self._awaited = [feed for feeds in awaited for feed in feeds.needed]
         self._cluster = cluster()
         self._reported: set[str] = set()  # why there is no cluster yet
         self._host = ""  # the server's address when the connection was made
@@ -66,14 +68,6 @@ class APIServer:
     @property
     def watches(self) -> tuple[WatchHealth, ...]:
         return tuple(watch for feeds in self._feeds.values() for watch in feeds.watches)
-
-    @property
-    def _awaited(self) -> list[Feed]:
-        """There is no Cluster before these are listed.
-
-        Kinds on demand are needed then if the last known good state is in use: its peers must not be lost meanwhile.
-        """
-        return [feed for feeds in self._feeds.values() if feeds.kind.is_required for feed in feeds.needed]
 
     async def changes(self) -> AsyncGenerator[ClusterChange, None]:
         self._host = self._access().host  # raises NoAccess, a SourceAway, if there is no server to connect to
