@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields as fields_of
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
@@ -174,6 +176,21 @@ worlds = st.builds(
 )
 
 
+@st.composite
+def histories(draw: st.DrawFn, most: int) -> list[PolicyWorld]:
+    """Each world differs from the one before in one kind of objects. A change must not depend on others beside it."""
+    history = [draw(worlds)]
+    for other in draw(st.lists(worlds, min_size=1, max_size=most - 1)):
+        kind = draw(st.sampled_from(fields_of(PolicyWorld))).name
+        history.append(replace(history[-1], **{kind: getattr(other, kind)}))
+    return [with_a_remote_pod(world) for world in history]
+
+
+def with_a_remote_pod(world: PolicyWorld) -> PolicyWorld:
+    *local, last = world.pods
+    return replace(world, pods=(*local, replace(last, node="node-2")))
+
+
 # As the compiler takes them -------------------------------------------------------------------------------------------
 
 
@@ -192,7 +209,7 @@ def tell(compiler: PolicyCompiler, before: PolicyWorld, after: PolicyWorld) -> N
     for old, new in changed({n.name: n for n in before.nodes}, {n.name: n for n in after.nodes}):
         compiler.set_node((old or new).name, as_node(new))
     for old, new in changed({pod_key(p): p for p in before.pods}, {pod_key(p): p for p in after.pods}):
-        compiler.set_pod(pod_key(old or new), as_pod(new), local=True)
+        compiler.set_pod(pod_key(old or new), as_pod(new), local=(old or new).node == OWN_NODE)
     for old, new in changed(all_policies(before), all_policies(after)):
         compiler.set_policy(f"{type(old or new).__name__} {(old or new).key}", read(new) if new else None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy_worlds import OUTSIDE, OWN_NODE, PORTS, compiled, machine_addresses, pod_key, tell, worlds
+from policy_worlds import OUTSIDE, OWN_NODE, PORTS, compiled, histories, machine_addresses, pod_key, tell, worlds
 from windlass.model.families import IPAddress
 from windlass.model.policies import NO_CLASS, Direction
 from windlass.model.port_sets import contains
@@ -99,8 +99,8 @@ def counting(
     return found
 
 
-@given(st.lists(worlds, min_size=2, max_size=4), st.booleans())
-@settings(max_examples=100)
+@given(histories(4), st.booleans())
+@settings(max_examples=200)
 def test_incremental_changes_give_the_same_tables_as_a_fresh_start(history: list[PolicyWorld], counts_rules: bool):
     compiler = PolicyCompiler(OWN_NODE, counts_rules=counts_rules)
     before = PolicyWorld()
@@ -115,8 +115,8 @@ def test_incremental_changes_give_the_same_tables_as_a_fresh_start(history: list
         assert kept.entries == anew.entries
 
 
-@given(st.lists(worlds, min_size=2, max_size=3), st.booleans())
-@settings(max_examples=100)
+@given(histories(3), st.booleans())
+@settings(max_examples=200)
 def test_a_change_lists_everything_that_differs(history: list[PolicyWorld], counts_rules: bool):
     compiler = PolicyCompiler(OWN_NODE, counts_rules=counts_rules)
     before = PolicyWorld()
