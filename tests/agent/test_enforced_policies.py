@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from ipaddress import ip_address
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 from fed_agents import Fed, FedAgent, fed_agent, fed_node, node
 
@@ -17,7 +18,7 @@ from windlass.cluster.clusters import decode
 from windlass.cluster.objects import APIObject, Metadata, PeerPod, Pod, PodIP, PodStatus
 from windlass.model.nodes import AttachedPod
 from windlass.model.policies import DENY_UNTIL_KNOWN
-from windlass.program import program
+from windlass.program import Program, program
 
 pytestmark = requires_ovs
 
@@ -104,6 +105,30 @@ async def test_a_pod_may_do_nothing_until_the_cluster_reports_it(fed: FedAgent) 
     state = fed.agent.view.state
     assert state is not None
     assert state.policies.pods["default/web"] != DENY_UNTIL_KNOWN
+
+
+async def test_a_repeated_request_waits_for_flows_that_are_being_sent(
+    fed: FedAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The container runtime may repeat a CNI ADD: its answer means that the Pod's policies are in the switch."""
+    installed, is_sent, may_be_sent = fed.agent._switch._installed, asyncio.Event(), asyncio.Event()
+    assert installed is not None
+    apply = installed.apply
+
+    async def applied(parts: Program) -> None:
+        is_sent.set()
+        await may_be_sent.wait()
+        await apply(parts)
+
+    monkeypatch.setattr(installed, "apply", applied)
+    first = asyncio.create_task(fed.agent._pods.programmed(WEB))
+    await is_sent.wait()
+    second = asyncio.create_task(fed.agent._pods.programmed(WEB))
+    for _ in range(100):  # turns of the event loop
+        await asyncio.sleep(0)
+    assert not second.done()
+    may_be_sent.set()
+    await asyncio.gather(first, second)
 
 
 class Asked(Fed):

@@ -80,7 +80,7 @@ class PodFlows:
 
     async def _bring(self, container_id: str) -> None:
         owner = Owner(OwnerKind.POD, container_id)
-        if owner in self._switch.owed:
+        if self._switch.owes(owner):
             await self._switch.bring([owner])
 
     def _state(self) -> NodeState:

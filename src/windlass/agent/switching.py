@@ -166,6 +166,10 @@ class ProgrammedSwitch:
         self._may_have_former_policies = False
         self.policies_sent.set()
 
+    def owes(self, owner: Owner) -> bool:
+        """Whether the switch may lack flows of this owner. `bring` waits for them, also if another task sends them."""
+        return owner in self.owed or owner in self._in_flight
+
     @property
     def owes_policies(self) -> bool:
         """Whether the switch may lack flows of the state's policies. If so, `policies_sent` is set again later."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from socket import AF_INET6, inet_ntop
 
 from windlass.model.families import IPAddress, IPNetwork
 
@@ -40,6 +39,4 @@ def prefix_text(prefix: Prefix) -> str:
     if version == 4:
         a, b, c, d = value.to_bytes(4)
         return f"{_BYTES[a]}.{_BYTES[b]}.{_BYTES[c]}.{_BYTES[d]}/{length}"  # to format numbers takes twice as long
-    if value >> 48:
-        return f"{inet_ntop(AF_INET6, value.to_bytes(16))}/{length}"  # a tenth of the time of `str`
-    return str(network_of(prefix))  # the other writes the last bytes as an IPv4 address
+    return f"{IPv6Address(value)}/{length}"  # half the time of `str` of the network
