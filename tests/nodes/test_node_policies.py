@@ -208,3 +208,20 @@ def test_open_connections_are_reviewed_after_changes_of_policies_and_labels_and_
     assert is_reviewed_after(web, allowing, client), "its labels again"
     assert not is_reviewed_after(web, allowing), "a Pod that is gone"
     assert is_reviewed_after(web), "no policy any more"
+
+
+def test_the_verdict_about_peers_is_removed_with_the_last_of_them():
+    node = Followed()
+    node.attach(attached("web", "10.1.0.2"))
+    web, allowing = pod("web", "10.1.0.2"), policy(ingress=({"from": [CLIENTS]},))
+    client = pod("client", "10.2.0.9", "node-2", labels={"app": "client"})
+
+    def verdicts() -> int:
+        return sum(len(subject.verdicts) for subject in node.followed.policies.subjects.values())
+
+    node.tell(web, allowing)
+    before = verdicts()
+    node.tell(web, allowing, client)
+    assert verdicts() == before + 1
+    node.tell(web, allowing)
+    assert verdicts() == before

@@ -90,9 +90,10 @@ class DirectionCompiler:
     def settle(self, local: Iterable[str]) -> PolicyChange:
         """Compiles the changes since the last call, and returns what differs now."""
         for number in self.peers.removed:
-            for verdicts in self.verdicts.values():
-                verdicts.by_class.pop(number, None)
+            for subject, verdicts in self.verdicts.items():
                 verdicts.by_rule.pop(number, None)
+                if verdicts.by_class.pop(number, None) is not None:
+                    self._changed_subjects.add(subject)
         for number in self.peers.added:
             parts = self.peers.classes[number].parts
             for subject in {one for part in parts for one in self._mentions.get(part, ())}:
