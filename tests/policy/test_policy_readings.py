@@ -134,7 +134,7 @@ def test_an_unreadable_cluster_rule_accepts_less_or_denies_everything(peer: dict
         assert policy.egress is not None
         if action == "Accept":
             assert policy.egress[0].peers == ()
-            assert problems == [f"egress[0], {what}; the rule accepts nothing there"]
+            assert problems == [f"egress[0], {what}; the rule accepts nothing"]
         else:
             assert policy.egress[0] == PolicyRule("ClusterNetworkPolicy p egress[0]", RuleAction.DENY, None, ALL_PORTS)
             assert problems == [f"egress[0], {what}; the rule denies everything instead"]

@@ -237,8 +237,8 @@ def _action(
 ) -> str | None:
     """What the rule does with the packet; None if it does not match.
 
-    A rule that this version cannot read fails closed, as the API requires: an Accept rule matches less, any other rule
-    denies everything.
+    A rule that this version cannot read fails closed, as the API requires: an Accept rule matches nothing, any other
+    rule denies everything.
     """
     if rule.action not in {"Accept", "Deny", "Pass"}:
         return "Deny"
@@ -247,12 +247,10 @@ def _action(
         and all(_is_readable_peer(one, direction) for one in rule.peers)
         and all(_is_readable_protocol(one) for one in rule.protocols or ())
     )
-    if not readable and rule.action != "Accept":
-        return "Deny"
-    peers = [one for one in rule.peers if _is_readable_peer(one, direction)]
-    protocols = [one for one in rule.protocols or () if _is_readable_protocol(one)]
-    matches = any(_is_cluster_peer(world, one, peer) for one in peers) and (
-        not rule.protocols or any(_is_cluster_protocol(world, packet, one) for one in protocols)
+    if not readable:
+        return None if rule.action == "Accept" else "Deny"
+    matches = any(_is_cluster_peer(world, one, peer) for one in rule.peers) and (
+        not rule.protocols or any(_is_cluster_protocol(world, packet, one) for one in rule.protocols)
     )
     return rule.action if matches else None
 

@@ -1,7 +1,8 @@
 """Converts the API's policy objects to the rules of the compiler. Pure.
 
-What this version cannot read fails closed, and the rest is used. A rule that accepts omits the peer or port that cannot
-be read, and so matches less. A rule that denies or passes becomes one that denies everything. A selector of subjects
+What this version cannot read fails closed, and the rest is used. A rule of a NetworkPolicy omits the peer or port that
+cannot be read, and so matches less. In a ClusterNetworkPolicy, as its API says, a rule that accepts then matches nothing,
+and a rule that denies or passes becomes one that denies everything. A selector of subjects
 omits the requirement that cannot be read, so the policy applies to too many Pods and not to too few. Such a policy only
 denies, because these Pods must not be open to what it accepts for others.
 """
@@ -185,10 +186,10 @@ class _PolicyReader:
             else:
                 (named if isinstance(read, NamedPort) else numbered).append(read)  # type: ignore[arg-type]
         accepts = rule.action == RuleAction.ACCEPT.value
-        now = "the rule accepts nothing there" if accepts else "the rule denies everything instead"
+        now = "the rule accepts nothing" if accepts else "the rule denies everything instead"
         self.problems += [f"{where}, {sentence}; {now}" for sentence in unreadable]
-        if unreadable and not accepts:
-            return PolicyRule(name, RuleAction.DENY)
+        if unreadable:
+            return PolicyRule(name, RuleAction.ACCEPT, peers=()) if accepts else PolicyRule(name, RuleAction.DENY)
         return PolicyRule(
             name, RuleAction(rule.action), tuple(peers), union(numbered) if rule.protocols else ALL_PORTS, tuple(named)
         )
