@@ -1,10 +1,10 @@
 """Converts the API's policy objects to the rules of the compiler. Pure.
 
 What this version cannot read fails closed, and the rest is used. A rule of a NetworkPolicy omits the peer or port that
-cannot be read, and so matches less. In a ClusterNetworkPolicy, as its API says, a rule that accepts then matches nothing,
-and a rule that denies or passes becomes one that denies everything. A selector of subjects
-omits the requirement that cannot be read, so the policy applies to too many Pods and not to too few. Such a policy only
-denies, because these Pods must not be open to what it accepts for others.
+cannot be read, and so matches less. In a ClusterNetworkPolicy, as its API says, a rule that accepts then matches
+nothing, and a rule that denies or passes becomes one that denies everything. A selector of subjects omits the
+requirement that cannot be read, so the policy applies to too many Pods and not to too few. Such a policy only denies,
+because these Pods must not be open to what it accepts for others.
 """
 
 from __future__ import annotations
