@@ -21,11 +21,15 @@ from windlass.lab.network.underlays import Underlay
 from windlass.lab.sandbox import labs
 from windlass.lab.scenarios import segments
 from windlass.lab.scenarios.segments import Machine
+from windlass.model.nodes import AttachedPod
 from windlass.nodes.config import Config, DatapathType
 from windlass.switch.ovsdb import open_database
+from windlass.switch.pod_ports import PodPort, add_pod_port
 
 PATIENCE = 20.0
 NODE_IP, OUTSIDE_IPS = "10.176.25.11", ("10.176.25.98", "10.176.25.99")
+
+WEB = PodPort("web", "id-web", "default", "web", "0a:58:ac:10:01:05", (ip_address("172.16.1.5"),))
 
 
 class Fed(AllPodsKnown):
@@ -102,6 +106,14 @@ class FedAgent:
         """The same; and former flows handle no packet any more."""
         await self.holds(*objects)
         await self.switch.settled()
+
+    async def attach(self, port: PodPort) -> AttachedPod:
+        """Adds the port of a Pod, and returns when the switch has the Pod's flows. No container answers there."""
+        await self.command(*f"ip link add {port.interface} up type veth peer name far".split())
+        async with open_database(str(self._config.ovsdb_socket), patience=5) as database:
+            attached = port.attached(await add_pod_port(database, self._config.bridge, port))
+        await self.agent._pods.programmed(attached)
+        return attached
 
     async def ofctl(self, *arguments: str) -> str:
         process = await asyncio.create_subprocess_exec(

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fed_agents import PATIENCE, FedAgent, fed_agent, fed_node, node
-from test_enforced_policies import CLIENT, WEB, pod, policy
+from fed_agents import PATIENCE, WEB, FedAgent, fed_agent, fed_node, node
+from test_enforced_policies import CLIENT, pod, policy
 
 from switches import requires_ovs
 from windlass.agent import switching
@@ -95,8 +95,18 @@ async def test_an_agent_that_starts_while_the_switch_does_not_answer_has_datapat
 async def test_datapath_flows_of_a_pod_that_is_denied_until_it_is_known_are_purged() -> None:
     async with fed_agent() as fed:
         await fed.holds(pod("web"), policy("a", podSelector={"matchLabels": {"app": "other"}}))
-        await fed.agent._pods.programmed(WEB)
+        await fed.attach(WEB)
         with no_purge_possible(fed):
             revision = fed.source.put("Pod default/web")
+            await complains(fed)
+        await fed.reaches(revision)
+
+
+async def test_they_are_purged_too_when_it_is_known_and_no_policy_selects_it() -> None:
+    async with fed_agent() as fed:
+        await fed.holds(policy("a", podSelector={"matchLabels": {"app": "other"}}))
+        await fed.attach(WEB)
+        with no_purge_possible(fed):
+            revision = fed.source.put(pod("web"))
             await complains(fed)
         await fed.reaches(revision)

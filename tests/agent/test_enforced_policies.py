@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from fed_agents import Fed, FedAgent, fed_agent, fed_node, node
+from fed_agents import WEB, Fed, FedAgent, fed_agent, fed_node, node
 
 from switches import requires_ovs
 from windlass.agent.agents import Agent
 from windlass.cluster import lastgood
 from windlass.cluster.clusters import decode
 from windlass.cluster.objects import APIObject, Metadata, PeerPod, Pod, PodIP, PodStatus
-from windlass.model.nodes import AttachedPod
 from windlass.model.policies import DENY_UNTIL_KNOWN
 from windlass.program import Program, program
 
 pytestmark = requires_ovs
 
-WEB = AttachedPod("default", "web", "id-web", "web", 40, "0a:58:ac:10:01:05", (ip_address("172.16.1.5"),))
 CLIENT = {"podSelector": {"matchLabels": {"app": "client"}}}
 
 
@@ -97,7 +94,7 @@ async def test_a_restart_without_changes_sends_nothing_and_the_state_is_on_disk(
 
 async def test_a_pod_may_do_nothing_until_the_cluster_reports_it(fed: FedAgent) -> None:
     await fed.holds(policy("a", ingress=[{"from": [CLIENT]}]))
-    await fed.agent._pods.programmed(WEB)
+    await fed.attach(WEB)
     state = fed.agent.view.state
     assert state is not None
     assert state.policies.pods == {"default/web": DENY_UNTIL_KNOWN}
@@ -121,9 +118,9 @@ async def test_a_repeated_request_waits_for_flows_that_are_being_sent(
         await apply(parts)
 
     monkeypatch.setattr(installed, "apply", applied)
-    first = asyncio.create_task(fed.agent._pods.programmed(WEB))
+    first = asyncio.create_task(fed.agent._pods.programmed(WEB.attached(40)))
     await is_sent.wait()
-    second = asyncio.create_task(fed.agent._pods.programmed(WEB))
+    second = asyncio.create_task(fed.agent._pods.programmed(WEB.attached(40)))
     for _ in range(100):  # turns of the event loop
         await asyncio.sleep(0)
     assert not second.done()
@@ -142,7 +139,7 @@ class Asked(Fed):
 async def test_the_agent_asks_for_a_pod_before_it_answers_cni_add(fed: FedAgent) -> None:
     fed.agent._follower._policing._source = Asked()
     await fed.holds(policy("a", ingress=[{"from": [CLIENT]}]), peer("one", "172.16.2.1", app="client"))
-    await fed.agent._pods.programmed(WEB)
+    await fed.attach(WEB)
     state = fed.agent.view.state
     assert state is not None
     assert state.policies.pods["default/web"] != DENY_UNTIL_KNOWN

@@ -6,12 +6,11 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
 import pytest
-from fed_agents import PATIENCE, FedAgent, fed_agent, fed_node, node
+from fed_agents import PATIENCE, WEB, FedAgent, fed_agent, fed_node, node
 from test_enforced_policies import CLIENT, peer, pod, policy
 
 from stream_servers import serving_streams
@@ -24,23 +23,13 @@ from windlass.pipeline.tracking import POD_ZONE
 from windlass.program import Owner, OwnerKind, Program
 from windlass.switch.controls import ask, control_socket
 from windlass.switch.datagrams import empty_datagram
-from windlass.switch.ovsdb import open_database
-from windlass.switch.pod_ports import PodPort, add_pod_port
 
 pytestmark = requires_ovs
 
 
 DENIED, SERVICE, SNAT = 1 << 7, 1 << 5, 1 << 6
 CLIENT_IP, WEB_IP = "172.16.2.9", "172.16.1.5"
-WEB = PodPort("web", "id-web", "default", "web", "0a:58:ac:10:01:05", (ip_address(WEB_IP),))
 TO_WEB = TrackedConnection(CLIENT_IP, 40000, WEB_IP, 53, WEB_IP, 53, CLIENT_IP, 40000, 0)
-
-
-async def attach(fed: FedAgent, port: PodPort) -> None:
-    await fed.command("ip", "link", "add", port.interface, "up", "type", "veth", "peer", "name", "far")
-    async with open_database(str(fed.agent.config.ovsdb_socket), patience=5) as database:
-        number = await add_pod_port(database, "br-int", port)
-    await fed.agent._pods.programmed(port.attached(number))
 
 
 async def track(fed: FedAgent, one: TrackedConnection, *, denied: bool = False) -> None:
@@ -80,7 +69,7 @@ async def test_an_entry_that_has_expired_before_it_is_marked_comes_back_as_it_wa
 
 async def test_a_connection_that_is_denied_until_its_client_is_known_is_restored_then() -> None:
     async with fed_agent() as fed:
-        await attach(fed, WEB)
+        await fed.attach(WEB)
         await track(fed, TO_WEB)
         await fed.holds(pod("web"), policy("a", ingress=[{"from": [CLIENT]}]))
         await become(fed, lambda found: all(map(is_marked, found)))
@@ -127,7 +116,7 @@ async def test_a_pod_that_is_attached_meanwhile_does_not_prevent_that_connection
 ) -> None:
     monkeypatch.setattr(open_connections, "PAUSE", 0.0)
     async with fed_agent() as fed:
-        await attach(fed, WEB)
+        await fed.attach(WEB)
         await track(fed, TO_WEB)
         await fed.holds(pod("web"), policy("a", ingress=[]))
         await become(fed, lambda found: all(map(is_marked, found)))
@@ -153,7 +142,7 @@ async def test_connections_are_not_compared_with_policies_that_the_switch_does_n
 ) -> None:
     monkeypatch.setattr(open_connections, "PAUSE", 0.0)
     async with fed_agent() as fed:
-        await attach(fed, WEB)
+        await fed.attach(WEB)
         await track(fed, TO_WEB)
         await fed.holds(pod("web"), policy("a", ingress=[]))
         await become(fed, lambda found: all(map(is_marked, found)))

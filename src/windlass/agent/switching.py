@@ -65,6 +65,7 @@ class ProgrammedSwitch:
     policies_sent: asyncio.Event = field(default_factory=asyncio.Event)  # flows of policies or Pods are in the switch
     # Datapath flows and marks of connections may be those of policies that changed while no agent was running.
     _may_have_former_policies: bool = True
+    _had_policies: bool = False  # when flows of Pods were last sent
     _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
     _unchecked: set[Owner] = field(default_factory=set)
     _impossible: dict[str, None] = field(default_factory=dict)  # sentences about what the datapath cannot do
@@ -153,6 +154,7 @@ class ProgrammedSwitch:
             finally:
                 self._in_flight = frozenset()
             if any(owner.kind in _IN_ONE_BUNDLE for owner in taken):
+                self._had_policies = self._has_policies
                 self.policies_sent.set()
         self._check_later(parts)
 
@@ -180,9 +182,9 @@ class ProgrammedSwitch:
         return self.state is not None and bool(self.state.policies.pods)
 
     def _concern_policies(self, changed: Iterable[Owner]) -> bool:
-        """Also true of a Pod alone: it may get policies that other Pods already have."""
+        """Also true of a Pod alone: it may get policies that other Pods already have, or lose the last ones."""
         kinds = {owner.kind for owner in changed}
-        return bool(kinds & _OF_POLICIES) or (self._has_policies and OwnerKind.POD in kinds)
+        return bool(kinds & _OF_POLICIES) or (OwnerKind.POD in kinds and (self._has_policies or self._had_policies))
 
     # --- requests besides the Program -----------------------------------------------------------------------------
 

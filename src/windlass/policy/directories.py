@@ -81,7 +81,10 @@ class Directory:
     def set_pod(self, key: str, pod: SelectablePod | None) -> SelectablePod | None:
         """Returns the previous Pod of this name."""
         if (before := self.pods.pop(key, None)) is not None:
-            _remove(self.label_sets[before.namespace], [before.labels], key)
+            in_namespace = self.label_sets[before.namespace]
+            _remove(in_namespace, [before.labels], key)
+            if not in_namespace:
+                del self.label_sets[before.namespace]
             self._leave(self._pods_at, before)
         if pod is not None:
             self.pods[key] = pod
