@@ -146,7 +146,7 @@ class ProgrammedSwitch:
             try:
                 parts = {owner: part(self.state, owner) for owner in taken}
                 await _patiently(installed, installed.apply(parts))
-                if self._forget_datapath_flows and self._concern_policies(taken):
+                if self._forget_datapath_flows and _concern_policies(taken, self._has_policies or self._had_policies):
                     await self._forget_datapath_flows()
             except BaseException:
                 self.owed.update(taken)
@@ -180,11 +180,6 @@ class ProgrammedSwitch:
     @property
     def _has_policies(self) -> bool:
         return self.state is not None and bool(self.state.policies.pods)
-
-    def _concern_policies(self, changed: Iterable[Owner]) -> bool:
-        """Also true of a Pod alone: it may get policies that other Pods already have, or lose the last ones."""
-        kinds = {owner.kind for owner in changed}
-        return bool(kinds & _OF_POLICIES) or (OwnerKind.POD in kinds and (self._has_policies or self._had_policies))
 
     # --- requests besides the Program -----------------------------------------------------------------------------
 
@@ -250,6 +245,12 @@ class ProgrammedSwitch:
             self.denials.note(packet.packet)
         elif self._installed:
             self.rejections.answer(packet, self._installed.requests)
+
+
+def _concern_policies(changed: Iterable[Owner], are_there_any: bool) -> bool:
+    """Also true of a Pod alone: it may get policies that other Pods already have, or lose the last ones."""
+    kinds = {owner.kind for owner in changed}
+    return bool(kinds & _OF_POLICIES) or (are_there_any and OwnerKind.POD in kinds)
 
 
 async def _patiently(installed: InstalledProgram, work: Awaitable[None]) -> None:

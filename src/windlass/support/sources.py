@@ -44,7 +44,8 @@ async def command(*arguments: str, called: str = "") -> bytes:
         if len(output) > LARGEST:
             process.kill()  # the output is longer than an item may be
         errors = await reading_errors
-        status = await process.wait()
+        await process.communicate()  # `wait` would hang if more output is in the pipe than a stream reads ahead
+        status = process.returncode or 0
     finally:
         reading_errors.cancel()
         await asyncio.wait([reading_errors])
