@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from typing import Any
 
+import pytest
+
 from windlass.agent.agents import Agent
 from windlass.cluster.changes import NOTHING, ChangeSet
 from windlass.cluster.clusters import Cluster, decode, objects_of, with_objects
@@ -23,6 +25,7 @@ from windlass.lab.scenarios import segments
 from windlass.lab.scenarios.segments import Machine
 from windlass.model.nodes import AttachedPod
 from windlass.nodes.config import Config, DatapathType
+from windlass.program import Program
 from windlass.switch.ovsdb import open_database
 from windlass.switch.pod_ports import PodPort, add_pod_port
 
@@ -114,6 +117,20 @@ class FedAgent:
             attached = port.attached(await add_pod_port(database, self._config.bridge, port))
         await self.agent._pods.programmed(attached)
         return attached
+
+    def hold_back_flows(self, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+        """Nothing is sent to the switch before the second event. The first one tells that something is to be sent."""
+        installed, is_due, may_be_sent = self.agent._switch._installed, asyncio.Event(), asyncio.Event()
+        assert installed is not None
+        apply = installed.apply
+
+        async def applied(parts: Program) -> None:
+            is_due.set()
+            await may_be_sent.wait()
+            await apply(parts)
+
+        monkeypatch.setattr(installed, "apply", applied)
+        return is_due, may_be_sent
 
     async def ofctl(self, *arguments: str) -> str:
         process = await asyncio.create_subprocess_exec(

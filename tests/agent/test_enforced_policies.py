@@ -16,7 +16,7 @@ from windlass.cluster import lastgood
 from windlass.cluster.clusters import decode
 from windlass.cluster.objects import APIObject, Metadata, PeerPod, Pod, PodIP, PodStatus
 from windlass.model.policies import DENY_UNTIL_KNOWN
-from windlass.program import Program, program
+from windlass.program import program
 
 pytestmark = requires_ovs
 
@@ -108,18 +108,9 @@ async def test_a_repeated_request_waits_for_flows_that_are_being_sent(
     fed: FedAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The container runtime may repeat a CNI ADD: its answer means that the Pod's policies are in the switch."""
-    installed, is_sent, may_be_sent = fed.agent._switch._installed, asyncio.Event(), asyncio.Event()
-    assert installed is not None
-    apply = installed.apply
-
-    async def applied(parts: Program) -> None:
-        is_sent.set()
-        await may_be_sent.wait()
-        await apply(parts)
-
-    monkeypatch.setattr(installed, "apply", applied)
+    is_due, may_be_sent = fed.hold_back_flows(monkeypatch)
     first = asyncio.create_task(fed.agent._pods.programmed(WEB.attached(40)))
-    await is_sent.wait()
+    await is_due.wait()
     second = asyncio.create_task(fed.agent._pods.programmed(WEB.attached(40)))
     for _ in range(100):  # turns of the event loop
         await asyncio.sleep(0)

@@ -105,6 +105,16 @@ async def test_an_agent_that_starts_while_the_switch_does_not_answer_removes_suc
             await become(fed, lambda found: not any(map(is_marked, found)))
 
 
+@asynccontextmanager
+async def denied_connection() -> AsyncIterator[FedAgent]:
+    async with fed_agent() as fed:
+        await fed.attach(WEB)
+        await track(fed, TO_WEB)
+        await fed.holds(pod("web"), policy("a", ingress=[]))
+        await become(fed, lambda found: all(map(is_marked, found)))
+        yield fed
+
+
 async def is_taken(event: asyncio.Event) -> None:
     async with asyncio.timeout(PATIENCE):
         while event.is_set():  # noqa: ASYNC110 - no other event tells that this one was taken
@@ -115,11 +125,7 @@ async def test_a_pod_that_is_attached_meanwhile_does_not_prevent_that_connection
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(open_connections, "PAUSE", 0.0)
-    async with fed_agent() as fed:
-        await fed.attach(WEB)
-        await track(fed, TO_WEB)
-        await fed.holds(pod("web"), policy("a", ingress=[]))
-        await become(fed, lambda found: all(map(is_marked, found)))
+    async with denied_connection() as fed:
         switch, another = fed.agent._switch, Owner(OwnerKind.POD, "id-another")
         installed = switch._installed
         assert installed is not None
@@ -141,24 +147,11 @@ async def test_connections_are_not_compared_with_policies_that_the_switch_does_n
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(open_connections, "PAUSE", 0.0)
-    async with fed_agent() as fed:
-        await fed.attach(WEB)
-        await track(fed, TO_WEB)
-        await fed.holds(pod("web"), policy("a", ingress=[]))
-        await become(fed, lambda found: all(map(is_marked, found)))
+    async with denied_connection() as fed:
         switch = fed.agent._switch
-        installed, is_sent, may_be_sent = switch._installed, asyncio.Event(), asyncio.Event()
-        assert installed is not None
-        apply = installed.apply
-
-        async def applied(parts: Program) -> None:
-            is_sent.set()
-            await may_be_sent.wait()
-            await apply(parts)
-
-        monkeypatch.setattr(installed, "apply", applied)
+        is_due, may_be_sent = fed.hold_back_flows(monkeypatch)
         revision = fed.source.put("NetworkPolicy default/a")
-        await is_sent.wait()
+        await is_due.wait()
         switch.policies_sent.set()  # by an earlier change
         await is_taken(switch.policies_sent)
         await track(fed, TO_WEB, denied=True)  # as flows of the former policies do with a packet of the client
