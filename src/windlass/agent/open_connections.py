@@ -1,7 +1,7 @@
 """Keeps the marks of open UDP connections in line with policies; `pipeline.denied_connections` decides.
 
-The work grows with the number of tracked connections, so it is done only after changes of policies or labels, not when
-a Pod is added or removed, and no change waits for it.
+The work grows with the number of tracked connections. So it is done only after changes of policies or labels, and after
+other changes only while connections are denied. No change waits for it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The next packet of a client marks its connection if policies deny it, and removes the mark if they allow it again
 (`policies`). A UDP client may send nothing while it gets replies. So after a change the agent marks such connections
-itself: it has the switch track an empty datagram of the client, which is delivered to nobody. TCP needs nothing: its
+itself: it has the switch track an empty datagram of the client, which is sent to no port. TCP needs nothing: its
 clients acknowledge what they get.
 """
 
