@@ -10,6 +10,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from windlass.agent import denials
 from windlass.agent.denials import AGAIN, DenialLog
 from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
 from windlass.host.forwarded_clients import ForwardedClient
@@ -102,6 +103,21 @@ def test_a_connection_is_logged_once_in_a_while_although_its_client_retries():
     clock.now += AGAIN
     log.note(frame(CLIENT, WEB))
     assert log.counted == {("ingress", "NetworkPolicy shop/web"): 3}
+
+
+def test_counters_of_rules_that_denied_nothing_for_long_are_dropped(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(denials, "COUNTED", 1)
+    log, _ = denial_log()
+    log.note(frame(CLIENT, OUTSIDE))
+    log.note(frame(CLIENT, WEB))
+    assert log.counted == {("ingress", "NetworkPolicy shop/web"): 1}
+
+
+def test_a_line_of_the_log_names_a_few_rules_only():
+    rules = tuple(f"NetworkPolicy shop/{number:02}" for number in range(12))
+    denial = denials.Denial("ingress", "shop/web", "shop/client", "TCP", 80, rules)
+    assert str(denial).endswith("NetworkPolicy shop/08, NetworkPolicy shop/09, and 2 more")
+    assert denials.Denial("ingress", "shop/web", "shop/client", "TCP", 80, rules[:10]).named_rules == list(rules[:10])
 
 
 def test_a_denied_client_of_the_hosts_forwarder_is_logged_once_whatever_its_port():

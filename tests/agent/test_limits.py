@@ -105,6 +105,8 @@ async def test_an_agent_sets_the_timeouts_of_its_node(node: AgentNode) -> None:
 @pytest.mark.skipif(ovs.datapath_type() != "netdev", reason="on the kernel datapath connections are the kernel's")
 async def test_an_agent_raises_the_limit_of_its_switch_and_never_lowers_it(node: AgentNode) -> None:
     await restart(node)
+    assert node.agent
+    await node.agent.stop()  # its next pass would raise the limit again
     maxconns(node, "1000")
     await restart(node, conntrackMaxPerCore=0)
     assert maxconns(node) == "1000"

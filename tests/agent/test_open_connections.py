@@ -169,6 +169,13 @@ async def test_other_tasks_run_while_connections_are_judged_and_the_agent_can_en
         await judging
 
 
+@pytest.mark.parametrize(
+    ("spent", "pause"), [(0.001, 1.0), (0.2, 4.0), (10.0, 20.0)], ids=["short", "many connections", "no answer"]
+)
+def test_reviews_take_a_small_share_of_the_time_and_are_never_delayed_for_long(spent: float, pause: float):
+    assert open_connections.pause_after(spent) == pytest.approx(pause)
+
+
 @asynccontextmanager
 async def no_connections_listed(fed: FedAgent) -> AsyncIterator[None]:
     """A stand-in for the control socket of ovs-vswitchd that refuses to list connections, and obeys else."""

@@ -7,7 +7,7 @@ its client retries.
 from __future__ import annotations
 
 import time
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 
 import structlog
@@ -21,6 +21,8 @@ from windlass.switch.packet_headers import PacketHeaders, packet_headers
 
 AGAIN = 60.0  # seconds until the same connection is logged again
 REMEMBERED = 1024  # connections
+COUNTED = 1024  # rules with a counter; a rule that denied nothing for long loses it first
+NAMED = 10  # rules in one line of the log; a thousand policies may select a Pod
 RECENT = 10  # denials that `windlass status` can show
 
 _log = structlog.get_logger(__name__)
@@ -39,13 +41,18 @@ class Denial(Struct, frozen=True):
     def __str__(self) -> str:
         port = f" {self.port}" if self.port else ""
         ends = (self.pod, self.peer) if self.direction == Direction.EGRESS.value else (self.peer, self.pod)
-        return f"{ends[0]} to {ends[1]}, {self.protocol}{port}: {', '.join(self.rules)}"
+        return f"{ends[0]} to {ends[1]}, {self.protocol}{port}: {', '.join(self.named_rules)}"
+
+    @property
+    def named_rules(self) -> list[str]:
+        more = len(self.rules) - NAMED
+        return [*self.rules[:NAMED], *([f"and {more} more"] if more > 0 else [])]
 
 
 class DenialLog:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.compiler: PolicyCompiler | None = None  # the policies of this Node
-        self.counted: Counter[tuple[str, str]] = Counter()  # logged connections, by direction and rule
+        self.counted: OrderedDict[tuple[str, str], int] = OrderedDict()  # logged connections, by direction and rule
         self.recent: deque[Denial] = deque(maxlen=RECENT)
         self.suppressed = 0  # packets that the meter dropped, as of the last scrape
         self._now = now
@@ -67,8 +74,15 @@ class DenialLog:
         if denial is None:
             return  # policies have changed since
         self.recent.append(denial)
-        self.counted.update((denial.direction, rule) for rule in denial.rules)
-        _log.info("denied by policy", **{**structs.asdict(denial), "rules": list(denial.rules)})
+        self._count(denial)
+        _log.info("denied by policy", **{**structs.asdict(denial), "rules": denial.named_rules})
+
+    def _count(self, denial: Denial) -> None:
+        for rule in denial.rules:
+            key = (denial.direction, rule)
+            self.counted[key] = self.counted.pop(key, 0) + 1  # at the end
+        while len(self.counted) > COUNTED:  # rules of policies that are gone are among them
+            self.counted.popitem(last=False)
 
     def _is_new(self, headers: PacketHeaders) -> bool:
         now = self._now()

@@ -28,6 +28,7 @@ from windlass.switch.streams import SwitchUnreachableError
 
 PAUSE = 1.0  # seconds between two reviews
 _SHARE = 0.05  # the largest share of the time for reviews, if there are very many connections
+_LONGEST_PAUSE = 20.0  # also after a switch that did not answer in time
 _SLICE = 5  # connections before other tasks run; the lookup of an IPv6 address outside takes a millisecond
 _NOT_REVIEWED = (
     "replies to UDP clients that send nothing may still pass although policies deny them, and the agent tries again"
@@ -58,7 +59,7 @@ class OpenConnections:
             began = time.monotonic()
             if datapath_of(state.node).tracks_again:
                 await self._try_review(state)
-            await asyncio.sleep(max(PAUSE, (time.monotonic() - began) / _SHARE))
+            await asyncio.sleep(pause_after(time.monotonic() - began))
 
     async def _try_review(self, state: NodeState) -> None:
         try:
@@ -84,6 +85,11 @@ class OpenConnections:
         if self._switch.trouble:  # the datagrams may be lost
             raise SwitchUnreachableError(self._switch.trouble)
         self._some_denied = any(denied for _, denied in judged)
+
+
+def pause_after(spent: float) -> float:
+    """Seconds until the next review, after one that took so long."""
+    return min(max(PAUSE, spent / _SHARE), _LONGEST_PAUSE)
 
 
 async def relevant(judged: Iterator[JudgedConnection]) -> list[JudgedConnection]:
