@@ -142,7 +142,3 @@ def control_of_mallory(scene: Scene, ends: Family) -> tuple[Callable[[bytes], by
         return from_mallory(udp(ends.mallory, ends.b, (1234, 5300), sign))
 
     return honest, bridge(scene)
-
-
-def hybrid(scene: Scene) -> bool:
-    return scene.port == VXLAN

@@ -48,7 +48,6 @@ from forged_scenes import (
     control_of_mallory,
     from_mallory,
     from_outside,
-    hybrid,
     mallory_mac,
     to_node,
 )
@@ -289,8 +288,23 @@ async def test_frames_from_outside_with_addresses_of_the_node_or_its_pods_are_dr
         heard = await arrived(
             scene.outsider, [frame], sign, [scene.pod("bob")], (partial(to_node, mac, ends), bridge(scene))
         )
-        # Packets that a router may deliver: in hybrid mode also those of Pods of other Nodes.
-        assert heard == (name == "stranger" or (name in {"alice", "gateway_a"} and hybrid(scene))), f"as {name}"
+        assert heard == (name == "stranger"), f"as {name}"
+
+
+@pytest.mark.parametrize("family", BOTH)
+async def test_a_machine_outside_reaches_a_node_port_only_with_an_address_that_no_pod_has(
+    scene: Scene, family: str
+) -> None:
+    """Policies of the endpoint see the client."""
+    ends, mac = BOTH[family], scene.mac_of("b")
+    for name in ("alice", "gateway_a", "bob", "outsider"):
+        sign = token()
+        syn = tcp_syn(getattr(ends, name), ends.b, (1300, NODE_PORT), sign)
+        frame = ethernet(mac, OUTSIDER_MAC, ip_type(ends.b), syn)
+        heard = await arrived(
+            scene.outsider, [frame], sign, [scene.pod("bob")], (partial(to_node, mac, ends), bridge(scene))
+        )
+        assert heard == (name == "outsider"), f"as {name}"
 
 
 @pytest.mark.parametrize("family", BOTH)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from labnet import needs_root, running_cluster
 from windlass.bench.lab_clusters import scenario_of
 from windlass.lab.orchestration.clusters import RunningCluster
 from windlass.lab.probing import sockets
+from windlass.lab.probing.packets import UDP, internet_checksum, udp_datagram, with_ip_header
 from windlass.lab.sandbox.time_limits import seconds
 from windlass.lab.scenarios.directives import ProbeSource
 from windlass.model.families import family_of
@@ -48,6 +50,10 @@ EGRESS = """
   - {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny},
      spec: {podSelector: {matchLabels: {app: client}}, policyTypes: [Egress]}}
 """
+SOME_PORTS = """
+  - {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: some-ports},
+     spec: {podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress], ingress: [{ports: [{port: 80}]}]}}
+"""
 CLUSTER_IPS = ("10.96.0.10", "fd00:10:96::10")
 
 
@@ -64,6 +70,19 @@ class Connection:
         at_server = await arrives(self.server, text, patience)
         await loop.sock_sendall(self.server, text)
         return at_server, await arrives(self.client, text, patience)
+
+    def report_time_exceeded(self, client_at: str) -> None:
+        """The client answers the server's last datagram with an ICMP error, as for a lost fragment."""
+        (client, port), (server, _) = self.client.getsockname()[:2], self.client.getpeername()[:2]
+        source, to = ip_address(server), ip_address(client)
+        datagram = udp_datagram(source, to, (PORT, port), b"push")
+        quoted = with_ip_header(source, to, UDP, datagram)
+        error = (11 if to.version == 4 else 3, socket.IPPROTO_ICMP if to.version == 4 else socket.IPPROTO_ICMPV6)
+        message = struct.pack("!BBHI", error[0], 1, 0, 0) + quoted
+        if to.version == 4:  # the kernel computes the checksum of ICMPv6 only
+            message = message[:2] + struct.pack("!H", internet_checksum(message)) + message[4:]
+        with sockets.opened(client_at, family_of(to), socket.SOCK_RAW, error[1]) as raw:
+            raw.sendto(message, (server, 0))
 
     async def push_arrives(self) -> bool:
         """The server sends; the client sends nothing."""
@@ -182,3 +201,31 @@ async def test_replies_to_a_silent_udp_client_are_cut_and_restored_too(mode: str
             assert await pushes_become(connections, arriving=False) == dict.fromkeys(names, False)
             await reach(cluster, text)
             assert await pushes_become(connections, arriving=True) == dict.fromkeys(names, True)
+
+
+async def stay_cut(connections: list[Connection]) -> dict[str, bool]:
+    """For each connection, whether a push of the server arrives."""
+    results = await asyncio.gather(*(one.push_arrives() for one in connections))
+    return dict(zip([one.name for one in connections], results, strict=True))
+
+
+@needs_root
+async def test_neither_icmp_errors_nor_fragments_of_a_denied_client_restore_its_connection() -> None:
+    """Policies allow another port. A fragment shows no port, and an ICMP error is not judged."""
+    text = CLUSTER.replace("MODE", "encap")
+    with ExitStack() as stack:
+        async with running_cluster(text) as cluster:
+            connections = await opened(stack, cluster, (udp,))
+            names = [one.name for one in connections]
+            assert await pushes_become(connections, arriving=True) == dict.fromkeys(names, True)
+            await reach(cluster, text + SOME_PORTS)
+            assert await pushes_become(connections, arriving=False) == dict.fromkeys(names, False)
+            for one in connections:
+                one.report_time_exceeded(cluster.namespace_of(ProbeSource(pod=one.name.rpartition(" ")[2])))
+            assert await stay_cut(connections) == dict.fromkeys(names, False)
+            long = bytes(4000)
+            for one in connections:
+                await asyncio.get_running_loop().sock_sendall(one.client, long)
+            arriving = await asyncio.gather(*(arrives(one.server, long, 0.5) for one in connections))
+            assert dict(zip(names, arriving, strict=True)) == dict.fromkeys(names, False)
+            assert await stay_cut(connections) == dict.fromkeys(names, False)

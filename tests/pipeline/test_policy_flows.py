@@ -10,19 +10,37 @@ from ipaddress import ip_interface, ip_network
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packets import ACK, SYN, SYN_ACK, Ends, Switch
+from packets import ACK, FRAGMENT, SYN, SYN_ACK, Ends, Switch, decides
 from program_flows import changed_owners
 
 from policy_worlds import OUTSIDE, OWN_NODE, PORTS, pod_key, tell, worlds
 from windlass.model.families import Family, IPAddress
 from windlass.model.nodes import AttachedPod, LocalNode, NodeState, OperatingSystem, TrafficMode, TunnelType, mac_for
-from windlass.model.policies import DENY_UNTIL_KNOWN, Direction, NodePolicies
-from windlass.model.port_sets import ports
+from windlass.model.policies import DENY_UNTIL_KNOWN, Direction, NodePolicies, digest_of
+from windlass.model.port_sets import ports, union
 from windlass.model.services import Protocol
-from windlass.openflow.fields import ETH_DST, ETH_SRC, IN_PORT, TCP, TCP_FLAGS, UDP, mac
+from windlass.openflow.fields import (
+    CT_MARK,
+    CT_STATE,
+    ETH_DST,
+    ETH_SRC,
+    ETH_TYPE,
+    IN_PORT,
+    IP_FRAG,
+    IP_PROTO,
+    SCTP,
+    TCP,
+    TCP_FLAGS,
+    UDP,
+    mac,
+)
 from windlass.openflow.ofctl import flow_text
+from windlass.pipeline.declarations import onward
+from windlass.pipeline.layout import INGRESS_PORTS
+from windlass.pipeline.packet_marks import PORT_SET
 from windlass.pipeline.policies import masks, port_flows
 from windlass.pipeline.reserved import VIRTUAL_MAC
+from windlass.pipeline.tracking import CT_DENIED
 from windlass.policy.compiler import PolicyCompiler
 from windlass.policy.node_policies import CompiledPolicies
 from windlass.policy.oracle import PolicyPacket, PolicyPod, PolicyWorld, judge
@@ -158,11 +176,47 @@ def test_a_new_denial_cuts_an_established_connection_in_both_directions_and_an_a
     assert passes(switch, world, named.back, ACK)
 
 
-def test_flows_for_fragments_name_their_family_which_a_switch_asks_for():
+def test_flows_for_fragments_name_their_protocol_which_a_switch_asks_for():
     rendered = map(flow_text, port_flows(NODE, Direction.INGRESS, ports(Protocol.TCP, 80, 81)))
     of_fragments = [text for text in rendered if "ip_frag" in text]
     assert len(of_fragments) == 4
-    assert all(",ip," in text or ",ipv6," in text for text in of_fragments)
+    assert all(",tcp," in text or ",tcp6," in text for text in of_fragments)
+
+
+UNTRACKED, FIRST, ESTABLISHED = 0, 0x21, 0x22  # of ct_state
+ICMP = 1
+
+
+@pytest.mark.parametrize(
+    ("protocol", "state", "denied_before", "passes"),
+    [
+        (UDP, ESTABLISHED, False, True),
+        (UDP, ESTABLISHED, True, False),
+        (UDP, FIRST, False, False),
+        (TCP, ESTABLISHED, False, True),
+        (TCP, FIRST, False, True),
+        (SCTP, UNTRACKED, False, False),
+        (ICMP, ESTABLISHED, False, False),
+    ],
+    ids=[
+        "established",
+        "denied by a later policy",
+        "shows no port, and begins a connection",
+        "of a protocol of which all ports are allowed",
+        "that begins a connection of that protocol",
+        "that connection tracking does not know",
+        "of a protocol without ports, which is not allowed",
+    ],
+)
+def test_fragments_pass_only_if_their_port_does_not_matter_or_an_earlier_packet_showed_it(
+    protocol: int, state: int, denied_before: bool, passes: bool
+):
+    allowed = union((ports(Protocol.TCP), ports(Protocol.UDP, 0, 999), ports(Protocol.SCTP, 0, 4999)))
+    fragment = {ETH_TYPE: 0x0800, IP_PROTO: protocol, IP_FRAG: FRAGMENT, CT_STATE: state}
+    fragment |= {CT_MARK: CT_DENIED.set().term.value if denied_before else 0}
+    fragment |= {term.field: term.value for term in PORT_SET.is_(digest_of(allowed))}
+    flow = decides(port_flows(NODE, Direction.INGRESS, allowed), fragment)
+    assert (flow is not None and flow.actions == (onward(INGRESS_PORTS),)) == passes
 
 
 @pytest.mark.parametrize(("first", "last"), [(1, 65535), (80, 80), (80, 90), (1, 1), (32768, 65535), (1000, 1999)])

@@ -14,6 +14,7 @@ from windlass.model.port_sets import (
     difference,
     in_words,
     intersection,
+    is_partial,
     ports,
     union,
 )
@@ -32,6 +33,12 @@ def test_operations_agree_with_the_contents_of_the_sets(left: PortSet, right: Po
     assert contains(union((left, right)), *one) == (in_left or in_right)
     assert contains(intersection(left, right), *one) == (in_left and in_right)
     assert contains(difference(left, right), *one) == (in_left and not in_right)
+
+
+@given(port_sets, st.sampled_from(Protocol))
+def test_a_set_is_partial_if_it_has_some_ports_of_a_protocol_but_not_all(one: PortSet, protocol: Protocol):
+    found = {contains(one, protocol, port) for port in range(0x10000)}
+    assert is_partial(one, protocol) == (len(found) == 2)
 
 
 @given(port_sets, port_sets)

@@ -35,6 +35,12 @@ def contains(port_set: PortSet, protocol: Protocol | None, port: int | None) -> 
     return any(first <= place <= last for first, last in port_set)
 
 
+def is_partial(port_set: PortSet, protocol: Protocol) -> bool:
+    """Whether the set has some ports of a protocol, but not all."""
+    whole = ports(protocol)
+    return intersection(port_set, whole) not in {NO_PORTS, whole}
+
+
 def union(sets: Iterable[PortSet]) -> PortSet:
     distinct = frozenset(sets)
     if len(distinct) < 2:

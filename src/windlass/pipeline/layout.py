@@ -280,7 +280,7 @@ EGRESS_PORTS = EGRESS_POLICY_STAGE.table(
     "EgressPorts",
     "Is this protocol and port among those that are allowed?",
     aside=True,
-    matches=(PROTOCOL, DESTINATION_PORT, IP_FRAG, CT_STATE, *halves(PORT_SET)),
+    matches=(PROTOCOL, DESTINATION_PORT, IP_FRAG, CT_STATE, CT_DENIED, *halves(PORT_SET)),
     leads_to=(ONWARD, DENIAL_STAGE),
     miss=Miss("to a port that the policies of the sending Pod do not allow: deny", leads_to=DENIAL_STAGE),
 )
@@ -318,7 +318,7 @@ INGRESS_PORTS = INGRESS_POLICY_STAGE.table(
     "IngressPorts",
     "Is this protocol and port among those that are allowed?",
     aside=True,
-    matches=(PROTOCOL, DESTINATION_PORT, IP_FRAG, CT_STATE, *halves(PORT_SET)),
+    matches=(PROTOCOL, DESTINATION_PORT, IP_FRAG, CT_STATE, CT_DENIED, *halves(PORT_SET)),
     leads_to=(ONWARD, DENIAL_STAGE),
     miss=Miss("to a port that the policies of the receiving Pod do not allow: deny", leads_to=DENIAL_STAGE),
 )

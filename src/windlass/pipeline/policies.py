@@ -19,7 +19,7 @@ from typing import NamedTuple
 from windlass.model.families import Family
 from windlass.model.nodes import AttachedPod, LocalNode
 from windlass.model.policies import NO_CLASS, Direction, PeerEntry, PodPolicies, PodPolicy, PolicySubject, digest_of
-from windlass.model.port_sets import ALL_PORTS, NO_PORTS, PortSet, by_protocol, contains
+from windlass.model.port_sets import ALL_PORTS, NO_PORTS, PortSet, by_protocol, contains, is_partial
 from windlass.model.services import Protocol
 from windlass.openflow.actions import Action, Actions, Ct, ToController
 from windlass.openflow.conditions import destination, destination_port, ip, protocol, source
@@ -45,7 +45,16 @@ from windlass.pipeline.layout import (
 from windlass.pipeline.packet_marks import FROM_BRIDGE, FROM_GATEWAY, HAIRPIN, OUT_PORT, PEER_CLASS, PORT_SET, SUBJECT
 from windlass.pipeline.priorities import DEFAULT, HIGH, LOW, NORMAL, PREFIX, TOP
 from windlass.pipeline.reserved import DENIAL, DENIAL_BURST, DENIAL_METER, DENIALS_PER_SECOND
-from windlass.pipeline.tracking import CT_DENIED, CT_SERVICE, ESTABLISHED_ORIGINAL, NEW, OPENING, ORIGINAL, REPLY
+from windlass.pipeline.tracking import (
+    CT_DENIED,
+    CT_SERVICE,
+    ESTABLISHED_ORIGINAL,
+    NEW,
+    OPENING,
+    OPENING_TRACKED,
+    RELATED_ORIGINAL,
+    REPLY,
+)
 
 
 class PolicyTables(NamedTuple):
@@ -70,6 +79,9 @@ def flows(node: LocalNode) -> Iterator[Flow]:
             yield from denials(node, tracking, family)
     yield from counted_denials(node).values()
     yield DENIED_BEFORE.flow(HIGH, CT_DENIED, REPLY).drop(why="reply of a connection that a policy denies: drop")
+    yield DENIED_BEFORE.flow(HIGH, CT_DENIED, RELATED_ORIGINAL).drop(
+        why="ICMP error of the client about a connection that a policy denies: drop"
+    )
 
 
 def meters(node: LocalNode) -> Iterator[Meter]:
@@ -104,7 +116,7 @@ def denials(node: LocalNode, tracking: sctp.SourceTracking, family: Family) -> I
             mark,
             why="denied by a policy, but its connection exists: log it, mark the connection and drop the packet",
         )
-    yield DENIED_BEFORE.flow(NORMAL + above, packets, CT_DENIED, ORIGINAL).then(
+    yield DENIED_BEFORE.flow(NORMAL + above, packets, CT_DENIED, OPENING_TRACKED).then(
         Ct(tracking.zone, commit=True, sets=(CT_DENIED.clear(),)),
         onward(DENIED_BEFORE),
         why="policies allow the connection again: remove the mark and send the packet on",
@@ -209,8 +221,9 @@ def rule_flows(node: LocalNode, subject: PolicySubject) -> Iterator[Flow]:
     """The flows of the classes for which the switch counts the packets of each rule."""
     for peer_class in subject.by_rule:
         yield from chain.from_iterable(flows_by_rule(node, subject, peer_class))
+        allowed = subject.verdicts.get(peer_class, subject.default)
         for family in node.families:
-            yield from _fragment_flows(family, subject.direction, digest_of((subject.number, peer_class)))
+            yield from _fragment_flows(family, subject.direction, digest_of((subject.number, peer_class)), allowed)
 
 
 def flows_by_rule(node: LocalNode, subject: PolicySubject, peer_class: int) -> Iterator[tuple[Flow, ...]]:
@@ -265,19 +278,26 @@ def _flows_of_ports(families: tuple[Family, ...], direction: Direction, ports: P
                 yield table.flow(LOW, of_set, protocol(family, number)).then(
                     goto(DENIAL_STAGE), why=f"to a {number.name} port that policies do not allow: deny"
                 )
-        yield from _fragment_flows(family, direction, digest_of(ports))
+        yield from _fragment_flows(family, direction, digest_of(ports), ports)
 
 
-def _fragment_flows(family: Family, direction: Direction, port_set: int) -> Iterator[Flow]:
-    """On a datapath that forwards fragments, they have no port. The connection's first packet had one."""
-    table, of_set, fragment = TABLES[direction].ports, PORT_SET.is_(port_set), (ip(family), ANY_FRAGMENT)
-    yield table.flow(HIGH, of_set, fragment, ESTABLISHED_ORIGINAL).then(
-        onward(table), why="fragment of an established connection, which policies allowed by its port: send it on"
-    )
-    yield table.flow(HIGH, of_set, fragment, NEW).then(
-        goto(DENIAL_STAGE),
-        why="fragment that shows no port and begins a connection: deny, policies allow some ports",
-    )
+def _fragment_flows(family: Family, direction: Direction, port_set: int, allowed: PortSet) -> Iterator[Flow]:
+    """On a datapath that forwards fragments, they have no port. An earlier packet of the connection had one.
+
+    If policies deny the connection later, its next packet with a port marks it, or the agent does.
+    """
+    table, of_set = TABLES[direction].ports, PORT_SET.is_(port_set)
+    for number in Protocol:
+        if not is_partial(allowed, number):
+            continue  # the port does not matter
+        fragment = (*protocol(family, number), ANY_FRAGMENT)
+        yield table.flow(HIGH + 1, of_set, fragment, ESTABLISHED_ORIGINAL, CT_DENIED.unset).then(
+            onward(table), why="fragment of an established connection, which policies allowed by its port: send it on"
+        )
+        yield table.flow(HIGH, of_set, fragment).then(
+            goto(DENIAL_STAGE),
+            why="fragment of no established connection, or of a denied one: deny, policies allow some ports only",
+        )
 
 
 def _conditions(family: Family, number: Protocol | None, first: int, last: int) -> Iterator[tuple[Term, ...]]:

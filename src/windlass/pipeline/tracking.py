@@ -35,5 +35,6 @@ RELATED_ORIGINAL: Term = CT_STATE(0x24, 0x3D)  # the same, -rpl: about a reply, 
 RELATED_REPLY: Term = CT_STATE(0x2C, 0x3D)  # the same, +rpl: about a packet of the client
 INVALID: Term = CT_STATE(0x30, 0x30)  # +inv+trk
 OPENING: Term = CT_STATE(0, 0x0C)  # -rel-rpl: in the direction of the connection's first packet, or not tracked
+OPENING_TRACKED: Term = CT_STATE(0x20, 0x2C)  # -rel-rpl+trk
 VALID: Term = CT_STATE(0x20, 0x30)  # -inv+trk
 UNTRACKED: Term = CT_STATE(0, 0x20)  # -trk

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from windlass.model.families import Family
-from windlass.model.nodes import LocalNode, Peer, TrafficMode
+from windlass.model.nodes import LocalNode, Peer
 from windlass.openflow.actions import Output
 from windlass.openflow.conditions import TAGGED, destination, destination_port, source, tunnel_source
 from windlass.openflow.fields import IN_PORT, LOCAL_PORT, UDP
@@ -19,7 +19,7 @@ from windlass.pipeline.declarations import goto
 from windlass.pipeline.layout import CLASSIFIER, CONNTRACK_STAGE, CONNTRACK_STATE, L3_FORWARDING, UPLINK
 from windlass.pipeline.packet_marks import FROM_TUNNEL
 from windlass.pipeline.priorities import DEFAULT, HIGH, NORMAL, TOP
-from windlass.pipeline.routing import out_of_gateway
+from windlass.pipeline.routing import is_direct, out_of_gateway
 from windlass.pipeline.tracking import NEW, REPLY
 
 
@@ -94,7 +94,7 @@ def peer_flows(node: LocalNode, peer: Peer) -> Iterator[Flow]:
                 goto(CONNTRACK_STAGE),
                 why=f"from the tunnel, of a Pod of {peer.name} to the Node IP: look up whether it is a reply",
             )
-        if node.mode is TrafficMode.ENCAP:
-            yield UPLINK.flow(TOP, source(peer.pod_cidrs[family]), to_pods).drop(
+        if not is_direct(node, peer, family):
+            yield UPLINK.flow(TOP + 1, source(peer.pod_cidrs[family])).drop(
                 why=f"from the wire with the source of a Pod of {peer.name}, which sends through the tunnel: drop"
             )
