@@ -17,8 +17,8 @@ from windlass.model.prefixes import prefix_of
 from windlass.model.services import Protocol
 from windlass.policy.compiler import PolicyCompiler
 from windlass.policy.directories import PeerNode, SelectablePod
-from windlass.policy.oracle import PolicyNode, PolicyPod, PolicyWorld
 from windlass.policy.readings import read_cluster_network_policy, read_network_policy
+from windlass.policy.worlds import PolicyNode, PolicyPod, PolicyWorld
 
 NAMESPACES = ("x", "y", "z")
 LABELS = (("app", "web"), ("app", "db"), ("tier", "front"), ("tier", "back"))

@@ -15,7 +15,8 @@ from windlass.cluster.clusters import Cluster, objects_of
 from windlass.cluster.kinds import kinds_of
 from windlass.cluster.kubernetes.stores import ObjectStore
 from windlass.cluster.manifests import Manifests
-from windlass.policy.oracle import PolicyPacket, PolicyPod, PolicyWorld, judge
+from windlass.policy.oracle import PolicyPacket, judge
+from windlass.policy.worlds import PolicyPod, PolicyWorld
 
 CNP = "policy.networking.k8s.io/v1alpha2"
 BAD_RULES = {"ingress": [{"ports": "all"}], "egress": "none"}

@@ -43,7 +43,8 @@ from windlass.pipeline.reserved import VIRTUAL_MAC
 from windlass.pipeline.tracking import CT_DENIED
 from windlass.policy.compiler import PolicyCompiler
 from windlass.policy.node_policies import CompiledPolicies
-from windlass.policy.oracle import PolicyPacket, PolicyPod, PolicyWorld, judge
+from windlass.policy.oracle import PolicyPacket, judge
+from windlass.policy.worlds import PolicyPod, PolicyWorld
 from windlass.program import NOTHING, part, program
 
 GATEWAY, UPLINK = 2, 3

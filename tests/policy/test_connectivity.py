@@ -11,7 +11,8 @@ from policy_worlds import OUTSIDE, machine_addresses, worlds
 from windlass.model.port_sets import ALL_PORTS, contains, union
 from windlass.model.services import Protocol
 from windlass.policy.connectivity import Connectivity, End, EndKind, Verdict
-from windlass.policy.oracle import PolicyPacket, PolicyWorld, judge
+from windlass.policy.oracle import PolicyPacket, judge
+from windlass.policy.worlds import PolicyWorld
 
 PROTOCOLS = {"TCP": Protocol.TCP, "UDP": Protocol.UDP, "SCTP": Protocol.SCTP, "ICMP": None}
 

@@ -18,7 +18,8 @@ from policy_worlds import NAMESPACES, OWN_NODE, compiled, pod_key
 from windlass.cluster.policy_objects import NetworkPolicy
 from windlass.model.port_sets import contains
 from windlass.model.services import Protocol
-from windlass.policy.oracle import PolicyPacket, PolicyPod, PolicyWorld, judge
+from windlass.policy.oracle import PolicyPacket, judge
+from windlass.policy.worlds import PolicyPod, PolicyWorld
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "windlass"
 MATCHER = CACHE / "cyclonus" / "matcher"

@@ -21,7 +21,7 @@ from windlass.lab.scenarios.scenario_files import ScenarioError
 from windlass.model.port_sets import PortSet
 from windlass.policy.connectivity import Connectivity, allowed_ports
 from windlass.policy.explanations import OWN_NODE, PeerGroup, compare, explain
-from windlass.policy.oracle import PolicyPod, PolicyWorld
+from windlass.policy.worlds import PolicyPod, PolicyWorld
 
 EXAMPLES = ROOT / "docs" / "examples"
 SHOP, CHANGED = EXAMPLES / "shop", EXAMPLES / "shop-change"

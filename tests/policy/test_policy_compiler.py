@@ -14,8 +14,9 @@ from windlass.model.services import Protocol
 from windlass.pipeline.policy_lookups import permitted_ports
 from windlass.policy.compiler import DirectionCompiler, PolicyCompiler
 from windlass.policy.node_policies import CompiledPolicies
-from windlass.policy.oracle import PolicyPacket, PolicyPod, PolicyWorld, judge_egress, judge_ingress
+from windlass.policy.oracle import PolicyPacket, judge_egress, judge_ingress
 from windlass.policy.subjects import RuleOutcome
+from windlass.policy.worlds import PolicyPod, PolicyWorld
 
 TRAFFIC = (*(("TCP", port) for port in PORTS), ("UDP", 80), ("UDP", 81), ("SCTP", 80), ("ICMP", None))
 

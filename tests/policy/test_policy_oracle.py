@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
-from windlass.policy.oracle import PolicyNode, PolicyPacket, PolicyPod, PolicyWorld, judge
+from windlass.policy.oracle import PolicyPacket, judge
+from windlass.policy.worlds import PolicyNode, PolicyPod, PolicyWorld
 
 ADDRESSES = {
     "web": "10.1.0.1", "client": "10.1.0.2", "db": "10.2.0.1", "monitor": "10.2.0.2",

@@ -22,10 +22,10 @@ from windlass.model.services import Protocol
 from windlass.policy.blocks import networks_of, within
 from windlass.policy.classes import PeerClass, PeerClasses
 from windlass.policy.directories import Directory, PeerNode, SelectablePod
-from windlass.policy.oracle import PolicyPod, PolicyWorld
 from windlass.policy.readings import read_cluster_network_policy, read_network_policy
 from windlass.policy.rules import BlockPeers, OwnNode, PolicyRule, ReadPolicy, RuleAction, Tier, number_of
 from windlass.policy.subjects import RuleOutcome, Subject, TierRule, outcomes, subject_of
+from windlass.policy.worlds import PolicyPod, PolicyWorld
 
 _OWN_NODE = number_of(OwnNode())
 _ITSELF = TierRule(

@@ -7,8 +7,8 @@ The agent does not use it. Where the API leaves a choice, docs/policy.md states 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from ipaddress import ip_network
 
 from windlass.cluster.policy_objects import (
@@ -29,36 +29,7 @@ from windlass.cluster.policy_objects import (
     Requirement,
 )
 from windlass.model.families import IPAddress
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyPod:
-    """A Pod with an address of its own; a Pod in hostNetwork mode is part of its Node."""
-
-    namespace: str
-    name: str
-    node: str
-    addresses: tuple[IPAddress, ...]
-    labels: Labels = field(default_factory=dict)
-    named_ports: tuple[tuple[str, str, int], ...] = ()  # name, protocol, port
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyNode:
-    name: str
-    addresses: tuple[IPAddress, ...]
-    labels: Labels = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyWorld:
-    """Everything that policies can refer to."""
-
-    pods: Sequence[PolicyPod] = ()
-    namespaces: Mapping[str, Labels] = field(default_factory=dict)
-    nodes: Sequence[PolicyNode] = ()
-    network_policies: Sequence[NetworkPolicy] = ()
-    cluster_network_policies: Sequence[ClusterNetworkPolicy] = ()
+from windlass.policy.worlds import PolicyPod, PolicyWorld
 
 
 @dataclass(frozen=True, slots=True)

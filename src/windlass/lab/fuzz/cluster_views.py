@@ -21,7 +21,7 @@ from windlass.lab.scenarios.directives import ExternalHost
 from windlass.lab.scenarios.objects import LabMetadata, LabNode, LabPod, LabService
 from windlass.lab.scenarios.policy_manifests import NAMESPACE_LABEL, policy_pod
 from windlass.model.families import Family, IPNetwork
-from windlass.policy.oracle import PolicyNode, PolicyWorld
+from windlass.policy.worlds import PolicyNode, PolicyWorld
 
 _T = TypeVar("_T")
 

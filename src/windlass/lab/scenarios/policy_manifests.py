@@ -21,7 +21,7 @@ from windlass.lab.scenarios.expansions import Document
 from windlass.lab.scenarios.objects import LabPod
 from windlass.lab.scenarios.scenario_files import ScenarioError
 from windlass.model.families import IPAddress, IPNetwork
-from windlass.policy.oracle import PolicyNode, PolicyPod, PolicyWorld
+from windlass.policy.worlds import PolicyNode, PolicyPod, PolicyWorld
 
 _WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job")
 _TEMPLATES: Mapping[str, tuple[str, ...]] = {

@@ -1,0 +1,39 @@
+"""The state of a cluster as policies see it: Pods, Nodes, namespaces and policies, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from windlass.cluster.policy_objects import ClusterNetworkPolicy, Labels, NetworkPolicy
+from windlass.model.families import IPAddress
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPod:
+    """A Pod with an address of its own; a Pod in hostNetwork mode is part of its Node."""
+
+    namespace: str
+    name: str
+    node: str
+    addresses: tuple[IPAddress, ...]
+    labels: Labels = field(default_factory=dict)
+    named_ports: tuple[tuple[str, str, int], ...] = ()  # name, protocol, port
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyNode:
+    name: str
+    addresses: tuple[IPAddress, ...]
+    labels: Labels = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyWorld:
+    """Everything that policies can refer to."""
+
+    pods: Sequence[PolicyPod] = ()
+    namespaces: Mapping[str, Labels] = field(default_factory=dict)
+    nodes: Sequence[PolicyNode] = ()
+    network_policies: Sequence[NetworkPolicy] = ()
+    cluster_network_policies: Sequence[ClusterNetworkPolicy] = ()
