@@ -185,11 +185,17 @@ def documents_in(content: bytes, name: str, problems: list[str]) -> Iterator[Map
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        problems.append(f"{name}: {where}is not YAML: {error.problem}")
+        problems.append(f"{name}: {where}is not YAML: {error.problem}{_hint(content)}")
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        problems.append(f"{name}: is not YAML: {error}")
+        problems.append(f"{name}: is not YAML: {str(error).splitlines()[0]}")
+    except ValueError as error:  # of a value such as 2024-13-45
+        problems.append(f"{name}: has an invalid date or number: {error}; put quotes around text")
     except RecursionError:
         problems.append(f"{name}: is nested too deeply")
+
+
+def _hint(content: bytes) -> str:
+    return "; render templates first, for example with `helm template`" if b"{{" in content else ""
 
 
 def _opened(document: object, name: str, problems: list[str]) -> Iterator[Mapping[str, object]]:
@@ -205,6 +211,16 @@ def _opened(document: object, name: str, problems: list[str]) -> Iterator[Mappin
             return
         for item in items:
             yield from _opened(item, name, problems)
+    else:
+        yield from _typed_items(document)
+
+
+def _typed_items(document: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+    """The items of a list such as `PodList`, which have neither kind nor apiVersion; else the document itself."""
+    kind, items = str(document.get("kind")), document.get("items")
+    if kind.endswith("List") and isinstance(items, list) and all(isinstance(item, dict) for item in items):
+        for item in items:
+            yield {"apiVersion": document.get("apiVersion"), "kind": kind.removesuffix("List"), **item}
     else:
         yield document
 
