@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from itertools import product
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from policy_worlds import OUTSIDE, machine_addresses, worlds
 from windlass.model.port_sets import ALL_PORTS, contains, union
 from windlass.model.services import Protocol
-from windlass.policy.connectivity import Connectivity, End, EndKind, Verdict
+from windlass.policy.connectivity import Connectivity, End, EndKind, Relation, Verdict, relations
 from windlass.policy.oracle import PolicyPacket, judge
 from windlass.policy.worlds import PolicyWorld
 
@@ -47,6 +48,20 @@ def test_verdicts_agree_with_the_oracle_on_each_packet(world: PolicyWorld):
         assert union(v.ports for v in verdicts) == ALL_PORTS
         for packet in packets(source, destination):
             assert verdict_on(verdicts, packet).allowed == judge(world, packet).allowed, packet
+
+
+@given(worlds)
+def test_replicas_of_a_workload_are_judged_as_two_pods(world: PolicyWorld):
+    """The addresses of the two are in the same networks of the rules."""
+    one, other, *_ = world.pods
+    two = replace(world, pods=(one, replace(one, name="replica", addresses=other.addresses)))
+    connectivity = Connectivity(replace(world, pods=(replace(one, is_workload=True),)))
+    for end, address in zip(connectivity.machines({4, 6})[:2], other.addresses, strict=True):
+        assert relations(end, end) == (Relation.ITSELF, Relation.REPLICA)
+        verdicts = connectivity.between(end, end, Relation.REPLICA)
+        for protocol, port in PACKETS:
+            packet = PolicyPacket(end.address, address, protocol, port)
+            assert verdict_on(verdicts, packet).allowed == judge(two, packet).allowed, packet
 
 
 @given(worlds)

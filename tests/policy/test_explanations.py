@@ -8,13 +8,12 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given
+from policy_commands import documents, network_policy, run
 
 import shown_commands
 from policy_worlds import worlds
 from shown_commands import ROOT, WITH_OUTPUT
-from windlass.cli.main import main
 from windlass.cluster.policy_objects import LabelSelector
 from windlass.lab.scenarios import policy_manifests
 from windlass.lab.scenarios.scenario_files import ScenarioError
@@ -27,30 +26,8 @@ EXAMPLES = ROOT / "docs" / "examples"
 SHOP, CHANGED = EXAMPLES / "shop", EXAMPLES / "shop-change"
 
 
-def run(*arguments: object, **options: object) -> Result:
-    return CliRunner().invoke(main, ["policy", *map(str, arguments)], **options)
-
-
-def documents(*policies: dict, pods: int = 2) -> list[dict]:
-    made = [
-        {"kind": "Pod", "metadata": {"name": f"p{i}", "labels": {"app": f"a{i}"}}, "spec": {"nodeName": "n"}}
-        for i in range(pods)
-    ]
-    node = {
-        "kind": "Node",
-        "metadata": {"name": "n"},
-        "spec": {"podCIDRs": ["10.1.0.0/16", "fd00:1::/64"]},
-        "status": {"addresses": [{"type": "InternalIP", "address": "192.168.0.1"}]},
-    }
-    return [node, *made, *policies]
-
-
-def network_policy(**spec: object) -> dict:
-    return {"kind": "NetworkPolicy", "metadata": {"name": "policy"}, "spec": {"podSelector": {}, **spec}}
-
-
 def test_a_pod_is_explained_with_the_rules_that_decide():
-    explained = explain(Connectivity(policy_manifests.world_at(SHOP)), "shop/web")
+    explained = explain(Connectivity(policy_manifests.read_path(SHOP).world), "shop/web")
     found = {
         (name, one.traffic): (one.verdict, one.rules)
         for row in explained.ingress.peers
@@ -68,7 +45,7 @@ def test_a_pod_is_explained_with_the_rules_that_decide():
 
 
 def test_pods_that_are_treated_alike_share_a_row():
-    many = Connectivity(policy_manifests.world_of(documents(network_policy(ingress=[{}]), pods=40)))
+    many = Connectivity(policy_manifests.read_documents(documents(network_policy(ingress=[{}]), pods=40)).world)
     [row] = [row for row in explain(many, "default/p0").egress.peers if row.peers.pods]
     assert len(row.peers.pods) == 39
 
@@ -76,7 +53,7 @@ def test_pods_that_are_treated_alike_share_a_row():
 def test_a_pod_is_listed_with_its_family_if_only_one_family_is_affected():
     block = {"from": [{"ipBlock": {"cidr": "fd00::/8"}}]}
     explained = explain(
-        Connectivity(policy_manifests.world_of(documents(network_policy(ingress=[block])))), "default/p0"
+        Connectivity(policy_manifests.read_documents(documents(network_policy(ingress=[block]))).world), "default/p0"
     )
     verdicts = {row.peers.pods: row.verdicts[0].verdict for row in explained.ingress.peers if row.peers.pods}
     assert verdicts == {("default/p1 (IPv6)",): "Allow", ("default/p1 (IPv4)",): "Deny"}
@@ -93,12 +70,12 @@ def test_a_denial_of_a_pods_access_to_itself_is_listed():
             "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}],
         },
     }
-    explained = explain(Connectivity(policy_manifests.world_of(documents(deny))), "default/p0")
+    explained = explain(Connectivity(policy_manifests.read_documents(documents(deny)).world), "default/p0")
     assert PeerGroup(pods=("default/p1", "itself, through a Service")) in [row.peers for row in explained.ingress.peers]
 
 
 def test_a_difference_lists_added_and_removed_traffic_with_the_rules():
-    difference = compare(*(Connectivity(policy_manifests.world_at(path)) for path in (SHOP, CHANGED)))
+    difference = compare(*(Connectivity(policy_manifests.read_path(path).world) for path in (SHOP, CHANGED)))
     added, removed = difference.changes
     assert (added.change, added.source.pods, added.destination.pods) == ("Added", ("shop/web",), ("shop/cart",))
     assert added.traffic == "everything except TCP 8080"
@@ -146,7 +123,7 @@ def _differs(before: Connectivity, now: Connectivity, source: PolicyPod, destina
 
 
 def test_pods_that_exist_in_one_state_only_are_listed():
-    one, two = (Connectivity(policy_manifests.world_of(documents(pods=count))) for count in (1, 2))
+    one, two = (Connectivity(policy_manifests.read_documents(documents(pods=count)).world) for count in (1, 2))
     assert compare(one, two).added_pods == ("default/p1",)
     assert compare(two, one).removed_pods == ("default/p1",)
 
@@ -155,7 +132,7 @@ def test_workloads_count_as_pods():
     template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"ports": [{"containerPort": 80}]}]}}
     cron = {"kind": "CronJob", "metadata": {"name": "c"}, "spec": {"jobTemplate": {"spec": {"template": template}}}}
     web = {"kind": "Deployment", "metadata": {"name": "web", "namespace": "shop"}, "spec": {"template": template}}
-    world = policy_manifests.world_of([web, cron])
+    world = policy_manifests.read_documents([web, cron]).world
     assert [(pod.namespace, pod.name, pod.labels) for pod in world.pods] == [
         ("shop", "web", {"app": "web"}),
         ("default", "c", {"app": "web"}),
@@ -173,7 +150,7 @@ def test_objects_of_other_api_groups_are_ignored():
     }
     volcano = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "job"}}
     own = {**network_policy(), "apiVersion": "networking.k8s.io/v1"}
-    world = policy_manifests.world_of([own, calico, antrea, volcano])
+    world = policy_manifests.read_documents([own, calico, antrea, volcano]).world
     assert [policy.spec.pod_selector for policy in world.network_policies] == [LabelSelector()]
     assert (world.cluster_network_policies, world.pods) == ((), ())
 
@@ -181,7 +158,7 @@ def test_objects_of_other_api_groups_are_ignored():
 def test_named_ports_of_sidecars_count():
     sidecar = {"name": "proxy", "restartPolicy": "Always", "ports": [{"name": "mesh", "containerPort": 15001}]}
     pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"initContainers": [sidecar]}}
-    assert policy_manifests.world_of([pod]).pods[0].named_ports == (("mesh", "TCP", 15001),)
+    assert policy_manifests.read_documents([pod]).world.pods[0].named_ports == (("mesh", "TCP", 15001),)
 
 
 def test_ended_and_host_network_pods_are_left_out():
@@ -189,12 +166,12 @@ def test_ended_and_host_network_pods_are_left_out():
         {"kind": "Pod", "metadata": {"name": name}, "spec": {"hostNetwork": name == "host"}, "status": {"phase": phase}}
         for name, phase in (("ended", "Succeeded"), ("host", "Running"))
     )
-    assert policy_manifests.world_of([ended, host]).pods == ()
+    assert policy_manifests.read_documents([ended, host]).world.pods == ()
 
 
 def test_a_malformed_policy_is_named_with_its_field():
     with pytest.raises(ScenarioError, match=r"NetworkPolicy default/policy, spec.podSelector: expected"):
-        policy_manifests.world_of([network_policy(podSelector=3)])
+        policy_manifests.read_documents([network_policy(podSelector=3)])
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -304,7 +281,7 @@ def test_a_thousand_pods_with_few_kinds_of_labels_are_compared_quickly():
         for number in range(1000)
     )
     policy = network_policy(ingress=[{"from": [{"podSelector": {"matchLabels": {"app": "app-3"}}}]}])
-    world = policy_manifests.world_of([{**policy, "metadata": {"name": "policy", "namespace": "ns-1"}}])
+    world = policy_manifests.read_documents([{**policy, "metadata": {"name": "policy", "namespace": "ns-1"}}]).world
     before = Connectivity(replace(world, pods=pods, network_policies=()))
     now = Connectivity(replace(world, pods=pods))
     [change] = compare(before, now).changes

@@ -7,7 +7,7 @@ ingress policies of the destination.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -48,6 +48,8 @@ class End(Struct, frozen=True, gc=False):
     name: str  # namespace/name of a Pod, the name of a Node, or the network
     address: IPAddress
     node: str = ""  # on which a Pod runs
+    has_known_address: bool = True  # False: a placeholder of a Pod
+    is_workload: bool = False  # it stands for all replicas
 
 
 class Verdict(Struct, frozen=True, gc=False):
@@ -62,6 +64,7 @@ class Verdict(Struct, frozen=True, gc=False):
 class Relation(Enum):
     APART = "different machines"
     ITSELF = "the same Pod, through a Service"
+    REPLICA = "another replica of the same workload"
     TO_OWN_NODE = "from a Pod to its own Node"
     FROM_OWN_NODE = "from a Node to its own Pod"
 
@@ -110,13 +113,36 @@ class Connectivity:
     @cached_property
     def ends(self) -> tuple[End, ...]:
         """Pods, Nodes, the networks in rules, and one network for all other addresses."""
-        pods = [End(EndKind.POD, key_of(pod), a, pod.node) for pod in self.world.pods for a in pod.addresses]
-        nodes = [End(EndKind.NODE, node.name, address) for node in self.world.nodes for address in node.addresses]
-        return (*pods, *nodes, *self.networks(self.prefixes()))
+        return (*self.machines(self.versions), *self.networks(self.prefixes(self.versions)))
 
-    def prefixes(self) -> set[Prefix]:
-        """The networks in rules, and the network of all addresses."""
-        blocks = {
+    @cached_property
+    def versions(self) -> frozenset[int]:
+        """The versions of IP that are in use: those of known addresses and of networks in rules, or else IPv4."""
+        pods = [pod.addresses for pod in self.world.pods if pod.has_known_addresses]
+        nodes = [node.addresses for node in self.world.nodes]
+        known = {address.version for addresses in (*pods, *nodes) for address in addresses}
+        return frozenset((known or {4}) | {version for version, _, _ in self._blocks})
+
+    def machines(self, versions: Collection[int]) -> tuple[End, ...]:
+        """Pods and Nodes. A Pod whose addresses are not known has one of each of these versions."""
+        pods = [
+            End(EndKind.POD, key_of(pod), address, pod.node, pod.has_known_addresses, pod.is_workload)
+            for pod in self.world.pods
+            for address in pod.addresses
+            if pod.has_known_addresses or address.version in versions
+        ]
+        nodes = [End(EndKind.NODE, node.name, address) for node in self.world.nodes for address in node.addresses]
+        return (*pods, *nodes)
+
+    def prefixes(self, versions: Collection[int]) -> set[Prefix]:
+        """The networks in rules, and the network of all addresses in each version that Pods or rules have."""
+        pods = {end.address.version for end in self.machines(versions) if end.kind is EndKind.POD}
+        return self._blocks | {(version, 0, 0) for version in pods | {prefix[0] for prefix in self._blocks}}
+
+    @cached_property
+    def _blocks(self) -> set[Prefix]:
+        """The networks in rules."""
+        return {
             prefix
             for policy in self._policies
             for direction in Direction
@@ -125,8 +151,6 @@ class Connectivity:
             if isinstance(peers, BlockPeers)
             for prefix in networks_of(peers)
         }
-        versions = {address.version for pod in self.world.pods for address in pod.addresses} | {p[0] for p in blocks}
-        return blocks | {(version, 0, 0) for version in versions}
 
     def networks(self, prefixes: Iterable[Prefix]) -> Iterator[End]:
         """An end for each network with addresses that are neither in a longer prefix nor those of a Pod or Node."""
@@ -140,8 +164,12 @@ class Connectivity:
 
     def end_at(self, address: IPAddress) -> End:
         """The Pod or the Node with this address, or else the address itself."""
-        found = (end for end in self.ends if end.address == address and end.kind is not EndKind.NETWORK)
-        return next(found, End(EndKind.NETWORK, str(address), address))
+        machines = [end for end in self.machines({4, 6}) if end.address.version == address.version]
+        found = (end for end in machines if end.address == address and end.has_known_address)
+        example, placeholders = address, {end.address for end in machines if not end.has_known_address}
+        while example in placeholders:
+            example += 1
+        return next(found, End(EndKind.NETWORK, str(address), example))
 
     def policies_of(self, pod: str, direction: Direction) -> tuple[str, ...]:
         """The policies that affect the Pod, in the order of evaluation."""
@@ -161,9 +189,9 @@ class Connectivity:
             self._class(Direction.INGRESS, end.address),
         )
 
-    def between(self, source: End, destination: End) -> tuple[Verdict, ...]:
-        """Each part of the traffic is in exactly one of the verdicts."""
-        return self.judge(self.profile(source), self.profile(destination), relation(source, destination))
+    def between(self, source: End, destination: End, kind: Relation | None = None) -> tuple[Verdict, ...]:
+        """Each part of the traffic is in exactly one of the verdicts. `kind` is one of their `relations`."""
+        return self.judge(self.profile(source), self.profile(destination), kind or relation(source, destination))
 
     def judge(self, source: Profile, destination: Profile, relation: Relation) -> tuple[Verdict, ...]:
         key = (
@@ -251,6 +279,12 @@ def relation(source: End, destination: End) -> Relation:
         case EndKind.NODE, EndKind.POD if source.name == destination.node:
             return Relation.FROM_OWN_NODE
     return Relation.APART
+
+
+def relations(source: End, destination: End) -> tuple[Relation, ...]:
+    """All of them: a workload stands for a Pod and for its other replicas."""
+    kind = relation(source, destination)
+    return (kind, Relation.REPLICA) if kind is Relation.ITSELF and source.is_workload else (kind,)
 
 
 def allowed_ports(verdicts: Iterable[Verdict]) -> PortSet:

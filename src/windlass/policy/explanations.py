@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from typing import Literal
 
 from msgspec import Struct
 
+from windlass.model.families import IPAddress
 from windlass.model.policies import Direction
 from windlass.model.port_sets import ALL_PORTS, NO_PORTS, PortSet, contains, difference, in_words, intersection
-from windlass.policy.connectivity import Connectivity, End, EndKind, Profile, Relation, Verdict, allowed_ports, relation
+from windlass.policy.connectivity import (
+    Connectivity,
+    End,
+    EndKind,
+    Profile,
+    Relation,
+    Verdict,
+    allowed_ports,
+    relation,
+    relations,
+)
 
-OWN_NODE, ITSELF = "its own Node", "itself, through a Service"
+OWN_NODE, ITSELF, REPLICAS = "its own Node", "itself, through a Service", "its other replicas"
 NO_POLICY = "no policy decides: allowed by default"
 
 EndName = tuple[str, str]  # the kind of an end, and its name
+_Place = tuple[int, IPAddress | None]  # the IP version, and the address if it matters which one it is
+_Member = tuple[EndName, _Place]
 
 
 class PeerGroup(Struct, frozen=True, omit_defaults=True, order=True):
@@ -42,10 +56,17 @@ class DirectionExplanation(Struct, frozen=True):
     peers: tuple[PeerVerdicts, ...]
 
 
+class AskedPeers(Struct, frozen=True):
+    """The ends that a question is about."""
+
+    ends: tuple[End, ...]
+    are_addresses: bool = False  # the question gives an address, not a name
+
+
 class PodExplanation(Struct, frozen=True):
     pod: str
     node: str
-    addresses: tuple[str, ...]
+    addresses: tuple[str, ...]  # empty if they are not known
     ingress: DirectionExplanation
     egress: DirectionExplanation
 
@@ -73,17 +94,17 @@ class ConnectivityDifference(Struct, frozen=True, rename="camel"):
 # --- one Pod ----------------------------------------------------------------------------------------------------------
 
 
-def explain(connectivity: Connectivity, pod: str, peers: Iterable[End] | None = None) -> PodExplanation:
+def explain(connectivity: Connectivity, pod: str, peers: AskedPeers | None = None) -> PodExplanation:
     """With `peers`: only the traffic with these."""
-    own = [end for end in connectivity.ends if (end.kind, end.name) == (EndKind.POD, pod)]
-    others = connectivity.ends if peers is None else tuple(peers)
+    versions = connectivity.versions | {end.address.version for end in (peers.ends if peers else ())}
+    own = [end for end in connectivity.machines(versions) if (end.kind, end.name) == (EndKind.POD, pod)]
     return PodExplanation(
         pod,
         own[0].node,
-        tuple(str(end.address) for end in own),
+        tuple(str(end.address) for end in own if end.has_known_address),
         *(
             DirectionExplanation(
-                connectivity.policies_of(pod, direction), tuple(_peer_verdicts(connectivity, own, others, direction))
+                connectivity.policies_of(pod, direction), tuple(_peer_verdicts(connectivity, own, peers, direction))
             )
             for direction in (Direction.INGRESS, Direction.EGRESS)
         ),
@@ -91,21 +112,25 @@ def explain(connectivity: Connectivity, pod: str, peers: Iterable[End] | None = 
 
 
 def _peer_verdicts(
-    connectivity: Connectivity, own: list[End], others: Iterable[End], direction: Direction
+    connectivity: Connectivity, own: list[End], peers: AskedPeers | None, direction: Direction
 ) -> Iterator[PeerVerdicts]:
-    alike: dict[tuple[Verdict, ...], list[tuple[EndName, int]]] = {}
-    versions: dict[EndName, set[int]] = {}
-    for other in others:
-        for end in own:
-            if end.address.version == other.address.version:
-                pair = (other, end) if direction is Direction.INGRESS else (end, other)
-                verdicts = connectivity.between(*pair)
-                if relation(*pair) is Relation.ITSELF and all(verdict.allowed for verdict in verdicts):
+    alike: dict[tuple[Verdict, ...], list[_Member]] = {}
+    whole: dict[EndName, set[_Place]] = {}
+    for other, end in product(connectivity.ends if peers is None else peers.ends, own):
+        if end.address.version == other.address.version:
+            pair = (other, end) if direction is Direction.INGRESS else (end, other)
+            for kind in relations(*pair):
+                verdicts = connectivity.between(*pair, kind)
+                if kind is Relation.ITSELF and peers is None and all(verdict.allowed for verdict in verdicts):
                     continue  # expected, so it is not listed
-                label = _label(other, relation(*pair))
-                alike.setdefault(verdicts, []).append((label, other.address.version))
-                versions.setdefault(label, set()).add(other.address.version)
-    rows = [PeerVerdicts(_peers(members, versions), _in_words(found)) for found, members in alike.items()]
+                label, place = _label(other, kind), (other.address.version, other.address)
+                alike.setdefault(verdicts, []).append((label, place))
+                whole.setdefault(label, set()).add(place)
+    names_addresses = peers is not None and peers.are_addresses
+    rows = [
+        PeerVerdicts(_peers(members, {} if names_addresses else whole), _in_words(found))
+        for found, members in alike.items()
+    ]
     yield from sorted(rows, key=_order)
 
 
@@ -149,7 +174,6 @@ def compare(old: Connectivity, new: Connectivity) -> ConnectivityDifference:
 
 
 _Change = tuple[str, PortSet, tuple[str, ...], tuple[str, ...]]  # what, traffic, rules before, rules now
-_Member = tuple[EndName, int]  # with the IP version
 _Joint = tuple[Profile, Profile]  # before and now
 
 
@@ -161,18 +185,20 @@ class _Comparison:
         self.groups: dict[_Joint, list[End]] = {}
         for before, now in self._ends():
             self.groups.setdefault((old.profile(before), new.profile(now)), []).append(now)
-        self.versions: dict[EndName, set[int]] = {}
+        self._split = _in_several(self.groups.values())
+        self.whole: dict[EndName, set[_Place]] = {}
         for members in self.groups.values():
             for end in members:
-                for label in (_label(end, Relation.APART), (end.kind.value, OWN_NODE), (end.kind.value, ITSELF)):
-                    self.versions.setdefault(label, set()).add(end.address.version)
+                for kind in Relation:
+                    self.whole.setdefault(_label(end, kind), set()).add(self._place(end))
 
     def _ends(self) -> Iterator[tuple[End, End]]:
-        prefixes = self._old.prefixes() | self._new.prefixes()
+        versions = self._old.versions | self._new.versions
+        prefixes = self._old.prefixes(versions) | self._new.prefixes(versions)
         before, now = (
             {
                 (end.kind, end.name, end.address.version, number): end
-                for number, end in _numbered((*_machines(one), *one.networks(prefixes)))
+                for number, end in _numbered((*one.machines(versions), *one.networks(prefixes)))
             }
             for one in (self._old, self._new)
         )
@@ -185,7 +211,17 @@ class _Comparison:
                 continue
             for kind, pairs in _by_relation(sources, destinations).items():
                 for change in self._between(source, destination, kind):
-                    yield _members(pairs, 0, kind), _members(pairs, 1, kind), change
+                    yield self._members(pairs, 0, kind), self._members(pairs, 1, kind), change
+
+    def _members(self, pairs: Iterable[tuple[End, End]], side: int, kind: Relation) -> frozenset[_Member]:
+        """The related end is named by its relation: the Node of a Pod, or else the destination."""
+        is_related = side == (0 if kind is Relation.FROM_OWN_NODE else 1)
+        ends = (pair[side] for pair in pairs)
+        return frozenset((_label(end, kind if is_related else Relation.APART), self._place(end)) for end in ends)
+
+    def _place(self, end: End) -> _Place:
+        version = end.address.version
+        return version, end.address if (end.kind, end.name, version) in self._split else None
 
     def _between(self, source: _Joint, destination: _Joint, kind: Relation) -> Iterator[_Change]:
         before = self._old.judge(source[0], destination[0], kind)
@@ -207,8 +243,10 @@ def _numbered(ends: Iterable[End]) -> Iterator[tuple[int, End]]:
         yield counts[key], end
 
 
-def _machines(connectivity: Connectivity) -> Iterator[End]:
-    return (end for end in connectivity.ends if end.kind is not EndKind.NETWORK)
+def _in_several(groups: Iterable[Iterable[End]]) -> set[tuple[EndKind, str, int]]:
+    """The names and IP versions with addresses in several groups: Nodes whose addresses are treated differently."""
+    counted = Counter(key for ends in groups for key in {(end.kind, end.name, end.address.version) for end in ends})
+    return {key for key, count in counted.items() if count > 1}
 
 
 def _by_relation(sources: list[End], destinations: list[End]) -> dict[Relation, list[tuple[End, End]]]:
@@ -223,6 +261,8 @@ def _by_relation(sources: list[End], destinations: list[End]) -> dict[Relation, 
     found: dict[Relation, list[tuple[End, End]]] = {}
     if sources is destinations:
         found[Relation.ITSELF] = [(one, one) for one in sources]
+        if replicas := [(one, one) for one in sources if one.is_workload]:
+            found[Relation.REPLICA] = replicas
         if len({one.name for one in sources}) > 1:
             found[Relation.APART] = found[Relation.ITSELF]
         return found
@@ -231,40 +271,40 @@ def _by_relation(sources: list[End], destinations: list[End]) -> dict[Relation, 
     return found
 
 
-def _members(pairs: Iterable[tuple[End, End]], place: int, kind: Relation) -> frozenset[_Member]:
-    is_related_end = {
-        Relation.APART: False,
-        Relation.ITSELF: place == 1,
-        Relation.TO_OWN_NODE: place == 1,
-        Relation.FROM_OWN_NODE: place == 0,
-    }[kind]
-    return frozenset(
-        (_label(pair[place], kind if is_related_end else Relation.APART), pair[place].address.version) for pair in pairs
-    )
-
-
 def _deciding(verdicts: Iterable[Verdict], ports: PortSet) -> tuple[str, ...]:
     concerned = (one for one in verdicts if intersection(one.ports, ports))
     return tuple(dict.fromkeys(rule for one in concerned for rule in _rules(one)))
 
 
 def _merged(comparison: _Comparison) -> Iterator[ConnectivityChange]:
-    """First all destinations of the same sources, then all sources of the same destinations."""
+    """First all destinations of the same sources, then all sources of the same destinations, then both IP versions."""
     by_source: dict[tuple[frozenset[_Member], _Change], frozenset[_Member]] = {}
     for source, destination, change in comparison.changes():
         by_source[source, change] = by_source.get((source, change), frozenset()) | destination
     by_destination: dict[tuple[frozenset[_Member], _Change], frozenset[_Member]] = {}
     for (source, change), destination in by_source.items():
         by_destination[destination, change] = by_destination.get((destination, change), frozenset()) | source
-    for (destination, (what, ports, before, now)), source in by_destination.items():
+    rows: dict[tuple[_Change, frozenset[EndName], frozenset[EndName]], tuple[set[_Member], set[_Member]]] = {}
+    for (destination, change), source in by_destination.items():
+        sources, destinations = rows.setdefault(
+            (change, _machine_names(source), _machine_names(destination)), (set(), set())
+        )
+        sources |= source
+        destinations |= destination
+    for ((what, ports, before, now), _, _), (sources, destinations) in rows.items():
         yield ConnectivityChange(
             "Added" if what == "Added" else "Removed",
-            _peers(source, comparison.versions),
-            _peers(destination, comparison.versions),
+            _peers(sources, comparison.whole),
+            _peers(destinations, comparison.whole),
             in_words(ports) if ports == ALL_PORTS or not contains(ports, None, None) else _except_in_words(ports),
             before,
             now,
         )
+
+
+def _machine_names(members: Iterable[_Member]) -> frozenset[EndName]:
+    """The names of Pods and Nodes. Networks have one IP version each."""
+    return frozenset(label for label, _ in members if label[0] != EndKind.NETWORK.value)
 
 
 def _except_in_words(ports: PortSet) -> str:
@@ -278,20 +318,33 @@ def _label(end: End, kind: Relation) -> EndName:
     match kind:
         case Relation.ITSELF:
             return end.kind.value, ITSELF
+        case Relation.REPLICA:
+            return end.kind.value, REPLICAS
         case Relation.TO_OWN_NODE | Relation.FROM_OWN_NODE if end.kind is EndKind.NODE:
             return end.kind.value, OWN_NODE
     return end.kind.value, end.name
 
 
-def _peers(members: Iterable[_Member], versions: dict[EndName, set[int]]) -> PeerGroup:
-    """The name of an end gets its IP version if only one of its versions is among the members."""
-    meant: dict[EndName, set[int]] = {}
-    for label, version in members:
-        meant.setdefault(label, set()).add(version)
+def _peers(members: Iterable[_Member], whole: Mapping[EndName, set[_Place]]) -> PeerGroup:
+    """The name of an end gets its IP version or its address if not all of its addresses are among the members."""
+    meant: dict[EndName, set[_Place]] = {}
+    for label, place in members:
+        meant.setdefault(label, set()).add(place)
     names: dict[str, list[str]] = {}
     for label, found in meant.items():
         kind, name = label
-        suffix = "" if found == versions[label] else f" (IPv{min(found)})"
-        names.setdefault(kind, []).append(name + suffix)
+        suffixes = [""] if kind == EndKind.NETWORK.value else _suffixes(found, whole.get(label, set()))
+        names.setdefault(kind, []).extend(name + suffix for suffix in suffixes)
     pods, nodes, networks = (tuple(sorted(names.get(kind.value, ()))) for kind in EndKind)
     return PeerGroup(pods, nodes, networks)
+
+
+def _suffixes(found: set[_Place], whole: set[_Place]) -> list[str]:
+    if found == whole:
+        return [""]
+    versions = {version for version, _ in whole}
+    for version in versions:
+        if found == {place for place in whole if place[0] == version}:
+            return [f" (IPv{version})"]
+    by_version = {version: f" (IPv{version})" if len(versions) > 1 else "" for version, _ in found}
+    return [f" ({address})" if address else by_version[version] for version, address in found]

@@ -19,6 +19,8 @@ class PolicyPod:
     addresses: tuple[IPAddress, ...]
     labels: Labels = field(default_factory=dict)
     named_ports: tuple[tuple[str, str, int], ...] = ()  # name, protocol, port
+    has_known_addresses: bool = True  # False: placeholders of both IP versions
+    is_workload: bool = False  # it stands for all replicas of a workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
 from windlass.lab.fuzz.documents import Documents, WrittenDocument
 from windlass.lab.scenarios.directives import ExternalHost
 from windlass.lab.scenarios.objects import LabMetadata, LabNode, LabPod, LabService
-from windlass.lab.scenarios.policy_manifests import NAMESPACE_LABEL, policy_pod
+from windlass.lab.scenarios.policy_pods import policy_pod
 from windlass.model.families import Family, IPNetwork
+from windlass.policy.directories import NAME_LABEL
 from windlass.policy.worlds import PolicyNode, PolicyWorld
 
 _T = TypeVar("_T")
@@ -56,7 +57,7 @@ def read(documents: Documents) -> ClusterView:
         tuple(map(ip_network, _node_port_addresses(documents))),
         PolicyWorld(
             pods=[policy_pod(pod, pod.fixed_addresses) for pod in pods.values() if not pod.spec.host_network],
-            namespaces={space.name: {NAMESPACE_LABEL: space.name, **space.labels} for space in spaces},
+            namespaces={space.name: {NAME_LABEL: space.name, **space.labels} for space in spaces},
             nodes=[_policy_node(node) for node in nodes.values()],
             network_policies=_policies("NetworkPolicy", NetworkPolicy, found),
             cluster_network_policies=_policies("ClusterNetworkPolicy", ClusterNetworkPolicy, found),

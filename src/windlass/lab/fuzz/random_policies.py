@@ -11,8 +11,8 @@ from dataclasses import replace
 from windlass.lab.fuzz.dice import Dice
 from windlass.lab.fuzz.documents import WrittenDocument, manifest
 from windlass.lab.fuzz.drafts import NAMESPACE, NAMESPACES, TIERS, Draft
-from windlass.lab.scenarios.policy_manifests import NAMESPACE_LABEL
 from windlass.model.families import Family
+from windlass.policy.directories import NAME_LABEL
 
 TEAMS = ("a", "b")
 APPS = ("red", "green", "blue")
@@ -172,7 +172,7 @@ def _spaces(dice: Dice) -> WrittenDocument:
         case "team":
             return {"matchLabels": {"team": dice.one(TEAMS)}}
         case "name":
-            return {"matchLabels": {NAMESPACE_LABEL: dice.one(SPACES)}}
+            return {"matchLabels": {NAME_LABEL: dice.one(SPACES)}}
         case _:
             return _expression("team", "NotIn", [dice.one(TEAMS)])
 
