@@ -213,13 +213,19 @@ async def test_policies_are_explained_from_the_agents_state() -> None:
         "metadata": {"name": "web", "namespace": "default"},
         "spec": {"podSelector": {}, "ingress": [{"ports": [{"port": "http"}]}]},
     }
+    admin = {
+        "apiVersion": "policy.networking.k8s.io/v1alpha1",
+        "kind": "AdminNetworkPolicy",
+        "metadata": {"name": "admin"},
+    }
     async with agent_node() as node:
-        node.write("cluster.yaml", NODE, peer("node-2", "10.176.25.12", "172.16.2.0/24"), pod, policy)
+        node.write("cluster.yaml", NODE, peer("node-2", "10.176.25.12", "172.16.2.0/24"), pod, policy, admin)
         await node.switch.start()
         await node.start_agent()
         await node.ready()
         told = await windlass("policy", "explain", "web", *at(node), "--peer", "203.0.113.9", "--json")
     assert told.returncode == 0, told.stderr
+    assert "1 AdminNetworkPolicy is left out: Windlass does not enforce this kind" in told.stderr
     [peer_verdicts] = json.loads(told.stdout)["ingress"]["peers"]
     assert [(one["traffic"], one["verdict"]) for one in peer_verdicts["verdicts"]] == [
         ("TCP 8080", "Allow"),

@@ -100,7 +100,9 @@ async def policy_objects(view: AgentView) -> web.Response:
     cluster = view.cluster or Cluster()
     members = (cluster.nodes, cluster.namespaces, cluster.peer_pods, cluster.pods)
     policies = (cluster.network_policies, cluster.cluster_network_policies)
-    return _json({"kind": "List", "items": [one for member in (*members, *policies) for one in member.values()]})
+    not_enforced = (cluster.admin_network_policies, cluster.baseline_admin_network_policies)
+    found = (*members, *policies, *not_enforced)
+    return _json({"kind": "List", "items": [one for member in found for one in member.values()]})
 
 
 async def policy_counts(view: AgentView, request: web.Request) -> web.Response:
