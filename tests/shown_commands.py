@@ -64,7 +64,7 @@ _WINDOWS = "minutes under Wine: `make test-windows`"
 _KERNEL = "minutes in an emulated machine: `make test-kernel`"
 # By the beginning of the command: why no test runs it.
 NOT_RUN = {
-    "kubectl get pods,nodes,namespaces,networkpolicies": "tests/policy/test_explanations.py reads standard input",
+    "kubectl get pods,nodes,namespaces,networkpolicies,": "tests/policy/test_explanations.py reads standard input",
     "make test ": "the tests themselves",
     "windlass lab run scenarios/": "six minutes: `make scenarios`",
     "windlass bench sync": "a minute of measuring; tests/bench runs the same code with fewer flows",
