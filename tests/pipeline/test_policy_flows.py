@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packets import ACK, FRAGMENT, SYN, SYN_ACK, Ends, Switch, decides
-from program_flows import changed_owners
+from program_flows import changed_owners, flows_of
 
 from policy_worlds import OUTSIDE, OWN_NODE, PORTS, pod_key, tell, worlds
 from windlass.model.families import Family, IPAddress
@@ -38,14 +38,14 @@ from windlass.openflow.ofctl import flow_text
 from windlass.pipeline.declarations import onward
 from windlass.pipeline.layout import INGRESS_PORTS
 from windlass.pipeline.packet_marks import PORT_SET
-from windlass.pipeline.policies import masks, port_flows
+from windlass.pipeline.policies import TABLES, masks, port_flows
 from windlass.pipeline.reserved import VIRTUAL_MAC
 from windlass.pipeline.tracking import CT_DENIED
 from windlass.policy.compiler import PolicyCompiler
 from windlass.policy.node_policies import CompiledPolicies
 from windlass.policy.oracle import PolicyPacket, judge
 from windlass.policy.worlds import PolicyPod, PolicyWorld
-from windlass.program import NOTHING, part, program
+from windlass.program import NOTHING, Owner, OwnerKind, part, program
 
 GATEWAY, UPLINK = 2, 3
 UPLINK_MAC = "02:00:00:00:00:01"
@@ -124,6 +124,22 @@ def test_a_packet_passes_the_switch_where_the_oracle_allows_it(
         assert passes(switch, world, named) == expected.allowed, (named, expected)
         if expected.allowed and any(destination in pod.addresses for pod in world.pods):
             assert passes(switch, world, named.back, SYN_ACK), f"reply to {named}"
+
+
+@given(worlds)
+@settings(max_examples=20)
+def test_a_pod_comes_after_all_policies(world: PolicyWorld):
+    """An empty switch gets the flows one by one in this order, and must not be open meanwhile."""
+    flows = [(owner.kind, flow.table) for owner, flow in flows_of(program(compiled_state(world)))]
+    if any(kind is OwnerKind.POD for kind, _ in flows):
+        first_pod = next(index for index, (kind, _) in enumerate(flows) if kind is OwnerKind.POD)
+        assert {kind for kind, _ in flows[first_pod:]} == {OwnerKind.POD}
+        of_policies = {table.number for of_direction in TABLES.values() for table in of_direction}
+        for name in {pod.name for pod in world.pods}:
+            of_pod = [
+                flow.table in of_policies for flow in part(compiled_state(world), Owner(OwnerKind.POD, name)).flows
+            ]
+            assert of_pod == sorted(of_pod, reverse=True)
 
 
 @given(st.lists(worlds, min_size=2, max_size=3), st.booleans())
