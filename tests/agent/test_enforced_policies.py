@@ -23,8 +23,8 @@ pytestmark = requires_ovs
 CLIENT = {"podSelector": {"matchLabels": {"app": "client"}}}
 
 
-def pod(name: str, **labels: str) -> Pod:
-    metadata = {"name": name, "namespace": "default", "labels": labels}
+def pod(name: str, uid: str | None = None, **labels: str) -> Pod:
+    metadata = {"name": name, "namespace": "default", "uid": uid, "labels": labels}
     return decoded({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"nodeName": "node-1"}})
 
 
@@ -124,7 +124,23 @@ class Asked(Fed):
 
     async def find_pod(self, key: str) -> Pod | None:
         await asyncio.sleep(0)
-        return pod(key.partition("/")[2])
+        return pod(key.partition("/")[2], "1")
+
+
+@pytest.mark.parametrize("source", [Fed, Asked], ids=["cannot be found", "the API server has the earlier Pod, too"])
+async def test_a_new_pod_does_not_get_the_policies_of_an_earlier_pod_of_its_name(
+    fed: FedAgent, source: type[Fed]
+) -> None:
+    fed.agent._follower._policing._source = source()
+    await fed.holds(policy("a", podSelector={"matchLabels": {"app": "new"}}), pod("web", "1"))
+    await fed.agent._pods.programmed(WEB.attached(40), "2")
+    state = fed.agent.view.state
+    assert state is not None
+    assert state.policies.pods == {"default/web": DENY_UNTIL_KNOWN}
+    await fed.holds(pod("web", "2"))
+    state = fed.agent.view.state
+    assert state is not None
+    assert not state.policies.pods
 
 
 async def test_the_agent_asks_for_a_pod_before_it_answers_cni_add(fed: FedAgent) -> None:

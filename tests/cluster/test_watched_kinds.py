@@ -119,7 +119,8 @@ def test_no_kind_is_declared_twice():
 @pytest.mark.parametrize("member", kinds_of(Cluster))
 def test_a_change_of_any_kind_is_journalled_at_once(member):
     kind = kinds_of(Cluster)[member]
-    one = kind.struct(Metadata("a", "b" if kind.struct.is_namespaced else None))
+    metadata = {"name": "a", **({"namespace": "b"} if kind.struct.is_namespaced else {})}
+    one = msgspec.convert({"metadata": metadata}, kind.struct)
     before = with_objects(Cluster("r1"), {member: {one.key: one}})
     line = journals.line("r0", before, ChangeSet.of({kind.struct: {one.key}}))
     after = journals.replayed(Cluster("r0"), [line])

@@ -59,6 +59,7 @@ class PodFlows:
 
     async def programmed(self, pod: AttachedPod, uid: str = "") -> None:
         """Returns when the switch has the flows of this Pod, and those of the policies that select it."""
+        self._state()  # raises NotReadyError before anything is learned about a Pod that gets no port
         await self._policing.learn(pod.key, uid)
         state = self._state()
         if state.pods.get(pod.container_id) != pod:

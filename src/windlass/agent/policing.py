@@ -60,9 +60,13 @@ class Policing:
                 async with asyncio.timeout(PATIENCE):
                     found = await self._source.find_pod(pod)
         async with self._reading:
-            if found is not None and not self._policies.knows(pod, uid):
-                self._policies.tell(found)
-                await self._find_peers()
+            if self._policies.knows(pod, uid):
+                return
+            if found is None or not found.has_uid(uid):
+                self._policies.distrust(pod)
+                return
+            self._policies.tell(found)
+            await self._find_peers()
 
     async def is_read(self) -> None:
         """Returns when no change is half read. Call `applied` without an await in between."""

@@ -216,9 +216,26 @@ class PodStatus(Struct, frozen=True, omit_defaults=True, gc=False):
     pod_ips: tuple[PodIP, ...] | None = msgspec.field(default=None, name="podIPs")
 
 
+class PodAnnotations(Struct, frozen=True, omit_defaults=True, gc=False):
+    mirrored: str = msgspec.field(default="", name="kubernetes.io/config.mirror")
+
+
+class AnnotatedMetadata(Metadata, frozen=True):
+    annotations: PodAnnotations | None = None
+
+
 class Pod(APIObject, frozen=True):
+    metadata: AnnotatedMetadata
     spec: PodSpec | None = None
     status: PodStatus | None = None
+
+    def has_uid(self, uid: str) -> bool:
+        """Whether this may be the Pod with this uid of the container runtime. Empty, as in a manifest: any uid.
+
+        A static Pod has the uid that the kubelet gave it. Its mirror in the API server has that uid as an annotation.
+        """
+        own, annotations = self.metadata.uid, self.metadata.annotations
+        return not uid or not own or uid in {own, annotations.mirrored if annotations else own}
 
 
 class NamedContainerPort(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):

@@ -40,9 +40,9 @@ class FollowedPolicies:
         self._local: LocalNode | None = None  # of the last `settle`
         self._own_addresses: tuple[IPAddress, ...] = ()
         self._is_settled = False  # no object has changed since the last `settle`
-        self._asked: dict[
-            str, Pod
-        ] = {}  # Pods that the agent asked for because the watch had not delivered them yet, by key
+        # Pods that the agent asked for because the watch had not delivered them yet, by key
+        self._asked: dict[str, Pod] = {}
+        self._replaced: dict[str, str] = {}  # uids of Pods whose name now belongs to a Pod that is not known yet
         self._unreturned = _NOTHING  # differences that `settle` has not returned yet
         # What was settled may concern open connections. The reader clears this. At first the policies of an earlier
         # agent may be gone.
@@ -82,8 +82,8 @@ class FollowedPolicies:
         for name in changes.keys_between(Node, before.nodes, cluster.nodes):
             self._set_node(name)
         pods = changes.keys_between(Pod, before.pods, cluster.pods)
-        for key in self._asked.keys() & pods:
-            del self._asked[key]
+        for key in pods:
+            self._forget_outdated(key, before.pods.get(key))
         peers = changes.keys_between(PeerPod, before.peer_pods, cluster.peer_pods)
         yield from _in_slices(self._set_pod, (*pods, *peers), _PODS)
         policies = changes.keys_between(NetworkPolicy, before.network_policies, cluster.network_policies)
@@ -120,7 +120,7 @@ class FollowedPolicies:
     def knows(self, key: str, uid: str = "") -> bool:
         """Whether the labels of this Pod are known, or no policy can select it. Another `uid` is another Pod."""
         pod = self._asked.get(key) or self.cluster.pods.get(key)
-        if pod is not None and uid in {"", pod.metadata.uid or ""}:
+        if pod is not None and pod.has_uid(uid):
             return True
         return not self.compiler.may_select_in(key.partition("/")[0])
 
@@ -128,7 +128,16 @@ class FollowedPolicies:
         """Use this Pod of this Node until the watch delivers it."""
         self._is_settled = False
         self._asked[pod.key] = pod
+        self._replaced.pop(pod.key, None)
         self._set_pod(pod.key)
+
+    def distrust(self, key: str) -> None:
+        """A new Pod has this name and cannot be read. The known Pod of this name is an earlier one: do not use it."""
+        earlier = self._asked.pop(key, None) or self.cluster.pods.get(key)
+        if earlier is not None and earlier.metadata.uid:
+            self._is_settled = False
+            self._replaced[key] = earlier.metadata.uid
+            self._set_pod(key)
 
     def _compile(self) -> None:
         settled = self._compiled.settle()
@@ -138,13 +147,27 @@ class FollowedPolicies:
         before, self._pods, self._attached = self._attached, pods, {}
         for pod in pods.values():  # a Pod may have two ports for a moment, while its sandbox is replaced
             self._attached[pod.key] = (*self._attached.get(pod.key, ()), *pod.addresses)
+        for key in before.keys() - self._attached.keys():
+            self._asked.pop(key, None)
+            self._replaced.pop(key, None)
         for key in before.keys() | self._attached.keys():
             if before.get(key) != self._attached.get(key):
                 self._set_pod(key)
 
+    def _forget_outdated(self, key: str, before: Pod | None) -> None:
+        """The watch has delivered something about this Pod, maybe about an earlier one of the same name."""
+        pod, asked = self.cluster.pods.get(key), self._asked.get(key)
+        if asked is not None and _is_up_to(asked, before, pod):
+            del self._asked[key]
+        if pod is None or not self._is_replaced(pod):
+            self._replaced.pop(key, None)
+
     def _is_known(self, key: str) -> bool:
         """An unknown Pod is allowed nothing, because a policy might select it."""
         return self.compiler.is_local(key) or not self.compiler.may_select_in(key.partition("/")[0])
+
+    def _is_replaced(self, pod: Pod) -> bool:
+        return self._replaced.get(pod.key, "") == pod.metadata.uid
 
     # --- one object -------------------------------------------------------------------------------------------------
 
@@ -155,7 +178,9 @@ class FollowedPolicies:
 
     def _set_pod(self, key: str) -> None:
         own, attached = self._asked.get(key) or self.cluster.pods.get(key), self._attached.get(key)
-        if own is not None:
+        if own is not None and self._is_replaced(own):
+            self.compiler.set_pod(key, None, local=False)
+        elif own is not None:
             is_local = attached is not None or bool(own.spec and own.spec.node_name == self._node)
             self.compiler.set_pod(key, selectable_pod(own, attached or ()), local=is_local)
         else:
@@ -181,6 +206,14 @@ class FollowedPolicies:
             self._listed = None
         if not found:
             self._problems.pop(name, None)
+
+
+def _is_up_to(asked: Pod, before: Pod | None, now: Pod | None) -> bool:
+    """Whether the watch has delivered the Pod that was asked for, or a later one. Before: an earlier Pod, or none."""
+    if any(pod is not None and pod.metadata.uid == asked.metadata.uid for pod in (before, now)):
+        return True
+    created, now_created = asked.metadata.creation_timestamp, now.metadata.creation_timestamp if now else None
+    return created is not None and now_created is not None and now_created > created
 
 
 def _in_slices(read: Callable[[str], None], keys: Iterable[str], size: int) -> Generator[None, None, None]:

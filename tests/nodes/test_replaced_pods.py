@@ -1,0 +1,81 @@
+"""Policies of a Pod whose name or address another Pod had before, while the watch still has the earlier one."""
+
+from __future__ import annotations
+
+import pytest
+from test_node_policies import Followed, attached, decoded, pod
+
+from windlass.cluster.objects import Pod
+from windlass.model.policies import DENY_UNTIL_KNOWN
+
+EARLY, LATE = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+ISOLATED = decoded(
+    "networking.k8s.io/v1",
+    "NetworkPolicy",
+    {"name": "isolated", "namespace": "shop"},
+    spec={"podSelector": {"matchLabels": {"app": "new"}}, "policyTypes": ["Ingress", "Egress"]},
+)
+OLD = pod("web", "10.1.0.2", uid="1", labels={"app": "old"}, creationTimestamp=EARLY)
+NEW = pod("web", "10.1.0.3", uid="2", labels={"app": "new"}, creationTimestamp=LATE)
+ENDING = pod("web", "10.1.0.2", uid="1", labels={"app": "old"}, creationTimestamp=EARLY, deletionTimestamp=LATE)
+
+
+@pytest.fixture
+def node() -> Followed:
+    """The watch has the earlier Pod, the new one gets its port."""
+    node = Followed()
+    node.tell(ISOLATED, OLD)
+    return node
+
+
+def test_a_new_pod_that_cannot_be_read_does_not_get_the_policies_of_an_earlier_pod(node: Followed):
+    assert not node.followed.knows("shop/web", "2")
+    node.followed.distrust("shop/web")
+    node.attach(attached("web", "10.1.0.3"))
+    assert node.policies.pods == {"shop/web": DENY_UNTIL_KNOWN}
+    node.tell(ISOLATED, ENDING)
+    assert node.policies.pods == {"shop/web": DENY_UNTIL_KNOWN}, "news of the earlier Pod"
+    node.tell(ISOLATED, NEW)
+    assert node.policies.pods["shop/web"] != DENY_UNTIL_KNOWN
+
+
+def test_a_new_pod_that_is_read_later_gets_its_own_policies(node: Followed):
+    node.followed.distrust("shop/web")
+    node.attach(attached("web", "10.1.0.3"))
+    node.followed.tell(NEW)
+    node.settle()
+    assert node.policies.pods["shop/web"] not in {None, DENY_UNTIL_KNOWN}
+
+
+@pytest.mark.parametrize("news", [(ENDING,), ()], ids=["it ends", "it is gone"])
+def test_news_of_an_earlier_pod_do_not_replace_the_pod_that_was_asked_for(node: Followed, news: tuple[Pod, ...]):
+    node.followed.tell(NEW)
+    node.attach(attached("web", "10.1.0.3"))
+    before = node.policies.pods["shop/web"]
+    node.tell(ISOLATED, *news)
+    assert node.policies.pods["shop/web"] == before
+    assert node.followed.knows("shop/web", "2")
+
+
+@pytest.mark.parametrize("uid", ["2", "3"])
+def test_the_watch_replaces_the_pod_that_was_asked_for_when_it_is_as_far(node: Followed, uid: str):
+    node.followed.tell(pod("web", uid="2", labels={"app": "new"}, creationTimestamp=EARLY))
+    node.attach(attached("web", "10.1.0.3"))
+    node.tell(ISOLATED, pod("web", uid=uid, labels={"app": "other"}, creationTimestamp=LATE))
+    assert not node.policies.pods
+
+
+def test_a_pod_that_was_asked_for_is_forgotten_with_its_port():
+    node = Followed()
+    node.tell(ISOLATED)
+    node.followed.tell(NEW)
+    node.attach(attached("web", "10.1.0.3"))
+    node.attach()
+    assert not node.followed.knows("shop/web", "2")
+
+
+def test_the_mirror_of_a_static_pod_is_known_by_the_uid_of_the_kubelet():
+    node = Followed()
+    node.tell(ISOLATED, pod("web", uid="1", annotations={"kubernetes.io/config.mirror": "hash", "other": "kept out"}))
+    assert node.followed.knows("shop/web", "hash")
+    assert not node.followed.knows("shop/web", "2")
