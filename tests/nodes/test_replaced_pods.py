@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_node_policies import Followed, attached, decoded, pod
+from test_node_policies import CLIENTS, Followed, attached, decoded, pod, policy
 
 from windlass.cluster.objects import Pod
 from windlass.model.policies import DENY_UNTIL_KNOWN
@@ -79,3 +79,18 @@ def test_the_mirror_of_a_static_pod_is_known_by_the_uid_of_the_kubelet():
     node.tell(ISOLATED, pod("web", uid="1", annotations={"kubernetes.io/config.mirror": "hash", "other": "kept out"}))
     assert node.followed.knows("shop/web", "hash")
     assert not node.followed.knows("shop/web", "2")
+
+
+def test_a_pod_without_its_port_has_no_address_although_its_status_still_has_one():
+    """The address may be given to the next sandbox of an older Pod."""
+    node = Followed()
+    allowing, web = policy(ingress=({"from": [CLIENTS]},)), pod("web", "10.1.0.2")
+    older = pod("older", "10.1.0.50", labels={"app": "other"}, creationTimestamp=EARLY)
+    newer = pod("newer", "10.1.0.60", labels={"app": "client"}, creationTimestamp=LATE)
+    node.tell(allowing, web, older, newer)
+    node.attach(attached("newer", "10.1.0.60"), attached("older", "10.1.0.50"))
+    assert node.allows("shop/web", "10.1.0.60")
+    node.attach(attached("older", "10.1.0.60"))
+    assert not node.allows("shop/web", "10.1.0.60")
+    node.attach(attached("newer", "10.1.0.61"), attached("older", "10.1.0.60"))
+    assert node.allows("shop/web", "10.1.0.61")

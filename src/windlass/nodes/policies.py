@@ -43,6 +43,7 @@ class FollowedPolicies:
         # Pods that the agent asked for because the watch had not delivered them yet, by key
         self._asked: dict[str, Pod] = {}
         self._replaced: dict[str, str] = {}  # uids of Pods whose name now belongs to a Pod that is not known yet
+        self._detached: set[str] = set()  # Pods that had a port on this Node and lost it
         self._unreturned = _NOTHING  # differences that `settle` has not returned yet
         # What was settled may concern open connections. The reader clears this. At first the policies of an earlier
         # agent may be gone.
@@ -147,9 +148,11 @@ class FollowedPolicies:
         before, self._pods, self._attached = self._attached, pods, {}
         for pod in pods.values():  # a Pod may have two ports for a moment, while its sandbox is replaced
             self._attached[pod.key] = (*self._attached.get(pod.key, ()), *pod.addresses)
+        self._detached -= self._attached.keys()
         for key in before.keys() - self._attached.keys():
             self._asked.pop(key, None)
             self._replaced.pop(key, None)
+            self._detached.add(key)
         for key in before.keys() | self._attached.keys():
             if before.get(key) != self._attached.get(key):
                 self._set_pod(key)
@@ -161,6 +164,8 @@ class FollowedPolicies:
             del self._asked[key]
         if pod is None or not self._is_replaced(pod):
             self._replaced.pop(key, None)
+        if pod is None:
+            self._detached.discard(key)
 
     def _is_known(self, key: str) -> bool:
         """An unknown Pod is allowed nothing, because a policy might select it."""
@@ -182,7 +187,9 @@ class FollowedPolicies:
             self.compiler.set_pod(key, None, local=False)
         elif own is not None:
             is_local = attached is not None or bool(own.spec and own.spec.node_name == self._node)
-            self.compiler.set_pod(key, selectable_pod(own, attached or ()), local=is_local)
+            # Its status may still have addresses that another Pod has now.
+            addresses = () if key in self._detached else attached or None
+            self.compiler.set_pod(key, selectable_pod(own, addresses), local=is_local)
         else:
             peer = self.cluster.peer_pods.get(key)
             self.compiler.set_pod(key, selectable_pod(peer) if peer else None, local=False)

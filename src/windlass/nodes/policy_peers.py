@@ -20,10 +20,10 @@ _PROTOCOLS = {protocol.name: protocol for protocol in Protocol}
 _PORTS = range(1, 65536)
 
 
-def selectable_pod(pod: Pod | PeerPod, attached: tuple[IPAddress, ...] = ()) -> SelectablePod | None:
+def selectable_pod(pod: Pod | PeerPod, attached: tuple[IPAddress, ...] | None = None) -> SelectablePod | None:
     """None for a Pod without a network of its own: it has ended, or it is in hostNetwork mode.
 
-    `attached`: its addresses on this Node, which its status may not have yet.
+    `attached`: its addresses on this Node, which its status may not have yet; None: only its status has them.
     """
     spec, status = pod.spec, pod.status
     if (spec and spec.host_network) or (status and status.phase in _ENDED):
@@ -33,7 +33,7 @@ def selectable_pod(pod: Pod | PeerPod, attached: tuple[IPAddress, ...] = ()) -> 
         namespace=pod.metadata.namespace or "default",
         name=pod.metadata.name,
         labels=_label_set(pod.metadata.labels),
-        addresses=tuple(map(prefix_of, attached) if attached else _addresses(listed)),
+        addresses=tuple(map(prefix_of, attached) if attached is not None else _addresses(listed)),
         named_ports=tuple(sorted(set(_named_ports(spec))))
         if spec and (spec.containers or spec.init_containers)
         else (),
