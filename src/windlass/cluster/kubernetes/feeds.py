@@ -27,6 +27,9 @@ _STEADY = 10.0  # seconds that a connection must last to reset the backoff
 _WATCH_SECONDS = range(300, 600)  # the requested duration of a watch; random, to spread the reconnects
 _PAGE = 500  # objects in a page of a list
 _ASK_AGAIN = 60.0  # seconds between attempts to list a kind that the server does not know
+# A server that starts may not know a custom resource for a moment. Its objects stay in use until the third answer.
+_ASK_SOON = 5.0  # seconds between these attempts
+_BELIEVED_AFTER = 2 * _ASK_SOON
 
 _GONE, _NOT_FOUND, _FORBIDDEN = 410, 404, 403
 _CANNOT_STREAM_LISTS = {400, 422}  # the server does not know the parameters, or has them disabled
@@ -97,6 +100,7 @@ class Feed:
         self._has_answered = False  # whether the server answered in this attempt
         self._streams_lists = True  # until the server shows that it cannot
         self._is_garbled = False
+        self._unknown_since: float | None = None  # since when the server says that it does not know this kind
         self._failures = 0
         self._next_attempt = 0.0
 
@@ -236,18 +240,31 @@ class Feed:
 
     def _refused(self, error: RequestRefused) -> float:
         """Handle the refusal. Returns the seconds to wait that the server requests."""
+        is_unknown = error.code == _NOT_FOUND and self.kind.is_optional
+        if not is_unknown:
+            self._unknown_since = None
+        if (is_unknown or error.code == _FORBIDDEN) and self.kind.is_remembered and not self.is_listed:
+            self._begin_with_remembered()
         if error.code == _GONE or _FROM_THE_FUTURE in str(error):
             self._version = ""
-        elif error.code == _NOT_FOUND and self.kind.is_optional:
-            self._set_trouble("")  # the server answers
-            self._replace(self.store.emptied(), "")
-            self.heard = None
-            return _ASK_AGAIN
+        elif is_unknown:
+            return self._unknown_kind(error)
         else:
             self._set_trouble(str(error))
-            if error.code == _FORBIDDEN and self.kind.is_remembered and not self.is_listed:
-                self._begin_with_remembered()
         return error.retry_after
+
+    def _unknown_kind(self, error: RequestRefused) -> float:
+        """Remove the objects, if there are any, only if the server keeps saying that it does not know their kind."""
+        now = time.monotonic()
+        self._unknown_since = self._unknown_since or now
+        if self.store.objects and now - self._unknown_since < _BELIEVED_AFTER:
+            self._version = ""  # by a list the server shows that it knows the kind again
+            self._set_trouble(str(error))
+            return _ASK_SOON
+        self._set_trouble("")  # the server answers
+        self._replace(self.store.emptied(), "")
+        self.heard = None
+        return _ASK_AGAIN
 
     def _begin_with_remembered(self) -> None:
         if (objects := self._remembered()) is not None:
@@ -257,6 +274,7 @@ class Feed:
 
     def _answered(self, recovery: Recovery) -> None:
         self._has_answered = True
+        self._unknown_since = None
         self.heard = time.monotonic()
         if self.trouble and not self._is_garbled:
             self._set_trouble("")
