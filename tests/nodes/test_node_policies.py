@@ -104,6 +104,27 @@ def test_a_pod_that_was_asked_for_has_its_policies_until_the_cluster_tells_of_it
     assert node.policies.pods["shop/web"] == DENY_UNTIL_KNOWN, "the cluster told that it is gone"
 
 
+def test_a_pod_whose_namespace_is_not_known_yet_is_denied_if_a_policy_selects_namespaces_by_their_labels():
+    node = Followed()
+    web, other = pod("web", "10.1.0.2"), decoded("v1", "Namespace", {"name": "other"})
+    node.attach(attached("web", "10.1.0.2"))
+    labelled, named = (deny_in({"env": "prod"}), deny_in({"kubernetes.io/metadata.name": "other"}))
+    node.tell(web, other, named)
+    assert not node.policies.pods, "the name of its namespace is known"
+    node.tell(web, labelled)
+    assert not node.policies.pods, "manifests without namespaces"
+    node.tell(web, other, labelled)
+    assert node.policies.pods == {"shop/web": DENY_UNTIL_KNOWN}
+    node.tell(web, other, labelled, decoded("v1", "Namespace", {"name": "shop", "labels": {"env": "test"}}))
+    assert not node.policies.pods
+
+
+def deny_in(namespaces: dict[str, str]) -> APIObject:
+    rule = {"name": "all", "action": "Deny", "from": [{"namespaces": {}}]}
+    spec = {"tier": "Admin", "priority": 1, "subject": {"namespaces": {"matchLabels": namespaces}}, "ingress": [rule]}
+    return decoded("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy", {"name": "deny"}, spec=spec)
+
+
 def test_an_address_belongs_to_the_newest_pod_that_has_not_ended():
     node = Followed()
     allowing, web = policy(ingress=({"from": [CLIENTS]},)), pod("web", "10.1.0.2")

@@ -169,7 +169,10 @@ class FollowedPolicies:
 
     def _is_known(self, key: str) -> bool:
         """An unknown Pod is allowed nothing, because a policy might select it."""
-        return self.compiler.is_local(key) or not self.compiler.may_select_in(key.partition("/")[0])
+        namespace = key.partition("/")[0]
+        if self.compiler.lacks_labels_of(namespace):
+            return False
+        return self.compiler.is_local(key) or not self.compiler.may_select_in(namespace)
 
     def _is_replaced(self, pod: Pod) -> bool:
         return self._replaced.get(pod.key, "") == pod.metadata.uid

@@ -17,7 +17,7 @@ from windlass.model.port_sets import ALL_PORTS, PortSet, contains
 from windlass.model.prefixes import Prefix, prefix_of
 from windlass.model.services import Protocol
 from windlass.policy.classes import NO_PEERS, ClassPart, PeerClasses
-from windlass.policy.directories import Directory, PeerNode, SelectablePod
+from windlass.policy.directories import NAME_LABEL, Directory, PeerNode, SelectablePod
 from windlass.policy.rules import ReadPolicy, Tier
 from windlass.policy.selector_places import PlaceIndex, places_of_pod, places_of_selector
 from windlass.policy.subject_rules import RulesOfSubject
@@ -284,6 +284,17 @@ class PolicyCompiler:
         """Whether a policy can select Pods of this namespace, whatever their labels are."""
         selects = self._directory.selects_namespace
         return any(selects(policy.subject, namespace) for _, policy in self._policies.values())
+
+    def lacks_labels_of(self, namespace: str) -> bool:
+        """Whether this namespace is not known yet, although a policy may select Pods by its labels.
+
+        Manifests may have no namespaces at all. Everywhere the label of the name is known.
+        """
+        known = self._directory.namespaces
+        if not known or namespace in known:
+            return False
+        subjects = (policy.subject for _, policy in self._policies.values() if policy.subject.namespace is None)
+        return any(one.key != NAME_LABEL for subject in subjects for one in subject.namespaces.requirements)
 
     def local_pod_at(self, address: IPAddress) -> str | None:
         pod = self._directory.pod_at(prefix_of(address))
