@@ -160,6 +160,17 @@ async def test_connections_are_not_compared_with_policies_that_the_switch_does_n
         await become(fed, lambda found: not any(map(is_marked, found)))
 
 
+async def test_a_connection_is_not_marked_by_policies_that_have_changed_since_connections_were_listed() -> None:
+    async with denied_connection() as fed:
+        denying, agent = fed.agent.view.state, fed.agent
+        assert denying is not None
+        await fed.holds("NetworkPolicy default/a")
+        await become(fed, lambda found: not any(map(is_marked, found)))
+        await agent._open_connections._review(denying)
+        await agent._switch.audit()  # the switch has processed all datagrams
+        await become(fed, lambda found: not any(map(is_marked, found)))
+
+
 async def test_other_tasks_run_while_connections_are_judged_and_the_agent_can_end():
     endless = ((TO_WEB, True) for _ in itertools.count())
     judging = asyncio.create_task(open_connections.relevant(endless))

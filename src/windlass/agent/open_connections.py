@@ -16,7 +16,7 @@ from windlass.agent.policing import Policing
 from windlass.agent.switching import ProgrammedSwitch
 from windlass.model.nodes import NodeState
 from windlass.nodes.config import Config
-from windlass.openflow.conntrack_dumps import udp_connections
+from windlass.openflow.conntrack_dumps import TrackedConnection, udp_connections
 from windlass.openflow.fields import LOCAL_PORT
 from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.denied_connections import JudgedConnection, is_marked, judge, marking
@@ -76,7 +76,8 @@ class OpenConnections:
         datapath = "netdev@ovs-netdev" if self._config.is_userspace else "system@ovs-system"
         dump = await ask(socket, "dpctl/dump-conntrack", datapath, f"zone={POD_ZONE}")
         judged = await relevant(judge(state, udp_connections(dump)))
-        for number, (one, denied) in enumerate(judged, start=1):
+        for number, (one, was_denied) in enumerate(judged, start=1):
+            denied = self._is_denied_now(one, was_denied, state)
             if denied != is_marked(one):
                 datagram = empty_datagram(one.client, one.client_port, one.to, one.to_port)
                 await self._switch.requests.packet_out(datagram, LOCAL_PORT, marking(one, denied=denied))
@@ -85,6 +86,13 @@ class OpenConnections:
         if self._switch.trouble:  # the datagrams may be lost
             raise SwitchUnreachableError(self._switch.trouble)
         self._some_denied = any(denied for _, denied in judged)
+
+    def _is_denied_now(self, one: TrackedConnection, was_denied: bool, by: NodeState) -> bool:
+        """By the newest policies, not by those from before the connections were listed: that may take seconds."""
+        newest = self._switch.state
+        if newest is None or newest.policies is by.policies:
+            return was_denied
+        return any(denied for _, denied in judge(newest, [one]))
 
 
 def pause_after(spent: float) -> float:
