@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from test_enforced_policies import CLIENT, pod, policy
 from switches import requires_ovs
 from windlass.agent import switching
 from windlass.lab.network import ovs
+from windlass.model.policies import DENY_UNTIL_KNOWN, NodePolicies
+from windlass.program import Owner, OwnerKind
 
 pytestmark = [
     requires_ovs,
@@ -65,6 +69,32 @@ async def test_an_agent_that_starts_with_policies_is_ready_when_datapath_flows_a
                 assert not fed.agent.status.ready
             await fed.reaches(revision)
             assert not fed.agent.view.problems
+
+
+async def test_datapath_flows_are_purged_for_the_policies_that_were_sent_not_for_newer_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    purges: list[None] = []
+
+    async def purge() -> None:
+        purges.append(None)
+
+    async with fed_agent() as fed:
+        owner = Owner(OwnerKind.POD, (await fed.attach(WEB)).container_id)
+        switch = fed.agent._switch
+        allowing = switch.state
+        assert allowing is not None
+        denying = replace(allowing, policies=NodePolicies(pods={"default/web": DENY_UNTIL_KNOWN}))
+        switch._forget_datapath_flows = purge
+        is_due, may_be_sent = fed.hold_back_flows(monkeypatch)
+        switch.update(denying, [owner])
+        sending = asyncio.create_task(switch.bring([owner]))
+        await is_due.wait()
+        switch.update(allowing, [owner])
+        may_be_sent.set()
+        await sending
+        await switch.bring([owner])
+    assert len(purges) == 2
 
 
 async def test_an_agent_that_starts_without_policies_needs_no_purge() -> None:

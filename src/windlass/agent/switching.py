@@ -137,16 +137,17 @@ class ProgrammedSwitch:
     async def _send(self, installed: InstalledProgram, owners: Iterable[Owner]) -> None:
         async with self._sending:
             taken = {owner for owner in owners if owner in self.owed}  # the others were sent by another caller
-            if not taken or self.state is None:
+            state = self.state  # a newer one may replace it while its flows are sent
+            if not taken or state is None:
                 return
             if any(owner.kind in _IN_ONE_BUNDLE for owner in taken):
                 taken |= {owner for owner in self.owed if owner.kind in _IN_ONE_BUNDLE}
             self.owed.difference_update(taken)
             self._in_flight = frozenset(taken)
             try:
-                parts = {owner: part(self.state, owner) for owner in taken}
+                parts = {owner: part(state, owner) for owner in taken}
                 await _patiently(installed, installed.apply(parts))
-                if self._forget_datapath_flows and _concern_policies(taken, self._has_policies or self._had_policies):
+                if self._forget_datapath_flows and _concern_policies(taken, _has_policies(state) or self._had_policies):
                     await self._forget_datapath_flows()
             except BaseException:
                 self.owed.update(taken)
@@ -154,7 +155,7 @@ class ProgrammedSwitch:
             finally:
                 self._in_flight = frozenset()
             if any(owner.kind in _IN_ONE_BUNDLE for owner in taken):
-                self._had_policies = self._has_policies
+                self._had_policies = _has_policies(state)
                 self.policies_sent.set()
         self._check_later(parts)
 
@@ -163,7 +164,9 @@ class ProgrammedSwitch:
             try:
                 await self._forget_datapath_flows()
             except SwitchUnreachableError:
-                if self._has_policies:  # else there is nothing to enforce, and Pods need not wait
+                if self.state is not None and _has_policies(
+                    self.state
+                ):  # else there is nothing to enforce, and Pods need not wait
                     raise
         self._may_have_former_policies = False
         self.policies_sent.set()
@@ -176,10 +179,6 @@ class ProgrammedSwitch:
     def owes_policies(self) -> bool:
         """Whether the switch may lack flows of the state's policies. If so, `policies_sent` is set again later."""
         return any(owner.kind in _IN_ONE_BUNDLE for owner in chain(self.owed, self._in_flight))
-
-    @property
-    def _has_policies(self) -> bool:
-        return self.state is not None and bool(self.state.policies.pods)
 
     # --- requests besides the Program -----------------------------------------------------------------------------
 
@@ -245,6 +244,10 @@ class ProgrammedSwitch:
             self.denials.note(packet.packet)
         elif self._installed:
             self.rejections.answer(packet, self._installed.requests)
+
+
+def _has_policies(state: NodeState) -> bool:
+    return bool(state.policies.pods)
 
 
 def _concern_policies(changed: Iterable[Owner], are_there_any: bool) -> bool:
