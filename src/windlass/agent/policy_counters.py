@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from windlass.agent.views import AgentView
-from windlass.model.nodes import LocalNode
+from windlass.model.nodes import LocalNode, NodeState
 from windlass.model.policies import NO_CLASS, Direction, PolicySubject
 from windlass.openflow.wire.flows import Key, encode
 from windlass.pipeline.policies import TABLES, flows_by_rule, subject_flows
@@ -25,17 +25,22 @@ async def counters(view: AgentView, pod: str | None) -> list[PolicyCounter]:
         if view.state and any(subject.by_rule for subject in view.state.policies.subjects.values()):
             packets |= await view.switch.requests.packets_by_flow(tables.ports.number)
         compiler, state = view.switch.denials.compiler, view.state
-        if compiler is None or state is None:
-            continue
-        pods, peers = _pods_by_subject(compiler, direction), peers_by_class(compiler, direction)
-        for subject in state.policies.subjects.values():
-            # No Pods: the subject is of the other direction, or its policies are just being changed.
-            if (sharing := pods.get(subject.number)) and pod in {None, *sharing}:
-                found += [
-                    counter_of(compiler, subject, sharing, peers.get(count.peer_class, ()), count)
-                    for count in _counts(state.node, subject, packets)
-                ]
+        if compiler is not None and state is not None:
+            found += counters_of(state, compiler, direction, packets, pod)
     return sorted(found, key=lambda one: (one.pods, one.direction, -one.packets))
+
+
+def counters_of(
+    state: NodeState, compiler: PolicyCompiler, direction: Direction, packets: Mapping[Key, int], pod: str | None = None
+) -> Iterator[PolicyCounter]:
+    """Without Pods and peers that the compiler no longer has: it reads a change before the state has it."""
+    pods, peers = _pods_by_subject(compiler, direction), peers_by_class(compiler, direction)
+    known = {NO_CLASS, *compiler.of(direction).peers.classes}
+    for subject in state.policies.subjects.values():
+        if (sharing := pods.get(subject.number)) and pod in {None, *sharing}:
+            for count in _counts(state.node, subject, packets):
+                if count.peer_class in known:
+                    yield counter_of(compiler, subject, sharing, peers.get(count.peer_class, ()), count)
 
 
 def _counts(node: LocalNode, subject: PolicySubject, packets: Mapping[Key, int]) -> Iterator[PacketCount]:
