@@ -103,6 +103,7 @@ class StandIn:
         """A second start uses the same address."""
         app = web.Application()
         app.router.add_get("/{path:.*}", self._answer)
+        app.router.add_patch("/{path:.*}", self._answer)  # only with one of the `refusals`
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self._port, ssl_context=tls).start()

@@ -5,9 +5,21 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+import pytest
+from api_servers import StandIn
 
 from windlass.agent.cluster_writers import refused_parts
-from windlass.cluster.kubernetes.policy_conditions import RESPECTED, TYPE, ConditionedPolicy, changed_conditions
+from windlass.cluster.clusters import KINDS
+from windlass.cluster.kubernetes.connections import APIConnection, RequestRefused
+from windlass.cluster.kubernetes.credentials import Access
+from windlass.cluster.kubernetes.policy_conditions import (
+    PATH,
+    RESPECTED,
+    TYPE,
+    ConditionedPolicy,
+    changed_conditions,
+    write_conditions,
+)
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 OTHER = {"type": "example.com/Ready", "status": "True", "reason": "Fine", "message": ""}
@@ -72,3 +84,18 @@ def test_the_parts_that_are_refused():
     )
     assert refused_parts(msgspec.json.encode({**document, "spec": spec})) == ""
     assert "spec.priority" in refused_parts(msgspec.json.encode({**document, "spec": {**spec, "priority": "high"}}))
+
+
+async def test_a_refused_write_does_not_keep_other_policies_from_their_condition():
+    server = StandIn(KINDS)
+    for name in ("a", "b"):
+        server.put(PATH, name)
+        server.refusals[f"{PATH}/{name}/status"] = 422, f"status of {name} is invalid"
+    await server.start()
+    try:
+        async with APIConnection(lambda: Access(server.address, "a test", "a token")) as connection:
+            with pytest.raises(RequestRefused, match="status of a is invalid"):
+                await write_conditions(connection, lambda _: "bad")
+    finally:
+        await server.stop()
+    assert [path for path, _ in server.requests] == [PATH, f"{PATH}/a/status", f"{PATH}/b/status"]

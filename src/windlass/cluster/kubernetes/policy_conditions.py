@@ -54,9 +54,10 @@ async def write_conditions(connection: APIConnection, refused: Callable[[bytes],
 
     The policies are read first, so that a condition is about the contents that it names, and only conditions that
     differ are written. Each write contains the version that was read: if another agent or program was faster, the API
-    server refuses the write, and this agent does not retry it.
+    server refuses the write, and this agent does not retry it. If it refuses a write for another reason, the other
+    policies get their conditions first.
     """
-    is_any = False
+    is_any, first_refusal = False, None
     for document, policy in await _read(connection):
         name = policy.metadata.name
         conditions = changed_conditions(policy, refused(document), datetime.now(UTC))
@@ -70,7 +71,9 @@ async def write_conditions(connection: APIConnection, refused: Callable[[bytes],
             await connection.request("PATCH", path, body=body, content_type="application/merge-patch+json")
         except RequestRefused as error:
             if error.code not in {_CONFLICT, _NOT_FOUND}:
-                raise
+                first_refusal = first_refusal or error
+    if first_refusal is not None:
+        raise first_refusal
     return is_any
 
 
