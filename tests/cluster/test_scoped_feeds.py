@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 
 import pytest
@@ -50,8 +50,8 @@ class Reader:
 
 
 @asynccontextmanager
-async def reading(saved: Cluster | None = None) -> AsyncIterator[tuple[StandIn, Reader]]:
-    """`saved`: the last known good state of an earlier agent."""
+async def reading(saved: Callable[[], Cluster | None] = lambda: None) -> AsyncIterator[tuple[StandIn, Reader]]:
+    """`saved` reads the last known good state of an earlier agent."""
     server = StandIn((*BUILT_IN, *SCOPED))
     for namespace, name in (("shop", "a"), ("shop", "b"), ("data", "c")):
         for path in (ALL, IN.format(namespace)):
@@ -60,7 +60,7 @@ async def reading(saved: Cluster | None = None) -> AsyncIterator[tuple[StandIn, 
             )
     await server.start()
     access = Access(server.address, "a test", "a token")
-    reader = Reader(APIServer(lambda: access, "node-1", last_good=lambda: saved))
+    reader = Reader(APIServer(lambda: access, "node-1", last_good=saved))
     task = asyncio.create_task(reader.read())
     try:
         async with asyncio.timeout(SECONDS):
@@ -107,7 +107,7 @@ async def test_many_namespaces_are_read_by_one_watch_of_all():
 async def test_pods_that_an_earlier_agent_saved_are_known_until_the_list_is_read(needed: Namespaces, used: set[str]):
     """A list of many Pods takes seconds: an agent that starts does not deny what was allowed before."""
     saved = {f"{name}/saved": PeerPod(Metadata("saved", name), None, None) for name in ("shop", "data")}
-    async with reading(Cluster("1", peer_pods=saved)) as (server, reader):
+    async with reading(lambda: Cluster("1", peer_pods=saved)) as (server, reader):
         path = ALL if needed is None else IN.format("shop")
         server.refusals[path] = (503, "it is starting")
         finding = asyncio.create_task(reader.source.find_pods(needed))
@@ -125,3 +125,15 @@ async def test_a_pod_of_this_node_can_be_asked_for():
         assert found.metadata.labels == {"app": "c"}
         assert server.requests[-1] == (IN.format("data"), {"fieldSelector": "metadata.name=c,spec.nodeName=node-1"})
         assert await reader.source.find_pod("nowhere/x") is None
+
+
+async def test_saved_pods_are_read_from_disk_once():
+    """This takes long, and the event loop waits for it."""
+    reads: list[None] = []
+    async with reading(lambda: reads.append(None)) as (_, reader):
+        reads.clear()  # by kinds that this server does not know
+        for _ in range(3):
+            assert await reader.peers_in(frozenset({"shop"})) == {"shop/a", "shop/b"}
+            await reader.source.find_pods(frozenset())
+            await reader.knows(set())
+    assert len(reads) == 1

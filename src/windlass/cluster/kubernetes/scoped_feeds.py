@@ -39,6 +39,7 @@ class ScopedFeeds:
         self._feeds: dict[str, Feed] = {}  # by scope; former ones stay until all needed ones are listed
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._using: tuple[APIConnection, Recovery] | None = None  # while connected
+        self._is_begun = False  # whether objects were ever needed
         self._moved: set[str] = set()  # keys whose feed was started or ended
         self._objects: PersistentMap[APIObject] = PersistentMap()
         if not kind.is_on_demand:
@@ -52,7 +53,8 @@ class ScopedFeeds:
         self._scopes = scopes
         # A long list takes seconds. Until it is read, the objects that an earlier agent saved are used: the flows for
         # them are still in the switch, and would be removed.
-        saved = (self._remembered() or {}) if self.kind.is_on_demand and not self._feeds else {}
+        saved = (self._remembered() or {}) if self.kind.is_on_demand and not self._is_begun else {}
+        self._is_begun = True
         for scope in scopes - self._feeds.keys():
             feed = self._feeds[scope] = Feed(self.kind, self._node_name, self._changed, scope, self._remembered)
             feed.store.remember({key: one for key, one in saved.items() if scope in {"", key.partition("/")[0]}})
