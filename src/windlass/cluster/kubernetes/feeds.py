@@ -125,7 +125,7 @@ class Feed:
                 self._is_garbled = True
                 self._set_trouble(f"{self.kind.resource}: the server sends data that cannot be decoded: {error}")
             except RequestRefused as error:
-                pause = self._refused(error)
+                pause = await self._refused(error)
             except (Unreachable, NoAccess) as error:
                 if not self._has_answered:  # otherwise the connection was lost, and the next attempt decides
                     self._set_trouble(str(error))
@@ -238,13 +238,13 @@ class Feed:
         sentence = f"{self.kind.resource}: the server ended the watch: {status.message} ({status.code})"
         raise RequestRefused(sentence, status.code)
 
-    def _refused(self, error: RequestRefused) -> float:
+    async def _refused(self, error: RequestRefused) -> float:
         """Handle the refusal. Returns the seconds to wait that the server requests."""
         is_unknown = error.code == _NOT_FOUND and self.kind.is_optional
         if not is_unknown:
             self._unknown_since = None
         if (is_unknown or error.code == _FORBIDDEN) and self.kind.is_remembered and not self.is_listed:
-            self._begin_with_remembered()
+            await self._begin_with_remembered()
         if error.code == _GONE or _FROM_THE_FUTURE in str(error):
             self._version = ""
         elif is_unknown:
@@ -266,8 +266,8 @@ class Feed:
         self.heard = None
         return _ASK_AGAIN
 
-    def _begin_with_remembered(self) -> None:
-        if (objects := self._remembered()) is not None:
+    async def _begin_with_remembered(self) -> None:
+        if (objects := await asyncio.to_thread(self._remembered)) is not None:
             self.store.remember(objects)
             self.is_listed = True
             self._changed()
