@@ -132,6 +132,15 @@ cluster_network_policies = fields(
         egress=maybe(st.lists(cnp_rules("to", cnp_egress_peers), min_size=1, max_size=3)),
     )
 )
+peers_of_namespaces = fields(  # all Pods use its selector, which mostly requires no label by value
+    spec=fields(
+        tier=st.just("Admin"),
+        subject=st.just({"namespaces": {}}),
+        ingress=(requirements.map(lambda one: {"matchExpressions": [one]}) | namespace_selectors).map(
+            lambda one: [{"action": "Deny", "from": [{"namespaces": one}]}]
+        ),
+    )
+)
 named_ports = st.lists(st.tuples(names, protocols, ports), min_size=1, max_size=3, unique_by=lambda port: port[:2]).map(
     tuple
 )
@@ -163,8 +172,12 @@ def policies_of(kind: type[Any], documents: st.SearchStrategy[Any], most: int) -
     return st.lists(documents, max_size=most).map(lambda found: [named(i, one) for i, one in enumerate(found)])
 
 
+# Pods may be in a namespace that has no Namespace object.
 namespaces = st.fixed_dictionaries(
-    {name: labels.map(lambda one, name=name: {"kubernetes.io/metadata.name": name, **one}) for name in NAMESPACES}
+    {},
+    optional={
+        name: labels.map(lambda one, name=name: {"kubernetes.io/metadata.name": name, **one}) for name in NAMESPACES
+    },
 )
 worlds = st.builds(
     PolicyWorld,
@@ -186,9 +199,27 @@ def histories(draw: st.DrawFn, most: int) -> list[PolicyWorld]:
     return [with_a_remote_pod(world) for world in history]
 
 
+@st.composite
+def comings_and_goings(draw: st.DrawFn, changes: int) -> list[PolicyWorld]:
+    """Objects of one world are removed and come back. What the compiler kept of them must not matter."""
+    policies = draw(policies_of(ClusterNetworkPolicy, peers_of_namespaces, 4))
+    whole = replace(draw(worlds), network_policies=(), cluster_network_policies=policies)
+    history = [whole]
+    for _ in range(changes):
+        kind = draw(st.sampled_from(["pods", "namespaces", "cluster_network_policies"]))
+        history.append(replace(history[-1], **{kind: draw(some_of(getattr(whole, kind)))}))
+    return [with_a_remote_pod(world) for world in history]
+
+
+def some_of(found: Any) -> st.SearchStrategy[Any]:
+    if isinstance(found, dict):
+        return some_of(list(found.items())).map(dict)
+    choices = st.tuples(*(st.booleans() for _ in found))
+    return choices.map(lambda chosen: [one for one, is_kept in zip(found, chosen, strict=True) if is_kept])
+
+
 def with_a_remote_pod(world: PolicyWorld) -> PolicyWorld:
-    *local, last = world.pods
-    return replace(world, pods=(*local, replace(last, node="node-2")))
+    return replace(world, pods=tuple(replace(pod, node="node-2") if pod.name == "pod-2" else pod for pod in world.pods))
 
 
 # As the compiler takes them -------------------------------------------------------------------------------------------

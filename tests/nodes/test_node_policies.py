@@ -139,6 +139,22 @@ def test_an_address_belongs_to_the_newest_pod_that_has_not_ended():
     assert node.allows("shop/web", "10.2.0.9")
 
 
+def test_pods_that_come_back_to_a_namespace_without_an_object_meet_the_policies_that_came_in_between():
+    node = Followed()
+    web, far = pod("web", "10.1.0.2"), pod("far", "10.2.0.9", "node-2", namespace="dev")
+    allowing = policy(ingress=({"from": [{"namespaceSelector": {}}]},))
+    not_shop = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["shop"]}
+    rule = {"action": "Deny", "from": [{"namespaces": {"matchExpressions": [not_shop]}}]}
+    spec = {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}, "ingress": [rule]}
+    denying = decoded("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy", {"name": "deny"}, spec=spec)
+    node.tell(web, allowing, far)
+    assert node.allows("shop/web", "10.2.0.9")
+    node.tell(web, allowing)
+    node.tell(web, allowing, denying)
+    node.tell(web, allowing, denying, far)
+    assert not node.allows("shop/web", "10.2.0.9")
+
+
 def test_pods_of_other_nodes_are_peers():
     node = Followed()
     status = PodStatus(pod_ips=(PodIP("10.2.0.9"),))

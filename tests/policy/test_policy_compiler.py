@@ -5,7 +5,18 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy_worlds import OUTSIDE, OWN_NODE, PORTS, compiled, histories, machine_addresses, pod_key, tell, worlds
+from policy_worlds import (
+    OUTSIDE,
+    OWN_NODE,
+    PORTS,
+    comings_and_goings,
+    compiled,
+    histories,
+    machine_addresses,
+    pod_key,
+    tell,
+    worlds,
+)
 from windlass.model.families import IPAddress
 from windlass.model.policies import NO_CLASS, Direction
 from windlass.model.port_sets import contains
@@ -100,8 +111,8 @@ def counting(
     return found
 
 
-@given(histories(4), st.booleans())
-@settings(max_examples=200)
+@given(histories(4) | comings_and_goings(12), st.booleans())
+@settings(max_examples=400)
 def test_incremental_changes_give_the_same_tables_as_a_fresh_start(history: list[PolicyWorld], counts_rules: bool):
     compiler = PolicyCompiler(OWN_NODE, counts_rules=counts_rules)
     before = PolicyWorld()

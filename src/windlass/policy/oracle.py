@@ -322,7 +322,7 @@ def _namespace_of(policy: NetworkPolicy) -> str:
 
 
 def _namespace_labels(world: PolicyWorld, pod: PolicyPod) -> Labels:
-    return world.namespaces.get(pod.namespace, {})
+    return world.namespaces.get(pod.namespace, {"kubernetes.io/metadata.name": pod.namespace})
 
 
 def _named_ports(world: PolicyWorld, packet: PolicyPacket) -> Iterator[tuple[str, str, int]]:

@@ -130,7 +130,9 @@ class Selections:
 
     def forget(self, namespace: str, labels: LabelSet) -> None:
         """Call it when no Pod of this namespace has these labels any more."""
-        if (there := self._by_namespace.get(namespace)) is not None:
+        if namespace not in self._directory.label_sets:
+            self._by_namespace.pop(namespace, None)  # without Pods, `selected_namespaces` may not list it any more
+        elif (there := self._by_namespace.get(namespace)) is not None:
             there.found.pop(labels, None)
 
     def _selectors_in(self, namespace: str) -> _SelectorsInNamespace:
