@@ -47,7 +47,11 @@ NO_PEERS = class_with(frozenset())
 
 
 class PeerClasses:
-    """The classes of one direction. `changed`, `added` and `removed` collect changes until `forget_changes`."""
+    """The classes of one direction. `changed`, `added` and `removed` collect changes until `forget_changes`.
+
+    Other methods only note which entries may have changed; `refresh` updates each of them once, however many selectors
+    were added or removed.
+    """
 
     def __init__(self, directory: Directory) -> None:
         self.entries: dict[Prefix, int] = {}  # the class of each address and network that needs an entry
@@ -63,6 +67,7 @@ class PeerClasses:
         self._uses: Counter[int] = Counter()  # how many rules use a selector or block
         self._names: Counter[str] = Counter()  # of named ports: how many rules use them
         self._members: Counter[int] = Counter()  # how many entries have a class
+        self._stale: dict[Prefix, None] = {}  # entries that `refresh` must update, in order
 
     @property
     def namespaces(self) -> frozenset[str] | None:
@@ -75,12 +80,12 @@ class PeerClasses:
             return
         match peers:
             case PodPeers():
-                self._refresh_pods(self._selections.add(number, peers))
+                self._mark_pods(self._selections.add(number, peers))
             case BlockPeers():
-                self._refresh_block(self._blocks.add(number, peers))
+                self._mark_block(self._blocks.add(number, peers))
             case NodePeers() | OwnNode():
                 self._of_nodes[number] = peers
-                self._refresh(self._directory.node_addresses())
+                self._mark(self._directory.node_addresses())
 
     def release(self, number: int, peers: RulePeers) -> None:
         self._uses[number] -= 1
@@ -89,23 +94,23 @@ class PeerClasses:
         del self._uses[number]
         match peers:
             case PodPeers():
-                self._refresh_pods(self._selections.remove(number))
+                self._mark_pods(self._selections.remove(number))
             case BlockPeers():
-                self._refresh_block(self._blocks.remove(number, peers))
+                self._mark_block(self._blocks.remove(number, peers))
             case NodePeers() | OwnNode():
                 del self._of_nodes[number]
-                self._refresh(self._directory.node_addresses())
+                self._mark(self._directory.node_addresses())
 
     def use_name(self, name: str) -> None:
         self._names[name] += 1
         if self._names[name] == 1:
-            self._refresh_name(name)
+            self._mark_name(name)
 
     def release_name(self, name: str) -> None:
         self._names[name] -= 1
         if not self._names[name]:
             del self._names[name]
-            self._refresh_name(name)
+            self._mark_name(name)
 
     def follow_pod(self, before: SelectablePod | None, after: SelectablePod | None) -> None:
         """Call it after the directory has been updated."""
@@ -116,11 +121,28 @@ class PeerClasses:
 
     def follow_addresses(self, *holders: SelectablePod | PeerNode | None) -> None:
         """`holders`: a Pod or a Node before and after a change."""
-        self._refresh({address for one in holders if one is not None for address in one.addresses})
+        self._mark({address for one in holders if one is not None for address in one.addresses})
 
     def follow_namespace(self, name: str) -> None:
         """Call it after the directory has been updated."""
-        self._refresh_pods(self._selections.follow_namespace(name))
+        self._mark_pods(self._selections.follow_namespace(name))
+
+    def refresh(self) -> None:
+        """Update `entries` and `classes`, as of all changes until now."""
+        entries = self.entries
+        for prefix in self._stale:
+            before, after = entries.get(prefix), self._class_at(prefix)
+            if before == (None if after is None else after.number):
+                continue
+            self.changed[prefix] = None
+            if after is None:
+                del entries[prefix]
+            else:
+                entries[prefix] = after.number
+                self._enter(after)
+            if before is not None:
+                self._leave(before)
+        self._stale.clear()
 
     def forget_changes(self) -> None:
         self.changed.clear()
@@ -133,32 +155,20 @@ class PeerClasses:
 
     # --- details ------------------------------------------------------------------------------------------------------
 
-    def _refresh_pods(self, keys: Iterable[str]) -> None:
-        self._refresh(address for key in keys for address in self._directory.pods[key].addresses)
+    def _mark(self, prefixes: Iterable[Prefix]) -> None:
+        self._stale.update(dict.fromkeys(prefixes))
 
-    def _refresh_block(self, networks: tuple[Prefix, ...]) -> None:
+    def _mark_pods(self, keys: Iterable[str]) -> None:
+        self._mark(address for key in keys for address in self._directory.pods[key].addresses)
+
+    def _mark_block(self, networks: tuple[Prefix, ...]) -> None:
         """`networks`: the block itself, and then its exceptions."""
         whole = networks[0]
-        self._refresh({*networks, *self._blocks.networks_in(whole), *self._directory.addresses_in(whole)})
+        self._mark({*networks, *self._blocks.networks_in(whole), *self._directory.addresses_in(whole)})
 
-    def _refresh_name(self, name: str) -> None:
+    def _mark_name(self, name: str) -> None:
         pods = self._directory.pods.values()
-        self._refresh_pods([pod.key for pod in pods if any(name == port[0] for port in pod.named_ports)])
-
-    def _refresh(self, prefixes: Iterable[Prefix]) -> None:
-        entries = self.entries
-        for prefix in prefixes:
-            before, after = entries.get(prefix), self._class_at(prefix)
-            if before == (None if after is None else after.number):
-                continue
-            self.changed[prefix] = None
-            if after is None:
-                del entries[prefix]
-            else:
-                entries[prefix] = after.number
-                self._enter(after)
-            if before is not None:
-                self._leave(before)
+        self._mark_pods([pod.key for pod in pods if any(name == port[0] for port in pod.named_ports)])
 
     def _class_at(self, prefix: Prefix) -> PeerClass | None:
         """None if no entry is needed, because a shorter prefix has the same class."""

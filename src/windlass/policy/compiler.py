@@ -59,6 +59,7 @@ class DirectionCompiler:
         self._with_named_ports_for_all: set[int] = set()  # subjects with a named port for peers that no selector limits
         self._changed_pods: set[str] = set()
         self._changed_subjects: set[int] = set()
+        self._new_subjects: set[int] = set()
 
     @property
     def entries(self) -> Mapping[Prefix, int]:
@@ -89,6 +90,7 @@ class DirectionCompiler:
 
     def settle(self, local: Iterable[str]) -> PolicyChange:
         """Compiles the changes since the last call, and returns what differs now."""
+        self.peers.refresh()
         for number in self.peers.removed:
             for subject, verdicts in self.verdicts.items():
                 verdicts.by_rule.pop(number, None)
@@ -98,6 +100,10 @@ class DirectionCompiler:
             parts = self.peers.classes[number].parts
             for subject in {one for part in parts for one in self._mentions.get(part, ())}:
                 self._judge(subject, number)
+        for subject in self._new_subjects:
+            for number in self._classes_of(self._subjects[subject]) - self.peers.added:  # these were judged above
+                self._judge(subject, number)
+        self._new_subjects.clear()
         for pod in local:
             self._judge_itself(pod)
         change = PolicyChange(
@@ -130,8 +136,7 @@ class DirectionCompiler:
         rules, known = self._subjects[subject], self.peers.classes
         if peer_class != NO_CLASS:
             return dict.fromkeys(rules.outcomes(known[peer_class]))
-        related = {one for part in rules.parts for one in self.peers.having.get(part, ())}
-        others = related - self.verdicts[subject].by_class.keys()
+        others = self._classes_of(rules) - self.verdicts[subject].by_class.keys()
         classes = (NO_PEERS, *(known[number] for number in sorted(others)))
         return dict.fromkeys(outcome for one in classes for outcome in rules.outcomes(one))
 
@@ -152,12 +157,11 @@ class DirectionCompiler:
         self.verdicts[number] = Verdicts(rules.allowed(NO_PEERS))
         if self._counts_rules:
             self.verdicts[number].by_rule[NO_CLASS] = rules.parts_by_rule(NO_PEERS)
-        known = {one for part in rules.parts for one in self.peers.having.get(part, ())}
-        for peer_class in known - self.peers.added:  # `settle` judges the new classes
-            self._judge(number, peer_class)
+        self._new_subjects.add(number)
 
     def _remove_subject(self, number: int) -> None:
         rules = self._subjects.pop(number)
+        self._new_subjects.discard(number)
         self._with_named_ports_for_all.discard(number)
         del self.verdicts[number]
         self._changed_subjects.add(number)
@@ -169,6 +173,10 @@ class DirectionCompiler:
             self.peers.release(peers, one)
         for name in rules.names:
             self.peers.release_name(name)
+
+    def _classes_of(self, rules: RulesOfSubject) -> set[int]:
+        """The classes about which the rules may decide."""
+        return {one for part in rules.parts for one in self.peers.having.get(part, ())}
 
     def _judge(self, subject: int, number: int) -> None:
         verdicts, rules, peer_class = self.verdicts[subject], self._subjects[subject], self.peers.classes[number]

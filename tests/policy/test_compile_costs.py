@@ -1,0 +1,45 @@
+"""The work of a change grows with the policies and the Pods, not with the square of the policies."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+
+import msgspec
+import pytest
+
+from counted_lines import lines_run
+from policy_worlds import OWN_NODE, tell
+from windlass.cluster.policy_objects import NetworkPolicy
+from windlass.policy.compiler import PolicyCompiler
+from windlass.policy.oracle import PolicyPod, PolicyWorld
+
+FEW_PODS = tuple(PolicyPod("x", f"pod-{i}", OWN_NODE, (IPv4Address("10.1.0.2") + i,)) for i in range(3))
+
+
+def pods_not_named(number: int) -> dict[str, object]:
+    return {"podSelector": {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": [f"app-{number}"]}]}}
+
+
+def world_with(policies: int) -> PolicyWorld:
+    documents = [
+        {
+            "kind": "NetworkPolicy",
+            "metadata": {"name": f"policy-{number}", "namespace": "x"},
+            "spec": {"podSelector": {}, "ingress": [{"from": [pods_not_named(number)]}]},
+        }
+        for number in range(policies)
+    ]
+    return PolicyWorld(FEW_PODS, network_policies=msgspec.convert(documents, tuple[NetworkPolicy, ...]))
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_twice_the_policies_are_about_twice_the_work(is_removed: bool):
+    def work(policies: int) -> int:
+        compiler = PolicyCompiler(OWN_NODE)
+        empty, full = PolicyWorld(FEW_PODS), world_with(policies)
+        tell(compiler, PolicyWorld(), full if is_removed else empty)
+        compiler.settle()
+        tell(compiler, *((full, empty) if is_removed else (empty, full)))
+        return lines_run(compiler.settle)
+
+    assert work(200) < 2.5 * work(100)
