@@ -65,30 +65,37 @@ class _SelectorsInNamespace:
 
     def __init__(self) -> None:
         self.found: dict[LabelSet, frozenset[int]] = {}  # those that match Pods with these labels
-        self._all_pods: frozenset[int] = frozenset()  # those that ask for no label
+        self._all_pods: set[int] = set()  # those that ask for no label
+        self._frozen: frozenset[int] | None = None  # the same; None: must be rebuilt
         self._by_labels: dict[int, Selector] = {}
 
     def matching(self, label_set: LabelSet) -> frozenset[int]:
+        if (for_all := self._frozen) is None:
+            for_all = self._frozen = frozenset(self._all_pods)
         if not self._by_labels:
-            return self._all_pods
+            return for_all
         if (known := self.found.get(label_set)) is None:
             labels = dict(label_set)
             matched = [number for number, pods in self._by_labels.items() if pods.matches(labels)]
-            self.found[label_set] = known = self._all_pods.union(matched) if matched else self._all_pods
+            self.found[label_set] = known = for_all.union(matched) if matched else for_all
         return known
 
     def add(self, number: int, pods: Selector) -> None:
         """The owner must remove entries of `found` that the selector matches."""
         if pods == EVERYTHING:
-            self._all_pods |= {number}
-            self.found.clear()
+            self._all_pods.add(number)
+            self._forget_found()
         else:
             self._by_labels[number] = pods
 
     def remove(self, number: int) -> None:
         if self._by_labels.pop(number, None) is None:
-            self._all_pods -= {number}
-            self.found.clear()
+            self._all_pods.discard(number)
+            self._forget_found()
+
+    def _forget_found(self) -> None:
+        self._frozen = None
+        self.found.clear()
 
 
 class Selections:
