@@ -106,7 +106,7 @@ cnp_ingress_peers = fields(namespaces=namespace_selectors) | fields(pods=cnp_pod
 cnp_egress_peers = (
     cnp_ingress_peers
     | fields(nodes=selectors)
-    | fields(networks=st.lists(cidrs, min_size=1, max_size=2))
+    | fields(networks=st.lists(cidrs, max_size=2))
     | fields(domainNames=st.just(["example.org"]))
 )
 destination_ports = fields(number=ports) | fields(range=fields(start=st.sampled_from([80, 82]), end=st.just(81)))

@@ -126,6 +126,7 @@ def test_an_unreadable_policy_type_isolates_for_both_directions():
         ({"namespaces": {}, "nodes": {}}, "peer 0: exactly one kind of peer is expected, not namespaces and nodes"),
         ({"domainNames": ["example.org"]}, "peer 0: domainNames are not supported"),
         ({"networks": ["10.0.0.0/8", "ten"]}, "peer 0: ten is not a CIDR"),
+        ({"networks": []}, "peer 0: networks: at least one is expected"),
     ],
 )
 def test_an_unreadable_cluster_rule_accepts_less_or_denies_everything(peer: dict[str, Any], what: str):

@@ -288,7 +288,7 @@ def _is_readable_peer(peer: ClusterNetworkPolicyPeer, direction: str) -> bool:
     everywhere, egress_only = (peer.namespaces, peer.pods), (peer.nodes, peer.networks)
     kinds = (*everywhere, *egress_only) if direction == "Egress" else everywhere
     is_set = [kind is not None for kind in (*everywhere, *egress_only, peer.domain_names)]
-    if sum(is_set) != 1 or all(kind is None for kind in kinds):
+    if sum(is_set) != 1 or all(kind is None for kind in kinds) or peer.networks == ():
         return False
     selectors = [peer.namespaces, peer.nodes]
     if peer.pods is not None:

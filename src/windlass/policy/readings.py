@@ -298,6 +298,8 @@ def _cluster_peers(peer: ClusterNetworkPolicyPeer, direction: Direction) -> list
         raise _Unreadable("domainNames are not supported")
     if direction is Direction.INGRESS and names[0] in {"nodes", "networks"}:
         raise _Unreadable(f"{names[0]} are peers of egress rules only")
+    if peer.networks == ():
+        raise _Unreadable("networks: at least one is expected")
     if peer.namespaces is not None:
         return [PodPeers(namespaces=_peer_selector("namespaces", peer.namespaces))]
     if peer.pods is not None:
