@@ -33,6 +33,7 @@ class Policing:
         self._report = report
         self._reported: tuple[Problem, ...] = ()
         self._namespaces: Namespaces = frozenset()  # namespaces whose Pods the source was asked for
+        self._peers_are_late = False  # policies apply, and some of these Pods are not known yet
         self.compiler = self._policies.compiler  # explains what the switch denies
         self._reading = asyncio.Lock()  # held while a change is half read
 
@@ -44,6 +45,8 @@ class Policing:
                 return
             await run_in_slices(self._policies.following(change.cluster, change.changes))
             await self._find_peers()
+            if change.changes.concerns(PeerPod):
+                self._review_late_peers()
         if self._policies.problems is not self._reported:
             self._reported = self._policies.problems
             self._report(Area.POLICIES, self._reported)
@@ -101,8 +104,19 @@ class Policing:
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 await self._source.find_pods(namespaces)
+        self._peers_are_late |= not self._source.has_found_pods
         known, newest = self._policies.cluster, self._news.cluster
         if newest is not None and newest.peer_pods is not known.peer_pods:
             changes = ChangeSet.of({PeerPod: differences(known.peer_pods, newest.peer_pods)})
             cluster = replace(known, peer_pods=newest.peer_pods)
             await run_in_slices(self._policies.following(cluster, changes))
+            self._review_late_peers()
+
+    def _review_late_peers(self) -> None:
+        """Call it when peers have changed. Unlike a new Pod, a peer that was listed late may have open connections."""
+        if not self._peers_are_late:
+            return
+        self.request_review()
+        newest = self._news.cluster
+        is_newest = newest is None or newest.peer_pods is self._policies.cluster.peer_pods
+        self._peers_are_late = not (is_newest and self._source.has_found_pods)

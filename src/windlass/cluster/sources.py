@@ -41,6 +41,10 @@ class ClusterSource(Protocol):
     def changes(self) -> AsyncGenerator[ClusterChange, None]:
         """The present cluster as a change of everything, then each change. SourceAway if it cannot be read."""
 
+    @property
+    def has_found_pods(self) -> bool:
+        """Whether all Pods that `find_pods` was last called for have been listed."""
+
     async def find_pods(self, namespaces: Namespaces) -> None:
         """Include the Pods of other Nodes in these namespaces in `peer_pods`. Returns when they have been listed."""
 
@@ -52,6 +56,7 @@ class AllPodsKnown:
     """A source that needs no connections, and has the Pods of all Nodes in `pods`: nothing is left to find."""
 
     watches: Sequence[WatchHealth] = ()
+    has_found_pods: bool = True
 
     async def find_pods(self, namespaces: Namespaces) -> None: ...
 

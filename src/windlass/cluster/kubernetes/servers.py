@@ -91,6 +91,10 @@ class APIServer:
                 self._connection = None
                 await asyncio.gather(*(feeds.disconnect() for feeds in self._feeds.values()))
 
+    @property
+    def has_found_pods(self) -> bool:
+        return self._listed.is_set()
+
     async def find_pods(self, namespaces: Namespaces) -> None:
         for feeds in self._on_demand:
             feeds.need(namespaces)

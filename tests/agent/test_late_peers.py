@@ -1,0 +1,58 @@
+"""Peers that the API server lists late may have open connections, which must be compared with the policies."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from fed_agents import Fed, node
+from test_enforced_policies import CLIENT, peer, pod, policy
+
+from windlass.agent import policing
+from windlass.agent.news import News
+from windlass.agent.policing import Policing
+from windlass.bench.service_states import LOCAL_NODE
+from windlass.cluster.objects import APIObject
+from windlass.model.nodes import NodeState
+from windlass.nodes.config import Config
+
+
+class SlowList(Fed):
+    """A source that has not listed the Pods of other Nodes until the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed = asyncio.Event()
+
+    @property
+    def has_found_pods(self) -> bool:
+        return self.listed.is_set()
+
+    async def find_pods(self, namespaces: frozenset[str] | None) -> None:
+        await self.listed.wait()
+
+
+async def test_a_peer_that_is_listed_late_is_compared_with_open_connections_and_a_new_pod_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(policing, "PATIENCE", 0.01)
+    source = SlowList()
+    news = News(source, tmp_path, lambda *_: None)
+    followed = Policing(Config(node_name="node-1"), source, news, lambda *_: None)
+    async with aclosing(news.arriving()) as arriving:
+
+        async def needs_review(*objects: APIObject) -> bool:
+            source.put(*objects)
+            await anext(arriving)
+            await followed.follow(news.take_up())
+            followed.applied(NodeState(LOCAL_NODE))
+            return followed.take_review()
+
+        assert await needs_review(node(), pod("web"), policy("a", ingress=[{"from": [CLIENT]}]))
+        assert await needs_review(peer("one", "172.16.2.1", app="client")), "a part of the list"
+        assert not await needs_review(pod("new"))
+        source.listed.set()
+        assert await needs_review(peer("two", "172.16.2.2", app="client")), "the rest of the list"
+        assert not await needs_review(peer("three", "172.16.2.3", app="client")), "a new Pod"
