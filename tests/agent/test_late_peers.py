@@ -30,7 +30,7 @@ class SlowList(Fed):
     def has_found_pods(self) -> bool:
         return self.listed.is_set()
 
-    async def find_pods(self, namespaces: frozenset[str] | None) -> None:
+    async def find_pods(self, _namespaces: frozenset[str] | None) -> None:
         await self.listed.wait()
 
 

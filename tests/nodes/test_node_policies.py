@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
 
+import msgspec
 import pytest
 
 from windlass.cluster.clusters import Cluster, decode, with_objects
@@ -13,7 +14,10 @@ from windlass.cluster.objects import APIObject, Metadata, PeerPod, Pod, PodIP, P
 from windlass.model.families import Family
 from windlass.model.nodes import AttachedPod, LocalNode, OperatingSystem, TrafficMode, TunnelType
 from windlass.model.policies import DENY_UNTIL_KNOWN
+from windlass.model.prefixes import prefix_of
+from windlass.model.services import Protocol
 from windlass.nodes.policies import FollowedPolicies
+from windlass.nodes.policy_peers import selectable_pod
 from windlass.nodes.states import run_to_end
 
 NODE = LocalNode(
@@ -153,6 +157,26 @@ def test_pods_that_come_back_to_a_namespace_without_an_object_meet_the_policies_
     node.tell(web, allowing, denying)
     node.tell(web, allowing, denying, far)
     assert not node.allows("shop/web", "10.2.0.9")
+
+
+@pytest.mark.parametrize("kind", [Pod, PeerPod])
+def test_named_ports_of_sidecars_count_and_those_of_other_init_containers_do_not(kind: type[Pod | PeerPod]):
+    init_containers = [
+        {"restartPolicy": "Always", "ports": [{"name": "mesh", "containerPort": 15001}]},
+        {"ports": [{"name": "http", "containerPort": 9000}]},
+    ]
+    spec = {"containers": [{"ports": [{"name": "http", "containerPort": 8080}]}], "initContainers": init_containers}
+    document = {"kind": "Pod", "metadata": {"name": "web"}, "spec": spec}
+    read = selectable_pod(msgspec.convert(document, kind))
+    assert read is not None
+    assert read.named_ports == (("http", Protocol.TCP, 8080), ("mesh", Protocol.TCP, 15001))
+
+
+def test_a_pod_with_only_the_old_field_of_its_address_is_a_peer():
+    far = decoded("v1", "Pod", {"name": "far", "labels": {"app": "client"}}, status={"podIP": "10.2.0.9"})
+    read = selectable_pod(far)
+    assert read is not None
+    assert read.addresses == (prefix_of(ip_address("10.2.0.9")),)
 
 
 def test_pods_of_other_nodes_are_peers():

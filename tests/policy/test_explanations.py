@@ -155,10 +155,16 @@ def test_objects_of_other_api_groups_are_ignored():
     assert (world.cluster_network_policies, world.pods) == ((), ())
 
 
-def test_named_ports_of_sidecars_count():
+def test_named_ports_of_sidecars_count_and_those_of_other_init_containers_do_not():
     sidecar = {"name": "proxy", "restartPolicy": "Always", "ports": [{"name": "mesh", "containerPort": 15001}]}
-    pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"initContainers": [sidecar]}}
+    ended = {"name": "setup", "ports": [{"name": "mesh", "containerPort": 9000}]}
+    pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"initContainers": [sidecar, ended]}}
     assert policy_manifests.read_documents([pod]).world.pods[0].named_ports == (("mesh", "TCP", 15001),)
+
+
+def test_the_old_field_of_a_pods_address_is_read():
+    pod = {"kind": "Pod", "metadata": {"name": "p"}, "status": {"podIP": "10.1.0.2"}}
+    assert policy_manifests.read_documents([pod]).world.pods[0].addresses == (ip_address("10.1.0.2"),)
 
 
 def test_ended_and_host_network_pods_are_left_out():

@@ -128,7 +128,7 @@ async def _changes(server: APIServerClient, agent: AgentClient, revision: int, s
 def _with_address(pod: APIObject, address: str) -> PeerPod:
     if not isinstance(pod, PeerPod) or pod.status is None:
         raise LabError(f"Pod {pod.key} has no status")
-    return structs.replace(pod, status=structs.replace(pod.status, pod_ips=(PodIP(address),)))
+    return structs.replace(pod, status=structs.replace(pod.status, pod_ip=address, pod_ips=(PodIP(address),)))
 
 
 def _document(one: APIObject, version: str = "v1") -> dict[str, Any]:

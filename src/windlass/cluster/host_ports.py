@@ -98,7 +98,7 @@ _LOOPBACK = ip_address("127.0.0.1")  # not ::1: Linux sends no packet with that 
 
 
 def _addresses(pod: Pod, node: ServingNode) -> Iterator[IPAddress]:
-    for listed in (pod.status and pod.status.pod_ips) or ():
-        address = _read(listed.ip)
+    for listed in pod.status.addresses if pod.status else ():
+        address = _read(listed)
         if address is not None and address in node.pod_cidrs.get(family_of(address), ()):
             yield address

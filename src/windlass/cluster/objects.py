@@ -196,8 +196,12 @@ class ContainerPort(Struct, frozen=True, omit_defaults=True, rename="camel", gc=
     host_ip: str | None = msgspec.field(default=None, name="hostIP")
 
 
-class Container(Struct, frozen=True, omit_defaults=True, gc=False):
+SIDECAR = "Always"  # the restartPolicy of an init container that runs as long as the Pod
+
+
+class Container(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
     ports: tuple[ContainerPort, ...] | None = None
+    restart_policy: str | None = None
 
 
 class PodSpec(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
@@ -213,7 +217,15 @@ class PodIP(Struct, frozen=True, omit_defaults=True, gc=False):
 
 class PodStatus(Struct, frozen=True, omit_defaults=True, gc=False):
     phase: str | None = None
+    # `podIP` repeats the first of `podIPs`; objects with only the old field are accepted, too.
+    pod_ip: str | None = msgspec.field(default=None, name="podIP")
     pod_ips: tuple[PodIP, ...] | None = msgspec.field(default=None, name="podIPs")
+
+    @property
+    def addresses(self) -> list[str | None]:
+        if self.pod_ips:
+            return [one.ip for one in self.pod_ips]
+        return [self.pod_ip] if self.pod_ip else []
 
 
 class PodAnnotations(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -244,8 +256,9 @@ class NamedContainerPort(Struct, frozen=True, omit_defaults=True, rename="camel"
     protocol: str | None = None
 
 
-class NamedPortsContainer(Struct, frozen=True, omit_defaults=True, gc=False):
+class NamedPortsContainer(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
     ports: tuple[NamedContainerPort, ...] | None = None
+    restart_policy: str | None = None
 
     def __post_init__(self) -> None:
         """Drop ports without names: policies cannot refer to them."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from ipaddress import ip_address, ip_network
 from socket import AF_INET, inet_pton
 
-from windlass.cluster.objects import Node, PeerPod, PeerPodSpec, Pod, PodSpec
+from windlass.cluster.objects import SIDECAR, Node, PeerPod, PeerPodSpec, Pod, PodSpec
 from windlass.cluster.policy_objects import Labels
 from windlass.model.families import IPAddress
 from windlass.model.prefixes import Prefix, prefix_of
@@ -28,7 +28,7 @@ def selectable_pod(pod: Pod | PeerPod, attached: tuple[IPAddress, ...] | None = 
     spec, status = pod.spec, pod.status
     if (spec and spec.host_network) or (status and status.phase in _ENDED):
         return None
-    listed = [one.ip for one in status.pod_ips] if status and status.pod_ips else ()
+    listed = status.addresses if status else ()
     return SelectablePod(
         namespace=pod.metadata.namespace or "default",
         name=pod.metadata.name,
@@ -72,7 +72,8 @@ def _gateways(node: Node) -> Iterator[IPAddress]:
 
 
 def _named_ports(spec: PodSpec | PeerPodSpec) -> Iterator[NumberedPort]:
-    for container in (*(spec.containers or ()), *(spec.init_containers or ())):
+    sidecars = (one for one in spec.init_containers or () if one.restart_policy == SIDECAR)
+    for container in (*(spec.containers or ()), *sidecars):
         for port in container.ports or ():
             protocol = _PROTOCOLS.get(port.protocol or "TCP")
             number = port.container_port or 0

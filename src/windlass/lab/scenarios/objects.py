@@ -13,6 +13,7 @@ from ipaddress import ip_address, ip_network
 from typing import TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from windlass.cluster.clusters import KINDS
 from windlass.cluster.objects import PROXY_NAME_LABEL, LoadBalancerStatus, NodeStatus, PodIP, ServiceStatus
@@ -157,15 +158,16 @@ class LabContainerPort(Struct, frozen=True, rename="camel"):
         check_transport("protocol", self.protocol)
 
 
-class LabContainer(Struct, frozen=True):
+class LabContainer(Struct, frozen=True, rename="camel"):
     ports: list[LabContainerPort] = []
+    restart_policy: str = ""  # Always: of the init containers, a sidecar
 
 
 class LabPodSpec(Struct, frozen=True, rename="camel"):
     node_name: str = ""
     host_network: bool = False
     containers: list[LabContainer] = []
-    init_containers: list[LabContainer] = []  # a sidecar is one of these
+    init_containers: list[LabContainer] = []
 
 
 class PodCondition(Struct, frozen=True):
@@ -174,11 +176,14 @@ class PodCondition(Struct, frozen=True):
 
 
 class LabPodStatus(Struct, frozen=True, rename="camel"):
+    pod_ip: str | None = field(name="podIP", default=None)  # accepted alone, too
     pod_ips: list[PodIP] = field(name="podIPs", default_factory=list)
     conditions: list[PodCondition] = []
     phase: str = ""
 
     def __post_init__(self) -> None:
+        if self.pod_ip and not self.pod_ips:
+            force_setattr(self, "pod_ips", [PodIP(self.pod_ip)])
         for i, pod_ip in enumerate(self.pod_ips):
             check_address(f"podIPs[{i}].ip", pod_ip.ip or "")
 
@@ -194,7 +199,8 @@ class LabPod(Struct, frozen=True):
 
     @property
     def ports(self) -> tuple[LabContainerPort, ...]:
-        containers = (*self.spec.containers, *self.spec.init_containers)
+        sidecars = (one for one in self.spec.init_containers if one.restart_policy == "Always")
+        containers = (*self.spec.containers, *sidecars)
         return tuple(port for container in containers for port in container.ports)
 
     @property
