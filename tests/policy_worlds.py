@@ -126,7 +126,7 @@ def cnp_rules(peers_field: str, peers: st.SearchStrategy[Any]) -> st.SearchStrat
 cluster_network_policies = fields(
     spec=fields(
         tier=st.sampled_from(["Admin", "Admin", "Baseline", "Baseline", "Middle"]),
-        priority=st.integers(0, 3),
+        priority=st.sampled_from([0, 1, 2, 3, 0, 1, 2, 3, -1, 1001]),
         subject=fields(namespaces=namespace_selectors) | fields(pods=cnp_pods) | st.just({}),
         ingress=maybe(st.lists(cnp_rules("from_", cnp_ingress_peers), min_size=1, max_size=3)),
         egress=maybe(st.lists(cnp_rules("to", cnp_egress_peers), min_size=1, max_size=3)),

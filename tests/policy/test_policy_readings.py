@@ -146,3 +146,12 @@ def test_the_rules_of_an_unknown_tier_deny_everything():
     assert policy.egress == (PolicyRule("ClusterNetworkPolicy p egress", RuleAction.DENY),)
     assert policy.ingress is None
     assert problems == ["tier: Middle is neither Admin nor Baseline; its rules deny everything"]
+
+
+@pytest.mark.parametrize("priority", [-1, 1001])
+def test_the_rules_of_an_unknown_priority_deny_everything_before_all_others(priority: int):
+    policy, problems = read_cluster_network_policy(cluster_network_policy({"action": "Accept"}, priority=priority))
+    assert policy.egress == (PolicyRule("ClusterNetworkPolicy p egress", RuleAction.DENY),)
+    assert problems == [f"priority: {priority} is outside 0-1000; its rules deny everything"]
+    others = (read_cluster_network_policy(cluster_network_policy({}, priority=one))[0] for one in (0, 1000))
+    assert all(policy.order < other.order for other in others)

@@ -85,8 +85,7 @@ def _judge(
     world: PolicyWorld, packet: PolicyPacket, subject: PolicyPod, peer: IPAddress, direction: str, *, to_own_node: bool
 ) -> Judgement:
     """Admin tier, then NetworkPolicies, then the Baseline tier, then the default: allow."""
-    decision = _tier(world, packet, subject, peer, direction, "Admin")
-    if decision is not None:
+    if (decision := _tier(world, packet, subject, peer, direction, "Admin")) is not None:
         return decision
     selecting = [p for p in world.network_policies if _selects(p, subject) and direction in _policy_types(p)]
     if selecting:
@@ -105,8 +104,7 @@ def _judge(
         if allowing:
             return Judgement(allowed=True, rules=allowing)
         return Judgement(allowed=False, rules=tuple(f"NetworkPolicy {policy.key}" for policy in selecting))
-    decision = _tier(world, packet, subject, peer, direction, "Baseline")
-    if decision is not None:
+    if (decision := _tier(world, packet, subject, peer, direction, "Baseline")) is not None:
         return decision
     return Judgement(allowed=True, rules=("no policy decides",))
 
@@ -178,24 +176,26 @@ def _tier(
 ) -> Judgement | None:
     """The decision of a tier; None if it leaves the packet to the next one."""
     policies = [policy for policy in world.cluster_network_policies if _tier_of(policy) == tier]
-    for policy in sorted(policies, key=lambda policy: (policy.spec.priority, policy.key)):
+    for policy in sorted(policies, key=lambda one: (_has_priority(one), one.spec.priority, one.key)):
         if not _is_cluster_subject(world, policy, subject):
             continue
         rules = (policy.spec.ingress if direction == "Ingress" else policy.spec.egress) or ()
         for index, rule in enumerate(rules):
-            action = _action(world, packet, rule, peer, direction) if policy.spec.tier == tier else "Deny"
+            has_place = policy.spec.tier == tier and _has_priority(policy)
+            action = _action(world, packet, rule, peer, direction) if has_place else "Deny"
             if not _is_readable_subject(policy):
                 action = "Deny" if action in {"Pass", "Deny"} else None
             named = f" ({rule.name})" if rule.name else ""
             rule_name = f"ClusterNetworkPolicy {policy.key} {direction.lower()}[{index}]{named}"
-            match action:
-                case "Accept":
-                    return Judgement(allowed=True, rules=(rule_name,))
-                case "Deny":
-                    return Judgement(allowed=False, rules=(rule_name,))
-                case "Pass":
-                    return None
+            if action == "Pass":
+                return None
+            if action is not None:
+                return Judgement(allowed=action == "Accept", rules=(rule_name,))
     return None
+
+
+def _has_priority(policy: ClusterNetworkPolicy) -> bool:
+    return 0 <= policy.spec.priority <= 1000  # another one fails closed, as an unknown tier does
 
 
 def _tier_of(policy: ClusterNetworkPolicy) -> str:

@@ -47,6 +47,7 @@ from windlass.policy.selectors import EVERYTHING, Selector, read_selector, selec
 
 _LAST_PORT = 0xFFFF
 _PROTOCOLS = {protocol.name: protocol for protocol in Protocol}
+_PRIORITIES, _BEFORE_ALL = range(1001), -1
 _TIERS = {"Admin": Tier.ADMIN, "Baseline": Tier.BASELINE}
 _DIRECTIONS = {"Ingress": Direction.INGRESS, "Egress": Direction.EGRESS}
 
@@ -128,13 +129,17 @@ class _PolicyReader:
         tier = _TIERS.get(policy.spec.tier)
         if tier is None:
             self.problems.append(f"tier: {policy.spec.tier} is neither Admin nor Baseline; its rules deny everything")
+        has_priority = policy.spec.priority in _PRIORITIES
+        if not has_priority:
+            self.problems.append(f"priority: {policy.spec.priority} is outside 0-1000; its rules deny everything")
+        has_place = tier is not None and has_priority
         return ReadPolicy(
             name=name,
             tier=Tier.ADMIN if tier is None else tier,
-            priority=policy.spec.priority,
+            priority=policy.spec.priority if has_priority else _BEFORE_ALL,
             subject=self._cluster_subject(policy),
-            ingress=self._tier_rules(name, Direction.INGRESS, policy.spec.ingress, is_tier_known=tier is not None),
-            egress=self._tier_rules(name, Direction.EGRESS, policy.spec.egress, is_tier_known=tier is not None),
+            ingress=self._tier_rules(name, Direction.INGRESS, policy.spec.ingress, has_place=has_place),
+            egress=self._tier_rules(name, Direction.EGRESS, policy.spec.egress, has_place=has_place),
         )
 
     def _cluster_subject(self, policy: ClusterNetworkPolicy) -> PodPeers:
@@ -158,11 +163,11 @@ class _PolicyReader:
         direction: Direction,
         rules: Iterable[ClusterNetworkPolicyRule] | None,
         *,
-        is_tier_known: bool,
+        has_place: bool,
     ) -> tuple[PolicyRule, ...] | None:
         if not rules:
             return None
-        if not is_tier_known:
+        if not has_place:
             return (PolicyRule(f"{policy} {direction.value}", RuleAction.DENY),)
         return tuple(self._tier_rule(policy, direction, index, rule) for index, rule in enumerate(rules))
 
