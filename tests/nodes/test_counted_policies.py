@@ -25,4 +25,5 @@ def test_peers_that_are_just_being_removed_are_left_out():
 
     assert peers() == [(), ("shop/client",)]
     run_to_end(node.followed.following(cluster_of(allowing, web)))
+    assert node.followed.namespaces == {"shop"}  # compiles the change, which is not applied yet
     assert peers() == [()]

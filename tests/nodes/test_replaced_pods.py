@@ -94,3 +94,37 @@ def test_a_pod_without_its_port_has_no_address_although_its_status_still_has_one
     assert not node.allows("shop/web", "10.1.0.60")
     node.attach(attached("newer", "10.1.0.61"), attached("older", "10.1.0.60"))
     assert node.allows("shop/web", "10.1.0.61")
+
+
+def test_a_pod_that_moves_to_another_node_has_the_address_of_its_status():
+    """A source may deliver the Pods of all Nodes in one list."""
+    node = Followed()
+    allowing, web = policy(ingress=({"from": [CLIENTS]},)), pod("web", "10.1.0.2")
+    node.tell(allowing, web, pod("client", "10.1.0.60", labels={"app": "client"}))
+    node.attach(attached("client", "10.1.0.60"))
+    node.attach()
+    node.tell(allowing, web, pod("client", "10.2.0.60", node="node-2", labels={"app": "client"}))
+    assert node.allows("shop/web", "10.2.0.60")
+
+
+def test_a_pod_whose_object_went_before_its_port_may_come_back():
+    node = Followed()
+    allowing, web = policy(ingress=({"from": [CLIENTS]},)), pod("web", "10.1.0.2")
+    client = pod("client", "10.1.0.60", labels={"app": "client"})
+    node.tell(allowing, web, client)
+    node.attach(attached("client", "10.1.0.60"))
+    node.tell(allowing, web)
+    node.attach()
+    node.tell(allowing, web, client)
+    assert node.allows("shop/web", "10.1.0.60")
+
+
+def test_a_policy_that_comes_later_does_not_use_the_labels_of_an_earlier_pod():
+    node = Followed()
+    node.tell(OLD)
+    assert not node.followed.knows("shop/web", "2")
+    node.followed.distrust("shop/web")
+    node.attach(attached("web", "10.1.0.3"))
+    assert not node.policies.pods
+    node.tell(ISOLATED, OLD)
+    assert node.policies.pods == {"shop/web": DENY_UNTIL_KNOWN}

@@ -119,10 +119,13 @@ class FollowedPolicies:
         return settled._replace(pods=changed)
 
     def knows(self, key: str, uid: str = "") -> bool:
-        """Whether the labels of this Pod are known, or no policy can select it. Another `uid` is another Pod."""
+        """Whether the labels of this Pod are known, or no policy can select it.
+
+        Another `uid` is another Pod of the same name: its labels must not be used, also not by later policies.
+        """
         pod = self._asked.get(key) or self.cluster.pods.get(key)
-        if pod is not None and pod.has_uid(uid):
-            return True
+        if pod is not None:
+            return pod.has_uid(uid)
         return not self.compiler.may_select_in(key.partition("/")[0])
 
     def tell(self, pod: Pod) -> None:
@@ -152,7 +155,8 @@ class FollowedPolicies:
         for key in before.keys() - self._attached.keys():
             self._asked.pop(key, None)
             self._replaced.pop(key, None)
-            self._detached.add(key)
+            if key in self.cluster.pods:
+                self._detached.add(key)
         for key in before.keys() | self._attached.keys():
             if before.get(key) != self._attached.get(key):
                 self._set_pod(key)
@@ -189,10 +193,10 @@ class FollowedPolicies:
         if own is not None and self._is_replaced(own):
             self.compiler.set_pod(key, None, local=False)
         elif own is not None:
-            is_local = attached is not None or bool(own.spec and own.spec.node_name == self._node)
-            # Its status may still have addresses that another Pod has now.
-            addresses = () if key in self._detached else attached or None
-            self.compiler.set_pod(key, selectable_pod(own, addresses), local=is_local)
+            is_here = bool(own.spec and own.spec.node_name == self._node)
+            # The status of a Pod without its port may still have addresses that another Pod has now.
+            addresses = () if is_here and key in self._detached else attached or None
+            self.compiler.set_pod(key, selectable_pod(own, addresses), local=is_here or attached is not None)
         else:
             peer = self.cluster.peer_pods.get(key)
             self.compiler.set_pod(key, selectable_pod(peer) if peer else None, local=False)
