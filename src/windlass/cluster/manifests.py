@@ -142,9 +142,9 @@ class Manifests(AllPodsKnown):
         for (_, key), one in found.items():
             members.setdefault(type(one), {})[key] = one
         declared = members.setdefault(Namespace, {})
-        for one in members.get(Pod, {}).values():
-            name = one.metadata.namespace or "default"
-            declared.setdefault(name, _implied_namespace(name))
+        for pod in members.get(Pod, {}).values():
+            namespace = pod.metadata.namespace or "default"
+            declared.setdefault(namespace, _implied_namespace(namespace))
         objects = {member: members.get(kind.struct, {}) for member, kind in kinds_of(self._cluster).items()}
         return with_objects(self._cluster(revision, tuple(problems)), objects)
 
