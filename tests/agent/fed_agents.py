@@ -110,12 +110,12 @@ class FedAgent:
         await self.holds(*objects)
         await self.switch.settled()
 
-    async def attach(self, port: PodPort) -> AttachedPod:
+    async def attach(self, port: PodPort, uid: str = "") -> AttachedPod:
         """Adds the port of a Pod, and returns when the switch has the Pod's flows. No container answers there."""
         await self.command(*f"ip link add {port.interface} up type veth peer name far".split())
         async with open_database(str(self._config.ovsdb_socket), patience=5) as database:
             attached = port.attached(await add_pod_port(database, self._config.bridge, port))
-        await self.agent._pods.programmed(attached)
+        await self.agent._pods.programmed(attached, uid)
         return attached
 
     def hold_back_flows(self, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
