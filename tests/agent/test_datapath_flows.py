@@ -85,7 +85,7 @@ async def test_datapath_flows_are_purged_for_the_policies_that_were_sent_not_for
         allowing = switch.state
         assert allowing is not None
         denying = replace(allowing, policies=NodePolicies(pods={"default/web": DENY_UNTIL_KNOWN}))
-        switch._forget_datapath_flows = purge
+        monkeypatch.setattr(switch, "_forget_datapath_flows", purge)
         is_due, may_be_sent = fed.hold_back_flows(monkeypatch)
         switch.update(denying, [owner])
         sending = asyncio.create_task(switch.bring([owner]))

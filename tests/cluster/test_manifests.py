@@ -52,18 +52,6 @@ def problems(cluster: Cluster) -> list[str]:
 # Reading ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_namespaces_of_pods_exist_also_if_no_manifest_declares_them(tmp_path):
-    pods = [
-        {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p", "namespace": name}} for name in ("shop", "db")
-    ]
-    labelled = {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "shop", "labels": {"team": "a"}}}
-    write(tmp_path, "a.yaml", *pods, labelled)
-    manifests = Manifests(tmp_path)
-    found = manifests.read().namespaces
-    assert {name: one.metadata.labels for name, one in found.items()} == {"shop": {"team": "a"}, "db": None}
-    assert manifests.read().namespaces["db"] is found["db"]
-
-
 def test_every_node_of_every_file(tmp_path):
     write(tmp_path, "a.yaml", node("node-1"), node("node-2"))
     write(tmp_path, "deeper/b.yml", node("node-3"))

@@ -20,6 +20,8 @@ from windlass.switch.conntrack_timeouts import TIMEOUTS
 from windlass.switch.controls import ask, control_socket
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from windlass.lab.orchestration.clusters import RunningCluster
 
 POD, NODE, WORLD = ProbeSource(pod="default/client"), ProbeSource(node="node-1"), ProbeSource(external_host="world")
@@ -53,10 +55,14 @@ items:
     ids=["through a Service", "to the outside"],
 )
 async def test_one_pod_to_one_endpoint_has_more_ports_with_reserved_ports(address, pool, former):
-    """On a slow machine connections may expire in the meantime, but that adds no ports to the pool."""
+    """On a slow machine connections expire in the meantime, and further ones use their ports again: more are needed."""
     before = former[1] - former[0] + 1
+    clients = [*range(2000, 60_000)]
+    seen: set[int] = set()
     async with running_cluster(CLUSTER) as cluster:
-        seen = await begun(cluster, address, before + 500)
+        while clients and len(seen) <= before:
+            these, clients = clients[: before + 500], clients[before + 500 :]
+            seen |= await begun(cluster, address, these)
     assert all(pool[0] <= port <= pool[1] for port in seen)
     assert len(seen) > before
 
@@ -75,7 +81,7 @@ async def test_no_connection_gets_a_port_that_the_host_uses_to_the_same_endpoint
             await cluster.reach(
                 cluster.desired, [StepAction(LabMetadata(name="restart"), ActionSpec(restart_agent="node-1"))]
             )
-            seen = await begun(cluster, SERVICE, 600)
+            seen = await begun(cluster, SERVICE, range(2000, 2600))
             assert len(seen) == 600
             assert not seen & {*held}
             with datagrams(cluster, WORLD, ENDPOINT, UDP_PORT) as server:
@@ -105,21 +111,21 @@ async def test_the_port_of_an_ended_connection_is_soon_free():
         assert remaining <= max(TIMEOUTS.values())
 
 
-async def begun(cluster: RunningCluster, address: str, count: int) -> set[int]:
-    """The source ports that the endpoint sees for this many connections of the Pod, one datagram each."""
+async def begun(cluster: RunningCluster, address: str, clients: Sequence[int]) -> set[int]:
+    """The source ports that the endpoint sees for connections of the Pod from these ports, one datagram each."""
     loop = asyncio.get_running_loop()
     seen: set[int] = set()
     with datagrams(cluster, WORLD, ENDPOINT, UDP_PORT) as server:
         server.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
-        for number in range(count):
-            with datagrams(cluster, POD, "", 2000 + number) as client:
+        for port in clients:
+            with datagrams(cluster, POD, "", port) as client:
                 await loop.sock_sendto(client, b"?", (address, UDP_PORT))
             with suppress(BlockingIOError):
                 while True:
                     seen.add(server.recvfrom(10)[1][1])
         with suppress(TimeoutError):
             async with asyncio.timeout(5):
-                while len(seen) < count:
+                while len(seen) < len(clients):
                     seen.add((await loop.sock_recvfrom(server, 10))[1][1])
     return seen
 
