@@ -120,27 +120,20 @@ def program(state: NodeState) -> Program:
 
 
 def parts(state: NodeState) -> Iterator[tuple[Owner, AnyPart]]:
-    """All owners with what they need, in an order for an empty switch: a Pod comes after all policies.
-
-    Peers of policies may be ten thousand: they are not looked up by name again.
-    """
-    for network, entry in state.policies.peers.items():
-        yield Owner(OwnerKind.POLICY_PEER, network), PolicyPart(state.node, entry)
+    """All owners with what they need. Peers of policies may be ten thousand: they are not looked up by name again."""
     for owner in _owners_but_policy_peers(state):
         yield owner, part(state, owner)
+    for network, entry in state.policies.peers.items():
+        yield Owner(OwnerKind.POLICY_PEER, network), PolicyPart(state.node, entry)
 
 
 def owners(state: NodeState) -> Iterator[Owner]:
+    yield from _owners_but_policy_peers(state)
     for network in state.policies.peers:
         yield Owner(OwnerKind.POLICY_PEER, network)
-    yield from _owners_but_policy_peers(state)
 
 
 def _owners_but_policy_peers(state: NodeState) -> Iterator[Owner]:
-    for key in state.policies.ports:
-        yield Owner(OwnerKind.POLICY_PORTS, key)
-    for key in state.policies.subjects:
-        yield Owner(OwnerKind.POLICY_SUBJECT, key)
     yield Owner(OwnerKind.NODE, state.node.name)
     for name in state.peers:
         yield Owner(OwnerKind.PEER, name)
@@ -148,6 +141,10 @@ def _owners_but_policy_peers(state: NodeState) -> Iterator[Owner]:
         yield Owner(OwnerKind.POD, container_id)
     for key in state.services:
         yield Owner(OwnerKind.SERVICE, key)
+    for key in state.policies.subjects:
+        yield Owner(OwnerKind.POLICY_SUBJECT, key)
+    for key in state.policies.ports:
+        yield Owner(OwnerKind.POLICY_PORTS, key)
 
 
 def part(state: NodeState, owner: Owner) -> AnyPart:
@@ -182,6 +179,7 @@ def part(state: NodeState, owner: Owner) -> AnyPart:
         case OwnerKind.POD if owner.name in state.pods:
             pod = state.pods[owner.name]
             policed = policies.pod_flows(node, pod, state.policies.pods.get(pod.key, NO_POLICIES))
+            # An empty switch gets them in this order: no packet may pass before the policies are there.
             return Part(flows=(*policed, *pods.pod_flows(node, pod)))
         case OwnerKind.SERVICE if (service := state.services.get(owner.name)) is not None:
             return ServicePart(node, service)

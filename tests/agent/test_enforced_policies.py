@@ -119,7 +119,13 @@ async def test_a_repeated_request_waits_for_flows_that_are_being_sent(
     await asyncio.gather(first, second)
 
 
-class Asked(Fed):
+class Watched(Fed):
+    """A source that may deliver a Pod later, as an API server does."""
+
+    is_complete = False
+
+
+class Asked(Watched):
     """A source that knows a Pod which its watch has not delivered yet."""
 
     async def find_pod(self, key: str) -> Pod | None:
@@ -127,7 +133,7 @@ class Asked(Fed):
         return pod(key.partition("/")[2], "1")
 
 
-@pytest.mark.parametrize("source", [Fed, Asked], ids=["cannot be found", "the API server has the earlier Pod, too"])
+@pytest.mark.parametrize("source", [Watched, Asked], ids=["cannot be found", "the API server has the earlier Pod, too"])
 async def test_a_new_pod_does_not_get_the_policies_of_an_earlier_pod_of_its_name(
     fed: FedAgent, source: type[Fed]
 ) -> None:
@@ -141,6 +147,15 @@ async def test_a_new_pod_does_not_get_the_policies_of_an_earlier_pod_of_its_name
     state = fed.agent.view.state
     assert state is not None
     assert not state.policies.pods
+
+
+async def test_manifests_may_have_the_uid_of_an_earlier_pod(fed: FedAgent) -> None:
+    """Nothing will deliver another one."""
+    await fed.holds(policy("a", ingress=[]), pod("web", "1"))
+    await fed.attach(WEB, "2")
+    state = fed.agent.view.state
+    assert state is not None
+    assert state.policies.pods["default/web"] != DENY_UNTIL_KNOWN
 
 
 async def test_the_agent_asks_for_a_pod_before_it_answers_cni_add(fed: FedAgent) -> None:

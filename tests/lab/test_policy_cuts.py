@@ -54,6 +54,7 @@ SOME_PORTS = """
   - {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: some-ports},
      spec: {podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress], ingress: [{ports: [{port: 80}]}]}}
 """
+THIS_PORT = SOME_PORTS.replace("port: 80", f"port: {PORT}, protocol: UDP")
 CLUSTER_IPS = ("10.96.0.10", "fd00:10:96::10")
 
 
@@ -211,19 +212,21 @@ async def stay_cut(connections: list[Connection]) -> dict[str, bool]:
 
 @needs_root
 async def test_neither_icmp_errors_nor_fragments_of_a_denied_client_restore_its_connection() -> None:
-    """Policies allow another port. A fragment shows no port, and an ICMP error is not judged."""
+    """A fragment shows no port, and an ICMP error is not judged. Long datagrams pass while policies allow the port."""
     text = CLUSTER.replace("MODE", "encap")
     with ExitStack() as stack:
         async with running_cluster(text) as cluster:
             connections = await opened(stack, cluster, (udp,))
             names = [one.name for one in connections]
             assert await pushes_become(connections, arriving=True) == dict.fromkeys(names, True)
+            long = bytes(4000)
+            await reach(cluster, text + THIS_PORT)
+            assert await all_pass(connections, long, PATIENCE) == dict.fromkeys(names, (True, True))
             await reach(cluster, text + SOME_PORTS)
             assert await pushes_become(connections, arriving=False) == dict.fromkeys(names, False)
             for one in connections:
                 one.report_time_exceeded(cluster.namespace_of(ProbeSource(pod=one.name.rpartition(" ")[2])))
             assert await stay_cut(connections) == dict.fromkeys(names, False)
-            long = bytes(4000)
             for one in connections:
                 await asyncio.get_running_loop().sock_sendall(one.client, long)
             arriving = await asyncio.gather(*(arrives(one.server, long, 0.5) for one in connections))

@@ -56,8 +56,8 @@ def attached(name: str, address: str) -> AttachedPod:
 
 
 class Followed:
-    def __init__(self) -> None:
-        self.followed = FollowedPolicies("node-1")
+    def __init__(self, *, awaits_namespaces: bool = False) -> None:
+        self.followed = FollowedPolicies("node-1", awaits_namespaces=awaits_namespaces)
         self.pods: dict[str, AttachedPod] = {}
 
     def tell(self, *objects: APIObject) -> None:
@@ -109,17 +109,18 @@ def test_a_pod_that_was_asked_for_has_its_policies_until_the_cluster_tells_of_it
 
 
 def test_a_pod_whose_namespace_is_not_known_yet_is_denied_if_a_policy_selects_namespaces_by_their_labels():
-    node = Followed()
-    web, other = pod("web", "10.1.0.2"), decoded("v1", "Namespace", {"name": "other"})
+    node, complete = Followed(awaits_namespaces=True), Followed()
+    web = pod("web", "10.1.0.2")
     node.attach(attached("web", "10.1.0.2"))
     labelled, named = (deny_in({"env": "prod"}), deny_in({"kubernetes.io/metadata.name": "other"}))
-    node.tell(web, other, named)
+    node.tell(web, named)
     assert not node.policies.pods, "the name of its namespace is known"
     node.tell(web, labelled)
-    assert not node.policies.pods, "manifests without namespaces"
-    node.tell(web, other, labelled)
     assert node.policies.pods == {"shop/web": DENY_UNTIL_KNOWN}
-    node.tell(web, other, labelled, decoded("v1", "Namespace", {"name": "shop", "labels": {"env": "test"}}))
+    complete.tell(web, labelled)
+    complete.attach(attached("web", "10.1.0.2"))
+    assert not complete.policies.pods, "manifests need not declare namespaces"
+    node.tell(web, labelled, decoded("v1", "Namespace", {"name": "shop", "labels": {"env": "test"}}))
     assert not node.policies.pods
 
 

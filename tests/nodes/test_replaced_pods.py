@@ -30,7 +30,7 @@ def node() -> Followed:
 
 def test_a_new_pod_that_cannot_be_read_does_not_get_the_policies_of_an_earlier_pod(node: Followed):
     assert not node.followed.knows("shop/web", "2")
-    node.followed.distrust("shop/web")
+    node.followed.expect("shop/web", "2")
     node.attach(attached("web", "10.1.0.3"))
     assert node.policies.pods == {"shop/web": DENY_UNTIL_KNOWN}
     node.tell(ISOLATED, ENDING)
@@ -40,7 +40,7 @@ def test_a_new_pod_that_cannot_be_read_does_not_get_the_policies_of_an_earlier_p
 
 
 def test_a_new_pod_that_is_read_later_gets_its_own_policies(node: Followed):
-    node.followed.distrust("shop/web")
+    node.followed.expect("shop/web", "2")
     node.attach(attached("web", "10.1.0.3"))
     node.followed.tell(NEW)
     node.settle()
@@ -72,6 +72,25 @@ def test_a_pod_that_was_asked_for_is_forgotten_with_its_port():
     node.attach(attached("web", "10.1.0.3"))
     node.attach()
     assert not node.followed.knows("shop/web", "2")
+
+
+def test_a_late_request_for_an_earlier_pod_does_not_outlast_that_pod(node: Followed):
+    node.tell(ISOLATED, NEW)
+    node.followed.expect("shop/web", "1")
+    node.attach(attached("web", "10.1.0.2"))
+    assert node.policies.pods == {"shop/web": DENY_UNTIL_KNOWN}, "the earlier Pod is not known any more"
+    node.followed.expect("shop/web", "2")
+    node.attach(attached("web", "10.1.0.3"))
+    assert node.policies.pods["shop/web"] != DENY_UNTIL_KNOWN
+
+
+def test_a_mirror_that_was_saved_without_its_annotation_is_known_when_the_watch_delivers_it(node: Followed):
+    node.followed.expect("shop/web", "hash")
+    node.attach(attached("web", "10.1.0.2"))
+    assert node.policies.pods == {"shop/web": DENY_UNTIL_KNOWN}
+    annotations = {"kubernetes.io/config.mirror": "hash"}
+    node.tell(ISOLATED, pod("web", uid="1", labels={"app": "old"}, creationTimestamp=EARLY, annotations=annotations))
+    assert not node.policies.pods
 
 
 def test_the_mirror_of_a_static_pod_is_known_by_the_uid_of_the_kubelet():
@@ -122,8 +141,8 @@ def test_a_pod_whose_object_went_before_its_port_may_come_back():
 def test_a_policy_that_comes_later_does_not_use_the_labels_of_an_earlier_pod():
     node = Followed()
     node.tell(OLD)
-    assert not node.followed.knows("shop/web", "2")
-    node.followed.distrust("shop/web")
+    assert node.followed.knows("shop/web", "2"), "no policy can select it, so the API server is not asked"
+    node.followed.expect("shop/web", "2")
     node.attach(attached("web", "10.1.0.3"))
     assert not node.policies.pods
     node.tell(ISOLATED, OLD)

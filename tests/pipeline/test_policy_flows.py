@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packets import ACK, FRAGMENT, SYN, SYN_ACK, Ends, Switch, decides
-from program_flows import changed_owners, flows_of
+from program_flows import changed_owners
 
 from policy_worlds import OUTSIDE, OWN_NODE, PORTS, pod_key, tell, worlds
 from windlass.model.families import Family, IPAddress
@@ -19,6 +19,7 @@ from windlass.model.nodes import AttachedPod, LocalNode, NodeState, OperatingSys
 from windlass.model.policies import DENY_UNTIL_KNOWN, Direction, NodePolicies, digest_of
 from windlass.model.port_sets import ports, union
 from windlass.model.services import Protocol
+from windlass.openflow.conditions import ip
 from windlass.openflow.fields import (
     CT_MARK,
     CT_STATE,
@@ -28,6 +29,7 @@ from windlass.openflow.fields import (
     IN_PORT,
     IP_FRAG,
     IP_PROTO,
+    IPV6_FRAGMENT,
     SCTP,
     TCP,
     TCP_FLAGS,
@@ -126,20 +128,14 @@ def test_a_packet_passes_the_switch_where_the_oracle_allows_it(
             assert passes(switch, world, named.back, SYN_ACK), f"reply to {named}"
 
 
-@given(worlds)
-@settings(max_examples=20)
-def test_a_pod_comes_after_all_policies(world: PolicyWorld):
+def test_the_policies_of_a_pod_come_before_the_flows_that_forward_its_packets():
     """An empty switch gets the flows one by one in this order, and must not be open meanwhile."""
-    flows = [(owner.kind, flow.table) for owner, flow in flows_of(program(compiled_state(world)))]
-    if any(kind is OwnerKind.POD for kind, _ in flows):
-        first_pod = next(index for index, (kind, _) in enumerate(flows) if kind is OwnerKind.POD)
-        assert {kind for kind, _ in flows[first_pod:]} == {OwnerKind.POD}
-        of_policies = {table.number for of_direction in TABLES.values() for table in of_direction}
-        for name in {pod.name for pod in world.pods}:
-            of_pod = [
-                flow.table in of_policies for flow in part(compiled_state(world), Owner(OwnerKind.POD, name)).flows
-            ]
-            assert of_pod == sorted(of_pod, reverse=True)
+    world = PolicyWorld(pods=(PolicyPod("x", "pod-0", OWN_NODE, (ip_interface("10.1.0.9").ip,)),))
+    state = state_of(world, NodePolicies(pods={pod_key(world.pods[0]): DENY_UNTIL_KNOWN}))
+    policing = {table.number for of_direction in TABLES.values() for table in of_direction}
+    of_pod = [flow.table in policing for flow in part(state, Owner(OwnerKind.POD, "pod-0")).flows]
+    assert of_pod == sorted(of_pod, reverse=True)
+    assert {*of_pod} == {True, False}
 
 
 @given(st.lists(worlds, min_size=2, max_size=3), st.booleans())
@@ -196,8 +192,8 @@ def test_a_new_denial_cuts_an_established_connection_in_both_directions_and_an_a
 def test_flows_for_fragments_name_their_protocol_which_a_switch_asks_for():
     rendered = map(flow_text, port_flows(NODE, Direction.INGRESS, ports(Protocol.TCP, 80, 81)))
     of_fragments = [text for text in rendered if "ip_frag" in text]
-    assert len(of_fragments) == 4
-    assert all(",tcp," in text or ",tcp6," in text for text in of_fragments)
+    assert len(of_fragments) == 6
+    assert all(",tcp," in text or ",tcp6," in text or ",ip_proto=44," in text for text in of_fragments)
 
 
 UNTRACKED, FIRST, ESTABLISHED = 0, 0x21, 0x22  # of ct_state
@@ -205,15 +201,18 @@ ICMP = 1
 
 
 @pytest.mark.parametrize(
-    ("protocol", "state", "denied_before", "passes"),
+    ("family", "protocol", "state", "denied_before", "passes"),
     [
-        (UDP, ESTABLISHED, False, True),
-        (UDP, ESTABLISHED, True, False),
-        (UDP, FIRST, False, False),
-        (TCP, ESTABLISHED, False, True),
-        (TCP, FIRST, False, True),
-        (SCTP, UNTRACKED, False, False),
-        (ICMP, ESTABLISHED, False, False),
+        (Family.IPV4, UDP, ESTABLISHED, False, True),
+        (Family.IPV4, UDP, ESTABLISHED, True, False),
+        (Family.IPV4, UDP, FIRST, False, False),
+        (Family.IPV4, TCP, ESTABLISHED, False, True),
+        (Family.IPV4, TCP, FIRST, False, True),
+        (Family.IPV4, SCTP, UNTRACKED, False, False),
+        (Family.IPV4, ICMP, ESTABLISHED, False, False),
+        (Family.IPV6, IPV6_FRAGMENT, ESTABLISHED, False, True),
+        (Family.IPV6, IPV6_FRAGMENT, ESTABLISHED, True, False),
+        (Family.IPV6, IPV6_FRAGMENT, FIRST, False, False),
     ],
     ids=[
         "established",
@@ -223,13 +222,16 @@ ICMP = 1
         "that begins a connection of that protocol",
         "that connection tracking does not know",
         "of a protocol without ports, which is not allowed",
+        "established, and shows no protocol",
+        "denied by a later policy, and shows no protocol",
+        "shows no protocol, and begins a connection",
     ],
 )
 def test_fragments_pass_only_if_their_port_does_not_matter_or_an_earlier_packet_showed_it(
-    protocol: int, state: int, denied_before: bool, passes: bool
+    family: Family, protocol: int, state: int, denied_before: bool, passes: bool
 ):
     allowed = union((ports(Protocol.TCP), ports(Protocol.UDP, 0, 999), ports(Protocol.SCTP, 0, 4999)))
-    fragment = {ETH_TYPE: 0x0800, IP_PROTO: protocol, IP_FRAG: FRAGMENT, CT_STATE: state}
+    fragment = {ETH_TYPE: ip(family).value, IP_PROTO: protocol, IP_FRAG: FRAGMENT, CT_STATE: state}
     fragment |= {CT_MARK: CT_DENIED.set().term.value if denied_before else 0}
     fragment |= {term.field: term.value for term in PORT_SET.is_(digest_of(allowed))}
     flow = decides(port_flows(NODE, Direction.INGRESS, allowed), fragment)

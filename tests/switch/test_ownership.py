@@ -125,6 +125,14 @@ def test_a_refused_flow_is_a_failure_of_its_owner_until_the_owner_changes():
     assert not ownership.failures
 
 
+def test_an_empty_switch_gets_pods_last_also_after_other_owners_have_changed():
+    peer, pod = Owner(OwnerKind.POLICY_PEER, "10.0.0.0/8"), Owner(OwnerKind.POD, "web")
+    ownership = installed({peer: Part((flow(1),)), pod: Part((flow(2),))})
+    take(ownership, ownership.adopt({peer: Part((flow(3),))}))
+    steps = list(ownership.restart(SwitchContents()))
+    assert steps == [AddFlow(flows.encode(flow(3))), AddFlow(flows.encode(flow(2)))]
+
+
 def test_a_group_that_is_too_large_keeps_its_former_buckets():
     ownership = installed({WEB: service(1, 1, 2)})
     assert ownership.adopt({WEB: service(1, *range(4000))}) == []

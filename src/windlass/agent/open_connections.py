@@ -76,23 +76,25 @@ class OpenConnections:
         datapath = "netdev@ovs-netdev" if self._config.is_userspace else "system@ovs-system"
         dump = await ask(socket, "dpctl/dump-conntrack", datapath, f"zone={POD_ZONE}")
         judged = await relevant(judge(state, udp_connections(dump)))
-        for number, (one, was_denied) in enumerate(judged, start=1):
-            denied = self._is_denied_now(one, was_denied, state)
-            if denied != is_marked(one):
-                datagram = empty_datagram(one.client, one.client_port, one.to, one.to_port)
-                await self._switch.requests.packet_out(datagram, LOCAL_PORT, marking(one, denied=denied))
-            if not number % _SLICE:
-                await asyncio.sleep(0)
+        some_denied = False
+        while judged:
+            newest = self._switch.state
+            if newest is not None and newest.policies is not state.policies:  # since the connections were listed
+                state, judged = newest, await relevant(judge(newest, [one for one, _ in judged]))
+                continue
+            these, judged = judged[:_SLICE], judged[_SLICE:]
+            some_denied |= any(denied for _, denied in these)
+            for one, denied in these:
+                await self._correct(one, denied)
+            await asyncio.sleep(0)
         if self._switch.trouble:  # the datagrams may be lost
             raise SwitchUnreachableError(self._switch.trouble)
-        self._some_denied = any(denied for _, denied in judged)
+        self._some_denied = some_denied
 
-    def _is_denied_now(self, one: TrackedConnection, was_denied: bool, by: NodeState) -> bool:
-        """By the newest policies, not by those from before the connections were listed: that may take seconds."""
-        newest = self._switch.state
-        if newest is None or newest.policies is by.policies:
-            return was_denied
-        return any(denied for _, denied in judge(newest, [one]))
+    async def _correct(self, one: TrackedConnection, denied: bool) -> None:
+        if denied != is_marked(one):
+            datagram = empty_datagram(one.client, one.client_port, one.to, one.to_port)
+            await self._switch.requests.packet_out(datagram, LOCAL_PORT, marking(one, denied=denied))
 
 
 def pause_after(spent: float) -> float:

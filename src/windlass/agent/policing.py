@@ -27,7 +27,9 @@ PATIENCE = 2.0  # seconds to wait for Pods that policies select; after that poli
 
 class Policing:
     def __init__(self, config: Config, source: ClusterSource, news: News, report: Report) -> None:
-        self._policies = FollowedPolicies(config.node_name, counts_rules=config.count_policy_rules)
+        self._policies = FollowedPolicies(
+            config.node_name, counts_rules=config.count_policy_rules, awaits_namespaces=not source.is_complete
+        )
         self._source = source
         self._news = news
         self._report = report
@@ -56,6 +58,8 @@ class Policing:
 
         A Pod that cannot be found in time is denied everything until it is known.
         """
+        if self._source.is_complete:
+            uid = ""  # manifests may have the uid of an earlier Pod, and no other Pod will come
         await self.is_read()
         found: Pod | None = None
         if not self._policies.knows(pod, uid):
@@ -63,13 +67,10 @@ class Policing:
                 async with asyncio.timeout(PATIENCE):
                     found = await self._source.find_pod(pod)
         async with self._reading:
-            if self._policies.knows(pod, uid):
-                return
-            if found is None or not found.has_uid(uid):
-                self._policies.distrust(pod)
-                return
-            self._policies.tell(found)
-            await self._find_peers()
+            self._policies.expect(pod, uid)
+            if found is not None and found.has_uid(uid) and not self._policies.knows(pod, uid):
+                self._policies.tell(found)
+                await self._find_peers()
 
     async def is_read(self) -> None:
         """Returns when no change is half read. Call `applied` without an await in between."""

@@ -164,9 +164,8 @@ class ProgrammedSwitch:
             try:
                 await self._forget_datapath_flows()
             except SwitchUnreachableError:
-                if self.state is not None and _has_policies(
-                    self.state
-                ):  # else there is nothing to enforce, and Pods need not wait
+                is_enforcing = self.state is not None and _has_policies(self.state)
+                if is_enforcing:  # else Pods need not wait
                     raise
         self._may_have_former_policies = False
         self.policies_sent.set()

@@ -33,7 +33,7 @@ class WatchedKind(Generic[T]):
     # Makes the substitute of an object that cannot be decoded, if it must not be left out, from the parsed document.
     closed: Callable[[Mapping[str, object]], T | None] | None = None
     # If the server forbids reading these, those of the last known good state stay in use, and other kinds are followed.
-    # So do they, for some seconds, if the server does not know their kind.
+    # They also stay for some seconds if the server does not know their kind.
     is_remembered: bool = False
     watch_name: str = ""  # the name in the metrics; by default the resource
 

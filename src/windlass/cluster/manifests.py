@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -20,7 +19,7 @@ import yaml
 from windlass.cluster.changes import EVERYTHING
 from windlass.cluster.clusters import Cluster, decode, kind_of, with_objects
 from windlass.cluster.kinds import kinds_of
-from windlass.cluster.objects import APIObject, Malformed, Metadata, Namespace, Pod, Problem
+from windlass.cluster.objects import APIObject, Malformed, Problem
 from windlass.cluster.sources import AllPodsKnown, ClusterChange, SourceAway, changes_between
 
 _LEFT_OUT = "it is left out, the rest is used"
@@ -141,18 +140,8 @@ class Manifests(AllPodsKnown):
         members: dict[type[APIObject], dict[str, APIObject]] = {}
         for (_, key), one in found.items():
             members.setdefault(type(one), {})[key] = one
-        declared = members.setdefault(Namespace, {})
-        for pod in members.get(Pod, {}).values():
-            namespace = pod.metadata.namespace or "default"
-            declared.setdefault(namespace, _implied_namespace(namespace))
         objects = {member: members.get(kind.struct, {}) for member, kind in kinds_of(self._cluster).items()}
         return with_objects(self._cluster(revision, tuple(problems)), objects)
-
-
-@cache
-def _implied_namespace(name: str) -> Namespace:
-    """Manifests need not declare the namespaces of their Pods. Cached, because readers compare objects by identity."""
-    return Namespace(metadata=Metadata(name=name))
 
 
 def _contents(path: Path) -> Iterator[tuple[str, bytes]]:

@@ -42,6 +42,12 @@ class ClusterSource(Protocol):
         """The present cluster as a change of everything, then each change. SourceAway if it cannot be read."""
 
     @property
+    def is_complete(self) -> bool:
+        """Whether each state has all objects. Else a namespace may come later than its Pods, and a new Pod later than
+        the container runtime adds it.
+        """
+
+    @property
     def has_found_pods(self) -> bool:
         """Whether all Pods that `find_pods` was last called for have been listed."""
 
@@ -56,6 +62,7 @@ class AllPodsKnown:
     """A source that needs no connections, and has the Pods of all Nodes in `pods`: nothing is left to find."""
 
     watches: Sequence[WatchHealth] = ()
+    is_complete: bool = True
     has_found_pods: bool = True
 
     async def find_pods(self, namespaces: Namespaces) -> None: ...

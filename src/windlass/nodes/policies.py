@@ -29,11 +29,13 @@ _PODS, _POLICIES = 200, 50  # objects to read before other tasks run: about a mi
 class FollowedPolicies:
     """`following` reads changes of the cluster, `settle` compiles them for the Pods on this Node."""
 
-    def __init__(self, node: str, *, counts_rules: bool = False) -> None:
+    def __init__(self, node: str, *, counts_rules: bool = False, awaits_namespaces: bool = False) -> None:
+        """`awaits_namespaces`: a Pod may be known before its namespace."""
         self.compiler = PolicyCompiler(node, counts_rules=counts_rules)
         self.policies = NodePolicies()
         self._compiled = CompiledPolicies(self.compiler)
         self._node = node
+        self._awaits_namespaces = awaits_namespaces
         self.cluster = Cluster()  # what was read last
         self._pods: Mapping[str, AttachedPod] = {}  # by container id
         self._attached: dict[str, tuple[IPAddress, ...]] = {}  # the addresses of each Pod with a port, by its key
@@ -42,7 +44,7 @@ class FollowedPolicies:
         self._is_settled = False  # no object has changed since the last `settle`
         # Pods that the agent asked for because the watch had not delivered them yet, by key
         self._asked: dict[str, Pod] = {}
-        self._replaced: dict[str, str] = {}  # uids of Pods whose name now belongs to a Pod that is not known yet
+        self._uids: dict[str, str] = {}  # of Pods with a port, as far as the container runtime has told them
         self._detached: set[str] = set()  # Pods that had a port on this Node and lost it
         self._unreturned = _NOTHING  # differences that `settle` has not returned yet
         # What was settled may concern open connections. The reader clears this. At first the policies of an earlier
@@ -119,28 +121,20 @@ class FollowedPolicies:
         return settled._replace(pods=changed)
 
     def knows(self, key: str, uid: str = "") -> bool:
-        """Whether the labels of this Pod are known, or no policy can select it.
-
-        Another `uid` is another Pod of the same name: its labels must not be used, also not by later policies.
-        """
-        pod = self._asked.get(key) or self.cluster.pods.get(key)
-        if pod is not None:
-            return pod.has_uid(uid)
-        return not self.compiler.may_select_in(key.partition("/")[0])
+        """Whether the labels of this Pod are known, or no policy can select it. Another `uid` is another Pod."""
+        return self._known(key, uid) is not None or not self.compiler.may_select_in(key.partition("/")[0])
 
     def tell(self, pod: Pod) -> None:
         """Use this Pod of this Node until the watch delivers it."""
         self._is_settled = False
         self._asked[pod.key] = pod
-        self._replaced.pop(pod.key, None)
         self._set_pod(pod.key)
 
-    def distrust(self, key: str) -> None:
-        """A new Pod has this name and cannot be read. The known Pod of this name is an earlier one: do not use it."""
-        earlier = self._asked.pop(key, None) or self.cluster.pods.get(key)
-        if earlier is not None and earlier.metadata.uid:
+    def expect(self, key: str, uid: str) -> None:
+        """The container runtime adds the Pod with this uid. Do not use what is known of another Pod of its name."""
+        if uid != self._uids.get(key, ""):
             self._is_settled = False
-            self._replaced[key] = earlier.metadata.uid
+            self._uids[key] = uid
             self._set_pod(key)
 
     def _compile(self) -> None:
@@ -154,7 +148,7 @@ class FollowedPolicies:
         self._detached -= self._attached.keys()
         for key in before.keys() - self._attached.keys():
             self._asked.pop(key, None)
-            self._replaced.pop(key, None)
+            self._uids.pop(key, None)
             if key in self.cluster.pods:
                 self._detached.add(key)
         for key in before.keys() | self._attached.keys():
@@ -166,20 +160,21 @@ class FollowedPolicies:
         pod, asked = self.cluster.pods.get(key), self._asked.get(key)
         if asked is not None and _is_up_to(asked, before, pod):
             del self._asked[key]
-        if pod is None or not self._is_replaced(pod):
-            self._replaced.pop(key, None)
         if pod is None:
             self._detached.discard(key)
+            if key not in self._attached:
+                self._uids.pop(key, None)
 
     def _is_known(self, key: str) -> bool:
         """An unknown Pod is allowed nothing, because a policy might select it."""
         namespace = key.partition("/")[0]
-        if self.compiler.lacks_labels_of(namespace):
+        if self._awaits_namespaces and self.compiler.lacks_labels_of(namespace):
             return False
         return self.compiler.is_local(key) or not self.compiler.may_select_in(namespace)
 
-    def _is_replaced(self, pod: Pod) -> bool:
-        return self._replaced.get(pod.key, "") == pod.metadata.uid
+    def _known(self, key: str, uid: str) -> Pod | None:
+        pods = (self._asked.get(key), self.cluster.pods.get(key))
+        return next((pod for pod in pods if pod is not None and pod.has_uid(uid)), None)
 
     # --- one object -------------------------------------------------------------------------------------------------
 
@@ -189,10 +184,8 @@ class FollowedPolicies:
         self.compiler.set_node(name, peer_node(node, held) if node else None)
 
     def _set_pod(self, key: str) -> None:
-        own, attached = self._asked.get(key) or self.cluster.pods.get(key), self._attached.get(key)
-        if own is not None and self._is_replaced(own):
-            self.compiler.set_pod(key, None, local=False)
-        elif own is not None:
+        own, attached = self._known(key, self._uids.get(key, "")), self._attached.get(key)
+        if own is not None:
             is_here = bool(own.spec and own.spec.node_name == self._node)
             # The status of a Pod without its port may still have addresses that another Pod has now.
             addresses = () if is_here and key in self._detached else attached or None
@@ -223,7 +216,7 @@ class FollowedPolicies:
 
 
 def _is_up_to(asked: Pod, before: Pod | None, now: Pod | None) -> bool:
-    """Whether the watch has delivered the Pod that was asked for, or a later one. Before: an earlier Pod, or none."""
+    """Whether the watch has delivered the Pod that was asked for, or a later one. `before`: what it had until now."""
     if any(pod is not None and pod.metadata.uid == asked.metadata.uid for pod in (before, now)):
         return True
     created, now_created = asked.metadata.creation_timestamp, now.metadata.creation_timestamp if now else None

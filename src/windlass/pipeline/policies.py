@@ -23,7 +23,7 @@ from windlass.model.port_sets import ALL_PORTS, NO_PORTS, PortSet, by_protocol, 
 from windlass.model.services import Protocol
 from windlass.openflow.actions import Action, Actions, Ct, ToController
 from windlass.openflow.conditions import destination, destination_port, ip, protocol, source
-from windlass.openflow.fields import IN_PORT, Term
+from windlass.openflow.fields import IN_PORT, IPV6_FRAGMENT, Term
 from windlass.openflow.flows import Flow, Meter
 from windlass.pipeline import sctp
 from windlass.pipeline.connections import ANY_FRAGMENT
@@ -284,12 +284,14 @@ def _flows_of_ports(families: tuple[Family, ...], direction: Direction, ports: P
 def _fragment_flows(family: Family, direction: Direction, port_set: int, allowed: PortSet) -> Iterator[Flow]:
     """On a datapath that forwards fragments, they have no port. An earlier packet of the connection had one.
 
-    If policies deny the connection later, its next packet with a port marks it, or the agent does.
+    If policies deny the connection later, its next packet with a port marks it, or the agent does. If all ports of a
+    protocol are allowed, or none, the port does not matter. Later fragments of IPv6 do not even show their protocol.
     """
     table, of_set = TABLES[direction].ports, PORT_SET.is_(port_set)
-    for number in Protocol:
-        if not is_partial(allowed, number):
-            continue  # the port does not matter
+    numbers: list[int] = [number for number in Protocol if is_partial(allowed, number)]
+    if family is Family.IPV6:
+        numbers.append(IPV6_FRAGMENT)
+    for number in numbers:
         fragment = (*protocol(family, number), ANY_FRAGMENT)
         yield table.flow(HIGH + 1, of_set, fragment, ESTABLISHED_ORIGINAL, CT_DENIED.unset).then(
             onward(table), why="fragment of an established connection, which policies allowed by its port: send it on"

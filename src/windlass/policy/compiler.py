@@ -296,10 +296,9 @@ class PolicyCompiler:
     def lacks_labels_of(self, namespace: str) -> bool:
         """Whether this namespace is not known yet, although a policy may select Pods by its labels.
 
-        Manifests may have no namespaces at all. Everywhere the label of the name is known.
+        The label with the name of a namespace is known without its object.
         """
-        known = self._directory.namespaces
-        if not known or namespace in known:
+        if namespace in self._directory.namespaces:
             return False
         subjects = (policy.subject for _, policy in self._policies.values() if policy.subject.namespace is None)
         return any(one.key != NAME_LABEL for subject in subjects for one in subject.namespaces.requirements)

@@ -16,7 +16,7 @@ from windlass.openflow.wire import flows as flow_wire
 from windlass.openflow.wire import groups as group_wire
 from windlass.openflow.wire.flows import EncodedFlow
 from windlass.openflow.wire.groups import EncodedGroup, GroupTooLargeError
-from windlass.program import NOTHING, AnyPart, Owner, Program
+from windlass.program import NOTHING, AnyPart, Owner, OwnerKind, Program
 from windlass.switch.changes import (
     DeleteFlow,
     DeleteGroup,
@@ -61,12 +61,15 @@ class FlowOwnership:
         """The steps from what the switch holds to the whole Program.
 
         The parts are encoded while the steps are consumed, so that the switch and the encoder work at the same time.
+        Pods come last: an empty switch must not forward their packets before it has the flows of policies.
         """
         self.installed = held
         self.failures.clear()
         self._requesters.clear()
         self._requests.clear()
-        return diff(held, self._request(self.program))
+        pods = {owner: part for owner, part in self.program.items() if owner.kind is OwnerKind.POD}
+        others = {owner: part for owner, part in self.program.items() if owner.kind is not OwnerKind.POD}
+        return diff(held, chain(self._request(others), self._request(pods)))
 
     def adopt(self, parts: Program) -> list[SwitchStep]:
         """Replace the parts of these owners. The work grows with these parts, not with the Program."""

@@ -173,7 +173,7 @@ class InstalledProgram:
             before = self.counters.changes_sent
             if held.flows:  # packets may be passing: in half of a change of policies, denied ones would pass
                 await self._send(connection, steps)
-            else:  # the switch works while the rest is encoded, and `program` has a safe order
+            else:  # the switch works while the rest is encoded, and the order is safe
                 self._record(await connection.deliver(steps, message))
             self.counters.syncs += 1
             self.trouble = ""

@@ -23,7 +23,7 @@ PATH = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"
 RESPECTED = timedelta(hours=1)
 
 _MESSAGE_CHARACTERS = 32_768  # limit of the API
-_NOT_FOUND, _CONFLICT = 404, 409
+_FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
 
 PolicyCondition = dict[str, object]
 
@@ -70,6 +70,8 @@ async def write_conditions(connection: APIConnection, refused: Callable[[bytes],
             path = f"{PATH}/{name}/status"
             await connection.request("PATCH", path, body=body, content_type="application/merge-patch+json")
         except RequestRefused as error:
+            if error.code == _FORBIDDEN:
+                raise  # all others would be refused, too
             if error.code not in {_CONFLICT, _NOT_FOUND}:
                 first_refusal = first_refusal or error
     if first_refusal is not None:

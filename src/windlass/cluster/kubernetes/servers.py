@@ -92,6 +92,10 @@ class APIServer:
                 await asyncio.gather(*(feeds.disconnect() for feeds in self._feeds.values()))
 
     @property
+    def is_complete(self) -> bool:
+        return False
+
+    @property
     def has_found_pods(self) -> bool:
         return self._listed.is_set()
 
