@@ -17,7 +17,7 @@ from windlass.bench.watch_clusters import APIServerClient, bare_server, watched
 from windlass.lab.sandbox import labs
 from windlass.lab.sandbox.progress import Say
 
-NODES = (100, 1_000)
+NODES = (100, 1_000, 5_000)
 PODS_OF_A_NODE = 30
 CHANGES = 3_000
 WATCHES = 100  # on one API server
