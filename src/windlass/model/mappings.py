@@ -30,19 +30,17 @@ class PersistentMap(Mapping[str, V], Generic[V]):
     def updated(self, changes: Mapping[str, V | None]) -> PersistentMap[V]:
         """A copy with these values; keys with the value None are removed."""
         after: PersistentMap[V] = PersistentMap.__new__(PersistentMap)
-        after._shards, after._size = self._shards.copy(), self._size
-        copied: set[int] = set()
+        after._shards = self._shards.copy()
+        copies: dict[int, dict[str, V]] = {}
         for key, value in changes.items():
             number = _shard_of(key)
-            if number not in copied:
-                copied.add(number)
-                after._shards[number] = after._shards[number].copy()
-            shard = after._shards[number]
-            after._size += (value is not None) - (key in shard)
+            if (shard := copies.get(number)) is None:
+                shard = copies[number] = after._shards[number] = self._shards[number].copy()
             if value is None:
                 shard.pop(key, None)
             else:
                 shard[key] = value
+        after._size = self._size + sum(len(copies[number]) - len(self._shards[number]) for number in copies)
         return after
 
     def __getitem__(self, key: str) -> V:

@@ -173,8 +173,10 @@ class FollowedPolicies:
         return self.compiler.is_local(key) or not self.compiler.may_select_in(namespace)
 
     def _known(self, key: str, uid: str) -> Pod | None:
-        pods = (self._asked.get(key), self.cluster.pods.get(key))
-        return next((pod for pod in pods if pod is not None and pod.has_uid(uid)), None)
+        for pod in (self._asked.get(key), self.cluster.pods.get(key)):
+            if pod is not None and pod.has_uid(uid):
+                return pod
+        return None
 
     # --- one object -------------------------------------------------------------------------------------------------
 

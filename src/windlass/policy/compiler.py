@@ -205,7 +205,7 @@ class DirectionCompiler:
 
     def _allowed_to_itself(self, rules: RulesOfSubject, own: Prefix) -> PortSet:
         """Only ClusterNetworkPolicies need the class: without them this is quick, and it is called at each change."""
-        return rules.allowed_to_itself(self.peers.class_of(own)) if rules.has_tiers else ALL_PORTS
+        return rules.allowed_to_itself(self.peers.class_of(own)) if rules.subject.has_tiers else ALL_PORTS
 
 
 class PolicyCompiler:

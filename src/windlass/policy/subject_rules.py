@@ -16,7 +16,6 @@ from windlass.policy.subjects import (
     TierRule,
     allowed_ports,
     allowed_to_itself,
-    named_ports_of,
     outcomes,
     without_overlap,
 )
@@ -29,8 +28,7 @@ class RulesOfSubject:
         self.subject = subject
         self.peers: dict[int, RulePeers] = {}
         # Named ports of the peers. For ingress, named ports are those of the subject.
-        self.names = set(named_ports_of(subject.rules)) if direction is Direction.EGRESS else set()
-        self.has_tiers = subject.has_tiers
+        self.names = subject.port_names if direction is Direction.EGRESS else frozenset()
         # The places of rules, and their ports: by selector or block, and those for all peers.
         self._by_peers: dict[int, list[int]] = defaultdict(list)
         self._ports_by_peers: dict[int, set[PortSet]] = defaultdict(set)
@@ -47,7 +45,7 @@ class RulesOfSubject:
                 self._by_peers[number].append(place)
                 self._ports_by_peers[number].add(one.rule.ports)
         # Most subjects have NetworkPolicies and port numbers only: then all matching rules add to what is allowed.
-        self._is_sum = subject.isolated and not self.has_tiers and not any(named_ports_of(subject.rules))
+        self._is_sum = subject.isolated and not subject.has_tiers and not subject.port_names
 
     @property
     def names_ports_of_anyone(self) -> bool:

@@ -28,12 +28,9 @@ class Subject(Struct, frozen=True, gc=False):
     number: int  # a digest of the other fields
     rules: tuple[TierRule, ...]
     isolated: bool  # a NetworkPolicy selects the Pod: traffic that no NetworkPolicy allows is denied
-    named_ports: tuple[NumberedPort, ...]  # ingress only: the Pod's ports that the rules name
-
-    @property
-    def has_tiers(self) -> bool:
-        """Whether a ClusterNetworkPolicy selects the Pod. Nothing else can deny a Pod access to itself."""
-        return any(one.tier is not Tier.NETWORK_POLICY for one in self.rules)
+    has_tiers: bool  # a ClusterNetworkPolicy selects the Pod: nothing else can deny a Pod access to itself
+    port_names: frozenset[str]  # that the rules have
+    named_ports: tuple[NumberedPort, ...]  # ingress only: the Pod's ports with these names
 
 
 def subject_of(
@@ -46,21 +43,18 @@ def subject_of(
     )
     if not concerned:
         return None
-    isolated = any(policy.tier is Tier.NETWORK_POLICY for _, policy in concerned)
+    tiers = {policy.tier for _, policy in concerned}
+    isolated = Tier.NETWORK_POLICY in tiers
     rules = [TierRule(p.tier, rule) for _, p in concerned for rule in p.rules(direction) or ()]
     if isolated and direction is Direction.EGRESS:
         own_node = PolicyRule(
             "a NetworkPolicy cannot deny a Pod access to its own Node", RuleAction.ACCEPT, (OwnNode(),)
         )
         rules.append(TierRule(Tier.NETWORK_POLICY, own_node))
-    names = set(named_ports_of(rules))
+    names = frozenset([named.name for one in rules for named in one.rule.named_ports])
     known = tuple(sorted(port for port in pod_ports if port[0] in names)) if direction is Direction.INGRESS else ()
     number = digest_of((direction.value, [number for number, _ in concerned], known))
-    return Subject(number, tuple(rules), isolated, known)
-
-
-def named_ports_of(rules: Iterable[TierRule]) -> Iterator[str]:
-    return (named.name for one in rules for named in one.rule.named_ports)
+    return Subject(number, tuple(rules), isolated, tiers != {Tier.NETWORK_POLICY}, names, known)
 
 
 class RuleOutcome(Struct, frozen=True, gc=False):

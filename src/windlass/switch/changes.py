@@ -147,7 +147,7 @@ def diff(installed: SwitchContents, wanted: Iterable[EncodedFlow | EncodedGroup]
             key = encoded.key
             flow = met.get(key) or (surplus_flows.pop(key, None) if surplus_flows else None)
             met[key] = encoded
-            if flow != encoded:
+            if flow is None or flow != encoded:
                 yield AddFlow(encoded)
         else:
             held = surplus_groups.pop(encoded.identity, None)

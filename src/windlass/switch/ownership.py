@@ -67,8 +67,8 @@ class FlowOwnership:
         self.failures.clear()
         self._requesters.clear()
         self._requests.clear()
-        pods = {owner: part for owner, part in self.program.items() if owner.kind is OwnerKind.POD}
-        others = {owner: part for owner, part in self.program.items() if owner.kind is not OwnerKind.POD}
+        others, kind = self.program.copy(), OwnerKind.POD
+        pods = {owner: others.pop(owner) for owner in self.program if owner.kind is kind}
         return diff(held, chain(self._request(others), self._request(pods)))
 
     def adopt(self, parts: Program) -> list[SwitchStep]:
