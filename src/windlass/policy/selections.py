@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 
 from windlass.policy.directories import Directory, LabelSet
@@ -12,17 +11,21 @@ from windlass.policy.selectors import EVERYTHING, Selector
 
 
 class MatchedNamespaces:
-    """The namespaces that selectors in use match, with a count, so that a change evaluates its own selector only."""
+    """Which namespaces the selectors in use match, and the reverse, so that a change evaluates few selectors."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._of: dict[int, set[str]] = {}  # by selector
+        self._selectors: dict[str, set[int]] = {}  # by namespace; no set is empty
         self._everywhere: set[int] = set()  # selectors of Pods in all namespaces
-        self._uses: Counter[str] = Counter()
 
     @property
     def namespaces(self) -> frozenset[str] | None:
-        return None if self._everywhere else frozenset(self._uses)
+        return None if self._everywhere else frozenset(self._selectors)
+
+    def selectors_in(self, namespace: str) -> set[int]:
+        """Those that match this namespace, which is known."""
+        return self._everywhere.union(self._selectors.get(namespace, ()))
 
     def add(self, number: int, peers: PodPeers) -> None:
         if peers.namespace is None and peers.namespaces == EVERYTHING:
@@ -32,12 +35,13 @@ class MatchedNamespaces:
         if peers.namespace is None:
             matched &= self._directory.namespaces.keys()
         self._of[number] = matched
-        self._uses.update(matched)
+        for name in matched:
+            self._selectors.setdefault(name, set()).add(number)
 
     def remove(self, number: int) -> None:
         self._everywhere.discard(number)
         for name in self._of.pop(number, ()):
-            self._forget(name)
+            self._forget(name, number)
 
     def follow(self, name: str, in_use: Mapping[int, PodPeers]) -> None:
         """Call it when a namespace was added or removed, or its labels have changed."""
@@ -49,15 +53,15 @@ class MatchedNamespaces:
             is_matched = is_there and self._directory.selects_namespace(peers, name)
             if is_matched and name not in matched:
                 matched.add(name)
-                self._uses[name] += 1
+                self._selectors.setdefault(name, set()).add(number)
             elif not is_matched and name in matched:
                 matched.discard(name)
-                self._forget(name)
+                self._forget(name, number)
 
-    def _forget(self, name: str) -> None:
-        self._uses[name] -= 1
-        if not self._uses[name]:
-            del self._uses[name]
+    def _forget(self, name: str, number: int) -> None:
+        self._selectors[name].discard(number)
+        if not self._selectors[name]:
+            del self._selectors[name]
 
 
 class _SelectorsInNamespace:
@@ -144,9 +148,12 @@ class Selections:
 
     def _selectors_in(self, namespace: str) -> _SelectorsInNamespace:
         there = self._by_namespace[namespace] = _SelectorsInNamespace()
-        for number, peers in self._in_use.items():
-            if self._directory.selects_namespace(peers, namespace):
-                there.add(number, peers.pods)
+        if namespace in self._directory.namespaces:
+            matching: Iterable[int] = self._matched.selectors_in(namespace)
+        else:  # it has the label with its name alone
+            matching = (n for n, peers in self._in_use.items() if self._directory.selects_namespace(peers, namespace))
+        for number in matching:
+            there.add(number, self._in_use[number].pods)
         return there
 
     def _changed_pods(self, peers: PodPeers, change: Callable[[_SelectorsInNamespace], None]) -> list[str]:
