@@ -19,7 +19,6 @@ from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
-from windlass.agent.logs import log_warnings_only
 from windlass.bench import continuity_clusters as objects
 from windlass.bench import lab_clusters
 from windlass.bench.bridges import ofctl_output
@@ -53,7 +52,6 @@ _KILL = StepAction(LabMetadata("kill"), ActionSpec(kill_agent=objects.NODE))
 
 async def run(say: Say = print) -> BenchReport:
     """Takes about five minutes."""
-    log_warnings_only()
     scenario = objects.scenario()
     (step,) = scenario.steps
     async with lab_clusters.standing(scenario) as cluster, loading(_plan(cluster), cluster.lab.folder) as load:

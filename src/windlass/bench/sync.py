@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from windlass.agent.logs import log_warnings_only
 from windlass.bench import bridges
 from windlass.bench.reports import BenchReport, Figure, figure, percentiles, this_machine
 from windlass.lab.sandbox import labs
@@ -41,7 +40,6 @@ _VIRTUAL, _ENDPOINT = IPv4Address("10.96.0.0"), IPv4Address("10.128.0.0")
 
 async def run(say: Say = print) -> BenchReport:
     """Takes about a minute."""
-    log_warnings_only()
     say(f"making {SERVICES} Services with {PORTS} ports and {ENDPOINTS} endpoints each")
     program = {_owner(number): _service(number) for number in range(SERVICES)}
     with labs.opened() as lab:

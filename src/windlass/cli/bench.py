@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from windlass.agent.logs import log_warnings_only
 from windlass.bench import reports
 from windlass.bench.bare_agents import InvalidRunError
 from windlass.cli import outputs
@@ -43,6 +44,7 @@ def bench(name: str, json_file: Path | None) -> None:
 
     Each figure is printed next to its floor: the fastest other way to do the same, measured in the same run.
     """
+    log_warnings_only()
     module = importlib.import_module(f"windlass.bench.{name}")
     try:
         runs.check_machine(Programs())
