@@ -69,7 +69,7 @@ class Directory:
         self._pods_at: dict[Prefix, tuple[SelectablePod, ...]] = {}  # nearly always one Pod
         self._nodes_at: dict[Prefix, tuple[PeerNode, ...]] = {}
         self._sorted: list[Prefix] = []  # the addresses of Pods and Nodes, as of the last `addresses_in`
-        self._unsorted: set[Prefix] = set()  # addresses added or removed since then
+        self._unsorted: set[Prefix] = set()  # addresses added or removed since then; of many, not all are noted
 
     def set_namespace(self, name: str, labels: Labels | None) -> None:
         _remove(self._namespaces_at, self.namespaces.pop(name, {}).items(), name)
@@ -139,13 +139,17 @@ class Directory:
     def _enter(self, index: dict[Prefix, tuple[_Holder, ...]], holder: _Holder) -> None:
         for address in holder.addresses:
             index[address] = (*index.get(address, ()), holder)
-            self._unsorted.add(address)
+            self._note_unsorted(address)
 
     def _leave(self, index: dict[Prefix, tuple[_Holder, ...]], holder: _Holder) -> None:
         for address in holder.addresses:
             others = tuple(one for one in index.pop(address, ()) if one is not holder)
             if others:
                 index[address] = others
+            self._note_unsorted(address)
+
+    def _note_unsorted(self, address: Prefix) -> None:
+        if len(self._unsorted) <= _FEW:
             self._unsorted.add(address)
 
     def labels_of(self, namespace: str) -> Labels:
