@@ -32,10 +32,12 @@ from service_cases import (
 
 from windlass.model.families import IPAddress
 from windlass.model.nodes import TrafficMode, mac_for
+from windlass.model.policies import UNKNOWN_SUBJECT, NodePolicies, PodPolicies, PodPolicy
 from windlass.model.services import Endpoint, Frontend, Reach
 from windlass.openflow.fields import ETH_DST, ETH_SRC, ICMP, ICMPV6, IN_PORT, IP_FRAG, IP_PROTO, LOCAL_PORT, SCTP, mac
 from windlass.pipeline.datapaths import datapath_of, longest_path, violations
 from windlass.pipeline.exhaustion import POOLS
+from windlass.pipeline.tracking import POD_ZONE
 from windlass.program import program
 
 LATER_FRAGMENT = 3
@@ -215,6 +217,43 @@ def test_a_client_stays_with_its_endpoint(at, portless):
     seen = [way.converse(WIRE, asked, bucket) for bucket, asked in enumerate(all_asked)]
     assert len({found.endpoint for found in seen}) == 1
     assert {found.client for found in seen} == {at.gateway}
+
+
+# Packets that find the entry of another connection ----------------------------------------------------------------
+
+
+def rotated(port: int) -> int:
+    """By one bit: the zone in which the source of that client is translated."""
+    return (port << 1 | port >> 15) & 0xFFFF
+
+
+@pytest.fixture
+def guarded(at: Known, portless: Collection[int]) -> Journeys:
+    """A policy allows nobody to connect to POD_2; POD_1 is the endpoint of a Service."""
+    state = over_sctp(cluster(at, on_cluster_ip(at), here(at.pod_1)))
+    nobody = PodPolicies(ingress=PodPolicy(UNKNOWN_SUBJECT))
+    return Journeys(replace(state, policies=NodePolicies(pods={"default/web-2": nobody})), portless)
+
+
+@pytest.mark.parametrize("by_service", [False, True])
+def test_a_server_reaches_no_other_port_of_its_client(at, guarded, by_service):
+    """Neither from the port of the client, as if it replied, nor at a port whose zone has other entries."""
+    address, port = (at.service, 80) if by_service else (at.pod_1, 8080)
+    asked = asks(at, POD_2, address, port)
+    guarded.converse(POD_2, asked)
+    for source_port, to in ((40000, 22), (8080, 22), (8080, POD_ZONE), (POD_ZONE, 22), (POD_ZONE, POD_ZONE)):
+        assert guarded.send(POD_1, Ends(at.pod_1, source_port, at.pod_2, to, SCTP)).place is None, (source_port, to)
+    guarded.converse(POD_2, asked)
+
+
+def test_a_server_outside_reaches_no_other_port_of_its_client(at, guarded):
+    """At the Node IP, where the client's source is translated."""
+    asked = asks(at, POD_2, at.outside, 8080)
+    guarded.converse(POD_2, asked)
+    for source_port, to in ((8080, rotated(40000)), (40000, rotated(40000)), (40000, 22), (8080, POD_ZONE)):
+        found = guarded.send(WIRE, Ends(at.outside, source_port, at.node, to, SCTP))
+        assert found.place in (None, HOST), (source_port, to)
+    guarded.converse(POD_2, asked)
 
 
 # What it takes -----------------------------------------------------------------------------------------------------

@@ -23,6 +23,9 @@ SNAT_VIRTUAL = DECLARED.flag(
     reg(0)[20], "snat-virtual", "leaves with the virtual client as source, so that the host's replies come back"
 )
 HAIRPIN = DECLARED.flag(reg(0)[21], "hairpin", "leaves by the port on which it was received")
+FROM_CLIENT = DECLARED.flag(
+    reg(0)[22], "from-client", "an SCTP packet whose destination port is not that of a known client"
+)
 OUT_PORT = DECLARED.field(reg(1)[0:32], "out", "the port by which the packet leaves")
 ARP_QUERY = DECLARED.field(reg(2)[0:32], "arp-query", "the address that an ARP request asks for")
 ND_FLAGS = DECLARED.field(reg(3)[0:32], "nd-flags", "the flags to write into a neighbour advertisement")

@@ -46,7 +46,7 @@ from windlass.pipeline.layout import (
     UN_SNAT,
     UPLINK,
 )
-from windlass.pipeline.packet_marks import CLIENT_SNAT_ZONE, CLIENT_ZONE, FROM_GATEWAY, SERVICE_PORT, SNAT
+from windlass.pipeline.packet_marks import CLIENT_SNAT_ZONE, CLIENT_ZONE, FROM_CLIENT, FROM_GATEWAY, SERVICE_PORT, SNAT
 from windlass.pipeline.priorities import HIGH, LOW, NORMAL, TOP
 from windlass.pipeline.reserved import VIRTUAL_CLIENT
 from windlass.pipeline.snat_ports import origins_of_replies
@@ -54,6 +54,7 @@ from windlass.pipeline.tracking import (
     CT_ENDPOINT_PORT,
     CT_SERVICE,
     CT_SERVICE_PORT,
+    CT_SHARED,
     CT_SNAT,
     ESTABLISHED_ORIGINAL,
     NEW,
@@ -72,14 +73,17 @@ class SourceTracking(NamedTuple):
     zone: int | Bits
     snat_zone: int | Bits
     with_ports: bool
+    snat_marks: tuple[Set, ...]  # of the entry in `snat_zone`
     above: int  # added to the priority of flows: flows of a certain protocol come before those of all others
 
     def packets(self, family: Family) -> tuple[Term, ...]:
         return (ip(family),) if self.number is None else protocol(family, self.number)
 
 
-_USUAL = SourceTracking(None, POD_ZONE, SNAT_ZONE, with_ports=True, above=0)
-_BY_CLIENT_PORT = SourceTracking(SCTP, CLIENT_ZONE.bits, CLIENT_SNAT_ZONE.bits, with_ports=False, above=1)
+_USUAL = SourceTracking(None, POD_ZONE, SNAT_ZONE, with_ports=True, snat_marks=(), above=0)
+_BY_CLIENT_PORT = SourceTracking(
+    SCTP, CLIENT_ZONE.bits, CLIENT_SNAT_ZONE.bits, with_ports=False, snat_marks=(CT_SHARED.set(),), above=1
+)
 
 
 def trackings(node: LocalNode) -> tuple[SourceTracking, ...]:
@@ -93,6 +97,7 @@ def flows(node: LocalNode) -> Iterator[Flow]:
         yield from fragments(family)
         yield from replies(node, family)
         yield from look_up(family)
+        yield from foreign_entries(family)
         yield from ports(family)
         yield from commit(node, family)
 
@@ -141,10 +146,21 @@ def look_up(family: Family) -> Iterator[Flow]:
     known = Ct(CLIENT_ZONE.bits, table=CONNTRACK.onward, nat=Nat())
     yield CONNTRACK.flow(HIGH, sctp, REPLY).then(known, why="SCTP reply: look up the connection and translate")
     yield CONNTRACK.flow(NORMAL, sctp).then(
-        *(_zone(SCTP_SRC), *_snat_zone(SCTP_SRC), Move(SCTP_DST.whole, SERVICE_PORT.bits)),
+        *(_zone(SCTP_SRC), *_snat_zone(SCTP_SRC), Move(SCTP_DST.whole, SERVICE_PORT.bits), FROM_CLIENT.set()),
         known,
         why="SCTP from a client: look up the connection and translate",
     )
+
+
+def foreign_entries(family: Family) -> Iterator[Flow]:
+    """An entry has no ports, so a packet may find one that is not its own. Such a packet must not pass as a reply."""
+    for found, what in (
+        ((*FROM_CLIENT, REPLY), "an entry in which its source is the server"),
+        (CT_SHARED, "an entry that is not in the zone of its client's port"),
+    ):
+        yield CONNTRACK_STATE.flow(TOP + 2, protocol(family, SCTP), found).drop(
+            why=f"SCTP of a connection that cannot be tracked, because the look-up finds {what}: drop"
+        )
 
 
 def ports(family: Family) -> Iterator[Flow]:
@@ -164,9 +180,9 @@ def ports(family: Family) -> Iterator[Flow]:
 
 def commit(node: LocalNode, family: Family) -> Iterator[Flow]:
     """Connections that are not to a Service."""
-    begins = (*protocol(family, SCTP), NEW, CT_SERVICE.unset)
+    begins, shared = (*protocol(family, SCTP), NEW, CT_SERVICE.unset), (CT_SHARED.set(),)
     yield CONNTRACK_COMMIT.flow(NORMAL + 1, begins).then(
-        Ct(POD_ZONE, commit=True),
+        Ct(POD_ZONE, commit=True, sets=shared),
         Ct(CLIENT_ZONE.bits, commit=True),
         onward(CONNTRACK_COMMIT),
         why="first packet of an SCTP connection: commit the connection",
@@ -174,9 +190,10 @@ def commit(node: LocalNode, family: Family) -> Iterator[Flow]:
     when, table = (*protocol(family, SCTP), *SNAT, CT_SERVICE.unset), CONNTRACK_COMMIT.onward
     as_node = Nat(source=node.addresses[family].ip)
     yield CONNTRACK_COMMIT.flow(HIGH + 1, when, NEW).then(
-        Clone((Ct(POD_ZONE, commit=True, nat=as_node),)),  # on a copy, because the commit translates the packet
+        # On a copy, because the commit translates the packet.
+        Clone((Ct(POD_ZONE, commit=True, nat=as_node, sets=shared),)),
         Ct(CLIENT_ZONE.bits, commit=True, sets=(CT_SNAT.set(),)),
-        Ct(CLIENT_SNAT_ZONE.bits, table, commit=True, nat=as_node),
+        Ct(CLIENT_SNAT_ZONE.bits, table, commit=True, nat=as_node, sets=shared),
         why="first packet of a Pod's SCTP connection to the outside: commit it, with the Node IP as source",
     )
     yield CONNTRACK_COMMIT.flow(HIGH + 1, when, ESTABLISHED_ORIGINAL).then(

@@ -115,7 +115,7 @@ def translations(node: LocalNode, family: Family) -> Iterator[Flow]:
     for tracking, case in product(sctp.trackings(node), cases(node, family)):
         when: tuple[Condition, ...] = (tracking.packets(family), CT_SERVICE, case.condition)
         nat = Nat(case.seen_as, ports=case.ports if tracking.with_ports else None)
-        commit = Ct(tracking.snat_zone, table, commit=True, nat=nat)
+        commit = Ct(tracking.snat_zone, table, commit=True, nat=nat, sets=tracking.snat_marks)
         yield CONNTRACK_COMMIT.flow(case.priority + tracking.above, *when, NEW).then(commit, why=case.why)
         yield CONNTRACK_COMMIT.flow(case.priority + tracking.above, *when, ESTABLISHED_ORIGINAL).then(
             Ct(tracking.snat_zone, table, nat=Nat()), why=case.why

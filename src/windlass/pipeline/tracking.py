@@ -19,6 +19,9 @@ CT_SNAT = DECLARED.flag(
     CT_MARK[6], "ct-snat", "a Pod connection that leaves as the Node (0x40, as in the design notes)"
 )
 CT_DENIED = DECLARED.flag(CT_MARK[7], "ct-denied", "a connection that existed when a policy denied it")
+CT_SHARED = DECLARED.flag(
+    CT_MARK[8], "ct-shared", "an SCTP entry outside the zone of its client's port: other connections may find it"
+)
 CT_ENDPOINT_PORT = DECLARED.field(CT_LABEL[0:16], "ct-endpoint-port", "the endpoint's port of an SCTP connection")
 CT_SERVICE_PORT = DECLARED.field(CT_LABEL[16:32], "ct-service-port", "the Service port of an SCTP connection")
 
