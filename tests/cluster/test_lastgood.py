@@ -87,7 +87,8 @@ def test_a_torn_file_is_none(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"\xff\xfe", b"[]", b'{"revision": 5, "nodes": {}}', b'{"nodes": {"a": {}}}', b"{}"]
+    "content",
+    [b"\xff\xfe", b"[]", b'{"revision": 5, "nodes": {}}', b'{"nodes": {"a": {}}}', b"{}", b'{"revision": "\xff"}'],
 )
 def test_another_file_is_none(tmp_path, content):
     (tmp_path / lastgood.FILE).write_bytes(content)
@@ -195,7 +196,8 @@ async def test_a_long_journal_leads_to_a_save_of_the_whole(tmp_path, monkeypatch
     assert lastgood.load(tmp_path) == others[-1].cluster
 
 
-async def test_a_torn_line_ends_the_journal(tmp_path):
+@pytest.mark.parametrize("damage", [slice(-10, None), slice(-10, -9)], ids=["torn", "not text"])
+async def test_a_damaged_line_ends_the_journal(tmp_path, damage):
     reports = Reports(tmp_path)
     running = asyncio.create_task(reports.saver.run())
     first, second, third = _states(3)
@@ -206,7 +208,9 @@ async def test_a_torn_line_ends_the_journal(tmp_path):
     running.cancel()
     await asyncio.wait([running])
     journal = tmp_path / journals.FILE
-    journal.write_bytes(journal.read_bytes()[:-10])
+    content = bytearray(journal.read_bytes())
+    content[damage] = b"" if damage.stop is None else b"\xff"
+    journal.write_bytes(content)
     assert lastgood.load(tmp_path) == second.cluster
 
 

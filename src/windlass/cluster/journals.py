@@ -92,7 +92,7 @@ def _read(lines: Iterable[bytes], cluster: type[Cluster]) -> Iterator[_Line]:
     for text in lines:
         try:
             yield _decoded(text, cluster)
-        except (msgspec.MsgspecError, KeyError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, KeyError):
             return
 
 

@@ -36,7 +36,7 @@ def load(directory: Path, cluster: type[Cluster] = Cluster) -> Cluster | None:
     """None if the file does not exist or cannot be read: the agent can start without it."""
     try:
         saved = msgspec.json.decode((directory / FILE).read_bytes(), type=cluster)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return replayed(saved, lines_in(directory)) if saved.revision else None  # without a revision it is some other file
 
