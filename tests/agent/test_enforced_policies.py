@@ -139,7 +139,12 @@ async def test_a_new_pod_does_not_get_the_policies_of_an_earlier_pod_of_its_name
 ) -> None:
     fed.agent._follower._policing._source = source()
     await fed.holds(policy("a", podSelector={"matchLabels": {"app": "new"}}), pod("web", "1"))
-    await fed.attach(WEB, "2")
+    attached = await fed.attach(WEB, "2")
+    state = fed.agent.view.state
+    assert state is not None
+    assert state.policies.pods == {"default/web": DENY_UNTIL_KNOWN}
+    await fed.agent._pods.programmed(attached)  # as CNI CHECK does, without a UID
+    await fed.holds(pod("other"))
     state = fed.agent.view.state
     assert state is not None
     assert state.policies.pods == {"default/web": DENY_UNTIL_KNOWN}

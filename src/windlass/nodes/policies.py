@@ -131,8 +131,11 @@ class FollowedPolicies:
         self._set_pod(pod.key)
 
     def expect(self, key: str, uid: str) -> None:
-        """The container runtime adds the Pod with this uid. Do not use what is known of another Pod of its name."""
-        if uid != self._uids.get(key, ""):
+        """The container runtime adds the Pod with this uid. Do not use what is known of another Pod of its name.
+
+        Empty: it does not say which one, as for CNI CHECK, and what it said before still holds.
+        """
+        if uid and uid != self._uids.get(key):
             self._is_settled = False
             self._uids[key] = uid
             self._set_pod(key)
