@@ -154,6 +154,19 @@ async def test_a_new_pod_does_not_get_the_policies_of_an_earlier_pod_of_its_name
     assert not state.policies.pods
 
 
+async def test_the_answer_to_a_repeated_request_means_that_what_was_learned_is_in_the_switch(fed: FedAgent) -> None:
+    """An agent that starts again does not know the UID of a Pod until the container runtime repeats the request."""
+    fed.agent._follower._policing._source = Asked()
+    await fed.holds(policy("a", podSelector={"matchLabels": {"app": "new"}}), pod("web", "1"))
+    attached = await fed.attach(WEB)
+    async with fed.agent._passing:  # a full pass would apply it, too
+        open_to_all = await flows(fed, 75)
+        await fed.agent._pods.programmed(attached, "2")
+        assert await flows(fed, 75) != open_to_all
+        await fed.agent._pods.programmed(attached, "1")
+        assert await flows(fed, 75) == open_to_all
+
+
 async def test_manifests_may_have_the_uid_of_an_earlier_pod(fed: FedAgent) -> None:
     """Nothing will deliver another one."""
     await fed.holds(policy("a", ingress=[]), pod("web", "1"))

@@ -64,6 +64,8 @@ class PodFlows:
         state = self._state()
         if state.pods.get(pod.container_id) != pod:
             self._update(replace(state, pods={**state.pods, pod.container_id: pod}), pod.container_id)
+        else:
+            self._update(state)  # of a Pod that it has, the agent may have learned more
         await self._bring(pod.container_id)
 
     async def forget(self, container_id: str) -> None:
@@ -74,10 +76,10 @@ class PodFlows:
             self._update(replace(state, pods=rest), container_id)
         await self._bring(container_id)
 
-    def _update(self, state: NodeState, container_id: str) -> None:
-        """Update the state after a Pod came, went or changed."""
+    def _update(self, state: NodeState, *container_ids: str) -> None:
+        """Update the state after these Pods came, went or changed."""
         policed_state, policed = self._policing.applied(state)
-        self._switch.update(policed_state, [Owner(OwnerKind.POD, container_id), *policed])
+        self._switch.update(policed_state, [*(Owner(OwnerKind.POD, one) for one in container_ids), *policed])
 
     async def _bring(self, container_id: str) -> None:
         owner = Owner(OwnerKind.POD, container_id)
