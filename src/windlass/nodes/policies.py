@@ -45,7 +45,6 @@ class FollowedPolicies:
         # Pods that the agent asked for because the watch had not delivered them yet, by key
         self._asked: dict[str, Pod] = {}
         self._uids: dict[str, str] = {}  # of Pods with a port, as far as the container runtime has told them
-        self._detached: set[str] = set()  # Pods that had a port on this Node and lost it
         self._unreturned = _NOTHING  # differences that `settle` has not returned yet
         # What was settled may concern open connections. The reader clears this. At first the policies of an earlier
         # agent may be gone.
@@ -148,12 +147,9 @@ class FollowedPolicies:
         before, self._pods, self._attached = self._attached, pods, {}
         for pod in pods.values():  # a Pod may have two ports for a moment, while its sandbox is replaced
             self._attached[pod.key] = (*self._attached.get(pod.key, ()), *pod.addresses)
-        self._detached -= self._attached.keys()
         for key in before.keys() - self._attached.keys():
             self._asked.pop(key, None)
             self._uids.pop(key, None)
-            if key in self.cluster.pods:
-                self._detached.add(key)
         for key in before.keys() | self._attached.keys():
             if before.get(key) != self._attached.get(key):
                 self._set_pod(key)
@@ -163,10 +159,8 @@ class FollowedPolicies:
         pod, asked = self.cluster.pods.get(key), self._asked.get(key)
         if asked is not None and _is_up_to(asked, before, pod):
             del self._asked[key]
-        if pod is None:
-            self._detached.discard(key)
-            if key not in self._attached:
-                self._uids.pop(key, None)
+        if pod is None and key not in self._attached:
+            self._uids.pop(key, None)
 
     def _is_known(self, key: str) -> bool:
         """An unknown Pod is allowed nothing, because a policy might select it."""
@@ -192,8 +186,8 @@ class FollowedPolicies:
         own, attached = self._known(key, self._uids.get(key, "")), self._attached.get(key)
         if own is not None:
             is_here = bool(own.spec and own.spec.node_name == self._node)
-            # The status of a Pod without its port may still have addresses that another Pod has now.
-            addresses = () if is_here and key in self._detached else attached or None
+            # A Pod of this Node has the addresses of its port: its status may have some that another Pod has now.
+            addresses = attached or () if is_here else attached
             self.compiler.set_pod(key, selectable_pod(own, addresses), local=is_here or attached is not None)
         else:
             peer = self.cluster.peer_pods.get(key)
