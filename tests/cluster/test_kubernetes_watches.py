@@ -252,6 +252,21 @@ async def test_garbage_is_a_problem_and_the_watch_starts_again(server):
     assert change.cluster.problems == ()
 
 
+async def test_a_change_that_was_garbled_on_its_way_is_read_again(server, monkeypatch):
+    def garbled(path: str, content: bytes) -> None:
+        StandIn.say(server, path, content.replace(b"172.16.1.6", b"172.16.1.\xff"))
+
+    async with listening(server) as listener:
+        await listener.hear()
+        monkeypatch.setattr(server, "say", garbled)
+        move(server, "172.16.1.6")
+        cluster, *_ = await listener.hear()
+        assert "the server sends data that cannot be decoded" in problems(cluster)[0]
+        change = await listener.hear()
+    assert address(change) == "172.16.1.6"
+    assert change.cluster.problems == ()
+
+
 async def test_after_the_server_was_away_only_the_difference_is_reported(server):
     async with listening(server) as listener:
         before = (await listener.hear()).cluster

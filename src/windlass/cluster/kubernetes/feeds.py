@@ -122,6 +122,7 @@ class Feed:
                 self._version = ""
                 reason = Restart.EXPIRED
             except Garbled as error:
+                self._version = ""  # it may be that of a change that was lost
                 self._is_garbled = True
                 self._set_trouble(f"{self.kind.resource}: the server sends data that cannot be decoded: {error}")
             except RequestRefused as error:
