@@ -50,7 +50,7 @@ def test_a_change_that_needs_a_pass_is_complete_after_it():
     held.progress.complete(failed)  # its own work
     held.progress.complete(later)
     assert held.revisions == []
-    waiting = held.progress.waiting_for_pass
+    waiting = held.progress.waiting_for_pass()
     by_pass = held.progress.begin(change(2))
     held.progress.complete_all([*waiting, by_pass])
     assert held.revisions == ["2"]
@@ -58,11 +58,31 @@ def test_a_change_that_needs_a_pass_is_complete_after_it():
 
 def test_a_pass_does_not_complete_changes_that_arrived_after_it_began():
     held = Held()
-    waiting = held.progress.waiting_for_pass
+    waiting = held.progress.waiting_for_pass()
     late = held.progress.begin(change(1))
     held.progress.needs_pass(late)
     by_pass = held.progress.begin(change(1))
     held.progress.complete_all([*waiting, by_pass])
     assert held.revisions == []
-    held.progress.complete_all(held.progress.waiting_for_pass)
+    held.progress.complete_all(held.progress.waiting_for_pass())
     assert held.revisions == ["1"]
+
+
+def test_few_states_are_kept_while_passes_fail():
+    """Passes may fail for days, and each state of the cluster is up to a hundred kilobytes."""
+    held = Held()
+    held.progress.needs_pass(held.progress.begin(change(0)))
+    for number in range(1, 100):
+        held.progress.complete(held.progress.begin(change(number)))
+        if not number % 10:
+            waiting = held.progress.waiting_for_pass()
+            held.progress.needs_pass(held.progress.begin(change(number)))
+    assert held.revisions == []
+    assert len(held.progress._tickets) == 2
+    held.progress.complete_all(waiting)
+    assert held.revisions == ["90"], "the last pass had begun with this state"
+    held.progress.complete_all(held.progress.waiting_for_pass())
+    assert held.revisions == ["90", "99"]
+    assert held.changes[0].changes.keys(Service) | held.changes[1].changes.keys(Service) == {
+        f"default/s{number}" for number in range(100)
+    }

@@ -216,7 +216,7 @@ class Agent:
             cluster, uplink = self._news.cluster, self._pass.uplink
             if cluster is None:
                 continue
-            waiting = self._progress.waiting_for_pass
+            waiting = self._progress.waiting_for_pass()
             try:
                 async with self._passing:
                     ticket = await self._pass.run(cluster, database, ports, tasks)

@@ -36,8 +36,9 @@ class Progress:
     def is_idle(self) -> bool:
         return not self._tickets
 
-    @property
     def waiting_for_pass(self) -> list[Ticket]:
+        """What a pass that begins now completes. Neighbours become one ticket: passes may fail for days."""
+        self._join(lambda before, ticket: before.stage is ticket.stage is TicketStage.NEEDS_PASS)
         return [ticket for ticket in self._tickets if ticket.stage is TicketStage.NEEDS_PASS]
 
     def begin(self, change: ClusterChange) -> Ticket:
@@ -57,12 +58,19 @@ class Progress:
         """A pass has done the work of these."""
         for ticket in tickets:
             ticket.stage = TicketStage.DONE
-        held: ClusterChange | None = None
-        while self._tickets and self._tickets[0].stage is TicketStage.DONE:
-            change = self._tickets.popleft().change
-            held = change if held is None else _joined(held, change)
-        if held is not None:
-            self._on_held(held)
+        self._join(lambda _, ticket: ticket.stage is TicketStage.DONE)
+        if self._tickets and self._tickets[0].stage is TicketStage.DONE:
+            self._on_held(self._tickets.popleft().change)
+
+    def _join(self, is_joined: Callable[[Ticket, Ticket], bool]) -> None:
+        """Make such a ticket a part of the one before it. Each ticket holds a state of the whole cluster."""
+        tickets: deque[Ticket] = deque()
+        for ticket in self._tickets:
+            if tickets and is_joined(tickets[-1], ticket):
+                tickets[-1].change = _joined(tickets[-1].change, ticket.change)
+            else:
+                tickets.append(ticket)
+        self._tickets = tickets
 
 
 def _joined(first: ClusterChange, second: ClusterChange) -> ClusterChange:
