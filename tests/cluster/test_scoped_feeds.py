@@ -19,7 +19,8 @@ from windlass.cluster.sources import Namespaces
 
 ALL = "/api/v1/pods"
 IN = "/api/v1/namespaces/{}/pods"
-SCOPED = [WatchedKind(PeerPod, "v1", f"namespaces/{name}/pods") for name in ("shop", "data", "nowhere")]
+MANY = [f"n-{number}" for number in range(MOST_FEEDS)]
+SCOPED = [WatchedKind(PeerPod, "v1", f"namespaces/{name}/pods") for name in ("shop", "data", "nowhere", *MANY)]
 
 
 class Reader:
@@ -94,11 +95,21 @@ async def test_pods_are_read_in_the_namespaces_that_are_needed():
 async def test_many_namespaces_are_read_by_one_watch_of_all():
     async with reading() as (_, reader):
         assert await reader.peers_in(frozenset({"shop"})) == {"shop/a", "shop/b"}
-        many = frozenset({"shop", *(f"n-{number}" for number in range(MOST_FEEDS))})
-        assert await reader.peers_in(many) == {"shop/a", "shop/b", "data/c"}
+        assert await reader.peers_in(frozenset({"shop", *MANY})) == {"shop/a", "shop/b", "data/c"}
         same = objects_of(reader.cluster, "peer_pods")["shop/a"]
         assert await reader.peers_in(None) == {"shop/a", "shop/b", "data/c"}
         assert objects_of(reader.cluster, "peer_pods")["shop/a"] == same
+
+
+async def test_the_watch_of_all_stays_until_far_fewer_namespaces_are_needed():
+    """To list all Pods takes seconds, on each Node of the cluster."""
+    async with reading() as (server, reader):
+        for _ in range(3):  # namespaces come and go
+            await reader.peers_in(frozenset({"shop", *MANY}))
+            await reader.peers_in(frozenset({"shop", *MANY[1:]}))
+        lists = [asked for asked in server.watches(ALL) if "!=" in asked["fieldSelector"]]
+        assert len(lists) == 1
+        assert await reader.peers_in(frozenset({"shop"})) == {"shop/a", "shop/b"}
 
 
 @pytest.mark.parametrize(

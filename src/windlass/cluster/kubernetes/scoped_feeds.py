@@ -18,6 +18,8 @@ from windlass.cluster.sources import Namespaces, WatchHealth
 from windlass.model.mappings import PersistentMap
 
 MOST_FEEDS = 16  # namespaces that are followed one by one
+# After more, fewer: to change to a feed for all lists all objects, and until then those of a new namespace are missing.
+_MOST_AGAIN = MOST_FEEDS // 2
 
 
 class ScopedFeeds:
@@ -47,7 +49,8 @@ class ScopedFeeds:
 
     def need(self, namespaces: Namespaces) -> None:
         """Follow the objects in these namespaces, and in no others. None: in all."""
-        scopes = frozenset({""}) if namespaces is None or len(namespaces) > MOST_FEEDS else namespaces
+        most = _MOST_AGAIN if "" in self._scopes else MOST_FEEDS
+        scopes = frozenset({""}) if namespaces is None or len(namespaces) > most else namespaces
         if scopes == self._scopes:
             return
         self._scopes = scopes
