@@ -1,4 +1,4 @@
-"""The work of a change grows with the policies and the Pods, not with the square of the policies."""
+"""The work and the memory of a change grow with the policies and the Pods, not with the square of the policies."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import pytest
 from counted_lines import lines_run
 from policy_worlds import OWN_NODE, tell
 from windlass.cluster.policy_objects import NetworkPolicy
+from windlass.model.services import Protocol
 from windlass.policy.compiler import PolicyCompiler
+from windlass.policy.directories import SelectablePod
 from windlass.policy.oracle import PolicyPod, PolicyWorld
+from windlass.policy.subject_rules import MOST_KNOWN
 
 FEW_PODS = tuple(PolicyPod("x", f"pod-{i}", OWN_NODE, (IPv4Address("10.1.0.2") + i,)) for i in range(3))
 
@@ -43,3 +46,18 @@ def test_twice_the_policies_are_about_twice_the_work(is_removed: bool):
         return lines_run(compiler.settle)
 
     assert work(200) < 2.5 * work(100)
+
+
+def test_peers_that_came_and_went_are_forgotten():
+    """Whoever may create Pods could give each of them another number for a named port."""
+    compiler = PolicyCompiler(OWN_NODE)
+    rule = {"to": [{"podSelector": {}}], "ports": [{"port": "http"}]}
+    document = {"kind": "NetworkPolicy", "metadata": {"name": "named", "namespace": "x"}}
+    policy = msgspec.convert({**document, "spec": {"podSelector": {}, "egress": [rule]}}, NetworkPolicy)
+    tell(compiler, PolicyWorld(), PolicyWorld(FEW_PODS, network_policies=(policy,)))
+    for number in range(1, MOST_KNOWN + 100):
+        named = ("http", Protocol.TCP, number)
+        compiler.set_pod("x/peer", SelectablePod("x", "peer", (), ((4, 1, 32),), (named,)), local=False)
+        compiler.settle()
+    (rules,) = compiler.egress._subjects.values()
+    assert len(rules._known) <= MOST_KNOWN

@@ -20,6 +20,8 @@ from windlass.policy.subjects import (
     without_overlap,
 )
 
+MOST_KNOWN = 4096  # verdicts that a subject keeps; peers that come and go may have any numbers for their named ports
+
 
 class RulesOfSubject:
     """The rules of a subject, indexed by the selectors and blocks that they use."""
@@ -78,6 +80,8 @@ class RulesOfSubject:
         key = self._places(peer_class), peer_class.named_ports
         if (known := self._known.get(key)) is None:
             rules = [self.subject.rules[place] for place in key[0]]
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
             self._known[key] = known = allowed_ports(self.subject, rules, peer_class.named_ports)
         return known
 
