@@ -272,6 +272,21 @@ def test_open_connections_are_reviewed_after_changes_of_policies_and_labels_and_
     assert is_reviewed_after(web), "no policy any more"
 
 
+def test_open_connections_are_reviewed_when_a_pod_with_policies_gets_its_address():
+    """They may be those of an earlier Pod with this address."""
+    node = Followed()
+
+    def is_reviewed_after_it_comes(*objects: APIObject) -> bool:
+        node.attach()
+        node.tell(pod("web", "10.1.0.2"), *objects)
+        node.followed.review_is_due = False
+        node.attach(attached("web", "10.1.0.2"))
+        return node.followed.review_is_due
+
+    assert not is_reviewed_after_it_comes()
+    assert is_reviewed_after_it_comes(policy())
+
+
 def test_the_verdict_about_peers_is_removed_with_the_last_of_them():
     node = Followed()
     node.attach(attached("web", "10.1.0.2"))

@@ -103,8 +103,7 @@ class FollowedPolicies:
         if own != self._own_addresses:
             self._own_addresses = own
             self._set_node(self._node)
-        if pods is not self._pods:
-            self._follow_attached(pods)
+        attached = self._follow_attached(pods) if pods is not self._pods else frozenset()
         self._compile()
         settled, self._unreturned = self._unreturned, _NOTHING
         unknown = frozenset(key for key in self._attached if not self._is_known(key))
@@ -117,6 +116,8 @@ class FollowedPolicies:
         if unknown:
             known = self.policies.pods
             self.policies = replace(self.policies, pods={**known, **dict.fromkeys(unknown, DENY_UNTIL_KNOWN)})
+        # An earlier Pod with the address of a new one may have left open connections.
+        self.review_is_due |= not attached.isdisjoint(self.policies.pods)
         return settled._replace(pods=changed)
 
     def knows(self, key: str, uid: str = "") -> bool:
@@ -143,16 +144,18 @@ class FollowedPolicies:
         settled = self._compiled.settle()
         self._unreturned = SettledKeys(*(before | now for before, now in zip(self._unreturned, settled, strict=True)))
 
-    def _follow_attached(self, pods: Mapping[str, AttachedPod]) -> None:
+    def _follow_attached(self, pods: Mapping[str, AttachedPod]) -> frozenset[str]:
+        """Returns the Pods that have got a port or another address."""
         before, self._pods, self._attached = self._attached, pods, {}
         for pod in pods.values():  # a Pod may have two ports for a moment, while its sandbox is replaced
             self._attached[pod.key] = (*self._attached.get(pod.key, ()), *pod.addresses)
         for key in before.keys() - self._attached.keys():
             self._asked.pop(key, None)
             self._uids.pop(key, None)
-        for key in before.keys() | self._attached.keys():
-            if before.get(key) != self._attached.get(key):
-                self._set_pod(key)
+        changed = {key for key in before.keys() | self._attached.keys() if before.get(key) != self._attached.get(key)}
+        for key in changed:
+            self._set_pod(key)
+        return frozenset(changed & self._attached.keys())
 
     def _forget_outdated(self, key: str, before: Pod | None) -> None:
         """The watch has delivered something about this Pod, maybe about an earlier one of the same name."""
