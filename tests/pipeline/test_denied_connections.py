@@ -1,9 +1,10 @@
-"""Which open UDP connections policies deny."""
+"""Which open connections policies deny."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from node_states import BOTH, small_cluster
 
@@ -79,6 +80,10 @@ def test_a_service_connection_is_judged_by_its_endpoint() -> None:
 def test_a_pod_that_reaches_itself_is_judged_by_what_policies_say_about_that(allowed: object, expected: bool) -> None:
     to_itself = TrackedConnection(WEB, 40000, "10.96.0.10", 53, WEB, 53, WEB, 40000, SERVICE)
     assert is_denied(policed(itself=(((4, 0xAC10010A, 32), allowed),)), to_itself) is expected
+
+
+def test_a_connection_is_judged_by_its_protocol() -> None:
+    assert is_denied(policed(), msgspec.structs.replace(connection(WEB, FRIEND), protocol=Protocol.TCP))
 
 
 def test_without_policies_nothing_is_denied() -> None:

@@ -1,19 +1,24 @@
-"""An empty datagram is one that another implementation would send, too."""
+"""An empty datagram or segment is one that another implementation would send, too."""
 
 from __future__ import annotations
 
-import pytest
-from os_ken.lib.packet import ipv4, ipv6, packet, udp
+from collections.abc import Callable
 
-from windlass.switch.datagrams import empty_datagram
+import pytest
+from os_ken.lib.packet import ipv4, ipv6, packet, tcp, udp
+
+from windlass.switch.datagrams import empty_datagram, empty_segment
 
 
 @pytest.mark.parametrize(("source", "destination"), [("172.16.1.2", "10.96.0.10"), ("fd00::2", "fd00:10:96::10")])
-def test_an_empty_datagram_has_its_addresses_ports_and_checksums(source: str, destination: str) -> None:
-    frame = empty_datagram(source, 40001, destination, 53)
+@pytest.mark.parametrize(("empty", "transport"), [(empty_datagram, udp.udp), (empty_segment, tcp.tcp)])
+def test_an_empty_packet_has_its_addresses_ports_and_checksums(
+    empty: Callable[[str, int, str, int], bytes], transport: type, source: str, destination: str
+) -> None:
+    frame = empty(source, 40001, destination, 53)
     decoded = packet.Packet(frame)
     addresses = decoded.get_protocol(ipv4.ipv4) or decoded.get_protocol(ipv6.ipv6)
-    ports = decoded.get_protocol(udp.udp)
+    ports = decoded.get_protocol(transport)
     assert (addresses.src, addresses.dst, ports.src_port, ports.dst_port) == (source, destination, 40001, 53)
     for protocol in decoded:
         if hasattr(protocol, "csum"):

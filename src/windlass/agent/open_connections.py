@@ -1,4 +1,4 @@
-"""Keeps the marks of open UDP connections in line with policies; `pipeline.denied_connections` decides.
+"""Keeps the marks of open connections in line with policies; `pipeline.denied_connections` decides.
 
 The work grows with the number of tracked connections. So it is done only after changes of policies or labels, and after
 other changes only while connections are denied. No change waits for it.
@@ -15,14 +15,15 @@ from windlass.agent.areas import Area, Report
 from windlass.agent.policing import Policing
 from windlass.agent.switching import ProgrammedSwitch
 from windlass.model.nodes import NodeState
+from windlass.model.services import Protocol
 from windlass.nodes.config import Config
-from windlass.openflow.conntrack_dumps import TrackedConnection, udp_connections
+from windlass.openflow.conntrack_dumps import TrackedConnection
 from windlass.openflow.fields import LOCAL_PORT
 from windlass.pipeline.datapaths import datapath_of
-from windlass.pipeline.denied_connections import JudgedConnection, is_marked, judge, marking
+from windlass.pipeline.denied_connections import JudgedConnection, is_marked, judge, marking, to_review
 from windlass.pipeline.tracking import POD_ZONE
 from windlass.switch.controls import ask, control_socket
-from windlass.switch.datagrams import empty_datagram
+from windlass.switch.datagrams import empty_datagram, empty_segment
 from windlass.switch.ovsdb import SwitchRefusedError
 from windlass.switch.streams import SwitchUnreachableError
 
@@ -75,7 +76,7 @@ class OpenConnections:
         socket = control_socket(self._config.ovs_run_directory)
         datapath = "netdev@ovs-netdev" if self._config.is_userspace else "system@ovs-system"
         dump = await ask(socket, "dpctl/dump-conntrack", datapath, f"zone={POD_ZONE}")
-        judged = await relevant(judge(state, udp_connections(dump)))
+        judged = await relevant(judge(state, to_review(dump)))
         some_denied = False
         while judged:
             newest = self._switch.state
@@ -87,14 +88,15 @@ class OpenConnections:
             for one, denied in these:
                 await self._correct(one, denied)
             await asyncio.sleep(0)
-        if self._switch.trouble:  # the datagrams may be lost
+        if self._switch.trouble:  # the packets may be lost
             raise SwitchUnreachableError(self._switch.trouble)
         self._some_denied = some_denied
 
     async def _correct(self, one: TrackedConnection, denied: bool) -> None:
         if denied != is_marked(one):
-            datagram = empty_datagram(one.client, one.client_port, one.to, one.to_port)
-            await self._switch.requests.packet_out(datagram, LOCAL_PORT, marking(one, denied=denied))
+            empty = empty_segment if one.protocol is Protocol.TCP else empty_datagram
+            packet = empty(one.client, one.client_port, one.to, one.to_port)
+            await self._switch.requests.packet_out(packet, LOCAL_PORT, marking(one, denied=denied))
 
 
 def pause_after(spent: float) -> float:

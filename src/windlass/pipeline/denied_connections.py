@@ -1,9 +1,9 @@
-"""What policies say about open UDP connections, and how their marks are corrected.
+"""What policies say about open connections, and how their marks are corrected.
 
 The next packet of a client marks its connection if policies deny it, and removes the mark if they allow it again
 (`policies`). A UDP client may send nothing while it gets replies. So after a change the agent marks such connections
-itself: it has the switch track an empty datagram of the client, which is sent to no port. TCP needs nothing: its
-clients acknowledge what they get.
+itself: it has the switch track an empty packet of the client, which is sent to no port. A TCP client acknowledges what
+it gets, so it marks its connection. But it gets nothing while it is cut, so the agent removes the mark.
 """
 
 from __future__ import annotations
@@ -11,18 +11,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cache
 from ipaddress import ip_address
+from itertools import chain
 
 from windlass.model.nodes import NodeState
 from windlass.model.policies import Direction
 from windlass.model.port_sets import PortSet, contains
-from windlass.model.services import Protocol
 from windlass.openflow.actions import Actions, Ct, Nat, Set
-from windlass.openflow.conntrack_dumps import TrackedConnection
+from windlass.openflow.conntrack_dumps import TrackedConnection, tcp_connections, udp_connections
 from windlass.openflow.fields import CT_MARK
 from windlass.pipeline.policy_lookups import permitted_ports
 from windlass.pipeline.tracking import CT_DENIED, POD_ZONE
 
 JudgedConnection = tuple[TrackedConnection, bool]  # and whether policies deny it
+
+
+def to_review(dump: str) -> Iterator[TrackedConnection]:
+    """The connections whose marks may be wrong because their clients send nothing."""
+    return chain(udp_connections(dump), tcp_connections(dump, _DENIED))
 
 
 def judge(state: NodeState, connections: Iterable[TrackedConnection]) -> Iterator[JudgedConnection]:
@@ -33,15 +38,15 @@ def judge(state: NodeState, connections: Iterable[TrackedConnection]) -> Iterato
     def permitted(direction: Direction, pod: str, peer: str) -> PortSet:
         return permitted_ports(state.policies, direction, pod, ip_address(peer))
 
-    def denies(direction: Direction, pod: str | None, peer: str, port: int) -> bool:
-        return pod is not None and not contains(permitted(direction, pod, peer), Protocol.UDP, port)
+    def denies(direction: Direction, pod: str | None, peer: str, one: TrackedConnection) -> bool:
+        return pod is not None and not contains(permitted(direction, pod, peer), one.protocol, one.server_port)
 
     for one in connections:
         client, server = policed.get(one.client), policed.get(one.server)
         yield (
             one,
-            denies(Direction.EGRESS, client, one.server, one.server_port)
-            or (one.client not in own and denies(Direction.INGRESS, server, one.client, one.server_port)),
+            denies(Direction.EGRESS, client, one.server, one)
+            or (one.client not in own and denies(Direction.INGRESS, server, one.client, one)),
         )
 
 
@@ -50,9 +55,9 @@ def is_marked(one: TrackedConnection) -> bool:
 
 
 def marking(one: TrackedConnection, *, denied: bool) -> Actions:
-    """For a datagram of the client: it sets or removes the mark of its connection, and goes nowhere.
+    """For an empty packet of the client: it sets or removes the mark of its connection, and goes nowhere.
 
-    If the entry has expired meanwhile, the datagram creates it as it was, with its translation and its other marks:
+    If the entry has expired meanwhile, the packet creates it as it was, with its translation and its other marks:
     an entry without the translation would send the client's next packets nowhere.
     """
     mark = one.mark | _DENIED if denied else one.mark & ~_DENIED

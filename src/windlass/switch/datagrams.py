@@ -1,4 +1,4 @@
-"""An empty UDP datagram as a frame. Pure."""
+"""Empty UDP datagrams and TCP segments as frames. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from ipaddress import ip_address
 from windlass.switch.checksums import with_checksum
 
 _IPV4, _IPV6 = 0x0800, 0x86DD
-_UDP = 17
+_TCP, _UDP = 6, 17
+_ACK = 0x10
 _HOPS = 64
 
 
@@ -18,8 +19,19 @@ def empty_datagram(source: str, source_port: int, destination: str, destination_
     datagram = with_checksum(datagram, 6, ends + struct.pack("!II", len(datagram), _UDP))
     if datagram.endswith(b"\0\0"):  # UDP sends this checksum as its complement: zero means that there is none
         datagram = datagram[:6] + b"\xff\xff"
+    return _frame(ends, _UDP, datagram)
+
+
+def empty_segment(source: str, source_port: int, destination: str, destination_port: int) -> bytes:
+    """An acknowledgement with the sequence numbers 0."""
+    ends = ip_address(source).packed + ip_address(destination).packed
+    segment = struct.pack("!HH8xBB6x", source_port, destination_port, 5 << 4, _ACK)
+    return _frame(ends, _TCP, with_checksum(segment, 16, ends + struct.pack("!II", len(segment), _TCP)))
+
+
+def _frame(ends: bytes, protocol: int, payload: bytes) -> bytes:
     if len(ends) == 8:
-        header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(datagram), 0, 0, _HOPS, _UDP, 0) + ends
-        return struct.pack("!12xH", _IPV4) + with_checksum(header, 10, b"") + datagram
-    header = struct.pack("!IHBB", 6 << 28, len(datagram), _UDP, _HOPS) + ends
-    return struct.pack("!12xH", _IPV6) + header + datagram
+        header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(payload), 0, 0, _HOPS, protocol, 0) + ends
+        return struct.pack("!12xH", _IPV4) + with_checksum(header, 10, b"") + payload
+    header = struct.pack("!IHBB", 6 << 28, len(payload), protocol, _HOPS) + ends
+    return struct.pack("!12xH", _IPV6) + header + payload
