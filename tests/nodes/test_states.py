@@ -101,7 +101,7 @@ def test_one_change_at_a_time_leads_to_the_same_state(states):
         changes = changes_between(before, cluster) if before else EVERYTHING
         run_to_end(services.following(cluster, serving_node(CONFIG, cluster, own), changes))
         cidrs, _ = service_cidrs(CONFIG, cluster)
-        local = local_node(CONFIG, own, ADAPTER, other_addresses(own, HELD, cidrs))
+        local = local_node(CONFIG, own, ADAPTER, other_addresses(own, HELD, cidrs), cidrs)
         kept = NodeState(local, peers.usable, {}, services.services)
         whole = node_state(CONFIG, cluster, NodeFacts(ADAPTER, HELD))
         assert (kept.node, kept.peers, kept.pods) == (whole.node, whole.peers, whole.pods)

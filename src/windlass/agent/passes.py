@@ -123,7 +123,7 @@ class NodePass:
         if config.reserves_ports:
             await self._snat_pools.reserve(self._host, node_ips)
         node = replace(
-            local_node(config, own, uplink, others),
+            local_node(config, own, uplink, others, cidrs),
             ports_reserved=self._snat_pools.reserved,
             host_connections=self._snat_pools.host_connections,
         )

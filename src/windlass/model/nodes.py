@@ -70,6 +70,7 @@ class LocalNode:
     pod_cidrs: Mapping[Family, IPNetwork]
     uplink_mac: str  # also the MAC of the bridge interface
     other_addresses: tuple[IPAddress, ...] = ()  # of NICs that are not ports of the bridge
+    service_cidrs: tuple[IPNetwork, ...] = ()  # the known ranges of ClusterIPs, which the host routes to the switch
     node_port_networks: tuple[
         IPNetwork, ...
     ] = ()  # NodePorts are served only at addresses in these networks; empty: at all addresses

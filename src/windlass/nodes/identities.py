@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from ipaddress import ip_network
 
 from windlass.cluster.clusters import Cluster
@@ -45,7 +45,9 @@ def service_cidrs(config: Config, cluster: Cluster) -> tuple[tuple[IPNetwork, ..
     return tuple(dict.fromkeys((*declared, *map(ip_network, config.service_cidrs)))), problems
 
 
-def local_node(config: Config, own: Identity, adapter: Uplink, others: Collection[IPAddress]) -> LocalNode:
+def local_node(
+    config: Config, own: Identity, adapter: Uplink, others: Collection[IPAddress], service_networks: Iterable[IPNetwork]
+) -> LocalNode:
     """`others`: the host's addresses besides the Node IPs. NotUsable if the NIC lacks a Node IP."""
     held = {address.ip: address for address in adapter.addresses}
     families = DATAPATHS[own.os].families
@@ -61,6 +63,7 @@ def local_node(config: Config, own: Identity, adapter: Uplink, others: Collectio
         pod_cidrs={family: cidr for family, cidr in own.pod_cidrs.items() if family in families},
         uplink_mac=adapter.mac,
         other_addresses=tuple(others),
+        service_cidrs=tuple(service_networks),
         node_port_networks=tuple(ip_network(text) for text in config.node_port_addresses),
         userspace=config.datapath_type is DatapathType.NETDEV,
         ports_reserved=config.reserves_ports,

@@ -40,7 +40,7 @@ def node_state(config: Config, cluster: Cluster, facts: NodeFacts) -> NodeState:
     """
     own = own_identity(config, cluster)
     cidrs, _ = service_cidrs(config, cluster)
-    node = local_node(config, own, facts.adapter, other_addresses(own, facts.held_addresses, cidrs))
+    node = local_node(config, own, facts.adapter, other_addresses(own, facts.held_addresses, cidrs), cidrs)
     peers = Peers()
     peers.follow(cluster.nodes, own)
     services = NodeServices(GroupNumbers())

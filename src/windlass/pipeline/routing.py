@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 
-from windlass.model.families import Family, IPAddress, IPNetwork
+from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 from windlass.model.nodes import AttachedPod, LocalNode, Peer, TrafficMode
 from windlass.openflow.actions import Action, Set
 from windlass.openflow.conditions import destination, source, tunnel_destination
@@ -50,6 +50,13 @@ def unreachable(node: LocalNode, family: Family) -> Iterator[Flow]:
     yield L3_FORWARDING.flow(LOW, destination(node.pod_cidrs[family])).drop(
         why="to an address of this Node's PodCIDR that no Pod has: drop"
     )
+    for cidr in node.service_cidrs:
+        if family_of(cidr) is family:
+            # The host would return it, and policies would take it for a packet of the Node. Nor is it committed: the
+            # client's next packet may find the Service.
+            yield L3_FORWARDING.flow(LOW + 1, destination(cidr)).drop(
+                why="to a ClusterIP that no Service has yet, or that is the endpoint of another Service: drop"
+            )
     yield L3_FORWARDING.flow(HIGH, destination(MULTICAST[family])).drop(why="multicast: drop, not supported for Pods")
     if family is Family.IPV4:
         yield L3_FORWARDING.flow(HIGH, destination(BROADCAST)).drop(why="broadcast: drop, not supported for Pods")
