@@ -76,6 +76,13 @@ def test_annotations_may_be_dates():
     )
 
 
+def test_json_is_read_as_json():
+    """`kubectl get -o json`, and the answer of the agent. YAML allows neither these escapes nor this character."""
+    pod = {"kind": "Pod", "metadata": {"name": "a", "annotations": {"mood": "\N{ROCKET}"}}}
+    for text in (json.dumps(pod), json.dumps(pod).replace("mood", "m\x7f")):
+        assert run("explain", "a", "-", input=text).exit_code == 0
+
+
 def test_null_fields_are_absent_fields():
     selected = network_policy(
         podSelector=None,

@@ -71,7 +71,7 @@ def explain_pod(
       windlass policy explain shop/web
       windlass policy explain shop/web docs/examples/shop --peer shop/cart
       windlass policy explain shop/web docs/examples/shop --peer 203.0.113.9 --json
-      kubectl get pods,nodes,namespaces,networkpolicies,clusternetworkpolicies -A -o yaml |
+      kubectl get pods,nodes,namespaces,networkpolicies,clusternetworkpolicies -A -o json |
         windlass policy explain shop/web -
 
     Leave out clusternetworkpolicies if the cluster does not have this kind.

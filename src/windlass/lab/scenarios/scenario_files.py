@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,7 +180,7 @@ def _documents(file: Path, problems: list[str]) -> Iterator[Mapping[str, object]
 def documents_in(content: bytes, name: str, problems: list[str]) -> Iterator[Mapping[str, object]]:
     """The objects as they are written; `name` is for problems."""
     try:
-        for document in yaml.load_all(content, Loader=yaml.CSafeLoader):
+        for document in _parsed(content):
             yield from _opened(document, name, problems)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -192,6 +192,13 @@ def documents_in(content: bytes, name: str, problems: list[str]) -> Iterator[Map
         problems.append(f"{name}: has an invalid date or number: {error}; put quotes around text")
     except RecursionError:
         problems.append(f"{name}: is nested too deeply")
+
+
+def _parsed(content: bytes) -> Iterable[object]:
+    """Most JSON is YAML, too, but not all escapes in it, and a JSON decoder is many times as fast."""
+    with suppress(msgspec.DecodeError):
+        return [msgspec.json.decode(content)]
+    return yaml.load_all(content, Loader=yaml.CSafeLoader)
 
 
 def _hint(content: bytes) -> str:
