@@ -55,6 +55,29 @@ def test_a_difference_names_the_address_of_a_node_that_it_concerns(tmp_path: Pat
     assert change["source"] == {"nodes": ["n2 (10.0.0.12)"], "networks": ["10.0.0.0/24"]}
 
 
+def test_a_difference_excludes_the_own_nodes_of_pods_if_they_are_not_affected(tmp_path: Path):
+    """A Pod always accepts its own Node, so a new denial changes nothing there, and for egress neither."""
+    objects = [*NODES, pod("a"), pod("b", "n2")]
+    (tmp_path / "old.yaml").write_text(written(*objects))
+    for policy, side in ((network_policy(), "source"), (network_policy(policyTypes=["Egress"]), "destination")):
+        arguments = "diff", tmp_path / "old.yaml", "-"
+        [change] = json.loads(run(*arguments, "--json", input=written(*objects, policy)).stdout)["changes"]
+        pods, networks = ["default/a", "default/b"], ["0.0.0.0/0"]
+        assert change[side] == {"pods": pods, "nodes": ["n1", "n2"], "networks": networks, "exceptOwnNode": True}
+        assert "its own Node" in run(*arguments, input=written(*objects, policy)).stdout
+
+
+def test_a_difference_that_affects_own_nodes_too_excludes_none(tmp_path: Path):
+    objects = [*NODES, pod("a"), pod("b", "n2")]
+    (tmp_path / "old.yaml").write_text(written(*objects))
+    deny = {"action": "Deny", "to": [{"nodes": {}}]}
+    spec = {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}, "egress": [deny]}
+    policy = {"kind": "ClusterNetworkPolicy", "metadata": {"name": "deny"}, "spec": spec}
+    answer = run("diff", tmp_path / "old.yaml", "-", "--json", input=written(*objects, policy))
+    [change] = json.loads(answer.stdout)["changes"]
+    assert change["destination"] == {"nodes": ["its own Node", "n1", "n2"]}
+
+
 def test_a_peer_that_is_asked_by_address_is_named_with_it():
     objects = [*NODES, pod("p"), pod("q")]
     for address, expected in (

@@ -77,7 +77,7 @@ class PeerNames:
         return ", ".join(
             (
                 *self._pods_in_words(peers.pods),
-                *self._nodes_in_words(peers.nodes),
+                *self._nodes_in_words(peers),
                 *_few([_network_in_words(name) for name in peers.networks], "network"),
             )
         )
@@ -89,9 +89,10 @@ class PeerNames:
         for namespace, names in by_namespace.items():
             yield from _all_or_few(names, self._pods[namespace], "Pod", f" of {namespace}")
 
-    def _nodes_in_words(self, nodes: Iterable[str]) -> Iterator[str]:
-        names = [name if name.startswith(OWN_NODE) else f"Node {name}" for name in nodes]
-        return _all_or_few(names, self._nodes, "Node")
+    def _nodes_in_words(self, peers: PeerGroup) -> Iterator[str]:
+        names = [name if name.startswith(OWN_NODE) else f"Node {name}" for name in peers.nodes]
+        words = [*_all_or_few(names, self._nodes, "Node")]
+        return iter([f"{', '.join(words)} except {OWN_NODE}"] if peers.except_own_node else words)
 
 
 def _all_or_few(names: Sequence[str], total: int, noun: str, of: str = "") -> Iterator[str]:

@@ -28,16 +28,18 @@ OWN_NODE, ITSELF, REPLICAS = "its own Node", "itself, through a Service", "its o
 NO_POLICY = "no policy decides: allowed by default"
 
 EndName = tuple[str, str]  # the kind of an end, and its name
+_EXCEPT_OWN_NODE: EndName = EndKind.NODE.value, f"except {OWN_NODE}"
 _Place = tuple[int, IPAddress | None]  # the IP version, and the address if it matters which one it is
 _Member = tuple[EndName, _Place]
 
 
-class PeerGroup(Struct, frozen=True, omit_defaults=True, order=True):
+class PeerGroup(Struct, frozen=True, omit_defaults=True, order=True, rename="camel"):
     """Ends that are treated alike."""
 
     pods: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     networks: tuple[str, ...] = ()
+    except_own_node: bool = False  # traffic between a Pod and its own Node, if that is one of the nodes, is not meant
 
 
 class TrafficVerdict(Struct, frozen=True):
@@ -213,11 +215,14 @@ class _Comparison:
                 for change in self._between(source, destination, kind):
                     yield self._members(pairs, 0, kind), self._members(pairs, 1, kind), change
 
-    def _members(self, pairs: Iterable[tuple[End, End]], side: int, kind: Relation) -> frozenset[_Member]:
+    def _members(self, pairs: list[tuple[End, End]], side: int, kind: Relation) -> frozenset[_Member]:
         """The related end is named by its relation: the Node of a Pod, or else the destination."""
         is_related = side == (0 if kind is Relation.FROM_OWN_NODE else 1)
         ends = (pair[side] for pair in pairs)
-        return frozenset((_label(end, kind if is_related else Relation.APART), self._place(end)) for end in ends)
+        members = {(_label(end, kind if is_related else Relation.APART), self._place(end)) for end in ends}
+        if kind is Relation.APART and _lacks_own_nodes(pairs, side):
+            members |= {(_EXCEPT_OWN_NODE, place) for _, place in members}
+        return frozenset(members)
 
     def _place(self, end: End) -> _Place:
         version = end.address.version
@@ -269,6 +274,12 @@ def _by_relation(sources: list[End], destinations: list[End]) -> dict[Relation, 
     for pair in product(sources, destinations):
         found.setdefault(relation(*pair), []).append(pair)
     return found
+
+
+def _lacks_own_nodes(pairs: list[tuple[End, End]], side: int) -> bool:
+    """Whether one side consists of Nodes, and their own Pods on the other side are not among the pairs."""
+    sources, destinations = map(set, zip(*pairs, strict=True))
+    return pairs[0][side].kind is EndKind.NODE and len(pairs) < len(sources) * len(destinations)
 
 
 def _deciding(verdicts: Iterable[Verdict], ports: PortSet) -> tuple[str, ...]:
@@ -330,13 +341,14 @@ def _peers(members: Iterable[_Member], whole: Mapping[EndName, set[_Place]]) -> 
     meant: dict[EndName, set[_Place]] = {}
     for label, place in members:
         meant.setdefault(label, set()).add(place)
+    is_except = meant.pop(_EXCEPT_OWN_NODE, None) is not None and (EndKind.NODE.value, OWN_NODE) not in meant
     names: dict[str, list[str]] = {}
     for label, found in meant.items():
         kind, name = label
         suffixes = [""] if kind == EndKind.NETWORK.value else _suffixes(found, whole.get(label, set()))
         names.setdefault(kind, []).extend(name + suffix for suffix in suffixes)
     pods, nodes, networks = (tuple(sorted(names.get(kind.value, ()))) for kind in EndKind)
-    return PeerGroup(pods, nodes, networks)
+    return PeerGroup(pods, nodes, networks, is_except)
 
 
 def _suffixes(found: set[_Place], whole: set[_Place]) -> list[str]:
