@@ -139,3 +139,28 @@ def test_the_labels_of_a_namespace_also_matter_for_cluster_network_policies():
     subject = {"pods": {"namespaceSelector": {"matchLabels": {"team": "a"}}, "podSelector": {}}}
     policy = {"kind": "ClusterNetworkPolicy", "metadata": {"name": "p"}, "spec": {"tier": "Admin", "subject": subject}}
     assert "no Namespace object for default:" in run("explain", "a", "-", input=written(workload("a"), policy)).stderr
+
+
+BLOCK = {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8"]}}
+NETWORKS = {"tier": "Admin", "subject": {"namespaces": {}}, "egress": [{"to": [{"networks": ["10.0.0.0/8"]}]}]}
+EVERYONE = {"ipBlock": {"cidr": "0.0.0.0/0"}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_reported"),
+    [
+        (network_policy(ingress=[{"from": [BLOCK]}]), True),
+        (network_policy(egress=[{"to": [BLOCK]}]), True),
+        ({"kind": "ClusterNetworkPolicy", "metadata": {"name": "p"}, "spec": NETWORKS}, True),
+        (network_policy(ingress=[{"from": [EVERYONE]}]), False),
+    ],
+)
+def test_pods_without_addresses_are_named_if_a_rule_has_networks(policy: dict, is_reported: bool):
+    """Usually the networks that a rule excepts from all addresses are those of Pods."""
+    sentence = (
+        "no address is known for default/a, default/b, default/c and 1 more: "
+        "rules with networks may decide otherwise about their traffic"
+    )
+    pods = [{"kind": "Pod", "metadata": {"name": "p"}, "status": {"podIP": "10.1.0.2"}}, *map(workload, "abcd")]
+    assert (sentence in run("explain", "a", "-", input=written(*pods, policy)).stderr) == is_reported
+    assert "no address" not in run("explain", "p0", "-", input=written(*documents(policy))).stderr

@@ -21,7 +21,8 @@ from windlass.lab.scenarios.scenario_files import ScenarioError
 from windlass.policy.directories import NAME_LABEL, namespace_labels
 from windlass.policy.worlds import PolicyNode, PolicyWorld
 
-_NAMED = 3  # namespaces that a sentence names
+_NAMED = 3  # namespaces or Pods that a sentence names
+_ALL_ADDRESSES = frozenset({"0.0.0.0/0", "::/0"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def _read(documents: Iterable[SourcedDocument], problems: list[str]) -> PolicyMa
         tuple(objects.decoded("NetworkPolicy", NetworkPolicy)),
         tuple(objects.decoded("ClusterNetworkPolicy", ClusterNetworkPolicy)),
     )
-    warnings = (*objects.not_enforced, *_missing_namespaces(world, written.keys()))
+    warnings = (*objects.not_enforced, *_missing_namespaces(world, written.keys()), *_missing_addresses(world))
     return PolicyManifests(world, pods.on_host_network, warnings)
 
 
@@ -89,9 +90,30 @@ def _missing_namespaces(world: PolicyWorld, written: Iterable[str]) -> Iterator[
     missing = sorted({*world.namespaces} - {*written})
     if not missing or not any(_labels_in(selector) - {NAME_LABEL} for selector in _namespace_selectors(world)):
         return
-    more = [f"{len(missing) - _NAMED} more"] if len(missing) > _NAMED else []
-    names = " and ".join([", ".join(missing[:_NAMED]), *more])
-    yield f"no Namespace object for {names}: a namespaceSelector finds only the label {NAME_LABEL} there"
+    yield f"no Namespace object for {_few(missing)}: a namespaceSelector finds only the label {NAME_LABEL} there"
+
+
+def _missing_addresses(world: PolicyWorld) -> Iterator[str]:
+    """A sentence if rules have networks, and the addresses of some Pods are not known."""
+    missing = sorted(f"{pod.namespace}/{pod.name}" for pod in world.pods if not pod.has_known_addresses)
+    if missing and {*_networks(world)} - _ALL_ADDRESSES:
+        yield f"no address is known for {_few(missing)}: rules with networks may decide otherwise about their traffic"
+
+
+def _few(names: list[str]) -> str:
+    more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    return " and ".join([", ".join(names[:_NAMED]), *more])
+
+
+def _networks(world: PolicyWorld) -> Iterator[str]:
+    """Of rules, with those that they except."""
+    for policy in world.network_policies:
+        rules = [rule.peers for rule in policy.spec.ingress or ()], [rule.peers for rule in policy.spec.egress or ()]
+        for block in [peer.ip_block for peer in chain.from_iterable(chain(*rules)) if peer.ip_block]:
+            yield from (block.cidr, *(block.except_ or ()))
+    for cluster_policy in world.cluster_network_policies:
+        for rule in cluster_policy.spec.egress or ():
+            yield from (network for peer in rule.peers for network in peer.networks or ())
 
 
 def _labels_in(selector: LabelSelector) -> set[str]:
