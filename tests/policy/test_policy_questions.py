@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,6 +110,46 @@ def test_one_more_is_singular():
     blocks = [{"ipBlock": {"cidr": f"203.0.{number}.0/24"}} for number in range(5)]
     answer = run("explain", "p0", "-", input=written(*documents(network_policy(ingress=[{"from": blocks}]))))
     assert "1 more network " in " ".join(answer.output.split())
+
+
+LONG = "a-name-of-a-workload-of-more-than-forty-characters-0"
+
+
+def test_a_long_name_stays_whole_in_a_file_and_does_not_shift_the_table():
+    objects = [*NODES, pod(LONG), pod("q"), network_policy(ingress=[{"from": [{"podSelector": {}}]}] * 2)]
+    lines = run("explain", "q", "-", input=written(*objects)).stdout.splitlines()
+    assert_aligned(lines)
+    assert any(f"default/{LONG}" in line for line in lines)
+
+
+def test_a_table_with_long_names_fits_the_terminal(tmp_path: Path):
+    (tmp_path / "all.yaml").write_text(written(*NODES, pod(LONG), pod("q"), network_policy(ingress=[{}])))
+    lines = on_a_terminal(60, "explain", "q", tmp_path / "all.yaml")
+    assert_aligned(lines)
+    assert max(map(len, lines)) <= 60
+    assert LONG in "".join(line[2:].split("  ")[0] for line in lines)
+
+
+def assert_aligned(lines: list[str]) -> None:
+    """The first lines of rows have their traffic below the word TRAFFIC."""
+    for header, *rows in (part.splitlines() for part in "\n".join(lines).split("selected by: ")[1:]):
+        [at] = {line.index("TRAFFIC") for line in [header, *rows] if "TRAFFIC" in line}
+        shown = [line for line in rows if "all traffic" in line]
+        assert {line.index("all traffic") for line in shown} == {at}, lines
+
+
+def on_a_terminal(columns: int, *arguments: object) -> list[str]:
+    """What the command prints there, without colours."""
+    pty, termios = pytest.importorskip("pty"), pytest.importorskip("termios")
+    ours, theirs = pty.openpty()
+    try:
+        termios.tcsetwinsize(theirs, (24, columns))
+        command = [sys.executable, "-c", "from windlass.cli import main; main()", "policy", *map(str, arguments)]
+        subprocess.run(command, stdout=theirs, check=True, env={**os.environ, "NO_COLOR": "1"})
+        return os.read(ours, 65536).decode().splitlines()
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
 
 def test_a_peer_of_an_ip_version_that_the_pod_does_not_have_is_refused():

@@ -148,14 +148,19 @@ def _counter_rows(counters: Iterable[PolicyCounter]) -> Iterator[_Row]:
 
 
 def _table(header: tuple[str, ...], rows: Iterable[_Row]) -> Iterator[str]:
-    """Columns are as wide as their content; if the terminal is too narrow, the widest columns share what is left."""
+    """Columns are as wide as their content; if the terminal is too narrow, the widest columns share what is left.
+
+    A name that is longer than its column is broken on a terminal. In other output it widens the column: it stays whole
+    for searches.
+    """
     listed = [*rows]
-    needed = [
-        max(len(line) for row in (header, *(r.cells for r in listed)) for line in row[i].split("\n"))
-        for i in range(len(header))
-    ]
-    width = shutil.get_terminal_size((_WIDTH, 0)).columns if sys.stdout.isatty() else _WIDTH
-    widths = _shared(needed, width - 2 * len(header))
+    columns = [*zip(header, *(row.cells for row in listed), strict=True)]
+    needed = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
+    if sys.stdout.isatty():
+        widths = _shared(needed, shutil.get_terminal_size((_WIDTH, 0)).columns - 2 * len(header))
+    else:
+        longest = [max(len(word) for cell in column for word in cell.split()) for column in columns]
+        widths = [*map(max, longest, _shared(needed, _WIDTH - 2 * len(header)))]
     yield click.style(
         "  " + "  ".join(cell.ljust(w) for cell, w in zip(header, widths, strict=True)).rstrip(), dim=True
     )
@@ -164,7 +169,8 @@ def _table(header: tuple[str, ...], rows: Iterable[_Row]) -> Iterator[str]:
             [
                 part
                 for line in cell.split("\n")
-                for part in textwrap.wrap(line, w, break_long_words=False, break_on_hyphens=False) or [""]
+                for words in textwrap.wrap(line, w, break_long_words=False, break_on_hyphens=False) or [""]
+                for part in textwrap.wrap(words, w) or [""]  # a single long word, at a hyphen if it has one
             ]
             for cell, w in zip(row.cells, widths, strict=True)
         ]
