@@ -69,6 +69,8 @@ items:
                        {ipBlock: {cidr: 0.0.0.0/0, except: [192.0.2.0/24]}}], ports: [{port: 80, endPort: 99}]}]}}
   - {apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: nodes},
      spec: {tier: Baseline, priority: 1, subject: {namespaces: {}}, egress: [{action: Deny, to: [{nodes: {}}]}]}}
+  - {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: garbled},
+     spec: {podSelector: {matchLabels: {app: web}}, egress: none}}
   - {kind: Probe, metadata: {name: any},
      spec: {from: {pod: default/web-1}, to: {pod: default/web-2, port: 80}}}
 """

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +12,10 @@ from msgspec import structs
 
 from windlass.cli.outputs import FLOW_FORMAT, fail
 from windlass.cluster import policies
-from windlass.cluster.clusters import Cluster, decode, with_objects
+from windlass.cluster.clusters import Cluster, decode, kind_of, with_objects
 from windlass.cluster.kinds import kinds_of
 from windlass.cluster.nodes import OS_LABEL, NotUsable
-from windlass.cluster.objects import Malformed
+from windlass.cluster.objects import APIObject, Malformed
 from windlass.cluster.policies import policy_in
 from windlass.cni.attachments import pod_mac
 from windlass.host.protocol import Uplink
@@ -98,10 +97,7 @@ def facts_of(world: DesiredState, name: str) -> NodeFacts:
 
 def _cluster(world: DesiredState, addresses: PodAddresses) -> Cluster:
     """The cluster as the agent reads it, with EndpointSlices for Services that have none in the manifests."""
-    found = []
-    for manifest in manifests.render(world, pod_addresses(world, addresses)):
-        with suppress(Malformed):  # the agent reports the object, and uses the others
-            found.append(decode(manifest))
+    found = [*map(_decoded, manifests.render(world, pod_addresses(world, addresses)))]
     return with_objects(
         Cluster(),
         {
@@ -109,6 +105,15 @@ def _cluster(world: DesiredState, addresses: PodAddresses) -> Cluster:
             for member, kind in kinds_of(Cluster).items()
         },
     )
+
+
+def _decoded(manifest: Mapping[str, object]) -> APIObject | None:
+    """Instead of an object that cannot be decoded, what the agent uses: a policy that denies everything, or nothing."""
+    try:
+        return decode(manifest)
+    except Malformed:
+        kind = kind_of(manifest)
+        return kind.instead_of(manifest, None)[0] if kind else None
 
 
 def world_of(path: Path) -> DesiredState:
