@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import IPv4Address
 
 import msgspec
 import pytest
 
 from counted_lines import lines_run
-from policy_worlds import OWN_NODE, tell
-from windlass.cluster.policy_objects import NetworkPolicy
+from policy_worlds import OWN_NODE, compiled, tell
+from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
 from windlass.model.services import Protocol
 from windlass.policy.compiler import PolicyCompiler
 from windlass.policy.directories import SelectablePod
@@ -61,3 +62,31 @@ def test_peers_that_came_and_went_are_forgotten():
         compiler.settle()
     (rules,) = compiler.egress._subjects.values()
     assert len(rules._known) <= MOST_KNOWN
+
+
+def test_a_pod_of_another_node_is_the_same_work_whatever_the_number_of_rules_of_a_cluster_network_policy():
+    def work(rules: int) -> int:
+        document = {
+            "kind": "ClusterNetworkPolicy",
+            "metadata": {"name": "ports"},
+            "spec": {
+                "tier": "Admin",
+                "subject": {"namespaces": {}},
+                "ingress": [
+                    {
+                        "action": "Deny",
+                        "from": [{"namespaces": {}}],
+                        "protocols": [{"tcp": {"destinationPort": {"number": 80 + 2 * number}}}],
+                    }
+                    for number in range(rules)
+                ],
+            },
+        }
+        policy = msgspec.convert(document, ClusterNetworkPolicy)
+        before = PolicyWorld(FEW_PODS, cluster_network_policies=(policy,))
+        compiler = compiled(before)
+        remote = PolicyPod("x", "remote", "node-2", (IPv4Address("10.2.0.2"),))
+        tell(compiler, before, replace(before, pods=(*FEW_PODS, remote)))
+        return lines_run(compiler.settle)
+
+    assert work(25) < 1.5 * work(5)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from typing import TypeAlias
 
 from windlass.model.policies import Direction
 from windlass.model.port_sets import PortSet, union
 from windlass.policy.classes import ClassPart, PeerClass
 from windlass.policy.rules import BlockPeers, RulePeers, number_of
 from windlass.policy.subjects import (
+    NumberedPort,
     RuleOutcome,
     Subject,
     TierRule,
@@ -21,6 +23,8 @@ from windlass.policy.subjects import (
 )
 
 MOST_KNOWN = 4096  # verdicts that a subject keeps; peers that come and go may have any numbers for their named ports
+
+_Resolve: TypeAlias = Callable[[Subject, Sequence[TierRule], Sequence[NumberedPort]], PortSet]
 
 
 class RulesOfSubject:
@@ -36,7 +40,7 @@ class RulesOfSubject:
         self._ports_by_peers: dict[int, set[PortSet]] = defaultdict(set)
         self._for_everyone: list[int] = []
         self._ports_for_everyone: set[PortSet] = set()
-        self._known: dict[tuple[tuple[int, ...], tuple[object, ...]], PortSet] = {}
+        self._known: dict[tuple[_Resolve, tuple[int, ...], tuple[NumberedPort, ...]], PortSet] = {}
         for place, one in enumerate(subject.rules):
             if one.rule.peers is None:
                 self._for_everyone.append(place)
@@ -77,16 +81,19 @@ class RulesOfSubject:
         if self._is_sum:
             matched = [self._ports_by_peers[peers] for peers in peer_class.peers if peers in self.peers]
             return union(self._ports_for_everyone.union(*matched))
-        key = self._places(peer_class), peer_class.named_ports
-        if (known := self._known.get(key)) is None:
-            rules = [self.subject.rules[place] for place in key[0]]
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()
-            self._known[key] = known = allowed_ports(self.subject, rules, peer_class.named_ports)
-        return known
+        return self._resolved(allowed_ports, peer_class)
 
     def allowed_to_itself(self, peer_class: PeerClass) -> PortSet:
-        return allowed_to_itself(self.subject, self.matching(peer_class), peer_class.named_ports)
+        return self._resolved(allowed_to_itself, peer_class)
+
+    def _resolved(self, resolve: _Resolve, peer_class: PeerClass) -> PortSet:
+        key = resolve, self._places(peer_class), peer_class.named_ports
+        if (known := self._known.get(key)) is None:
+            rules = [self.subject.rules[place] for place in key[1]]
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = known = resolve(self.subject, rules, peer_class.named_ports)
+        return known
 
     def _places(self, peer_class: PeerClass) -> tuple[int, ...]:
         """In order, each once: several peers of a rule may match."""
