@@ -32,15 +32,26 @@ def cluster_policy(**spec: object) -> dict[str, object]:
     return {"apiVersion": CNP, "kind": "ClusterNetworkPolicy", "metadata": {"name": "p"}, "spec": spec}
 
 
+def with_a_number_as_label(document: dict[str, Any]) -> dict[str, object]:
+    """YAML reads `version: 1.0` as a number."""
+    return {**document, "metadata": {**document["metadata"], "labels": {"version": 1.0}}}
+
+
 CASES: list[tuple[str, dict[str, object], set[str]]] = [
     ("network_policies", network_policy(podSelector=WEB, **BAD_RULES), {"shop/web"}),
     ("network_policies", network_policy(podSelector="web"), {"shop/web", "shop/db"}),
+    ("network_policies", with_a_number_as_label(network_policy(podSelector=WEB)), {"shop/web"}),
     (
         "cluster_network_policies",
         cluster_policy(subject={"pods": {"podSelector": WEB}}, tier="Admin", **BAD_RULES),
         {"shop/web", "data/web"},
     ),
     ("cluster_network_policies", cluster_policy(subject=7, tier="Admin"), {"shop/web", "shop/db", "data/web"}),
+    (
+        "cluster_network_policies",
+        with_a_number_as_label(cluster_policy(subject={"pods": {"podSelector": WEB}}, tier="Admin")),
+        {"shop/web", "data/web"},
+    ),
 ]
 
 

@@ -158,7 +158,7 @@ _DENYING = (ClusterNetworkPolicyRule(action="Deny"),)
 
 
 def closed_network_policy(document: Mapping[str, object]) -> NetworkPolicy | None:
-    metadata = _read(document.get("metadata"), Metadata)
+    metadata = _identity(document)
     if metadata is None:
         return None
     selector = _read(_spec(document).get("podSelector"), LabelSelector)
@@ -166,12 +166,19 @@ def closed_network_policy(document: Mapping[str, object]) -> NetworkPolicy | Non
 
 
 def closed_cluster_network_policy(document: Mapping[str, object]) -> ClusterNetworkPolicy | None:
-    metadata = _read(document.get("metadata"), Metadata)
+    metadata = _identity(document)
     if metadata is None:
         return None
     subject = _read(_spec(document).get("subject"), ClusterNetworkPolicySubject) or ClusterNetworkPolicySubject()
     spec = ClusterNetworkPolicySpec("Admin", subject=subject, ingress=_DENYING, egress=_DENYING)
     return ClusterNetworkPolicy(metadata, spec)
+
+
+def _identity(document: Mapping[str, object]) -> Metadata | None:
+    """Without labels and times: policies do not use them, and they may be what cannot be decoded."""
+    metadata = document.get("metadata")
+    identity = ("name", "namespace", "uid")
+    return _read({key: metadata.get(key) for key in identity}, Metadata) if isinstance(metadata, dict) else None
 
 
 def _spec(document: Mapping[str, object]) -> Mapping[str, object]:
