@@ -10,7 +10,7 @@ import pytest
 from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
 from windlass.model.port_sets import ALL_PORTS, NO_PORTS, in_words
 from windlass.policy.readings import read_cluster_network_policy, read_network_policy
-from windlass.policy.rules import PodPeers, PolicyRule, RuleAction
+from windlass.policy.rules import BlockPeers, PodPeers, PolicyRule, RuleAction
 
 
 def network_policy(spec: dict[str, Any]) -> NetworkPolicy:
@@ -139,6 +139,19 @@ def test_an_unreadable_cluster_rule_accepts_less_or_denies_everything(peer: dict
         else:
             assert policy.egress[0] == PolicyRule("ClusterNetworkPolicy p egress[0]", RuleAction.DENY, None, ALL_PORTS)
             assert problems == [f"egress[0], {what}; the rule denies everything instead"]
+
+
+def test_the_peers_of_a_cluster_rule_are_those_of_its_direction():
+    """An API server drops the other field, which the API does not have."""
+    pods, networks = {"namespaces": {}}, {"networks": ["10.0.0.0/8"]}
+    policy, problems = read_cluster_network_policy(
+        cluster_network_policy(
+            {"action": "Deny", "from": [pods], "to": [networks]}, ingress=[{"action": "Accept", "to": [pods]}]
+        )
+    )
+    assert [rule.peers for rule in policy.egress or ()] == [(BlockPeers("10.0.0.0/8"),)]
+    assert [rule.peers for rule in policy.ingress or ()] == [()]
+    assert problems == ["ingress[0], no peers; the rule accepts nothing"]
 
 
 def test_the_rules_of_an_unknown_tier_deny_everything():

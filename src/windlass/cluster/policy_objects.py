@@ -11,7 +11,7 @@ of the cluster.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, TypeVar
+from typing import ClassVar, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -125,36 +125,43 @@ class ClusterNetworkPolicyProtocol(Struct, frozen=True, omit_defaults=True, rena
     destination_named_port: str | None = None
 
 
-class ClusterNetworkPolicyRule(Struct, frozen=True, omit_defaults=True, gc=False):
-    """An ingress rule has `from`, an egress rule has `to`."""
-
+class ClusterNetworkPolicyIngressRule(Struct, frozen=True, omit_defaults=True, gc=False):
     action: str = ""
     name: str | None = None
     from_: tuple[ClusterNetworkPolicyPeer, ...] | None = msgspec.field(default=None, name="from")
+    protocols: tuple[ClusterNetworkPolicyProtocol, ...] | None = None
+
+    @property
+    def peers(self) -> tuple[ClusterNetworkPolicyPeer, ...]:
+        return self.from_ or ()
+
+
+class ClusterNetworkPolicyEgressRule(Struct, frozen=True, omit_defaults=True, gc=False):
+    action: str = ""
+    name: str | None = None
     to: tuple[ClusterNetworkPolicyPeer, ...] | None = None
     protocols: tuple[ClusterNetworkPolicyProtocol, ...] | None = None
 
     @property
     def peers(self) -> tuple[ClusterNetworkPolicyPeer, ...]:
-        return self.from_ or self.to or ()
+        return self.to or ()
+
+
+ClusterNetworkPolicyRule: TypeAlias = ClusterNetworkPolicyIngressRule | ClusterNetworkPolicyEgressRule
 
 
 class ClusterNetworkPolicySpec(Struct, frozen=True, omit_defaults=True, gc=False):
     tier: str = ""
     priority: int = 0
     subject: ClusterNetworkPolicySubject = ClusterNetworkPolicySubject()
-    ingress: tuple[ClusterNetworkPolicyRule, ...] | None = None
-    egress: tuple[ClusterNetworkPolicyRule, ...] | None = None
+    ingress: tuple[ClusterNetworkPolicyIngressRule, ...] | None = None
+    egress: tuple[ClusterNetworkPolicyEgressRule, ...] | None = None
 
 
 class ClusterNetworkPolicy(APIObject, frozen=True):
     is_namespaced: ClassVar[bool] = False
 
     spec: ClusterNetworkPolicySpec = ClusterNetworkPolicySpec()
-
-
-# A rule without peers: `policy.readings` turns it into a rule that denies everything.
-_DENYING = (ClusterNetworkPolicyRule(action="Deny"),)
 
 
 def closed_network_policy(document: Mapping[str, object]) -> NetworkPolicy | None:
@@ -170,7 +177,9 @@ def closed_cluster_network_policy(document: Mapping[str, object]) -> ClusterNetw
     if metadata is None:
         return None
     subject = _read(_spec(document).get("subject"), ClusterNetworkPolicySubject) or ClusterNetworkPolicySubject()
-    spec = ClusterNetworkPolicySpec("Admin", subject=subject, ingress=_DENYING, egress=_DENYING)
+    # Rules without peers: `policy.readings` turns them into rules that deny everything.
+    ingress, egress = ClusterNetworkPolicyIngressRule("Deny"), ClusterNetworkPolicyEgressRule("Deny")
+    spec = ClusterNetworkPolicySpec("Admin", subject=subject, ingress=(ingress,), egress=(egress,))
     return ClusterNetworkPolicy(metadata, spec)
 
 

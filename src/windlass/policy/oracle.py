@@ -179,7 +179,8 @@ def _tier(
     for policy in sorted(policies, key=lambda one: (_has_priority(one), one.spec.priority, one.key)):
         if not _is_cluster_subject(world, policy, subject):
             continue
-        rules = (policy.spec.ingress if direction == "Ingress" else policy.spec.egress) or ()
+        ingress, egress = policy.spec.ingress or (), policy.spec.egress or ()
+        rules: Sequence[ClusterNetworkPolicyRule] = ingress if direction == "Ingress" else egress
         for index, rule in enumerate(rules):
             has_place = policy.spec.tier == tier and _has_priority(policy)
             action = _action(world, packet, rule, peer, direction) if has_place else "Deny"

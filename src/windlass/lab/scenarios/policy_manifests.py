@@ -128,7 +128,7 @@ def _namespace_selectors(world: PolicyWorld) -> Iterator[LabelSelector]:
     for cluster_policy in world.cluster_network_policies:
         spec = cluster_policy.spec
         selected = [(spec.subject.namespaces, spec.subject.pods)]
-        for rule in (*(spec.ingress or ()), *(spec.egress or ())):
-            selected += [(peer.namespaces, peer.pods) for peer in rule.peers]
+        listed = [rule.peers for rule in spec.ingress or ()], [rule.peers for rule in spec.egress or ()]
+        selected += [(peer.namespaces, peer.pods) for peer in chain.from_iterable(chain(*listed))]
         for namespaces, pods in selected:
             yield from filter(None, [namespaces, pods.namespace_selector if pods else None])
