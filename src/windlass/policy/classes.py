@@ -167,8 +167,7 @@ class PeerClasses:
         self._mark({*networks, *self._blocks.networks_in(whole), *self._directory.addresses_in(whole)})
 
     def _mark_name(self, name: str) -> None:
-        pods = self._directory.pods.values()
-        self._mark_pods([pod.key for pod in pods if any(name == port[0] for port in pod.named_ports)])
+        self._mark_pods(self._directory.naming.get(name, ()))
 
     def _class_at(self, prefix: Prefix) -> PeerClass | None:
         """None if no entry is needed, because a shorter prefix has the same class."""

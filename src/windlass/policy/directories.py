@@ -65,6 +65,7 @@ class Directory:
         self.nodes: dict[str, PeerNode] = {}
         self.namespaces: dict[str, Labels] = {}
         self.label_sets: dict[str, dict[LabelSet, set[str]]] = {}  # by namespace: the Pods with the same labels
+        self.naming: dict[str, set[str]] = {}  # by the name of a port: the Pods that have it
         self._namespaces_at: dict[tuple[str, str], set[str]] = {}  # by label
         self._pods_at: dict[Prefix, tuple[SelectablePod, ...]] = {}  # nearly always one Pod
         self._nodes_at: dict[Prefix, tuple[PeerNode, ...]] = {}
@@ -85,9 +86,12 @@ class Directory:
             _remove(in_namespace, [before.labels], key)
             if not in_namespace:
                 del self.label_sets[before.namespace]
+            _remove(self.naming, {port[0] for port in before.named_ports}, key)
             self._leave(self._pods_at, before)
         if pod is not None:
             self.pods[key] = pod
+            for name, _, _ in pod.named_ports:
+                self.naming.setdefault(name, set()).add(key)
             with_labels = self.label_sets.setdefault(pod.namespace, {})
             if (alike := with_labels.get(pod.labels)) is None:
                 with_labels[pod.labels] = {key}
