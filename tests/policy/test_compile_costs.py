@@ -77,3 +77,20 @@ def test_the_name_of_a_port_is_not_looked_for_in_all_pods():
 
     names = [{"port": f"port-{number}"} for number in range(50)]
     assert work(400) < 1.1 * work(100)
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_twice_the_pods_with_labels_of_their_own_and_twice_the_selectors_are_about_twice_the_work(is_removed: bool):
+    """A StatefulSet, for example, labels each Pod with its name."""
+
+    def work(number: int) -> int:
+        others = [
+            PolicyPod("x", f"other-{i}", "node-2", (FIRST_OTHER + i,), {"app": f"app-{i}", "pod-name": f"other-{i}"})
+            for i in range(number)
+        ]
+        compiler = compiler_with(FEW_PODS[0], others)
+        peers = [{"podSelector": {"matchLabels": {"app": f"app-{i}"}}} for i in range(number)]
+        came = work_of(compiler, "many", {"podSelector": {}, "ingress": [{"from": peers}]})
+        return work_of(compiler, "many", None) if is_removed else came
+
+    assert work(200) < 2.5 * work(100)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from itertools import chain
 from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -13,11 +14,14 @@ from windlass.cluster.policy_objects import Labels
 from windlass.model.prefixes import Prefix
 from windlass.policy.blocks import within
 from windlass.policy.rules import PodPeers
+from windlass.policy.selector_places import Label
+from windlass.policy.selectors import Selector
 from windlass.policy.subjects import NumberedPort
 
-LabelSet: TypeAlias = tuple[tuple[str, str], ...]  # sorted: a value
+LabelSet: TypeAlias = tuple[Label, ...]  # sorted: a value
 
 _Key = TypeVar("_Key")
+_Member = TypeVar("_Member")
 
 _FEW = 100  # up to this many changed addresses are inserted one by one; more are sorted anew
 
@@ -65,6 +69,8 @@ class Directory:
         self.nodes: dict[str, PeerNode] = {}
         self.namespaces: dict[str, Labels] = {}
         self.label_sets: dict[str, dict[LabelSet, set[str]]] = {}  # by namespace: the Pods with the same labels
+        # By namespace and label: the label sets with it. Only of namespaces in which `matching_label_sets` needs it.
+        self._with_label: dict[str, dict[Label, set[LabelSet]]] = {}
         self.naming: dict[str, set[str]] = {}  # by the name of a port: the Pods that have it
         self._namespaces_at: dict[tuple[str, str], set[str]] = {}  # by label
         self._pods_at: dict[Prefix, tuple[SelectablePod, ...]] = {}  # nearly always one Pod
@@ -76,16 +82,19 @@ class Directory:
         _remove(self._namespaces_at, self.namespaces.pop(name, {}).items(), name)
         if labels is not None:
             self.namespaces[name] = labels
-            for label in labels.items():
-                self._namespaces_at.setdefault(label, set()).add(name)
+            _add(self._namespaces_at, labels.items(), name)
 
     def set_pod(self, key: str, pod: SelectablePod | None) -> SelectablePod | None:
         """Returns the previous Pod of this name."""
         if (before := self.pods.pop(key, None)) is not None:
             in_namespace = self.label_sets[before.namespace]
             _remove(in_namespace, [before.labels], key)
+            with_label = self._with_label.get(before.namespace)
+            if with_label is not None and before.labels not in in_namespace:
+                _remove(with_label, before.labels, before.labels)
             if not in_namespace:
                 del self.label_sets[before.namespace]
+                self._with_label.pop(before.namespace, None)
             _remove(self.naming, {port[0] for port in before.named_ports}, key)
             self._leave(self._pods_at, before)
         if pod is not None:
@@ -95,6 +104,8 @@ class Directory:
             with_labels = self.label_sets.setdefault(pod.namespace, {})
             if (alike := with_labels.get(pod.labels)) is None:
                 with_labels[pod.labels] = {key}
+                if (with_label := self._with_label.get(pod.namespace)) is not None:
+                    _add(with_label, pod.labels, pod.labels)
             else:
                 alike.add(key)
             self._enter(self._pods_at, pod)
@@ -120,6 +131,17 @@ class Directory:
 
     def node_addresses(self) -> Iterator[Prefix]:
         return (address for node in self.nodes.values() for address in node.addresses)
+
+    def matching_label_sets(self, namespace: str, pods: Selector) -> list[LabelSet]:
+        """Those of Pods in this namespace that the selector matches. Often each Pod has a label of its own."""
+        candidates: Iterable[LabelSet] = self.label_sets.get(namespace, ())
+        if candidates and (labels := pods.labels_of_a_match()):
+            if (with_label := self._with_label.get(namespace)) is None:
+                with_label = self._with_label[namespace] = {}
+                for label_set in candidates:
+                    _add(with_label, label_set, label_set)
+            candidates = chain.from_iterable(with_label.get(label, ()) for label in labels)
+        return [label_set for label_set in candidates if pods.matches(dict(label_set))]
 
     def addresses_in(self, network: Prefix) -> list[Prefix]:
         """The addresses of Pods and Nodes inside a network."""
@@ -181,7 +203,12 @@ class Directory:
         return self.selects_namespace(peers, pod.namespace) and peers.pods.matches(dict(pod.labels))
 
 
-def _remove(index: dict[_Key, set[str]], keys: Iterable[_Key], member: str) -> None:
+def _add(index: dict[_Key, set[_Member]], keys: Iterable[_Key], member: _Member) -> None:
+    for key in keys:
+        index.setdefault(key, set()).add(member)
+
+
+def _remove(index: dict[_Key, set[_Member]], keys: Iterable[_Key], member: _Member) -> None:
     for key in keys:
         index[key].discard(member)
         if not index[key]:

@@ -7,6 +7,7 @@ from itertools import chain
 
 from windlass.policy.directories import Directory, LabelSet
 from windlass.policy.rules import PodPeers
+from windlass.policy.selector_places import Label
 from windlass.policy.selectors import EVERYTHING, Selector
 
 
@@ -64,14 +65,39 @@ class MatchedNamespaces:
             del self._selectors[name]
 
 
+class _LabelsInUse:
+    """The selectors in use that ask for labels of Pods, by a label that every Pod that they match has."""
+
+    def __init__(self) -> None:
+        self._by_label: dict[Label | None, dict[int, Selector]] = {}  # None: they require no label by value
+
+    def add(self, number: int, pods: Selector) -> None:
+        for label in pods.labels_of_a_match() or (None,):
+            self._by_label.setdefault(label, {})[number] = pods
+
+    def remove(self, number: int, pods: Selector) -> None:
+        for label in pods.labels_of_a_match() or (None,):
+            del self._by_label[label][number]
+            if not self._by_label[label]:
+                del self._by_label[label]
+
+    def matching(self, label_set: LabelSet, among: set[int]) -> list[int]:
+        labels, found = dict(label_set), []
+        for label in (None, *label_set):
+            if there := self._by_label.get(label):
+                found += [number for number in there.keys() & among if there[number].matches(labels)]
+        return found
+
+
 class _SelectorsInNamespace:
     """The selectors in use that look for Pods in one namespace."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_use: _LabelsInUse) -> None:
         self.found: dict[LabelSet, frozenset[int]] = {}  # those that match Pods with these labels
+        self._in_use = in_use
         self._all_pods: set[int] = set()  # those that ask for no label
         self._frozen: frozenset[int] | None = None  # the same; None: must be rebuilt
-        self._by_labels: dict[int, Selector] = {}
+        self._by_labels: set[int] = set()
 
     def matching(self, label_set: LabelSet) -> frozenset[int]:
         if (for_all := self._frozen) is None:
@@ -79,8 +105,7 @@ class _SelectorsInNamespace:
         if not self._by_labels:
             return for_all
         if (known := self.found.get(label_set)) is None:
-            labels = dict(label_set)
-            matched = [number for number, pods in self._by_labels.items() if pods.matches(labels)]
+            matched = self._in_use.matching(label_set, self._by_labels)
             self.found[label_set] = known = for_all.union(matched) if matched else for_all
         return known
 
@@ -90,12 +115,13 @@ class _SelectorsInNamespace:
             self._all_pods.add(number)
             self._forget_found()
         else:
-            self._by_labels[number] = pods
+            self._by_labels.add(number)
 
     def remove(self, number: int) -> None:
-        if self._by_labels.pop(number, None) is None:
+        if number in self._all_pods:
             self._all_pods.discard(number)
             self._forget_found()
+        self._by_labels.discard(number)
 
     def _forget_found(self) -> None:
         self._frozen = None
@@ -106,6 +132,7 @@ class Selections:
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._in_use: dict[int, PodPeers] = {}
+        self._labels = _LabelsInUse()
         self._matched = MatchedNamespaces(directory)
         self._by_namespace: dict[str, _SelectorsInNamespace] = {}
 
@@ -121,17 +148,21 @@ class Selections:
     def add(self, number: int, peers: PodPeers) -> list[str]:
         """Returns the Pods that it matches."""
         self._in_use[number] = peers
+        if peers.pods != EVERYTHING:
+            self._labels.add(number, peers.pods)
         self._matched.add(number, peers)
         return self._changed_pods(peers, lambda there: there.add(number, peers.pods))
 
     def remove(self, number: int) -> list[str]:
         peers = self._in_use.pop(number)
+        if peers.pods != EVERYTHING:
+            self._labels.remove(number, peers.pods)
         self._matched.remove(number)
         return self._changed_pods(peers, lambda there: there.remove(number))
 
     def follow_namespace(self, namespace: str) -> set[str]:
         """Call it when its labels have changed. Returns the Pods that other selectors match now."""
-        before = self._by_namespace.pop(namespace, None) or _SelectorsInNamespace()
+        before = self._by_namespace.pop(namespace, None) or _SelectorsInNamespace(self._labels)
         self._matched.follow(namespace, self._in_use)
         changed: set[str] = set()
         for labels, members in self._directory.label_sets.get(namespace, {}).items():
@@ -147,7 +178,7 @@ class Selections:
             there.found.pop(labels, None)
 
     def _selectors_in(self, namespace: str) -> _SelectorsInNamespace:
-        there = self._by_namespace[namespace] = _SelectorsInNamespace()
+        there = self._by_namespace[namespace] = _SelectorsInNamespace(self._labels)
         if namespace in self._directory.namespaces:
             matching: Iterable[int] = self._matched.selectors_in(namespace)
         else:  # it has the label with its name alone
@@ -166,9 +197,8 @@ class Selections:
             if peers.pods == EVERYTHING:
                 matched.extend(chain.from_iterable(label_sets.values()))
                 continue
-            for labels, members in label_sets.items():
-                if peers.pods.matches(dict(labels)):
-                    matched += members
-                    if there is not None:
-                        there.found.pop(labels, None)
+            for labels in self._directory.matching_label_sets(namespace, peers.pods):
+                matched += label_sets[labels]
+                if there is not None:
+                    there.found.pop(labels, None)
         return matched
