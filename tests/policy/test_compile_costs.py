@@ -94,3 +94,28 @@ def test_twice_the_pods_with_labels_of_their_own_and_twice_the_selectors_are_abo
         return work_of(compiler, "many", None) if is_removed else came
 
     assert work(200) < 2.5 * work(100)
+
+
+class PrefixWithCountedHash(tuple):
+    """Python runs a line whenever such an address is looked up."""
+
+    def __hash__(self) -> int:
+        return super().__hash__()
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_twice_the_pods_in_twice_the_blocks_are_about_twice_the_work(is_removed: bool):
+    """Many policies allow everything outside, which is one block with the exceptions of each policy."""
+
+    def work(number: int) -> int:
+        compiler = compiler_with(FEW_PODS[0], ())
+        for i in range(20 * number):
+            pod = as_pod(PolicyPod("y", f"pod-{i}", "node-2", (FIRST_OTHER + i,)))
+            addresses = tuple(map(PrefixWithCountedHash, pod.addresses))
+            compiler.set_pod(pod.key, msgspec.structs.replace(pod, addresses=addresses), local=False)
+        compiler.settle()
+        peers = [{"ipBlock": {"cidr": "0.0.0.0/0", "except": [f"192.168.{i}.0/24"]}} for i in range(number)]
+        came = work_of(compiler, "outside", {"podSelector": {}, "ingress": [{"from": peers}]})
+        return work_of(compiler, "outside", None) if is_removed else came
+
+    assert work(40) < 2.5 * work(20)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from ipaddress import ip_network
 
 from windlass.model.prefixes import BITS, Prefix, prefix_of
@@ -77,6 +78,15 @@ def within(ordered: list[Prefix], prefix: Prefix) -> list[Prefix]:
     version, first, length = prefix
     last = first + (1 << (BITS[version] - length)) - 1
     return ordered[bisect_left(ordered, prefix) : bisect_right(ordered, (version, last, BITS[version]))]
+
+
+def outermost(networks: Iterable[Prefix]) -> Iterator[Prefix]:
+    """Those that are inside no other."""
+    outer: list[Prefix] = []
+    for network in sorted(networks):  # a network is followed by those inside it
+        if not outer or not within([network], outer[-1]):
+            outer.append(network)
+            yield network
 
 
 def networks_of(block: BlockPeers) -> tuple[Prefix, ...]:

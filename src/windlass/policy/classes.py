@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from windlass.model.policies import NO_CLASS, digest_of
 from windlass.model.prefixes import Prefix
-from windlass.policy.blocks import Blocks
+from windlass.policy.blocks import Blocks, outermost
 from windlass.policy.directories import Directory, PeerNode, SelectablePod
 from windlass.policy.rules import BlockPeers, NodePeers, OwnNode, PodPeers, RulePeers
 from windlass.policy.selections import Selections
@@ -68,6 +68,7 @@ class PeerClasses:
         self._names: Counter[str] = Counter()  # of named ports: how many rules use them
         self._members: Counter[int] = Counter()  # how many entries have a class
         self._stale: dict[Prefix, None] = {}  # entries that `refresh` must update, in order
+        self._stale_blocks: set[Prefix] = set()  # networks in which it must update all entries
 
     @property
     def namespaces(self) -> frozenset[str] | None:
@@ -129,6 +130,10 @@ class PeerClasses:
 
     def refresh(self) -> None:
         """Update `entries` and `classes`, as of all changes until now."""
+        for network in outermost(self._stale_blocks):
+            self._mark(self._blocks.networks_in(network))
+            self._mark(self._directory.addresses_in(network))
+        self._stale_blocks.clear()
         entries = self.entries
         for prefix in self._stale:
             before, after = entries.get(prefix), self._class_at(prefix)
@@ -163,8 +168,8 @@ class PeerClasses:
 
     def _mark_block(self, networks: tuple[Prefix, ...]) -> None:
         """`networks`: the block itself, and then its exceptions."""
-        whole = networks[0]
-        self._mark({*networks, *self._blocks.networks_in(whole), *self._directory.addresses_in(whole)})
+        self._mark(networks)
+        self._stale_blocks.add(networks[0])
 
     def _mark_name(self, name: str) -> None:
         self._mark_pods(self._directory.naming.get(name, ()))
