@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counted_lines import lines_run
 from windlass.openflow.actions import Output, ToGroup
 from windlass.openflow.fields import reg
 from windlass.openflow.flows import Bucket, Flow, Group
@@ -123,6 +124,17 @@ def test_a_refused_flow_is_a_failure_of_its_owner_until_the_owner_changes():
     assert ownership.retry() == [AddFlow(flows.encode(flow(2)))]
     ownership.adopt({DNS: NOTHING})
     assert not ownership.failures
+
+
+def test_the_owner_of_a_refused_flow_is_found_without_all_other_owners():
+    def work(others: int) -> int:
+        owners_of = {value: Owner(OwnerKind.POD, str(value)) for value in range(others)}
+        ownership = installed({owner: Part((flow(value),)) for value, owner in owners_of.items()})
+        (step,) = ownership.adopt({WEB: Part((flow(others),))})
+        result = DeliveryResult([], [RefusedItem(step, parse_error(bytes(4)))])
+        return lines_run(lambda: ownership.record(result))
+
+    assert work(1000) < 1.1 * work(10)
 
 
 def test_an_empty_switch_gets_pods_last_also_after_other_owners_have_changed():

@@ -110,8 +110,13 @@ class FlowOwnership:
         if not result.refused:
             return []
         sentences = []
+        identities = {refused.what.identity for refused in result.refused} & self._requesters.keys()
+        owners = {identity: self._requesters[identity][-1] for identity in identities}
         contents = {
-            identity: (owner, what) for owner, part in self.program.items() for identity, what in _contents(part)
+            identity: (owner, what)
+            for owner in set(owners.values())
+            for identity, what in _contents(self.program[owner])
+            if owners.get(identity) == owner
         }
         for refused in result.refused:
             step, reason = refused.what, str(refused.error)
