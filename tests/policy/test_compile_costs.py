@@ -18,8 +18,8 @@ FEW_PODS = tuple(PolicyPod("x", f"pod-{i}", OWN_NODE, (IPv4Address("10.1.0.2") +
 FIRST_OTHER = IPv4Address("10.2.0.0")
 
 
-def compiler_with(local: PolicyPod, others: Iterable[PolicyPod]) -> PolicyCompiler:
-    compiler = PolicyCompiler(OWN_NODE)
+def compiler_with(local: PolicyPod, others: Iterable[PolicyPod], *, counts_rules: bool = False) -> PolicyCompiler:
+    compiler = PolicyCompiler(OWN_NODE, counts_rules=counts_rules)
     compiler.set_pod(pod_key(local), as_pod(local), local=True)
     for pod in others:
         compiler.set_pod(pod_key(pod), as_pod(pod), local=False)
@@ -119,3 +119,12 @@ def test_twice_the_pods_in_twice_the_blocks_are_about_twice_the_work(is_removed:
         return work_of(compiler, "outside", None) if is_removed else came
 
     assert work(40) < 2.5 * work(20)
+
+
+def test_twice_the_rules_with_ports_of_their_own_are_about_twice_the_work_to_count():
+    def work(rules: int) -> int:
+        compiler = compiler_with(FEW_PODS[0], (), counts_rules=True)
+        ingress = [{"ports": [{"port": 2 * number}]} for number in range(1, rules + 1)]
+        return work_of(compiler, "counted", {"podSelector": {}, "ingress": ingress})
+
+    assert work(200) < 2.5 * work(100)

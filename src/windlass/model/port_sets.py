@@ -6,14 +6,18 @@ without ports. A set is a sorted tuple of ranges that neither touch nor overlap,
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
+from operator import itemgetter
 
 from windlass.model.services import Protocol
 
 Range = tuple[int, int]  # first and last place, both included
 PortSet = tuple[Range, ...]
+
+_FIRST, _LAST = itemgetter(0), itemgetter(1)  # of a range
 
 _PORTS = 0x10000
 _FIRST_PLACE = {Protocol.TCP: 0, Protocol.UDP: _PORTS, Protocol.SCTP: 2 * _PORTS}
@@ -60,10 +64,18 @@ def _merged(distinct: frozenset[PortSet]) -> PortSet:
 
 
 def intersection(left: PortSet, right: PortSet) -> PortSet:
-    if ALL_PORTS in {left, right}:
-        return right if left == ALL_PORTS else left
-    overlaps = ((max(a, c), min(b, d)) for a, b in left for c, d in right)
-    return tuple(sorted(one for one in overlaps if one[0] <= one[1]))
+    if left == ALL_PORTS:
+        return right
+    if right == ALL_PORTS:
+        return left
+    few, many = (left, right) if len(left) < len(right) else (right, left)
+    found: list[Range] = []
+    for first, last in few:
+        if overlapping := [*many[bisect_left(many, first, key=_LAST) : bisect_right(many, last, key=_FIRST)]]:
+            overlapping[0] = max(first, overlapping[0][0]), overlapping[0][1]
+            overlapping[-1] = overlapping[-1][0], min(last, overlapping[-1][1])
+            found += overlapping
+    return tuple(found)
 
 
 def difference(left: PortSet, right: PortSet) -> PortSet:
