@@ -121,6 +121,20 @@ def test_twice_the_pods_in_twice_the_blocks_are_about_twice_the_work(is_removed:
     assert work(40) < 2.5 * work(20)
 
 
+def test_four_times_the_pods_with_the_same_policies_are_much_less_than_four_times_the_work():
+    def work(pods: int) -> int:
+        compiler = compiler_with(FEW_PODS[0], ())
+        for i in range(pods):
+            pod = as_pod(PolicyPod("x", f"pod-{i}", OWN_NODE, (FIRST_OTHER + i,)))
+            compiler.set_pod(pod.key, pod, local=True)
+        rules = [{"ports": [{"port": number}]} for number in range(80, 90)]
+        for number in range(20):
+            work_of(compiler, f"policy-{number}", {"podSelector": {}, "ingress": rules})
+        return work_of(compiler, "one-more", {"podSelector": {}, "ingress": rules})
+
+    assert work(40) < 2 * work(10)
+
+
 def test_twice_the_rules_with_ports_of_their_own_are_about_twice_the_work_to_count():
     def work(rules: int) -> int:
         compiler = compiler_with(FEW_PODS[0], (), counts_rules=True)

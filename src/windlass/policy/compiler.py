@@ -331,11 +331,19 @@ class PolicyCompiler:
 
     def settle(self) -> Mapping[Direction, PolicyChange]:
         """Returns what has changed in each direction since the last call."""
+        known: dict[object, tuple[Subject | None, Subject | None]] = {}  # many Pods have the same policies
         for key in self._unsettled:
             selecting = self._local.get(key, {}).values()
             ports = self._directory.pods[key].named_ports if selecting else ()
-            self.egress.set_subject(key, subject_of(selecting, Direction.EGRESS, ports))
-            self.ingress.set_subject(key, subject_of(selecting, Direction.INGRESS, ports))
+            alike = frozenset([number for number, _ in selecting]), ports
+            if alike not in known:
+                known[alike] = (
+                    subject_of(selecting, Direction.EGRESS, ports),
+                    subject_of(selecting, Direction.INGRESS, ports),
+                )
+            egress, ingress = known[alike]
+            self.egress.set_subject(key, egress)
+            self.ingress.set_subject(key, ingress)
         self._unsettled.clear()
         return {
             Direction.EGRESS: self.egress.settle(self._local),
