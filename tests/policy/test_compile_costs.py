@@ -103,6 +103,8 @@ def test_twice_the_pods_with_labels_of_their_own_and_twice_the_selectors_are_abo
 class PrefixWithCountedHash(tuple):
     """Python runs a line whenever such an address is looked up."""
 
+    __slots__ = ()
+
     def __hash__(self) -> int:
         return super().__hash__()
 

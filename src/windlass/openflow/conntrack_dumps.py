@@ -16,7 +16,7 @@ _ENTRY = (
 )
 # Without `^`: a pattern that begins with a text skips a hundred thousand other entries in milliseconds.
 _UDP = re.compile("udp" + _ENTRY)
-_TCP = re.compile("tcp" + _ENTRY + r"(?:,labels=\w+)?,protoinfo=\(state=(?!SYN_)")
+_TCP = re.compile("tcp" + _ENTRY + r"(?:,labels=\w+)?,protoinfo=\(state=ESTABLISHED\b")
 
 
 class TrackedConnection(Struct, frozen=True, gc=False):
@@ -39,7 +39,7 @@ def udp_connections(dump: str) -> Iterator[TrackedConnection]:
 
 
 def tcp_connections(dump: str, flag: int) -> Iterator[TrackedConnection]:
-    """Those that have been opened and have this flag in their mark. Entries whose marks are too small are skipped."""
+    """Those that are established and have this flag in their mark. Entries whose marks are too small are skipped."""
     for mark in re.finditer(rf",mark=\d{{{len(str(flag))},}}", dump):
         found = _TCP.match(dump, dump.rfind("\n", 0, mark.start()) + 1)
         if found and int(found[9]) & flag:

@@ -9,7 +9,7 @@ from windlass.switch.checksums import with_checksum
 
 _IPV4, _IPV6 = 0x0800, 0x86DD
 _TCP, _UDP = 6, 17
-_ACK = 0x10
+_SYN = 0x02
 _HOPS = 64
 
 
@@ -23,9 +23,11 @@ def empty_datagram(source: str, source_port: int, destination: str, destination_
 
 
 def empty_segment(source: str, source_port: int, destination: str, destination_port: int) -> bytes:
-    """An acknowledgement with the sequence numbers 0."""
+    """A SYN: connection tracking lets it pass for an open connection and changes nothing. The kernel would ignore other
+    segments without the right sequence numbers, and with them the actions on the connection.
+    """
     ends = ip_address(source).packed + ip_address(destination).packed
-    segment = struct.pack("!HH8xBB6x", source_port, destination_port, 5 << 4, _ACK)
+    segment = struct.pack("!HH8xBB6x", source_port, destination_port, 5 << 4, _SYN)
     return _frame(ends, _TCP, with_checksum(segment, 16, ends + struct.pack("!II", len(segment), _TCP)))
 
 
