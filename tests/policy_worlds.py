@@ -30,7 +30,9 @@ NETWORKS = (
 OUTSIDE = tuple(map(ip_address, ("203.0.113.9", "203.0.113.1", "10.200.0.1", "198.51.100.1", "2001:db8::1", "2002::1")))
 OWN_NODE = "node-1"
 
-labels = st.dictionaries(*(st.sampled_from([pair[i] for pair in LABELS]) for i in (0, 1)), max_size=2)
+labels = st.dictionaries(
+    *(st.sampled_from([*dict.fromkeys(column)]) for column in zip(*LABELS, strict=True)), max_size=2
+)
 ports = st.sampled_from(PORTS)
 names = st.sampled_from(["http", "http", "dns", "absent"])
 protocols = st.sampled_from(["TCP", "UDP", "SCTP"])

@@ -25,12 +25,14 @@ class SlowList(Fed):
     def __init__(self) -> None:
         super().__init__()
         self.listed = asyncio.Event()
+        self.asked = asyncio.Event()
 
     @property
     def has_found_pods(self) -> bool:
         return self.listed.is_set()
 
     async def find_pods(self, _namespaces: frozenset[str] | None) -> None:
+        self.asked.set()
         await self.listed.wait()
 
 
@@ -56,3 +58,23 @@ async def test_a_peer_that_is_listed_late_is_compared_with_open_connections_and_
         source.listed.set()
         assert await needs_review(peer("two", "172.16.2.2", app="client")), "the rest of the list"
         assert not await needs_review(peer("three", "172.16.2.3", app="client")), "a new Pod"
+
+
+async def test_peers_that_a_cancelled_change_has_asked_for_are_late(tmp_path: Path):
+    """For example, the container runtime no longer waits for a CNI ADD."""
+    source = SlowList()
+    news = News(source, tmp_path, lambda *_: None)
+    followed = Policing(Config(node_name="node-1"), source, news, lambda *_: None)
+    async with aclosing(news.arriving()) as arriving:
+        source.put(node(), pod("web"), policy("a", ingress=[{"from": [CLIENT]}]))
+        await anext(arriving)
+        cancelled = asyncio.create_task(followed.follow(news.take_up()))
+        await source.asked.wait()
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        source.listed.set()
+        followed.take_review()
+        source.put(peer("one", "172.16.2.1", app="client"))
+        await anext(arriving)
+        await followed.follow(news.take_up())
+        assert followed.take_review()

@@ -102,10 +102,12 @@ class Policing:
         if namespaces == self._namespaces:
             return
         self._namespaces = namespaces
-        with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE):
-                await self._source.find_pods(namespaces)
-        self._peers_are_late |= not self._source.has_found_pods
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE):
+                    await self._source.find_pods(namespaces)
+        finally:  # also if the caller is cancelled, for example a CNI ADD
+            self._peers_are_late |= not self._source.has_found_pods
         known, newest = self._policies.cluster, self._news.cluster
         if newest is not None and newest.peer_pods is not known.peer_pods:
             changes = ChangeSet.of({PeerPod: differences(known.peer_pods, newest.peer_pods)})
