@@ -227,8 +227,8 @@ def with_a_remote_pod(world: PolicyWorld) -> PolicyWorld:
 # As the compiler takes them -------------------------------------------------------------------------------------------
 
 
-def compiled(world: PolicyWorld, *, counts_rules: bool = False) -> PolicyCompiler:
-    compiler = PolicyCompiler(OWN_NODE, counts_rules=counts_rules)
+def compiled(world: PolicyWorld, *, counts_rules: bool = False, awaits_namespaces: bool = False) -> PolicyCompiler:
+    compiler = PolicyCompiler(OWN_NODE, counts_rules=counts_rules, awaits_namespaces=awaits_namespaces)
     tell(compiler, PolicyWorld(), world)
     compiler.settle()
     return compiler

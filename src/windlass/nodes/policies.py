@@ -31,11 +31,10 @@ class FollowedPolicies:
 
     def __init__(self, node: str, *, counts_rules: bool = False, awaits_namespaces: bool = False) -> None:
         """`awaits_namespaces`: a Pod may be known before its namespace."""
-        self.compiler = PolicyCompiler(node, counts_rules=counts_rules)
+        self.compiler = PolicyCompiler(node, counts_rules=counts_rules, awaits_namespaces=awaits_namespaces)
         self.policies = NodePolicies()
         self._compiled = CompiledPolicies(self.compiler)
         self._node = node
-        self._awaits_namespaces = awaits_namespaces
         self.cluster = Cluster()  # what was read last
         self._pods: Mapping[str, AttachedPod] = {}  # by container id
         self._attached: dict[str, tuple[IPAddress, ...]] = {}  # the addresses of each Pod with a port, by its key
@@ -168,7 +167,7 @@ class FollowedPolicies:
     def _is_known(self, key: str) -> bool:
         """An unknown Pod is allowed nothing, because a policy might select it."""
         namespace = key.partition("/")[0]
-        if self._awaits_namespaces and self.compiler.lacks_labels_of(namespace):
+        if self.compiler.lacks_labels_of(namespace):
             return False
         return self.compiler.is_local(key) or not self.compiler.may_select_in(namespace)
 

@@ -7,7 +7,7 @@ one entry, a policy affects the subjects that it selects and the classes that it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from windlass.cluster.policy_objects import Labels
@@ -17,7 +17,7 @@ from windlass.model.port_sets import ALL_PORTS, PortSet, contains
 from windlass.model.prefixes import Prefix, prefix_of
 from windlass.model.services import Protocol
 from windlass.policy.classes import NO_PEERS, ClassPart, PeerClasses
-from windlass.policy.directories import NAME_LABEL, Directory, PeerNode, SelectablePod
+from windlass.policy.directories import Directory, PeerNode, SelectablePod
 from windlass.policy.rules import ReadPolicy, Tier
 from windlass.policy.selector_places import PlaceIndex, places_of_pod, places_of_selector
 from windlass.policy.subject_rules import RulesOfSubject
@@ -211,9 +211,12 @@ class DirectionCompiler:
 class PolicyCompiler:
     """Both directions of one Node."""
 
-    def __init__(self, node: str, *, counts_rules: bool = False) -> None:
-        """`counts_rules`: the switch counts packets for each rule, which needs more flows."""
-        self._directory = Directory(node)
+    def __init__(self, node: str, *, counts_rules: bool = False, awaits_namespaces: bool = False) -> None:
+        """`counts_rules`: the switch counts packets for each rule, which needs more flows.
+
+        `awaits_namespaces`: a Pod may be known before its namespace.
+        """
+        self._directory = Directory(node, awaits_namespaces=awaits_namespaces)
         self.egress = DirectionCompiler(Direction.EGRESS, self._directory, counts_rules=counts_rules)
         self.ingress = DirectionCompiler(Direction.INGRESS, self._directory, counts_rules=counts_rules)
         self._policies: dict[str, tuple[int, ReadPolicy]] = {}  # with their digests
@@ -290,18 +293,19 @@ class PolicyCompiler:
 
     def may_select_in(self, namespace: str) -> bool:
         """Whether a policy can select Pods of this namespace, whatever their labels are."""
-        selects = self._directory.selects_namespace
-        return any(selects(policy.subject, namespace) for _, policy in self._policies.values())
+        return any(selects is not False for selects in self._selecting_namespace(namespace))
 
     def lacks_labels_of(self, namespace: str) -> bool:
         """Whether this namespace is not known yet, although a policy may select Pods by its labels.
 
         The label with the name of a namespace is known without its object.
         """
-        if namespace in self._directory.namespaces:
-            return False
-        subjects = (policy.subject for _, policy in self._policies.values() if policy.subject.namespace is None)
-        return any(one.key != NAME_LABEL for subject in subjects for one in subject.namespaces.requirements)
+        return namespace not in self._directory.namespaces and None in self._selecting_namespace(namespace)
+
+    def _selecting_namespace(self, namespace: str) -> Iterator[bool | None]:
+        """For each policy whether it selects Pods there; None: labels decide that are not known yet."""
+        selects = self._directory.selects_namespace
+        return (selects(policy.subject, namespace) for _, policy in self._policies.values())
 
     def local_pod_at(self, address: IPAddress) -> str | None:
         pod = self._directory.pod_at(prefix_of(address))

@@ -63,8 +63,11 @@ _Holder = TypeVar("_Holder", bound=SelectablePod | PeerNode)
 
 
 class Directory:
-    def __init__(self, own_node: str) -> None:
+    def __init__(self, own_node: str, *, awaits_namespaces: bool = False) -> None:
+        """`awaits_namespaces`: a namespace that is not known has labels, which come later. Else it has none."""
         self.own_node = own_node
+        self._awaits_namespaces = awaits_namespaces
+        self._awaited: set[str] = set()  # such namespaces that have Pods
         self.pods: dict[str, SelectablePod] = {}  # by namespace/name
         self.nodes: dict[str, PeerNode] = {}
         self.namespaces: dict[str, Labels] = {}
@@ -83,6 +86,7 @@ class Directory:
         if labels is not None:
             self.namespaces[name] = labels
             _add(self._namespaces_at, labels.items(), name)
+        self._follow_awaited(name)
 
     def set_pod(self, key: str, pod: SelectablePod | None) -> SelectablePod | None:
         """Returns the previous Pod of this name."""
@@ -95,13 +99,16 @@ class Directory:
             if not in_namespace:
                 del self.label_sets[before.namespace]
                 self._with_label.pop(before.namespace, None)
+                self._follow_awaited(before.namespace)
             _remove(self.naming, {port[0] for port in before.named_ports}, key)
             self._leave(self._pods_at, before)
         if pod is not None:
             self.pods[key] = pod
             for name, _, _ in pod.named_ports:
                 self.naming.setdefault(name, set()).add(key)
-            with_labels = self.label_sets.setdefault(pod.namespace, {})
+            if (with_labels := self.label_sets.get(pod.namespace)) is None:
+                with_labels = self.label_sets[pod.namespace] = {}
+                self._follow_awaited(pod.namespace)
             if (alike := with_labels.get(pod.labels)) is None:
                 with_labels[pod.labels] = {key}
                 if (with_label := self._with_label.get(pod.namespace)) is not None:
@@ -182,25 +189,38 @@ class Directory:
         known = self.namespaces.get(namespace)
         return namespace_labels(namespace, None) if known is None else known
 
-    def selects_namespace(self, peers: PodPeers, namespace: str) -> bool:
+    def selects_namespace(self, peers: PodPeers, namespace: str) -> bool | None:
+        """None: labels decide that are not known yet."""
         if peers.namespace is not None:
             return peers.namespace == namespace
-        return peers.namespaces.matches(self.labels_of(namespace))
+        selector, labels = peers.namespaces, self.labels_of(namespace)
+        if not self._awaits_namespaces or namespace in self.namespaces:
+            return selector.matches(labels)
+        if not all(one.accepts(labels) for one in selector.requirements if one.key in labels):
+            return False
+        return True if all(one.key in labels for one in selector.requirements) else None
 
     def selected_namespaces(self, peers: PodPeers) -> list[str]:
-        """Those that are known, or that have Pods."""
+        """Those that are known or have Pods, and are selected or may be."""
         if peers.namespace is not None:
             return [peers.namespace]
         if labels := peers.namespaces.labels_of_a_match():
             # A namespace that is not known has the label of its name: see `labels_of`.
             unknown = {value for key, value in labels if key == NAME_LABEL}
-            names = unknown.union(*(self._namespaces_at.get(label, ()) for label in labels))
+            names = unknown.union(self._awaited, *(self._namespaces_at.get(label, ()) for label in labels))
         else:
             names = self.namespaces.keys() | self.label_sets.keys()
-        return [name for name in names if peers.namespaces.matches(self.labels_of(name))]
+        return [name for name in names if self.selects_namespace(peers, name) is not False]
 
     def selects(self, peers: PodPeers, pod: SelectablePod) -> bool:
-        return self.selects_namespace(peers, pod.namespace) and peers.pods.matches(dict(pod.labels))
+        return bool(self.selects_namespace(peers, pod.namespace)) and peers.pods.matches(dict(pod.labels))
+
+    def _follow_awaited(self, namespace: str) -> None:
+        """Call it when the namespace or its first Pod came, or it or its last Pod went."""
+        if self._awaits_namespaces and namespace in self.label_sets and namespace not in self.namespaces:
+            self._awaited.add(namespace)
+        else:
+            self._awaited.discard(namespace)
 
 
 def _add(index: dict[_Key, set[_Member]], keys: Iterable[_Key], member: _Member) -> None:

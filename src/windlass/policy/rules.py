@@ -60,6 +60,12 @@ def number_of(peers: RulePeers) -> int:
     return digest_of(peers)
 
 
+@lru_cache(4096)
+def possible_number_of(number: int) -> int:
+    """For a peer whose namespace this selector may match: its labels are not known yet."""
+    return digest_of((number, "possible"))
+
+
 class NamedPort(Struct, frozen=True, gc=False, array_like=True):
     """A port of the destination Pod; without a protocol, of any protocol."""
 

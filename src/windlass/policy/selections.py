@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 
 from windlass.policy.directories import Directory, LabelSet
-from windlass.policy.rules import PodPeers
+from windlass.policy.rules import PodPeers, possible_number_of
 from windlass.policy.selector_places import Label
 from windlass.policy.selectors import EVERYTHING, Selector
 
@@ -51,7 +51,7 @@ class MatchedNamespaces:
             peers = in_use[number]
             if peers.namespace is not None:
                 continue
-            is_matched = is_there and self._directory.selects_namespace(peers, name)
+            is_matched = is_there and bool(self._directory.selects_namespace(peers, name))
             if is_matched and name not in matched:
                 matched.add(name)
                 self._selectors.setdefault(name, set()).add(number)
@@ -98,19 +98,22 @@ class _SelectorsInNamespace:
         self._all_pods: set[int] = set()  # those that ask for no label
         self._frozen: frozenset[int] | None = None  # the same; None: must be rebuilt
         self._by_labels: set[int] = set()
+        self._possible: set[int] = set()  # the labels of the namespace decide, and are not known yet
 
     def matching(self, label_set: LabelSet) -> frozenset[int]:
         if (for_all := self._frozen) is None:
-            for_all = self._frozen = frozenset(self._all_pods)
+            for_all = self._frozen = frozenset(self._as_matched(self._all_pods))
         if not self._by_labels:
             return for_all
         if (known := self.found.get(label_set)) is None:
             matched = self._in_use.matching(label_set, self._by_labels)
-            self.found[label_set] = known = for_all.union(matched) if matched else for_all
+            self.found[label_set] = known = for_all.union(self._as_matched(matched)) if matched else for_all
         return known
 
-    def add(self, number: int, pods: Selector) -> None:
+    def add(self, number: int, pods: Selector, *, is_possible: bool) -> None:
         """The owner must remove entries of `found` that the selector matches."""
+        if is_possible:
+            self._possible.add(number)
         if pods == EVERYTHING:
             self._all_pods.add(number)
             self._forget_found()
@@ -122,6 +125,12 @@ class _SelectorsInNamespace:
             self._all_pods.discard(number)
             self._forget_found()
         self._by_labels.discard(number)
+        self._possible.discard(number)
+
+    def _as_matched(self, numbers: Iterable[int]) -> Iterable[int]:
+        if not self._possible:
+            return numbers
+        return [possible_number_of(number) if number in self._possible else number for number in numbers]
 
     def _forget_found(self) -> None:
         self._frozen = None
@@ -137,7 +146,10 @@ class Selections:
         self._by_namespace: dict[str, _SelectorsInNamespace] = {}
 
     def matching(self, namespace: str, labels: LabelSet) -> frozenset[int]:
-        """The numbers of the selectors that match Pods of this namespace with these labels."""
+        """The numbers of the selectors that match Pods of this namespace with these labels.
+
+        The possible number of a selector stands for one that may match: see `possible_number_of`.
+        """
         return (self._by_namespace.get(namespace) or self._selectors_in(namespace)).matching(labels)
 
     @property
@@ -151,14 +163,14 @@ class Selections:
         if peers.pods != EVERYTHING:
             self._labels.add(number, peers.pods)
         self._matched.add(number, peers)
-        return self._changed_pods(peers, lambda there: there.add(number, peers.pods))
+        return self._changed_pods(peers, lambda name, there: self._add_to(there, name, number, peers))
 
     def remove(self, number: int) -> list[str]:
         peers = self._in_use.pop(number)
         if peers.pods != EVERYTHING:
             self._labels.remove(number, peers.pods)
         self._matched.remove(number)
-        return self._changed_pods(peers, lambda there: there.remove(number))
+        return self._changed_pods(peers, lambda _, there: there.remove(number))
 
     def follow_namespace(self, namespace: str) -> set[str]:
         """Call it when its labels have changed. Returns the Pods that other selectors match now."""
@@ -181,18 +193,24 @@ class Selections:
         there = self._by_namespace[namespace] = _SelectorsInNamespace(self._labels)
         if namespace in self._directory.namespaces:
             matching: Iterable[int] = self._matched.selectors_in(namespace)
-        else:  # it has the label with its name alone
-            matching = (n for n, peers in self._in_use.items() if self._directory.selects_namespace(peers, namespace))
+        else:
+            selects = self._directory.selects_namespace
+            matching = (n for n, peers in self._in_use.items() if selects(peers, namespace) is not False)
         for number in matching:
-            there.add(number, self._in_use[number].pods)
+            self._add_to(there, namespace, number, self._in_use[number])
         return there
 
-    def _changed_pods(self, peers: PodPeers, change: Callable[[_SelectorsInNamespace], None]) -> list[str]:
-        """Apply the change wherever the selector looks for Pods. Returns the Pods that it matches."""
+    def _add_to(self, there: _SelectorsInNamespace, namespace: str, number: int, peers: PodPeers) -> None:
+        is_known = namespace in self._directory.namespaces
+        is_possible = not is_known and self._directory.selects_namespace(peers, namespace) is None
+        there.add(number, peers.pods, is_possible=is_possible)
+
+    def _changed_pods(self, peers: PodPeers, change: Callable[[str, _SelectorsInNamespace], None]) -> list[str]:
+        """Apply the change wherever the selector looks for Pods. Returns the Pods that it matches or may match."""
         matched: list[str] = []
         for namespace in self._directory.selected_namespaces(peers):
             if (there := self._by_namespace.get(namespace)) is not None:
-                change(there)
+                change(namespace, there)
             label_sets = self._directory.label_sets.get(namespace, {})
             if peers.pods == EVERYTHING:
                 matched.extend(chain.from_iterable(label_sets.values()))

@@ -10,7 +10,15 @@ from typing import TypeAlias
 from windlass.model.policies import Direction
 from windlass.model.port_sets import PortSet, union
 from windlass.policy.classes import ClassPart, PeerClass
-from windlass.policy.rules import BlockPeers, RulePeers, number_of
+from windlass.policy.rules import (
+    BlockPeers,
+    PodPeers,
+    PolicyRule,
+    RuleAction,
+    RulePeers,
+    number_of,
+    possible_number_of,
+)
 from windlass.policy.subjects import (
     NumberedPort,
     RuleOutcome,
@@ -35,7 +43,8 @@ class RulesOfSubject:
         self.peers: dict[int, RulePeers] = {}
         # Named ports of the peers. For ingress, named ports are those of the subject.
         self.names = subject.port_names if direction is Direction.EGRESS else frozenset()
-        # The places of rules, and their ports: by selector or block, and those for all peers.
+        # By selector or block, and for all peers: the places of rules, and their ports. An odd place is for peers that
+        # the rule before may match.
         self._by_peers: dict[int, list[int]] = defaultdict(list)
         self._ports_by_peers: dict[int, set[PortSet]] = defaultdict(set)
         self._for_everyone: list[int] = []
@@ -43,13 +52,15 @@ class RulesOfSubject:
         self._known: dict[tuple[_Resolve, tuple[int, ...], tuple[NumberedPort, ...]], PortSet] = {}
         for place, one in enumerate(subject.rules):
             if one.rule.peers is None:
-                self._for_everyone.append(place)
+                self._for_everyone.append(2 * place)
                 self._ports_for_everyone.add(one.rule.ports)
             for peers in one.rule.peers or ():
                 number = number_of(peers)
                 self.peers[number] = peers
-                self._by_peers[number].append(place)
+                self._by_peers[number].append(2 * place)
                 self._ports_by_peers[number].add(one.rule.ports)
+                if isinstance(peers, PodPeers) and one.rule.action is not RuleAction.ACCEPT:
+                    self._by_peers[possible_number_of(number)].append(2 * place + 1)
         # Most subjects have NetworkPolicies and port numbers only: then all matching rules add to what is allowed.
         self._is_sum = subject.isolated and not subject.has_tiers and not subject.port_names
 
@@ -64,11 +75,11 @@ class RulesOfSubject:
 
     @property
     def parts(self) -> Iterator[ClassPart]:
-        yield from self.peers
+        yield from self._by_peers
         yield from self.names
 
     def matching(self, peer_class: PeerClass) -> list[TierRule]:
-        return [self.subject.rules[place] for place in self._places(peer_class)]
+        return [self._rule_at(place) for place in self._places(peer_class)]
 
     def outcomes(self, peer_class: PeerClass) -> tuple[RuleOutcome, ...]:
         return tuple(outcomes(self.subject, self.matching(peer_class), peer_class.named_ports))
@@ -89,7 +100,7 @@ class RulesOfSubject:
     def _resolved(self, resolve: _Resolve, peer_class: PeerClass) -> PortSet:
         key = resolve, self._places(peer_class), peer_class.named_ports
         if (known := self._known.get(key)) is None:
-            rules = [self.subject.rules[place] for place in key[1]]
+            rules = [self._rule_at(place) for place in key[1]]
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[key] = known = resolve(self.subject, rules, peer_class.named_ports)
@@ -97,5 +108,19 @@ class RulesOfSubject:
 
     def _places(self, peer_class: PeerClass) -> tuple[int, ...]:
         """In order, each once: several peers of a rule may match."""
-        matched = [self._by_peers[peers] for peers in peer_class.peers if peers in self.peers]
+        matched = [self._by_peers[peers] for peers in peer_class.peers if peers in self._by_peers]
         return tuple(sorted({*self._for_everyone, *chain.from_iterable(matched)}))
+
+    def _rule_at(self, place: int) -> TierRule:
+        one = self.subject.rules[place // 2]
+        return denial_of(one) if place % 2 else one
+
+
+def denial_of(one: TierRule) -> TierRule:
+    """For peers that a rule may match, which denies or passes: it denies until the labels of their namespace are known.
+
+    A rule that accepts does not match such peers.
+    """
+    rule = one.rule
+    name = f"{rule.name} (the namespace of the other Pod is not known yet)"
+    return TierRule(one.tier, PolicyRule(name, RuleAction.DENY, rule.peers, rule.ports, rule.named_ports))
