@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -117,9 +117,14 @@ cnp_protocols = st.sampled_from(["tcp", "udp", "sctp"]).flatmap(
 ) | fields(destinationNamedPort=names | st.just(""))
 
 
-def cnp_rules(peers_field: str, peers: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+ACTIONS = ("Accept", "Deny", "Pass", "Accept", "Deny", "Pass", "Shrug")
+
+
+def cnp_rules(
+    peers_field: str, peers: st.SearchStrategy[Any], actions: Sequence[str] = ACTIONS
+) -> st.SearchStrategy[dict[str, Any]]:
     return fields(
-        action=st.sampled_from(["Accept", "Deny", "Pass", "Accept", "Deny", "Pass", "Shrug"]),
+        action=st.sampled_from(actions),
         protocols=maybe(st.lists(cnp_protocols, max_size=2)),
         **{peers_field: st.lists(peers, min_size=1, max_size=2) | st.just([])},
     )

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from fed_agents import Fed, node
-from test_enforced_policies import CLIENT, peer, pod, policy
+from fed_agents import Fed, node, other_node
+from test_enforced_policies import CLIENT, decoded, peer, pod, policy
 
 from windlass.agent import policing
 from windlass.agent.news import News
 from windlass.agent.policing import Policing
 from windlass.bench.service_states import LOCAL_NODE
 from windlass.cluster.objects import APIObject
+from windlass.model.families import IPAddress
 from windlass.model.nodes import NodeState
 from windlass.nodes.config import Config
 
@@ -30,6 +32,10 @@ class SlowList(Fed):
     @property
     def has_found_pods(self) -> bool:
         return self.listed.is_set()
+
+    @property
+    def listed_pods(self) -> frozenset[str] | None:
+        return None if self.listed.is_set() else frozenset()
 
     async def find_pods(self, _namespaces: frozenset[str] | None) -> None:
         self.asked.set()
@@ -58,6 +64,37 @@ async def test_a_peer_that_is_listed_late_is_compared_with_open_connections_and_
         source.listed.set()
         assert await needs_review(peer("two", "172.16.2.2", app="client")), "the rest of the list"
         assert not await needs_review(peer("three", "172.16.2.3", app="client")), "a new Pod"
+
+
+async def test_a_rule_that_denies_pods_denies_unknown_ones_until_all_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(policing, "PATIENCE", 0.01)
+    source = SlowList()
+    news = News(source, tmp_path, lambda *_: None)
+    followed = Policing(Config(node_name="node-1"), source, news, lambda *_: None)
+    unknown, listed = ip_address("172.16.2.9"), ip_address("172.16.2.2")
+    spec = {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}}
+    denial = {"action": "Deny", "from": [{"pods": {"namespaceSelector": {}, **CLIENT}}]}
+    metadata = {"name": "deny"}
+    version, kind = "policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"
+    deny = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": {**spec, "ingress": [denial]}}
+    async with aclosing(news.arriving()) as arriving:
+
+        async def admitted(*objects: APIObject) -> list[IPAddress]:
+            source.put(*objects)
+            await anext(arriving)
+            await followed.follow(news.take_up())
+            followed.applied(NodeState(LOCAL_NODE))
+            allowed = followed.compiler.ingress.allowed
+            return [address for address in (unknown, listed) if allowed("default/web", address)]
+
+        other = other_node(2, "192.168.0.3")
+        assert await admitted(node(), other, pod("web"), decoded(deny)) == []
+        assert await admitted(peer("harmless", "172.16.2.2", app="server")) == [listed]
+        source.listed.set()
+        assert await admitted() == [unknown, listed]
+        assert followed.take_review()
 
 
 async def test_peers_that_a_cancelled_change_has_asked_for_are_late(tmp_path: Path):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 
 import pytest
-from api_servers import BUILT_IN, SECONDS, StandIn
+from api_servers import BUILT_IN, SECONDS, StandIn, until
 
 from windlass.cluster.clusters import Cluster, objects_of
 from windlass.cluster.kinds import WatchedKind, kinds_of
@@ -29,6 +29,7 @@ class Reader:
     def __init__(self, source: APIServer) -> None:
         self.source = source
         self.cluster = Cluster()
+        self.revisions: list[str] = []  # of all changes
         self.first = asyncio.Event()
         self._changed = asyncio.Condition()
 
@@ -36,6 +37,7 @@ class Reader:
         async with aclosing(self.source.changes()) as changes:
             async for change in changes:
                 self.cluster = change.cluster
+                self.revisions.append(change.cluster.revision)
                 self.first.set()
                 async with self._changed:
                     self._changed.notify_all()
@@ -92,6 +94,30 @@ async def test_pods_are_read_in_the_namespaces_that_are_needed():
         assert reader.cluster.revision == before
 
 
+async def test_a_list_without_pods_is_a_change_too():
+    """It may be late. Until then, policies deny addresses of Pods that are not known."""
+    async with reading() as (_, reader):
+        await reader.source.find_pods(frozenset({"shop"}))
+        before = reader.cluster
+        reader.revisions.clear()
+        finding = asyncio.create_task(reader.source.find_pods(frozenset({"shop", "nowhere"})))
+        await asyncio.sleep(0)  # it begins
+        assert reader.source.listed_pods == {"shop"}
+        await finding
+        assert reader.source.listed_pods is None
+        await until(lambda: reader.revisions)
+        assert reader.cluster is before
+
+
+async def test_the_pods_of_a_namespace_are_known_while_all_were_read_before():
+    async with reading() as (_, reader):
+        await reader.source.find_pods(None)
+        finding = asyncio.create_task(reader.source.find_pods(frozenset({"shop"})))
+        await asyncio.sleep(0)  # it begins
+        assert reader.source.listed_pods is None
+        await finding
+
+
 async def test_many_namespaces_are_read_by_one_watch_of_all():
     async with reading() as (_, reader):
         assert await reader.peers_in(frozenset({"shop"})) == {"shop/a", "shop/b"}
@@ -123,6 +149,7 @@ async def test_pods_that_an_earlier_agent_saved_are_known_until_the_list_is_read
         server.refusals[path] = (503, "it is starting")
         finding = asyncio.create_task(reader.source.find_pods(needed))
         await reader.knows(used)
+        assert reader.source.listed_pods is None
         del server.refusals[path]
         await finding
         assert set(reader.cluster.peer_pods) == {"shop/a", "shop/b", *({"data/c"} if needed is None else ())}

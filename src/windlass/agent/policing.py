@@ -44,8 +44,10 @@ class Policing:
         async with self._reading:
             if not self._policies.depends_on(change.changes):  # most changes are of Services, and should be quick
                 self._policies.cluster = change.cluster
+                self._note_listed()
                 return
             await run_in_slices(self._policies.following(change.cluster, change.changes))
+            self._note_listed()
             await self._find_peers()
             if change.changes.concerns(PeerPod):
                 self._review_late_peers()
@@ -108,18 +110,29 @@ class Policing:
                     await self._source.find_pods(namespaces)
         finally:  # also if the caller is cancelled, for example a CNI ADD
             self._peers_are_late |= not self._source.has_found_pods
+            self._note_listed()
         known, newest = self._policies.cluster, self._news.cluster
-        if newest is not None and newest.peer_pods is not known.peer_pods:
+        if newest is not None and not self._has_read_peers:
             changes = ChangeSet.of({PeerPod: differences(known.peer_pods, newest.peer_pods)})
             cluster = replace(known, peer_pods=newest.peer_pods)
             await run_in_slices(self._policies.following(cluster, changes))
+            self._note_listed()
             self._review_late_peers()
+
+    def _note_listed(self) -> None:
+        """Pods that are listed, but not read yet, are not known."""
+        listed, before = self._source.listed_pods, self._policies.listed
+        if not self._has_read_peers and before is not None:
+            listed = before if listed is None else listed & before
+        self._policies.set_listed(listed)
 
     def _review_late_peers(self) -> None:
         """Call it when peers have changed. Unlike a new Pod, a peer that was listed late may have open connections."""
-        if not self._peers_are_late:
-            return
-        self.request_review()
+        if self._peers_are_late:
+            self.request_review()
+            self._peers_are_late = not (self._has_read_peers and self._source.has_found_pods)
+
+    @property
+    def _has_read_peers(self) -> bool:
         newest = self._news.cluster
-        is_newest = newest is None or newest.peer_pods is self._policies.cluster.peer_pods
-        self._peers_are_late = not (is_newest and self._source.has_found_pods)
+        return newest is None or newest.peer_pods is self._policies.cluster.peer_pods

@@ -49,7 +49,11 @@ class ClusterSource(Protocol):
 
     @property
     def has_found_pods(self) -> bool:
-        """Whether all Pods that `find_pods` was last called for have been listed."""
+        """Whether all Pods that `find_pods` was last called for have been listed. If so, `changes` has a change."""
+
+    @property
+    def listed_pods(self) -> Namespaces:
+        """The namespaces whose Pods are known, from a list or from the saved state. None: all that were asked for."""
 
     async def find_pods(self, namespaces: Namespaces) -> None:
         """Include the Pods of other Nodes in these namespaces in `peer_pods`. Returns when they have been listed."""
@@ -64,6 +68,7 @@ class AllPodsKnown:
     watches: Sequence[WatchHealth] = ()
     is_complete: bool = True
     has_found_pods: bool = True
+    listed_pods: Namespaces = None
 
     async def find_pods(self, namespaces: Namespaces) -> None: ...
 

@@ -9,7 +9,7 @@ from socket import AF_INET, inet_pton
 
 from windlass.cluster.objects import SIDECAR, Node, PeerPod, PeerPodSpec, Pod, PodSpec
 from windlass.cluster.policy_objects import Labels
-from windlass.model.families import IPAddress
+from windlass.model.families import IPAddress, IPNetwork
 from windlass.model.prefixes import Prefix, prefix_of
 from windlass.model.services import Protocol
 from windlass.policy.directories import LabelSet, PeerNode, SelectablePod
@@ -45,7 +45,8 @@ def peer_node(node: Node, held: Collection[IPAddress] = ()) -> PeerNode:
     """Includes the gateways of its PodCIDRs, which its host also has. `held`: addresses that the Node object lacks."""
     listed = (one.address for one in node.status.addresses if one.type in {"InternalIP", "ExternalIP"})
     addresses = dict.fromkeys((*_addresses(listed), *map(prefix_of, (*_gateways(node), *held))))
-    return PeerNode(node.metadata.name, _label_set(node.metadata.labels), tuple(addresses))
+    networks = tuple(map(prefix_of, _pod_networks(node)))
+    return PeerNode(node.metadata.name, _label_set(node.metadata.labels), tuple(addresses), networks)
 
 
 def _label_set(labels: Labels | None) -> LabelSet:
@@ -64,11 +65,13 @@ def _addresses(texts: Iterable[str | None]) -> list[Prefix]:
 
 
 def _gateways(node: Node) -> Iterator[IPAddress]:
+    return (network.network_address + 1 for network in _pod_networks(node))
+
+
+def _pod_networks(node: Node) -> Iterator[IPNetwork]:
     for text in node.pod_cidrs:
-        try:
-            yield ip_network(text).network_address + 1
-        except ValueError:
-            continue  # such a Node is reported by `nodes`
+        with suppress(ValueError):  # such a Node is reported by `nodes`
+            yield ip_network(text)
 
 
 def _named_ports(spec: PodSpec | PeerPodSpec) -> Iterator[NumberedPort]:

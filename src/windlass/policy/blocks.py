@@ -80,6 +80,12 @@ def within(ordered: list[Prefix], prefix: Prefix) -> list[Prefix]:
     return ordered[bisect_left(ordered, prefix) : bisect_right(ordered, (version, last, BITS[version]))]
 
 
+def is_within_any(ordered: list[Prefix], prefix: Prefix) -> bool:
+    """`ordered`: sorted, and none inside another."""
+    place = bisect_right(ordered, prefix)
+    return place > 0 and bool(within([prefix], ordered[place - 1]))
+
+
 def outermost(networks: Iterable[Prefix]) -> Iterator[Prefix]:
     """Those that are inside no other."""
     outer: list[Prefix] = []

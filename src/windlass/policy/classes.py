@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from windlass.model.policies import NO_CLASS, digest_of
 from windlass.model.prefixes import Prefix
-from windlass.policy.blocks import Blocks, outermost
+from windlass.policy.blocks import Blocks, is_within_any, outermost, within
 from windlass.policy.directories import Directory, PeerNode, SelectablePod
-from windlass.policy.rules import BlockPeers, NodePeers, OwnNode, PodPeers, RulePeers
+from windlass.policy.rules import BlockPeers, NodePeers, OwnNode, PodPeers, RulePeers, UnlistedPods
 from windlass.policy.selections import Selections
 from windlass.policy.subjects import NumberedPort
 
@@ -64,6 +64,10 @@ class PeerClasses:
         self._selections = Selections(directory)
         self._blocks = Blocks()
         self._of_nodes: dict[int, NodePeers | OwnNode] = {}
+        self._of_unlisted: dict[int, UnlistedPods] = {}
+        # Those that may match a Pod that is not known yet, and the networks of such Pods, as of the last `refresh`.
+        self._for_unlisted: frozenset[int] = frozenset()
+        self._unlisted_networks: list[Prefix] = []
         self._uses: Counter[int] = Counter()  # how many rules use a selector or block
         self._names: Counter[str] = Counter()  # of named ports: how many rules use them
         self._members: Counter[int] = Counter()  # how many entries have a class
@@ -75,7 +79,7 @@ class PeerClasses:
         """The namespaces in which rules in use select Pods; None: all."""
         return self._selections.namespaces
 
-    def use(self, number: int, peers: RulePeers) -> None:
+    def use(self, number: int, peers: RulePeers | UnlistedPods) -> None:
         self._uses[number] += 1
         if self._uses[number] > 1:
             return
@@ -87,8 +91,10 @@ class PeerClasses:
             case NodePeers() | OwnNode():
                 self._of_nodes[number] = peers
                 self._mark(self._directory.node_addresses())
+            case UnlistedPods():
+                self._of_unlisted[number] = peers
 
-    def release(self, number: int, peers: RulePeers) -> None:
+    def release(self, number: int, peers: RulePeers | UnlistedPods) -> None:
         self._uses[number] -= 1
         if self._uses[number]:
             return
@@ -101,6 +107,8 @@ class PeerClasses:
             case NodePeers() | OwnNode():
                 del self._of_nodes[number]
                 self._mark(self._directory.node_addresses())
+            case UnlistedPods():
+                del self._of_unlisted[number]
 
     def use_name(self, name: str) -> None:
         self._names[name] += 1
@@ -130,7 +138,9 @@ class PeerClasses:
 
     def refresh(self) -> None:
         """Update `entries` and `classes`, as of all changes until now."""
+        self._follow_unlisted()
         for network in outermost(self._stale_blocks):
+            self._mark(within(self._unlisted_networks, network))
             self._mark(self._blocks.networks_in(network))
             self._mark(self._directory.addresses_in(network))
         self._stale_blocks.clear()
@@ -156,7 +166,7 @@ class PeerClasses:
 
     def class_of(self, address: Prefix) -> PeerClass:
         """As the switch looks it up: the longest prefix that has an entry decides."""
-        return self._class_at(address) or class_with(self._blocks.holding_for(address))
+        return self._class_at(address) or self._class_of_unknown(address)
 
     # --- details ------------------------------------------------------------------------------------------------------
 
@@ -174,6 +184,18 @@ class PeerClasses:
     def _mark_name(self, name: str) -> None:
         self._mark_pods(self._directory.naming.get(name, ()))
 
+    def _follow_unlisted(self) -> None:
+        if self._directory.listed is None and not self._for_unlisted:  # nearly always
+            return
+        before = self._for_unlisted, self._unlisted_networks
+        may_match = self._directory.may_match_unlisted
+        self._for_unlisted = frozenset(n for n, one in self._of_unlisted.items() if may_match(one.pods))
+        self._unlisted_networks = self._directory.unlisted_networks() if self._for_unlisted else []
+        if before != (self._for_unlisted, self._unlisted_networks):
+            networks = (*before[1], *self._unlisted_networks)
+            self._mark(networks)
+            self._stale_blocks.update(networks)
+
     def _class_at(self, prefix: Prefix) -> PeerClass | None:
         """None if no entry is needed, because a shorter prefix has the same class."""
         named_ports: tuple[NumberedPort, ...] = ()
@@ -181,16 +203,26 @@ class PeerClasses:
             matching = self._selections.matching(pod.namespace, pod.labels)
             if self._names:
                 named_ports = tuple(sorted(port for port in pod.named_ports if port[0] in self._names))
+        elif nodes := self._directory.nodes_at(prefix):
+            matching = frozenset(self._selectors_of(nodes))
         else:
-            matching = frozenset(self._selectors_of_nodes(prefix))
-        if not matching and not named_ports and not self._blocks.is_used(prefix):
+            is_network = self._blocks.is_used(prefix) or prefix in self._unlisted_networks
+            return self._class_of_unknown(prefix) if is_network else None
+        if not matching and not named_ports and not self._blocks.is_used(prefix) and not self._is_in_unlisted(prefix):
             return None
         holding = self._blocks.holding_for(prefix)
         return class_with(matching | holding if holding else matching, named_ports)
 
-    def _selectors_of_nodes(self, prefix: Prefix) -> Iterator[int]:
-        nodes = self._directory.nodes_at(prefix)
-        for number, peers in self._of_nodes.items() if nodes else ():
+    def _class_of_unknown(self, prefix: Prefix) -> PeerClass:
+        """Of an address that no known Pod or Node has, or of a network."""
+        holding = self._blocks.holding_for(prefix)
+        return class_with(holding | self._for_unlisted if self._is_in_unlisted(prefix) else holding)
+
+    def _is_in_unlisted(self, prefix: Prefix) -> bool:
+        return bool(self._unlisted_networks) and is_within_any(self._unlisted_networks, prefix)
+
+    def _selectors_of(self, nodes: tuple[PeerNode, ...]) -> Iterator[int]:
+        for number, peers in self._of_nodes.items():
             match peers:
                 case NodePeers(nodes=selector):
                     is_match = any(selector.matches(dict(node.labels)) for node in nodes)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from windlass.cluster.policy_objects import Labels
+from windlass.cluster.sources import Namespaces
 from windlass.model.families import IPAddress
 from windlass.model.policies import NO_CLASS, Direction, PodPolicy, digest_of
 from windlass.model.port_sets import ALL_PORTS, PortSet, contains
@@ -273,6 +274,15 @@ class PolicyCompiler:
                 self._local_at.add(key, places_of_pod(pod.namespace, pod.labels))
                 self._select_for(key)
             self._unsettled.add(key)
+
+    def set_listed(self, namespaces: Namespaces) -> None:
+        """The namespaces all of whose Pods have been told; None: all.
+
+        An unknown address in a network of Pods may be one of another namespace: rules that may deny it deny it.
+        """
+        if namespaces != self._directory.listed:
+            self._directory.listed = namespaces
+            self.concerns_open_connections = True
 
     def set_node(self, name: str, node: PeerNode | None) -> None:
         before = self._directory.set_node(name, node)

@@ -11,8 +11,9 @@ from typing import TypeAlias, TypeVar
 from msgspec import Struct
 
 from windlass.cluster.policy_objects import Labels
+from windlass.cluster.sources import Namespaces
 from windlass.model.prefixes import Prefix
-from windlass.policy.blocks import within
+from windlass.policy.blocks import outermost, within
 from windlass.policy.rules import PodPeers
 from windlass.policy.selector_places import Label
 from windlass.policy.selectors import Selector
@@ -57,6 +58,7 @@ class PeerNode(Struct, frozen=True, gc=False):
     name: str
     labels: LabelSet
     addresses: tuple[Prefix, ...]
+    pod_networks: tuple[Prefix, ...] = ()
 
 
 _Holder = TypeVar("_Holder", bound=SelectablePod | PeerNode)
@@ -71,6 +73,7 @@ class Directory:
         self.pods: dict[str, SelectablePod] = {}  # by namespace/name
         self.nodes: dict[str, PeerNode] = {}
         self.namespaces: dict[str, Labels] = {}
+        self.listed: Namespaces = None  # namespaces all of whose Pods are known; None: all
         self.label_sets: dict[str, dict[LabelSet, set[str]]] = {}  # by namespace: the Pods with the same labels
         # By namespace and label: the label sets with it. Only of namespaces in which `matching_label_sets` needs it.
         self._with_label: dict[str, dict[Label, set[LabelSet]]] = {}
@@ -138,6 +141,16 @@ class Directory:
 
     def node_addresses(self) -> Iterator[Prefix]:
         return (address for node in self.nodes.values() for address in node.addresses)
+
+    def unlisted_networks(self) -> list[Prefix]:
+        """Where an unknown address may be that of a Pod that is not listed yet. Sorted, none inside another."""
+        if self.listed is None:
+            return []
+        others = (node for node in self.nodes.values() if node.name != self.own_node)
+        return list(outermost(network for node in others for network in node.pod_networks))
+
+    def may_match_unlisted(self, peers: PodPeers) -> bool:
+        return self.listed is not None and not self.listed.issuperset(self.selected_namespaces(peers))
 
     def matching_label_sets(self, namespace: str, pods: Selector) -> list[LabelSet]:
         """Those of Pods in this namespace that the selector matches. Often each Pod has a label of its own."""

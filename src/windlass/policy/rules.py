@@ -54,8 +54,14 @@ class OwnNode(Struct, frozen=True, gc=False, tag=True, cache_hash=True, array_li
 RulePeers = PodPeers | NodePeers | BlockPeers | OwnNode
 
 
+class UnlistedPods(Struct, frozen=True, gc=False, tag=True, cache_hash=True, array_like=True):
+    """Addresses of Pods of other Nodes that are not known yet, and that this selector may match."""
+
+    pods: PodPeers
+
+
 @lru_cache(4096)  # many rules have the same peers
-def number_of(peers: RulePeers) -> int:
+def number_of(peers: RulePeers | UnlistedPods) -> int:
     """A digest, so it is the same in every process."""
     return digest_of(peers)
 

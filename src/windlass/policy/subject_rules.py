@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TypeAlias
 
 from windlass.model.policies import Direction
-from windlass.model.port_sets import PortSet, union
+from windlass.model.port_sets import ALL_PORTS, PortSet, union
 from windlass.policy.classes import ClassPart, PeerClass
 from windlass.policy.rules import (
     BlockPeers,
@@ -16,6 +16,7 @@ from windlass.policy.rules import (
     PolicyRule,
     RuleAction,
     RulePeers,
+    UnlistedPods,
     number_of,
     possible_number_of,
 )
@@ -40,38 +41,35 @@ class RulesOfSubject:
 
     def __init__(self, subject: Subject, direction: Direction) -> None:
         self.subject = subject
-        self.peers: dict[int, RulePeers] = {}
+        self.peers: dict[int, RulePeers | UnlistedPods] = {}
         # Named ports of the peers. For ingress, named ports are those of the subject.
         self.names = subject.port_names if direction is Direction.EGRESS else frozenset()
-        # By selector or block, and for all peers: the places of rules, and their ports. An odd place is for peers that
-        # the rule before may match.
+        # In order. A rule that denies or passes is followed by denials of peers that it may match.
+        self._rules: list[TierRule] = []
+        # By selector or block, and for all peers: the places of rules, and their ports.
         self._by_peers: dict[int, list[int]] = defaultdict(list)
         self._ports_by_peers: dict[int, set[PortSet]] = defaultdict(set)
         self._for_everyone: list[int] = []
         self._ports_for_everyone: set[PortSet] = set()
         self._known: dict[tuple[_Resolve, tuple[int, ...], tuple[NumberedPort, ...]], PortSet] = {}
-        for place, one in enumerate(subject.rules):
+        for one in subject.rules:
             if one.rule.peers is None:
-                self._for_everyone.append(2 * place)
+                self._for_everyone.append(len(self._rules))
                 self._ports_for_everyone.add(one.rule.ports)
             for peers in one.rule.peers or ():
                 number = number_of(peers)
                 self.peers[number] = peers
-                self._by_peers[number].append(2 * place)
+                self._by_peers[number].append(len(self._rules))
                 self._ports_by_peers[number].add(one.rule.ports)
-                if isinstance(peers, PodPeers) and one.rule.action is not RuleAction.ACCEPT:
-                    self._by_peers[possible_number_of(number)].append(2 * place + 1)
+            self._rules.append(one)
+            if one.rule.action is not RuleAction.ACCEPT:
+                self._add_denials(one)
         # Most subjects have NetworkPolicies and port numbers only: then all matching rules add to what is allowed.
         self._is_sum = subject.isolated and not subject.has_tiers and not subject.port_names
 
     @property
     def names_ports_of_anyone(self) -> bool:
-        """Whether a rule has a named port for all peers, or for a block: any Pod may have that port."""
-        return bool(self.names) and any(
-            one.rule.named_ports
-            and (one.rule.peers is None or any(isinstance(peers, BlockPeers) for peers in one.rule.peers))
-            for one in self.subject.rules
-        )
+        return any(self._names_ports_of_anyone(one.rule) for one in self.subject.rules)
 
     @property
     def parts(self) -> Iterator[ClassPart]:
@@ -79,7 +77,7 @@ class RulesOfSubject:
         yield from self.names
 
     def matching(self, peer_class: PeerClass) -> list[TierRule]:
-        return [self._rule_at(place) for place in self._places(peer_class)]
+        return [self._rules[place] for place in self._places(peer_class)]
 
     def outcomes(self, peer_class: PeerClass) -> tuple[RuleOutcome, ...]:
         return tuple(outcomes(self.subject, self.matching(peer_class), peer_class.named_ports))
@@ -100,7 +98,7 @@ class RulesOfSubject:
     def _resolved(self, resolve: _Resolve, peer_class: PeerClass) -> PortSet:
         key = resolve, self._places(peer_class), peer_class.named_ports
         if (known := self._known.get(key)) is None:
-            rules = [self._rule_at(place) for place in key[1]]
+            rules = [self._rules[place] for place in key[1]]
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[key] = known = resolve(self.subject, rules, peer_class.named_ports)
@@ -111,16 +109,26 @@ class RulesOfSubject:
         matched = [self._by_peers[peers] for peers in peer_class.peers if peers in self._by_peers]
         return tuple(sorted({*self._for_everyone, *chain.from_iterable(matched)}))
 
-    def _rule_at(self, place: int) -> TierRule:
-        one = self.subject.rules[place // 2]
-        return denial_of(one) if place % 2 else one
+    def _names_ports_of_anyone(self, rule: PolicyRule) -> bool:
+        """Whether it has a named port for all peers, or for a block: any Pod may have that port."""
+        is_for_any = rule.peers is None or any(isinstance(peers, BlockPeers) for peers in rule.peers)
+        return bool(self.names and rule.named_ports) and is_for_any
+
+    def _add_denials(self, one: TierRule) -> None:
+        """While it is not known whether a rule that denies or passes matches some peers, it denies them."""
+        rule, place = one.rule, len(self._rules)
+        pods = dict.fromkeys(peers for peers in rule.peers or () if isinstance(peers, PodPeers))
+        self._rules.append(denial_of(one, "the namespace of the other Pod is not known yet", rule.ports))
+        for peers in pods:
+            self._by_peers[possible_number_of(number_of(peers))].append(place)
+        has_names = bool(self.names and rule.named_ports)
+        self._rules.append(denial_of(one, "the other Pod is not known yet", ALL_PORTS if has_names else rule.ports))
+        for unlisted in map(UnlistedPods, (PodPeers(),) if self._names_ports_of_anyone(rule) else pods):
+            self.peers[number_of(unlisted)] = unlisted
+            self._by_peers[number_of(unlisted)].append(place + 1)
 
 
-def denial_of(one: TierRule) -> TierRule:
-    """For peers that a rule may match, which denies or passes: it denies until the labels of their namespace are known.
-
-    A rule that accepts does not match such peers.
-    """
+def denial_of(one: TierRule, reason: str, ports: PortSet) -> TierRule:
     rule = one.rule
-    name = f"{rule.name} (the namespace of the other Pod is not known yet)"
-    return TierRule(one.tier, PolicyRule(name, RuleAction.DENY, rule.peers, rule.ports, rule.named_ports))
+    denial = PolicyRule(f"{rule.name} ({reason})", RuleAction.DENY, rule.peers, ports, rule.named_ports)
+    return TierRule(one.tier, denial)

@@ -42,6 +42,7 @@ class ScopedFeeds:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._using: tuple[APIConnection, Recovery] | None = None  # while connected
         self._is_begun = False  # whether objects were ever needed
+        self._saved: set[str] = set()  # scopes that began with objects that an earlier agent saved
         self._moved: set[str] = set()  # keys whose feed was started or ended
         self._objects: PersistentMap[APIObject] = PersistentMap()
         if not kind.is_on_demand:
@@ -56,11 +57,15 @@ class ScopedFeeds:
         self._scopes = scopes
         # A long list takes seconds. Until it is read, the objects that an earlier agent saved are used: the flows for
         # them are still in the switch, and would be removed.
-        saved = (self._remembered() or {}) if self.kind.is_on_demand and not self._is_begun else {}
+        saved = self._remembered() if self.kind.is_on_demand and not self._is_begun else None
         self._is_begun = True
+        if saved is not None:
+            self._saved.update(scopes)
         for scope in scopes - self._feeds.keys():
             feed = self._feeds[scope] = Feed(self.kind, self._node_name, self._changed, scope, self._remembered)
-            feed.store.remember({key: one for key, one in saved.items() if scope in {"", key.partition("/")[0]}})
+            feed.store.remember(
+                {key: one for key, one in (saved or {}).items() if scope in {"", key.partition("/")[0]}}
+            )
             self._start(scope)
         self._changed()
 
@@ -73,6 +78,12 @@ class ScopedFeeds:
     def is_listed(self) -> bool:
         """Whether all objects that are needed have been read."""
         return all(feed.is_listed for feed in self.needed)
+
+    @property
+    def listed(self) -> Namespaces:
+        """The namespaces whose objects have been read, now or by an earlier agent; None: all that are needed."""
+        listed = frozenset(scope for scope, feed in self._feeds.items() if feed.is_listed or scope in self._saved)
+        return None if "" in listed or listed >= self._scopes else listed
 
     @property
     def watches(self) -> Iterator[WatchHealth]:
@@ -140,4 +151,5 @@ class ScopedFeeds:
     def _end(self, scope: str) -> None:
         if task := self._tasks.pop(scope, None):
             task.cancel()
+        self._saved.discard(scope)
         self._moved |= self._feeds.pop(scope).store.objects.keys()

@@ -82,10 +82,10 @@ class APIServer:
                 yield ClusterChange(self._cluster)
                 while True:
                     await self._next()
-                    before = self._cluster
+                    before, had_found_pods = self._cluster, self.has_found_pods
                     changes = self._update()
                     triggered = tuple(when for feeds in self._feeds.values() for when in feeds.take_triggers())
-                    if self._cluster is not before:
+                    if self._cluster is not before or self.has_found_pods != had_found_pods:
                         yield ClusterChange(self._cluster, changes, triggered)
             finally:
                 self._connection = None
@@ -98,6 +98,10 @@ class APIServer:
     @property
     def has_found_pods(self) -> bool:
         return self._listed.is_set()
+
+    @property
+    def listed_pods(self) -> Namespaces:
+        return self._feeds["peer_pods"].listed
 
     async def find_pods(self, namespaces: Namespaces) -> None:
         for feeds in self._on_demand:
