@@ -75,7 +75,7 @@ class ServicePart(Struct, frozen=True, gc=False):
 
     @property
     def flows(self) -> tuple[Flow, ...]:
-        return tuple(frontends.service_flows(self.node, self.service))
+        return (*frontends.service_flows(self.node, self.service), *routing.service_flows(self.node, self.service))
 
     @property
     def groups(self) -> tuple[Group, ...]:

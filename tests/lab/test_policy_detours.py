@@ -10,6 +10,7 @@ import asyncio
 import socket
 from ipaddress import ip_address
 
+import pytest
 from forged_frames import ROUNDS, token
 from labnet import needs_root, running_cluster
 
@@ -29,7 +30,7 @@ apiVersion: v1
 kind: List
 items:
   - {apiVersion: v1, kind: ConfigMap, metadata: {name: windlass-config, namespace: kube-system},
-     data: {windlass.yaml: "serviceCIDRs: [10.96.0.0/16, 'fd00:10:96::/112']"}}
+     data: {windlass.yaml: "serviceCIDRs: RANGES"}}
   - {apiVersion: v1, kind: Node, metadata: {name: here}, spec: {podCIDRs: [172.16.1.0/24, "fd00:172:16:1::/64"]},
      status: {addresses: [
        {type: InternalIP, address: 10.176.25.11}, {type: InternalIP, address: "fd00:10:176:25::11"}]}}
@@ -70,8 +71,11 @@ async def arrives(client_at: str, listener: socket.socket, address: str) -> bool
 
 
 @needs_root
-async def test_a_client_that_policies_deny_reaches_no_pod_through_a_service_in_front_of_its_service() -> None:
-    async with running_cluster(CLUSTER) as cluster:
+@pytest.mark.parametrize("ranges", ["[10.96.0.0/16, 'fd00:10:96::/112']", "[]"])
+async def test_a_client_that_policies_deny_reaches_no_pod_through_a_service_in_front_of_its_service(
+    ranges: str,
+) -> None:
+    async with running_cluster(CLUSTER.replace("RANGES", ranges)) as cluster:
         server_at, client_at = (cluster.namespace_of(ProbeSource(pod=f"default/{pod}")) for pod in ("server", "client"))
         node_at = cluster.namespace_of(ProbeSource(node="here"))
         for server, (service, detour) in ADDRESSES.items():

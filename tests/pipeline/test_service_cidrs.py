@@ -23,7 +23,8 @@ SYSTEMS += [(OperatingSystem.WINDOWS, Family.IPV4)]
 
 def web(at: Known) -> ServedService:
     """Its endpoint is a Pod on this Node."""
-    return ServedService("default", "web", (service_port(1, (on_cluster_ip(at),), (here(at.pod_2),), at.family),), ())
+    port = service_port(1, (on_cluster_ip(at),), (here(at.pod_2),), at.family)
+    return ServedService("default", "web", (port,), (at.service,))
 
 
 def detour(at: Known) -> ServedService:
@@ -33,19 +34,23 @@ def detour(at: Known) -> ServedService:
     return ServedService("default", "detour", (port,), ())
 
 
-def node_with(at: Known, os: OperatingSystem, services: Iterable[ServedService]) -> NodeState:
+def node_with(
+    at: Known, os: OperatingSystem, services: Iterable[ServedService], *, is_range_known: bool = True
+) -> NodeState:
     state = small_cluster(TrafficMode.ENCAP, at.family, os=os)
-    node = replace(state.node, service_cidrs=BEHIND_THE_GATEWAY[at.family][:1])
+    node = replace(state.node, service_cidrs=BEHIND_THE_GATEWAY[at.family][:is_range_known])
     return replace(state, node=node, services={service.key: service for service in services})
 
 
+@pytest.mark.parametrize("is_range_known", [True, False])
 @pytest.mark.parametrize(("os", "family"), SYSTEMS)
 def test_a_client_that_policies_deny_reaches_no_pod_by_a_service_in_front_of_its_service(
-    os: OperatingSystem, family: Family
+    os: OperatingSystem, family: Family, is_range_known: bool
 ):
     at = Known(family)
     denied = NodePolicies(pods={"default/web-2": DENY_UNTIL_KNOWN})
-    journeys = Journeys(replace(node_with(at, os, (web(at), detour(at))), policies=denied))
+    state = node_with(at, os, (web(at), detour(at)), is_range_known=is_range_known)
+    journeys = Journeys(replace(state, policies=denied))
     for address in (at.service, cluster_ip(66, family)):
         assert journeys.send(POD_1, at.asks(POD_1, address, 80)).place is None, address
 

@@ -29,6 +29,7 @@ LOCAL_NODE = LocalNode(
     addresses={Family.IPV4: ip_interface(f"{NODE_IP}/24")},
     pod_cidrs=_POD_CIDRS,
     uplink_mac="02:00:00:00:00:01",
+    service_cidrs=(ip_network(SERVICE_CIDR),),
 )
 
 _CLUSTER_IPS, _PODS = IPv4Address("10.96.0.1"), IPv4Address("10.128.0.0")

@@ -11,6 +11,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Network
 
 from windlass.model.families import Family, IPAddress, IPNetwork, family_of
 from windlass.model.nodes import AttachedPod, LocalNode, Peer, TrafficMode
+from windlass.model.services import ServedService
 from windlass.openflow.actions import Action, Set
 from windlass.openflow.conditions import destination, source, tunnel_destination
 from windlass.openflow.fields import ETH_DST, ETH_SRC, IN_PORT, mac
@@ -52,14 +53,25 @@ def unreachable(node: LocalNode, family: Family) -> Iterator[Flow]:
     )
     for cidr in node.service_cidrs:
         if family_of(cidr) is family:
-            # The host would return it, and policies would take it for a packet of the Node. Nor is it committed: the
-            # client's next packet may find the Service.
-            yield L3_FORWARDING.flow(LOW + 1, destination(cidr)).drop(
-                why="to a ClusterIP that no Service has yet, or that is the endpoint of another Service: drop"
-            )
+            yield untranslated(cidr)
     yield L3_FORWARDING.flow(HIGH, destination(MULTICAST[family])).drop(why="multicast: drop, not supported for Pods")
     if family is Family.IPV4:
         yield L3_FORWARDING.flow(HIGH, destination(BROADCAST)).drop(why="broadcast: drop, not supported for Pods")
+
+
+def untranslated(cluster_ips: IPNetwork | IPAddress) -> Flow:
+    """The host has routes to the switch for the same addresses. It would return the packet, and policies would take it
+    for one of the Node. Nor is it committed: the client's next packet may find the Service.
+    """
+    return L3_FORWARDING.flow(LOW + 1, destination(cluster_ips)).drop(
+        why="to a ClusterIP that no Service has yet, or that is the endpoint of another Service: drop"
+    )
+
+
+def service_flows(node: LocalNode, service: ServedService) -> Iterator[Flow]:
+    for address in service.cluster_ips:
+        if family_of(address) in node.families and not any(address in cidr for cidr in node.service_cidrs):
+            yield untranslated(address)
 
 
 def from_the_wire(node: LocalNode, family: Family) -> Iterator[Flow]:
