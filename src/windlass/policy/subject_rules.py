@@ -69,7 +69,7 @@ class RulesOfSubject:
 
     @property
     def names_ports_of_anyone(self) -> bool:
-        return any(self._names_ports_of_anyone(one.rule) for one in self.subject.rules)
+        return bool(self.names) and any(self._names_ports_of_anyone(one.rule) for one in self.subject.rules)
 
     @property
     def parts(self) -> Iterator[ClassPart]:
