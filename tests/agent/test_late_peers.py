@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from windlass.agent import policing
 from windlass.agent.news import News
 from windlass.agent.policing import Policing
 from windlass.bench.service_states import LOCAL_NODE
+from windlass.cluster.clusters import Namespaces
 from windlass.cluster.objects import APIObject
 from windlass.model.families import IPAddress
 from windlass.model.nodes import NodeState
@@ -27,15 +29,15 @@ class SlowList(Fed):
     def __init__(self) -> None:
         super().__init__()
         self.listed = asyncio.Event()
+        self.list(frozenset())
         self.asked = asyncio.Event()
+
+    def list(self, namespaces: Namespaces) -> None:
+        self._cluster = replace(self._cluster, listed_namespaces=namespaces)
 
     @property
     def has_found_pods(self) -> bool:
         return self.listed.is_set()
-
-    @property
-    def listed_pods(self) -> frozenset[str] | None:
-        return None if self.listed.is_set() else frozenset()
 
     async def find_pods(self, _namespaces: frozenset[str] | None) -> None:
         self.asked.set()
@@ -75,10 +77,13 @@ async def test_a_rule_that_denies_pods_denies_unknown_ones_until_all_are_listed(
     followed = Policing(Config(node_name="node-1"), source, news, lambda *_: None)
     unknown, listed = ip_address("172.16.2.9"), ip_address("172.16.2.2")
     spec = {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}}
-    denial = {"action": "Deny", "from": [{"pods": {"namespaceSelector": {}, **CLIENT}}]}
+    red = {"namespaceSelector": {"matchLabels": {"team": "red"}}}
+    denial = {"action": "Deny", "from": [{"pods": {**red, **CLIENT}}]}
     metadata = {"name": "deny"}
     version, kind = "policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"
     deny = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": {**spec, "ingress": [denial]}}
+    metadata = {"name": "default", "labels": {"team": "red"}}
+    namespace = decoded({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
     async with aclosing(news.arriving()) as arriving:
 
         async def admitted(*objects: APIObject) -> list[IPAddress]:
@@ -90,9 +95,9 @@ async def test_a_rule_that_denies_pods_denies_unknown_ones_until_all_are_listed(
             return [address for address in (unknown, listed) if allowed("default/web", address)]
 
         other = other_node(2, "192.168.0.3")
-        assert await admitted(node(), other, pod("web"), decoded(deny)) == []
+        assert await admitted(namespace, node(), other, pod("web"), decoded(deny)) == []
         assert await admitted(peer("harmless", "172.16.2.2", app="server")) == [listed]
-        source.listed.set()
+        source.list(frozenset({"default"}))
         assert await admitted() == [unknown, listed]
         assert followed.take_review()
 

@@ -239,7 +239,8 @@ async def test_a_journal_that_cannot_be_written_is_reported_and_the_whole_is_sav
 
 def _states(count: int) -> Iterator[ClusterChange]:
     """Services and slices come, change and go; the first is whole."""
-    cluster = Cluster("r0", nodes={"node-1": NODE}, services={"default/old": service("old")})
+    nodes, services = {"node-1": NODE}, {"default/old": service("old")}
+    cluster = Cluster("r0", listed_namespaces=frozenset({"shop"}), nodes=nodes, services=services)
     yield ClusterChange(cluster)
     for number in range(1, count):
         name = f"s{number % 5}"
@@ -249,8 +250,13 @@ def _states(count: int) -> Iterator[ClusterChange]:
             services[f"default/{name}"] = service(name)
         else:
             services.pop(f"default/{name}", None)
+        listed = frozenset({"shop", name}) if number % 3 else None
         cluster = replace(
-            cluster, revision=f"r{number}", services=services, slices={**cluster.slices, slices.key: slices}
+            cluster,
+            revision=f"r{number}",
+            listed_namespaces=listed,
+            services=services,
+            slices={**cluster.slices, slices.key: slices},
         )
         yield ClusterChange(cluster, ChangeSet.of({Service: {f"default/{name}"}, EndpointSlice: {slices.key}}))
 

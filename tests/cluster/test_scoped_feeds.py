@@ -29,7 +29,7 @@ class Reader:
     def __init__(self, source: APIServer) -> None:
         self.source = source
         self.cluster = Cluster()
-        self.revisions: list[str] = []  # of all changes
+        self.listed: list[tuple[Namespaces, set[str]]] = []  # of all changes, with the Pods of other Nodes
         self.first = asyncio.Event()
         self._changed = asyncio.Condition()
 
@@ -37,7 +37,7 @@ class Reader:
         async with aclosing(self.source.changes()) as changes:
             async for change in changes:
                 self.cluster = change.cluster
-                self.revisions.append(change.cluster.revision)
+                self.listed.append((change.cluster.listed_namespaces, set(change.cluster.peer_pods)))
                 self.first.set()
                 async with self._changed:
                     self._changed.notify_all()
@@ -94,27 +94,44 @@ async def test_pods_are_read_in_the_namespaces_that_are_needed():
         assert reader.cluster.revision == before
 
 
-async def test_a_list_without_pods_is_a_change_too():
-    """It may be late. Until then, policies deny addresses of Pods that are not known."""
-    async with reading() as (_, reader):
-        await reader.source.find_pods(frozenset({"shop"}))
-        before = reader.cluster
-        reader.revisions.clear()
-        finding = asyncio.create_task(reader.source.find_pods(frozenset({"shop", "nowhere"})))
-        await asyncio.sleep(0)  # it begins
-        assert reader.source.listed_pods == {"shop"}
+async def test_each_state_says_which_namespaces_are_listed():
+    """Until then, policies deny addresses of Pods that are not known. A list without Pods is a change, too."""
+    shop, data = frozenset({"shop"}), frozenset({"data"})
+    async with reading() as (server, reader):
+        await reader.source.find_pods(shop)
+        server.refusals[IN.format("data")] = (503, "it is starting")
+        finding = asyncio.create_task(reader.source.find_pods(shop | data | {"nowhere"}))
+        await until(lambda: reader.cluster.listed_namespaces == shop | {"nowhere"})
+        assert not finding.done()
+        del server.refusals[IN.format("data")]
         await finding
-        assert reader.source.listed_pods is None
-        await until(lambda: reader.revisions)
-        assert reader.cluster is before
-
-
-async def test_the_pods_of_a_namespace_are_known_while_all_were_read_before():
-    async with reading() as (_, reader):
         await reader.source.find_pods(None)
-        finding = asyncio.create_task(reader.source.find_pods(frozenset({"shop"})))
-        await asyncio.sleep(0)  # it begins
-        assert reader.source.listed_pods is None
+        await reader.source.find_pods(data)
+        await until(lambda: reader.cluster.listed_namespaces == data)
+    listed = [one for number, one in enumerate(reader.listed) if one not in reader.listed[:number]]
+    of_shop, of_data = {"shop/a", "shop/b"}, {"data/c"}
+    assert listed == [
+        (frozenset(), set()),
+        (shop, of_shop),
+        (shop | {"nowhere"}, of_shop),
+        (shop | data | {"nowhere"}, of_shop | of_data),
+        (None, of_shop | of_data),
+        (data, of_data),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "needed"),
+    [(set(), {"shop"}), ({"data"}, {"shop", "data"}), ({"data"}, None)],
+)
+async def test_namespaces_that_an_earlier_agent_did_not_read_are_not_listed(before: set[str], needed: set[str] | None):
+    async with reading(lambda: Cluster("1", listed_namespaces=frozenset(before))) as (server, reader):
+        for path in (ALL, IN.format("shop"), IN.format("data")):
+            server.refusals[path] = (503, "it is starting")
+        finding = asyncio.create_task(reader.source.find_pods(None if needed is None else frozenset(needed)))
+        await until(lambda: reader.cluster.problems)
+        assert reader.cluster.listed_namespaces == before
+        server.refusals.clear()
         await finding
 
 
@@ -144,12 +161,12 @@ async def test_the_watch_of_all_stays_until_far_fewer_namespaces_are_needed():
 async def test_pods_that_an_earlier_agent_saved_are_known_until_the_list_is_read(needed: Namespaces, used: set[str]):
     """A list of many Pods takes seconds: an agent that starts does not deny what was allowed before."""
     saved = {f"{name}/saved": PeerPod(Metadata("saved", name), None, None) for name in ("shop", "data")}
-    async with reading(lambda: Cluster("1", peer_pods=saved)) as (server, reader):
+    async with reading(lambda: Cluster("1", peer_pods=saved, listed_namespaces=needed)) as (server, reader):
         path = ALL if needed is None else IN.format("shop")
         server.refusals[path] = (503, "it is starting")
         finding = asyncio.create_task(reader.source.find_pods(needed))
         await reader.knows(used)
-        assert reader.source.listed_pods is None
+        assert reader.cluster.listed_namespaces == needed
         del server.refusals[path]
         await finding
         assert set(reader.cluster.peer_pods) == {"shop/a", "shop/b", *({"data/c"} if needed is None else ())}

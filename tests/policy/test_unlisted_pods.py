@@ -107,7 +107,7 @@ def test_rules_about_listed_namespaces_do_not_concern_unknown_pods():
 
 
 def test_what_a_rule_before_accepts_is_not_denied():
-    """But no rule accepts a Pod that is not known."""
+    """But no selector accepts a Pod that is not known."""
     assert Node(cluster_network_policy(("Accept", {}), ("Deny", {}))).admits() == NO_PORTS
     assert Node(network_policy(podSelector={})).admits() == NO_PORTS
 

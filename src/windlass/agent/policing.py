@@ -15,8 +15,9 @@ from windlass.agent.areas import Area, Report
 from windlass.agent.news import News
 from windlass.agent.slices import run_in_slices
 from windlass.cluster.changes import ChangeSet, differences
+from windlass.cluster.clusters import Namespaces
 from windlass.cluster.objects import PeerPod, Pod, Problem
-from windlass.cluster.sources import ClusterChange, ClusterSource, Namespaces
+from windlass.cluster.sources import ClusterChange, ClusterSource
 from windlass.model.nodes import NodeState
 from windlass.nodes.config import Config
 from windlass.nodes.policies import FollowedPolicies
@@ -42,12 +43,9 @@ class Policing:
     async def follow(self, change: ClusterChange) -> None:
         """Read what has changed. Call `applied` without an await in between."""
         async with self._reading:
-            if not self._policies.depends_on(change.changes):  # most changes are of Services, and should be quick
-                self._policies.cluster = change.cluster
-                self._note_listed()
-                return
             await run_in_slices(self._policies.following(change.cluster, change.changes))
-            self._note_listed()
+            if not self._policies.depends_on(change.changes):  # most changes are of Services, and should be quick
+                return
             await self._find_peers()
             if change.changes.concerns(PeerPod):
                 self._review_late_peers()
@@ -110,29 +108,21 @@ class Policing:
                     await self._source.find_pods(namespaces)
         finally:  # also if the caller is cancelled, for example a CNI ADD
             self._peers_are_late |= not self._source.has_found_pods
-            self._note_listed()
         known, newest = self._policies.cluster, self._news.cluster
-        if newest is not None and not self._has_read_peers:
+        if newest is None:
+            return
+        is_same = newest.peer_pods is known.peer_pods
+        if not is_same or newest.listed_namespaces != known.listed_namespaces:
             changes = ChangeSet.of({PeerPod: differences(known.peer_pods, newest.peer_pods)})
-            cluster = replace(known, peer_pods=newest.peer_pods)
+            cluster = replace(known, peer_pods=newest.peer_pods, listed_namespaces=newest.listed_namespaces)
             await run_in_slices(self._policies.following(cluster, changes))
-            self._note_listed()
             self._review_late_peers()
-
-    def _note_listed(self) -> None:
-        """Pods that are listed, but not read yet, are not known."""
-        listed, before = self._source.listed_pods, self._policies.listed
-        if not self._has_read_peers and before is not None:
-            listed = before if listed is None else listed & before
-        self._policies.set_listed(listed)
 
     def _review_late_peers(self) -> None:
         """Call it when peers have changed. Unlike a new Pod, a peer that was listed late may have open connections."""
-        if self._peers_are_late:
-            self.request_review()
-            self._peers_are_late = not (self._has_read_peers and self._source.has_found_pods)
-
-    @property
-    def _has_read_peers(self) -> bool:
+        if not self._peers_are_late:
+            return
+        self.request_review()
         newest = self._news.cluster
-        return newest is None or newest.peer_pods is self._policies.cluster.peer_pods
+        is_newest = newest is None or newest.peer_pods is self._policies.cluster.peer_pods
+        self._peers_are_late = not (is_newest and self._source.has_found_pods)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -36,6 +36,7 @@ from windlass.cluster.policy_objects import (
 # As kube-proxy does: neither headless Services, which only DNS uses, nor those of another proxy.
 _SERVED = f"!{HEADLESS_LABEL},!{PROXY_NAME_LABEL}"
 P = TypeVar("P", bound=APIObject)
+Namespaces: TypeAlias = frozenset[str] | None  # None: all of them
 
 
 def _replaced_policies(struct: type[P], resource: str) -> Mapping[str, P]:
@@ -48,8 +49,9 @@ def _replaced_policies(struct: type[P], resource: str) -> Mapping[str, P]:
 class Cluster:
     """All objects that a source holds at one moment, by key."""
 
-    revision: str = ""  # identifies this state: equal revisions mean equal states
+    revision: str = ""  # identifies this state: equal revisions mean equal objects
     problems: tuple[Problem, ...] = ()
+    listed_namespaces: Namespaces = None  # those all of whose Pods are known, as far as policies need them
     nodes: Mapping[str, Node] = by_key(WatchedKind(Node, "v1", "nodes"))
     namespaces: Mapping[str, Namespace] = by_key(WatchedKind(Namespace, "v1", "namespaces"))
     services: Mapping[str, Service] = by_key(WatchedKind(Service, "v1", "services", label_selector=_SERVED))

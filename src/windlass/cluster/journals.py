@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,17 +18,23 @@ from msgspec import Raw
 
 from windlass import files
 from windlass.cluster.changes import ChangeSet
-from windlass.cluster.clusters import Cluster, objects_of, with_objects
+from windlass.cluster.clusters import Cluster, Namespaces, objects_of, with_objects
 from windlass.cluster.kinds import kinds_of
 from windlass.cluster.objects import APIObject
 
 FILE = "last-known-good.changes"
+_LISTED = "listed_namespaces"  # missing in lines of earlier versions
 _PATIENCE = 0.05  # seconds: short, because the event loop waits. After a failure, the next change saves the whole state
 
 
 def line(before: str, after: Cluster, changes: ChangeSet) -> bytes:
     """The change from the revision `before`: the changed objects of each kind by key, null for a deleted one."""
-    content: dict[str, object] = {"before": before, "revision": after.revision}
+    listed = after.listed_namespaces
+    content: dict[str, object] = {
+        "before": before,
+        "revision": after.revision,
+        _LISTED: None if listed is None else sorted(listed),
+    }
     changed = changes.by_kind()
     for member, kind in kinds_of(type(after)).items():
         if kind.struct in changed:
@@ -38,17 +45,17 @@ def line(before: str, after: Cluster, changes: ChangeSet) -> bytes:
 
 def replayed(whole: Cluster, lines: Iterable[bytes]) -> Cluster:
     """The state after all changes that follow `whole`. Reading stops at an incomplete line."""
-    revision = whole.revision
+    revision, listed = whole.revision, whole.listed_namespaces
     members: dict[str, dict[str, APIObject]] = {}
     for change in _read(lines, type(whole)):
         if change.before != revision:
             continue  # older than the whole state
-        revision = change.revision
+        revision, listed = change.revision, change.listed
         for member, objects in change.objects.items():
             if member not in members:
                 members[member] = dict(objects_of(whole, member))
             _apply(objects, members[member])
-    return with_objects(whole, members, revision)
+    return replace(with_objects(whole, members, revision), listed_namespaces=listed)
 
 
 def lines_in(directory: Path) -> list[bytes]:
@@ -85,6 +92,7 @@ class Journal:
 class _Line(NamedTuple):
     before: str
     revision: str
+    listed: Namespaces
     objects: Mapping[str, Mapping[str, APIObject | None]]
 
 
@@ -104,7 +112,9 @@ def _decoded(text: bytes, cluster: type[Cluster]) -> _Line:
         if member in content:
             changed = decode(content[member], type=dict[str, Raw])
             objects[member] = {key: decode(one, type=kind.struct | None) for key, one in changed.items()}
-    return _Line(decode(content["before"], type=str), decode(content["revision"], type=str), objects)
+    before, revision = (decode(content[name], type=str) for name in ("before", "revision"))
+    listed = decode(content.get(_LISTED, b"null"), type=frozenset[str] | None)
+    return _Line(before, revision, listed, objects)
 
 
 def _apply(changes: Mapping[str, APIObject | None], objects: dict[str, APIObject]) -> None:

@@ -154,7 +154,7 @@ def _batches(cluster: Cluster) -> Iterator[bytes]:
         if isinstance(value, Mapping):
             yield from _members(value)
         else:
-            yield msgspec.json.encode(value)
+            yield msgspec.json.encode(value, order="deterministic")
     yield b"}"
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 from windlass.cluster.changes import EVERYTHING, ChangeSet, differences
-from windlass.cluster.clusters import Cluster, objects_of
+from windlass.cluster.clusters import Cluster, Namespaces, objects_of
 from windlass.cluster.kinds import kinds_of
 from windlass.cluster.objects import Pod
 
@@ -16,9 +16,6 @@ class ClusterChange(NamedTuple):
     changes: ChangeSet = EVERYTHING  # all other objects are unchanged
     # When the causes of changed EndpointSlices occurred, in seconds since the epoch, if the slices say so.
     triggered: tuple[float, ...] = ()
-
-
-Namespaces: TypeAlias = frozenset[str] | None  # None: all of them
 
 
 class WatchHealth(NamedTuple):
@@ -49,14 +46,13 @@ class ClusterSource(Protocol):
 
     @property
     def has_found_pods(self) -> bool:
-        """Whether all Pods that `find_pods` was last called for have been listed. If so, `changes` has a change."""
-
-    @property
-    def listed_pods(self) -> Namespaces:
-        """The namespaces whose Pods are known, from a list or from the saved state. None: all that were asked for."""
+        """Whether all Pods that `find_pods` was last called for have been listed."""
 
     async def find_pods(self, namespaces: Namespaces) -> None:
-        """Include the Pods of other Nodes in these namespaces in `peer_pods`. Returns when they have been listed."""
+        """Include the Pods of other Nodes in these namespaces in `peer_pods`. Returns when they have been listed.
+
+        Until then, `listed_namespaces` of the cluster has only those that have been listed.
+        """
 
     async def find_pod(self, key: str) -> Pod | None:
         """A Pod of this Node that `changes` has not reported yet; None if there is none, or it cannot be read."""
@@ -68,7 +64,6 @@ class AllPodsKnown:
     watches: Sequence[WatchHealth] = ()
     is_complete: bool = True
     has_found_pods: bool = True
-    listed_pods: Namespaces = None
 
     async def find_pods(self, namespaces: Namespaces) -> None: ...
 

@@ -68,7 +68,8 @@ class Config(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw
     # ports of translated connections.
     node_port_range: str = "30000-32767"
     # The ranges of ClusterIPs, in addition to ServiceCIDR objects. The host has one route for each range, and one for
-    # each ClusterIP outside of all ranges. The switch has as many flows that drop packets which it cannot translate.
+    # each ClusterIP outside of all ranges. For each of these routes the switch has a flow that drops packets that it
+    # cannot translate.
     service_cidrs: tuple[str, ...] = msgspec.field(default=(), name="serviceCIDRs")
     # The address:port at which load balancers check the Node's health (/healthz, /livez); without an address: all
     # addresses. Empty: none.

@@ -12,7 +12,6 @@ from windlass.cluster.changes import EVERYTHING, ChangeSet
 from windlass.cluster.clusters import Cluster
 from windlass.cluster.objects import Namespace, Node, PeerPod, Pod, Problem
 from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
-from windlass.cluster.sources import Namespaces
 from windlass.model.families import IPAddress
 from windlass.model.nodes import AttachedPod, LocalNode
 from windlass.model.policies import DENY_UNTIL_KNOWN, NodePolicies
@@ -37,7 +36,6 @@ class FollowedPolicies:
         self._compiled = CompiledPolicies(self.compiler)
         self._node = node
         self.cluster = Cluster()  # what was read last
-        self.listed: Namespaces = None  # namespaces all of whose Pods have been read; None: all that policies select
         self._pods: Mapping[str, AttachedPod] = {}  # by container id
         self._attached: dict[str, tuple[IPAddress, ...]] = {}  # the addresses of each Pod with a port, by its key
         self._local: LocalNode | None = None  # of the last `settle`
@@ -75,6 +73,9 @@ class FollowedPolicies:
     def following(self, cluster: Cluster, changes: ChangeSet = EVERYTHING) -> Generator[None, None, None]:
         """Read what has changed, in slices. The generator must be run to its end, and then `settle` called."""
         before, self.cluster = self.cluster, cluster
+        if before.listed_namespaces != cluster.listed_namespaces:
+            self._is_settled = False
+            self.compiler.set_listed(cluster.listed_namespaces)
         if not self.depends_on(changes):
             return
         self._is_settled = False
@@ -124,12 +125,6 @@ class FollowedPolicies:
     def knows(self, key: str, uid: str = "") -> bool:
         """Whether the labels of this Pod are known, or no policy can select it. Another `uid` is another Pod."""
         return self._known(key, uid) is not None or not self.compiler.may_select_in(key.partition("/")[0])
-
-    def set_listed(self, namespaces: Namespaces) -> None:
-        """The namespaces all of whose Pods have been read; None: all that policies select."""
-        if namespaces != self.listed:
-            self.listed, self._is_settled = namespaces, False
-            self.compiler.set_listed(namespaces)
 
     def tell(self, pod: Pod) -> None:
         """Use this Pod of this Node until the watch delivers it."""

@@ -65,7 +65,9 @@ def _addresses(texts: Iterable[str | None]) -> list[Prefix]:
 
 
 def _gateways(node: Node) -> Iterator[IPAddress]:
-    return (network.network_address + 1 for network in _pod_networks(node))
+    for network in _pod_networks(node):
+        with suppress(ValueError):  # such a Node is reported by `nodes`
+            yield network.network_address + 1
 
 
 def _pod_networks(node: Node) -> Iterator[IPNetwork]:

@@ -17,7 +17,7 @@ from windlass.model.policies import NO_CLASS, digest_of
 from windlass.model.prefixes import Prefix
 from windlass.policy.blocks import Blocks, is_within_any, outermost, within
 from windlass.policy.directories import Directory, PeerNode, SelectablePod
-from windlass.policy.rules import BlockPeers, NodePeers, OwnNode, PodPeers, RulePeers, UnlistedPods
+from windlass.policy.rules import BlockPeers, NodePeers, OwnNode, PodPeers, RulePeers, UnlistedPods, number_of
 from windlass.policy.selections import Selections
 from windlass.policy.subjects import NumberedPort
 
@@ -64,7 +64,7 @@ class PeerClasses:
         self._selections = Selections(directory)
         self._blocks = Blocks()
         self._of_nodes: dict[int, NodePeers | OwnNode] = {}
-        self._of_unlisted: dict[int, UnlistedPods] = {}
+        self._of_unlisted: dict[int, int] = {}  # the selector of each
         # Those that may match a Pod that is not known yet, and the networks of such Pods, as of the last `refresh`.
         self._for_unlisted: frozenset[int] = frozenset()
         self._unlisted_networks: list[Prefix] = []
@@ -92,7 +92,7 @@ class PeerClasses:
                 self._of_nodes[number] = peers
                 self._mark(self._directory.node_addresses())
             case UnlistedPods():
-                self._of_unlisted[number] = peers
+                self._of_unlisted[number] = number_of(peers.pods)
 
     def release(self, number: int, peers: RulePeers | UnlistedPods) -> None:
         self._uses[number] -= 1
@@ -185,11 +185,10 @@ class PeerClasses:
         self._mark_pods(self._directory.naming.get(name, ()))
 
     def _follow_unlisted(self) -> None:
-        if self._directory.listed is None and not self._for_unlisted:  # nearly always
-            return
-        before = self._for_unlisted, self._unlisted_networks
-        may_match = self._directory.may_match_unlisted
-        self._for_unlisted = frozenset(n for n, one in self._of_unlisted.items() if may_match(one.pods))
+        before, listed = (self._for_unlisted, self._unlisted_networks), self._directory.listed
+        self._for_unlisted = frozenset(
+            number for number, selector in self._of_unlisted.items() if not self._selections.is_inside(selector, listed)
+        )
         self._unlisted_networks = self._directory.unlisted_networks() if self._for_unlisted else []
         if before != (self._for_unlisted, self._unlisted_networks):
             networks = (*before[1], *self._unlisted_networks)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from windlass.cluster.clusters import Namespaces
 from windlass.cluster.policy_objects import Labels
-from windlass.cluster.sources import Namespaces
 from windlass.model.families import IPAddress
 from windlass.model.policies import NO_CLASS, Direction, PodPolicy, digest_of
 from windlass.model.port_sets import ALL_PORTS, PortSet, contains

@@ -10,8 +10,8 @@ from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from windlass.cluster.clusters import Namespaces
 from windlass.cluster.policy_objects import Labels
-from windlass.cluster.sources import Namespaces
 from windlass.model.prefixes import Prefix
 from windlass.policy.blocks import outermost, within
 from windlass.policy.rules import PodPeers
@@ -144,13 +144,8 @@ class Directory:
 
     def unlisted_networks(self) -> list[Prefix]:
         """Where an unknown address may be that of a Pod that is not listed yet. Sorted, none inside another."""
-        if self.listed is None:
-            return []
         others = (node for node in self.nodes.values() if node.name != self.own_node)
         return list(outermost(network for node in others for network in node.pod_networks))
-
-    def may_match_unlisted(self, peers: PodPeers) -> bool:
-        return self.listed is not None and not self.listed.issuperset(self.selected_namespaces(peers))
 
     def matching_label_sets(self, namespace: str, pods: Selector) -> list[LabelSet]:
         """Those of Pods in this namespace that the selector matches. Often each Pod has a label of its own."""

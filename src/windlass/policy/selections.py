@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 
+from windlass.cluster.clusters import Namespaces
 from windlass.policy.directories import Directory, LabelSet
 from windlass.policy.rules import PodPeers, possible_number_of
 from windlass.policy.selector_places import Label
@@ -21,8 +22,12 @@ class MatchedNamespaces:
         self._everywhere: set[int] = set()  # selectors of Pods in all namespaces
 
     @property
-    def namespaces(self) -> frozenset[str] | None:
+    def namespaces(self) -> Namespaces:
         return None if self._everywhere else frozenset(self._selectors)
+
+    def is_inside(self, number: int, namespaces: frozenset[str]) -> bool:
+        """Whether this selector matches Pods in these namespaces only."""
+        return number in self._of and self._of[number] <= namespaces
 
     def selectors_in(self, namespace: str) -> set[int]:
         """Those that match this namespace, which is known."""
@@ -153,9 +158,13 @@ class Selections:
         return (self._by_namespace.get(namespace) or self._selectors_in(namespace)).matching(labels)
 
     @property
-    def namespaces(self) -> frozenset[str] | None:
+    def namespaces(self) -> Namespaces:
         """The namespaces in which the selectors in use can match Pods; None: all."""
         return self._matched.namespaces
+
+    def is_inside(self, number: int, namespaces: Namespaces) -> bool:
+        """Whether this selector can match Pods in these namespaces only. False if it is not in use."""
+        return namespaces is None or self._matched.is_inside(number, namespaces)
 
     def add(self, number: int, peers: PodPeers) -> list[str]:
         """Returns the Pods that it matches."""

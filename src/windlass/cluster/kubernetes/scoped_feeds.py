@@ -10,11 +10,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
+from windlass.cluster.clusters import Cluster, Namespaces, objects_of
 from windlass.cluster.kinds import WatchedKind
 from windlass.cluster.kubernetes.connections import APIConnection
 from windlass.cluster.kubernetes.feeds import Feed, Recovery
 from windlass.cluster.objects import APIObject
-from windlass.cluster.sources import Namespaces, WatchHealth
+from windlass.cluster.sources import WatchHealth
 from windlass.model.mappings import PersistentMap
 
 MOST_FEEDS = 16  # namespaces that are followed one by one
@@ -30,11 +31,13 @@ class ScopedFeeds:
         kind: WatchedKind[APIObject],
         node_name: str,
         changed: Callable[[], None],
-        remembered: Callable[[], Mapping[str, APIObject] | None],
+        last_good: Callable[[], Cluster | None],
+        member: str,
     ) -> None:
-        """`changed` is called after each change of the objects. `remembered`: as for `Feed`."""
+        """`changed` is called after each change of the objects. `member`: the name of this kind in the Cluster."""
         self.kind = kind
-        self._remembered = remembered
+        self._last_good = last_good
+        self._member = member
         self._node_name = node_name
         self._changed = changed
         self._scopes: frozenset[str] = frozenset()  # namespaces that are followed; "" stands for all
@@ -42,7 +45,8 @@ class ScopedFeeds:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._using: tuple[APIConnection, Recovery] | None = None  # while connected
         self._is_begun = False  # whether objects were ever needed
-        self._saved: set[str] = set()  # scopes that began with objects that an earlier agent saved
+        self.listed: Namespaces = frozenset()  # namespaces all of whose objects are in the last snapshot
+        self._saved: Namespaces = frozenset()  # the same of an earlier agent, until all needed ones are listed
         self._moved: set[str] = set()  # keys whose feed was started or ended
         self._objects: PersistentMap[APIObject] = PersistentMap()
         if not kind.is_on_demand:
@@ -57,15 +61,14 @@ class ScopedFeeds:
         self._scopes = scopes
         # A long list takes seconds. Until it is read, the objects that an earlier agent saved are used: the flows for
         # them are still in the switch, and would be removed.
-        saved = self._remembered() if self.kind.is_on_demand and not self._is_begun else None
+        saved = self._last_good() if self.kind.is_on_demand and not self._is_begun else None
         self._is_begun = True
+        objects: Mapping[str, APIObject] = {}
         if saved is not None:
-            self._saved.update(scopes)
+            objects, self._saved = objects_of(saved, self._member), saved.listed_namespaces
         for scope in scopes - self._feeds.keys():
             feed = self._feeds[scope] = Feed(self.kind, self._node_name, self._changed, scope, self._remembered)
-            feed.store.remember(
-                {key: one for key, one in (saved or {}).items() if scope in {"", key.partition("/")[0]}}
-            )
+            feed.store.remember({key: one for key, one in objects.items() if scope in {"", key.partition("/")[0]}})
             self._start(scope)
         self._changed()
 
@@ -78,12 +81,6 @@ class ScopedFeeds:
     def is_listed(self) -> bool:
         """Whether all objects that are needed have been read."""
         return all(feed.is_listed for feed in self.needed)
-
-    @property
-    def listed(self) -> Namespaces:
-        """The namespaces whose objects have been read, now or by an earlier agent; None: all that are needed."""
-        listed = frozenset(scope for scope, feed in self._feeds.items() if feed.is_listed or scope in self._saved)
-        return None if "" in listed or listed >= self._scopes else listed
 
     @property
     def watches(self) -> Iterator[WatchHealth]:
@@ -115,8 +112,10 @@ class ScopedFeeds:
         if not self.kind.is_on_demand:
             return self._feeds[""].store.snapshot()
         if self.is_listed:
+            self._saved = frozenset()
             for scope in self._feeds.keys() - self._scopes:
                 self._end(scope)
+        self.listed = self._find_listed()
         changed, self._moved = self._moved, set()
         for feed in self._feeds.values():
             changed |= feed.store.changed
@@ -135,6 +134,15 @@ class ScopedFeeds:
             if task.done():
                 task.result()
 
+    def _find_listed(self) -> Namespaces:
+        listed = frozenset(scope for scope, feed in self._feeds.items() if feed.is_listed)
+        return None if "" in listed or self._saved is None else listed | self._saved
+
+    def _remembered(self) -> Mapping[str, APIObject] | None:
+        """As for `Feed`."""
+        saved = self._last_good()
+        return None if saved is None else objects_of(saved, self._member)
+
     def _find(self, key: str) -> APIObject | None:
         """From a needed namespace, or else from a former one, whose feed stays until the needed ones are listed."""
         for scope in (*self._scopes, *(self._feeds.keys() - self._scopes)):
@@ -151,5 +159,4 @@ class ScopedFeeds:
     def _end(self, scope: str) -> None:
         if task := self._tasks.pop(scope, None):
             task.cancel()
-        self._saved.discard(scope)
         self._moved |= self._feeds.pop(scope).store.objects.keys()

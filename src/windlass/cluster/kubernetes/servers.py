@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from operator import xor
 
 from windlass.cluster.changes import ChangeSet
-from windlass.cluster.clusters import Cluster, objects_of, with_objects
+from windlass.cluster.clusters import Cluster, Namespaces, with_objects
 from windlass.cluster.kinds import kinds_of
 from windlass.cluster.kubernetes import decoding
 from windlass.cluster.kubernetes.connections import (
@@ -29,7 +29,7 @@ from windlass.cluster.kubernetes.decoding import Garbled
 from windlass.cluster.kubernetes.feeds import Feed, Recovery
 from windlass.cluster.kubernetes.scoped_feeds import ScopedFeeds
 from windlass.cluster.objects import APIObject, Malformed, Pod, Problem
-from windlass.cluster.sources import ClusterChange, Namespaces, SourceAway, WatchHealth
+from windlass.cluster.sources import ClusterChange, SourceAway, WatchHealth
 
 OWN_SERVICE = "default/kubernetes"
 
@@ -51,8 +51,7 @@ class APIServer:
         self._fresh = asyncio.Event()
         kinds = kinds_of(cluster)
         self._feeds = {
-            member: ScopedFeeds(kind, node_name, self._fresh.set, partial(_remembered, last_good, member))
-            for member, kind in kinds.items()
+            member: ScopedFeeds(kind, node_name, self._fresh.set, last_good, member) for member, kind in kinds.items()
         }
         self._on_demand = [feeds for feeds in self._feeds.values() if feeds.kind.is_on_demand]
         self._pods = kinds["pods"]
@@ -82,10 +81,10 @@ class APIServer:
                 yield ClusterChange(self._cluster)
                 while True:
                     await self._next()
-                    before, had_found_pods = self._cluster, self.has_found_pods
+                    before = self._cluster
                     changes = self._update()
                     triggered = tuple(when for feeds in self._feeds.values() for when in feeds.take_triggers())
-                    if self._cluster is not before or self.has_found_pods != had_found_pods:
+                    if self._cluster is not before:
                         yield ClusterChange(self._cluster, changes, triggered)
             finally:
                 self._connection = None
@@ -98,10 +97,6 @@ class APIServer:
     @property
     def has_found_pods(self) -> bool:
         return self._listed.is_set()
-
-    @property
-    def listed_pods(self) -> Namespaces:
-        return self._feeds["peer_pods"].listed
 
     async def find_pods(self, namespaces: Namespaces) -> None:
         for feeds in self._on_demand:
@@ -151,9 +146,10 @@ class APIServer:
         cluster = with_objects(self._cluster, members)
         needed = [feed for feeds in self._feeds.values() for feed in feeds.needed]
         problems = tuple(self._problems(cluster, needed))
-        if members or problems != cluster.problems:
+        listed = next((feeds.listed for feeds in self._on_demand), None)
+        if members or problems != cluster.problems or listed != cluster.listed_namespaces:
             digest = reduce(xor, (feed.store.digest for feed in needed if feed.kind.is_required))
-            self._cluster = replace(cluster, revision=f"{digest:016x}", problems=problems)
+            self._cluster = replace(cluster, revision=f"{digest:016x}", problems=problems, listed_namespaces=listed)
         return ChangeSet.of(keys)
 
     def _problems(self, cluster: Cluster, needed: Sequence[Feed]) -> Iterator[Problem]:
@@ -173,8 +169,3 @@ class APIServer:
                 f"{self._host} is the ClusterIP of Service {OWN_SERVICE}, which this agent itself provides: after a "
                 "restart of the Node there is no way to it; set `apiServer` in the configuration to another address",
             )
-
-
-def _remembered(last_good: Callable[[], Cluster | None], member: str) -> Mapping[str, APIObject] | None:
-    saved = last_good()
-    return None if saved is None else objects_of(saved, member)
