@@ -17,6 +17,7 @@ from windlass.cluster.clusters import decode
 from windlass.cluster.objects import APIObject, Metadata, PeerPod, Pod, PodIP, PodStatus
 from windlass.model.policies import DENY_UNTIL_KNOWN
 from windlass.program import program
+from windlass.switch.ovsdb import SwitchRefusedError
 
 pytestmark = requires_ovs
 
@@ -117,6 +118,19 @@ async def test_a_repeated_request_waits_for_flows_that_are_being_sent(
     assert not second.done()
     may_be_sent.set()
     await asyncio.gather(first, second)
+
+
+async def test_a_pod_whose_policies_the_switch_refuses_is_not_attached(fed: FedAgent) -> None:
+    """Its other flows would connect it without them."""
+    await fed.holds(policy("a", policyTypes=["Egress"]), pod("web"))
+    database, held = f"--db=unix:{fed.switch.folder}/db.sock", (await flows(fed, 75)).count("table=75")
+    limit = ("--id=@full", "create", "Flow_Table", f"flow_limit={held}")
+    await fed.command("ovs-vsctl", database, *limit, "--", "set", "Bridge", "br-int", "flow_tables:75=@full")
+    with pytest.raises(SwitchRefusedError, match=r"Pod id-web: not in the switch, .* table=75,.*TABLE_FULL"):
+        await fed.attach(WEB)
+    await fed.command("ovs-vsctl", database, "remove", "Bridge", "br-int", "flow_tables", "75")
+    await fed.agent._pods.forget("id-web")
+    await fed.attach(WEB)
 
 
 class Watched(Fed):

@@ -58,7 +58,10 @@ class PodFlows:
         await self._status.wait_until(lambda: self._status.ready)
 
     async def programmed(self, pod: AttachedPod, uid: str = "") -> None:
-        """Returns when the switch has the flows of this Pod, and those of the policies that select it."""
+        """Returns when the switch has the flows of this Pod, and those of the policies that select it.
+
+        SwitchRefusedError if it refuses one of the Pod's own flows: without that, policies may not hold for the Pod.
+        """
         self._state()  # raises NotReadyError before anything is learned about a Pod that gets no port
         await self._policing.learn(pod.key, uid)
         state = self._state()
@@ -67,6 +70,8 @@ class PodFlows:
         else:
             self._update(state)  # of a Pod that it has, the agent may have learned more
         await self._bring(pod.container_id)
+        if refused := self._switch.refused(Owner(OwnerKind.POD, pod.container_id)):
+            raise SwitchRefusedError(refused[0])
 
     async def forget(self, container_id: str) -> None:
         await self._policing.is_read()

@@ -170,6 +170,10 @@ class ProgrammedSwitch:
         self._may_have_former_policies = False
         self.policies_sent.set()
 
+    def refused(self, owner: Owner) -> list[str]:
+        """A sentence for each flow of this owner that the switch has refused."""
+        return [str(one) for one in self._installed.problems if one.owner == owner] if self._installed else []
+
     def owes(self, owner: Owner) -> bool:
         """Whether the switch may lack flows of this owner. `bring` waits for them, also if another task sends them."""
         return owner in self.owed or owner in self._in_flight
