@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from fed_agents import WEB, Fed, FedAgent, fed_agent, fed_node, node
+from fed_agents import PATIENCE, WEB, Fed, FedAgent, fed_agent, fed_node, node
 
 from switches import requires_ovs
 from windlass.agent.agents import Agent
 from windlass.cluster import lastgood
+from windlass.cluster.changes import NOTHING
 from windlass.cluster.clusters import decode
 from windlass.cluster.objects import APIObject, Metadata, PeerPod, Pod, PodIP, PodStatus
+from windlass.cluster.sources import ClusterChange
 from windlass.model.policies import DENY_UNTIL_KNOWN
 from windlass.program import program
 from windlass.switch.ovsdb import SwitchRefusedError
@@ -91,6 +94,17 @@ async def test_a_restart_without_changes_sends_nothing_and_the_state_is_on_disk(
             assert fed.agent.view.switch.counters.changes_sent == 0
             assert "nw_src=172.16.2.1" in held
             assert is_computed_anew(fed.agent)
+
+
+async def test_namespaces_whose_pods_are_listed_are_saved_also_if_they_have_none(fed: FedAgent) -> None:
+    """An agent that starts without an API server would deny all unknown Pods by rules about these namespaces."""
+    directory = Path(fed.agent.config.state_directory)
+    await fed.holds(pod("web"))
+    cluster = replace(fed.source._cluster, listed_namespaces=frozenset({"empty"}))
+    fed.source._queue.put_nowait(ClusterChange(cluster, NOTHING))
+    async with asyncio.timeout(PATIENCE):
+        while (saved := lastgood.load(directory)) is None or saved.listed_namespaces != {"empty"}:  # noqa: ASYNC110 - a file
+            await asyncio.sleep(0.01)
 
 
 async def test_a_pod_may_do_nothing_until_the_cluster_reports_it(fed: FedAgent) -> None:

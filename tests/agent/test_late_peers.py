@@ -17,7 +17,7 @@ from windlass.agent.news import News
 from windlass.agent.policing import Policing
 from windlass.bench.service_states import LOCAL_NODE
 from windlass.cluster.clusters import Namespaces
-from windlass.cluster.objects import APIObject
+from windlass.cluster.objects import APIObject, Pod
 from windlass.model.families import IPAddress
 from windlass.model.nodes import NodeState
 from windlass.nodes.config import Config
@@ -100,6 +100,53 @@ async def test_a_rule_that_denies_pods_denies_unknown_ones_until_all_are_listed(
         source.list(frozenset({"default"}))
         assert await admitted() == [unknown, listed]
         assert followed.take_review()
+
+
+class Listing(SlowList):
+    """A source that lists all that is asked for, and knows a Pod that its watch has not delivered yet."""
+
+    is_complete = False
+
+    async def find_pods(self, namespaces: frozenset[str] | None) -> None:
+        self.list(namespaces)
+        self.put()
+        self.asked.set()
+        await self.listed.wait()
+
+    async def find_pod(self, key: str) -> Pod | None:
+        await asyncio.sleep(0)
+        return pod(key.partition("/")[2], app="new")
+
+
+async def test_an_earlier_change_does_not_take_back_what_is_listed_for_a_new_pod(tmp_path: Path):
+    """The agent takes a change up, and then waits until a CNI ADD has found the peers of its Pod's policies."""
+    source = Listing()
+    news = News(source, tmp_path, lambda *_: None)
+    followed = Policing(Config(node_name="node-1"), source, news, lambda *_: None)
+    async with aclosing(news.arriving()) as arriving:
+        subject = {"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "new"}}}}
+        denial = {"action": "Deny", "from": [{"namespaces": {"matchLabels": {"team": "red"}}}]}
+        spec = {"tier": "Admin", "priority": 1, "subject": subject, "ingress": [denial]}
+        version, kind = "policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"
+        deny = decoded({"apiVersion": version, "kind": kind, "metadata": {"name": "deny"}, "spec": spec})
+        spaces = [
+            decoded({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {"team": team}}})
+            for name, team in (("default", "blue"), ("red", "red"))
+        ]
+        source.put(node(), other_node(2, "192.168.0.3"), *spaces, deny)
+        await anext(arriving)
+        await followed.follow(news.take_up())
+        source.put(pod("other"))
+        await anext(arriving)
+        earlier = news.take_up()
+        adding = asyncio.create_task(followed.learn("default/web", ""))
+        await source.asked.wait()
+        await anext(arriving)
+        following = asyncio.create_task(followed.follow(earlier))
+        source.listed.set()
+        await asyncio.gather(adding, following)
+        followed.applied(NodeState(LOCAL_NODE))
+        assert followed.compiler.ingress.allowed("default/web", ip_address("172.16.2.9"))
 
 
 async def test_peers_that_a_cancelled_change_has_asked_for_are_late(tmp_path: Path):

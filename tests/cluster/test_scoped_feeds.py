@@ -172,6 +172,23 @@ async def test_pods_that_an_earlier_agent_saved_are_known_until_the_list_is_read
         assert set(reader.cluster.peer_pods) == {"shop/a", "shop/b", *({"data/c"} if needed is None else ())}
 
 
+@pytest.mark.parametrize("listed", [frozenset({"shop", "data"}), None])
+async def test_a_namespace_that_is_needed_later_is_not_listed_although_an_earlier_agent_read_it(listed: Namespaces):
+    """Its saved Pods are not used, so a rule that denies them must go on to deny unknown addresses."""
+    saved = {f"{name}/saved": PeerPod(Metadata("saved", name), None, None) for name in ("shop", "data")}
+    async with reading(lambda: Cluster("1", peer_pods=saved, listed_namespaces=listed)) as (server, reader):
+        for name in ("shop", "data"):
+            server.refusals[IN.format(name)] = (503, "it is starting")
+        first = asyncio.create_task(reader.source.find_pods(frozenset({"shop"})))
+        await reader.knows({"shop/saved"})
+        second = asyncio.create_task(reader.source.find_pods(frozenset({"shop", "data"})))
+        await until(lambda: any(path == IN.format("data") for path, _ in server.requests))
+        assert reader.cluster.listed_namespaces == {"shop"}
+        server.refusals.clear()
+        await asyncio.gather(first, second)
+        assert reader.cluster.listed_namespaces == {"shop", "data"}
+
+
 async def test_a_pod_of_this_node_can_be_asked_for():
     async with reading() as (server, reader):
         assert kinds_of(Cluster)["pods"].path == ALL

@@ -6,10 +6,12 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_unknown_namespaces import NAME, PEER, SERVER, TRAFFIC, allows, cluster_network_policy, network_policy
 
+from counted_lines import lines_run
 from policy_worlds import (
     NAMESPACES,
     OWN_NODE,
@@ -117,6 +119,30 @@ def test_a_rule_that_denies_a_named_port_denies_all_ports_of_unknown_pods():
     assert Node(egress_denial(to=[{"namespaces": RED}], protocols=named)).reaches() == NO_PORTS
     assert Node(egress_denial(to=[{"networks": ["10.0.0.0/8"]}], protocols=named)).reaches() == NO_PORTS
     assert Node(egress_denial(to=[{"networks": ["10.0.0.0/8"]}], protocols=named)).reaches("10.1.2.9") == ALL_PORTS
+
+
+def test_a_rule_that_denies_a_named_port_in_a_block_denies_no_unknown_pods_outside_of_it():
+    named = [{"destinationNamedPort": "http"}]
+    rule = egress_denial(to=[{"networks": ["203.0.113.0/24", "10.1.1.128/25"]}], protocols=named)
+    assert Node(rule).reaches() == ALL_PORTS
+    assert Node(rule).reaches("10.1.1.200") == NO_PORTS
+
+
+def denials_of_ports(count: int) -> ReadPolicy:
+    return cluster_network_policy(*(("Deny", {"matchLabels": {"team": f"team-{number}"}}) for number in range(count)))
+
+
+@pytest.mark.parametrize("listed", [frozenset("x"), frozenset("xy")])
+def test_a_pod_takes_the_same_work_beside_ten_times_the_denials(listed: Namespaces):
+    def work(count: int) -> int:
+        node = Node(denials_of_ports(count), listed=listed)
+        node.compiler.settle()
+        node.compiler.set_pod(
+            "x/other", msgspec.structs.replace(as_pod(PEER), namespace="x", name="other"), local=False
+        )
+        return lines_run(node.compiler.settle)
+
+    assert work(200) < work(20) + 50
 
 
 def test_the_denial_says_why():

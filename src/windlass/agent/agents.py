@@ -254,8 +254,8 @@ class Agent:
     def _hold(self, change: ClusterChange) -> None:
         """The switch and the host hold this state of the cluster."""
         cluster = change.cluster
+        self._news.saver.keep(cluster, change.changes)
         if self.status.revision != cluster.revision:
-            self._news.saver.keep(cluster, change.changes)
             seconds = self.status.behind_seconds
             self.exposition.measurements.applied(change.triggered, seconds)
             _log.debug(

@@ -15,7 +15,7 @@ from windlass.agent.areas import Area, Report
 from windlass.agent.news import News
 from windlass.agent.slices import run_in_slices
 from windlass.cluster.changes import ChangeSet, differences
-from windlass.cluster.clusters import Namespaces
+from windlass.cluster.clusters import Cluster, Namespaces
 from windlass.cluster.objects import PeerPod, Pod, Problem
 from windlass.cluster.sources import ClusterChange, ClusterSource
 from windlass.model.nodes import NodeState
@@ -44,11 +44,14 @@ class Policing:
         """Read what has changed. Call `applied` without an await in between."""
         async with self._reading:
             await run_in_slices(self._policies.following(change.cluster, change.changes))
-            if not self._policies.depends_on(change.changes):  # most changes are of Services, and should be quick
-                return
-            await self._find_peers()
-            if change.changes.concerns(PeerPod):
-                self._review_late_peers()
+            if self._policies.depends_on(change.changes):  # most changes are of Services, and should be quick
+                await self._find_peers()
+                if change.changes.concerns(PeerPod):
+                    self._review_late_peers()
+            newest = self._news.cluster
+            # A CNI ADD may have used more than this change has: see `_find_peers`.
+            if newest is not None and newest.listed_namespaces != self._policies.cluster.listed_namespaces:
+                await self._follow_peers(newest)
         if self._policies.problems is not self._reported:
             self._reported = self._policies.problems
             self._report(Area.POLICIES, self._reported)
@@ -108,9 +111,12 @@ class Policing:
                     await self._source.find_pods(namespaces)
         finally:  # also if the caller is cancelled, for example a CNI ADD
             self._peers_are_late |= not self._source.has_found_pods
-        known, newest = self._policies.cluster, self._news.cluster
-        if newest is None:
-            return
+        if self._news.cluster is not None:
+            await self._follow_peers(self._news.cluster)
+
+    async def _follow_peers(self, newest: Cluster) -> None:
+        """Use the peers of this state already; of other objects it may have changes that must not be applied yet."""
+        known = self._policies.cluster
         is_same = newest.peer_pods is known.peer_pods
         if not is_same or newest.listed_namespaces != known.listed_namespaces:
             changes = ChangeSet.of({PeerPod: differences(known.peer_pods, newest.peer_pods)})

@@ -49,6 +49,7 @@ class Saver:
         self._directory = directory
         self._report = report
         self._journal = Journal(directory)
+        self._kept: Cluster | None = None  # the last state
         self._revision = ""  # the last revision that is or will be saved; empty: save the next state whole
         self._whole: Cluster | None = None  # still to be saved
         self._following: list[bytes] | None = None  # lines that follow the whole state while it is being saved
@@ -57,7 +58,10 @@ class Saver:
         self._fresh = asyncio.Event()
 
     def keep(self, cluster: Cluster, changes: ChangeSet = EVERYTHING) -> None:
-        """`changes`: since the last call."""
+        """Does nothing for the state of the last call. `changes`: since then."""
+        if cluster is self._kept:
+            return
+        self._kept = cluster
         can_append = self._revision and not changes.is_everything
         if not can_append or not self._append(line(self._revision, cluster, changes)):
             self._whole = cluster

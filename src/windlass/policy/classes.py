@@ -15,11 +15,12 @@ from msgspec import Struct
 
 from windlass.model.policies import NO_CLASS, digest_of
 from windlass.model.prefixes import Prefix
-from windlass.policy.blocks import Blocks, is_within_any, outermost, within
+from windlass.policy.blocks import Blocks, outermost
 from windlass.policy.directories import Directory, PeerNode, SelectablePod
-from windlass.policy.rules import BlockPeers, NodePeers, OwnNode, PodPeers, RulePeers, UnlistedPods, number_of
+from windlass.policy.rules import BlockPeers, NodePeers, OwnNode, PodPeers, RulePeers, UnlistedPods
 from windlass.policy.selections import Selections
 from windlass.policy.subjects import NumberedPort
+from windlass.policy.unlisted_peers import UnlistedPeers
 
 ClassPart: TypeAlias = int | str  # the number of a selector or block, or the name of a port
 
@@ -64,10 +65,7 @@ class PeerClasses:
         self._selections = Selections(directory)
         self._blocks = Blocks()
         self._of_nodes: dict[int, NodePeers | OwnNode] = {}
-        self._of_unlisted: dict[int, int] = {}  # the selector of each
-        # Those that may match a Pod that is not known yet, and the networks of such Pods, as of the last `refresh`.
-        self._for_unlisted: frozenset[int] = frozenset()
-        self._unlisted_networks: list[Prefix] = []
+        self._unlisted = UnlistedPeers(directory, self._selections)
         self._uses: Counter[int] = Counter()  # how many rules use a selector or block
         self._names: Counter[str] = Counter()  # of named ports: how many rules use them
         self._members: Counter[int] = Counter()  # how many entries have a class
@@ -92,7 +90,7 @@ class PeerClasses:
                 self._of_nodes[number] = peers
                 self._mark(self._directory.node_addresses())
             case UnlistedPods():
-                self._of_unlisted[number] = number_of(peers.pods)
+                self._unlisted.add(number, peers)
 
     def release(self, number: int, peers: RulePeers | UnlistedPods) -> None:
         self._uses[number] -= 1
@@ -108,18 +106,18 @@ class PeerClasses:
                 del self._of_nodes[number]
                 self._mark(self._directory.node_addresses())
             case UnlistedPods():
-                del self._of_unlisted[number]
+                self._unlisted.remove(number)
 
     def use_name(self, name: str) -> None:
         self._names[name] += 1
         if self._names[name] == 1:
-            self._mark_name(name)
+            self._mark_pods(self._directory.naming.get(name, ()))
 
     def release_name(self, name: str) -> None:
         self._names[name] -= 1
         if not self._names[name]:
             del self._names[name]
-            self._mark_name(name)
+            self._mark_pods(self._directory.naming.get(name, ()))
 
     def follow_pod(self, before: SelectablePod | None, after: SelectablePod | None) -> None:
         """Call it after the directory has been updated."""
@@ -135,12 +133,15 @@ class PeerClasses:
     def follow_namespace(self, name: str) -> None:
         """Call it after the directory has been updated."""
         self._mark_pods(self._selections.follow_namespace(name))
+        self._unlisted.follow_namespaces()
 
     def refresh(self) -> None:
         """Update `entries` and `classes`, as of all changes until now."""
-        self._follow_unlisted()
+        networks = self._unlisted.refresh()
+        self._mark(networks)
+        self._stale_blocks.update(networks)
         for network in outermost(self._stale_blocks):
-            self._mark(within(self._unlisted_networks, network))
+            self._mark(self._unlisted.networks_in(network))
             self._mark(self._blocks.networks_in(network))
             self._mark(self._directory.addresses_in(network))
         self._stale_blocks.clear()
@@ -181,20 +182,6 @@ class PeerClasses:
         self._mark(networks)
         self._stale_blocks.add(networks[0])
 
-    def _mark_name(self, name: str) -> None:
-        self._mark_pods(self._directory.naming.get(name, ()))
-
-    def _follow_unlisted(self) -> None:
-        before, listed = (self._for_unlisted, self._unlisted_networks), self._directory.listed
-        self._for_unlisted = frozenset(
-            number for number, selector in self._of_unlisted.items() if not self._selections.is_inside(selector, listed)
-        )
-        self._unlisted_networks = self._directory.unlisted_networks() if self._for_unlisted else []
-        if before != (self._for_unlisted, self._unlisted_networks):
-            networks = (*before[1], *self._unlisted_networks)
-            self._mark(networks)
-            self._stale_blocks.update(networks)
-
     def _class_at(self, prefix: Prefix) -> PeerClass | None:
         """None if no entry is needed, because a shorter prefix has the same class."""
         named_ports: tuple[NumberedPort, ...] = ()
@@ -205,9 +192,10 @@ class PeerClasses:
         elif nodes := self._directory.nodes_at(prefix):
             matching = frozenset(self._selectors_of(nodes))
         else:
-            is_network = self._blocks.is_used(prefix) or prefix in self._unlisted_networks
+            is_network = self._blocks.is_used(prefix) or prefix in self._unlisted.networks_in(prefix)
             return self._class_of_unknown(prefix) if is_network else None
-        if not matching and not named_ports and not self._blocks.is_used(prefix) and not self._is_in_unlisted(prefix):
+        is_in_network = self._blocks.is_used(prefix) or self._unlisted.may_have(prefix)
+        if not is_in_network and not matching and not named_ports:
             return None
         holding = self._blocks.holding_for(prefix)
         return class_with(matching | holding if holding else matching, named_ports)
@@ -215,10 +203,7 @@ class PeerClasses:
     def _class_of_unknown(self, prefix: Prefix) -> PeerClass:
         """Of an address that no known Pod or Node has, or of a network."""
         holding = self._blocks.holding_for(prefix)
-        return class_with(holding | self._for_unlisted if self._is_in_unlisted(prefix) else holding)
-
-    def _is_in_unlisted(self, prefix: Prefix) -> bool:
-        return bool(self._unlisted_networks) and is_within_any(self._unlisted_networks, prefix)
+        return class_with(self._unlisted.together_with(holding) if self._unlisted.may_have(prefix) else holding)
 
     def _selectors_of(self, nodes: tuple[PeerNode, ...]) -> Iterator[int]:
         for number, peers in self._of_nodes.items():

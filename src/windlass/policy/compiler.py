@@ -7,7 +7,7 @@ one entry, a policy affects the subjects that it selects and the classes that it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from windlass.cluster.clusters import Namespaces
@@ -303,19 +303,18 @@ class PolicyCompiler:
 
     def may_select_in(self, namespace: str) -> bool:
         """Whether a policy can select Pods of this namespace, whatever their labels are."""
-        return any(selects is not False for selects in self._selecting_namespace(namespace))
+        selects = self._directory.selects_namespace
+        return any(selects(policy.subject, namespace) is not False for _, policy in self._policies.values())
 
     def lacks_labels_of(self, namespace: str) -> bool:
         """Whether this namespace is not known yet, although a policy may select Pods by its labels.
 
         The label with the name of a namespace is known without its object.
         """
-        return namespace not in self._directory.namespaces and None in self._selecting_namespace(namespace)
-
-    def _selecting_namespace(self, namespace: str) -> Iterator[bool | None]:
-        """For each policy whether it selects Pods there; None: labels decide that are not known yet."""
+        if namespace in self._directory.namespaces:
+            return False
         selects = self._directory.selects_namespace
-        return (selects(policy.subject, namespace) for _, policy in self._policies.values())
+        return any(selects(policy.subject, namespace) is None for _, policy in self._policies.values())
 
     def local_pod_at(self, address: IPAddress) -> str | None:
         pod = self._directory.pod_at(prefix_of(address))

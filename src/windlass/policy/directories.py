@@ -81,6 +81,7 @@ class Directory:
         self._namespaces_at: dict[tuple[str, str], set[str]] = {}  # by label
         self._pods_at: dict[Prefix, tuple[SelectablePod, ...]] = {}  # nearly always one Pod
         self._nodes_at: dict[Prefix, tuple[PeerNode, ...]] = {}
+        self._unlisted_networks: list[Prefix] | None = None  # None: must be found again
         self._sorted: list[Prefix] = []  # the addresses of Pods and Nodes, as of the last `addresses_in`
         self._unsorted: set[Prefix] = set()  # addresses added or removed since then; of many, not all are noted
 
@@ -127,6 +128,8 @@ class Directory:
         if node is not None:
             self.nodes[name] = node
             self._enter(self._nodes_at, node)
+        if (before.pod_networks if before else ()) != (node.pod_networks if node else ()):
+            self._unlisted_networks = None
         return before
 
     def pod_at(self, address: Prefix) -> SelectablePod | None:
@@ -142,10 +145,14 @@ class Directory:
     def node_addresses(self) -> Iterator[Prefix]:
         return (address for node in self.nodes.values() for address in node.addresses)
 
+    @property
     def unlisted_networks(self) -> list[Prefix]:
         """Where an unknown address may be that of a Pod that is not listed yet. Sorted, none inside another."""
-        others = (node for node in self.nodes.values() if node.name != self.own_node)
-        return list(outermost(network for node in others for network in node.pod_networks))
+        if (networks := self._unlisted_networks) is None:
+            others = (node for node in self.nodes.values() if node.name != self.own_node)
+            found = outermost(network for node in others for network in node.pod_networks)
+            networks = self._unlisted_networks = list(found)
+        return networks
 
     def matching_label_sets(self, namespace: str, pods: Selector) -> list[LabelSet]:
         """Those of Pods in this namespace that the selector matches. Often each Pod has a label of its own."""

@@ -58,6 +58,7 @@ class UnlistedPods(Struct, frozen=True, gc=False, tag=True, cache_hash=True, arr
     """Addresses of Pods of other Nodes that are not known yet, and that this selector may match."""
 
     pods: PodPeers
+    block: int | None = None  # only those in this block
 
 
 @lru_cache(4096)  # many rules have the same peers

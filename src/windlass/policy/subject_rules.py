@@ -69,7 +69,12 @@ class RulesOfSubject:
 
     @property
     def names_ports_of_anyone(self) -> bool:
-        return bool(self.names) and any(self._names_ports_of_anyone(one.rule) for one in self.subject.rules)
+        """Whether a rule has a named port for all peers, or for a block: any Pod may have that port."""
+        return bool(self.names) and any(
+            one.rule.named_ports
+            and (one.rule.peers is None or any(isinstance(peers, BlockPeers) for peers in one.rule.peers))
+            for one in self.subject.rules
+        )
 
     @property
     def parts(self) -> Iterator[ClassPart]:
@@ -109,11 +114,6 @@ class RulesOfSubject:
         matched = [self._by_peers[peers] for peers in peer_class.peers if peers in self._by_peers]
         return tuple(sorted({*self._for_everyone, *chain.from_iterable(matched)}))
 
-    def _names_ports_of_anyone(self, rule: PolicyRule) -> bool:
-        """Whether it has a named port for all peers, or for a block: any Pod may have that port."""
-        is_for_any = rule.peers is None or any(isinstance(peers, BlockPeers) for peers in rule.peers)
-        return bool(self.names and rule.named_ports) and is_for_any
-
     def _add_denials(self, one: TierRule) -> None:
         """While it is not known whether a rule that denies or passes matches some peers, it denies them."""
         rule, place = one.rule, len(self._rules)
@@ -123,9 +123,15 @@ class RulesOfSubject:
             self._by_peers[possible_number_of(number_of(peers))].append(place)
         has_names = bool(self.names and rule.named_ports)
         self._rules.append(denial_of(one, "the other Pod is not known yet", ALL_PORTS if has_names else rule.ports))
-        for unlisted in map(UnlistedPods, (PodPeers(),) if self._names_ports_of_anyone(rule) else pods):
-            self.peers[number_of(unlisted)] = unlisted
-            self._by_peers[number_of(unlisted)].append(place + 1)
+        unlisted = [UnlistedPods(peers) for peers in pods]
+        if has_names and rule.peers is None:
+            unlisted.append(UnlistedPods(PodPeers()))
+        elif has_names:
+            blocks = (number_of(peers) for peers in rule.peers or () if isinstance(peers, BlockPeers))
+            unlisted += [UnlistedPods(PodPeers(), block) for block in blocks]
+        for possible in unlisted:
+            self.peers[number_of(possible)] = possible
+            self._by_peers[number_of(possible)].append(place + 1)
 
 
 def denial_of(one: TierRule, reason: str, ports: PortSet) -> TierRule:

@@ -66,6 +66,8 @@ class ScopedFeeds:
         objects: Mapping[str, APIObject] = {}
         if saved is not None:
             objects, self._saved = objects_of(saved, self._member), saved.listed_namespaces
+            if "" not in scopes:  # the objects of other namespaces are not used
+                self._saved = scopes if self._saved is None else self._saved & scopes
         for scope in scopes - self._feeds.keys():
             feed = self._feeds[scope] = Feed(self.kind, self._node_name, self._changed, scope, self._remembered)
             feed.store.remember({key: one for key, one in objects.items() if scope in {"", key.partition("/")[0]}})
