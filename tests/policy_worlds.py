@@ -103,7 +103,7 @@ network_policies = fields(
     ),
 )
 
-cnp_pods = fields(namespaceSelector=namespace_selectors, podSelector=selectors)
+cnp_pods = fields(namespaceSelector=maybe(namespace_selectors), podSelector=maybe(selectors))
 cnp_ingress_peers = fields(namespaces=namespace_selectors) | fields(pods=cnp_pods) | st.just({})
 cnp_egress_peers = (
     cnp_ingress_peers

@@ -55,6 +55,7 @@ def others_do_not_notice(node: Followed) -> bool:
         ({"from": [{"ipBlock": {"cidr": "10.1.0.0/33"}}]}, "10.1.0.0/33 is not a CIDR", "nothing"),
         ({"from": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["x"]}}]}, "x is not a CIDR", "nothing"),
         ({"ports": [{"port": 90, "endPort": 80}]}, "90 to 80 is not a range of ports", "nothing"),
+        ({"ports": [{"port": "80"}]}, 'port: "80" is text, but no name of a port; a number has no quotes', "nothing"),
         ({"ports": [{"port": 90, "endPort": 80}, {"port": 81}]}, "90 to 80 is not a range of ports", "TCP 81"),
         (
             {"from": [{"podSelector": {"matchExpressions": [{"key": "app", "operator": "Like"}]}}]},
@@ -80,7 +81,8 @@ def test_a_bad_rule_of_a_network_policy(rule: dict[str, Any], sentence: str, adm
     ("peer", "sentence"),
     [
         ({"domainNames": ["example.org"]}, "domainNames are not supported"),
-        ({"workloads": {}}, "exactly one kind of peer is expected"),
+        ({"workloads": {}}, "exactly one of namespaces, pods, nodes, networks, domainNames is expected"),
+        ({"pods": {"namespaceSelector": {}}}, "pods.podSelector is missing"),
         ({"namespaces": {"matchExpressions": [{"key": "a", "operator": "Like"}]}}, "unknown operator Like"),
         ({"namespaces": {"matchExpressions": [{"key": "a", "operator": "In"}]}}, "operator In without values"),
         (
@@ -134,6 +136,7 @@ def test_a_bad_protocol_of_a_cluster_network_policy(action: str, protocol: dict[
         {"namespaces": {"matchExpressions": [{"key": "a", "operator": "in", "values": ["b"]}]}},
         {"namespaces": {"matchExpressions": [{"key": "a", "operator": "In"}]}},
         {"pods": {"podSelector": {"matchExpressions": [{"key": "app", "operator": "Exists", "values": ["good"]}]}}},
+        {"pods": {"namespaceSelector": {}, "podselector": {"matchLabels": {"app": "bad"}}}},
     ],
 )
 @pytest.mark.parametrize(("action", "admits"), [("Accept", "TCP 443"), ("Deny", "nothing"), ("Pass", "nothing")])

@@ -12,6 +12,8 @@ from windlass.model.port_sets import ALL_PORTS, NO_PORTS, in_words
 from windlass.policy.readings import read_cluster_network_policy, read_network_policy
 from windlass.policy.rules import BlockPeers, PodPeers, PolicyRule, RuleAction
 
+KINDS = "namespaces, pods, nodes, networks, domainNames"
+
 
 def network_policy(spec: dict[str, Any]) -> NetworkPolicy:
     document = {"kind": "NetworkPolicy", "metadata": {"name": "p", "namespace": "x"}, "spec": spec}
@@ -122,8 +124,9 @@ def test_an_unreadable_policy_type_isolates_for_both_directions():
 @pytest.mark.parametrize(
     ("peer", "what"),
     [
-        ({}, "peer 0: exactly one kind of peer is expected, not none that is known"),
-        ({"namespaces": {}, "nodes": {}}, "peer 0: exactly one kind of peer is expected, not namespaces and nodes"),
+        ({}, f"peer 0: exactly one of {KINDS} is expected"),
+        ({"namespaces": {}, "nodes": {}}, f"peer 0: exactly one of {KINDS} is expected, not namespaces and nodes"),
+        ({"pods": {"namespaceSelector": {}}}, "peer 0: pods.podSelector is missing"),
         ({"domainNames": ["example.org"]}, "peer 0: domainNames are not supported"),
         ({"networks": ["10.0.0.0/8", "ten"]}, "peer 0: ten is not a CIDR"),
         ({"networks": []}, "peer 0: networks: at least one is expected"),

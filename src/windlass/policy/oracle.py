@@ -244,6 +244,8 @@ def _is_readable_subject(policy: ClusterNetworkPolicy) -> bool:
     if (subject.namespaces is None) == (subject.pods is None):
         return False
     pods = subject.pods or NamespacedPods()
+    if subject.pods is not None and pods.pod_selector is None:
+        return False
     selectors = (subject.namespaces, pods.namespace_selector, pods.pod_selector)
     return all(_is_readable_selector(one) for one in selectors if one is not None)
 
@@ -293,6 +295,8 @@ def _is_readable_peer(peer: ClusterNetworkPolicyPeer, direction: str) -> bool:
         return False
     selectors = [peer.namespaces, peer.nodes]
     if peer.pods is not None:
+        if peer.pods.pod_selector is None:  # the API requires it, but not the other one
+            return False
         selectors += [peer.pods.namespace_selector, peer.pods.pod_selector]
     return all(_is_readable_selector(one) for one in selectors if one) and all(map(_is_cidr, peer.networks or ()))
 

@@ -152,6 +152,9 @@ class _PolicyReader:
             return PodPeers()
         if subject.pods is None:
             return PodPeers(namespaces=self._subject_selector("subject.namespaces", subject.namespaces))
+        if subject.pods.pod_selector is None:
+            self.selects_more = True
+            self.problems.append("subject.pods.podSelector is missing; the policy selects more Pods, and only denies")
         return PodPeers(
             namespaces=self._subject_selector("subject.pods.namespaceSelector", subject.pods.namespace_selector),
             pods=self._subject_selector("subject.pods.podSelector", subject.pods.pod_selector),
@@ -282,6 +285,8 @@ def _network_policy_port(port: NetworkPolicyPort) -> PortSet | NamedPort:
             return ports(protocol)
         case str(named) if port.end_port is not None:
             raise _Unreadable(f"endPort with the named port {named}")
+        case str(named) if not any(map(str.isalpha, named)):
+            raise _Unreadable(f'port: "{named}" is text, but no name of a port; a number has no quotes')
         case str(named):
             return NamedPort(named, protocol)
         case int(first):
@@ -298,7 +303,9 @@ def _cluster_peers(peer: ClusterNetworkPolicyPeer, direction: Direction) -> list
     }
     names = [name for name, value in kinds.items() if value is not None]
     if len(names) != 1:
-        raise _Unreadable(f"exactly one kind of peer is expected, not {' and '.join(names) or 'none that is known'}")
+        raise _Unreadable(
+            f"exactly one of {', '.join(kinds)} is expected{', not ' if names else ''}{' and '.join(names)}"
+        )
     if names == ["domainNames"]:
         raise _Unreadable("domainNames are not supported")
     if direction is Direction.INGRESS and names[0] in {"nodes", "networks"}:
@@ -308,6 +315,8 @@ def _cluster_peers(peer: ClusterNetworkPolicyPeer, direction: Direction) -> list
     if peer.namespaces is not None:
         return [PodPeers(namespaces=_peer_selector("namespaces", peer.namespaces))]
     if peer.pods is not None:
+        if peer.pods.pod_selector is None:
+            raise _Unreadable("pods.podSelector is missing")
         namespaces = _peer_selector("pods.namespaceSelector", peer.pods.namespace_selector)
         return [PodPeers(namespaces=namespaces, pods=_peer_selector("pods.podSelector", peer.pods.pod_selector))]
     if peer.nodes is not None:
@@ -373,6 +382,6 @@ def _peer_selector(where: str, selector: LabelSelector | None) -> Selector:
 
 def _unreadable_parts(rule: ClusterNetworkPolicyRule) -> Iterator[str]:
     if rule.action not in {action.value for action in RuleAction}:
-        yield f"action: {rule.action} is none of Accept, Deny and Pass"
+        yield f"action: {rule.action or 'nothing'} is none of Accept, Deny and Pass"
     if not rule.peers:
         yield "no peers"
