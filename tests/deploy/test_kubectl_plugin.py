@@ -21,6 +21,7 @@ for argument in "$@"; do printf '[%s]' "$argument"; done >>"$here/asked"
 echo >>"$here/asked"
 for argument in "$@"; do
     case $argument in
+    pod) cat "$here/node-of-the-pod" && exit 0 || exit 1 ;;
     nodes) cat "$here/nodes" && exit 0 || exit 1 ;;
     spec.nodeName=*) cat "$here/pods-${argument#*=}" 2>/dev/null; exit 0 ;;
     agent-*) echo "answer of $argument"; exit "$(cat "$here/status-$argument" 2>/dev/null || echo 0)" ;;
@@ -120,6 +121,37 @@ def test_flows_are_of_one_node(kubectl: Kubectl, arguments: tuple[str, ...]):
     done = kubectl.windlass(*arguments)
     assert done.returncode == 2
     assert "name it: kubectl windlass flows NODE" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (("explain", "shop/web", "--peer", "shop/cart"), "[policy][explain][shop/web][--peer][shop/cart]"),
+        (("counters", "web", "--json"), "[policy][counters][default/web][--json]"),
+    ],
+)
+def test_policies_are_explained_by_the_agent_of_the_pods_node(kubectl: Kubectl, arguments: tuple[str, ...], asked: str):
+    (kubectl.folder / "node-of-the-pod").write_text("beta")
+    done = kubectl.windlass("policy", *arguments)
+    assert (done.returncode, done.stdout) == (0, "answer of agent-b\n")
+    assert kubectl.executed == [asked]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "there are policy explain POD and policy counters POD"),
+        (("diff", "a", "b"), "there is no policy diff"),
+        (("explain",), "name it: kubectl windlass policy explain NAMESPACE/NAME"),
+        (("explain", "shop/web", "shop/cart"), "it is about one Pod"),
+        (("counters", "shop/web"), "Pod shop/web is on no Node yet"),
+    ],
+)
+def test_a_policy_command_that_cannot_be_asked_says_why(kubectl: Kubectl, arguments: tuple[str, ...], sentence: str):
+    (kubectl.folder / "node-of-the-pod").write_text("")
+    done = kubectl.windlass("policy", *arguments)
+    assert done.returncode == 2
+    assert sentence in done.stderr
 
 
 @pytest.mark.parametrize(
