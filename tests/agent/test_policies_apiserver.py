@@ -167,6 +167,22 @@ async def test_a_network_policy_is_no_problem(api):
         await one.has_no_problems()
 
 
+@pytest.mark.usefixtures("short_delays")
+async def test_a_network_policy_with_an_unusable_part_gets_an_event(api):
+    """The server accepts IPv4 networks in IPv6 notation, which no packet has."""
+    await api.put_node()
+    blocks = [{"ipBlock": {"cidr": cidr}} for cidr in ("::ffff:10.1.0.0/112", "10.1.0.0/16")]
+    document = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "mapped"}}
+    spec = {"podSelector": {}, "ingress": [{"from": blocks}]}
+    await apply(api.connection, {**document, "spec": spec}, f"{POLICIES}/mapped")
+    async with running_agent(api.plane) as one:
+        await one.becomes_ready()
+        await one.reports("::ffff:10.1.0.0/112 is not a CIDR; this peer is allowed nothing", area="policies")
+        (event,) = await until(lambda: api.events("NetworkPolicy", "mapped"))
+        assert (event["type"], event["reason"]) == ("Warning", "NotUsable")
+        assert "ingress[0], peer 0: ::ffff:10.1.0.0/112 is not a CIDR" in event["note"]
+
+
 def rules_without_policies() -> list[dict[str, object]]:
     allowed = [{**rule, "resources": [r for r in rule["resources"] if "policies" not in r]} for rule in rules()]  # type: ignore[attr-defined]
     return [rule for rule in allowed if rule["resources"]]
