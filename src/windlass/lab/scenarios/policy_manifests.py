@@ -14,6 +14,7 @@ from pathlib import Path
 from windlass.cluster.objects import Namespace, Node
 from windlass.cluster.policy_objects import ClusterNetworkPolicy, LabelSelector, NetworkPolicy
 from windlass.lab.scenarios import scenario_files
+from windlass.lab.scenarios.documents import documents_in
 from windlass.lab.scenarios.expansions import Document
 from windlass.lab.scenarios.manifest_objects import ManifestObject, ManifestObjects, SourcedDocument
 from windlass.lab.scenarios.policy_pods import WrittenPods
@@ -48,7 +49,7 @@ def read_path(path: Path) -> PolicyManifests:
 def read_text(text: bytes, name: str) -> PolicyManifests:
     """The manifests of a YAML or JSON text, such as the output of `kubectl get -o yaml`. Raises ScenarioError."""
     problems: list[str] = []
-    documents = [SourcedDocument(name, one) for one in scenario_files.documents_in(text, name, problems)]
+    documents = [SourcedDocument(name, one) for one in documents_in(text, name, problems)]
     return _read(documents, problems)
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import yaml
 
 from windlass.cluster import policies
 from windlass.cluster.policies import policy_in
-from windlass.lab.scenarios import desired_states, expansions, segments, targets
+from windlass.lab.scenarios import desired_states, documents, expansions, segments, targets
 from windlass.lab.scenarios.directives import (
     API_VERSION,
     DIRECTIVE_KINDS,
@@ -174,62 +173,7 @@ def _typed(file: Path, documents: Sequence[Mapping[str, object]], problems: list
 
 
 def _documents(file: Path, problems: list[str]) -> Iterator[Mapping[str, object]]:
-    return documents_in(file.read_bytes(), file.name, problems)
-
-
-def documents_in(content: bytes, name: str, problems: list[str]) -> Iterator[Mapping[str, object]]:
-    """The objects as they are written; `name` is for problems."""
-    try:
-        for document in _parsed(content):
-            yield from _opened(document, name, problems)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        problems.append(f"{name}: {where}is not YAML: {error.problem}{_hint(content)}")
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        problems.append(f"{name}: is not YAML: {str(error).splitlines()[0]}")
-    except ValueError as error:  # of a value such as 2024-13-45
-        problems.append(f"{name}: has an invalid date or number: {error}; put quotes around text")
-    except RecursionError:
-        problems.append(f"{name}: is nested too deeply")
-
-
-def _parsed(content: bytes) -> Iterable[object]:
-    """Most JSON is YAML, too, but not all escapes in it, and a JSON decoder is many times as fast."""
-    with suppress(msgspec.DecodeError):
-        return [msgspec.json.decode(content)]
-    return yaml.load_all(content, Loader=yaml.CSafeLoader)
-
-
-def _hint(content: bytes) -> str:
-    return "; render templates first, for example with `helm template`" if b"{{" in content else ""
-
-
-def _opened(document: object, name: str, problems: list[str]) -> Iterator[Mapping[str, object]]:
-    """The objects of a document: none if it is empty, the items of a List, else the document itself."""
-    if document is None:
-        return
-    if not isinstance(document, dict):
-        problems.append(f"{name}: has a {type(document).__name__} instead of an object with apiVersion and kind")
-    elif document.get("kind") == "List":
-        items = document.get("items") or []
-        if not isinstance(items, list):
-            problems.append(f"{name}: has a List whose items are no list")
-            return
-        for item in items:
-            yield from _opened(item, name, problems)
-    else:
-        yield from _typed_items(document)
-
-
-def _typed_items(document: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
-    """The items of a list such as `PodList`, which have neither kind nor apiVersion; else the document itself."""
-    kind, items = str(document.get("kind")), document.get("items")
-    if kind.endswith("List") and isinstance(items, list) and all(isinstance(item, dict) for item in items):
-        for item in items:
-            yield {"apiVersion": document.get("apiVersion"), "kind": kind.removesuffix("List"), **item}
-    else:
-        yield document
+    return documents.documents_in(file.read_bytes(), file.name, problems)
 
 
 # Objects --------------------------------------------------------------------------------------------------------
