@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from windlass.cli.render import state_of, world_of
+from windlass.cli.render import state_of
+from windlass.lab.scenarios import scenario_files
 from windlass.model.families import Family
 from windlass.openflow.notation import mac_text
 from windlass.pipeline import reserved
@@ -220,7 +221,8 @@ def _example() -> Iterator[str]:
     yield from ("## An example", "")
     yield "The flows of `node-1` in `scenarios/tour`, each with its reason, as"
     yield "`windlass render scenarios/tour --node node-1 --why` prints them:"
-    flows = [flow for owned in program(state_of(world_of(EXAMPLE), "node-1")).values() for flow in owned.flows]
+    world = scenario_files.find_one(EXAMPLE).read().last_state
+    flows = [flow for owned in program(state_of(world, "node-1")).values() for flow in owned.flows]
     for table in LAYOUT.tables.values():
         own = sorted((f for f in flows if f.table == table.number), key=lambda f: (-f.priority, flow_symbols(f)))
         if own:

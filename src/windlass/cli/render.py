@@ -11,12 +11,11 @@ import msgspec
 from msgspec import structs
 
 from windlass.cli.outputs import FLOW_FORMAT, fail
-from windlass.cluster import policies
 from windlass.cluster.clusters import Cluster, decode, kind_of, with_objects
 from windlass.cluster.kinds import kinds_of
 from windlass.cluster.nodes import OS_LABEL, NotUsable
 from windlass.cluster.objects import APIObject, Malformed
-from windlass.cluster.policies import policy_in
+from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
 from windlass.cni.attachments import pod_mac
 from windlass.host.protocol import Uplink
 from windlass.lab.control import manifests
@@ -33,6 +32,7 @@ from windlass.openflow.ofctl import flow_text, group_text, meter_text
 from windlass.openflow.wire.flows import encode
 from windlass.pipeline.datapaths import DATAPATHS
 from windlass.pipeline.symbols import flow_symbols, group_symbols, meter_symbols
+from windlass.policy.readings import read_cluster_network_policy, read_network_policy
 from windlass.program import Program, program
 from windlass.switch.pod_ports import POD_NUMBERS
 
@@ -59,11 +59,11 @@ def render(path: Path, node: str, form: str, why: bool) -> None:
       windlass render scenarios/tour --node node-1 --format ofctl
     """
     try:
-        world = world_of(path)
-        rendered = program(state_of(world, node))
+        scenario = scenario_files.find_one(path).read()
+        rendered = program(state_of(scenario.last_state, node))
     except (scenario_files.ScenarioError, NotUsable, ConfigError) as error:
         fail("render", error)
-    for sentence in policies.summary(filter(None, (policy_in(one.raw) for one in world.objects.values()))):
+    for sentence in dict.fromkeys((*scenario.warnings, *_problems(scenario.last_state))):
         click.echo(f"windlass render: {sentence}", err=True)
     match form:
         case "symbolic":
@@ -97,7 +97,7 @@ def facts_of(world: DesiredState, name: str) -> NodeFacts:
 
 def _cluster(world: DesiredState, addresses: PodAddresses) -> Cluster:
     """The cluster as the agent reads it, with EndpointSlices for Services that have none in the manifests."""
-    found = [*map(_decoded, manifests.render(world, pod_addresses(world, addresses)))]
+    found = [_decoded(one)[0] for one in manifests.render(world, pod_addresses(world, addresses))]
     return with_objects(
         Cluster(),
         {
@@ -107,18 +107,27 @@ def _cluster(world: DesiredState, addresses: PodAddresses) -> Cluster:
     )
 
 
-def _decoded(manifest: Mapping[str, object]) -> APIObject | None:
-    """Instead of an object that cannot be decoded, what the agent uses: a policy that denies everything, or nothing."""
+def _decoded(manifest: Mapping[str, object]) -> tuple[APIObject | None, str]:
+    """The object; if it cannot be decoded, what the agent uses instead (a policy that denies all), and a sentence."""
     try:
-        return decode(manifest)
-    except Malformed:
+        return decode(manifest), ""
+    except Malformed as error:
         kind = kind_of(manifest)
-        return kind.instead_of(manifest, None)[0] if kind else None
+        instead, effect = kind.instead_of(manifest, None) if kind else (None, "it is left out")
+        return instead, f"{error}; {effect}"
 
 
-def world_of(path: Path) -> DesiredState:
-    *_, (_, world) = scenario_files.find_one(path).read().states()
-    return world
+def _problems(world: DesiredState) -> Iterator[str]:
+    """A sentence for each object that cannot be decoded, and for each part of a policy that cannot be used."""
+    for one in world.objects.values():
+        found, problem = _decoded(one.raw)
+        problems = [problem] if problem else []
+        match found:
+            case NetworkPolicy() if not problem:
+                _, problems = read_network_policy(found)
+            case ClusterNetworkPolicy() if not problem:
+                _, problems = read_cluster_network_policy(found)
+        yield from (f"{one.kind} {one.key}, {sentence}" for sentence in problems)
 
 
 def _pods(world: DesiredState, node: str, addresses: PodAddresses) -> Iterator[AttachedPod]:

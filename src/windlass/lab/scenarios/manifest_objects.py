@@ -1,4 +1,4 @@
-"""The objects in manifests that policies depend on, by kind and key, and the policies that are not enforced."""
+"""The objects in manifests that policies depend on, by kind and key, and what is left out or ignored of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 from windlass.cluster.objects import field_sentence
 from windlass.lab.scenarios.expansions import Document
 from windlass.lab.scenarios.scenario_files import ScenarioError
+from windlass.lab.scenarios.unknown_fields import unknown_fields
 
 _CLUSTER_SCOPED = frozenset({"Node", "Namespace", "ClusterNetworkPolicy"})
 # Other groups have kinds of the same names, for example the policies of Calico and Antrea.
@@ -36,7 +37,8 @@ class ManifestObject:
     kind: str
     key: str
     source: str
-    document: Document
+    document: Document  # without fields that are null
+    written: Document
 
     def decoded(self, shape: type[T], document: Document | None = None) -> T:
         """As `shape`; `document` is the part of it that has the shape, if it is not the whole."""
@@ -58,7 +60,7 @@ class ManifestObjects:
         self._not_enforced: set[tuple[str, str, str]] = set()  # kind, apiVersion and key
         for source, document in documents:
             try:
-                self._apply(source, _without_nulls(document))
+                self._apply(source, _without_nulls(document), document)
             except RecursionError:
                 raise ScenarioError(f"{source}: is nested too deeply") from None
 
@@ -70,7 +72,13 @@ class ManifestObjects:
         return (one.decoded(shape) for one in self.of(kind))
 
     @property
-    def not_enforced(self) -> Iterator[str]:
+    def warnings(self) -> Iterator[str]:
+        """About what is not as it seems to be, and what is left out."""
+        for one in self.of("NetworkPolicy", "ClusterNetworkPolicy"):
+            yield from (f"{one.source}: {one.kind} {one.key}, {field}" for field in unknown_fields(one.written))
+        yield from self._not_enforced_kinds()
+
+    def _not_enforced_kinds(self) -> Iterator[str]:
         """A sentence for each kind of policies that Windlass does not enforce."""
         counted = Counter((kind, version) for kind, version, _ in self._not_enforced)
         for (kind, version), count in sorted(counted.items()):
@@ -78,21 +86,21 @@ class ManifestObjects:
             many = f"1 {what} is" if count == 1 else f"{count} objects of kind {what} are"
             yield f"{many} left out: Windlass does not enforce this kind"
 
-    def _apply(self, source: str, document: Document) -> None:
+    def _apply(self, source: str, document: Document, written: Document) -> None:
         kind, version = str(document.get("kind")), str(document.get("apiVersion", ""))
         if kind == "Delete":
             spec = document.get("spec")
             gone = spec if isinstance(spec, dict) else {}
             self._objects.pop((str(gone.get("kind")), str(gone.get("name"))), None)
         elif kind in _GROUPS and (not version or version.rpartition("/")[0] == _GROUPS[kind]):
-            one = self._named(kind, source, document)
+            one = self._named(kind, source, document, written)
             self._objects[kind, one.key] = one
         elif kind.endswith("NetworkPolicy"):
             metadata = document.get("metadata")
             named = metadata if isinstance(metadata, dict) else {}
             self._not_enforced.add((kind, version, f"{named.get('namespace')}/{named.get('name')}"))
 
-    def _named(self, kind: str, source: str, document: Document) -> ManifestObject:
+    def _named(self, kind: str, source: str, document: Document, written: Document) -> ManifestObject:
         """With the name of an object that the API server would name."""
         metadata = document.get("metadata")
         if not isinstance(metadata, dict):
@@ -104,7 +112,7 @@ class ManifestObjects:
         if "name" not in metadata:
             name = self._free(kind, namespace, str(name))
             document = {**document, "metadata": {**metadata, "name": name}}
-        return ManifestObject(kind, f"{namespace}{name}", source, document)
+        return ManifestObject(kind, f"{namespace}{name}", source, document, written)
 
     def _free(self, kind: str, namespace: str, prefix: str) -> str:
         """Objects with the same generateName are different objects."""

@@ -72,7 +72,7 @@ def _read(documents: Iterable[SourcedDocument], problems: list[str]) -> PolicyMa
         tuple(objects.decoded("NetworkPolicy", NetworkPolicy)),
         tuple(objects.decoded("ClusterNetworkPolicy", ClusterNetworkPolicy)),
     )
-    warnings = (*objects.not_enforced, *_missing_namespaces(world, written.keys()), *_missing_addresses(world))
+    warnings = (*objects.warnings, *_missing_namespaces(world, written.keys()), *_missing_addresses(world))
     return PolicyManifests(world, pods.on_host_network, warnings)
 
 

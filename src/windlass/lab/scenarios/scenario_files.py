@@ -25,6 +25,7 @@ from windlass.lab.scenarios.directives import (
 )
 from windlass.lab.scenarios.expansions import AS_WRITTEN, ExpansionError, Variant
 from windlass.lab.scenarios.objects import CLUSTER_SCOPED, KUBERNETES_KINDS, KubernetesObject
+from windlass.lab.scenarios.unknown_fields import unknown_fields
 
 SUFFIXES = frozenset({".yaml", ".yml"})
 
@@ -53,6 +54,10 @@ class Scenario:
         for step in self.steps:
             desired = desired.after(step.objects, step.hosts, step.deletes)
             yield step, desired
+
+    @property
+    def last_state(self) -> desired_states.DesiredState:
+        return [*self.states()][-1][1]
 
 
 class ScenarioError(ValueError):
@@ -152,7 +157,7 @@ def _typed(file: Path, documents: Sequence[Mapping[str, object]], problems: list
         try:
             if known is not None:
                 objects.append(KubernetesObject(str(kind), msgspec.convert(raw, known), raw))
-                warnings += [f"{file.name}: {problem}" for problem in policies.problems(filter(None, [policy_in(raw)]))]
+                warnings += [f"{file.name}: {_title(raw)}, {field}" for field in unknown_fields(raw)]
             elif kind in DIRECTIVE_KINDS and raw.get("apiVersion", API_VERSION) == API_VERSION:
                 directives.append(msgspec.convert(raw, DIRECTIVE_KINDS[kind]))
             elif isinstance(kind, str) and kind:
@@ -162,6 +167,8 @@ def _typed(file: Path, documents: Sequence[Mapping[str, object]], problems: list
                 problems.append(f"{file.name}: {_title(raw)}, kind: is missing")
         except msgspec.ValidationError as error:
             problems.append(f"{file.name}: {_title(raw)}, {_sentence(error)}")
+    not_enforced = policies.summary(filter(None, (policy_in(one.raw) for one in objects)))
+    warnings += [f"{file.name}: {sentence}" for sentence in not_enforced]
     return Step(
         file.name,
         tuple(objects),
