@@ -91,3 +91,51 @@ def test_render_reports_parts_of_policies_that_cannot_be_read(tmp_path: Path):
             "ClusterNetworkPolicy platform, tier: admin is neither Admin nor Baseline; its rules deny everything",
         )
     ]
+
+
+# --- policies that select nothing -------------------------------------------------------------------------------------
+
+
+def named(name: str, **spec: object) -> dict:
+    return {**with_spec(POLICY, **spec), "metadata": {"name": name, "namespace": "payments"}}
+
+
+def test_policies_that_select_no_pod_are_named():
+    one = run("explain", "p0", "-", input=written(*documents(named("p"))))
+    assert one.stderr == (
+        "windlass policy explain: NetworkPolicy payments/p selects no Pod of the manifests, "
+        "so its effect is not shown\n"
+    )
+    host = {"kind": "Pod", "metadata": {"name": "h", "namespace": "payments"}, "spec": {"hostNetwork": True}}
+    with_host = run("explain", "p0", "-", input=written(*documents(named("p")), host))
+    assert "selects no Pod of the manifests with an address of its own, so" in with_host.stderr
+    many = run("explain", "p0", "-", input=written(*documents(*map(named, "abcde"), POLICY)))
+    names = "NetworkPolicy payments/a, NetworkPolicy payments/b, NetworkPolicy payments/c and 2 more"
+    assert f"{names} select no Pod of the manifests, so their effect is not shown\n" in many.stderr
+
+
+TYPO = with_spec(POLICY, podSelector={"matchLabels": {"app": "a9"}})
+CLOSED = with_spec(POLICY, podSelector={"matchLabels": {"app": "a1"}})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status"),
+    [
+        ([], [TYPO], 2),
+        ([TYPO], [], 2),
+        ([TYPO], [with_spec(TYPO, egress=[{}])], 2),
+        ([TYPO], [TYPO], 0),
+        ([TYPO], [CLOSED], 1),  # it selects a Pod on one side
+        ([], [TYPO, {**CLOSED, "metadata": {"name": "other"}}], 1),
+        ([], [CLUSTER_POLICY], 0),  # it selects Pods, and has no rules
+    ],
+)
+def test_a_changed_policy_that_selects_no_pod_is_not_proven_to_be_without_effect(
+    tmp_path: Path, old: list, new: list, status: int
+):
+    (tmp_path / "old.yaml").write_text(written(*documents(*old)))
+    answer = run("diff", tmp_path / "old.yaml", "-", input=written(*documents(*new)))
+    assert answer.exit_code == status, answer.output
+    is_unproven = "nothing is proven about the change of NetworkPolicy default/policy" in answer.stderr
+    assert is_unproven == (TYPO in [*old, *new] and not (old == new or CLOSED in new))
+    assert ("no change of connectivity" in answer.stdout) == (status == 0)

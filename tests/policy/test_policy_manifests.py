@@ -125,6 +125,7 @@ def test_malformed_text_is_answered_with_a_sentence(text: str, sentence: str):
 def test_namespaces_without_labels_are_named_if_a_policy_selects_by_labels():
     pods = [{"kind": "Pod", "metadata": {"name": "p", "namespace": name}} for name in "abcde"]
     by_label = network_policy(ingress=[{"from": [{"namespaceSelector": {"matchLabels": {"team": "a"}}}]}])
+    by_label["metadata"]["namespace"] = "a"
     namespace = {"kind": "Namespace", "metadata": {"name": "b"}}
     answer = run("explain", "a/p", "-", input=written(*pods, namespace, by_label))
     assert answer.stderr == (

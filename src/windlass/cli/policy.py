@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -14,11 +14,11 @@ from windlass.cli import agent_client
 from windlass.cli.outputs import UNUSABLE, fail, show
 from windlass.cli.policy_tables import PeerNames, counter_lines, difference_lines, explanation_lines, listed
 from windlass.lab.scenarios import policy_manifests
-from windlass.lab.scenarios.policy_manifests import PolicyManifests
+from windlass.lab.scenarios.policy_manifests import PolicyManifests, few
 from windlass.lab.scenarios.scenario_files import ScenarioError
 from windlass.policy.connectivity import Connectivity, EndKind
 from windlass.policy.counters import PolicyCounter
-from windlass.policy.explanations import AskedPeers, compare, explain
+from windlass.policy.explanations import AskedPeers, compare, explain, unjudged_policies
 
 _STANDARD_INPUT = Path("-")
 
@@ -79,7 +79,7 @@ def explain_pod(
     Exit status: 0 explained, 2 no agent answers, the manifests cannot be read, or there is no such Pod or peer.
     """
     try:
-        state = _JudgedState(_read(path) if path else _ask_agent(socket, config))
+        state = _JudgedState(_read(path) if path else _ask_agent(socket, config), is_whole=path is not None)
         key = state.pod(pod)
         explanation = explain(state.connectivity, key, None if peer is None else state.peers(key, peer))
     except (ScenarioError, agent_client.NoAnswer, _NotFound) as error:
@@ -108,8 +108,9 @@ def diff_states(old: Path, new: Path, as_json: bool) -> None:
       windlass policy diff docs/examples/shop docs/examples/shop-change
       kubectl kustomize overlays/production | windlass policy diff main.yaml -
 
-    Exit status: 0 no change of connectivity, 1 some changes, 2 the manifests cannot be read, or they have policies and
-    no Pod or workload is in both, so nothing was compared.
+    Exit status: 0 no change of connectivity, 1 some changes, 2 the manifests cannot be read, they have policies and no
+    Pod or workload is in both, or there are no changes and a policy that differs selects no Pod on either side, so
+    nothing is proven about it.
     """
     if old == new == _STANDARD_INPUT:
         fail("policy diff", "only one of OLD and NEW can be standard input")
@@ -122,12 +123,15 @@ def diff_states(old: Path, new: Path, as_json: bool) -> None:
     has_common_pods = bool(before.pods & now.pods)
     if not has_common_pods:
         _warn("policy diff", ["no Pod or workload is in both OLD and NEW, so no traffic was compared"])
-    is_proven = has_common_pods or not (before.has_policies or now.has_policies)
+    if unjudged := unjudged_policies(before.connectivity, now.connectivity):
+        _warn("policy diff", [f"nothing is proven about the change of {few(unjudged)}"])
+    is_compared = has_common_pods or not (before.has_policies or now.has_policies)
+    status = 1 if found else UNUSABLE if unjudged else 0
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found)))
-    elif found or is_proven:
+    elif found or (is_compared and not unjudged):
         show(difference_lines(found, PeerNames(now.connectivity)))
-    sys.exit((1 if found else 0) if is_proven else UNUSABLE)
+    sys.exit(status if is_compared else UNUSABLE)
 
 
 @policy.command("counters", short_help="Show how many packets policies allowed or denied on this Node.")
@@ -183,7 +187,9 @@ def _ask_agent(socket: Path | None, config: Path | None) -> PolicyManifests:
 class _JudgedState:
     """One state of a cluster, and what a user's names mean in it."""
 
-    def __init__(self, manifests: PolicyManifests) -> None:
+    def __init__(self, manifests: PolicyManifests, *, is_whole: bool = True) -> None:
+        """With `is_whole`, policies that select no Pod are reported; an agent does not know all Pods."""
+        self.is_whole = is_whole
         self.connectivity = Connectivity(manifests.world)
         self.pods = {end.name for end in self.connectivity.ends if end.kind is EndKind.POD}
         self._manifests = manifests
@@ -195,7 +201,15 @@ class _JudgedState:
     @property
     def warnings(self) -> list[str]:
         refused = [f"{name}, {one}" for name, problems in self.connectivity.problems.items() for one in problems]
-        return [*refused, *self._manifests.warnings]
+        return [*refused, *self._manifests.warnings, *(self._idle_policies() if self.is_whole else ())]
+
+    def _idle_policies(self) -> Iterator[str]:
+        idle = self.connectivity.idle_policies
+        pod = "Pod of the manifests" + (" with an address of its own" if self._manifests.on_host_network else "")
+        if len(idle) == 1:
+            yield f"{idle[0]} selects no {pod}, so its effect is not shown"
+        elif idle:
+            yield f"{few(idle)} select no {pod}, so their effect is not shown"
 
     def pod(self, name: str) -> str:
         """A Pod without a namespace is one of `default`, as in kubectl."""

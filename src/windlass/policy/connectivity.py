@@ -176,6 +176,12 @@ class Connectivity:
         found = (p for p in self._policies if p.rules(direction) is not None and self._selects(p, pod))
         return tuple(policy.name for policy in sorted(found, key=lambda policy: policy.order))
 
+    @cached_property
+    def idle_policies(self) -> tuple[str, ...]:
+        """The policies that select no Pod."""
+        pods = [min(members) for sets in self._directory.label_sets.values() for members in sets.values()]
+        return tuple(one.name for one in self._policies if not any(self._selects(one, pod) for pod in pods))
+
     # --- verdicts -----------------------------------------------------------------------------------------------------
 
     def profile(self, end: End) -> Profile:

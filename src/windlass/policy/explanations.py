@@ -175,6 +175,15 @@ def compare(old: Connectivity, new: Connectivity) -> ConnectivityDifference:
     )
 
 
+def unjudged_policies(old: Connectivity, new: Connectivity) -> tuple[str, ...]:
+    """The policies that differ, or are in one state only, and select no Pod: their change may matter to other Pods."""
+    before, now = old.world.policy_specs, new.world.policy_specs
+    differing = (name for name in {**before, **now} if before.get(name) != now.get(name))
+    idle = {*old.idle_policies} | {*new.idle_policies}
+    selecting = (before.keys() - old.idle_policies) | (now.keys() - new.idle_policies)
+    return tuple(sorted(name for name in differing if name in idle - selecting))
+
+
 _Change = tuple[str, PortSet, tuple[str, ...], tuple[str, ...]]  # what, traffic, rules before, rules now
 _Joint = tuple[Profile, Profile]  # before and now
 

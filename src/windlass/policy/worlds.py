@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from windlass.cluster.policy_objects import ClusterNetworkPolicy, Labels, NetworkPolicy
+from windlass.cluster.policy_objects import (
+    ClusterNetworkPolicy,
+    ClusterNetworkPolicySpec,
+    Labels,
+    NetworkPolicy,
+    NetworkPolicySpec,
+)
 from windlass.model.families import IPAddress
 
 
@@ -39,3 +45,11 @@ class PolicyWorld:
     nodes: Sequence[PolicyNode] = ()
     network_policies: Sequence[NetworkPolicy] = ()
     cluster_network_policies: Sequence[ClusterNetworkPolicy] = ()
+
+    @property
+    def policy_specs(self) -> dict[str, NetworkPolicySpec | ClusterNetworkPolicySpec]:
+        """By kind and name, as `ReadPolicy` names them."""
+        return {
+            **{f"NetworkPolicy {one.key}": one.spec for one in self.network_policies},
+            **{f"ClusterNetworkPolicy {one.key}": one.spec for one in self.cluster_network_policies},
+        }

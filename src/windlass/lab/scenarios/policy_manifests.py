@@ -5,7 +5,7 @@ Manifests of a change under review contain workloads instead of Pods, and often 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from itertools import chain
@@ -91,17 +91,17 @@ def _missing_namespaces(world: PolicyWorld, written: Iterable[str]) -> Iterator[
     missing = sorted({*world.namespaces} - {*written})
     if not missing or not any(_labels_in(selector) - {NAME_LABEL} for selector in _namespace_selectors(world)):
         return
-    yield f"no Namespace object for {_few(missing)}: a namespaceSelector finds only the label {NAME_LABEL} there"
+    yield f"no Namespace object for {few(missing)}: a namespaceSelector finds only the label {NAME_LABEL} there"
 
 
 def _missing_addresses(world: PolicyWorld) -> Iterator[str]:
     """A sentence if rules have networks, and the addresses of some Pods are not known."""
     missing = sorted(f"{pod.namespace}/{pod.name}" for pod in world.pods if not pod.has_known_addresses)
     if missing and {*_networks(world)} - _ALL_ADDRESSES:
-        yield f"no address is known for {_few(missing)}: rules with networks may decide otherwise about their traffic"
+        yield f"no address is known for {few(missing)}: rules with networks may decide otherwise about their traffic"
 
 
-def _few(names: list[str]) -> str:
+def few(names: Sequence[str]) -> str:
     more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
     return " and ".join([", ".join(names[:_NAMED]), *more])
 
