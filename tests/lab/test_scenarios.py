@@ -185,7 +185,7 @@ def test_a_pod_that_has_ended_or_is_not_scheduled_does_not_run(read):
 
 def test_an_unknown_kind_is_a_warning(read):
     scenario = read(NODE + "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n")
-    assert scenario.warnings == ("1.yaml: Deployment web (apps/v1) is ignored: the lab does not read this kind",)
+    assert scenario.warnings == ("1.yaml: Deployment web (apps/v1) is ignored: this kind is not read",)
 
 
 class TestFolders:

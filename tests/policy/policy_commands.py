@@ -38,4 +38,5 @@ def documents(*policies: dict, pods: int = 2) -> list[dict]:
 
 
 def network_policy(**spec: object) -> dict:
-    return {"kind": "NetworkPolicy", "metadata": {"name": "policy"}, "spec": {"podSelector": {}, **spec}}
+    header = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "policy"}}
+    return {**header, "spec": {"podSelector": {}, **spec}}

@@ -129,3 +129,23 @@ def test_a_pod_has_no_address_if_the_network_of_its_node_is_full():
     pods = [{"kind": "Pod", "metadata": {"name": name}, "spec": {"nodeName": "n"}} for name in "abc"]
     assert explained("b", node, *pods)["addresses"] == ["10.1.1.3"]
     assert explained("c", node, *pods)["addresses"] == []
+
+
+def test_a_workload_is_compared_with_itself_if_another_one_of_its_name_is_deleted(tmp_path):
+    """Not with the other one, whose name it would have alone."""
+    cron, selecting = workload("web", "CronJob", app="job"), network_policy(podSelector={"matchLabels": {"app": "job"}})
+    found = difference(tmp_path, [workload("web", app="web"), cron, selecting], [cron, selecting])
+    assert (found["removedPods"], found["addedPods"], found["changes"]) == (["default/web"], [], [])
+    found = difference(tmp_path, [cron, selecting], [workload("web", app="web"), cron, selecting])
+    assert (found["removedPods"], found["addedPods"], found["changes"]) == ([], ["default/web"], [])
+
+
+def test_a_single_workload_that_changes_its_kind_is_compared(tmp_path):
+    old, new = ([workload("web", kind), workload("db")] for kind in ("Deployment", "StatefulSet"))
+    changes = difference(tmp_path, old, [*new, network_policy()])["changes"]
+    assert ["default/db", "default/web"] in [change["source"].get("pods") for change in changes]
+
+
+def test_a_pod_that_has_ended_does_not_have_the_name_of_its_job():
+    ended = {"kind": "Pod", "metadata": {"name": "migrate"}, "status": {"phase": "Succeeded"}}
+    assert explained("migrate", workload("migrate", "Job"), ended)["pod"] == "default/migrate"

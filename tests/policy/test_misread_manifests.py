@@ -11,9 +11,10 @@ from policy_commands import documents, network_policy, run, written
 from windlass.cli.main import main
 from windlass.lab.scenarios.unknown_fields import unknown_fields
 
-POLICY = {**network_policy(), "apiVersion": "networking.k8s.io/v1"}
+POLICY = network_policy()
+VERSION = "policy.networking.k8s.io/v1alpha2"
 CLUSTER_POLICY = {
-    "apiVersion": "policy.networking.k8s.io/v1alpha2",
+    "apiVersion": VERSION,
     "kind": "ClusterNetworkPolicy",
     "metadata": {"name": "platform"},
     "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}},
@@ -139,3 +140,72 @@ def test_a_changed_policy_that_selects_no_pod_is_not_proven_to_be_without_effect
     is_unproven = "nothing is proven about the change of NetworkPolicy default/policy" in answer.stderr
     assert is_unproven == (TYPO in [*old, *new] and not (old == new or CLOSED in new))
     assert ("no change of connectivity" in answer.stdout) == (status == 0)
+
+
+# --- objects that are ignored, or count otherwise ---------------------------------------------------------------------
+
+TWICE = "NetworkPolicy default/policy is defined 2 times; the last definition counts"
+PROBE = {
+    "apiVersion": "windlass.dev/v1alpha1",
+    "kind": "Probe",
+    "metadata": {"name": "probe"},
+    "spec": {"from": {"pod": "default/p0"}, "to": {"pod": "default/p1"}, "expect": {"outcome": "Timeout"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("second", "is_reported"),
+    [
+        ([with_spec(POLICY, ingress=[{}])], True),
+        ([POLICY], False),
+        ([with_spec(POLICY, ingress=[{}]), PROBE], False),  # a scenario: its steps change objects
+    ],
+)
+def test_an_object_with_several_definitions_is_reported(tmp_path: Path, second: list, is_reported: bool):
+    answer = run("explain", "p0", "-", input=written(*documents(POLICY, *second)))
+    assert answer.stderr == (f"windlass policy explain: {TWICE}\n" if is_reported else "")
+    if PROBE not in second:
+        assert (f"windlass render: {TWICE}\n" in rendered(tmp_path, POLICY, *second).stderr) == is_reported
+
+
+def test_an_object_is_reported_if_several_files_define_it(tmp_path: Path):
+    for name, spec in (("a", {}), ("b", {"ingress": [{}]})):
+        (tmp_path / f"{name}.yaml").write_text(written(*documents(with_spec(POLICY, **spec))))
+    assert run("diff", tmp_path, tmp_path).stderr == f"windlass policy diff: {TWICE}\n"
+
+
+MEANT = "(did you mean ClusterNetworkPolicy?)"
+
+
+@pytest.mark.parametrize(
+    ("policy", "explained", "shown"),
+    [
+        (
+            {**CLUSTER_POLICY, "kind": "ClusterNetworkPolices"},
+            f"ClusterNetworkPolices platform is ignored: there is no such kind {MEANT}",
+            f"ClusterNetworkPolices platform ({VERSION}) is ignored: this kind is not read {MEANT}",
+        ),
+        (
+            {**CLUSTER_POLICY, "kind": "clusternetworkpolicy"},
+            f"clusternetworkpolicy platform is ignored: there is no such kind {MEANT}",
+            f"clusternetworkpolicy platform ({VERSION}) is ignored: this kind is not read {MEANT}",
+        ),
+        (
+            {**CLUSTER_POLICY, "apiVersion": "policy.networking.k8s.io/v1"},
+            f"ClusterNetworkPolicy platform has the apiVersion policy.networking.k8s.io/v1; it is read as {VERSION}",
+            f"ClusterNetworkPolicy platform (policy.networking.k8s.io/v1) is ignored: only {VERSION} is read",
+        ),
+        (
+            {name: value for name, value in POLICY.items() if name != "apiVersion"},
+            "NetworkPolicy default/policy has no apiVersion; it is read as networking.k8s.io/v1",
+            None,
+        ),
+    ],
+)
+def test_kinds_and_versions_that_are_not_those_of_policies_are_reported(
+    tmp_path: Path, policy: dict, explained: str, shown: str | None
+):
+    answer = run("explain", "p0", "-", input=written(*documents(policy)))
+    assert answer.stderr == f"windlass policy explain: standard input: {explained}\n"
+    if shown is not None:
+        assert rendered(tmp_path, policy).stderr == f"windlass render: all.yaml: {shown}\n"

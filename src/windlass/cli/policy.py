@@ -14,6 +14,7 @@ from windlass.cli import agent_client
 from windlass.cli.outputs import UNUSABLE, fail, show
 from windlass.cli.policy_tables import PeerNames, counter_lines, difference_lines, explanation_lines, listed
 from windlass.lab.scenarios import policy_manifests
+from windlass.lab.scenarios.manifest_objects import ManifestObjects
 from windlass.lab.scenarios.policy_manifests import PolicyManifests, few
 from windlass.lab.scenarios.scenario_files import ScenarioError
 from windlass.policy.connectivity import Connectivity, EndKind
@@ -79,7 +80,8 @@ def explain_pod(
     Exit status: 0 explained, 2 no agent answers, the manifests cannot be read, or there is no such Pod or peer.
     """
     try:
-        state = _JudgedState(_read(path) if path else _ask_agent(socket, config), is_whole=path is not None)
+        [manifests] = policy_manifests.states(_read(path) if path else _ask_agent(socket, config))
+        state = _JudgedState(manifests, is_from_agent=path is None)
         key = state.pod(pod)
         explanation = explain(state.connectivity, key, None if peer is None else state.peers(key, peer))
     except (ScenarioError, agent_client.NoAnswer, _NotFound) as error:
@@ -115,7 +117,7 @@ def diff_states(old: Path, new: Path, as_json: bool) -> None:
     if old == new == _STANDARD_INPUT:
         fail("policy diff", "only one of OLD and NEW can be standard input")
     try:
-        before, now = _JudgedState(_read(old)), _JudgedState(_read(new))
+        before, now = map(_JudgedState, policy_manifests.states(_read(old), _read(new)))
     except ScenarioError as error:
         fail("policy diff", error)
     _warn("policy diff", _of_both(before.warnings, now.warnings))
@@ -170,26 +172,25 @@ def count_packets(pod: str | None, socket: Path | None, config: Path | None, as_
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _read(path: Path) -> PolicyManifests:
+def _read(path: Path) -> ManifestObjects:
     if path == _STANDARD_INPUT:
-        return policy_manifests.read_text(sys.stdin.buffer.read(), "standard input")
+        return policy_manifests.objects_in(sys.stdin.buffer.read(), "standard input")
     try:
-        return policy_manifests.read_path(path)
+        return policy_manifests.objects_at(path)
     except OSError as error:
         raise ScenarioError(f"{path}: {error.strerror}") from None
 
 
-def _ask_agent(socket: Path | None, config: Path | None) -> PolicyManifests:
+def _ask_agent(socket: Path | None, config: Path | None) -> ManifestObjects:
     objects = agent_client.ask(agent_client.socket_of(socket, config), "/v1/policy-objects")
-    return policy_manifests.read_text(objects, "the answer of the agent")
+    return policy_manifests.objects_in(objects, "the answer of the agent")
 
 
 class _JudgedState:
     """One state of a cluster, and what a user's names mean in it."""
 
-    def __init__(self, manifests: PolicyManifests, *, is_whole: bool = True) -> None:
-        """With `is_whole`, policies that select no Pod are reported; an agent does not know all Pods."""
-        self.is_whole = is_whole
+    def __init__(self, manifests: PolicyManifests, *, is_from_agent: bool = False) -> None:
+        self.is_from_agent = is_from_agent
         self.connectivity = Connectivity(manifests.world)
         self.pods = {end.name for end in self.connectivity.ends if end.kind is EndKind.POD}
         self._manifests = manifests
@@ -201,7 +202,9 @@ class _JudgedState:
     @property
     def warnings(self) -> list[str]:
         refused = [f"{name}, {one}" for name, problems in self.connectivity.problems.items() for one in problems]
-        return [*refused, *self._manifests.warnings, *(self._idle_policies() if self.is_whole else ())]
+        if self.is_from_agent:  # it does not know all Pods, and leaves out the apiVersion
+            return [*refused, *self._manifests.warnings]
+        return [*self._manifests.mistakes, *refused, *self._manifests.warnings, *self._idle_policies()]
 
     def _idle_policies(self) -> Iterator[str]:
         idle = self.connectivity.idle_policies

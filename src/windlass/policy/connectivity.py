@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from itertools import chain
 
 from msgspec import Struct
 
@@ -232,15 +233,12 @@ class Connectivity:
     # --- details ------------------------------------------------------------------------------------------------------
 
     def _read_policies(self) -> Iterator[ReadPolicy]:
-        for network_policy in self.world.network_policies:
-            yield self._noted(*read_network_policy(network_policy))
-        for cluster_policy in self.world.cluster_network_policies:
-            yield self._noted(*read_cluster_network_policy(cluster_policy))
-
-    def _noted(self, policy: ReadPolicy, problems: list[str]) -> ReadPolicy:
-        if problems:
-            self.problems[policy.name] = problems
-        return policy
+        network_policies = map(read_network_policy, self.world.network_policies)
+        cluster_policies = map(read_cluster_network_policy, self.world.cluster_network_policies)
+        for policy, problems in chain(network_policies, cluster_policies):
+            if problems:
+                self.problems[policy.name] = problems
+            yield policy
 
     def _subjects_of(self, direction: Direction) -> dict[str, int]:
         """The subject of each Pod with policies. Pods with the same labels have the same policies."""

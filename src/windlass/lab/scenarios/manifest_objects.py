@@ -9,10 +9,14 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from windlass.cluster.clusters import KINDS
 from windlass.cluster.objects import field_sentence
+from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
+from windlass.lab.scenarios.directives import API_VERSION, DIRECTIVE_KINDS
 from windlass.lab.scenarios.expansions import Document
-from windlass.lab.scenarios.scenario_files import ScenarioError
-from windlass.lab.scenarios.unknown_fields import unknown_fields
+from windlass.lab.scenarios.redefinitions import redefinitions
+from windlass.lab.scenarios.scenario_files import ScenarioError, title
+from windlass.lab.scenarios.unknown_fields import suggestion, unknown_fields
 
 _CLUSTER_SCOPED = frozenset({"Node", "Namespace", "ClusterNetworkPolicy"})
 # Other groups have kinds of the same names, for example the policies of Calico and Antrea.
@@ -23,6 +27,7 @@ _GROUPS: Mapping[str, str] = {
     "NetworkPolicy": "networking.k8s.io",
     "ClusterNetworkPolicy": "policy.networking.k8s.io",
 }
+_VERSIONS = {kind.name: kind.api_version for kind in KINDS if kind.struct in {NetworkPolicy, ClusterNetworkPolicy}}
 _LABELS = frozenset({"labels", "matchLabels"})
 T = TypeVar("T")
 
@@ -58,6 +63,9 @@ class ManifestObjects:
         """Raises ScenarioError."""
         self._objects: dict[tuple[str, str], ManifestObject] = {}
         self._not_enforced: set[tuple[str, str, str]] = set()  # kind, apiVersion and key
+        self._defined: list[tuple[str, Document]] = []  # every definition, with kind and key
+        self._is_scenario = False
+        self._unknown_kinds: list[str] = []
         for source, document in documents:
             try:
                 self._apply(source, _without_nulls(document), document)
@@ -72,13 +80,20 @@ class ManifestObjects:
         return (one.decoded(shape) for one in self.of(kind))
 
     @property
-    def warnings(self) -> Iterator[str]:
-        """About what is not as it seems to be, and what is left out."""
-        for one in self.of("NetworkPolicy", "ClusterNetworkPolicy"):
-            yield from (f"{one.source}: {one.kind} {one.key}, {field}" for field in unknown_fields(one.written))
-        yield from self._not_enforced_kinds()
+    def mistakes(self) -> Iterator[str]:
+        """A sentence for each thing that its author may have meant otherwise."""
+        yield from self._unknown_kinds
+        for one in self.of(*_VERSIONS):
+            where = f"{one.source}: {one.kind} {one.key}"
+            version, read = one.document.get("apiVersion"), _VERSIONS[one.kind]
+            if version != read:
+                yield f"{where} has {f'the apiVersion {version}' if version else 'no apiVersion'}; it is read as {read}"
+            yield from (f"{where}, {field}" for field in unknown_fields(one.written))
+        if not self._is_scenario:  # its steps change objects
+            yield from redefinitions(self._defined)
 
-    def _not_enforced_kinds(self) -> Iterator[str]:
+    @property
+    def not_enforced(self) -> Iterator[str]:
         """A sentence for each kind of policies that Windlass does not enforce."""
         counted = Counter((kind, version) for kind, version, _ in self._not_enforced)
         for (kind, version), count in sorted(counted.items()):
@@ -88,6 +103,7 @@ class ManifestObjects:
 
     def _apply(self, source: str, document: Document, written: Document) -> None:
         kind, version = str(document.get("kind")), str(document.get("apiVersion", ""))
+        self._is_scenario |= version == API_VERSION or kind in DIRECTIVE_KINDS
         if kind == "Delete":
             spec = document.get("spec")
             gone = spec if isinstance(spec, dict) else {}
@@ -95,6 +111,9 @@ class ManifestObjects:
         elif kind in _GROUPS and (not version or version.rpartition("/")[0] == _GROUPS[kind]):
             one = self._named(kind, source, document, written)
             self._objects[kind, one.key] = one
+            self._defined.append((f"{kind} {one.key}", one.document))
+        elif similar := suggestion(kind, _VERSIONS, 0.85) if kind not in _GROUPS else "":
+            self._unknown_kinds.append(f"{source}: {title(document)} is ignored: there is no such kind{similar}")
         elif kind.endswith("NetworkPolicy"):
             metadata = document.get("metadata")
             named = metadata if isinstance(metadata, dict) else {}

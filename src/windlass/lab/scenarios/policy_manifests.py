@@ -17,7 +17,7 @@ from windlass.lab.scenarios import scenario_files
 from windlass.lab.scenarios.documents import documents_in
 from windlass.lab.scenarios.expansions import Document
 from windlass.lab.scenarios.manifest_objects import ManifestObject, ManifestObjects, SourcedDocument
-from windlass.lab.scenarios.policy_pods import WrittenPods
+from windlass.lab.scenarios.policy_pods import WrittenPods, named_with_kind
 from windlass.lab.scenarios.scenario_files import ScenarioError
 from windlass.policy.directories import NAME_LABEL, namespace_labels
 from windlass.policy.worlds import PolicyNode, PolicyWorld
@@ -30,10 +30,18 @@ _ALL_ADDRESSES = frozenset({"0.0.0.0/0", "::/0"})
 class PolicyManifests:
     world: PolicyWorld
     on_host_network: Mapping[str, str]  # Pods without an address of their own, and their Nodes
+    ended: Mapping[str, str]  # Pods that have ended, and their phases
     warnings: tuple[str, ...]  # about objects that are left out or missing
+    mistakes: tuple[str, ...]  # what the author of the manifests may have meant otherwise
 
 
-def read_path(path: Path) -> PolicyManifests:
+def states(*sides: ManifestObjects) -> list[PolicyManifests]:
+    """One for each side; the same workload has the same name on all sides. Raises ScenarioError."""
+    with_kind = named_with_kind(*sides)
+    return [_state(objects, WrittenPods(objects, with_kind)) for objects in sides]
+
+
+def objects_at(path: Path) -> ManifestObjects:
     """The manifests of a file or a folder; of a scenario: after its last step. Raises ScenarioError."""
     problems: list[str] = []
     documents: list[SourcedDocument] = []
@@ -43,25 +51,31 @@ def read_path(path: Path) -> PolicyManifests:
             if file not in seen:  # another variant of a Matrix has the same files
                 documents += [SourcedDocument(file.name, one) for one in found.documents(file, problems)]
         seen.update(found.files)
-    return _read(documents, problems)
+    return _objects(documents, problems)
 
 
-def read_text(text: bytes, name: str) -> PolicyManifests:
+def objects_in(text: bytes, name: str) -> ManifestObjects:
     """The manifests of a YAML or JSON text, such as the output of `kubectl get -o yaml`. Raises ScenarioError."""
     problems: list[str] = []
     documents = [SourcedDocument(name, one) for one in documents_in(text, name, problems)]
-    return _read(documents, problems)
+    return _objects(documents, problems)
+
+
+def read_path(path: Path) -> PolicyManifests:
+    return states(objects_at(path))[0]
 
 
 def read_documents(documents: Iterable[Document], name: str = "the manifests") -> PolicyManifests:
-    return _read([SourcedDocument(name, one) for one in documents], [])
+    return states(ManifestObjects(SourcedDocument(name, one) for one in documents))[0]
 
 
-def _read(documents: Iterable[SourcedDocument], problems: list[str]) -> PolicyManifests:
+def _objects(documents: Iterable[SourcedDocument], problems: list[str]) -> ManifestObjects:
     if problems:
         raise ScenarioError("\n".join(problems))
-    objects = ManifestObjects(documents)
-    pods = WrittenPods(objects)
+    return ManifestObjects(documents)
+
+
+def _state(objects: ManifestObjects, pods: WrittenPods) -> PolicyManifests:
     nodes = {one.key: one.decoded(Node) for one in objects.of("Node")}
     policy_nodes = tuple(_policy_node(one, nodes[one.key]) for one in objects.of("Node"))
     written = {one.metadata.name: one.metadata.labels for one in objects.decoded("Namespace", Namespace)}
@@ -72,8 +86,8 @@ def _read(documents: Iterable[SourcedDocument], problems: list[str]) -> PolicyMa
         tuple(objects.decoded("NetworkPolicy", NetworkPolicy)),
         tuple(objects.decoded("ClusterNetworkPolicy", ClusterNetworkPolicy)),
     )
-    warnings = (*objects.warnings, *_missing_namespaces(world, written.keys()), *_missing_addresses(world))
-    return PolicyManifests(world, pods.on_host_network, warnings)
+    warnings = (*objects.not_enforced, *_missing_namespaces(world, written.keys()), *_missing_addresses(world))
+    return PolicyManifests(world, pods.on_host_network, pods.ended, warnings, tuple(objects.mistakes))
 
 
 def _policy_node(one: ManifestObject, node: Node) -> PolicyNode:

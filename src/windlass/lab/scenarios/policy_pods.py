@@ -5,7 +5,7 @@ A workload counts as one Pod with the labels and ports of its template. It stand
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from ipaddress import ip_network
 
 from windlass.cluster.objects import Node
@@ -20,20 +20,47 @@ _TEMPLATES: Mapping[str, tuple[str, ...]] = {
     ),
     "CronJob": ("jobTemplate", "spec", "template"),
 }
+_KINDS = ("Pod", *_TEMPLATES)
 # Reserved: no block but that of all addresses contains them.
 _PLACEHOLDERS = (ip_network("240.0.0.0/4"), ip_network("f000::/5"))
 _ENDED = frozenset({"Succeeded", "Failed"})
+ObjectName = tuple[str, str]  # kind and key
+
+
+def named_with_kind(*sides: ManifestObjects) -> frozenset[ObjectName]:
+    """The objects whose name another one has, on one of the sides: the first kind keeps the plain name, on all sides.
+
+    If a single workload changes its kind, it keeps its name.
+    """
+    found: set[ObjectName] = set()
+    kinds_of_sides = [_kinds_by_key(side) for side in sides]
+    for key in {key for kinds in kinds_of_sides for key in kinds}:
+        used = [kinds[key] for kinds in kinds_of_sides if key in kinds]
+        if max(map(len, used)) > 1:
+            _, *others = sorted({kind for kinds in used for kind in kinds}, key=_KINDS.index)
+            found |= {(kind, key) for kind in others}
+    return frozenset(found)
+
+
+def _kinds_by_key(objects: ManifestObjects) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for one in objects.of(*_KINDS):
+        status = one.document.get("status")
+        if not (one.kind == "Pod" and isinstance(status, dict) and str(status.get("phase")) in _ENDED):
+            found.setdefault(one.key, []).append(one.kind)
+    return found
 
 
 class WrittenPods:
     """The Pods and workloads of manifests."""
 
-    def __init__(self, objects: ManifestObjects) -> None:
-        self._pods = {pod.key: pod for pod in objects.decoded("Pod", LabPod) if pod.status.phase not in _ENDED}
-        self._workloads: dict[str, LabPod] = {}
-        for one in objects.of(*_TEMPLATES):
-            pod = self._of_template(one)
-            self._workloads[pod.key] = pod
+    def __init__(self, objects: ManifestObjects, with_kind: Collection[ObjectName]) -> None:
+        """`with_kind`: the workloads that are named with their kind."""
+        found = {pod.key: pod for pod in objects.decoded("Pod", LabPod)}
+        self.ended = {key: pod.status.phase for key, pod in found.items() if pod.status.phase in _ENDED}
+        self._pods = {key: pod for key, pod in found.items() if key not in self.ended}
+        workloads = (_of_template(one, (one.kind, one.key) in with_kind) for one in objects.of(*_TEMPLATES))
+        self._workloads = {pod.key: pod for pod in workloads}
 
     @property
     def namespaces(self) -> list[str]:
@@ -62,19 +89,19 @@ class WrittenPods:
                 addresses = known or free.in_each(_PLACEHOLDERS)
                 yield policy_pod(pod, addresses, has_known_addresses=bool(known), is_workload=is_workload)
 
-    def _of_template(self, one: ManifestObject) -> LabPod:
-        """With the name of the workload, and its kind if something else has the same name."""
-        found: object = one.document.get("spec")
-        for step in _TEMPLATES[one.kind]:
-            found = found.get(step) if isinstance(found, dict) else None
-        template = found if isinstance(found, dict) else {}
-        namespace, _, name = one.key.partition("/")
-        if one.key in self._pods or one.key in self._workloads:
-            name = f"{name} ({one.kind})"
-        metadata = template.get("metadata") or {}
-        if isinstance(metadata, dict):
-            metadata = {**metadata, "namespace": namespace, "name": name}
-        return one.decoded(LabPod, {**template, "metadata": metadata})
+
+def _of_template(one: ManifestObject, is_named_with_kind: bool) -> LabPod:
+    """With the name of the workload, and its kind if something else has the same name."""
+    found: object = one.document.get("spec")
+    for step in _TEMPLATES[one.kind]:
+        found = found.get(step) if isinstance(found, dict) else None
+    template = found if isinstance(found, dict) else {}
+    namespace, _, name = one.key.partition("/")
+    metadata = template.get("metadata") or {}
+    if isinstance(metadata, dict):
+        name = f"{name} ({one.kind})" if is_named_with_kind else name
+        metadata = {**metadata, "namespace": namespace, "name": name}
+    return one.decoded(LabPod, {**template, "metadata": metadata})
 
 
 def policy_pod(

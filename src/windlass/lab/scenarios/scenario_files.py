@@ -25,7 +25,8 @@ from windlass.lab.scenarios.directives import (
 )
 from windlass.lab.scenarios.expansions import AS_WRITTEN, ExpansionError, Variant
 from windlass.lab.scenarios.objects import CLUSTER_SCOPED, KUBERNETES_KINDS, KubernetesObject
-from windlass.lab.scenarios.unknown_fields import unknown_fields
+from windlass.lab.scenarios.redefinitions import redefinitions
+from windlass.lab.scenarios.unknown_fields import suggestion, unknown_fields
 
 SUFFIXES = frozenset({".yaml", ".yml"})
 
@@ -40,6 +41,10 @@ class Step:
     deletes: tuple[Deletion, ...] = ()
     actions: tuple[StepAction, ...] = ()
     probes: tuple[Probe, ...] = ()
+
+    @property
+    def directives(self) -> tuple[Directive, ...]:
+        return (*self.hosts, *self.deletes, *self.actions, *self.probes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,8 @@ class ScenarioFiles:
         problems: list[str] = []
         warnings: list[str] = []
         steps = tuple(_typed(file, self.documents(file, problems), problems, warnings) for file in self.files)
+        if self.variant is AS_WRITTEN and not any(step.directives for step in steps):  # manifests, not a scenario
+            warnings += redefinitions((f"{one.kind} {one.key}", one.raw) for step in steps for one in step.objects)
         scenario = Scenario(self.name, steps, tuple(warnings))
         if not problems:
             problems.extend(_broken_references(scenario))
@@ -157,16 +164,15 @@ def _typed(file: Path, documents: Sequence[Mapping[str, object]], problems: list
         try:
             if known is not None:
                 objects.append(KubernetesObject(str(kind), msgspec.convert(raw, known), raw))
-                warnings += [f"{file.name}: {_title(raw)}, {field}" for field in unknown_fields(raw)]
+                warnings += [f"{file.name}: {title(raw)}, {field}" for field in unknown_fields(raw)]
             elif kind in DIRECTIVE_KINDS and raw.get("apiVersion", API_VERSION) == API_VERSION:
                 directives.append(msgspec.convert(raw, DIRECTIVE_KINDS[kind]))
             elif isinstance(kind, str) and kind:
-                version = raw.get("apiVersion", "no apiVersion")
-                warnings.append(f"{file.name}: {_title(raw)} ({version}) is ignored: the lab does not read this kind")
+                warnings.append(f"{file.name}: {_ignored(kind, raw)}")
             else:
-                problems.append(f"{file.name}: {_title(raw)}, kind: is missing")
+                problems.append(f"{file.name}: {title(raw)}, kind: is missing")
         except msgspec.ValidationError as error:
-            problems.append(f"{file.name}: {_title(raw)}, {_sentence(error)}")
+            problems.append(f"{file.name}: {title(raw)}, {_sentence(error)}")
     not_enforced = policies.summary(filter(None, (policy_in(one.raw) for one in objects)))
     warnings += [f"{file.name}: {sentence}" for sentence in not_enforced]
     return Step(
@@ -186,7 +192,7 @@ def _documents(file: Path, problems: list[str]) -> Iterator[Mapping[str, object]
 # Objects --------------------------------------------------------------------------------------------------------
 
 
-def _title(raw: Mapping[str, object]) -> str:
+def title(raw: Mapping[str, object]) -> str:
     """`Pod default/web-0`, or the best title for a malformed object."""
     kind, metadata = raw.get("kind", "an object"), raw.get("metadata")
     if not isinstance(metadata, dict) or not metadata.get("name"):
@@ -194,6 +200,13 @@ def _title(raw: Mapping[str, object]) -> str:
     namespaced = any(kind == known for _, known in KUBERNETES_KINDS) and kind not in CLUSTER_SCOPED
     namespace = f"{metadata.get('namespace') or 'default'}/" if namespaced else ""
     return f"{kind} {namespace}{metadata['name']}"
+
+
+def _ignored(kind: str, raw: Mapping[str, object]) -> str:
+    read = [version for version, known in KUBERNETES_KINDS if known == kind]
+    kinds = {known for _, known in KUBERNETES_KINDS}
+    why = f"only {read[0]} is read" if read else f"this kind is not read{suggestion(kind, kinds, 0.85)}"
+    return f"{title(raw)} ({raw.get('apiVersion', 'no apiVersion')}) is ignored: {why}"
 
 
 def _sentence(error: msgspec.ValidationError) -> str:
