@@ -19,7 +19,14 @@ from windlass.lab.scenarios.policy_manifests import PolicyManifests, few
 from windlass.lab.scenarios.scenario_files import ScenarioError
 from windlass.policy.connectivity import Connectivity, EndKind
 from windlass.policy.counters import PolicyCounter
-from windlass.policy.explanations import AskedPeers, compare, explain, unjudged_policies
+from windlass.policy.explanations import (
+    AskedPeers,
+    ConnectivityDifference,
+    PodExplanation,
+    compare,
+    explain,
+    unjudged_policies,
+)
 
 _STANDARD_INPUT = Path("-")
 
@@ -88,7 +95,7 @@ def explain_pod(
         fail("policy explain", error)
     _warn("policy explain", state.warnings)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(explanation)))
+        _show_json(explanation, state.warnings)
         return
     show(explanation_lines(explanation, PeerNames(state.connectivity)))
 
@@ -120,17 +127,18 @@ def diff_states(old: Path, new: Path, as_json: bool) -> None:
         before, now = map(_JudgedState, policy_manifests.states(_read(old), _read(new)))
     except ScenarioError as error:
         fail("policy diff", error)
-    _warn("policy diff", _of_both(before.warnings, now.warnings))
     found = compare(before.connectivity, now.connectivity)
     has_common_pods = bool(before.pods & now.pods)
+    warnings = _of_both(before.warnings, now.warnings)
     if not has_common_pods:
-        _warn("policy diff", ["no Pod or workload is in both OLD and NEW, so no traffic was compared"])
+        warnings.append("no Pod or workload is in both OLD and NEW, so no traffic was compared")
     if unjudged := unjudged_policies(before.connectivity, now.connectivity):
-        _warn("policy diff", [f"nothing is proven about the change of {few(unjudged)}"])
+        warnings.append(f"nothing is proven about the change of {few(unjudged)}")
+    _warn("policy diff", warnings)
     is_compared = has_common_pods or not (before.has_policies or now.has_policies)
     status = 1 if found else UNUSABLE if unjudged else 0
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found)))
+        _show_json(found, warnings)
     elif found or (is_compared and not unjudged):
         show(difference_lines(found, PeerNames(now.connectivity)))
     sys.exit(status if is_compared else UNUSABLE)
@@ -259,6 +267,11 @@ def _of_both(old: Collection[str], new: Collection[str]) -> list[str]:
         *(f"OLD: {line}" for line in old if line not in shared),
         *(f"NEW: {line}" for line in new if line not in shared),
     ]
+
+
+def _show_json(answer: PodExplanation | ConnectivityDifference, warnings: Collection[str]) -> None:
+    content = {**msgspec.to_builtins(answer), "warnings": warnings}
+    click.echo(msgspec.json.format(msgspec.json.encode(content)))
 
 
 def _warn(command: str, lines: Collection[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import ip_network
 from itertools import product
 from typing import Literal
 
@@ -11,7 +12,15 @@ from msgspec import Struct
 
 from windlass.model.families import IPAddress
 from windlass.model.policies import Direction
-from windlass.model.port_sets import ALL_PORTS, NO_PORTS, PortSet, contains, difference, in_words, intersection
+from windlass.model.port_sets import (
+    ALL_PORTS,
+    NO_PORTS,
+    PortSet,
+    contains,
+    difference,
+    in_words,
+    intersection,
+)
 from windlass.policy.connectivity import (
     Connectivity,
     End,
@@ -23,6 +32,7 @@ from windlass.policy.connectivity import (
     relation,
     relations,
 )
+from windlass.policy.protocol_ports import ProtocolPorts, protocol_ports
 
 OWN_NODE, ITSELF, REPLICAS = "its own Node", "itself, through a Service", "its other replicas"
 NO_POLICY = "no policy decides: allowed by default"
@@ -33,7 +43,7 @@ _Place = tuple[int, IPAddress | None]  # the IP version, and the address if it m
 _Member = tuple[EndName, _Place]
 
 
-class PeerGroup(Struct, frozen=True, omit_defaults=True, order=True, rename="camel"):
+class PeerGroup(Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Ends that are treated alike."""
 
     pods: tuple[str, ...] = ()
@@ -43,7 +53,8 @@ class PeerGroup(Struct, frozen=True, omit_defaults=True, order=True, rename="cam
 
 
 class TrafficVerdict(Struct, frozen=True):
-    traffic: str
+    traffic: str  # for people
+    ports: tuple[ProtocolPorts, ...]  # the same
     verdict: Literal["Allow", "Deny"]
     rules: tuple[str, ...]
 
@@ -79,7 +90,8 @@ class ConnectivityChange(Struct, frozen=True, rename="camel"):
     change: Literal["Added", "Removed"]
     source: PeerGroup
     destination: PeerGroup
-    traffic: str
+    traffic: str  # for people
+    ports: tuple[ProtocolPorts, ...]  # the same
     rules_before: tuple[str, ...]
     rules_now: tuple[str, ...]
 
@@ -136,10 +148,10 @@ def _peer_verdicts(
     yield from sorted(rows, key=_order)
 
 
-def _order(row: PeerVerdicts) -> tuple[bool, bool, bool, PeerGroup]:
+def _order(row: PeerVerdicts) -> tuple[bool, bool, bool, tuple[object, ...]]:
     """Allowed traffic first; then Pods before Nodes before networks."""
     denied = all(one.verdict == "Deny" for one in row.verdicts)
-    return denied, not row.peers.pods, not row.peers.nodes, row.peers
+    return denied, not row.peers.pods, not row.peers.nodes, _order_of_peers(row.peers)
 
 
 def _in_words(verdicts: Iterable[Verdict]) -> tuple[TrafficVerdict, ...]:
@@ -148,6 +160,7 @@ def _in_words(verdicts: Iterable[Verdict]) -> tuple[TrafficVerdict, ...]:
     return tuple(
         TrafficVerdict(
             _rest_in_words(one.ports) if len(ordered) > 1 and one is ordered[-1] else in_words(one.ports),
+            protocol_ports(one.ports),
             "Allow" if one.allowed else "Deny",
             _rules(one),
         )
@@ -171,8 +184,12 @@ def compare(old: Connectivity, new: Connectivity) -> ConnectivityDifference:
     return ConnectivityDifference(
         tuple(sorted(pods_now - pods_before)),
         tuple(sorted(pods_before - pods_now)),
-        tuple(sorted(_merged(_Comparison(old, new)), key=lambda one: (one.change, one.source, one.destination))),
+        tuple(sorted(_merged(_Comparison(old, new)), key=_order_of_change)),
     )
+
+
+def _order_of_change(one: ConnectivityChange) -> tuple[str, tuple[object, ...], tuple[object, ...]]:
+    return one.change, _order_of_peers(one.source), _order_of_peers(one.destination)
 
 
 def unjudged_policies(old: Connectivity, new: Connectivity) -> tuple[str, ...]:
@@ -317,6 +334,7 @@ def _merged(comparison: _Comparison) -> Iterator[ConnectivityChange]:
             _peers(sources, comparison.whole),
             _peers(destinations, comparison.whole),
             in_words(ports) if ports == ALL_PORTS or not contains(ports, None, None) else _except_in_words(ports),
+            protocol_ports(ports),
             before,
             now,
         )
@@ -356,8 +374,18 @@ def _peers(members: Iterable[_Member], whole: Mapping[EndName, set[_Place]]) -> 
         kind, name = label
         suffixes = [""] if kind == EndKind.NETWORK.value else _suffixes(found, whole.get(label, set()))
         names.setdefault(kind, []).extend(name + suffix for suffix in suffixes)
-    pods, nodes, networks = (tuple(sorted(names.get(kind.value, ()))) for kind in EndKind)
+    pods, nodes = (tuple(sorted(names.get(kind.value, ()))) for kind in (EndKind.POD, EndKind.NODE))
+    networks = tuple(sorted(names.get(EndKind.NETWORK.value, ()), key=_order_of_network))
     return PeerGroup(pods, nodes, networks, is_except)
+
+
+def _order_of_peers(peers: PeerGroup) -> tuple[object, ...]:
+    return peers.pods, peers.nodes, [*map(_order_of_network, peers.networks)], peers.except_own_node
+
+
+def _order_of_network(name: str) -> tuple[int, int, int]:
+    network = ip_network(name)
+    return network.version, int(network.network_address), network.prefixlen
 
 
 def _suffixes(found: set[_Place], whole: set[_Place]) -> list[str]:
