@@ -112,6 +112,28 @@ def test_one_more_is_singular():
     assert "1 more network " in " ".join(answer.output.split())
 
 
+def test_networks_are_listed_by_number():
+    blocks = [{"ipBlock": {"cidr": f"10.9.{number}.0/24"}} for number in (10, 9, 100)]
+    policies = [network_policy(ingress=[{"from": [one], "ports": [{"port": 80 + i}]}]) for i, one in enumerate(blocks)]
+    policies = [{**one, "metadata": {"name": f"p{i}"}} for i, one in enumerate(policies)]
+    for objects in ([network_policy(ingress=[{"from": blocks}])], policies):
+        side = asked("p0", objects=documents(*objects))["ingress"]
+        networks = [name for row in peers(side) for name in row.get("networks", []) if name.startswith("10.9.")]
+        assert networks == ["10.9.9.0/24", "10.9.10.0/24", "10.9.100.0/24"]
+
+
+def test_many_policies_and_rules_are_not_all_listed(tmp_path: Path):
+    """The JSON has all of them."""
+    policies = [{**network_policy(), "metadata": {"name": f"p{number:04}"}} for number in range(1010)]
+    text = written(*documents(*policies))
+    answer = run("explain", "p0", "-", input=text)
+    assert "NetworkPolicy default/p0009, and 1,000 more\n" in answer.stdout
+    assert len(answer.stdout.splitlines()) < 100
+    assert len(asked("p0", objects=documents(*policies))["ingress"]["policies"]) == 1010
+    (tmp_path / "old.yaml").write_text(written(*documents()))
+    assert len(run("diff", tmp_path / "old.yaml", "-", input=text).stdout.splitlines()) < 100
+
+
 LONG = "a-name-of-a-workload-of-more-than-forty-characters-0"
 
 

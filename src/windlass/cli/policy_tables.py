@@ -23,6 +23,7 @@ from windlass.policy.explanations import (
 )
 
 _FEW = 4  # how many names of one namespace are listed
+_MANY = 10  # how many policies, rules or other names are listed
 _WIDTH = 120  # columns, if the output is not a terminal
 
 
@@ -36,7 +37,7 @@ def explanation_lines(explanation: PodExplanation, names: PeerNames) -> Iterator
     ):
         yield ""
         yield click.style(title, bold=True)
-        yield f"  selected by: {', '.join(side.policies) or 'no policy'}"
+        yield f"  selected by: {listed(side.policies) or 'no policy'}"
         yield from _table((end, "TRAFFIC", "VERDICT", "BECAUSE OF"), _explanation_rows(side, names))
 
 
@@ -51,7 +52,10 @@ def difference_lines(difference: ConnectivityDifference, names: PeerNames) -> It
     for one in difference.changes:
         source, destination = names.of(one.source), names.of(one.destination)
         reasons = "\n".join(
-            (*(f"now: {rule}" for rule in one.rules_now), *(f"was: {rule}" for rule in one.rules_before))
+            (
+                *(f"now: {rule}" for rule in _first(one.rules_now)),
+                *(f"was: {rule}" for rule in _first(one.rules_before)),
+            )
         )
         rows.append(_Row((one.change.lower(), source, destination, one.traffic, reasons), one.change == "Added"))
     if rows:
@@ -63,7 +67,11 @@ def counter_lines(counters: Iterable[PolicyCounter]) -> Iterator[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    return ", ".join([*names[:10], *(["..."] if len(names) > 10 else [])])
+    return ", ".join(_first(names))
+
+
+def _first(names: Sequence[str]) -> list[str]:
+    return [*names[:_MANY], *([f"and {len(names) - _MANY:,} more"] if len(names) > _MANY else [])]
 
 
 class PeerNames:
@@ -130,7 +138,7 @@ def _explanation_rows(side: DirectionExplanation, names: PeerNames) -> Iterator[
     for row in side.peers:
         peers = names.of(row.peers)
         for one in row.verdicts:
-            cells = peers, one.traffic, one.verdict.lower(), "\n".join(one.rules)
+            cells = peers, one.traffic, one.verdict.lower(), "\n".join(_first(one.rules))
             yield _Row(cells, one.verdict == "Allow")
             peers = ""  # only in the first line
 
