@@ -184,6 +184,31 @@ def test_the_pod_itself_may_be_the_peer():
     assert row == {"pods": ["itself, through a Service"]}
 
 
+def test_traffic_of_a_pod_with_itself_is_listed_once():
+    text = written(*NODES, pod("p"), network_policy(ingress=[]))
+    shown = run("explain", "p", "-", "--peer", "p", input=text).stdout
+    assert shown.count("itself, through a Service") == 1
+    assert shown.endswith("  selected by: no policy\n  the same as what may reach it\n")
+
+
+def test_a_pod_that_has_ended_has_no_address():
+    objects = [*NODES, pod("p"), {**pod("done"), "status": {"phase": "Succeeded", "podIP": "10.1.1.9"}}]
+    assert "Pod default/done has ended (Succeeded) and has no address" in refused("done", objects=objects)
+    sentence = "--peer done: Pod default/done has ended (Succeeded) and has no address"
+    assert sentence in refused("p", "--peer", "done", objects=objects)
+
+
+def test_a_pod_is_asked_by_name_not_by_address():
+    sentence = "172.16.1.2 is an IP address; POD must be namespace/name"
+    assert sentence in refused("172.16.1.2", objects=[*NODES, pod("p")])
+
+
+def test_manifests_without_pods_are_named_as_such():
+    sentence = "there is no Pod default/p: the manifests contain no Pod and no workload with an address of its own"
+    for objects in ([], NODES, [*NODES, pod("host", hostNetwork=True)]):
+        assert sentence in refused("p", objects=objects)
+
+
 def test_a_pod_with_host_network_is_asked_by_its_node():
     objects = [*NODES, pod("p"), pod("host", "n2", hostNetwork=True)]
     sentence = "Pod default/host uses hostNetwork and has no address of its own; ask about its Node n2"

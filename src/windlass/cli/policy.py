@@ -68,10 +68,12 @@ def explain_pod(
     """Explain what may reach POD, what it may reach, and which rules decide.
 
     POD is namespace/name, or the name of a Pod in the namespace `default`. PATH is a file or directory of manifests
-    (Pods, Nodes, Namespaces and policies), a scenario, or `-` for standard input. Without PATH, the command asks the
-    running agent of this Node, which knows its own Pods and the Pods that their policies select. A Deployment or
-    another workload counts as a Pod of the same name, with other replicas. Traffic passes if both the egress policies
-    of its source and the ingress policies of its destination allow it. Pods that are treated alike share a line.
+    (Pods, Nodes, Namespaces and policies), a scenario, or `-` for standard input. Of a scenario, the command explains
+    the state after the last step. Without PATH, it asks the running agent of this Node, which knows its own Pods and
+    the Pods that their policies select. A Deployment or another workload counts as a Pod of the same name, with other
+    replicas. Traffic passes if both the egress policies of its source and the ingress policies of its destination
+    allow it. Pods that are treated alike share a line. Warnings on standard error say what is ignored or not shown,
+    for example fields that policies do not have.
 
     \b
     Examples:
@@ -226,8 +228,15 @@ class _JudgedState:
         """A Pod without a namespace is one of `default`, as in kubectl."""
         key = name if "/" in name else f"default/{name}"
         if key not in self.pods:
-            self._refuse_host_network(key, "")
-            known = listed(sorted(self.pods)) or "none"
+            self._refuse_without_address(key, "")
+            if _is_address(name):
+                raise _NotFound(f"{name} is an IP address; POD must be namespace/name")
+            if not self.pods:
+                what = (
+                    "the agent knows no Pod" if self.is_from_agent else "the manifests contain no Pod and no workload"
+                )
+                raise _NotFound(f"there is no Pod {key}: {what} with an address of its own")
+            known = listed(sorted(self.pods))
             raise _NotFound(f"there is no Pod {key} with an address of its own; known: {known}")
         return key
 
@@ -241,22 +250,30 @@ class _JudgedState:
         return peers
 
     def _found(self, asked: str) -> AskedPeers:
-        try:
+        if _is_address(asked):
             return AskedPeers((self.connectivity.end_at(ip_address(asked)),), are_addresses=True)
-        except ValueError:
-            pass
         machines = [end for end in self.connectivity.ends if end.kind is not EndKind.NETWORK]
         if found := [end for end in machines if end.name in {asked, f"default/{asked}"}]:
             return AskedPeers(tuple(found))
-        self._refuse_host_network(asked if "/" in asked else f"default/{asked}", f"--peer {asked}: ")
+        self._refuse_without_address(asked if "/" in asked else f"default/{asked}", f"--peer {asked}: ")
         known = listed(sorted({end.name for end in machines}))
         raise _NotFound(f"--peer {asked or repr(asked)}: neither a Pod nor a Node nor an IP address; known: {known}")
 
-    def _refuse_host_network(self, key: str, where: str) -> None:
-        node = self._manifests.on_host_network.get(key)
+    def _refuse_without_address(self, key: str, where: str) -> None:
+        node, phase = self._manifests.on_host_network.get(key), self._manifests.ended.get(key)
         if node is not None:
             instead = f"its Node {node}" if node else "its Node"
             raise _NotFound(f"{where}Pod {key} uses hostNetwork and has no address of its own; ask about {instead}")
+        if phase is not None:
+            raise _NotFound(f"{where}Pod {key} has ended ({phase}) and has no address")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _of_both(old: Collection[str], new: Collection[str]) -> list[str]:

@@ -15,7 +15,9 @@ import click
 from windlass.policy.connectivity import Connectivity
 from windlass.policy.counters import PolicyCounter
 from windlass.policy.explanations import (
+    ITSELF,
     OWN_NODE,
+    REPLICAS,
     ConnectivityDifference,
     DirectionExplanation,
     PeerGroup,
@@ -38,7 +40,10 @@ def explanation_lines(explanation: PodExplanation, names: PeerNames) -> Iterator
         yield ""
         yield click.style(title, bold=True)
         yield f"  selected by: {listed(side.policies) or 'no policy'}"
-        yield from _table((end, "TRAFFIC", "VERDICT", "BECAUSE OF"), _explanation_rows(side, names))
+        if side is explanation.egress and _is_about_itself(side) and side.peers == explanation.ingress.peers:
+            yield "  the same as what may reach it"
+        else:
+            yield from _table((end, "TRAFFIC", "VERDICT", "BECAUSE OF"), _explanation_rows(side, names))
 
 
 def difference_lines(difference: ConnectivityDifference, names: PeerNames) -> Iterator[str]:
@@ -132,6 +137,14 @@ def _network_in_words(name: str) -> str:
 class _Row(NamedTuple):
     cells: tuple[str, ...]
     is_good: bool  # green or red
+
+
+def _is_about_itself(side: DirectionExplanation) -> bool:
+    """Whether the only peer is the Pod, with its replicas: each packet is both ingress and egress traffic of it."""
+    groups = [row.peers for row in side.peers]
+    if any(group.nodes or group.networks for group in groups):
+        return False
+    return all(pod.startswith((ITSELF, REPLICAS)) for group in groups for pod in group.pods)
 
 
 def _explanation_rows(side: DirectionExplanation, names: PeerNames) -> Iterator[_Row]:

@@ -53,6 +53,8 @@ def render(path: Path, node: str, form: str, why: bool) -> None:
     without an address gets the next free one, ports are numbered in the order of the Pods, the Node's subnet is a /24
     (IPv6: /64), and addresses in its Node object other than the Node IPs are on a second NIC.
 
+    Warnings on standard error name what is ignored, and parts of policies that cannot be used. The exit status stays 0.
+
     \b
     Examples:
       windlass render scenarios/tour --node node-1 --why
