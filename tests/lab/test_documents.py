@@ -1,10 +1,13 @@
-"""Objects in YAML text: a key that occurs twice is refused, because only one of its values would count."""
+"""Objects in YAML text: a key that occurs twice is refused, or reported, because only one of its values counts."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from windlass.lab.scenarios.documents import documents_in
+from windlass.lab.scenarios.scenario_files import find_one
 
 POLICY = "kind: NetworkPolicy\nmetadata: {name: a}\nspec: {podSelector: {}}\n"
 
@@ -29,6 +32,17 @@ def read(text: str) -> tuple[list, list[str]]:
 )
 def test_a_key_that_occurs_twice_is_refused(text: str, sentence: str):
     assert read(text) == ([], [f"all.yaml: {sentence}"])
+
+
+def test_in_a_scenario_a_key_that_occurs_twice_is_reported(tmp_path: Path):
+    """Scenarios that could be read can still be read."""
+    twice = "kind: Pod\nkind: Service\napiVersion: v1\nmetadata: {name: a}\nspec: {clusterIP: None}\n"
+    (tmp_path / "all.yaml").write_text(twice)
+    read = find_one(tmp_path).read()
+    [warning] = read.warnings
+    assert warning.startswith("all.yaml: line 2, column 1: the key kind is already in line 1; ")
+    assert warning.endswith("; the last value counts")
+    assert [one.kind for step in read.steps for one in step.objects] == ["Service"]
 
 
 def test_a_merged_mapping_may_have_keys_of_the_mapping_that_it_is_merged_into():

@@ -11,13 +11,22 @@ import yaml
 _MERGE = "tag:yaml.org,2002:merge"
 
 
-def documents_in(content: bytes, name: str, problems: list[str]) -> Iterator[Mapping[str, object]]:
-    """The objects as they are written; `name` is for problems."""
+def documents_in(
+    content: bytes, name: str, problems: list[str], warnings: list[str] | None = None
+) -> Iterator[Mapping[str, object]]:
+    """The objects as they are written; `name` is for problems.
+
+    A key that occurs twice in a mapping is a problem. With `warnings` it is a warning, and its last value counts.
+    """
+    duplicates: list[str] = []
     try:
-        for document in _parsed(content):
+        for document in _parsed(content, duplicates):
+            if duplicates and warnings is None:
+                problems += [f"{name}: {sentence}" for sentence in duplicates[:1]]
+                return
             yield from _opened(document, name, problems)
-    except _DuplicateKey as error:
-        problems.append(f"{name}: {error}")
+        if warnings is not None:
+            warnings += [f"{name}: {sentence}; the last value counts" for sentence in duplicates]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -30,11 +39,20 @@ def documents_in(content: bytes, name: str, problems: list[str]) -> Iterator[Map
         problems.append(f"{name}: is nested too deeply")
 
 
-def _parsed(content: bytes) -> Iterable[object]:
+def _parsed(content: bytes, duplicates: list[str]) -> Iterable[object]:
     """Most JSON is YAML, too, but not all escapes in it, and a JSON decoder is many times as fast."""
     with suppress(msgspec.DecodeError):
         return [msgspec.json.decode(content)]
-    return yaml.load_all(content, Loader=_Loader)
+    return _read_yaml(content, duplicates)
+
+
+def _read_yaml(content: bytes, duplicates: list[str]) -> Iterator[object]:
+    loader = _Loader(content, duplicates)
+    try:
+        while loader.check_data():  # type: ignore[no-untyped-call]
+            yield loader.get_data()
+    finally:
+        loader.dispose()
 
 
 def _hint(content: bytes) -> str:
@@ -68,15 +86,12 @@ def _typed_items(document: Mapping[str, object]) -> Iterator[Mapping[str, object
         yield document
 
 
-class _DuplicateKey(yaml.YAMLError):
-    """The message says where both keys are."""
-
-
 class _Loader(yaml.CSafeLoader):
-    """Refuses a mapping in which a key occurs twice: YAML forbids it, and PyYAML would use the last value."""
+    """Finds mappings in which a key occurs twice: YAML forbids it, and PyYAML uses the last value."""
 
-    def __init__(self, stream: bytes) -> None:
+    def __init__(self, stream: bytes, duplicates: list[str]) -> None:
         super().__init__(stream)
+        self._duplicates = duplicates
         self._root: yaml.Node | None = None
         self._checked: set[yaml.Node] = set()
 
@@ -100,4 +115,4 @@ class _Loader(yaml.CSafeLoader):
                     mark, line = key.start_mark, first.start_mark.line + 1
                     where = f"line {mark.line + 1}, column {mark.column + 1}"
                     hint = "; is `---` missing between two objects?" if node is self._root else ""
-                    raise _DuplicateKey(f"{where}: the key {key.value} is already in line {line}{hint}")
+                    self._duplicates.append(f"{where}: the key {key.value} is already in line {line}{hint}")

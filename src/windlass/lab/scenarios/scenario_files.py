@@ -81,7 +81,7 @@ class ScenarioFiles:
     def read(self) -> Scenario:
         problems: list[str] = []
         warnings: list[str] = []
-        steps = tuple(_typed(file, self.documents(file, problems), problems, warnings) for file in self.files)
+        steps = tuple(_typed(file, self.documents(file, problems, warnings), problems, warnings) for file in self.files)
         if self.variant is AS_WRITTEN and not any(step.directives for step in steps):  # manifests, not a scenario
             warnings += redefinitions((f"{one.kind} {one.key}", one.raw) for step in steps for one in step.objects)
         scenario = Scenario(self.name, steps, tuple(warnings))
@@ -91,9 +91,11 @@ class ScenarioFiles:
             raise ScenarioError("\n".join(problems))
         return scenario
 
-    def documents(self, file: Path, problems: list[str]) -> list[Mapping[str, object]]:
-        """The documents of a file in the plain format, with shorthands expanded."""
-        written = _documents(file, problems)
+    def documents(
+        self, file: Path, problems: list[str], warnings: list[str] | None = None
+    ) -> list[Mapping[str, object]]:
+        """The documents of a file in the plain format, with shorthands expanded. `warnings`: see `documents_in`."""
+        written = documents.documents_in(file.read_bytes(), file.name, problems, warnings)
         try:
             return [*expansions.expand(written, self.variant, self.variant_names)]
         except ExpansionError as error:
@@ -139,7 +141,7 @@ def _variants(name: str, files: Sequence[Path]) -> Iterator[ScenarioFiles]:
     # A Matrix is in the first file, so that finding scenarios does not read all files.
     if b"kind: Matrix" in files[0].read_bytes():
         with suppress(ExpansionError):  # read() reports it
-            asked = expansions.variants(_documents(files[0], []))
+            asked = expansions.variants(documents.documents_in(files[0].read_bytes(), files[0].name, [], []))
     if not asked:
         yield ScenarioFiles(name, tuple(files))
     names = frozenset(variant.name for variant in asked)
@@ -183,10 +185,6 @@ def _typed(file: Path, documents: Sequence[Mapping[str, object]], problems: list
         tuple(d for d in directives if isinstance(d, StepAction)),
         tuple(d for d in directives if isinstance(d, Probe)),
     )
-
-
-def _documents(file: Path, problems: list[str]) -> Iterator[Mapping[str, object]]:
-    return documents.documents_in(file.read_bytes(), file.name, problems)
 
 
 # Objects --------------------------------------------------------------------------------------------------------
