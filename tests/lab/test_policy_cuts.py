@@ -55,6 +55,10 @@ SOME_PORTS = """
      spec: {podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress], ingress: [{ports: [{port: 80}]}]}}
 """
 THIS_PORT = SOME_PORTS.replace("port: 80", f"port: {PORT}, protocol: UDP")
+RESTARTS = """
+  - {apiVersion: windlass.dev/v1alpha1, kind: Action, metadata: {name: here}, spec: {restartSwitch: here}}
+  - {apiVersion: windlass.dev/v1alpha1, kind: Action, metadata: {name: there}, spec: {restartSwitch: there}}
+"""
 CLUSTER_IPS = ("10.96.0.10", "fd00:10:96::10")
 
 
@@ -132,12 +136,14 @@ async def udp(stack: ExitStack, client_at: str, server_at: str, address: str) ->
 Opens = Callable[[ExitStack, str, str, str], Awaitable[Connection]]
 
 
-async def opened(stack: ExitStack, cluster: RunningCluster, ways: Sequence[Opens] = (tcp, udp)) -> list[Connection]:
+async def opened(
+    stack: ExitStack, cluster: RunningCluster, ways: Sequence[Opens] = (tcp, udp), services: Sequence[str] = CLUSTER_IPS
+) -> list[Connection]:
     server_at = cluster.namespace_of(ProbeSource(pod="default/server"))
     found = []
     for client in ("default/near", "default/far"):
         client_at = cluster.namespace_of(ProbeSource(pod=client))
-        for address in (*map(str, cluster.addresses["default/server"]), *CLUSTER_IPS):
+        for address in (*map(str, cluster.addresses["default/server"]), *services):
             for opens in ways:
                 one = await opens(stack, client_at, server_at, address)
                 one.name += f" from {client}"
@@ -167,8 +173,8 @@ async def pushes_become(connections: list[Connection], *, arriving: bool) -> dic
 
 
 async def reach(cluster: RunningCluster, text: str) -> None:
-    *_, (_, desired) = scenario_of("cluster", text).states()
-    await cluster.reach(desired, ())
+    *_, (step, desired) = scenario_of("cluster", text).states()
+    await cluster.reach(desired, step.actions)
 
 
 @needs_root
@@ -204,6 +210,21 @@ async def test_replies_to_a_silent_client_are_cut_and_restored_too(mode: str, po
             assert await pushes_become(connections, arriving=False) == dict.fromkeys(names, False)
             await reach(cluster, text)
             assert await pushes_become(connections, arriving=True) == dict.fromkeys(names, True)
+
+
+@needs_root
+@pytest.mark.parametrize("policy", [INGRESS, EGRESS])
+async def test_a_server_that_sends_first_after_a_restart_of_the_switch_is_not_taken_for_the_client(policy: str) -> None:
+    """The userspace datapath loses all connections then. Policies would not cut a connection of the server's."""
+    text = CLUSTER.replace("MODE", "encap")
+    with ExitStack() as stack:
+        async with running_cluster(text) as cluster:
+            connections = await opened(stack, cluster, (tcp,), services=())
+            names = [one.name for one in connections]
+            await reach(cluster, text + RESTARTS)
+            assert await pushes_become(connections, arriving=True) == dict.fromkeys(names, True)
+            await reach(cluster, text + policy)
+            assert await pushes_become(connections, arriving=False) == dict.fromkeys(names, False)
 
 
 async def stay_cut(connections: list[Connection]) -> dict[str, bool]:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from windlass.model.families import Family
 from windlass.model.nodes import LocalNode
 from windlass.openflow.actions import Ct, Nat
-from windlass.openflow.conditions import icmp, ip, protocol
-from windlass.openflow.fields import IP_FRAG, IPV6_FRAGMENT
+from windlass.openflow.conditions import icmp, ip, protocol, source_port
+from windlass.openflow.fields import IP_FRAG, IPV6_FRAGMENT, TCP, TCP_DST, TCP_FLAGS
 from windlass.openflow.flows import Flow
 from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.declarations import goto, onward
@@ -22,6 +22,8 @@ from windlass.pipeline.tracking import CT_SERVICE, INVALID, NEW, POD_ZONE
 ECHO_REQUEST = {Family.IPV4: 8, Family.IPV6: 128}
 ECHO_REPLY = {Family.IPV4: 0, Family.IPV6: 129}
 ANY_FRAGMENT = IP_FRAG(1, 1)
+SYN = 0x002
+EPHEMERAL = 0x8000  # this bit is set in the ports that clients get from Linux and Windows: 32768 or 49152 and more
 
 
 def flows(node: LocalNode) -> Iterator[Flow]:
@@ -32,11 +34,25 @@ def flows(node: LocalNode) -> Iterator[Flow]:
             onward(CONNTRACK_COMMIT),
             why="first packet of a connection: commit the connection",
         )
+        if TCP_FLAGS not in datapath_of(node).unmatched:
+            yield from replies_of_unknown_connections(family)
     yield CONNTRACK_STATE.flow(NORMAL, INVALID).drop(
         why="invalid (untranslated, or outside of its connection's window): drop, it would break the connection"
     )
     yield L2_FORWARDING_OUT.flow(TOP, INVALID).drop(
         why="connection tracking could not translate the packet: drop it, it must not leave untranslated"
+    )
+
+
+def replies_of_unknown_connections(family: Family) -> Iterator[Flow]:
+    """The userspace datapath loses its connections with ovs-vswitchd. If the server sends first after that, and its
+    packet began a connection, policies would judge the server as the client, and not cut the real client.
+    """
+    from_service_port, to_client_port = source_port(family, TCP, 0, EPHEMERAL), TCP_DST(EPHEMERAL, EPHEMERAL)
+    begun = TCP_FLAGS(0, SYN)
+    yield CONNTRACK_COMMIT.flow(NORMAL + 1, *from_service_port, to_client_port, begun, NEW, CT_SERVICE.unset).then(
+        onward(CONNTRACK_COMMIT),
+        why="reply of a TCP connection that is not known any more: send it on, and commit the client's next packet",
     )
 
 
