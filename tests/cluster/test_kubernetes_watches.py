@@ -152,13 +152,13 @@ async def test_a_malformed_object_affects_no_other(server):
         cluster, *_ = await listener.hear()
         assert set(cluster.services) == {"shop/web"}
         assert problems(cluster) == [
-            "Service shop/odd: spec.ports[0].port: expected `int`, got `str`; it is left out, the rest is used"
+            "Service shop/odd: spec.ports[0].port: expected a number, got text; it is left out, the rest is used"
         ]
         server.put(SERVICES, "web", "shop", spec={"clusterIPs": 7})
         cluster, *_ = await listener.hear()
         assert cluster.services["shop/web"].spec.cluster_ips == ("10.96.0.10",)
         assert (
-            "Service shop/web: spec.clusterIPs: expected `array`, got `int`; its earlier version stays in use"
+            "Service shop/web: spec.clusterIPs: expected a list, got a number; its earlier version stays in use"
             in problems(cluster)
         )
         server.put(SERVICES, "odd", "shop", spec={"ports": [{"port": 80}]})

@@ -196,28 +196,31 @@ def test_a_file_that_is_not_yaml(tmp_path, content, sentence):
         ({"kind": "Node"}, "document 1: an object needs `apiVersion` and `kind`"),
         ({"apiVersion": "v1", "metadata": {"name": "x"}}, "object x: an object needs `apiVersion` and `kind`"),
         ({"apiVersion": "v1", "kind": "Node"}, "document 1: object missing required field `metadata`"),
-        ({"apiVersion": "v1", "kind": "Node", "metadata": 5}, "document 1: metadata: expected `object`, got `int`"),
+        ({"apiVersion": "v1", "kind": "Node", "metadata": 5}, "document 1: metadata: expected an object, got a number"),
         (
             {"apiVersion": "v1", "kind": "Node", "metadata": {}},
             "document 1: metadata: object missing required field `name`",
         ),
         (
             {"apiVersion": "v1", "kind": "Node", "metadata": {"name": 5}},
-            "Node 5: metadata.name: expected `str`, got `int`",
+            "Node 5: metadata.name: expected text in quotes, got a number",
         ),
-        (node("a") | {"spec": {"podCIDRs": "172.16.1.0/24"}}, "Node a: spec.podCIDRs: expected `array`, got `str`"),
-        (node("a") | {"spec": {"podCIDRs": [5]}}, "Node a: spec.podCIDRs[0]: expected `str`, got `int`"),
+        (node("a") | {"spec": {"podCIDRs": "172.16.1.0/24"}}, "Node a: spec.podCIDRs: expected a list, got text"),
+        (node("a") | {"spec": {"podCIDRs": [5]}}, "Node a: spec.podCIDRs[0]: expected text in quotes, got a number"),
         (
             node("a") | {"status": {"addresses": [{"type": "InternalIP"}]}},
             "Node a: status.addresses[0]: object missing required field `address`",
         ),
-        (service("a", ports=[{"port": "80"}]), "Service shop/a: spec.ports[0].port: expected `int`, got `str`"),
-        (service("a", externalIPs="all"), "Service shop/a: spec.externalIPs: expected `array`, got `str`"),
+        (service("a", ports=[{"port": "80"}]), "Service shop/a: spec.ports[0].port: expected a number, got text"),
+        (service("a", externalIPs="all"), "Service shop/a: spec.externalIPs: expected a list, got text"),
         (
             {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": 5},
-            "Service default/a: spec: expected `object`, got `int`",
+            "Service default/a: spec: expected an object, got a number",
         ),
-        (endpoint_slice("a", 5), "EndpointSlice shop/a: endpoints[0].addresses[0]: expected `str`, got `int`"),
+        (
+            endpoint_slice("a", 5),
+            "EndpointSlice shop/a: endpoints[0].addresses[0]: expected text in quotes, got a number",
+        ),
         (
             {
                 "apiVersion": "networking.k8s.io/v1",
@@ -225,7 +228,7 @@ def test_a_file_that_is_not_yaml(tmp_path, content, sentence):
                 "metadata": {"name": "a"},
                 "spec": "10.96.0.0/16",
             },
-            "ServiceCIDR a: spec: expected `object`, got `str`",
+            "ServiceCIDR a: spec: expected an object, got text",
         ),
         ({"apiVersion": "v1", "kind": "List", "items": 5}, "document 1: expected a Kubernetes object, got int"),
         ({"apiVersion": "v1", "kind": "List", "items": "abc"}, "document 1: expected a Kubernetes object, got str"),
@@ -287,7 +290,7 @@ def test_a_broken_object_keeps_its_earlier_version(tmp_path):
     assert cluster.nodes["node-1"].pod_cidrs == ("172.16.1.0/24",)
     assert cluster.nodes["node-2"].pod_cidrs == ("172.16.3.0/24",)
     assert problems(cluster) == [
-        "a.yaml: Node node-1: spec.podCIDRs: expected `array`, got `int`; its earlier version stays in use"
+        "a.yaml: Node node-1: spec.podCIDRs: expected a list, got a number; its earlier version stays in use"
     ]
 
 
@@ -392,7 +395,6 @@ async def test_a_change_names_the_objects_that_changed(tmp_path):
     assert (await anext(changes)).changes == EVERYTHING
     services = service("a", clusterIPs=["10.96.0.1"]), service("b", clusterIPs=["10.96.0.3"])
     assert await changes_by("a.yaml", *services) == ChangeSet.of({Service: {"shop/b"}})
-    slices = endpoint_slice("web", "172.16.1.5")
-    assert await changes_by("b.yaml", slices) == ChangeSet.of({EndpointSlice: {"shop/web"}})
+    assert await changes_by("b.yaml", endpoint_slice("w", "172.16.1.5")) == ChangeSet.of({EndpointSlice: {"shop/w"}})
     assert await changes_by("node.yaml", node("node-1", "172.16.9.0/24")) == ChangeSet.of({Node: {"node-1"}})
     await changes.aclose()

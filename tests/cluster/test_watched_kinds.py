@@ -57,10 +57,8 @@ async def test_it_is_listed_watched_and_decoded_from_an_api_server():
             server.put(PATH, "red", "park", spec={"colour": 7})
             cluster, *_ = await listener.hear()
             (problem,) = cluster.problems
-            assert (
-                str(problem)
-                == "Tulip park/red: spec.colour: expected `str`, got `int`; its earlier version stays in use"
-            )
+            said = "spec.colour: expected text in quotes, got a number; its earlier version stays in use"
+            assert str(problem) == f"Tulip park/red: {said}"
             server.remove(PATH, "red", "park")
             cluster, changes, _ = await listener.hear()
             assert isinstance(cluster, Garden)

@@ -101,10 +101,13 @@ class TestTables:
     @pytest.mark.parametrize(
         ("text", "complaint"),
         [
-            ("kind: Probes\nmetadata: {name: t}\nspec: {each: [a]}", "Probes t, spec: Expected `object`"),
+            (
+                "kind: Probes\nmetadata: {name: t}\nspec: {each: [a]}",
+                "Probes t, spec: each: expected an object, got a list",
+            ),
             (
                 "kind: Probes\nmetadata: {name: t}\nspec: {rows: {}}",
-                "Probes t, spec: Object contains unknown field `rows`",
+                "Probes t, spec: object contains unknown field `rows`",
             ),
             (
                 "kind: Probes\nspec: {each: {a: {protocols: TCP}}}",
@@ -227,6 +230,6 @@ class TestFolders:
             "kind: Matrix\nmetadata: {name: m}\nspec: {variants: {a: {mode: encap}}}\n"
         )
         with pytest.raises(
-            scenario_files.ScenarioError, match=r"00-cluster.yaml: Matrix m, spec: Object contains unknown"
+            scenario_files.ScenarioError, match=r"00-cluster.yaml: Matrix m, spec: variants.*: object contains unknown"
         ):
             scenario_files.find_one(folder).read()

@@ -245,12 +245,12 @@ TO = "to: {address: 1.2.3.4, port: 80}"
         (POD, "1.yaml: Pod default/web-0, spec.nodeName: there is no Node win-1"),
         (
             NODE + POD.replace("8080", "http"),
-            "web-0, spec.containers[0].ports[0].containerPort: Expected int, got str",
+            "web-0, spec.containers[0].ports[0].containerPort: expected a number, got text",
         ),
         (NODE + POD.replace("8080", "0"), "spec.containers[0].ports[0].containerPort: 0 is not a port"),
         (
             NODE + POD.replace("8080", "80, protocol: TPC"),
-            "spec.containers[0].ports[0].protocol: Invalid enum value 'TPC'",
+            "spec.containers[0].ports[0].protocol: invalid enum value 'TPC'",
         ),
         (NODE + POD.replace("8080", "80, protocol: ICMP"), "spec.containers[0].ports[0].protocol: ICMP has no ports"),
         (
@@ -324,7 +324,7 @@ TO = "to: {address: 1.2.3.4, port: 80}"
             probe(f"{FROM}, {TO}, onWindowsHost: {{expect: {{}}}}"),
             "spec.onWindowsHost.why: is missing",
         ),
-        (probe(f"{FROM}, {TO}, expect: {{outcome: Maybe}}"), "spec.expect.outcome: Invalid enum value 'Maybe'"),
+        (probe(f"{FROM}, {TO}, expect: {{outcome: Maybe}}"), "spec.expect.outcome: invalid enum value 'Maybe'"),
         (probe("from: {node: win-9}, " + TO), "1.yaml: Probe p, spec.from.node: there is no Node win-9"),
         (probe("from: {externalHost: x}, " + TO), "spec.from.externalHost: there is no ExternalHost x"),
         (

@@ -246,7 +246,7 @@ def test_bad_input_is_answered_with_a_sentence(arguments, sentence):
         ),
         (
             {"kind": "Deployment", "metadata": {"name": "d"}, "spec": {"template": {"metadata": ["d"]}}},
-            "Deployment default/d, metadata: expected `object`, got `array`",
+            "Deployment default/d, metadata: expected an object, got a list",
         ),
         ({"kind": "List", "items": 3}, "has a List whose items are no list"),
     ],

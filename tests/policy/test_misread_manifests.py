@@ -34,7 +34,7 @@ def rendered(folder: Path, *objects: dict) -> Result:
 
 
 REVERSED = "port 0: 80 to 79 is not a range of ports"
-MALFORMED = "spec.ingress: expected `array`, got `object`"
+MALFORMED = "spec.ingress: expected a list, got an object"
 PEER = {"podselector": {"matchLables": {"app": "a"}}, "ipBlock": {"cidr": "10.0.0.0/8", "excepts": []}}
 
 

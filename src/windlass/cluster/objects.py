@@ -5,6 +5,7 @@ Which of them are watched, and how, is declared in `clusters`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, NamedTuple, Self
@@ -342,8 +343,24 @@ class Malformed(ValueError):
     """An object does not have the shape of its kind."""
 
 
+_TYPES = {
+    "array": "a list",
+    "object": "an object",
+    "str": "text",
+    "int": "a number",
+    "float": "a number",
+    "bool": "true or false",
+}
+
+
 def field_sentence(error: str) -> str:
     """msgspec says "Expected `str`, got `int` - at `$.spec.podCIDRs[0]`"; a sentence starts with the field."""
     what, _, where = error.replace(" | null", "").partition(" - at `$")
     path = where.rstrip("`").lstrip(".")
-    return f"{path}: {what[:1].lower()}{what[1:]}" if path else what[:1].lower() + what[1:]
+    return f"{path}: {type_sentence(what)}" if path else type_sentence(what)
+
+
+def type_sentence(error: str) -> str:
+    """In words: "expected text in quotes, got a number"."""
+    what = re.sub(r"`(\w+)`", lambda found: _TYPES.get(found[1], found[0]), f"{error[:1].lower()}{error[1:]}")
+    return re.sub(r"^expected text, got (a number|true or false)$", r"expected text in quotes, got \1", what)

@@ -15,6 +15,7 @@ import msgspec
 import yaml
 from msgspec import Meta, Struct
 
+from windlass.cluster.objects import type_sentence
 from windlass.model.nodes import TrafficMode, TunnelType
 from windlass.pipeline.snat_ports import HOST_RESERVED, UNRESERVED
 from windlass.places import HERE
@@ -212,7 +213,7 @@ def _sentence(error: str, options: dict[object, object]) -> str:
         if field.encode_name == option and isinstance(field.type, type) and issubclass(field.type, Enum):
             choices = " or ".join(str(choice.value) for choice in field.type)
             return f"{option}: {options[option]!r} is not one of its values: {choices}"
-    return f"{option}: {what[:1].lower()}{what[1:]}; it is {options.get(option)!r}"
+    return f"{option}: {type_sentence(what)}; it is {options.get(option)!r}"
 
 
 def _check(config: Config, where: str) -> None:

@@ -15,6 +15,7 @@ import yaml
 from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
+from windlass.cluster.objects import field_sentence
 from windlass.lab.scenarios import truth_tables
 from windlass.lab.scenarios.directives import API_VERSION
 from windlass.lab.scenarios.objects import IPFamily, ProbeProtocol
@@ -304,7 +305,7 @@ def _converted(document: Document, shape: type[S]) -> S:
     try:
         return convert(document.get("spec", {}), shape)
     except ValidationError as error:
-        raise ExpansionError(f"{kind} {metadata.get('name', '')}, spec: {error}") from None
+        raise ExpansionError(f"{kind} {metadata.get('name', '')}, spec: {field_sentence(str(error))}") from None
 
 
 def _mapping(value: object) -> dict[str, object]:

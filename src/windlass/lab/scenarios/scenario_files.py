@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from windlass.cluster import policies
+from windlass.cluster.objects import type_sentence
 from windlass.cluster.policies import policy_in
 from windlass.lab.scenarios import desired_states, documents, expansions, segments, targets
 from windlass.lab.scenarios.directives import (
@@ -217,7 +218,8 @@ def _sentence(error: msgspec.ValidationError) -> str:
     if unknown:
         field = f"{field}.{unknown[2]}" if field else unknown[2]
         text = "there is no such field" if unknown[1] == "contains unknown" else "is missing"
-    return f"{field}: {text.replace('`', '')}" if field else text
+    text = type_sentence(text).replace("`", "")
+    return f"{field}: {text}" if field else text
 
 
 def _broken_references(scenario: Scenario) -> Iterator[str]:
