@@ -92,10 +92,12 @@ def test_from_an_api_server(member: str, document: dict[str, object], pods: set[
     assert not changed
 
 
-def test_an_earlier_version_stays():
-    store = ObjectStore(kinds_of(Cluster)["network_policies"])
-    store.put(Raw(msgspec.json.encode(network_policy(podSelector=WEB, ingress=[{}]))))
-    before = dict(store.objects)
-    store.put(Raw(msgspec.json.encode(network_policy(podSelector=WEB, **BAD_RULES))))
-    assert store.objects == before
-    assert "its earlier version stays in use" in str(store.problems["shop/p"])
+@pytest.mark.parametrize(("member", "document", "pods"), CASES)
+def test_an_earlier_version_that_allows_more_is_replaced(member: str, document: dict[str, object], pods: set[str]):
+    store = ObjectStore(kinds_of(Cluster)[member])
+    allowing = network_policy(podSelector=WEB, ingress=[{}]) if member == "network_policies" else cluster_policy()
+    store.put(Raw(msgspec.json.encode(allowing)))
+    store.put(Raw(msgspec.json.encode(document)))
+    assert denied({member: [*store.objects.values()]}) == pods
+    (problem,) = store.problems.values()
+    assert str(problem).endswith("; it denies everything to the Pods that it selects")

@@ -44,10 +44,11 @@ class WatchedKind(Generic[T]):
     def instead_of(self, document: object, earlier: APIObject | None) -> tuple[APIObject | None, str]:
         """What is used instead of a document that cannot be decoded, and the end of the sentence that reports it."""
         denying = self.closed(document) if self.closed and isinstance(document, dict) else None
-        if earlier is not None and earlier != denying:
-            return earlier, "its earlier version stays in use"
         if denying is not None:
-            return earlier or denying, "it denies everything to the Pods that it selects"
+            kept = earlier if earlier == denying else denying  # readers compare by identity
+            return kept, "it denies everything to the Pods that it selects"
+        if earlier is not None:
+            return earlier, "its earlier version stays in use"
         return None, "it is left out, the rest is used"
 
     @property
