@@ -40,7 +40,7 @@ from windlass.openflow.ofctl import flow_text
 from windlass.pipeline.declarations import onward
 from windlass.pipeline.layout import INGRESS_PORTS
 from windlass.pipeline.packet_marks import PORT_SET
-from windlass.pipeline.policies import TABLES, masks, port_flows
+from windlass.pipeline.policies import TABLES, counted_denials, flows, masks, port_flows
 from windlass.pipeline.reserved import VIRTUAL_MAC
 from windlass.pipeline.tracking import CT_DENIED
 from windlass.policy.compiler import PolicyCompiler
@@ -236,6 +236,15 @@ def test_fragments_pass_only_if_their_port_does_not_matter_or_an_earlier_packet_
     fragment |= {term.field: term.value for term in PORT_SET.is_(digest_of(allowed))}
     flow = decides(port_flows(NODE, Direction.INGRESS, allowed), fragment)
     assert (flow is not None and flow.actions == (onward(INGRESS_PORTS),)) == passes
+
+
+@pytest.mark.parametrize("system", OperatingSystem)
+def test_denied_packets_of_new_connections_are_counted_on_each_datapath(system: OperatingSystem):
+    node = replace(NODE, os=system)
+    packet = {ETH_TYPE: ip(Family.IPV4).value, IP_PROTO: TCP, CT_STATE: 0x21, CT_MARK: 0}  # new and tracked
+    flow = decides([*flows(node)], packet)
+    assert flow is not None
+    assert flow in counted_denials(node).values()
 
 
 @pytest.mark.parametrize(("first", "last"), [(1, 65535), (80, 80), (80, 90), (1, 1), (32768, 65535), (1000, 1999)])

@@ -93,13 +93,10 @@ def meters(node: LocalNode) -> Iterator[Meter]:
 def counted_denials(node: LocalNode) -> dict[str, Flow]:
     """The flows that drop denied packets, by what is counted."""
     of_marked = DENIED.flow(HIGH, CT_DENIED).drop(why="denied by a policy, and its connection is marked: drop")
-    rest = {
-        f"new, {family}": DENIED.flow(DEFAULT, ip(family)).then(
-            *_to_log(node), why="denied by a policy: log it, at a limited rate, and drop it"
-        )
-        for family in node.families
-    }
-    return {"existing": of_marked, **(rest if datapath_of(node).meters else {})}
+    log = _to_log(node)
+    why = "denied by a policy: log it, at a limited rate, and drop it" if log else "denied by a policy: drop"
+    rest = {f"new, {family}": DENIED.flow(DEFAULT, ip(family)).then(*log, why=why) for family in node.families}
+    return {"existing": of_marked, **rest}
 
 
 def _to_log(node: LocalNode) -> tuple[Action, ...]:
@@ -110,11 +107,11 @@ def _to_log(node: LocalNode) -> tuple[Action, ...]:
 def denials(node: LocalNode, tracking: sctp.SourceTracking, family: Family) -> Iterator[Flow]:
     packets, above = tracking.packets(family), tracking.above
     mark = Ct(tracking.zone, commit=True, sets=(CT_DENIED.set(),))
+    log = _to_log(node)
+    does = f"{'log it, ' if log else ''}mark the connection and drop the packet"
     for existing in (ESTABLISHED_ORIGINAL, (NEW, *CT_SERVICE)):
         yield DENIED.flow(NORMAL + above, packets, existing, CT_DENIED.unset).then(
-            *_to_log(node),
-            mark,
-            why="denied by a policy, but its connection exists: log it, mark the connection and drop the packet",
+            *log, mark, why=f"denied by a policy, but its connection exists: {does}"
         )
     yield DENIED_BEFORE.flow(NORMAL + above, packets, CT_DENIED, OPENING_TRACKED).then(
         Ct(tracking.zone, commit=True, sets=(CT_DENIED.clear(),)),
