@@ -1,5 +1,5 @@
 # One target per habit. `make demo` and `make test` need nothing beforehand but a Debian 12 machine and root.
-.PHONY: help setup demo test scenarios lint format goldens docs cases bench test-cluster test-conformance test-conformance-all test-policy test-corner-cases test-kernel test-windows manifests lock clean
+.PHONY: help setup demo test scenarios lint format goldens docs cases bench test-cluster test-conformance test-conformance-all test-policy test-policy-laws test-corner-cases test-kernel test-windows manifests lock clean
 
 # What only Windows can import.
 WINDOWS_MODULES = $(patsubst src.%.py,-m %,$(subst /,.,$(filter-out %/__init__.py,$(wildcard src/windlass/host/windows/*.py)) src/windlass/channels/named_pipes.py))
@@ -65,6 +65,10 @@ test-conformance-all: setup ## run other network tests without special requireme
 
 test-policy: setup ## run three suites of tests about policies, on a whole cluster (an hour)
 	.venv/bin/python tools/test-policy
+
+test-policy-laws: setup ## compare 10,000 random sets of policies with the oracle, and 100,000 verdicts with cyclonus (a quarter of an hour)
+	@tools/build-cyclonus || [ $$? = 3 ]
+	WINDLASS_POLICY_SETS=10000 .venv/bin/python -m pytest -q -rs tests/policy/test_cyclonus.py tests/pipeline/test_policy_flows.py
 
 test-corner-cases: setup ## test corner cases of the container runtime and killed components, on a whole cluster (minutes)
 	tools/test-corner-cases

@@ -23,8 +23,7 @@ from windlass.policy.worlds import PolicyPod, PolicyWorld
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "windlass"
 MATCHER = CACHE / "cyclonus" / "matcher"
-SETS = int(os.environ.get("WINDLASS_CYCLONUS_SETS", "1000"))
-PACKETS = 100  # of each set of policies
+SETS, PACKETS = 1_000, 100  # random sets of policies, and packets for each set
 OUTSIDE = ("203.0.113.9", "203.0.113.1", "10.200.0.1", "198.51.100.1")
 BLOCKS = ("0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/30", "203.0.113.0/24", "203.0.113.8/29", "198.51.100.1/32")
 
