@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from ipaddress import ip_interface, ip_network
+from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
 from hypothesis import given, settings
@@ -15,11 +15,20 @@ from program_flows import changed_owners
 
 from policy_worlds import OUTSIDE, OWN_NODE, PORTS, pod_key, tell, worlds
 from windlass.model.families import Family, IPAddress
-from windlass.model.nodes import AttachedPod, LocalNode, NodeState, OperatingSystem, TrafficMode, TunnelType, mac_for
+from windlass.model.nodes import (
+    AttachedPod,
+    LocalNode,
+    NodeState,
+    OperatingSystem,
+    Peer,
+    TrafficMode,
+    TunnelType,
+    mac_for,
+)
 from windlass.model.policies import DENY_UNTIL_KNOWN, Direction, NodePolicies, digest_of
 from windlass.model.port_sets import ports, union
 from windlass.model.services import Protocol
-from windlass.openflow.conditions import ip
+from windlass.openflow.conditions import ip, tunnel_source
 from windlass.openflow.fields import (
     CT_MARK,
     CT_STATE,
@@ -49,7 +58,7 @@ from windlass.policy.oracle import PolicyPacket, judge
 from windlass.policy.worlds import PolicyPod, PolicyWorld
 from windlass.program import NOTHING, Owner, OwnerKind, part, program
 
-GATEWAY, UPLINK = 2, 3
+TUNNEL, GATEWAY, UPLINK = 1, 2, 3
 UPLINK_MAC = "02:00:00:00:00:01"
 CLIENT_PORT = 40000
 PROTOCOLS = {"TCP": TCP, "UDP": UDP}
@@ -65,14 +74,25 @@ NODE = LocalNode(
     uplink_mac=UPLINK_MAC,
 )
 
+PEER = Peer(
+    "node-2",
+    {Family.IPV4: ip_address("192.168.0.2"), Family.IPV6: ip_address("2001:db8::2")},
+    {Family.IPV4: ip_network("10.2.0.0/24"), Family.IPV6: ip_network("fd00:2::/64")},
+)
+
 
 def attached(pod: PolicyPod) -> AttachedPod:
     number = 10 + int(pod.name.removeprefix("pod-"))
     return AttachedPod(pod.namespace, pod.name, pod.name, pod.name, number, mac_for(pod.addresses[0]), pod.addresses)
 
 
-def state_of(world: PolicyWorld, policies: NodePolicies) -> NodeState:
-    return NodeState(NODE, pods={pod.name: attached(pod) for pod in world.pods}, policies=policies)
+def own_pods(world: PolicyWorld) -> list[PolicyPod]:
+    return [pod for pod in world.pods if pod.node == OWN_NODE]
+
+
+def state_of(world: PolicyWorld, policies: NodePolicies, mode: TrafficMode = NODE.mode) -> NodeState:
+    pods = {pod.name: attached(pod) for pod in own_pods(world)}
+    return NodeState(replace(NODE, mode=mode), peers={PEER.name: PEER}, pods=pods, policies=policies)
 
 
 def settled(compiled: CompiledPolicies) -> NodePolicies:
@@ -80,31 +100,42 @@ def settled(compiled: CompiledPolicies) -> NodePolicies:
     return compiled.policies
 
 
-def compiled_state(world: PolicyWorld, *, counts_rules: bool = False) -> NodeState:
+def compiled_state(world: PolicyWorld, *, counts_rules: bool = False, mode: TrafficMode = NODE.mode) -> NodeState:
     compiler = PolicyCompiler(OWN_NODE, counts_rules=counts_rules)
     tell(compiler, PolicyWorld(), world)
-    return state_of(world, settled(CompiledPolicies(compiler)))
+    return state_of(world, settled(CompiledPolicies(compiler)), mode)
 
 
-def enters(world: PolicyWorld, named: Ends) -> dict:
-    """The fields of the packet that say where it comes from: a Pod, the host, or the wire."""
-    for pod in map(attached, world.pods):
+def on_two_nodes(world: PolicyWorld) -> PolicyWorld:
+    """One of the three Pods is on the other Node."""
+    addresses = tuple(cidr.network_address + 4 for cidr in PEER.pod_cidrs.values())
+    moved = (replace(pod, node=PEER.name, addresses=addresses) for pod in world.pods if pod.name == "pod-2")
+    return replace(world, pods=(*(pod for pod in world.pods if pod.name != "pod-2"), *moved))
+
+
+def enters(world: PolicyWorld, named: Ends, mode: TrafficMode) -> dict:
+    """The fields of the packet that say where it comes from: a Pod, the host, the tunnel, or the wire."""
+    for pod in map(attached, own_pods(world)):
         if named.source in pod.addresses:
             return {IN_PORT: pod.ofport, ETH_SRC: mac(pod.mac), ETH_DST: VIRTUAL_MAC}
     if any(named.source == address.ip for address in NODE.addresses.values()):
         return {IN_PORT: GATEWAY, ETH_SRC: mac(NODE.gateway_mac), ETH_DST: VIRTUAL_MAC}
+    if mode is TrafficMode.ENCAP and any(named.source in cidr for cidr in PEER.pod_cidrs.values()):
+        outer = PEER.addresses[Family.IPV4]
+        return {IN_PORT: TUNNEL, tunnel_source(outer).field: int(outer), ETH_DST: VIRTUAL_MAC}
     return {IN_PORT: UPLINK, ETH_SRC: 2, ETH_DST: mac(UPLINK_MAC)}
 
 
-def passes(switch: Switch, world: PolicyWorld, named: Ends, flags: int = SYN) -> bool:
-    trip = switch.send({**named.fields, TCP_FLAGS: flags, **enters(world, named)})
+def passes(switch: Switch, world: PolicyWorld, named: Ends, flags: int = SYN, mode: TrafficMode = NODE.mode) -> bool:
+    trip = switch.send({**named.fields, TCP_FLAGS: flags, **enters(world, named, mode)})
     return bool(trip.out)
 
 
 def questions(world: PolicyWorld) -> Iterator[tuple[IPAddress, IPAddress]]:
-    """Source and destination. Not a Pod and itself: that takes a Service. Not the host and the outside."""
-    pods = [address for pod in world.pods for address in pod.addresses]
-    others = [*(address for node in world.nodes for address in node.addresses), *OUTSIDE]
+    """Source and destination. Not a Pod and itself: that takes a Service. One of them is a Pod of this Node."""
+    pods = [address for pod in own_pods(world) for address in pod.addresses]
+    elsewhere = (one for one in (*world.pods, *world.nodes) if one not in own_pods(world))
+    others = [*(address for one in elsewhere for address in one.addresses), *OUTSIDE]
     for one in pods:
         for other in (*pods, *others):
             if one.version == other.version and not any({one, other} <= set(pod.addresses) for pod in world.pods):
@@ -113,19 +144,32 @@ def questions(world: PolicyWorld) -> Iterator[tuple[IPAddress, IPAddress]]:
                     yield other, one
 
 
-@given(worlds, st.sampled_from(PORTS), st.sampled_from(sorted(PROTOCOLS)), st.booleans())
+@given(
+    worlds | worlds.map(on_two_nodes),
+    st.sampled_from(PORTS),
+    st.sampled_from(sorted(PROTOCOLS)),
+    st.sampled_from(TrafficMode),
+    st.booleans(),
+)
 @settings(max_examples=SETS)
 def test_a_packet_passes_the_switch_where_the_oracle_allows_it(
-    world: PolicyWorld, port: int, protocol: str, counts_rules: bool
+    world: PolicyWorld, port: int, protocol: str, mode: TrafficMode, counts_rules: bool
 ):
-    flows = program(compiled_state(world, counts_rules=counts_rules))
+    flows = program(compiled_state(world, counts_rules=counts_rules, mode=mode))
+    own = [address for pod in own_pods(world) for address in pod.addresses]
     for source, destination in questions(world):
+        if mode is not TrafficMode.NO_ENCAP and source in PEER.addresses.values():
+            continue  # the host of the other Node has its gateway's address in the tunnel
         switch = Switch(flows)
         expected = judge(world, PolicyPacket(source, destination, protocol, port))
+        # The policies of a Pod are enforced on its Node.
+        allowed = (source not in own or expected.egress.allowed) and (
+            destination not in own or expected.ingress.allowed
+        )
         named = Ends(source, CLIENT_PORT, destination, port, PROTOCOLS[protocol])
-        assert passes(switch, world, named) == expected.allowed, (named, expected)
-        if expected.allowed and any(destination in pod.addresses for pod in world.pods):
-            assert passes(switch, world, named.back, SYN_ACK), f"reply to {named}"
+        assert passes(switch, world, named, mode=mode) == allowed, (named, expected)
+        if allowed and destination in own:
+            assert passes(switch, world, named.back, SYN_ACK, mode), f"reply to {named}"
 
 
 def test_the_policies_of_a_pod_come_before_the_flows_that_forward_its_packets():
