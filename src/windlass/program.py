@@ -175,7 +175,8 @@ def part(state: NodeState, owner: Owner) -> AnyPart:
             )
         case OwnerKind.PEER if owner.name in state.peers:
             peer = state.peers[owner.name]
-            return Part(flows=(*routing.peer_flows(node, peer), *tunnels.peer_flows(node, peer)))
+            builders = (routing.peer_flows, tunnels.peer_flows, connections.peer_flows)
+            return Part(flows=tuple(flow for build in builders for flow in build(node, peer)))
         case OwnerKind.POD if owner.name in state.pods:
             pod = state.pods[owner.name]
             policed = policies.pod_flows(node, pod, state.policies.pods.get(pod.key, NO_POLICIES))

@@ -134,8 +134,8 @@ def passes(switch: Switch, world: PolicyWorld, named: Ends, flags: int = SYN, mo
 def questions(world: PolicyWorld) -> Iterator[tuple[IPAddress, IPAddress]]:
     """Source and destination. Not a Pod and itself: that takes a Service. One of them is a Pod of this Node."""
     pods = [address for pod in own_pods(world) for address in pod.addresses]
-    elsewhere = (one for one in (*world.pods, *world.nodes) if one not in own_pods(world))
-    others = [*(address for one in elsewhere for address in one.addresses), *OUTSIDE]
+    remote = [address for pod in world.pods if pod.node != OWN_NODE for address in pod.addresses]
+    others = [*remote, *(address for node in world.nodes for address in node.addresses), *OUTSIDE]
     for one in pods:
         for other in (*pods, *others):
             if one.version == other.version and not any({one, other} <= set(pod.addresses) for pod in world.pods):
@@ -158,8 +158,8 @@ def test_a_packet_passes_the_switch_where_the_oracle_allows_it(
     flows = program(compiled_state(world, counts_rules=counts_rules, mode=mode))
     own = [address for pod in own_pods(world) for address in pod.addresses]
     for source, destination in questions(world):
-        if mode is not TrafficMode.NO_ENCAP and source in PEER.addresses.values():
-            continue  # the host of the other Node has its gateway's address in the tunnel
+        if mode is not TrafficMode.NO_ENCAP and source in (*OUTSIDE, *PEER.addresses.values()):
+            continue  # no such packet comes from the wire to the address of a Pod
         switch = Switch(flows)
         expected = judge(world, PolicyPacket(source, destination, protocol, port))
         # The policies of a Pod are enforced on its Node.

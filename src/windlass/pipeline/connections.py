@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from windlass.model.families import Family
-from windlass.model.nodes import LocalNode
+from windlass.model.nodes import LocalNode, Peer
 from windlass.openflow.actions import Ct, Nat
-from windlass.openflow.conditions import icmp, ip, protocol, source_port
-from windlass.openflow.fields import IP_FRAG, IPV6_FRAGMENT, TCP, TCP_DST, TCP_FLAGS
+from windlass.openflow.conditions import icmp, ip, protocol, source, source_port
+from windlass.openflow.fields import IP_FRAG, IPV6_FRAGMENT, TCP, TCP_DST, TCP_FLAGS, Term
 from windlass.openflow.flows import Flow
 from windlass.pipeline.datapaths import datapath_of
 from windlass.pipeline.declarations import goto, onward
@@ -34,7 +34,7 @@ def flows(node: LocalNode) -> Iterator[Flow]:
             onward(CONNTRACK_COMMIT),
             why="first packet of a connection: commit the connection",
         )
-        if TCP_FLAGS not in datapath_of(node).unmatched:
+        if not datapath_of(node).keeps_connections:
             yield from replies_of_unknown_connections(family)
     yield CONNTRACK_STATE.flow(NORMAL, INVALID).drop(
         why="invalid (untranslated, or outside of its connection's window): drop, it would break the connection"
@@ -48,12 +48,31 @@ def replies_of_unknown_connections(family: Family) -> Iterator[Flow]:
     """The userspace datapath loses its connections with ovs-vswitchd. If the server sends first after that, and its
     packet began a connection, policies would judge the server as the client, and not cut the real client.
     """
-    from_service_port, to_client_port = source_port(family, TCP, 0, EPHEMERAL), TCP_DST(EPHEMERAL, EPHEMERAL)
-    begun = TCP_FLAGS(0, SYN)
-    yield CONNTRACK_COMMIT.flow(NORMAL + 1, *from_service_port, to_client_port, begun, NEW, CT_SERVICE.unset).then(
+    yield CONNTRACK_COMMIT.flow(NORMAL + 1, *_like_a_reply(family), NEW, CT_SERVICE.unset).then(
         onward(CONNTRACK_COMMIT),
         why="reply of a TCP connection that is not known any more: send it on, and commit the client's next packet",
     )
+
+
+def peer_flows(node: LocalNode, peer: Peer) -> Iterator[Flow]:
+    """A Node translates clients of NodePorts to its own address, with ports below the usual ones of clients."""
+    if datapath_of(node).keeps_connections:
+        return
+    for family in node.families:
+        gateway = [peer.gateway(family)] if family in peer.pod_cidrs else []
+        own = [peer.addresses[family]] if family in peer.addresses else []
+        for address in (*gateway, *own):
+            of_host = (*source(address), *_like_a_reply(family))
+            yield CONNTRACK_COMMIT.flow(NORMAL + 2, *of_host, NEW, CT_SERVICE.unset).then(
+                Ct(POD_ZONE, commit=True),
+                onward(CONNTRACK_COMMIT),
+                why=f"from the host of {peer.name}, whose clients may have low ports: commit the connection",
+            )
+
+
+def _like_a_reply(family: Family) -> tuple[Term, ...]:
+    """A TCP packet from a port of a server to a port of a client, which does not begin the connection."""
+    return (*source_port(family, TCP, 0, EPHEMERAL), TCP_DST(EPHEMERAL, EPHEMERAL), TCP_FLAGS(0, SYN))
 
 
 def look_up(node: LocalNode, family: Family) -> Iterator[Flow]:

@@ -72,6 +72,7 @@ class Datapath:
     clones: bool  # whether actions on a copy of the packet leave the packet as it was
     tracks_again: bool  # whether ct may see a reply again in its zone, and commit again. If not, see `tracked_paths`
     flushes: bool  # whether one connection can be flushed, without the translations of all others in its zone
+    keeps_connections: bool  # whether connections outlive a restart of ovs-vswitchd
     encapsulates_in_port: bool  # whether a tunnelled packet leaves by itself; if not, flows must send it to the wire
 
 
@@ -96,6 +97,7 @@ DATAPATHS = {
         clones=True,
         tracks_again=True,
         flushes=True,
+        keeps_connections=True,
         encapsulates_in_port=True,
     ),
     # From the code of the last Open vSwitch with Windows support (3.7.1); not confirmed on a Windows machine.
@@ -119,6 +121,7 @@ DATAPATHS = {
         clones=False,
         tracks_again=False,
         flushes=False,
+        keeps_connections=True,
         encapsulates_in_port=False,
     ),
 }
@@ -133,6 +136,7 @@ USERSPACE = replace(
     reassembles=False,
     damages_icmpv6_errors=True,
     translates_related_by_commit=False,
+    keeps_connections=False,
 )
 
 

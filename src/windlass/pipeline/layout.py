@@ -353,7 +353,7 @@ CONNTRACK_COMMIT = COMMIT_STAGE.table(
     "ConntrackCommit",
     "Is it the first packet of a connection? Then store the connection and decide its source translation.",
     matches=(
-        *(PROTOCOL, IP_DESTINATION, SOURCE_PORT, DESTINATION_PORT, TCP_FLAGS),
+        *(PROTOCOL, IP_SOURCE, IP_DESTINATION, SOURCE_PORT, DESTINATION_PORT, TCP_FLAGS),
         *(CT_STATE, CT_SERVICE, CT_MASQUERADE, SNAT, SNAT_VIRTUAL, HAIRPIN),
     ),
     sets=(CT_SNAT, CT_SHARED, IP_SOURCE),
