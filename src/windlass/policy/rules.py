@@ -61,13 +61,13 @@ class UnlistedPods(Struct, frozen=True, gc=False, tag=True, cache_hash=True, arr
     block: int | None = None  # only those in this block
 
 
-@lru_cache(4096)  # many rules have the same peers
+@lru_cache(32_768)  # many rules have the same peers, and are read again with each change of a subject
 def number_of(peers: RulePeers | UnlistedPods) -> int:
     """A digest, so it is the same in every process."""
     return digest_of(peers)
 
 
-@lru_cache(4096)
+@lru_cache(32_768)
 def possible_number_of(number: int) -> int:
     """For a peer whose namespace this selector may match: its labels are not known yet."""
     return digest_of((number, "possible"))
