@@ -237,6 +237,14 @@ async def test_a_journal_that_cannot_be_written_is_reported_and_the_whole_is_sav
     await asyncio.wait([running])
 
 
+def test_the_state_of_an_earlier_version_does_not_say_that_all_namespaces_are_listed(tmp_path):
+    (tmp_path / lastgood.FILE).write_text('{"revision": "r1", "nodes": {}}')
+    assert lastgood.load(tmp_path) == Cluster("r1", listed_namespaces=frozenset())
+    (tmp_path / lastgood.FILE).write_text('{"revision": "r1", "listed_namespaces": null}')
+    (tmp_path / journals.FILE).write_text('{"before": "r1", "revision": "r2"}\n')
+    assert lastgood.load(tmp_path) == Cluster("r2", listed_namespaces=frozenset())
+
+
 def _states(count: int) -> Iterator[ClusterChange]:
     """Services and slices come, change and go; the first is whole."""
     nodes, services = {"node-1": NODE}, {"default/old": service("old")}

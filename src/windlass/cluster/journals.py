@@ -23,7 +23,7 @@ from windlass.cluster.kinds import kinds_of
 from windlass.cluster.objects import APIObject
 
 FILE = "last-known-good.changes"
-_LISTED = "listed_namespaces"  # missing in lines of earlier versions
+_LISTED = "listed_namespaces"  # missing in lines of earlier versions: then what is listed is not known
 _PATIENCE = 0.05  # seconds: short, because the event loop waits. After a failure, the next change saves the whole state
 
 
@@ -113,7 +113,7 @@ def _decoded(text: bytes, cluster: type[Cluster]) -> _Line:
             changed = decode(content[member], type=dict[str, Raw])
             objects[member] = {key: decode(one, type=kind.struct | None) for key, one in changed.items()}
     before, revision = (decode(content[name], type=str) for name in ("before", "revision"))
-    listed = decode(content.get(_LISTED, b"null"), type=frozenset[str] | None)
+    listed = decode(content.get(_LISTED, b"[]"), type=frozenset[str] | None)
     return _Line(before, revision, listed, objects)
 
 

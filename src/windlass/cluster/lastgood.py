@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import NoReturn
@@ -35,9 +35,12 @@ def save(directory: Path, cluster: Cluster, pause: float = 0.0) -> None:
 def load(directory: Path, cluster: type[Cluster] = Cluster) -> Cluster | None:
     """None if the file does not exist or cannot be read: the agent can start without it."""
     try:
-        saved = msgspec.json.decode((directory / FILE).read_bytes(), type=cluster)
+        content = (directory / FILE).read_bytes()
+        saved = msgspec.json.decode(content, type=cluster)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
+    if b'"listed_namespaces":' not in content:  # of an earlier version: what is listed is not known
+        saved = replace(saved, listed_namespaces=frozenset())
     return replayed(saved, lines_in(directory)) if saved.revision else None  # without a revision it is some other file
 
 
