@@ -142,6 +142,32 @@ def test_a_changed_policy_that_selects_no_pod_is_not_proven_to_be_without_effect
     assert ("no change of connectivity" in answer.stdout) == (status == 0)
 
 
+def to(name: str, port: int = 80) -> dict:
+    return {"to": [{"podSelector": {"matchLabels": {"app": name}}}], "ports": [{"port": port}]}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status", "is_partly"),
+    [
+        ([to("a1")], [to("a1"), to("dns")], 2, True),
+        ([to("a1"), to("dns")], [to("a1"), to("dns", 53)], 2, True),
+        ([to("a1"), to("dns")], [to("dns"), to("a1")], 0, False),
+        ([to("a1"), to("dns")], [to("a1", 81), to("dns")], 1, False),
+        ([to("a1")], [to("a1", 81), to("dns")], 1, True),
+    ],
+)
+def test_a_changed_rule_for_pods_that_are_not_there_is_not_proven_to_be_without_effect(
+    tmp_path: Path, old: list, new: list, status: int, is_partly: bool
+):
+    before, now = (with_spec(POLICY, policyTypes=["Egress"], egress=rules) for rules in (old, new))
+    (tmp_path / "old.yaml").write_text(written(*documents(before)))
+    answer = run("diff", tmp_path / "old.yaml", "-", input=written(*documents(now)))
+    assert answer.exit_code == status, answer.output
+    said = "the change of NetworkPolicy default/policy concerns Pods that are in neither OLD nor NEW"
+    assert (said in answer.stderr) == is_partly
+    assert ("no change of connectivity" in answer.stdout) == (status == 0)
+
+
 # --- objects that are ignored, or count otherwise ---------------------------------------------------------------------
 
 TWICE = "NetworkPolicy default/policy is defined 2 times; the last definition counts"
@@ -166,6 +192,27 @@ def test_an_object_with_several_definitions_is_reported(tmp_path: Path, second: 
     assert answer.stderr == (f"windlass policy explain: {TWICE}\n" if is_reported else "")
     if PROBE not in second:
         assert (f"windlass render: {TWICE}\n" in rendered(tmp_path, POLICY, *second).stderr) == is_reported
+
+
+def test_kinds_of_other_apis_do_not_make_manifests_a_scenario(tmp_path: Path):
+    probe = {"apiVersion": "monitoring.coreos.com/v1", "kind": "Probe", "metadata": {"name": "web"}, "spec": {"x": 1}}
+    changed = with_spec(POLICY, ingress=[{}])
+    answer = run("explain", "p0", "-", input=written(*documents(POLICY, changed, probe)))
+    assert answer.stderr == f"windlass policy explain: {TWICE}\n"
+    assert "Probe web (monitoring.coreos.com/v1) is ignored" in rendered(tmp_path, probe).stderr
+
+
+def test_a_kind_of_another_group_is_not_taken_for_a_misspelled_one():
+    other = {**POLICY, "apiVersion": "k8s.ovn.org/v1", "kind": "PodNetworkPolicy"}
+    answer = run("explain", "p0", "-", input=written(*documents(other)))
+    assert "1 PodNetworkPolicy (k8s.ovn.org/v1) is left out: Windlass does not enforce this kind" in answer.stderr
+
+
+def test_a_kind_that_is_no_text_is_an_error(tmp_path: Path):
+    (tmp_path / "all.yaml").write_text("kind: {}\nmetadata: {name: a}\n")
+    answer = CliRunner().invoke(main, ["render", str(tmp_path), "--node", "n"])
+    assert (answer.exit_code, answer.exception.__class__) == (2, SystemExit)
+    assert "kind: is missing" in answer.stderr
 
 
 def test_an_object_is_reported_if_several_files_define_it(tmp_path: Path):

@@ -25,6 +25,7 @@ from windlass.policy.explanations import (
     PodExplanation,
     compare,
     explain,
+    partly_judged_policies,
     unjudged_policies,
 )
 
@@ -120,8 +121,8 @@ def diff_states(old: Path, new: Path, as_json: bool) -> None:
       kubectl kustomize overlays/production | windlass policy diff main.yaml -
 
     Exit status: 0 no change of connectivity, 1 some changes, 2 the manifests cannot be read, they have policies and no
-    Pod or workload is in both, or there are no changes and a policy that differs selects no Pod on either side, so
-    nothing is proven about it.
+    Pod or workload is in both, or there are no changes, but a policy or rule that differs selects no Pod on either
+    side, so nothing is proven about it.
     """
     if old == new == _STANDARD_INPUT:
         fail("policy diff", "only one of OLD and NEW can be standard input")
@@ -136,12 +137,15 @@ def diff_states(old: Path, new: Path, as_json: bool) -> None:
         warnings.append("no Pod or workload is in both OLD and NEW, so no traffic was compared")
     if unjudged := unjudged_policies(before.connectivity, now.connectivity):
         warnings.append(f"nothing is proven about the change of {few(unjudged)}")
+    if partly := partly_judged_policies(before.connectivity, now.connectivity):
+        warnings.append(f"the change of {few(partly)} concerns Pods that are in neither OLD nor NEW")
     _warn("policy diff", warnings)
     is_compared = has_common_pods or not (before.has_policies or now.has_policies)
-    status = 1 if found else UNUSABLE if unjudged else 0
+    is_proven = not (unjudged or partly)
+    status = 1 if found else 0 if is_proven else UNUSABLE
     if as_json:
         _show_json(found, warnings)
-    elif found or (is_compared and not unjudged):
+    elif found or (is_compared and is_proven):
         show(difference_lines(found, PeerNames(now.connectivity)))
     sys.exit(status if is_compared else UNUSABLE)
 
@@ -217,7 +221,7 @@ class _JudgedState:
         return [*self._manifests.mistakes, *refused, *self._manifests.warnings, *self._idle_policies()]
 
     def _idle_policies(self) -> Iterator[str]:
-        idle = self.connectivity.idle_policies
+        idle = sorted(self.connectivity.idle_policies)
         pod = "Pod of the manifests" + (" with an address of its own" if self._manifests.on_host_network else "")
         if len(idle) == 1:
             yield f"{idle[0]} selects no {pod}, so its effect is not shown"

@@ -24,7 +24,7 @@ from windlass.policy.blocks import networks_of, within
 from windlass.policy.classes import PeerClass, PeerClasses
 from windlass.policy.directories import Directory, PeerNode, SelectablePod
 from windlass.policy.readings import read_cluster_network_policy, read_network_policy
-from windlass.policy.rules import BlockPeers, OwnNode, PolicyRule, ReadPolicy, RuleAction, Tier, number_of
+from windlass.policy.rules import BlockPeers, OwnNode, PodPeers, PolicyRule, ReadPolicy, RuleAction, Tier, number_of
 from windlass.policy.subjects import RuleOutcome, Subject, TierRule, outcomes, subject_of
 from windlass.policy.worlds import PolicyPod, PolicyWorld
 
@@ -178,10 +178,24 @@ class Connectivity:
         return tuple(policy.name for policy in sorted(found, key=lambda policy: policy.order))
 
     @cached_property
-    def idle_policies(self) -> tuple[str, ...]:
+    def idle_policies(self) -> frozenset[str]:
         """The policies that select no Pod."""
-        pods = [min(members) for sets in self._directory.label_sets.values() for members in sets.values()]
-        return tuple(one.name for one in self._policies if not any(self._selects(one, pod) for pod in pods))
+        return frozenset(one.name for one in self._policies if not self._has_pods(one.subject))
+
+    @cached_property
+    def idle_rules(self) -> dict[str, frozenset[tuple[object, ...]]]:
+        """By policy, what its rules say about Pods if there are no such Pods."""
+        found = {
+            policy.name: frozenset(
+                (direction, rule.action, rule.ports, rule.named_ports, peers)
+                for direction in Direction
+                for rule in policy.rules(direction) or ()
+                for peers in rule.peers or ()
+                if isinstance(peers, PodPeers) and not self._has_pods(peers)
+            )
+            for policy in self._policies
+        }
+        return {name: rules for name, rules in found.items() if rules}
 
     # --- verdicts -----------------------------------------------------------------------------------------------------
 
@@ -257,6 +271,10 @@ class Connectivity:
 
     def _selects(self, policy: ReadPolicy, pod: str) -> bool:
         return self._directory.selects(policy.subject, self._directory.pods[pod])
+
+    def _has_pods(self, selected: PodPeers) -> bool:
+        directory = self._directory
+        return any(directory.matching_label_sets(one, selected.pods) for one in directory.selected_namespaces(selected))
 
     def _use_rules(self) -> None:
         for direction, subjects in self._subjects.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from typing import Literal
 
@@ -262,6 +263,11 @@ DIRECTIVE_KINDS: dict[str, type[Directive]] = {
     "Action": StepAction,
     "Delete": Deletion,
 }
+
+
+def is_of_the_lab(document: Mapping[str, object]) -> bool:
+    """Not an object of another API, which may have kinds of the same names. A version is not required."""
+    return document.get("apiVersion", API_VERSION) == API_VERSION
 
 
 # Details ------------------------------------------------------------------------------------------------------

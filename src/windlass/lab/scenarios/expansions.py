@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from windlass.cluster.objects import field_sentence
 from windlass.lab.scenarios import truth_tables
-from windlass.lab.scenarios.directives import API_VERSION
+from windlass.lab.scenarios.directives import API_VERSION, is_of_the_lab
 from windlass.lab.scenarios.objects import IPFamily, ProbeProtocol
 from windlass.lab.scenarios.truth_tables import CellError, TruthTableSpec
 
@@ -84,7 +84,7 @@ def expand(documents: Iterable[Document], variant: Variant, names: frozenset[str
     """The plain documents of this variant; `names` are those of all variants."""
     documents = [*documents]
     for document in documents:
-        match document.get("kind"):
+        match document.get("kind") if is_of_the_lab(document) else None:
             case "Matrix":
                 variants([document])  # only validates it: the variant was chosen when the scenario was found
                 if not any(map(_is_configuration, documents)):

@@ -12,7 +12,7 @@ import msgspec
 from windlass.cluster.clusters import KINDS
 from windlass.cluster.objects import field_sentence
 from windlass.cluster.policy_objects import ClusterNetworkPolicy, NetworkPolicy
-from windlass.lab.scenarios.directives import API_VERSION, DIRECTIVE_KINDS
+from windlass.lab.scenarios.directives import DIRECTIVE_KINDS, is_of_the_lab
 from windlass.lab.scenarios.expansions import Document
 from windlass.lab.scenarios.redefinitions import redefinitions
 from windlass.lab.scenarios.scenario_files import ScenarioError, title
@@ -103,8 +103,9 @@ class ManifestObjects:
 
     def _apply(self, source: str, document: Document, written: Document) -> None:
         kind, version = str(document.get("kind")), str(document.get("apiVersion", ""))
-        self._is_scenario |= version == API_VERSION or kind in DIRECTIVE_KINDS
-        if kind == "Delete":
+        is_directive = is_of_the_lab(document) and (kind in DIRECTIVE_KINDS or bool(version))
+        self._is_scenario |= is_directive
+        if is_directive and kind == "Delete":
             spec = document.get("spec")
             gone = spec if isinstance(spec, dict) else {}
             self._objects.pop((str(gone.get("kind")), str(gone.get("name"))), None)
@@ -112,7 +113,7 @@ class ManifestObjects:
             one = self._named(kind, source, document, written)
             self._objects[kind, one.key] = one
             self._defined.append((f"{kind} {one.key}", one.document))
-        elif similar := suggestion(kind, _VERSIONS, 0.85) if kind not in _GROUPS else "":
+        elif similar := _similar_kind(kind, version):
             self._unknown_kinds.append(f"{source}: {title(document)} is ignored: there is no such kind{similar}")
         elif kind.endswith("NetworkPolicy"):
             metadata = document.get("metadata")
@@ -140,6 +141,12 @@ class ManifestObjects:
             number += 1
             name = f"{prefix}{number}"
         return name
+
+
+def _similar_kind(kind: str, version: str) -> str:
+    """Of a misspelled kind. Other groups may have kinds with similar names."""
+    is_of_policies = version.rpartition("/")[0] in {"", *(_GROUPS[name] for name in _VERSIONS)}
+    return suggestion(kind, _VERSIONS, 0.85) if is_of_policies and kind not in _GROUPS else ""
 
 
 def _without_nulls(document: Document) -> Document:

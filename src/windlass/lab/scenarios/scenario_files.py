@@ -16,13 +16,13 @@ from windlass.cluster.objects import type_sentence
 from windlass.cluster.policies import policy_in
 from windlass.lab.scenarios import desired_states, documents, expansions, segments, targets
 from windlass.lab.scenarios.directives import (
-    API_VERSION,
     DIRECTIVE_KINDS,
     Deletion,
     Directive,
     ExternalHost,
     Probe,
     StepAction,
+    is_of_the_lab,
 )
 from windlass.lab.scenarios.expansions import AS_WRITTEN, ExpansionError, Variant
 from windlass.lab.scenarios.objects import CLUSTER_SCOPED, KUBERNETES_KINDS, KubernetesObject
@@ -168,8 +168,8 @@ def _typed(file: Path, documents: Sequence[Mapping[str, object]], problems: list
             if known is not None:
                 objects.append(KubernetesObject(str(kind), msgspec.convert(raw, known), raw))
                 warnings += [f"{file.name}: {title(raw)}, {field}" for field in unknown_fields(raw)]
-            elif kind in DIRECTIVE_KINDS and raw.get("apiVersion", API_VERSION) == API_VERSION:
-                directives.append(msgspec.convert(raw, DIRECTIVE_KINDS[kind]))
+            elif str(kind) in DIRECTIVE_KINDS and is_of_the_lab(raw):
+                directives.append(msgspec.convert(raw, DIRECTIVE_KINDS[str(kind)]))
             elif isinstance(kind, str) and kind:
                 warnings.append(f"{file.name}: {_ignored(kind, raw)}")
             else:
