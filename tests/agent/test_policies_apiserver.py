@@ -123,7 +123,7 @@ async def is_served(api: APICluster) -> bool:
 
 @pytest.mark.usefixtures("short_delays")
 async def test_the_status_of_a_cluster_network_policy_says_which_parts_are_refused(cluster_policies, monkeypatch):
-    """Both agents find the problem and one writes it; a policy that is enforced as written is not changed."""
+    """Two agents write one condition and one Event. A policy that is enforced as written gets neither."""
     api = cluster_policies
     monkeypatch.setattr(cluster_writers, "RENEWED", 0.2)
     await api.put_node()
@@ -139,6 +139,9 @@ async def test_the_status_of_a_cluster_network_policy_says_which_parts_are_refus
         assert kept == mine
         assert (condition["type"], condition["status"], condition["reason"]) == (TYPE, "False", "NotUsable")
         assert "egress[0], peer 0: domainNames are not supported" in condition["message"]
+        (event,) = await until(lambda: api.events("ClusterNetworkPolicy", "names"))
+        assert (event["type"], event["reason"]) == ("Warning", "NotUsable")
+        assert "egress[0], peer 0: domainNames are not supported" in event["note"]
         written = await api.get(f"{CLUSTER_POLICIES}/names")
         assert condition["observedGeneration"] == written["metadata"]["generation"]
         for agent in (one, other):
@@ -146,6 +149,7 @@ async def test_the_status_of_a_cluster_network_policy_says_which_parts_are_refus
             await until(lambda: requests(agent), accept=lambda now: now > looked + 3)  # noqa: B023 - awaited here
         assert await api.get(f"{CLUSTER_POLICIES}/names") == written, "they only looked"
         assert await api.get(f"{CLUSTER_POLICIES}/good") == good
+        assert not await api.events("ClusterNetworkPolicy", "good")
         await put_cluster_policy(api, "names", {"networks": ["192.0.2.0/24"]})
         await until(lambda: conditions(api, "names"), accept=lambda found: found == [mine])
         for agent in (one, other):
