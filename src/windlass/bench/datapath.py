@@ -5,7 +5,8 @@ through a running lab, then a thousand are made, and the megaflows that the swit
 
 `first` is a connection's first packet and `established` a later one, on the Node where they enter; `round-trip` is an
 established packet and its reply on all Nodes. The floor of a Service's figure is the same without the Service, in the
-same run: Pod to Pod, or Node to Pod. The floor of the megaflows is their number after half of the connections.
+same run: Pod to Pod, or Node to Pod. That of policies is Pod to Pod without them. The floor of the megaflows is their
+number after half of the connections.
 """
 
 from __future__ import annotations
@@ -43,6 +44,16 @@ items:
      spec: {nodeName: node-1, containers: [{ports: [{containerPort: 8080}]}]}}
   - {apiVersion: v1, kind: Pod, metadata: {name: far, labels: {app: far}},
      spec: {nodeName: node-2, containers: [{ports: [{containerPort: 8080}]}]}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: policed-client, labels: {app: policed-client}},
+     spec: {nodeName: node-1}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: policed, labels: {app: policed}},
+     spec: {nodeName: node-1, containers: [{ports: [{containerPort: 8080}]}]}}
+  - {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: egress},
+     spec: {podSelector: {matchLabels: {app: policed-client}}, policyTypes: [Egress],
+       egress: [{to: [{podSelector: {matchLabels: {app: policed}}}], ports: [{port: 8080}]}]}}
+  - {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: ingress},
+     spec: {podSelector: {matchLabels: {app: policed}},
+       ingress: [{from: [{podSelector: {matchLabels: {app: policed-client}}}], ports: [{port: 8080}]}]}}
   - {apiVersion: v1, kind: Service, metadata: {name: near}, spec: {type: NodePort, clusterIP: 10.96.0.11,
      selector: {app: near}, ports: [{port: 80, targetPort: 8080, nodePort: 30011}]}}
   - {apiVersion: v1, kind: Service, metadata: {name: far}, spec: {type: NodePort, clusterIP: 10.96.0.12,
@@ -61,7 +72,7 @@ class Case:
     name: str
     source: str  # as in a Probe
     target: str
-    floor: str = ""  # the case without a Service
+    floor: str = ""  # the case without a Service or policies
     answered: bool = True
 
     @property
@@ -81,6 +92,8 @@ POD, HOST, OUTSIDE = "pod: default/client", f"node: {NODE}", "externalHost: outs
 CASES = (
     Case("pod-to-pod-local", POD, "pod: default/near, port: 8080"),
     Case("pod-to-pod-remote", POD, "pod: default/far, port: 8080"),
+    # Egress policies select the client, and ingress policies the other Pod.
+    Case("pod-to-pod-policies", "pod: default/policed-client", "pod: default/policed, port: 8080", "pod-to-pod-local"),
     Case("pod-to-outside", POD, "address: 10.176.26.36, port: 80", "pod-to-pod-local"),
     Case("node-to-pod-local", HOST, "pod: default/near, port: 8080"),
     Case("node-to-pod-remote", HOST, "pod: default/far, port: 8080"),
@@ -97,13 +110,20 @@ CASES = (
     Case("pod-to-nodeport-remote", POD, node_port("far"), "pod-to-pod-remote"),
 )
 
-# The most that a case may cost: from outside, as much as Antrea's Pod to ClusterIP, measured on the same switch.
+# The most that a case may cost. Policies cost no pass and no ct. From outside: as much as Antrea's Pod to ClusterIP,
+# measured on the same switch.
+_POLICIES = {"first-passes": 2, "first-ct": 2, "established-passes": 2, "established-ct": 1}
 _TO_CLUSTER_IP = {"first-passes": 4, "first-ct": 2, "established-passes": 2, "established-ct": 1}
 _TO_NODE_PORT = {"first-passes": 5, "first-ct": 3}
 BARS: Mapping[str, Mapping[str, int]] = {
-    case.name: _TO_CLUSTER_IP if case.name.startswith("pod-to-clusterip") else _TO_NODE_PORT
+    case.name: most
     for case in CASES
-    if case.name.startswith(("pod-to-clusterip", "outside-to-nodeport"))
+    for kind, most in (
+        ("pod-to-pod-policies", _POLICIES),
+        ("pod-to-clusterip", _TO_CLUSTER_IP),
+        ("outside-to-nodeport", _TO_NODE_PORT),
+    )
+    if case.name.startswith(kind)
 }
 
 
