@@ -10,8 +10,9 @@ from windlass.lab.kubelets.clusters import NAMESPACE, SECONDS_TO_BE_READY, Kubel
 from windlass.lab.kubelets.conformance import FAILED, PASSED, SKIPPED, Result, run_on_first_node
 from windlass.lab.kubelets.policy_programs import has_sctp, programs
 
-# Each step of a case probes all connections between 9 Pods: half a minute. These tags select three cases.
-CYCLONUS_SHARE = ("example", "namespaces-by-default-label")
+# Each step of a case probes all connections between 9 Pods: 20 s. These tags select five cases: named ports,
+# both directions, and policies that come, change and go.
+CYCLONUS_SHARE = ("example", "namespaces-by-default-label", "create-policy")
 # Cases that create or relabel Pods. With Service addresses they do not work: cyclonus loses the address of such a Pod's
 # Service, and the client then connects to itself. With Pod addresses they do.
 _NEW_PODS = ("create-namespace", "create-pod", "set-pod-labels", "upstream-e2e")
