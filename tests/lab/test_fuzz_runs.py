@@ -37,10 +37,28 @@ def test_write_writes_scenarios_and_runs_nothing(tmp_path):
     assert (tmp_path / "one" / "00-cluster.yaml").read_bytes() == (tmp_path / "seed-3" / "00-cluster.yaml").read_bytes()
 
 
-def test_a_feature_that_does_not_exist_is_an_error_of_usage():
-    done = CliRunner().invoke(lab, ["fuzz", "--without", "nothing"])
+@pytest.mark.parametrize("option", ["--without", "--with"])
+def test_a_feature_that_does_not_exist_is_an_error_of_usage(option):
+    done = CliRunner().invoke(lab, ["fuzz", option, "nothing"])
     assert done.exit_code == 2
     assert "there is no feature 'nothing'" in done.output
+
+
+def test_with_skips_seeds_that_lack_a_feature(tmp_path):
+    """The clusters that it finds are those of their seeds without the option."""
+    asked = ["fuzz", "--seed", "1", "--count", "2", "--with", "policies,agents", "--write", str(tmp_path)]
+    done = CliRunner().invoke(lab, asked)
+    assert (done.exit_code, sorted(path.name for path in tmp_path.iterdir())) == (0, ["seed-7", "seed-8"])
+    texts = "".join(path.read_text() for path in sorted((tmp_path / "seed-7").iterdir()))
+    assert texts == "".join(text for _, text in random_scenario(7, USUAL).files())
+    assert "killAgent" in texts
+    assert "kind: NetworkPolicy" in texts
+
+
+def test_a_feature_with_and_without_is_an_error_of_usage():
+    done = CliRunner().invoke(lab, ["fuzz", "--with", "policies,udp", "--without", "policies"])
+    assert done.exit_code == 2
+    assert "no cluster has policies, which --without leaves out" in done.output
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from applied_documents import applied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.lab.fuzz import cluster_views, features, oracle, random_probes
+from windlass.lab.fuzz import cluster_views, features, oracle, random_probes, seeds
 from windlass.lab.fuzz.oracle import Client, Query
 from windlass.lab.fuzz.random_scenarios import random_scenario
 from windlass.lab.scenarios import desired_states, scenario_files, targets
@@ -144,6 +144,22 @@ def test_leaving_out_a_feature_does_not_change_the_rest():
 def test_a_feature_that_does_not_exist_is_named():
     with pytest.raises(features.UnknownFeatureError, match="there is no feature 'afinity'; the features are ipv6"):
         features.without(["afinity"])
+
+
+@pytest.mark.parametrize("name", features.FEATURES)
+def test_a_seed_is_found_for_every_feature(name):
+    """It is the first seed that has the feature, so the ones before it lack it."""
+    wanted = frozenset({name})
+    found = seeds.first_with(wanted, 1, 1, ALL)[0]
+    assert seeds.appear(wanted, found, ALL)
+    assert not any(seeds.appear(wanted, before, ALL) for before in range(1, found))
+    assert not seeds.appear(wanted, found, ALL - wanted)
+
+
+def test_features_that_exclude_each_other_are_named(monkeypatch):
+    monkeypatch.setattr(seeds, "MOST_SEEDS", 20)
+    with pytest.raises(seeds.NoClusterError, match="no cluster has all of ipv6, windows: tried the 20 seeds from 1 on"):
+        seeds.first_with(frozenset({"ipv6", "windows"}), 1, 1, ALL)
 
 
 @pytest.mark.parametrize(("backends", "enough"), [(1, 4), (2, 25), (3, 43), (4, 61)])

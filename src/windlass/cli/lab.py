@@ -15,7 +15,7 @@ from windlass.agent.logs import log_warnings_only
 from windlass.cli import outputs
 from windlass.lab.control.api_servers import RealAPIServer
 from windlass.lab.control.publishers import ManifestFolder
-from windlass.lab.fuzz import features
+from windlass.lab.fuzz import features, seeds
 from windlass.lab.fuzz import runs as fuzz_runs
 from windlass.lab.fuzz.random_scenarios import random_scenario
 from windlass.lab.kubelets.clusters import Shape
@@ -108,6 +108,14 @@ def _names(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 @click.option("--count", type=click.IntRange(1), default=10, show_default=True, help="How many clusters to try.")
 @click.option("--without", default="", callback=_names, metavar="NAMES", help="Features to leave out: a,b,c.")
 @click.option(
+    "--with",
+    "wanted",
+    default="",
+    callback=_names,
+    metavar="NAMES",
+    help="Features that every cluster has: a,b,c. Seeds without them are skipped.",
+)
+@click.option(
     "--keep",
     type=outputs.FOLDER,
     default=fuzz_runs.KEEP,
@@ -118,7 +126,14 @@ def _names(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 @click.option("--json", "json_file", type=outputs.FILE, help="Write the result as JSON to this file.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Clusters to run in parallel.")
 def fuzz(
-    seed: int, count: int, without: list[str], keep: Path, write: Path | None, json_file: Path | None, jobs: int
+    seed: int,
+    count: int,
+    without: list[str],
+    wanted: list[str],
+    keep: Path,
+    write: Path | None,
+    json_file: Path | None,
+    jobs: int,
 ) -> None:
     """Try random clusters: random Nodes, Pods and Services are probed, changed and probed again.
 
@@ -131,14 +146,16 @@ def fuzz(
       windlass lab fuzz --seed 100 --count 20
       windlass lab fuzz --seed 117 --count 1 --write scenarios/found/117
       windlass lab fuzz --count 50 --without ipv6,agents
+      windlass lab fuzz --count 50 --with policies,agents
 
     Exit status: 0 all probes passed, 1 a probe failed, 2 a cluster could not be started.
     """
     try:
         chosen = features.without(without)
-    except features.UnknownFeatureError as error:
+        numbers = seeds.first_with(features.named(wanted), seed, count, chosen)
+    except (features.UnknownFeatureError, seeds.NoClusterError) as error:
         raise click.UsageError(str(error)) from error
-    made = (random_scenario(number, chosen) for number in range(seed, seed + count))
+    made = (random_scenario(number, chosen) for number in numbers)
     if not write:
         sys.exit(fuzz_runs.run(made, keep=keep, jobs=jobs, json_file=json_file))
     for one in made:

@@ -1,4 +1,4 @@
-"""The features of random clusters, which a person can turn off by name."""
+"""The features of random clusters, which a person can turn off, or require, by name."""
 
 from __future__ import annotations
 
@@ -34,13 +34,18 @@ class UnknownFeatureError(ValueError):
     """There is no such feature; the message lists all of them."""
 
 
-def without(names: Iterable[str]) -> Features:
-    """All features except these."""
-    gone = frozenset(names)
-    for name in sorted(gone):
+def named(names: Iterable[str]) -> Features:
+    """Raises UnknownFeatureError."""
+    found = frozenset(names)
+    for name in sorted(found):
         if name not in FEATURES:
             raise UnknownFeatureError(f"there is no feature {name!r}; the features are {', '.join(FEATURES)}")
-    return frozenset(FEATURES) - gone
+    return found
+
+
+def without(names: Iterable[str]) -> Features:
+    """All features except these. Raises UnknownFeatureError."""
+    return frozenset(FEATURES) - named(names)
 
 
 def option(features: Features) -> str:

@@ -9,16 +9,15 @@ from pathlib import Path
 import yaml
 
 from windlass.lab.fuzz import (
+    cluster_steps,
     cluster_views,
     lasting_connections,
     oracle,
-    random_changes,
-    random_clusters,
-    random_policies,
     random_policy_probes,
     random_probes,
     random_queries,
 )
+from windlass.lab.fuzz.cluster_steps import RESTART, ClusterStep
 from windlass.lab.fuzz.cluster_views import ClusterView
 from windlass.lab.fuzz.dice import Dice
 from windlass.lab.fuzz.documents import Documents, WrittenDocument, directive
@@ -30,7 +29,6 @@ from windlass.lab.scenarios.objects import ProbeProtocol
 PROBES_AT_FIRST = 24
 PROBES_LATER = 11
 POLICY_PROBES = 24
-RESTART = "restartSwitch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +70,9 @@ class RandomScenario:
         return tuple(sorted(folder.glob("*.yaml")))
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterStep:
-    """The cluster at one step, a description of its changes, and an action on a Node."""
-
-    draft: Draft
-    words: tuple[str, ...] = ()
-    verb: str = ""
-    node: str = ""
-
-
 def random_scenario(seed: int, features: Features) -> RandomScenario:
     """The same seed and features give the same scenario, byte for byte."""
-    stages = _stages(seed, features)
+    stages = cluster_steps.cluster_steps(seed, features)
     states = [stage.draft.by_identity() for stage in stages]
     views = [cluster_views.read(desired) for desired in states]
     history = History()
@@ -113,24 +101,6 @@ def random_scenario(seed: int, features: Features) -> RandomScenario:
         parts.append(ScenarioFile(name, stage.words, tuple(documents)))
     command = f"windlass lab fuzz --seed {seed} --count 1 {option(features)}".rstrip()
     return RandomScenario(seed, _title(seed, stages[0].draft), command, tuple(parts))
-
-
-def _stages(seed: int, features: Features) -> list[ClusterStep]:
-    stages = [ClusterStep(random_clusters.cluster(seed, features))]
-    features = random_clusters.possible(stages[0].draft.nodes, features)
-    dice = Dice(seed, "changes")
-    for _ in range(dice.number(1, 3) if "changes" in features else 0):
-        before = stages[-1].draft
-        draft, words = random_changes.changed(dice, before, features)
-        draft, of_policies = random_policies.changed(Dice(seed, "policy changes", len(stages)), draft)
-        words += of_policies
-        verb = dice.weighted({"": 0.65, "killAgent": 0.2, "restartAgent": 0.1, RESTART: 0.05})
-        node = dice.one([node for node in draft.nodes if node in before.nodes]).name  # not a Node that just started
-        if verb and ("switches" if verb == RESTART else "agents") in features:
-            stages.append(ClusterStep(draft, (*words, f"{verb}: {node}"), verb, node))
-        else:
-            stages.append(ClusterStep(draft, tuple(words)))
-    return stages
 
 
 def _gone(dice: Dice, before: ClusterView, after: ClusterView) -> Iterator[WrittenDocument]:
