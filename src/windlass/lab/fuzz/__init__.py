@@ -4,6 +4,6 @@
 `random_services`, `random_policies`, `irrelevant_objects`), which is first a draft (`drafts`), and for the changes
 between steps (`cluster_steps`, `random_changes`, `random_policies`). The oracle reads the written `documents`
 (`cluster_views`). `random_queries` decides which client connects to which address, `oracle` and `eligible_endpoints`
-say what must happen, and `random_probes`, `random_policy_probes` and `lasting_connections` write the
+say what must happen, and `random_probes`, `random_policy_probes`, `lasting_connections` and `lasting_denials` write the
 probes. `seeds` finds clusters that have certain `features`. `runs` runs the scenarios.
 """

@@ -27,6 +27,7 @@ FEATURES = {
     "switches": "switches that are restarted between steps and lose their state",
     "holds": "TCP connections that must last through all steps",
     "rates": "a constant rate of new TCP connections, none of which may fail while an endpoint can answer",
+    "denials": "constant rates of new connections between Pods that policies deny, none of which may pass",
 }
 
 

@@ -19,7 +19,7 @@ def chosen(dice: Dice, cluster: ClusterView, wanted: int) -> Iterator[WrittenDoc
     """This many probes, alternating between denied and allowed ones as long as there are both."""
     seen: set[Query] = set()
     for number in range(wanted):
-        throws = [one for one in (_throw(dice, cluster) for _ in range(THROWS)) if one and one[0] not in seen]
+        throws = [one for one in (throw(dice, cluster) for _ in range(THROWS)) if one and one[0] not in seen]
         if throws:
             denied = number % 2 == 0
             query, to, answer = min(throws, key=lambda one: (one[2].outcome is ProbeOutcome.TIMEOUT) != denied)
@@ -27,7 +27,8 @@ def chosen(dice: Dice, cluster: ClusterView, wanted: int) -> Iterator[WrittenDoc
             yield _document(number + 1, query, to, answer)
 
 
-def _throw(dice: Dice, cluster: ClusterView) -> tuple[Query, WrittenDocument, Prediction] | None:
+def throw(dice: Dice, cluster: ClusterView) -> tuple[Query, WrittenDocument, Prediction] | None:
+    """A connection, how a probe expresses its target, and its outcome; None if it cannot be probed."""
     clients = [Client(pod=key) for key, pod in cluster.pods.items() if not pod.spec.host_network]
     nodes = [Client(node=name) for name in cluster.nodes]
     client = dice.one(clients if clients and dice.chance(0.8) else nodes)
@@ -53,10 +54,14 @@ def _of_pod(dice: Dice, client: Client, pod: LabPod, cluster: ClusterView) -> tu
 
 
 def _document(number: int, query: Query, to: WrittenDocument, answer: Prediction) -> WrittenDocument:
-    client = (query.client.pod or query.client.node).rpartition("/")[2]
-    target = str(to["pod"]).rpartition("/")[2]
-    name = f"pod-{number:02}-{client}-to-{target}-{query.protocol.lower()}"
+    name = f"pod-{number:02}-{title(query, to)}"
     is_checked = answer.outcome is ProbeOutcome.CONNECTED and query.protocol != "ICMP"
     backends = sorted(answer.backends) if is_checked else []
     expect = nonempty({"outcome": answer.outcome.value, "backends": backends})
     return random_probes.written(name, query, to, {"connections": 2, "expect": expect}, answer.why)
+
+
+def title(query: Query, to: WrittenDocument) -> str:
+    client = (query.client.pod or query.client.node).rpartition("/")[2]
+    target = str(to["pod"]).rpartition("/")[2]
+    return f"{client}-to-{target}-{query.protocol.lower()}"

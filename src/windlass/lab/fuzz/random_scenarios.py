@@ -12,6 +12,7 @@ from windlass.lab.fuzz import (
     cluster_steps,
     cluster_views,
     lasting_connections,
+    lasting_denials,
     oracle,
     random_policy_probes,
     random_probes,
@@ -23,6 +24,7 @@ from windlass.lab.fuzz.dice import Dice
 from windlass.lab.fuzz.documents import Documents, WrittenDocument, directive
 from windlass.lab.fuzz.drafts import Draft
 from windlass.lab.fuzz.features import Features, option
+from windlass.lab.fuzz.oracle import Query
 from windlass.lab.fuzz.random_probes import History
 from windlass.lab.scenarios.objects import ProbeProtocol
 
@@ -75,7 +77,7 @@ def random_scenario(seed: int, features: Features) -> RandomScenario:
     stages = cluster_steps.cluster_steps(seed, features)
     states = [stage.draft.by_identity() for stage in stages]
     views = [cluster_views.read(desired) for desired in states]
-    history = History()
+    history, rated = History(), set[Query]()
     patient = Dice(seed, "patience").number(0, len(stages) - 1)
     parts = []
     for number, (stage, view) in enumerate(zip(stages, views, strict=True)):
@@ -96,6 +98,9 @@ def random_scenario(seed: int, features: Features) -> RandomScenario:
         if stage.draft.teams:
             dice = Dice(seed, "policy probes", number)
             documents += random_policy_probes.chosen(dice, view, POLICY_PROBES)
+            following = stages[number + 1 :]
+            if "denials" in features and following and all(later.verb != RESTART for later in following):
+                documents += lasting_denials.rated(Dice(seed, "denials", number), views[number:], rated)
         documents += _gone(dice, views[number - 1], view) if number else []
         name = f"{number}0-{'changes' if number else 'cluster'}.yaml"
         parts.append(ScenarioFile(name, stage.words, tuple(documents)))

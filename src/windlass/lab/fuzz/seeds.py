@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from windlass.lab.fuzz import random_services
+from windlass.lab.fuzz import lasting_denials, random_services
 from windlass.lab.fuzz.cluster_steps import RESTART, ClusterStep, cluster_steps
 from windlass.lab.fuzz.documents import WrittenDocument
 from windlass.lab.fuzz.drafts import V6, Draft, EndpointDraft
@@ -75,6 +75,10 @@ def _has_external_endpoints(draft: Draft) -> bool:
     return any(endpoint.backend in hosts for endpoint in _endpoints(draft))
 
 
+def _is_denied(probe: WrittenDocument) -> bool:
+    return probe["expect"] == lasting_denials.EXPECT
+
+
 _IN_DRAFTS: dict[str, Callable[[Draft], bool]] = {
     "ipv6": lambda draft: V6 in draft.families,
     "second-nics": lambda draft: any(node.second for node in draft.nodes),
@@ -99,7 +103,8 @@ _IN_STEPS: dict[str, Callable[[Sequence[ClusterStep]], bool]] = {
 }
 _IN_PROBES: dict[str, Callable[[WrittenDocument], bool]] = {
     "holds": lambda spec: "hold" in spec,
-    "rates": lambda spec: "rate" in spec,
+    "rates": lambda spec: "rate" in spec and not _is_denied(spec),
+    "denials": lambda spec: "rate" in spec and _is_denied(spec),
 }
 if FEATURES.keys() != {*_IN_DRAFTS, *_IN_STEPS, *_IN_PROBES}:
     raise AssertionError("each feature must be recognized in exactly one of the tables")
