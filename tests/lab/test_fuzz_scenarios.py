@@ -56,7 +56,7 @@ def test_the_lab_reads_the_scenario_and_the_oracle_agrees_with_its_probes(tmp_pa
     files = made.write(tmp_path_factory.mktemp("fuzz"))
     read = scenario_files.ScenarioFiles(made.name, files).read()
     assert read.warnings == ()
-    assert 0 < made.probes <= 180
+    assert 0 < made.probes <= 204
     standing = {}
     for (step, desired), file in zip(read.states(), files, strict=True):
         standing = applied(standing, yaml.load_all(file.read_bytes(), yaml.CSafeLoader))

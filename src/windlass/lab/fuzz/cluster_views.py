@@ -21,6 +21,7 @@ from windlass.lab.scenarios.directives import ExternalHost
 from windlass.lab.scenarios.objects import LabMetadata, LabNode, LabPod, LabService
 from windlass.lab.scenarios.policy_pods import policy_pod
 from windlass.model.families import Family, IPNetwork
+from windlass.model.nodes import TrafficMode
 from windlass.policy.directories import NAME_LABEL
 from windlass.policy.worlds import PolicyNode, PolicyWorld
 
@@ -36,6 +37,7 @@ class ClusterView:
     slices: tuple[EndpointSlice, ...]
     node_port_networks: tuple[IPNetwork, ...]  # empty: NodePorts are open on all addresses
     policies: PolicyWorld
+    routes_pods: bool  # whether the underlay has routes to the Pods
 
     @property
     def has_policies(self) -> bool:
@@ -47,6 +49,7 @@ def read(documents: Documents) -> ClusterView:
     found = list(documents.values())
     nodes = {node.name: node for node in _of("Node", LabNode, found)}
     pods = {pod.key: pod for pod in _of("Pod", LabPod, found) if pod.runs}
+    settings = _settings(documents)
     spaces = [msgspec.convert(one["metadata"], LabMetadata) for one in found if one["kind"] == "Namespace"]
     return ClusterView(
         nodes,
@@ -54,7 +57,7 @@ def read(documents: Documents) -> ClusterView:
         pods,
         {service.key: service for service in _of("Service", LabService, found)},
         tuple(_of("EndpointSlice", EndpointSlice, found)),
-        tuple(map(ip_network, _node_port_addresses(documents))),
+        tuple(map(ip_network, msgspec.convert(settings.get("nodePortAddresses") or [], list[str]))),
         PolicyWorld(
             pods=[policy_pod(pod, pod.fixed_addresses) for pod in pods.values() if not pod.spec.host_network],
             namespaces={space.name: {NAME_LABEL: space.name, **space.labels} for space in spaces},
@@ -62,6 +65,7 @@ def read(documents: Documents) -> ClusterView:
             network_policies=_policies("NetworkPolicy", NetworkPolicy, found),
             cluster_network_policies=_policies("ClusterNetworkPolicy", ClusterNetworkPolicy, found),
         ),
+        settings.get("trafficMode") == TrafficMode.NO_ENCAP.value,
     )
 
 
@@ -79,14 +83,13 @@ def _policies(kind: str, shape: type[_T], documents: Iterable[WrittenDocument]) 
     return [msgspec.convert(document, shape) for document in documents if document["kind"] == kind]
 
 
-def _node_port_addresses(documents: Documents) -> list[str]:
-    """`nodePortAddresses` in the configuration of the agents."""
+def _settings(documents: Documents) -> dict[str, object]:
+    """The configuration of the agents."""
     config = documents.get(("ConfigMap", "kube-system/windlass-config"))
     if config is None:
-        return []
+        return {}
     text = msgspec.convert(config["data"], dict[str, str])["windlass.yaml"]
-    settings = msgspec.convert(yaml.safe_load(text) or {}, dict[str, object])
-    return msgspec.convert(settings.get("nodePortAddresses") or [], list[str])
+    return msgspec.convert(yaml.safe_load(text) or {}, dict[str, object])
 
 
 def _policy_node(node: LabNode) -> PolicyNode:

@@ -255,9 +255,10 @@ def _host_itself(cluster: ClusterView, query: Query, node: LabNode, seen: str) -
 
 
 def _pod_itself(cluster: ClusterView, query: Query) -> Prediction | None:
-    """A Pod, without a Service. Not specified from outside: the underlay has a route to Pods in some modes only."""
+    """A Pod, without a Service. Not specified from outside unless the underlay has routes to Pods."""
     pod = next((pod for pod in cluster.pods.values() if query.address in pod.fixed_addresses), None)
-    if pod is None or query.client.host or query.client.pod == pod.key or not cluster.has_policies:
+    is_specified = cluster.has_policies and (cluster.routes_pods or not query.client.host)
+    if pod is None or query.client.pod == pod.key or not is_specified:
         return None
     found = OracleEndpoint(pod.key, EndpointLocation.POD, pod.spec.node_name, address=query.address)
     answers = query.protocol == "ICMP" or listens(pod, query.protocol, query.port)
@@ -395,6 +396,5 @@ def _address_towards(node: LabNode, other: IPAddress) -> IPAddress | None:
 
 def on_one_wire(addresses: Iterable[IPAddress], other: IPAddress) -> bool:
     family = family_of(other)
-    return any(
-        other in ip_network((own, PREFIX[family]), strict=False) for own in addresses if family_of(own) is family
-    )
+    own = [address for address in addresses if family_of(address) is family]
+    return any(other in ip_network((address, PREFIX[family]), strict=False) for address in own)

@@ -31,6 +31,7 @@ from windlass.lab.scenarios.objects import ProbeProtocol
 PROBES_AT_FIRST = 24
 PROBES_LATER = 11
 POLICY_PROBES = 24
+OUTSIDE_PROBES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ def random_scenario(seed: int, features: Features) -> RandomScenario:
         if stage.draft.teams:
             dice = Dice(seed, "policy probes", number)
             documents += random_policy_probes.chosen(dice, view, POLICY_PROBES)
+            documents += random_policy_probes.outside(Dice(seed, "probes outside", number), view, OUTSIDE_PROBES)
             following = stages[number + 1 :]
             if "denials" in features and following and all(later.verb != RESTART for later in following):
                 documents += lasting_denials.rated(Dice(seed, "denials", number), views[number:], rated)
