@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from labnet import needs_root
 
 from windlass.cli.lab import lab
-from windlass.lab.fuzz import features
+from windlass.lab.fuzz import features, seeds
 from windlass.lab.fuzz import runs as fuzz_runs
 from windlass.lab.fuzz.random_scenarios import RandomScenario, ScenarioFile, random_scenario
 from windlass.lab.orchestration.node_programs import Programs
@@ -107,7 +107,9 @@ def test_a_cluster_that_fails_is_kept_as_a_scenario(tmp_path, capsys):
 
 @needs_root
 @pytest.mark.usefixtures("able")
-@pytest.mark.parametrize("seed", [17, 43])
-def test_a_random_cluster_does_what_kubernetes_says(seed, tmp_path, capsys):
+@pytest.mark.parametrize(("seed", "has"), [(17, "changes"), (629, "policies,changes,agents,denials")])
+def test_a_random_cluster_does_what_kubernetes_says(seed, has, tmp_path, capsys):
+    """In the second one a policy is added and an agent is killed, with probes of policies."""
+    assert seeds.appear(features.named(has.split(",")), seed, USUAL)
     status = fuzz_runs.run([random_scenario(seed, USUAL)], keep=tmp_path / "kept")
     assert status == 0, capsys.readouterr().out
