@@ -9,7 +9,7 @@ from applied_documents import applied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.lab.fuzz import cluster_views, features, lasting_denials, oracle
+from windlass.lab.fuzz import cluster_views, features, lasting_denials, oracle, seeds
 from windlass.lab.fuzz.dice import Dice
 from windlass.lab.fuzz.documents import identity
 from windlass.lab.fuzz.oracle import Client, Query
@@ -120,6 +120,16 @@ def test_a_connection_gets_only_one_rate():
     assert not list(lasting_denials.rated(Dice("rates"), views, known))
 
 
+@pytest.mark.parametrize(("name", "verb"), [("agents", "killAgent"), ("switches", "restartSwitch")])
+def test_denied_connections_are_opened_while_agents_and_switches_restart(name, verb):
+    """They begin before a change: none begins in the last step."""
+    found = seeds.first_with(frozenset({name, "policies", "denials"}), 1, 1, ALL)[0]
+    *parts, last = random_scenario(found, ALL).parts
+    assert any(denials(part) for part in parts)
+    assert not denials(last)
+    assert any(verb in one["spec"] for part in (*parts, last) for one in part.documents if one["kind"] == "Action")
+
+
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10**9))
 def test_no_single_change_of_a_step_allows_a_denied_rate(seed):
@@ -138,10 +148,14 @@ def test_no_single_change_of_a_step_allows_a_denied_rate(seed):
 
 def queries(part, view):
     found = {}
-    for probe in part.documents:
-        if probe["kind"] == "Probe" and "rate" in probe["spec"] and probe["spec"]["expect"] == {"outcome": "Timeout"}:
-            spec, to = probe["spec"], probe["spec"]["to"]
-            address = next(one for one in view.pods[to["pod"]].fixed_addresses if f"IPv{one.version}" == to["family"])
-            source, protocol = Client(pod=spec["from"]["pod"]), spec.get("protocol", "TCP")
-            found[f"{part.name} {probe['metadata']['name']}"] = Query(source, ip_address(address), to["port"], protocol)
+    for probe in denials(part):
+        spec, to = probe["spec"], probe["spec"]["to"]
+        address = next(one for one in view.pods[to["pod"]].fixed_addresses if f"IPv{one.version}" == to["family"])
+        source, protocol = Client(pod=spec["from"]["pod"]), spec.get("protocol", "TCP")
+        found[f"{part.name} {probe['metadata']['name']}"] = Query(source, ip_address(address), to["port"], protocol)
     return found
+
+
+def denials(part):
+    probes = [one for one in part.documents if one["kind"] == "Probe" and "rate" in one["spec"]]
+    return [one for one in probes if one["spec"]["expect"]["outcome"] == "Timeout"]

@@ -100,8 +100,7 @@ def random_scenario(seed: int, features: Features) -> RandomScenario:
             dice = Dice(seed, "policy probes", number)
             documents += random_policy_probes.chosen(dice, view, POLICY_PROBES)
             documents += random_policy_probes.outside(Dice(seed, "probes outside", number), view, OUTSIDE_PROBES)
-            following = stages[number + 1 :]
-            if "denials" in features and following and all(later.verb != RESTART for later in following):
+            if "denials" in features and number + 1 < len(stages):
                 documents += lasting_denials.rated(Dice(seed, "denials", number), views[number:], rated)
         documents += _gone(dice, views[number - 1], view) if number else []
         name = f"{number}0-{'changes' if number else 'cluster'}.yaml"
