@@ -31,15 +31,13 @@ def rated(dice: Dice, views: Sequence[ClusterView], known: set[Query]) -> Iterat
     Prefers connections that different policies deny in the course of time. Adds its connections to `known`, which are
     those that have a rate.
     """
-    reasons: dict[Query, int] = {}
-    targets: dict[Query, WrittenDocument] = {}
-    for _ in range(THROWS):
-        thrown = random_policy_probes.throw(dice, views[0])
-        if not thrown or thrown[0] in known or thrown[2].outcome is not ProbeOutcome.TIMEOUT:
-            continue
-        query, to, _ = thrown
-        if _is_between_pods(query, to, views):
-            targets[query], reasons[query] = to, _reasons(query, str(to["pod"]), views)
+    thrown = [random_policy_probes.throw(dice, views[0]) for _ in range(THROWS)]
+    targets = {
+        query: to
+        for query, to, answer in filter(None, thrown)
+        if answer.outcome is ProbeOutcome.TIMEOUT and query not in known and _is_between_pods(query, to, views)
+    }
+    reasons = {query: _reasons(query, str(to["pod"]), views) for query, to in targets.items()}
     lasting = sorted((query for query in reasons if reasons[query]), key=lambda query: -reasons[query])[:MOST]
     known.update(lasting)
     for number, query in enumerate(lasting, start=1):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,10 +87,7 @@ def random_scenario(seed: int, features: Features) -> RandomScenario:
         documents = [*_difference(before, states[number]), *_actions(stage)]
         keys = [service.key for service in stage.draft.services]
         if number == 0 and all(stage.verb != RESTART for stage in stages):
-            if "holds" in features:
-                documents += lasting_connections.held(Dice(seed, "holds"), views, keys, history)
-            if "rates" in features:
-                documents += lasting_connections.rated(Dice(seed, "rates"), views, keys, history)
+            documents += _lasting(seed, features, views, keys, history)
         dice, count = Dice(seed, "probes", number), PROBES_LATER if number else PROBES_AT_FIRST
         asked = keys + 3 * sorted(_touched(before, states[number]).intersection(keys))  # changed Services more often
         documents += random_probes.chosen(
@@ -107,6 +104,15 @@ def random_scenario(seed: int, features: Features) -> RandomScenario:
         parts.append(ScenarioFile(name, stage.words, tuple(documents)))
     command = f"windlass lab fuzz --seed {seed} --count 1 {option(features)}".rstrip()
     return RandomScenario(seed, _title(seed, stages[0].draft), command, tuple(parts))
+
+
+def _lasting(
+    seed: int, features: Features, views: Sequence[ClusterView], services: Sequence[str], history: History
+) -> Iterator[WrittenDocument]:
+    if "holds" in features:
+        yield from lasting_connections.held(Dice(seed, "holds"), views, services, history)
+    if "rates" in features:
+        yield from lasting_connections.rated(Dice(seed, "rates"), views, services, history)
 
 
 def _gone(dice: Dice, before: ClusterView, after: ClusterView) -> Iterator[WrittenDocument]:
