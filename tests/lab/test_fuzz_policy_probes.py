@@ -60,6 +60,15 @@ def test_a_machine_outside_reaches_pods_where_the_underlay_has_routes_to_them(mo
     assert (answer and answer.outcome) is outcome
 
 
+@pytest.mark.parametrize(("system", "outcome"), [("linux", ProbeOutcome.CONNECTED), ("windows", None)])
+def test_pods_of_windows_nodes_cannot_reach_machines_outside_by_sctp(system, outcome):
+    node = {**NODE, "metadata": {"name": "node-1", "labels": {"kubernetes.io/os": system}}}
+    host = {**HOST, "spec": {"addresses": ["10.3.0.3"], "ports": [{"port": 7700, "protocol": "SCTP"}]}}
+    view = cluster_views.read({identity(one): one for one in (node, POD, host)})
+    answer = oracle.predict(view, Query(Client(pod="default/web"), ip_address("10.3.0.3"), 7700, "SCTP"))
+    assert (answer and answer.outcome) is outcome
+
+
 @pytest.mark.parametrize(
     ("block", "outcomes"), [("10.3.0.0/24", {"Connected", "Refused"}), ("192.0.2.0/24", {"Timeout"})]
 )

@@ -268,6 +268,8 @@ def _pod_itself(cluster: ClusterView, query: Query) -> Prediction | None:
 def _outside(cluster: ClusterView, query: Query, home: LabNode | None) -> Prediction | None:
     if any(query.address in cidr for node in cluster.nodes.values() for cidr in node.pod_cidrs.values()):
         return _pod_itself(cluster, query)
+    if query.protocol == "SCTP" and query.client.pod and home is not None and home.is_windows:
+        return None  # that datapath does not translate SCTP
     for host in cluster.hosts.values():
         if query.address in host.addresses:
             if not listens(host, query.protocol, query.port):
