@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import time
 from contextlib import contextmanager
 from ipaddress import ip_address
 
@@ -172,6 +173,15 @@ async def test_a_rate_counts_unanswered_connections(traffic, flow, servers):
     await traffic.observe(flow(ProbeProtocol.TCP, connections=50))
     observation = await refused.end()
     assert observation.failures == len(observation.attempts) > 0
+
+
+async def test_a_pause_of_this_process_is_no_failure_of_a_rate(traffic, flow):
+    rated = traffic.rate(flow(ProbeProtocol.TCP), per_second=1000)
+    await traffic.observe(flow(ProbeProtocol.TCP, connections=50))
+    time.sleep(1.2)  # noqa: ASYNC251 - the machine is busy: nothing here runs, the server included
+    observation = await rated.end()
+    assert observation.attempts
+    assert observation.failures == 0
 
 
 async def test_a_thousand_connections_side_by_side_all_connect(traffic, flow):

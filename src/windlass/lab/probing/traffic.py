@@ -12,6 +12,7 @@ from ipaddress import IPv4Address, IPv6Address
 from windlass.lab.probing import dialers
 from windlass.lab.probing.arrivals import Arrivals
 from windlass.lab.probing.dialers import Conversation, SocketAddress
+from windlass.lab.probing.pauses import BEAT, Pauses
 from windlass.lab.probing.stolen_time import StolenTime
 from windlass.lab.probing.verdicts import Attempt, Observation
 from windlass.lab.sandbox.time_limits import seconds
@@ -21,7 +22,6 @@ AT_ONCE = 48  # connections that may be starting: more would delay each other on
 START = 0.25  # seconds that a connection counts as starting; after that it only waits for an answer
 BULK = 64 * 1024  # bytes from which a connection is a bulk transfer that keeps the machine busy
 TRANSFERS_AT_ONCE = 4
-BEAT = 0.02  # seconds between two uses of a held connection
 SECONDS_TO_ANSWER = seconds(1.0)  # the time limit for each connection of a rate
 
 
@@ -119,16 +119,17 @@ class HeldConnection:
         self._stolen_time = stolen_time
         self._longest = 0.0
         self._broken = ""
-        self._last = self._awake = asyncio.get_running_loop().time()
-        self._stolen = stolen_time.until(self._last)  # up to the last answer
-        self._slept = 0.0  # how long this process did not run since the last answer
-        jobs = (self._use(conversation), self._listen(conversation), self._tick()) if conversation else ()
+        self._pauses = Pauses()
+        self._last = asyncio.get_running_loop().time()
+        self._paused, self._stolen = self._pauses.until_now(), stolen_time.until(self._last)  # up to the last answer
+        jobs = (self._use(conversation), self._listen(conversation)) if conversation else ()
         self._tasks = [asyncio.ensure_future(job) for job in jobs]
 
     async def end(self) -> Observation:
         """Ends it; the time since the last answer counts as a gap, too."""
         self._heard()
         await _cancelled(self._tasks)
+        await self._pauses.end()
         if not self._conversation:
             return Observation((self._opening,))
         self._conversation.close()
@@ -150,35 +151,23 @@ class HeldConnection:
         except OSError as error:
             self._broken = self._broken or _words(error)
 
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(BEAT)
-            self._now()
-
     def _heard(self) -> None:
-        now = self._now()
-        stolen = self._stolen_time.until(now)
-        excused = max(self._slept, stolen - self._stolen)  # they may overlap, so only the longer one counts
-        self._longest = max(self._longest, now - self._last - excused)
-        self._last, self._stolen = now, stolen
-        self._slept = 0.0
-
-    def _now(self) -> float:
-        """Called at every beat: a late beat means that this machine was busy, not that the network failed."""
         now = asyncio.get_running_loop().time()
-        self._slept += max(0.0, now - self._awake - 2 * BEAT)
-        self._awake = now
-        return now
+        paused, stolen = self._pauses.until_now(), self._stolen_time.until(now)
+        excused = max(paused - self._paused, stolen - self._stolen)  # they may overlap, so only the longer one counts
+        self._longest = max(self._longest, now - self._last - excused)
+        self._last, self._paused, self._stolen = now, paused, stolen
 
 
 class ConnectionRate:
-    """Opens new connections at a fixed rate."""
+    """Opens new connections at a fixed rate. Pauses of this process do not count as time to answer."""
 
     def __init__(self, flow: ProbeTraffic, per_second: int, arrivals: Arrivals) -> None:
         self._flow = flow
         self._interval = 1 / per_second
         self._arrivals = arrivals
         self._attempts: list[Attempt] = []
+        self._pauses = Pauses()
         self._under_way: set[asyncio.Task[None]] = set()
         self._starting = asyncio.ensure_future(self._start())
 
@@ -186,6 +175,7 @@ class ConnectionRate:
         """Opens no more connections, and waits for the pending ones up to their time limit."""
         await _cancelled([self._starting])
         await asyncio.gather(*self._under_way)
+        await self._pauses.end()
         failures = sum(attempt.outcome is not ProbeOutcome.CONNECTED for attempt in self._attempts)
         return Observation(tuple(self._attempts), failures=failures)
 
@@ -200,14 +190,20 @@ class ConnectionRate:
             await asyncio.sleep(due - loop.time())
 
     async def _one(self) -> None:
-        try:
-            async with asyncio.timeout(SECONDS_TO_ANSWER):
-                self._attempts.append(await attempt(self._flow, self._arrivals))
-        except TimeoutError as error:
-            self._attempts.append(_failed(error))
+        connecting = asyncio.ensure_future(attempt(self._flow, self._arrivals))
+        left, paused = SECONDS_TO_ANSWER, self._pauses.until_now()
+        while left > BEAT and not connecting.done():
+            await asyncio.wait([connecting], timeout=left)
+            before, paused = paused, self._pauses.until_now()
+            left = paused - before
+        if connecting.done():
+            self._attempts.append(connecting.result())
+        else:
+            await _cancelled([connecting])
+            self._attempts.append(_failed(TimeoutError()))
 
 
-async def _cancelled(tasks: Iterable[asyncio.Future[None]]) -> None:
+async def _cancelled(tasks: Iterable[asyncio.Future[None] | asyncio.Future[Attempt]]) -> None:
     waiting = list(tasks)
     for task in waiting:
         task.cancel()
