@@ -68,7 +68,7 @@ test-policy: setup ## run three suites of tests about policies, on a whole clust
 
 test-policy-laws: setup ## compare 10,000 random sets of policies with the oracle, and 100,000 verdicts with cyclonus (a quarter of an hour)
 	@tools/build-cyclonus || [ $$? = 3 ]
-	WINDLASS_POLICY_SETS=10000 .venv/bin/python -m pytest -q -rs tests/policy/test_cyclonus.py tests/pipeline/test_policy_flows.py
+	WINDLASS_POLICY_SETS=10000 .venv/bin/python -m pytest -q -rs --timeout 3600 tests/policy/test_cyclonus.py tests/pipeline/test_policy_flows.py
 
 test-corner-cases: setup ## test corner cases of the container runtime and killed components, on a whole cluster (minutes)
 	tools/test-corner-cases
