@@ -164,7 +164,7 @@ class ConnectionRate:
 
     def __init__(self, flow: ProbeTraffic, per_second: int, arrivals: Arrivals) -> None:
         self._flow = flow
-        self._interval = 1 / per_second
+        self._interval = seconds(1 / per_second)  # a slow machine also opens fewer
         self._arrivals = arrivals
         self._attempts: list[Attempt] = []
         self._pauses = Pauses()

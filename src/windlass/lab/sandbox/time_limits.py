@@ -1,4 +1,6 @@
-"""Time limits of the lab. WINDLASS_LAB_TIME_SCALE lengthens them on a slow (emulated) machine."""
+"""Time limits of the lab. On a slow (emulated) machine WINDLASS_LAB_TIME_SCALE lengthens them, and the time between
+connections of a rate.
+"""
 
 from __future__ import annotations
 
