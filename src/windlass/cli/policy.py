@@ -17,6 +17,7 @@ from windlass.lab.scenarios import policy_manifests
 from windlass.lab.scenarios.manifest_objects import ManifestObjects
 from windlass.lab.scenarios.policy_manifests import PolicyManifests, few
 from windlass.lab.scenarios.scenario_files import ScenarioError
+from windlass.policy.absent_pods import idle_policies, partly_judged_policies, unjudged_policies
 from windlass.policy.connectivity import Connectivity, EndKind
 from windlass.policy.counters import PolicyCounter
 from windlass.policy.explanations import (
@@ -25,8 +26,6 @@ from windlass.policy.explanations import (
     PodExplanation,
     compare,
     explain,
-    partly_judged_policies,
-    unjudged_policies,
 )
 
 _STANDARD_INPUT = Path("-")
@@ -221,7 +220,7 @@ class _JudgedState:
         return [*self._manifests.mistakes, *refused, *self._manifests.warnings, *self._idle_policies()]
 
     def _idle_policies(self) -> Iterator[str]:
-        idle = sorted(self.connectivity.idle_policies)
+        idle = sorted(idle_policies(self.connectivity))
         pod = "Pod of the manifests" + (" with an address of its own" if self._manifests.on_host_network else "")
         if len(idle) == 1:
             yield f"{idle[0]} selects no {pod}, so its effect is not shown"

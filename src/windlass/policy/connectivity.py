@@ -24,7 +24,7 @@ from windlass.policy.blocks import networks_of, within
 from windlass.policy.classes import PeerClass, PeerClasses
 from windlass.policy.directories import Directory, PeerNode, SelectablePod
 from windlass.policy.readings import read_cluster_network_policy, read_network_policy
-from windlass.policy.rules import BlockPeers, OwnNode, PodPeers, PolicyRule, ReadPolicy, RuleAction, Tier, number_of
+from windlass.policy.rules import BlockPeers, OwnNode, PolicyRule, ReadPolicy, RuleAction, Tier, number_of
 from windlass.policy.subjects import RuleOutcome, Subject, TierRule, outcomes, subject_of
 from windlass.policy.worlds import PolicyPod, PolicyWorld
 
@@ -100,10 +100,10 @@ class Connectivity:
     def __init__(self, world: PolicyWorld) -> None:
         self.world = world
         self.problems: dict[str, list[str]] = {}  # by policy: the parts that cannot be read
-        self._directory = _directory(world)
-        self._policies = [*self._read_policies()]
+        self.directory = _directory(world)
+        self.policies = [*self._read_policies()]
         self._ruled: dict[int, _Ruled] = {}
-        self._classes = {direction: PeerClasses(self._directory) for direction in Direction}
+        self._classes = {direction: PeerClasses(self.directory) for direction in Direction}
         self._known_classes: dict[tuple[Direction, int], PeerClass] = {}
         self._subjects = {direction: self._subjects_of(direction) for direction in Direction}
         self._use_rules()
@@ -145,7 +145,7 @@ class Connectivity:
         """The networks in rules."""
         return {
             prefix
-            for policy in self._policies
+            for policy in self.policies
             for direction in Direction
             for rule in policy.rules(direction) or ()
             for peers in rule.peers or ()
@@ -174,28 +174,8 @@ class Connectivity:
 
     def policies_of(self, pod: str, direction: Direction) -> tuple[str, ...]:
         """The policies that affect the Pod, in the order of evaluation."""
-        found = (p for p in self._policies if p.rules(direction) is not None and self._selects(p, pod))
+        found = (p for p in self.policies if p.rules(direction) is not None and self._selects(p, pod))
         return tuple(policy.name for policy in sorted(found, key=lambda policy: policy.order))
-
-    @cached_property
-    def idle_policies(self) -> frozenset[str]:
-        """The policies that select no Pod."""
-        return frozenset(one.name for one in self._policies if not self._has_pods(one.subject))
-
-    @cached_property
-    def idle_rules(self) -> dict[str, frozenset[tuple[object, ...]]]:
-        """By policy, what its rules say about Pods if there are no such Pods."""
-        found = {
-            policy.name: frozenset(
-                (direction, rule.action, rule.ports, rule.named_ports, peers)
-                for direction in Direction
-                for rule in policy.rules(direction) or ()
-                for peers in rule.peers or ()
-                if isinstance(peers, PodPeers) and not self._has_pods(peers)
-            )
-            for policy in self._policies
-        }
-        return {name: rules for name, rules in found.items() if rules}
 
     # --- verdicts -----------------------------------------------------------------------------------------------------
 
@@ -256,25 +236,21 @@ class Connectivity:
 
     def _subjects_of(self, direction: Direction) -> dict[str, int]:
         """The subject of each Pod with policies. Pods with the same labels have the same policies."""
-        concerned = [(digest_of(p), p) for p in self._policies if p.rules(direction) is not None]
+        concerned = [(digest_of(p), p) for p in self.policies if p.rules(direction) is not None]
         found: dict[str, int] = {}
-        for label_sets in self._directory.label_sets.values():
+        for label_sets in self.directory.label_sets.values():
             for members in label_sets.values():
-                one = self._directory.pods[min(members)]
-                selecting = [entry for entry in concerned if self._directory.selects(entry[1].subject, one)]
+                one = self.directory.pods[min(members)]
+                selecting = [entry for entry in concerned if self.directory.selects(entry[1].subject, one)]
                 for key in members:
-                    subject = subject_of(selecting, direction, self._directory.pods[key].named_ports)
+                    subject = subject_of(selecting, direction, self.directory.pods[key].named_ports)
                     if subject is not None:
                         found[key] = subject.number
                         self._ruled[subject.number] = _ruled(subject, direction, (policy for _, policy in selecting))
         return found
 
     def _selects(self, policy: ReadPolicy, pod: str) -> bool:
-        return self._directory.selects(policy.subject, self._directory.pods[pod])
-
-    def _has_pods(self, selected: PodPeers) -> bool:
-        directory = self._directory
-        return any(directory.matching_label_sets(one, selected.pods) for one in directory.selected_namespaces(selected))
+        return self.directory.selects(policy.subject, self.directory.pods[pod])
 
     def _use_rules(self) -> None:
         for direction, subjects in self._subjects.items():

@@ -192,20 +192,6 @@ def _order_of_change(one: ConnectivityChange) -> tuple[str, tuple[object, ...], 
     return one.change, _order_of_peers(one.source), _order_of_peers(one.destination)
 
 
-def unjudged_policies(old: Connectivity, new: Connectivity) -> list[str]:
-    """The policies that differ, or are in one state only, and select no Pod: their change may matter to other Pods."""
-    before, now = old.world.policy_specs, new.world.policy_specs
-    selecting = (before.keys() - old.idle_policies) | (now.keys() - new.idle_policies)
-    return sorted({name for name in {**before, **now} if before.get(name) != now.get(name)} - selecting)
-
-
-def partly_judged_policies(old: Connectivity, new: Connectivity) -> list[str]:
-    """The policies of which a rule differs that selects no Pod as a peer."""
-    names = old.idle_rules.keys() | new.idle_rules.keys()
-    differing = {name for name in names if old.idle_rules.get(name) != new.idle_rules.get(name)}
-    return sorted(differing.difference(unjudged_policies(old, new)))
-
-
 _Change = tuple[str, PortSet, tuple[str, ...], tuple[str, ...]]  # what, traffic, rules before, rules now
 _Joint = tuple[Profile, Profile]  # before and now
 

@@ -385,9 +385,8 @@ def _source(cluster: ClusterView, query: Query) -> IPAddress | None:
 
 def _source_of_node(node: LabNode, query: Query) -> IPAddress | None:
     """The Node's source address: to itself, the destination; otherwise that of the NIC that leads there."""
-    if query.address in node.all_addresses or query.address.is_loopback:
-        return query.address
-    return _address_towards(node, query.address)
+    is_own = query.address in node.all_addresses or query.address.is_loopback
+    return query.address if is_own else _address_towards(node, query.address)
 
 
 def _address_towards(node: LabNode, other: IPAddress) -> IPAddress | None:
@@ -397,6 +396,5 @@ def _address_towards(node: LabNode, other: IPAddress) -> IPAddress | None:
 
 
 def on_one_wire(addresses: Iterable[IPAddress], other: IPAddress) -> bool:
-    family = family_of(other)
-    own = [address for address in addresses if family_of(address) is family]
-    return any(other in ip_network((address, PREFIX[family]), strict=False) for address in own)
+    same = (address for address in addresses if family_of(address) is family_of(other))
+    return any(other in ip_network((address, PREFIX[family_of(other)]), strict=False) for address in same)
